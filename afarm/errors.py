@@ -1,0 +1,58 @@
+"""The exceptions afarm raises. Each message says what is wrong, where, and the command or setting that mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class AfarmError(Exception):
+    """Any failure that a user can act on. The command line prints it without a traceback and exits with 1."""
+
+
+class ConfigError(AfarmError):
+    """One or more settings are wrong. `problems` holds them all: a run reports every one before a model is loaded."""
+
+    def __init__(self, problems: Iterable[str]):
+        self.problems = list(problems)
+        many = f"{len(self.problems)} problems in the configuration:\n" if len(self.problems) > 1 else ""
+        super().__init__(many + "\n".join(f"- {p}" if many else p for p in self.problems))
+
+
+class PluginError(AfarmError):
+    """A plugin could not be loaded, or a name it should provide is unknown or ambiguous."""
+
+
+class DataError(AfarmError):
+    """A file or a data set does not hold what it should. The message names the file, the row and the field."""
+
+
+class ModelError(AfarmError):
+    """A model cannot be loaded, or lacks what the run needs (a chat template, an end-of-sequence token …)."""
+
+
+class TrainingError(AfarmError):
+    """Training cannot go on (a NaN loss, say). The message names the step and the checkpoint that is kept."""
+
+
+class JudgeError(AfarmError):
+    """A judge LLM could not be reached or refused the request. Never stored as an answer."""
+
+
+class BudgetError(AfarmError):
+    """The next request could exceed the budget. Everything paid for is kept."""
+
+
+class StoreError(AfarmError):
+    """The output directory cannot be read or written (a full disk, missing rights)."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A clause naming the nearest known names, or all of them where none is near. Empty where nothing is known."""
+    known = sorted(set(known))
+    if not known:
+        return ""
+    near = get_close_matches(name, known, n=3, cutoff=0.5)
+    if near:
+        return f" Did you mean {' or '.join(repr(n) for n in near)}?"
+    return f" Known: {', '.join(known)}."

@@ -1,0 +1,375 @@
+"""What a plugin implements, and the small frozen contexts it is given.
+
+A plugin class is built by afarm as `Class(config)`, where `config` is an instance of the pydantic model it was
+registered with (None where there is none); a judge gets its spec and a context as well. Nothing reads globals or the
+environment: whatever a plugin needs arrives in its arguments.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+
+from afarm.records import Evaluation, Instruction, JudgedPair, Message, Output, Pair, Preference, Sample, Score
+
+if TYPE_CHECKING:
+    from afarm.backend import Backend
+
+T = TypeVar("T")
+
+
+# ---------------------------------------------------------------------------------------------- what contexts offer
+
+
+class Progress(Protocol):
+    """Shows how far a loop over `items` has come. The default shows nothing."""
+
+    def __call__(self, items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]: ...
+
+
+def no_progress(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
+    """A `Progress` that shows nothing."""
+    yield from items
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One comparison as a judge is shown it: `first` above `second`. Carried beside the prompt, never sent.
+
+    `order` names which of the pair's outputs, in canonical order, is shown first ("ab" or "ba"); dummies that pad a
+    batch have an empty `pair_id`.
+    """
+
+    pair_id: str
+    instruction: Instruction
+    first: str
+    second: str
+    order: str = "ab"
+    draw: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """One question to a judge LLM.
+
+    Sent: `messages` (a chat) or `prompt` (text completion), the sampling parameters, and the strings to `favour` and
+    `avoid` (logit bias, tokenised for the judge in use). Unsent: the family `role` the user maps to a judge, the
+    structured `comparisons` and the `answer_format` ("list", "single" or "json"), which the offline judge reads instead
+    of parsing the prompt; `annotator` for the accounts; `seed` and `draw`, which tell independent samples apart.
+    """
+
+    role: str
+    messages: tuple[Message, ...] = ()
+    prompt: str = ""
+    max_tokens: int = 256
+    temperature: float = 1.0
+    top_p: float = 1.0
+    favour: tuple[str, ...] = ()
+    avoid: tuple[str, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
+    answer_format: str = ""
+    annotator: str = ""
+    seed: int = 0
+    draw: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A judge's answer as received. `price` in US dollars, None where unknown; `key` is the ledger's, set by afarm."""
+
+    text: str
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+    price: float | None = None
+    finish_reason: str = ""
+    model: str = ""
+    seconds: float = 0.0
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What was learned from an answer about one comparison, in the order it was shown.
+
+    `first` is the probability that the output shown first is better; None unless `outcome` is "decided".
+    """
+
+    first: float | None
+    outcome: str = "decided"
+    completion: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgementKey:
+    """What identifies a judgement: who judged (a fingerprint of prompt, parameters and judge), what, and which draw."""
+
+    annotator: str
+    pair_id: str
+    order: str
+    seed: int
+    draw: int = 0
+
+
+class Ask(Protocol):
+    """The metered way to a judge: cached in the ledger, budgeted, concurrent. Safe inside a running event loop."""
+
+    def __call__(self, requests: Sequence[ChatRequest]) -> list[Completion]:
+        """One completion a request, in order. Answers already paid for are not bought again.
+
+        Raises `JudgeError` where a judge cannot answer and `BudgetError` where the next request could exceed the
+        budget; whatever was answered before that is in the ledger.
+        """
+        ...
+
+    def recall(self, keys: Sequence[JudgementKey]) -> dict[JudgementKey, Judgement]:
+        """The judgements already learned, of those asked for."""
+        ...
+
+    def learn(self, judgements: Mapping[JudgementKey, Judgement]) -> None:
+        """Remember judgements, so that a later batch with other companions does not buy them again."""
+        ...
+
+    def judge(self, role: str) -> str:
+        """The identity of the judge that answers for `role`, for fingerprints."""
+        ...
+
+    def capabilities(self, role: str) -> Capabilities:
+        """What the judge that answers for `role` supports."""
+        ...
+
+
+# ------------------------------------------------------------------------------------------------------- contexts
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotateContext:
+    """Given to annotators. Equal `seed`, equal labels; another seed means independent ones."""
+
+    seed: int
+    ask: Ask
+    progress: Progress = no_progress
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeContext:
+    """Given to judges. `reward_model` opens a reward model by name (the offline judge's utility, say)."""
+
+    reward_model: Callable[[str], RewardModel]
+
+
+class Checkpoints(Protocol):
+    """Where a training stage keeps what it needs to go on after a kill. Whole or absent, never half-written."""
+
+    def save(self, step: int, write: Callable[[Path], None]) -> None:
+        """Call `write(directory)` and publish what it wrote as the checkpoint of `step`, replacing older ones."""
+        ...
+
+    def latest(self) -> tuple[int, Path] | None:
+        """The newest checkpoint's step and directory."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TrainContext:
+    """Given to whatever trains or loads a model.
+
+    `directory` is for the stage's own scratch files and survives a kill; `log_metrics(step, {...})` appends one line to
+    `metrics.jsonl` (a resumed stage first drops the lines after its checkpoint).
+    """
+
+    seed: int
+    directory: Path
+    backend: Backend
+    checkpoints: Checkpoints
+    log_metrics: Callable[[int, Mapping[str, float]], None]
+    progress: Progress = no_progress
+    should_stop: Callable[[], bool] = lambda: False
+
+
+# ------------------------------------------------------------------------------------------------------ interfaces
+
+
+class Dataset(ABC):
+    """Instructions in disjoint splits. Built as `Class(config)`.
+
+    Splits: "sft" (demonstrations), "preference", "unlabeled", "validation" and "evaluation".
+    """
+
+    @abstractmethod
+    def load(self, split: str) -> list[Output]:
+        """All rows of `split`. `output` is the demonstration or reference, empty where the split has none.
+
+        Raises `DataError` where the split is missing, empty or holds an instruction twice.
+        """
+
+
+class Annotator(ABC):
+    """Says which output of each pair is better. Built as `Class(config)`.
+
+    Identical outputs and label noise are afarm's business: an annotator only sees the pairs it must judge.
+    """
+
+    @abstractmethod
+    def annotate(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Preference]:
+        """One preference a pair, in order. What cannot be parsed is an "unparsed" preference, never a loss."""
+
+    def plan(self, pairs: Sequence[Pair], context: AnnotateContext) -> Sequence[ChatRequest]:
+        """The requests that `annotate` would send for `pairs`, for estimates. Sends nothing."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a judge takes. A parameter it cannot take is an error that says so."""
+
+    chat: bool = True
+    completion: bool = False
+    temperature: bool = True
+    logit_bias: bool = False
+    logprobs: bool = False
+    schema: bool = False
+    batch: bool = False
+
+
+class Judge(ABC):
+    """The LLM behind a prompt annotator. Built as `Class(spec, config, context)`; `spec` is what follows the name in
+    `--judge name:spec`. Only afarm's engine calls it, so no plugin can pay twice."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities()
+    simulated: ClassVar[bool] = False
+    """Whether answers come from a stated formula instead of a language model: every report built on one says so."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """What the ledger files answers under, such as "openai:gpt-5": whatever changes answers must be in it."""
+
+    @abstractmethod
+    async def complete(self, request: ChatRequest) -> Completion:
+        """Answer one request. Raises `JudgeError` where no answer was received."""
+
+    def worst_case_price(self, request: ChatRequest) -> float | None:
+        """The most that `request` can cost in US dollars, None where prices are unknown. Reserved while in flight."""
+        return None
+
+    async def close(self) -> None:  # noqa: B027  (most judges hold nothing open)
+        """Release connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How a policy generates: `n` samples an instruction, each of at most `max_new_tokens`.
+
+    `temperature` 0 is greedy. `per_device_batch_size` bounds memory and changes no result.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_new_tokens: int = 300
+    n: int = 1
+    per_device_batch_size: int = 32
+
+
+class Policy(ABC):
+    """A checkpoint, or a sampler around one (so that best-of-n is an honest method)."""
+
+    @abstractmethod
+    def sample(self, instructions: Sequence[Instruction], decoding: Decoding, *, seed: int) -> Iterator[Sample]:
+        """`decoding.n` samples for each instruction, consecutive, in the order of `instructions`, as they are ready.
+
+        A row's draws depend on `seed`, its instruction and its number only, not on what shares its batch.
+        """
+
+    def decoding(self, default: Decoding) -> Decoding:
+        """How this policy wants to be decoded for evaluation; best-of-n samples at a temperature of its own."""
+        return default
+
+    @abstractmethod
+    def save(self, directory: Path) -> None:
+        """Write all that `load` needs, the prompt template included."""
+
+    @classmethod
+    @abstractmethod
+    def load(cls, directory: Path, context: TrainContext) -> Policy: ...
+
+
+class RewardModel(ABC):
+    """Scores outputs. Built as `Class(config)` where there is nothing to fit, otherwise by `fit` or `load`."""
+
+    @abstractmethod
+    def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> Sequence[Score]:
+        """One score for each (instruction, output); higher is better, finite, equal for equal input."""
+
+    @classmethod
+    def fit(cls, preferences: Sequence[JudgedPair], start: Policy, config: Any, context: TrainContext) -> RewardModel:
+        """Learn from `preferences`, from the policy `start`. Draws are dropped and counted unless asked otherwise."""
+        raise NotImplementedError(f"{cls.__name__} cannot be trained")
+
+    def save(self, directory: Path) -> None:
+        raise NotImplementedError(f"{type(self).__name__} has nothing to save")
+
+    @classmethod
+    def load(cls, directory: Path, context: TrainContext) -> RewardModel:
+        raise NotImplementedError(f"{cls.__name__} has nothing to load")
+
+
+@dataclass(frozen=True, slots=True)
+class MethodInputs:
+    """What a method may learn from; what it did not list in `needs` may be empty.
+
+    `start` is the SFT policy (also the KL reference), `annotate` asks the run's annotator about new pairs under the
+    run's budget, for online methods.
+    """
+
+    start: Policy
+    preferences: Sequence[JudgedPair] = ()
+    reward_model: RewardModel | None = None
+    unlabeled: Sequence[Instruction] = ()
+    demonstrations: Sequence[Output] = ()
+    validation: Sequence[Instruction] = ()
+    annotate: Callable[[Sequence[Pair]], list[Preference]] | None = None
+    decoding: Decoding = field(default_factory=Decoding)
+
+
+class Method(ABC):
+    """Learns a policy. Built as `Class(config)`."""
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """Of "preferences", "reward_model", "unlabeled", "demonstrations", "validation", "annotator": what must be there."""
+
+    def __init__(self, config: Any = None):
+        self.config = config
+
+    @abstractmethod
+    def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
+        """Raises `TrainingError` naming the step where training cannot go on."""
+
+    def check(self, start: type[Policy] | None = None) -> Sequence[str]:
+        """Problems that can be seen before a model is loaded, each a sentence."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationInputs:
+    """`judgements` compare `reference` (output_1) with the system (output_2); `scores` are the reward model's."""
+
+    system: str
+    outputs: Sequence[Output]
+    reference: Sequence[Output] = ()
+    judgements: Sequence[JudgedPair] = ()
+    scores: Sequence[Score] = ()
+
+
+class Evaluator(ABC):
+    """Turns outputs and judgements into numbers: pure, no models, no calls. Built as `Class(config)`."""
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """Of "judgements", "reward_model", "human": what must be there."""
+
+    @abstractmethod
+    def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
+        """Raises `DataError` naming the row where inputs do not belong together."""
