@@ -25,9 +25,7 @@ class Config(BaseModel):
 
 def setting(default: Any, description: str, *, changes_result: bool = True, **constraints: Any) -> Any:
     """A config field. `constraints` are pydantic's (`gt`, `ge`, `le` …); pass `...` as default for a required field."""
-    return Field(
-        default, description=description, json_schema_extra={"changes_result": changes_result}, **constraints
-    )
+    return Field(default, description=description, json_schema_extra={"changes_result": changes_result}, **constraints)
 
 
 def changes_result(info: Any) -> bool:
@@ -40,6 +38,87 @@ class BackendConfig(Config):
     """Where and in which precision models run."""
 
     device: str = setting("auto", "auto, cpu, cuda, cuda:1 or mps; auto takes an accelerator where there is one")
-    dtype: str = setting("float32", "weights and arithmetic: float32, bfloat16 or float16", pattern="^(float32|bfloat16|float16)$")
+    dtype: str = setting(
+        "float32", "weights and arithmetic: float32, bfloat16 or float16", pattern="^(float32|bfloat16|float16)$"
+    )
     threads: int = setting(0, "CPU threads for torch; 0 leaves torch's own choice", ge=0)
-    trackers: list[str] = setting([], "accelerate's trackers to log to (tensorboard, wandb); none by default", changes_result=False)
+    trackers: list[str] = setting(
+        [], "accelerate's trackers to log to (tensorboard, wandb); none by default", changes_result=False
+    )
+
+
+# ------------------------------------------------------------------------------------------------- the run's settings
+
+
+class RowsConfig(Config):
+    """How many rows of each split are used; 0 takes all. The first rows are taken, so a larger number extends a smaller."""
+
+    sft: int = setting(0, "demonstrations for SFT", ge=0)
+    preference: int = setting(0, "instructions for which samples are compared", ge=0)
+    unlabeled: int = setting(0, "instructions that methods sample on (PPO, expert iteration)", ge=0)
+    validation: int = setting(0, "instructions to choose checkpoints on", ge=0)
+    evaluation: int = setting(0, "instructions on which systems are compared", ge=0)
+
+
+class SampleConfig(Config):
+    """How the outputs to be compared are drawn from the SFT policy (paper, section 3.1)."""
+
+    n: int = setting(2, "outputs for each instruction; each two in turn make a pair", ge=2)
+    temperature: float = setting(1.0, "sampling temperature", ge=0)
+    top_p: float = setting(1.0, "nucleus sampling: the share of probability kept", gt=0, le=1)
+    max_new_tokens: int = setting(300, "the longest response, in tokens", gt=0)
+    per_device_batch_size: int = setting(64, "rows sampled at once: memory and speed", gt=0, changes_result=False)
+
+
+class AnnotateConfig(Config):
+    """Who labels the training pairs, and how noisily (paper, section 3.2 and appendix C)."""
+
+    annotator: str = setting("pool", "the annotator of the training labels")
+    label_noise: float = setting(
+        0.25, "share of labels flipped: a pair is left to a fair coin with twice this probability", ge=0, le=0.5
+    )
+    keep_draws: bool = setting(False, "hand draws to the reward model as even preferences instead of dropping them")
+
+
+class EvaluateConfig(Config):
+    """How a policy is compared with its reference (paper, section 3.3)."""
+
+    annotator: str = setting("pool", "the annotator that judges")
+    label_noise: float = setting(0.0, "share of judgements flipped", ge=0, le=0.5)
+    reference: str = setting(
+        "sft", "what systems are compared with: sft, or data (the data set's own outputs)", pattern="^(sft|data)$"
+    )
+    evaluators: list[str] = setting(["win_rate", "reward"], "evaluators to run")
+    temperature: float = setting(0.7, "sampling temperature of the outputs that are judged", ge=0)
+    top_p: float = setting(1.0, "nucleus sampling of those outputs", gt=0, le=1)
+    max_new_tokens: int = setting(300, "the longest output, in tokens", gt=0)
+    per_device_batch_size: int = setting(64, "rows sampled at once: memory and speed", gt=0, changes_result=False)
+
+
+class RunConfig(Config):
+    """A run: which parts, and the settings that belong to no plugin. Plugins' own settings are sections by their name."""
+
+    summary: str = setting("", "one line about the recipe", changes_result=False)
+    model: str = setting(..., "the base model: a Hub id, a local directory, a .gguf file, or pkg:<package>/<path>")
+    prompt_template: str = setting(
+        "auto", "chat (the tokenizer's own), alpaca (plain text sections) or auto", pattern="^(auto|chat|alpaca)$"
+    )
+    start: str = setting(
+        "sft",
+        "sft trains the base model on demonstrations first; model starts from it as it is",
+        pattern="^(sft|model)$",
+    )
+    dataset: str = setting("toy", "the data set")
+    method: str = setting("ppo", "the method")
+    reward_model: str = setting("bradley_terry", "the reward model that is fitted or used")
+    judge: dict[str, str] = setting(
+        {"*": "offline"}, "the judge for each family role (strong, light, completion; * for all)"
+    )
+    seed: int = setting(42, "the seed that all draws derive from", ge=0)
+    budget: float | None = setting(None, "dollars that judges may cost in this run", ge=0, changes_result=False)
+    max_concurrency: int = setting(64, "judge requests in flight at once", gt=0, changes_result=False)
+    rows: RowsConfig = setting(RowsConfig(), "rows used of each split")
+    sample: SampleConfig = setting(SampleConfig(), "the outputs to compare")
+    annotate: AnnotateConfig = setting(AnnotateConfig(), "the training labels")
+    evaluate: EvaluateConfig = setting(EvaluateConfig(), "the comparison with the reference")
+    backend: BackendConfig = setting(BackendConfig(), "devices and precision")

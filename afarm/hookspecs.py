@@ -74,5 +74,3 @@ KINDS: dict[str, str] = {
 def hook_names() -> list[str]:
     """The names of all hooks."""
     return [name for name, value in vars(Hooks).items() if callable(value) and name.startswith("register_")]
-
-

@@ -156,9 +156,16 @@ class AnnotateContext:
 
 @dataclass(frozen=True, slots=True)
 class JudgeContext:
-    """Given to judges. `reward_model` opens a reward model by name (the offline judge's utility, say)."""
+    """Given to judges.
+
+    `reward_model` opens a reward model by name (the offline judge's utility, say), and `identify` gives a text that
+    changes whenever its source or settings do. `source` digests the judge plugin's own source. A simulated judge puts
+    both into its identity, so that editing a formula never reuses yesterday's answers.
+    """
 
     reward_model: Callable[[str], RewardModel]
+    identify: Callable[[str], str] = lambda name: name
+    source: str = ""
 
 
 class Checkpoints(Protocol):
@@ -355,13 +362,15 @@ class Method(ABC):
 
 @dataclass(frozen=True, slots=True)
 class EvaluationInputs:
-    """`judgements` compare `reference` (output_1) with the system (output_2); `scores` are the reward model's."""
+    """`judgements` compare `reference` (output_1) with the system's `outputs` (output_2), row by row; `scores` and
+    `reference_scores` are the reward model's for both, empty where there is none."""
 
     system: str
     outputs: Sequence[Output]
     reference: Sequence[Output] = ()
     judgements: Sequence[JudgedPair] = ()
     scores: Sequence[Score] = ()
+    reference_scores: Sequence[Score] = ()
 
 
 class Evaluator(ABC):

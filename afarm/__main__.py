@@ -1,0 +1,5 @@
+"""`python -m afarm`: the command line."""
+
+from afarm.cli import main
+
+main()

@@ -1,0 +1,72 @@
+"""What methods build on: load, sample, log-probabilities, rewards, checkpoints, trainers.
+
+Importing this package loads no torch: a name is imported from its module when it is first used. Method authors import
+from here (`from afarm.backend import CheckpointPolicy, response_logprobs`), config classes from `afarm.backend.config`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from afarm.backend.config import LoraConfig, TrainerConfig
+from afarm.backend.identity import model_identity
+
+if TYPE_CHECKING:
+    from afarm.backend.adapters import add_adapter, merge_adapter, merged_copy
+    from afarm.backend.logprobs import hidden_states, project, response_logprobs, response_scatter
+    from afarm.backend.padding import TokenBatch, join_and_pad, length_sorted_batches, pad
+    from afarm.backend.policy import CheckpointPolicy
+    from afarm.backend.prompts import PromptTemplate
+    from afarm.backend.reward import TorchRewardModel, pair_accuracy, token_scores
+    from afarm.backend.runtime import Backend
+    from afarm.backend.sampler import Generation, Sampler, TorchSampler
+    from afarm.backend.trainer import TrainerBridge, train, trainer_arguments
+
+_MODULES = {
+    "adapters": ("add_adapter", "merge_adapter", "merged_copy"),
+    "logprobs": ("hidden_states", "project", "response_logprobs", "response_scatter"),
+    "padding": ("TokenBatch", "join_and_pad", "length_sorted_batches", "pad"),
+    "policy": ("CheckpointPolicy",),
+    "prompts": ("PromptTemplate",),
+    "reward": ("TorchRewardModel", "pair_accuracy", "token_scores"),
+    "runtime": ("Backend",),
+    "sampler": ("Generation", "Sampler", "TorchSampler"),
+    "trainer": ("TrainerBridge", "train", "trainer_arguments"),
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = [
+    "Backend",
+    "CheckpointPolicy",
+    "Generation",
+    "LoraConfig",
+    "PromptTemplate",
+    "Sampler",
+    "TokenBatch",
+    "TorchRewardModel",
+    "TorchSampler",
+    "TrainerBridge",
+    "TrainerConfig",
+    "add_adapter",
+    "hidden_states",
+    "join_and_pad",
+    "length_sorted_batches",
+    "merge_adapter",
+    "merged_copy",
+    "model_identity",
+    "pad",
+    "pair_accuracy",
+    "project",
+    "response_logprobs",
+    "response_scatter",
+    "token_scores",
+    "train",
+    "trainer_arguments",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

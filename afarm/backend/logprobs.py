@@ -1,0 +1,135 @@
+"""Log-probabilities of responses, without ever holding logits for a whole batch.
+
+The output head is applied to response positions only, and to so many at a time that at most `LOGITS_BUDGET` logits
+exist at once. A [B, T, V] tensor is what the reference implementation ran out of memory on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, overload
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+LOGITS_BUDGET = 2**25
+"""Logits held at once (128 MiB in float32)."""
+
+
+def base_model(model: PreTrainedModel) -> PreTrainedModel:
+    """The transformers model itself: `model`, or what PEFT wraps (its adapters live inside and stay active)."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def positions(attention_mask: torch.Tensor) -> torch.Tensor:
+    """Position ids [B, T] that count real tokens only, so that results depend on neither side nor amount of padding."""
+    return (attention_mask.long().cumsum(-1) - 1).clamp_(min=0)
+
+
+def hidden_states(model: PreTrainedModel, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    """The trunk's last hidden states [B, T, H], after the final norm. `model` may have any head, and adapters."""
+    whole = base_model(model)
+    trunk = getattr(whole, whole.base_model_prefix)
+    output = trunk(
+        input_ids=input_ids, attention_mask=attention_mask, position_ids=positions(attention_mask), use_cache=False
+    )
+    return output.last_hidden_state
+
+
+def project(model: PreTrainedModel, hidden: torch.Tensor) -> torch.Tensor:
+    """Logits [..., V] in float32 for hidden states [..., H], with what some families do after their output head."""
+    whole = base_model(model)
+    config = whole.config.get_text_config()
+    logits = whole.get_output_embeddings()(hidden).float()
+    if getattr(config, "logits_scaling", None):  # Granite
+        logits = logits / config.logits_scaling
+    if getattr(config, "logit_scale", None):  # Cohere
+        logits = logits * config.logit_scale
+    cap = getattr(config, "final_logit_softcapping", None)  # Gemma
+    return cap * torch.tanh(logits / cap) if cap else logits
+
+
+def response_scatter(values: torch.Tensor, response_mask: torch.Tensor) -> torch.Tensor:
+    """One value for each True of `response_mask` [B, T], in row order, as [B, R]: left-aligned, 0 after each row's end.
+
+    R is the longest response. `response_scatter(torch.ones(n), mask).bool()` is the mask that goes with it.
+    """
+    lengths = response_mask.sum(-1)
+    width = int(lengths.max()) if len(lengths) else 0
+    aligned = torch.arange(width, device=values.device) < lengths.unsqueeze(-1)
+    return values.new_zeros(aligned.shape).masked_scatter(aligned, values)
+
+
+@overload
+def response_logprobs(
+    model: PreTrainedModel,
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor,
+    response_mask: torch.Tensor,
+    *,
+    temperature: float = ...,
+    chunk_size: int | None = ...,
+    with_entropy: Literal[False] = ...,
+) -> torch.Tensor: ...
+
+
+@overload
+def response_logprobs(
+    model: PreTrainedModel,
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor,
+    response_mask: torch.Tensor,
+    *,
+    temperature: float = ...,
+    chunk_size: int | None = ...,
+    with_entropy: Literal[True],
+) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
+def response_logprobs(
+    model: PreTrainedModel,
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor,
+    response_mask: torch.Tensor,
+    *,
+    temperature: float = 1.0,
+    chunk_size: int | None = None,
+    with_entropy: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Natural log-probabilities [B, R] (float32) of the response tokens, left-aligned, 0 after each row's end.
+
+    `input_ids`, `attention_mask` and `response_mask` are [B, T], as `join_and_pad` makes them (right-padded for
+    training; left padding gives the same numbers). `response_mask` marks the tokens to score, each of which must have
+    a token before it. Logits are divided by `temperature`. `chunk_size` is how many positions are projected at once
+    (default: as many as `LOGITS_BUDGET` allows) and changes no result. Differentiable; with more than one chunk the
+    projection is recomputed in the backward pass. `with_entropy` adds the entropies [B, R] in nats, without gradient.
+    """
+    rows, columns = response_mask.nonzero(as_tuple=True)
+    hidden = hidden_states(model, input_ids, attention_mask)[rows, columns - 1]
+    targets = input_ids[rows, columns]
+    if chunk_size is None:
+        vocabulary = base_model(model).config.get_text_config().vocab_size
+        chunk_size = max(1, LOGITS_BUDGET // vocabulary)
+
+    def score(part: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = project(model, part) / temperature
+        logprobs = logits.gather(-1, wanted.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)
+        return logprobs, _entropy(logits.detach()) if with_entropy else logprobs.detach()
+
+    recompute = len(targets) > chunk_size and hidden.requires_grad
+    parts = [
+        checkpoint(score, part, wanted, use_reentrant=False) if recompute else score(part, wanted)
+        for part, wanted in zip(hidden.split(chunk_size), targets.split(chunk_size), strict=True)
+    ]
+    logprobs = response_scatter(torch.cat([p[0] for p in parts]), response_mask)
+    if not with_entropy:
+        return logprobs
+    return logprobs, response_scatter(torch.cat([p[1] for p in parts]), response_mask)
+
+
+@torch.no_grad()
+def _entropy(logits: torch.Tensor) -> torch.Tensor:
+    logprobs = logits.log_softmax(-1)
+    return -(logprobs.exp() * logprobs).sum(-1)

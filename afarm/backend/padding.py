@@ -1,0 +1,62 @@
+"""Ragged token lists as tensors, and the order that wastes least on padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBatch:
+    """Prompts and their responses, joined and right-padded: `input_ids`, `attention_mask`, `response_mask`, all [B, T].
+
+    Prompt and response are contiguous, so positions are the same whatever shares the batch.
+    """
+
+    input_ids: torch.Tensor
+    attention_mask: torch.Tensor
+    response_mask: torch.Tensor
+
+
+def pad(
+    sequences: Sequence[Sequence[int]],
+    pad_id: int,
+    side: Literal["left", "right"] = "right",
+    device: torch.device | str = "cpu",
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`sequences` as (input_ids, attention_mask), both int64 [B, T] with T the longest, padded on `side`."""
+    width = max((len(s) for s in sequences), default=0)
+    gaps = [width - len(s) for s in sequences]
+    if side == "left":
+        ids = [[pad_id] * gap + list(s) for s, gap in zip(sequences, gaps, strict=True)]
+        mask = [[0] * gap + [1] * len(s) for s, gap in zip(sequences, gaps, strict=True)]
+    else:
+        ids = [list(s) + [pad_id] * gap for s, gap in zip(sequences, gaps, strict=True)]
+        mask = [[1] * len(s) + [0] * gap for s, gap in zip(sequences, gaps, strict=True)]
+    shape = (len(sequences), width)
+    return (
+        torch.tensor(ids, dtype=torch.long, device=device).reshape(shape),
+        torch.tensor(mask, dtype=torch.long, device=device).reshape(shape),
+    )
+
+
+def join_and_pad(
+    prompts: Sequence[Sequence[int]],
+    responses: Sequence[Sequence[int]],
+    pad_id: int,
+    device: torch.device | str = "cpu",
+) -> TokenBatch:
+    """Each prompt followed by its response, right-padded; the boolean response mask leaves out prompt and pads."""
+    ids, mask = pad([[*p, *r] for p, r in zip(prompts, responses, strict=True)], pad_id, "right", device)
+    starts = torch.tensor([len(p) for p in prompts], device=device).reshape(-1, 1)
+    response_mask = (torch.arange(ids.shape[1], device=device) >= starts) & mask.bool()
+    return TokenBatch(ids, mask, response_mask)
+
+
+def length_sorted_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
+    """Indices in batches of at most `batch_size`, longest first (so that a lack of memory shows at once)."""
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]

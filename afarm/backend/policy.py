@@ -1,0 +1,104 @@
+"""A language model as a policy."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from afarm.backend.adapters import merged_copy
+from afarm.backend.prompts import PromptTemplate
+from afarm.backend.runtime import CARD, Backend, quiet
+from afarm.backend.sampler import Sampler, TorchSampler
+from afarm.interfaces import Decoding, Policy, TrainContext
+from afarm.records import Instruction, Sample
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
+
+
+class CheckpointPolicy(Policy):
+    """A transformers causal LM (with LoRA adapters or without), its tokenizer and its prompt template.
+
+    `truncated` counts the prompts that were too long and lost their beginning.
+    """
+
+    def __init__(self, model: Any, tokenizer: PreTrainedTokenizerBase, template: PromptTemplate, backend: Backend):
+        self.model = model
+        self.tokenizer = tokenizer
+        self.template = template
+        self.backend = backend
+        self.truncated = 0
+
+    @property
+    def pad_id(self) -> int:
+        return self.tokenizer.pad_token_id
+
+    @property
+    def eos_ids(self) -> list[int]:
+        """The tokens that end a response: the tokenizer's, which training appends, and the generation config's."""
+        config = getattr(self.model, "generation_config", None)
+        more = getattr(config, "eos_token_id", None) or []
+        more = [more] if isinstance(more, int) else more
+        return list(dict.fromkeys([self.tokenizer.eos_token_id, *more]))
+
+    def prompt_ids(self, instructions: Sequence[Instruction], max_length: int | None = None) -> list[list[int]]:
+        """Token ids of each prompt. Longer ones than `max_length` keep their end, and are counted in `truncated`."""
+        prompts = self.template.encode_prompts(instructions)
+        if max_length is None:
+            return prompts
+        cut = sum(len(p) > max_length for p in prompts)
+        if cut:
+            self.truncated += cut
+            logger.warning(
+                "%d of %d prompts were longer than %d tokens: their beginning is cut", cut, len(prompts), max_length
+            )
+        return [p[-max_length:] for p in prompts]
+
+    def sampler(self) -> Sampler:
+        """The engine behind `sample`."""
+        return TorchSampler(self.model, self.eos_ids, self.pad_id)
+
+    def sample(self, instructions: Sequence[Instruction], decoding: Decoding, *, seed: int) -> Iterator[Sample]:
+        limit = getattr(self.model.config, "max_position_embeddings", None)
+        prompts = self.prompt_ids(instructions, max(1, limit - decoding.max_new_tokens) if limit else None)
+        keys = [i.id for i in instructions]
+        generations = self.sampler().generate(prompts, keys, decoding, seed=seed)
+        for prompt in prompts:
+            prompt_ids = tuple(prompt)
+            for _ in range(decoding.n):
+                generation = next(generations)
+                yield Sample(
+                    self.tokenizer.decode(generation.token_ids, skip_special_tokens=True),
+                    prompt_ids,
+                    tuple(generation.token_ids),
+                    None if generation.logprobs is None else tuple(generation.logprobs),
+                    generation.finish_reason,
+                )
+
+    def copy(self) -> CheckpointPolicy:
+        """An independent copy: training it leaves this one as it is. The tokenizer is shared."""
+        return CheckpointPolicy(copy.deepcopy(self.model), self.tokenizer, self.template, self.backend)
+
+    def save(self, directory: Path) -> None:
+        """Weights (safetensors, adapters merged), tokenizer, prompt template. transformers alone can load it too."""
+        directory = Path(directory)
+        with quiet():
+            merged_copy(self.model).save_pretrained(directory)
+        self.tokenizer.save_pretrained(directory)
+        (directory / CARD).write_text(json.dumps({"prompt_template": self.template.name}) + "\n", "utf-8")
+
+    @classmethod
+    def load(cls, directory: Path, context: TrainContext) -> CheckpointPolicy:
+        return context.backend.load_policy(str(directory))
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """What training changes: all weights, or the adapters."""
+        return [p for p in self.model.parameters() if p.requires_grad]

@@ -1,0 +1,86 @@
+"""How an instruction becomes the prompt a model reads, and how a response follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from afarm.errors import ModelError
+from afarm.records import Instruction
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+TemplateName = Literal["auto", "chat", "alpaca"]
+
+_OPENING = "The following is an instruction for a task"
+_WITH_INPUT = _OPENING + ", together with an input to work on"
+_CLOSING = ". Write a response that carries it out well.\n\n"
+
+
+class PromptTemplate:
+    """Renders and encodes prompts. `name` is "chat" (the tokenizer's own chat template) or "alpaca" (headed sections).
+
+    "auto" takes the chat template where there is one. Raises `ModelError` where there is none, and where the tokenizer
+    has no end-of-sequence token, without which a response never ends.
+    """
+
+    def __init__(self, name: TemplateName | str, tokenizer: PreTrainedTokenizerBase, model: str = "the model"):
+        if name not in ("auto", "chat", "alpaca"):
+            raise ModelError(f"prompt_template is {name!r}; it must be auto, chat or alpaca")
+        if name != "alpaca" and not tokenizer.chat_template:
+            raise ModelError(
+                f"{model} has no chat template; "
+                "use an instruction-tuned model, or plain headed sections with --set prompt_template=alpaca"
+            )
+        if tokenizer.eos_token_id is None:
+            raise ModelError(f"the tokenizer of {model} has no end-of-sequence token: set eos_token in its files")
+        self.name = "chat" if name == "auto" else name
+        self.tokenizer = tokenizer
+
+    def render(self, instruction: Instruction) -> str:
+        """The prompt as text, up to where the response starts."""
+        if self.name == "chat":
+            task = "\n".join(part for part in (instruction.instruction, instruction.input) if part)
+            turns = [{"role": m.role, "content": m.content} for m in instruction.messages]
+            turns.append({"role": "user", "content": task})
+            return self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        earlier = "".join(f"### {m.role.capitalize()}:\n{m.content}\n\n" for m in instruction.messages)
+        opening = (_WITH_INPUT if instruction.input else _OPENING) + _CLOSING
+        given = f"### Input:\n{instruction.input}\n\n" if instruction.input else ""
+        return f"{opening}{earlier}### Instruction:\n{instruction.instruction}\n\n{given}### Response:\n"
+
+    def encode_prompts(self, instructions: Sequence[Instruction]) -> list[list[int]]:
+        """Token ids of each prompt. A chat template writes its own special tokens; plain text gets the tokenizer's."""
+        if not instructions:
+            return []
+        texts = [self.render(i) for i in instructions]
+        ids = self.tokenizer(texts, add_special_tokens=self.name == "alpaca", return_attention_mask=False).input_ids
+        if self.name == "alpaca":  # some tokenizers close every text; a prompt is still open
+            eos = self.tokenizer.eos_token_id
+            ids = [row[:-1] if len(row) > 1 and row[-1] == eos else row for row in ids]
+        return ids
+
+    def encode_responses(self, texts: Sequence[str], end: bool = True) -> list[list[int]]:
+        """Token ids of each response, closed by the end-of-sequence token if `end`."""
+        if not texts:
+            return []
+        ids = self.tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False).input_ids
+        return [[*row, self.tokenizer.eos_token_id] for row in ids] if end else ids
+
+    def encode(
+        self, instructions: Sequence[Instruction], responses: Sequence[str], max_length: int
+    ) -> tuple[list[tuple[list[int], list[int]]], int]:
+        """(prompt, response) ids of at most `max_length` together, and how many had to be cut.
+
+        What is too long loses the beginning of its prompt first (one token stays), then the end of its response with
+        the end-of-sequence token, so that no model learns to stop where a limit fell.
+        """
+        rows, cut = [], 0
+        for prompt, response in zip(self.encode_prompts(instructions), self.encode_responses(responses), strict=True):
+            room = max_length - len(response)
+            if len(prompt) > room:
+                cut += 1
+                prompt = prompt[-max(1, room) :]
+            rows.append((prompt, response[: max_length - len(prompt)]))
+        return rows, cut

@@ -1,0 +1,166 @@
+"""A sequence classifier as a reward model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from afarm.backend.adapters import merged_copy
+from afarm.backend.logprobs import base_model, hidden_states
+from afarm.backend.padding import length_sorted_batches, pad
+from afarm.backend.prompts import PromptTemplate
+from afarm.backend.runtime import CARD, Backend, quiet
+from afarm.backend.sampler import evaluating
+from afarm.errors import DataError
+from afarm.interfaces import Policy, RewardModel, TrainContext
+from afarm.records import Instruction, JudgedPair, Score
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from afarm.backend.policy import CheckpointPolicy
+
+TOKENS_PER_BATCH = 16384
+"""Tokens scored in one forward pass; changes no result."""
+
+
+def token_scores(model: PreTrainedModel, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    """The scalar head at every position, [B, T] in float32: what a value model reads. Differentiable."""
+    return _head(model)(hidden_states(model, input_ids, attention_mask)).squeeze(-1).float()
+
+
+def last_token_scores(model: PreTrainedModel, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    """The scalar head at each row's last real token, [B] in float32. Differentiable; either side may be padded.
+
+    Found by the mask: where the pad token is also the end-of-sequence token, its id says nothing.
+    """
+    hidden = hidden_states(model, input_ids, attention_mask)
+    columns = torch.arange(attention_mask.shape[1], device=attention_mask.device)
+    last = (columns * (attention_mask != 0)).argmax(-1)
+    rows = torch.arange(len(last), device=last.device)
+    return _head(model)(hidden[rows, last]).squeeze(-1).float()
+
+
+def _head(model: PreTrainedModel) -> Any:
+    return base_model(model).score
+
+
+class TorchRewardModel(RewardModel):
+    """A transformers sequence classifier with one label; rewards are standardised as (raw − mean) / std."""
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: PreTrainedTokenizerBase,
+        template: PromptTemplate,
+        backend: Backend,
+        mean: float = 0.0,
+        std: float = 1.0,
+    ):
+        self.model = model
+        self.tokenizer = tokenizer
+        self.template = template
+        self.backend = backend
+        self.mean = mean
+        self.std = std
+
+    @property
+    def pad_id(self) -> int:
+        return self.tokenizer.pad_token_id
+
+    @classmethod
+    def classifier_from(cls, policy: CheckpointPolicy, head_std: float = 0.0) -> Any:
+        """A sequence classifier with the weights of `policy`'s trunk and a fresh head (normal, or zero)."""
+        from transformers import AutoModelForSequenceClassification
+
+        source = merged_copy(policy.model)
+        config = type(source.config).from_dict(source.config.to_dict() | {"pad_token_id": policy.pad_id})
+        config.num_labels = 1
+        config.architectures = None
+        model = AutoModelForSequenceClassification.from_config(config, dtype=policy.backend.dtype)
+        trunk = getattr(source, source.base_model_prefix)
+        getattr(model, model.base_model_prefix).load_state_dict(trunk.state_dict())
+        with torch.no_grad():
+            if head_std:
+                model.score.weight.normal_(0.0, head_std)
+            else:
+                model.score.weight.zero_()
+        return model.to(policy.backend.device)
+
+    def reads_tokens_of(self, policy: Policy) -> bool:
+        """Whether `score_tokens` can be given the token ids that `policy` samples: same tokenizer, same prompts."""
+        if getattr(policy, "tokenizer", None) is self.tokenizer:
+            return True
+        theirs = getattr(policy, "template", None)
+        return (
+            theirs is not None
+            and theirs.name == self.template.name
+            and theirs.tokenizer.chat_template == self.tokenizer.chat_template
+            and theirs.tokenizer.get_vocab() == self.tokenizer.get_vocab()
+        )
+
+    def score_tokens(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Rewards [B] of token ids [B, T], prompt and response joined, read at the last real token. No gradient."""
+        with torch.inference_mode(), evaluating(self.model):
+            raw = last_token_scores(self.model, input_ids, attention_mask)
+        return (raw.clone() - self.mean) / self.std
+
+    def score_ids(self, sequences: Sequence[Sequence[int]]) -> list[float]:
+        """Rewards of ragged token ids, prompt and response joined, in batches of like length."""
+        rewards = [0.0] * len(sequences)
+        longest = max((len(s) for s in sequences), default=1)
+        for batch in length_sorted_batches([len(s) for s in sequences], max(1, TOKENS_PER_BATCH // max(1, longest))):
+            ids, mask = pad([sequences[i] for i in batch], self.pad_id, "right", self.backend.device)
+            for i, reward in zip(batch, self.score_tokens(ids, mask).tolist(), strict=True):
+                rewards[i] = reward
+        return rewards
+
+    def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[Score]:
+        """Rewards of texts, each closed by the end-of-sequence token as a finished response is."""
+        if not outputs:
+            return []
+        rows, _ = self.template.encode(instructions, outputs, self._max_length)
+        return [Score(value) for value in self.score_ids([[*p, *r] for p, r in rows])]
+
+    @property
+    def _max_length(self) -> int:
+        return getattr(self.model.config, "max_position_embeddings", None) or 2**31
+
+    def save(self, directory: Path) -> None:
+        directory = Path(directory)
+        with quiet():
+            merged_copy(self.model).save_pretrained(directory)
+        self.tokenizer.save_pretrained(directory)
+        card = {"prompt_template": self.template.name, "mean": self.mean, "std": self.std}
+        (directory / CARD).write_text(json.dumps(card) + "\n", "utf-8")
+
+    @classmethod
+    def load(cls, directory: Path, context: TrainContext) -> TorchRewardModel:
+        from transformers import AutoModelForSequenceClassification
+
+        model, tokenizer, card = context.backend.load(str(directory), AutoModelForSequenceClassification)
+        template = PromptTemplate(card.get("prompt_template", "auto"), tokenizer, str(directory))
+        return cls(model, tokenizer, template, context.backend, card.get("mean", 0.0), card.get("std", 1.0))
+
+
+def pair_accuracy(reward_model: RewardModel, judged: Iterable[JudgedPair]) -> float:
+    """Share of decided pairs whose preferred output has the higher reward; equal rewards count a half.
+
+    Raises `DataError` where no pair is decided.
+    """
+    decided = [j for j in judged if j.chosen_rejected is not None]
+    if not decided:
+        raise DataError("no pair has a preferred output, so a reward model's accuracy cannot be measured")
+    instructions = [j.pair.instruction for j in decided]
+    first = reward_model.score(instructions, [j.pair.output_1 for j in decided])
+    second = reward_model.score(instructions, [j.pair.output_2 for j in decided])
+    right = 0.0
+    for judgement, one, two in zip(decided, first, second, strict=True):
+        assert judgement.p2 is not None
+        difference = (two.value - one.value) * (judgement.p2 - 0.5)
+        right += 0.5 if difference == 0 else float(difference > 0)
+    return right / len(decided)

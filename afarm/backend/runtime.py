@@ -1,0 +1,139 @@
+"""`Backend`: the device, the precision and the way to a model."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, redirect_stderr
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from afarm.backend.identity import local_path
+from afarm.backend.prompts import PromptTemplate, TemplateName
+from afarm.config import BackendConfig
+from afarm.errors import ConfigError, ModelError
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from afarm.backend.policy import CheckpointPolicy
+
+CARD = "afarm.json"
+"""Beside the weights of every checkpoint: what afarm must know to load it (its prompt template, its scale)."""
+
+
+class Backend:
+    """Where and in which precision models run. Raises `ConfigError` where the device is not there."""
+
+    def __init__(self, config: BackendConfig | None = None):
+        self.config = config or BackendConfig()
+        self.device = _device(self.config.device)
+        self.dtype: torch.dtype = getattr(torch, self.config.dtype)
+        self._accelerator: Accelerator | None = None
+        if self.config.threads:
+            torch.set_num_threads(self.config.threads)
+
+    def accelerator(self, **settings: Any) -> Accelerator:
+        """The process's Accelerator, made on first use; later calls return the same one.
+
+        accelerate keeps its state for the whole process: `settings` count on the first call only.
+        """
+        if self._accelerator is None:
+            from accelerate import Accelerator
+
+            settings.setdefault("log_with", self.config.trackers or None)
+            self._accelerator = Accelerator(cpu=self.device.type == "cpu", **settings)
+        return self._accelerator
+
+    def seed(self, seed: int) -> None:
+        """Seed Python's, numpy's and torch's global generators: dropout, new weights, shuffling."""
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        torch.manual_seed(seed)
+
+    def load_policy(self, spec: str | Path, *, prompt_template: TemplateName = "auto") -> CheckpointPolicy:
+        """The policy at `spec`: a Hub id, a directory, a `.gguf` file or `pkg:<package>/<path>`.
+
+        `prompt_template` "auto" takes what the checkpoint was saved with, else the tokenizer's chat template.
+        Raises `ModelError` where the model cannot be loaded or has no template.
+        """
+        from transformers import AutoModelForCausalLM
+
+        from afarm.backend.policy import CheckpointPolicy
+
+        model, tokenizer, card = self.load(spec, AutoModelForCausalLM)
+        name = card.get("prompt_template", "auto") if prompt_template == "auto" else prompt_template
+        return CheckpointPolicy(model, tokenizer, PromptTemplate(name, tokenizer, str(spec)), self)
+
+    def load(self, spec: str | Path, kind: Any) -> tuple[torch.nn.Module, Any, dict[str, Any]]:
+        """(model, tokenizer, what afarm saved beside them) by the transformers auto class `kind`, on the device."""
+        from transformers import AutoTokenizer
+
+        path = local_path(str(spec))
+        is_gguf = path is not None and path.suffix == ".gguf"
+        where = str(path.parent if is_gguf and path else path or spec)
+        options = {"gguf_file": path.name} if is_gguf and path else {}
+        try:
+            # The GGUF reader's bar knows no switch; what goes wrong is raised, so nothing else is lost.
+            with quiet(), redirect_stderr(io.StringIO()) if is_gguf else nullcontext():
+                tokenizer = AutoTokenizer.from_pretrained(where, **options)
+                model = kind.from_pretrained(where, dtype=self.dtype, **options)
+        except (OSError, ValueError, ImportError, RuntimeError) as error:
+            raise ModelError(f"model {str(spec)!r} cannot be loaded: {_first_line(error)}; check --model") from error
+        if is_gguf:
+            model = _dequantized(model, kind)
+        if tokenizer.pad_token_id is None:
+            tokenizer.pad_token = tokenizer.eos_token
+        card = path / CARD if path else None
+        known = json.loads(card.read_text("utf-8")) if card and card.is_file() else {}
+        return model.to(self.device), tokenizer, known
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """transformers without its progress bars, and as before afterwards: ours are the context's."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _dequantized(model: Any, kind: Any) -> Any:
+    """The same weights in a model made from its config: one that came from a GGUF file refuses to be saved."""
+    config = type(model.config).from_dict(
+        {k: v for k, v in model.config.to_dict().items() if k != "quantization_config"}
+    )
+    fresh = kind.from_config(config, dtype=model.dtype)
+    fresh.load_state_dict(model.state_dict())
+    fresh.generation_config = model.generation_config
+    return fresh
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(
+            [f"backend.device {name!r} is not available here ({_first_line(error)}); use auto or cpu"]
+        ) from error
+    return device
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__

@@ -1,0 +1,203 @@
+"""Sampling: token ids in, token ids and log-probabilities out.
+
+`Sampler` is the seam: another engine can stand behind it. `TorchSampler` is a plain loop over the model's forward pass
+that is quick where `generate` is not, on small models and ragged batches: rows leave the batch as they finish, the
+samples of one prompt share its prefill, and prompts of like length are batched together.
+
+Every row draws from uniforms of its own, keyed on what the row is, by inverting the cumulative distribution. So a
+sample does not depend on what shares its batch (up to the last bits that batch shapes change in matrix products).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from transformers import DynamicCache, PreTrainedModel
+
+from afarm.backend.logprobs import positions
+from afarm.backend.padding import pad
+from afarm.interfaces import Decoding
+from afarm.keyed import integer
+
+WINDOW_BATCHES = 8
+"""Prompts are sorted by length within so many batches, which bounds what waits to be yielded in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One sampled response. `logprobs` are natural, at temperature 1, or None where they would not be exact."""
+
+    token_ids: list[int]
+    logprobs: list[float] | None
+    finish_reason: str
+
+
+class Sampler(Protocol):
+    """Whatever can continue token ids."""
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], keys: Sequence[str], decoding: Decoding, *, seed: int
+    ) -> Iterator[Generation]:
+        """`decoding.n` generations for each prompt, consecutive, in the order of `prompts`, as they are ready.
+
+        Sample j of a prompt with key k depends on (seed, k, j), the prompt and the model only.
+        """
+        ...
+
+
+@contextmanager
+def evaluating(model: PreTrainedModel) -> Iterator[None]:
+    """`model` in eval mode (no dropout), and back."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
+class TorchSampler:
+    """Samples from a transformers causal LM (adapters included) with its key-value cache.
+
+    `eos_ids` end a response and belong to it.
+    """
+
+    def __init__(self, model: PreTrainedModel, eos_ids: Sequence[int], pad_id: int):
+        self.model = model
+        self.eos_ids = list(eos_ids)
+        self.pad_id = pad_id
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], keys: Sequence[str], decoding: Decoding, *, seed: int
+    ) -> Iterator[Generation]:
+        size = decoding.per_device_batch_size
+        window = max(1, WINDOW_BATCHES * size // decoding.n)
+        for start in range(0, len(prompts), window):
+            chosen = range(start, min(start + window, len(prompts)))
+            yield from self._generate_window([prompts[i] for i in chosen], [keys[i] for i in chosen], decoding, seed)
+
+    def _generate_window(
+        self, prompts: Sequence[Sequence[int]], keys: Sequence[str], decoding: Decoding, seed: int
+    ) -> Iterator[Generation]:
+        # Rows are (prompt, sample number); those of one prompt stay together, so that they share its prefill.
+        order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), i))
+        rows = [(i, sample) for i in order for sample in range(decoding.n)]
+        ready: dict[tuple[int, int], Generation] = {}
+        due = ((i, sample) for i in range(len(prompts)) for sample in range(decoding.n))
+        awaited = next(due, None)
+        for start in range(0, len(rows), decoding.per_device_batch_size):
+            batch = rows[start : start + decoding.per_device_batch_size]
+            uniforms = None if decoding.temperature == 0 else _uniforms(batch, keys, decoding.max_new_tokens, seed)
+            # The mode is switched back before anything is yielded: the consumer may train in between.
+            with torch.inference_mode(), evaluating(self.model):
+                ready.update(zip(batch, self._generate_batch(batch, prompts, decoding, uniforms), strict=True))
+            while awaited in ready:
+                yield ready.pop(awaited)
+                awaited = next(due, None)
+
+    def _generate_batch(
+        self,
+        rows: Sequence[tuple[int, int]],
+        prompts: Sequence[Sequence[int]],
+        decoding: Decoding,
+        uniforms: torch.Tensor | None,
+    ) -> list[Generation]:
+        device = next(self.model.parameters()).device
+        distinct = list(dict.fromkeys(i for i, _ in rows))
+        row_prompt = torch.tensor([distinct.index(i) for i, _ in rows], device=device)
+        eos = torch.tensor(self.eos_ids, device=device)
+        ids, mask = pad([prompts[i] for i in distinct], self.pad_id, "left", device)
+        padded = bool((mask == 0).any())  # without pads, attention can do without a mask, which is quicker
+
+        cache = DynamicCache(config=self.model.config)
+        logits = self._forward(ids, positions(mask), mask if padded else None, cache)
+        if len(distinct) < len(rows):
+            cache.batch_select_indices(row_prompt)
+            logits, mask = logits[row_prompt], mask[row_prompt]
+        position = mask.sum(-1, keepdim=True)
+
+        limit = decoding.max_new_tokens
+        tokens = torch.full((len(rows), limit), self.pad_id, device=device)
+        logprobs = torch.zeros((len(rows), limit), device=device)
+        lengths = torch.full((len(rows),), limit, device=device)
+        stopped = torch.zeros(len(rows), dtype=torch.bool, device=device)
+        uniforms = uniforms.to(device) if uniforms is not None else None
+        active = torch.arange(len(rows), device=device)
+        for step in range(limit):
+            token = choose(logits, decoding, None if uniforms is None else uniforms[active, step])
+            tokens[active, step] = token
+            logprobs[active, step] = logits.gather(-1, token.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)
+            done = torch.isin(token, eos)
+            if done.any():
+                lengths[active[done]] = step + 1
+                stopped[active[done]] = True
+                kept = (~done).nonzero().squeeze(-1)
+                if not len(kept):
+                    break
+                cache.batch_select_indices(kept)
+                active, token, mask, position = active[kept], token[kept], mask[kept], position[kept]
+            if step + 1 == limit:
+                break
+            if padded:
+                mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=-1)
+            logits = self._forward(token.unsqueeze(-1), position, mask if padded else None, cache)
+            position = position + 1
+        exact = next(self.model.parameters()).dtype == torch.float32
+        kept_logprobs = logprobs.tolist() if exact else [None] * len(rows)
+        return [
+            Generation(ids[:n], lp[:n] if lp is not None else None, "stop" if stop else "length")
+            for ids, lp, n, stop in zip(tokens.tolist(), kept_logprobs, lengths.tolist(), stopped.tolist(), strict=True)
+        ]
+
+    def _forward(
+        self, ids: torch.Tensor, position: torch.Tensor, mask: torch.Tensor | None, cache: DynamicCache
+    ) -> torch.Tensor:
+        """Next-token logits [B, V] in float32."""
+        output = self.model(
+            input_ids=ids,
+            position_ids=position,
+            attention_mask=mask,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return output.logits[:, -1].float()
+
+
+def choose(logits: torch.Tensor, decoding: Decoding, uniforms: torch.Tensor | None) -> torch.Tensor:
+    """The next token [B] for `logits` [B, V]: the most probable at temperature 0, else where each row's uniform falls.
+
+    Float64, because cumulative sums over a large vocabulary lose too much in float32.
+    """
+    if uniforms is None:
+        return logits.argmax(-1)
+    probabilities = (logits.double() / decoding.temperature).softmax(-1)
+    if decoding.top_p < 1:
+        probabilities = nucleus(probabilities, decoding.top_p)
+    cumulative = probabilities.cumsum(-1)
+    threshold = uniforms.double().unsqueeze(-1) * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, threshold, right=True).squeeze(-1).clamp_(max=logits.shape[-1] - 1)
+
+
+def nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
+    """`probabilities` [B, V] with all but the smallest set of most probable tokens that reaches `top_p` set to 0."""
+    ordered, order = probabilities.sort(stable=True, dim=-1, descending=True)
+    outside = ordered.cumsum(-1) - ordered >= top_p
+    return probabilities.scatter(-1, order, ordered.masked_fill(outside, 0.0))
+
+
+def _uniforms(rows: Sequence[tuple[int, int]], keys: Sequence[str], length: int, seed: int) -> torch.Tensor:
+    """[B, length] in [0, 1): row by row from a generator seeded with (seed, prompt's key, sample number).
+
+    24 random bits each, so that a uniform times a total always stays below that total.
+    """
+    drawn = np.empty((len(rows), length), dtype=np.float32)
+    for at, (prompt, sample) in enumerate(rows):
+        generator = np.random.Generator(np.random.SFC64(integer(seed, "sample", keys[prompt], sample)))
+        generator.random(out=drawn[at], dtype=np.float32)
+    return torch.from_numpy(drawn)

@@ -1,0 +1,129 @@
+"""TRL's trainers under afarm: metrics, progress, checkpoints to resume from, and a stop when the loss is not finite."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import TrainerCallback
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+
+from afarm.backend.config import TrainerConfig
+from afarm.errors import TrainingError
+from afarm.interfaces import TrainContext
+
+if TYPE_CHECKING:
+    from transformers import Trainer
+
+
+def trainer_arguments(kind: type, config: TrainerConfig, context: TrainContext, **more: Any) -> Any:
+    """`kind` (TRL's SFTConfig, RewardConfig …) from `config`, with nothing sent, pushed or reported unless asked.
+
+    TRL would turn bfloat16 and gradient checkpointing on by itself; both follow the settings here.
+    """
+    backend = context.backend
+    settings: dict[str, Any] = {
+        "output_dir": str(context.directory / "trainer"),
+        "learning_rate": config.learning_rate,
+        "lr_scheduler_type": config.lr_scheduler_type,
+        "warmup_steps": config.warmup_ratio,  # below 1 it is a share of all steps
+        "num_train_epochs": config.num_train_epochs,
+        "per_device_train_batch_size": config.per_device_train_batch_size,
+        "gradient_accumulation_steps": config.gradient_accumulation_steps,
+        "weight_decay": config.weight_decay,
+        "max_grad_norm": config.max_grad_norm,
+        "gradient_checkpointing": config.gradient_checkpointing,
+        "max_length": None,  # we have cut, and counted, before
+        "bf16": False,
+        "fp16": False,
+        "use_cpu": backend.device.type == "cpu",
+        "seed": context.seed % 2**32,
+        "logging_steps": 1,  # each step's loss is looked at; what is logged costs far less than the step
+        "logging_nan_inf_filter": False,
+        "save_strategy": "steps" if config.save_steps else "no",
+        "save_steps": config.save_steps or 1,
+        "save_total_limit": 1,
+        "report_to": backend.config.trackers or "none",
+        "push_to_hub": False,
+        "disable_tqdm": True,
+        "remove_unused_columns": False,
+        "dataloader_pin_memory": backend.device.type == "cuda",
+    }
+    return kind(**(settings | more))
+
+
+class TrainerBridge(TrainerCallback):
+    """Carries a Hugging Face trainer's events to a `TrainContext`.
+
+    Raises `TrainingError` at the first step whose loss or gradient is not finite, before its weights are saved.
+    """
+
+    def __init__(self, context: TrainContext, description: str, advice: str):
+        self.context = context
+        self.description = description
+        self.advice = advice
+        self.interrupted = False
+        self._bar: Iterator[int] = iter(())
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        left = range(state.global_step, state.max_steps)
+        self._bar = iter(self.context.progress(left, self.description, state.max_steps - state.global_step))
+        next(self._bar, None)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        next(self._bar, None)
+        if self.context.should_stop():
+            self.interrupted = True
+            control.should_training_stop = True
+            control.should_save = args.save_strategy != "no"
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        numbers = {name: value for name, value in (logs or {}).items() if isinstance(value, int | float)}
+        for name in ("loss", "grad_norm"):
+            if not math.isfinite(numbers.get(name, 0.0)):
+                raise TrainingError(self._not_finite(name, numbers[name], state.global_step))
+        if "loss" in numbers:  # the summary at the end is not a step
+            self.context.log_metrics(state.global_step, numbers)
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # The trainer writes its checkpoint in the open; only whole ones are published to resume from.
+        written = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+
+        def write(directory: Path) -> None:
+            shutil.copytree(written, directory, dirs_exist_ok=True)
+
+        self.context.checkpoints.save(state.global_step, write)
+        shutil.rmtree(written, ignore_errors=True)
+
+    def _not_finite(self, name: str, value: float, step: int) -> str:
+        kept = self.context.checkpoints.latest()
+        where = (
+            f"the checkpoint of step {kept[0]} is kept at {kept[1]}"
+            if kept
+            else "the model it started from is unchanged"
+        )
+        return f"{self.description}: {name} is {value} at step {step}; {where}. {self.advice}"
+
+
+def train(trainer: Trainer, context: TrainContext, description: str, setting: str) -> None:
+    """Run `trainer` to its end, from the stage's last checkpoint where there is one.
+
+    `setting` is the config's name in a recipe ("sft"), for the advice in errors. Raises `TrainingError` where the loss
+    is not finite, and `KeyboardInterrupt` where the run was asked to stop (after a checkpoint).
+    """
+    advice = f"Try a lower learning rate (--set {setting}.learning_rate={trainer.args.learning_rate / 10:g})"
+    bridge = TrainerBridge(context, description, advice)
+    for noisy in (PrinterCallback, ProgressCallback):
+        trainer.remove_callback(noisy)
+    trainer.add_callback(bridge)
+    latest = context.checkpoints.latest()
+    with torch.enable_grad():
+        trainer.train(resume_from_checkpoint=str(latest[1]) if latest else None)
+    trainer.accelerator.free_memory()
+    shutil.rmtree(trainer.args.output_dir, ignore_errors=True)
+    if bridge.interrupted:
+        raise KeyboardInterrupt

@@ -1,0 +1,165 @@
+"""Making components from their names: classes built from settings, trained objects from their files."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from afarm.errors import ConfigError, PluginError, StoreError
+from afarm.interfaces import (
+    Annotator,
+    Evaluator,
+    Judge,
+    JudgeContext,
+    Method,
+    Policy,
+    RewardModel,
+    TrainContext,
+    no_progress,
+)
+from afarm.plugins import Plugins
+from afarm.recipe import Settings
+from afarm.registry import Component
+from afarm.store import DirectoryCheckpoints, MetricsFile, source_digest, write_json
+
+if TYPE_CHECKING:
+    from afarm.backend import Backend
+    from afarm.interfaces import Dataset, Progress
+
+
+@dataclass(slots=True)
+class Builder:
+    """Builds what the settings name. One for each farm; holds the backend, which is made when first needed."""
+
+    plugins: Plugins
+    settings: Settings
+    progress: Progress = no_progress
+    _backend: Any = None
+    _identities: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def component(self, kind: str, name: str) -> Component:
+        return self.plugins.get(kind, name)
+
+    def identity(self, component: Component) -> dict[str, Any]:
+        """What of a component changes its results: its name, its plugin's source, and its settings."""
+        name = f"{component.kind}/{component.full_name}"
+        if name not in self._identities:
+            config = self.settings.of(component)
+            self._identities[name] = {
+                "name": component.full_name,
+                "source": source_digest(component.sources),
+                "settings": config.result_fields() if config else {},
+            }
+        return self._identities[name]
+
+    def _build(self, kind: str, name: str, interface: type) -> Any:
+        component = self.component(kind, name)
+        made = component.load()(self.settings.of(component))
+        if not isinstance(made, interface):
+            raise PluginError(
+                f"{component.full_name!r} of plugin {component.plugin!r} makes a {type(made).__name__}, "
+                f"no {interface.__name__}"
+            )
+        return made
+
+    def dataset(self) -> Dataset:
+        from afarm.interfaces import Dataset
+
+        made: Dataset = self._build("datasets", self.settings.run.dataset, Dataset)
+        return made
+
+    def annotator(self, name: str) -> Annotator:
+        made: Annotator = self._build("annotators", name, Annotator)
+        return made
+
+    def method(self, name: str) -> Method:
+        made: Method = self._build("methods", name, Method)
+        return made
+
+    def evaluator(self, name: str) -> Evaluator:
+        made: Evaluator = self._build("evaluators", name, Evaluator)
+        return made
+
+    def reward_model_class(self, name: str) -> type[RewardModel]:
+        loaded: type[RewardModel] = self.component("reward_models", name).load()
+        return loaded
+
+    def fixed_reward_model(self, name: str) -> RewardModel:
+        """A reward model that is built, not fitted. Raises `ConfigError` for one that must be fitted."""
+        if is_fitted(self.reward_model_class(name)):
+            raise ConfigError([f"reward model {name!r} must be fitted first: name one that needs no fitting here"])
+        made: RewardModel = self._build("reward_models", name, RewardModel)
+        return made
+
+    def judges(self) -> dict[str, Judge]:
+        """The judge for each family role; equal specs share one."""
+        made: dict[str, Judge] = {}
+        for spec in dict.fromkeys(self.settings.run.judge.values()):
+            name, _, argument = spec.partition(":")
+            component = self.component("judges", name)
+            context = JudgeContext(
+                reward_model=self.fixed_reward_model,
+                identify=lambda model: json.dumps(
+                    self.identity(self.component("reward_models", model)), sort_keys=True
+                ),
+                source=source_digest(component.sources),
+            )
+            made[spec] = component.load()(argument, self.settings.of(component), context)
+        return {role: made[spec] for role, spec in self.settings.run.judge.items()}
+
+    # --------------------------------------------------------------------------------------------- models on disk
+
+    @property
+    def backend(self) -> Backend:
+        """The one place where core reaches for torch: whoever asks for the backend is about to train or sample."""
+        if self._backend is None:
+            try:
+                from afarm.backend import Backend
+            except ModuleNotFoundError as error:
+                raise PluginError(f"training needs {error.name!r}: pip install 'afarm[train]'") from error
+            self._backend = Backend(self.settings.run.backend)
+        backend: Backend = self._backend
+        return backend
+
+    def train_context(self, directory: Path, seed: int) -> TrainContext:
+        """A context for training into `directory`, going on from the checkpoint found there."""
+        checkpoints = DirectoryCheckpoints(directory)
+        newest = checkpoints.latest()
+        metrics = MetricsFile(directory / "metrics.jsonl", resume_from=newest[0] if newest else None)
+        return TrainContext(seed, directory, self.backend, checkpoints, metrics, self.progress)
+
+    def load_context(self, directory: Path) -> TrainContext:
+        """A context for loading only: it writes nothing."""
+        return TrainContext(0, directory, self.backend, DirectoryCheckpoints(directory), lambda *_: None, self.progress)
+
+    def save(self, made: Policy | RewardModel, directory: Path) -> None:
+        """Write a trained object, and which class reads it."""
+        made.save(directory / "model")
+        write_json(directory / "class.json", {"class": f"{type(made).__module__}:{type(made).__qualname__}"})
+
+    def save_pointer(self, spec: str, directory: Path) -> None:
+        """Stand for a base model as it is, without copying it."""
+        write_json(directory / "class.json", {"model": spec, "prompt_template": self.settings.run.prompt_template})
+
+    def load(self, directory: Path) -> Any:
+        """The policy or reward model that `save` or `save_pointer` wrote."""
+        record: Mapping[str, Any] = json.loads((directory / "class.json").read_text(encoding="utf-8"))
+        if "model" in record:
+            return self.backend.load_policy(record["model"], prompt_template=record["prompt_template"])
+        module, _, name = record["class"].partition(":")
+        try:
+            cls = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise StoreError(
+                f"{directory} was made by {record['class']}, which cannot be loaded ({error}); install its plugin again"
+            ) from error
+        return cls.load(directory / "model", self.load_context(directory))
+
+
+def is_fitted(reward_model: type[RewardModel]) -> bool:
+    """Whether a reward model is learned from preferences, as against a formula or a finished model."""
+    return reward_model.fit.__func__ is not RewardModel.fit.__func__  # type: ignore[attr-defined]

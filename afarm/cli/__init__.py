@@ -1,0 +1,49 @@
+"""The command line: a thin face on `afarm.Farm`. The only part of afarm that reads the environment."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import typer
+
+from afarm.cli import artifacts, listing, run, steps
+from afarm.cli.console import err
+from afarm.errors import AfarmError
+from afarm.plugins import discover
+
+
+def make_app() -> typer.Typer:
+    """The application, with the commands that plugins add."""
+    app = typer.Typer(
+        name="afarm",
+        help="A wind tunnel for learning from human feedback: samples, preferences, reward model, policy, win rate.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for part in (run, steps, artifacts, listing):
+        part.add_to(app)
+    plugins = discover()
+    plugins.manager.hook.register_commands(app=app)
+    return app
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Run the command line. Exit codes: 0 done, 1 a problem that the message explains, 2 wrong usage, 130 interrupted."""
+    try:
+        return make_app()(arguments, standalone_mode=True)
+    except AfarmError as error:
+        err.print(f"[bold red]Error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        err.print("\nStopped. Nothing finished is lost: run the same command to go on.")
+        sys.exit(130)
+
+
+def escape(text: str) -> str:
+    """`text` with nothing in it read as markup."""
+    from rich.markup import escape as rich_escape
+
+    return rich_escape(text)

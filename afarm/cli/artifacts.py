@@ -1,0 +1,108 @@
+"""`afarm artifacts`: what is stored, what can go, and why something was or was not reused."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from afarm.cli import options as o
+from afarm.cli.console import out
+from afarm.errors import StoreError, did_you_mean
+from afarm.store import Artifact, Store, tree_size
+from afarm.why import flatten, nearest
+
+
+def add_to(app: typer.Typer) -> None:
+    group = typer.Typer(
+        no_args_is_help=True, help="What is stored, what can go, and why something was or was not reused."
+    )
+    group.command("list")(list_artifacts)
+    group.command("gc")(gc)
+    group.command("why")(why)
+    app.add_typer(group, name="artifacts")
+
+
+def _open(output_dir: Path) -> Store:
+    if not output_dir.is_dir():
+        raise StoreError(f"{output_dir} does not exist: name the directory of your runs with --output-dir")
+    return Store(output_dir)
+
+
+def list_artifacts(output_dir: o.OutputDir = o.DEFAULT_OUTPUT_DIR) -> None:
+    """List all artifacts, with their size, their age and whether a run uses them."""
+    store = _open(output_dir)
+    used = store.in_use()
+    table = Table("stage", "key", "made", "took", "size", "used by a run")
+    for artifact in store.all():
+        made = time.strftime("%Y-%m-%d %H:%M", time.localtime(artifact.meta["created"]))
+        took, size = f"{artifact.meta['seconds']:.1f} s", _size(tree_size(artifact.path))
+        table.add_row(artifact.stage, artifact.key, made, took, size, "yes" if artifact.name in used else "no")
+    for partial in store.partials():
+        table.add_row(partial.parent.name, partial.stem, "unfinished", "", _size(tree_size(partial)), "no")
+    out.print(table)
+
+
+def gc(
+    output_dir: o.OutputDir = o.DEFAULT_OUTPUT_DIR,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete; without it, only show what would go.")] = False,
+    unfinished: Annotated[
+        bool, typer.Option("--unfinished", help="Also what killed stages left to go on from.")
+    ] = False,
+) -> None:
+    """Delete artifacts that no finished run uses. The ledger of paid answers is never touched."""
+    store = _open(output_dir)
+    keep = store.in_use()
+    going = [artifact.path for artifact in store.all() if artifact.name not in keep]
+    going += store.partials() if unfinished else []
+    freed = sum(tree_size(path) for path in going)
+    for path in going:
+        out.print(str(path.relative_to(store.root)), highlight=False)
+        if yes:
+            shutil.rmtree(path)
+    verb = "freed" if yes else "could be freed (--yes deletes)"
+    out.print(f"{len(going)} artifacts, {_size(freed)} {verb}.")
+
+
+def why(
+    key: Annotated[str, typer.Argument(help="The key, or its first characters, as `afarm artifacts list` shows it.")],
+    output_dir: o.OutputDir = o.DEFAULT_OUTPUT_DIR,
+) -> None:
+    """Show what an artifact was made from, and what sets it apart from its nearest relative."""
+    store = _open(output_dir)
+    artifact = _find(store, key)
+    out.print(f"[bold]{artifact.name}[/] was made from", highlight=False)
+    for name, value in flatten(artifact.made_from).items():
+        out.print(f"  {name}: {value}", highlight=False, soft_wrap=True, markup=False)
+    runs = [run for run, names in store.uses().items() if artifact.name in names]
+    out.print(f"Used by: {', '.join(runs) or 'no finished run'}", highlight=False, soft_wrap=True)
+    relative = nearest(artifact.made_from, (a for a in store.of_stage(artifact.stage) if a.key != artifact.key))
+    if relative is None:
+        out.print(f"There is no other {artifact.stage} artifact. It is reused whenever all of the above is the same.")
+        return
+    other, said = relative
+    out.print(f"It was not reused for, nor made from, {other.name}, because (there → here):", highlight=False)
+    for line in said:
+        out.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _find(store: Store, key: str) -> Artifact:
+    wanted = key.rpartition("/")[2]
+    found = [a for a in store.all() if a.key.startswith(wanted)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise StoreError(f"{key!r} fits {', '.join(a.name for a in found)}: give more characters")
+    raise StoreError(f"no artifact {key!r} in {store.root}.{did_you_mean(key, [a.key for a in store.all()])}")
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"

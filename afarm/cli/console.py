@@ -1,0 +1,68 @@
+"""Where things are printed: results on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+from rich.console import Console
+
+T = TypeVar("T")
+
+out = Console()
+err = Console(stderr=True)
+
+PATIENCE = 1.0
+"""Seconds after which a loop deserves a progress bar."""
+
+
+class ProgressBars:
+    """Implements `afarm.Progress` with one bar a loop, shown from the second second on, gone when the loop ends."""
+
+    def __init__(self, console: Console):
+        self.console = console
+        self._bars: Any = None
+        self._open = 0
+
+    def __call__(self, items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
+        if not self.console.is_terminal:
+            yield from items
+            return
+        if total is None and hasattr(items, "__len__"):
+            total = len(items)
+        started, task, done = time.monotonic(), None, 0
+        try:
+            for item in items:
+                if task is None and time.monotonic() - started > PATIENCE:
+                    task = self._start(description, total)
+                if task is not None:
+                    self._bars.update(task, completed=done)
+                yield item
+                done += 1
+        finally:
+            if task is not None:
+                self._stop(task)
+
+    def _start(self, description: str, total: int | None) -> Any:
+        if self._bars is None:
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            self._bars = Progress(
+                TextColumn("  {task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+                console=self.console,
+                transient=True,
+            )
+        if self._open == 0:
+            self._bars.start()
+        self._open += 1
+        return self._bars.add_task(description, total=total)
+
+    def _stop(self, task: Any) -> None:
+        self._bars.remove_task(task)
+        self._open -= 1
+        if self._open == 0:
+            self._bars.stop()

@@ -1,0 +1,69 @@
+"""`afarm plugins` and `afarm recipes`: what there is to choose from."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+import yaml
+from rich.markup import escape
+from rich.table import Table
+
+from afarm.cli import options as o
+from afarm.cli.console import out
+from afarm.hookspecs import KINDS
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("plugins")(plugins)
+    app.command("recipes")(recipes)
+
+
+def plugins(as_json: o.Json = False) -> None:
+    """List every plugin, what it registers, its version, and for a broken one the cause."""
+    from afarm.plugins import discover
+
+    found = discover().found
+    if as_json:
+        rows: list[dict[str, Any]] = [
+            {
+                "plugin": p.name,
+                "package": p.package,
+                "version": p.version,
+                "error": p.error,
+                "components": [
+                    {"kind": KINDS[c.kind], "name": c.full_name, "summary": c.summary} for c in p.components
+                ],
+            }
+            for p in found
+        ]
+        sys.stdout.write(json.dumps(rows) + "\n")
+        return
+    table = Table("plugin", "package", "brings", "")
+    for plugin in found:
+        package = f"{plugin.package} {plugin.version}"
+        if plugin.error:
+            table.add_row(plugin.name, package, "[red]broken[/]", escape(plugin.error))
+        for number, c in enumerate(plugin.components):
+            name, source = (plugin.name, package) if number == 0 else ("", "")
+            table.add_row(name, source, f"{KINDS[c.kind]} [bold]{escape(c.full_name)}[/]", escape(c.summary))
+        if not plugin.components and not plugin.error:
+            table.add_row(plugin.name, package, "commands", "")
+    out.print(table)
+
+
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="Show this recipe in full.")] = None,
+) -> None:
+    """List the recipes, or show one."""
+    from afarm.recipe import read_recipe, recipe_names
+
+    if name is not None:
+        out.print(yaml.safe_dump(read_recipe(name), sort_keys=False, allow_unicode=True), markup=False, highlight=False)
+        return
+    table = Table("recipe", "what it is")
+    for recipe in recipe_names():
+        table.add_row(recipe, escape(str(read_recipe(recipe).get("summary", ""))))
+    out.print(table)

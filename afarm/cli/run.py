@@ -1,0 +1,165 @@
+"""`afarm run`: the whole experiment, and one screen of results."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.table import Table
+
+from afarm.cli import options as o
+from afarm.cli.console import err, out
+from afarm.pipeline import Farm
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("run")(run)
+
+
+def run(
+    method: o.Method = None,
+    annotator: o.Annotator = None,
+    judge: o.Judge = None,
+    reward_model: o.RewardModel = None,
+    recipe: o.Recipe = "toy",
+    model: o.Model = None,
+    dataset: o.Dataset = None,
+    data: o.Data = None,
+    settings: o.Set = None,
+    seed: o.Seed = None,
+    budget: o.Budget = None,
+    output_dir: o.OutputDir = o.DEFAULT_OUTPUT_DIR,
+    as_json: o.Json = False,
+    dry_run: bool = typer.Option(False, "--dry-run", help="Show what would be done and bought, and do nothing."),
+) -> None:
+    """Run the whole experiment: SFT, samples, preferences, reward model, policy, outputs, win rate, report."""
+    started = time.time()
+    with o.make_farm(
+        recipe,
+        output_dir,
+        judge=judge,
+        data=data,
+        settings=settings,
+        annotator=annotator,
+        method=method,
+        reward_model=reward_model,
+        model=model,
+        dataset=dataset,
+        seed=seed,
+        budget=budget,
+    ) as farm:
+        name = farm.config.method
+        if dry_run:
+            _show_plan(farm, name, as_json)
+            return
+        record, report = finish(farm, name, started)
+    if as_json:
+        sys.stdout.write(json.dumps({**record, "report": str(report)}, ensure_ascii=False) + "\n")
+    show_results(record, report, to_stderr=as_json)
+
+
+def finish(farm: Farm, method: str, started: float) -> tuple[dict[str, Any], Path]:
+    """Evaluate `method`, write the run's record and its report. Returns the record and the report's path."""
+    from afarm import report, runs
+
+    result = farm.evaluate(method)
+    directory = runs.record(farm, method, result, command_line(), started)
+    return runs.read_run(directory), report.build(directory)
+
+
+def command_line() -> str:
+    """The command as it was given, to be given again."""
+    return shlex.join(["afarm", *sys.argv[1:]])
+
+
+def _show_plan(farm: Farm, method: str, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from afarm.plan import plan
+
+    planned = plan(farm, method)
+    if as_json:
+        sys.stdout.write(json.dumps({"method": method, "stages": [asdict(p) for p in planned]}) + "\n")
+        return
+    table = Table(title=f"Plan: {farm.settings.recipe} · {method} (nothing is run)", title_justify="left")
+    for column in ("stage", "", "judge calls", "at most", "why"):
+        table.add_column(column, justify="right" if column in ("judge calls", "at most") else "left")
+    for p in planned:
+        price = "unknown" if p.dollars is None else f"${p.dollars:.2f}"
+        asks = p.calls > 0
+        table.add_row(
+            p.label, "reuse" if p.reused else "run", str(p.calls) if asks else "", price if asks else "", p.why
+        )
+    out.print(table)
+    calls = sum(p.calls for p in planned)
+    known = [p.dollars for p in planned if p.dollars is not None]
+    unknown = " plus calls of unknown price" if len(known) < len(planned) else ""
+    out.print(f"About {calls} judge calls, at most ${sum(known):.2f}{unknown}. Leave --dry-run out to start.")
+
+
+def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = False) -> None:
+    """One screen: the numbers, what they cost, where the report is, and what to try next."""
+    console = err if to_stderr else out
+    head, spend = record["headline"], record["spend"]
+    first = record["results"][0]
+    table = Table(title=f"{record['method']} against {first['reference']}", title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column()
+    metrics = first["metrics"]
+    error = head["standard_error"]
+    table.add_row(
+        "win rate", f"{head['win_rate']:.1f} % ± {error:.1f} (standard error)" if error else f"{head['win_rate']:.1f} %"
+    )
+    table.add_row(
+        "",
+        f"{metrics['n_wins']} won, {metrics['n_wins_base']} lost, {metrics['n_draws']} drawn, {metrics['n_unparsed']} unparsed",
+    )
+    for result in record["results"][1:]:
+        table.add_row(*_result_row(result, first["reference"]))
+    if head["reward"] is not None:
+        table.add_row("reward", f"{head['reward']:.3f} (reference {head['reward_reference']:.3f})")
+    if head["kl"] is not None:
+        table.add_row("KL to the start", f"{head['kl']:.3f} nats a response")
+    table.add_row("mean length", f"{head['length']:.0f} characters (reference {head['length_reference']:.0f})")
+    unpriced = f", {spend['unpriced_calls']} of unknown price" if spend["unpriced_calls"] else ""
+    table.add_row(
+        "spend",
+        f"${spend['dollars']:.2f} for {spend['calls']} calls{unpriced}; {spend['answers_reused']} answers reused",
+    )
+    ran = [f"{s['stage']} {s['seconds']:.0f} s" for s in record["stages"] if not s["reused"] and s["seconds"] >= 0.5]
+    reused = sum(s["reused"] for s in record["stages"])
+    table.add_row("time", f"{record['finished'] - record['created']:.0f} s" + (f": {', '.join(ran)}" if ran else ""))
+    table.add_row("reused", f"{reused} of {len(record['stages'])} stages")
+    console.print(table)
+    if any(judge["simulated"] for judge in record["judges"]):
+        console.print(
+            "[yellow]The offline judge is a formula, not a person or a language model: a gain is a gain in that formula.[/]"
+        )
+    console.print(f"Report: {report}", soft_wrap=True, highlight=False)
+    console.print(f"Next:   {_next_command(record)}", soft_wrap=True, highlight=False)
+
+
+def _result_row(result: Mapping[str, Any], main_reference: str) -> tuple[str, str]:
+    metrics, name = result["metrics"], result["evaluator"]
+    label = name if result["reference"] == main_reference else f"{name}, against {result['reference']}"
+    if name == "win_rate":
+        return label, f"{metrics['win_rate']:.1f} % ± {metrics['standard_error'] or 0:.1f}"
+    shown = [f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}" for k, v in list(metrics.items())[:4]]
+    return label, ", ".join(shown)
+
+
+def _next_command(record: Mapping[str, Any]) -> str:
+    """Another method on the same samples, preferences and reward model."""
+    other = "best_of_n" if record["method"] == "ppo" else "ppo"
+    words = shlex.split(record["command"])
+    if "--method" in words[:-1]:
+        words[words.index("--method") + 1] = other
+    else:
+        words += ["--method", other]
+    return shlex.join(words)

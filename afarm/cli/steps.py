@@ -1,0 +1,156 @@
+"""Each stage as a command of its own, with what comes before it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from afarm.cli import options as o
+from afarm.cli.console import out
+from afarm.cli.run import finish, show_results
+from afarm.errors import ConfigError
+from afarm.pipeline import Farm
+
+STEPS: dict[str, tuple[str, Callable[[Farm], Any]]] = {
+    "sft": ("Train the starting policy on demonstrations.", Farm.sft),
+    "sample": ("Sample the outputs that will be compared.", Farm.sample),
+    "annotate": ("Have the annotator compare the sampled outputs.", Farm.annotate),
+    "fit-reward": ("Fit the reward model to the preferences.", Farm.fit_reward),
+    "train": ("Train a method's policy.", Farm.train),
+}
+
+
+def add_to(app: typer.Typer) -> None:
+    for name, (summary, stage) in STEPS.items():
+        app.command(name, help=f"{summary} Earlier stages are run, or reused, first.")(_step(stage))
+    app.command("evaluate")(evaluate)
+    app.command("report")(report)
+
+
+def _step(stage: Callable[[Farm], Any]) -> Callable[..., None]:
+    def step(
+        method: o.Method = None,
+        annotator: o.Annotator = None,
+        judge: o.Judge = None,
+        reward_model: o.RewardModel = None,
+        recipe: o.Recipe = "toy",
+        model: o.Model = None,
+        dataset: o.Dataset = None,
+        data: o.Data = None,
+        settings: o.Set = None,
+        seed: o.Seed = None,
+        budget: o.Budget = None,
+        output_dir: o.OutputDir = o.DEFAULT_OUTPUT_DIR,
+        as_json: o.Json = False,
+    ) -> None:
+        with o.make_farm(
+            recipe,
+            output_dir,
+            judge=judge,
+            data=data,
+            settings=settings,
+            annotator=annotator,
+            method=method,
+            reward_model=reward_model,
+            model=model,
+            dataset=dataset,
+            seed=seed,
+            budget=budget,
+        ) as farm:
+            stage(farm)
+            runs = list(farm.history.values())
+        if not runs:
+            out.print(f"Nothing to do: reward model {farm.config.reward_model!r} needs no fitting.")
+            return
+        last = runs[-1]
+        if as_json:
+            made = {
+                "stage": last.label,
+                "key": last.artifact.key,
+                "path": str(last.artifact.path),
+                "reused": last.reused,
+            }
+            sys.stdout.write(json.dumps({**made, "summary": dict(last.artifact.meta["summary"])}) + "\n")
+        else:
+            out.print(str(last.artifact.path), soft_wrap=True, highlight=False)
+
+    return step
+
+
+def evaluate(
+    outputs: Annotated[
+        Path | None, typer.Argument(help="A file of outputs to evaluate, instead of a method's.")
+    ] = None,
+    reference: Annotated[Path | None, typer.Option("--reference", help="The file of reference outputs.")] = None,
+    method: o.Method = None,
+    annotator: o.Annotator = None,
+    judge: o.Judge = None,
+    reward_model: o.RewardModel = None,
+    recipe: o.Recipe = "toy",
+    model: o.Model = None,
+    dataset: o.Dataset = None,
+    data: o.Data = None,
+    settings: o.Set = None,
+    seed: o.Seed = None,
+    budget: o.Budget = None,
+    output_dir: o.OutputDir = o.DEFAULT_OUTPUT_DIR,
+    as_json: o.Json = False,
+) -> None:
+    """Compare a method's policy with its reference, or any file of outputs with --reference FILE."""
+    started = time.time()
+    with o.make_farm(
+        recipe,
+        output_dir,
+        judge=judge,
+        data=data,
+        settings=settings,
+        method=method,
+        reward_model=reward_model,
+        model=model,
+        dataset=dataset,
+        seed=seed,
+        budget=budget,
+        # With two files, --annotator is who judges them; with a method, who labelled its training pairs.
+        annotator=annotator if outputs is None else None,
+    ) as farm:
+        if outputs is None:
+            record, page = finish(farm, farm.config.method, started)
+            if as_json:
+                sys.stdout.write(json.dumps({**record, "report": str(page)}, ensure_ascii=False) + "\n")
+            show_results(record, page, to_stderr=as_json)
+            return
+        if reference is None:
+            raise ConfigError([f"{outputs} needs something to be compared with: --reference FILE"])
+        found = farm.compare_files(outputs, reference, annotator)
+    metrics = dict(found.metrics)
+    if as_json:
+        sys.stdout.write(json.dumps({"system": found.system, "metrics": metrics}) + "\n")
+    else:
+        error = metrics["standard_error"]
+        out.print(f"{found.system}: win rate {metrics['win_rate']:.1f} %" + (f" ± {error:.1f}" if error else ""))
+        out.print(", ".join(f"{k} {v}" for k, v in metrics.items() if k.startswith("n_")), highlight=False)
+
+
+def report(
+    run: Annotated[str | None, typer.Argument(help="The run's name; the last one where none is given.")] = None,
+    output_dir: o.OutputDir = o.DEFAULT_OUTPUT_DIR,
+) -> None:
+    """Write a run's report again."""
+    from afarm.errors import StoreError, did_you_mean
+    from afarm.report import build
+    from afarm.runs import latest_run
+
+    runs = output_dir / "runs"
+    directory = runs / run if run else latest_run(runs)
+    if directory is None:
+        raise StoreError(f"no finished run in {output_dir}: start one with `afarm run`")
+    if not (directory / "run.json").is_file():
+        known = [path.parent.name for path in runs.glob("*/run.json")]
+        raise StoreError(f"no finished run {directory.name!r} in {output_dir}.{did_you_mean(directory.name, known)}")
+    out.print(str(build(directory)), soft_wrap=True, highlight=False)

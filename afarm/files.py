@@ -1,0 +1,100 @@
+"""Reading and writing rows: JSON, JSON lines, Parquet, plain or gzipped, with errors that name file, row and field."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from afarm.errors import DataError
+from afarm.records import JudgedPair, Output, Row
+from afarm.store import storage_errors
+
+T = TypeVar("T")
+
+
+def read_rows(path: Path | str) -> Iterator[Row]:
+    """The rows of a `.json` (a list), `.jsonl` or `.parquet` file, the first two also as `.gz`.
+
+    Raises `DataError` where the file is missing, is not what its name says, or a row is not an object.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    name = path.name.removesuffix(".gz")
+    if name.endswith(".parquet"):
+        yield from _read_parquet(path)
+        return
+    open_text: Any = gzip.open if path.name.endswith(".gz") else open
+    try:
+        with open_text(path, "rt", encoding="utf-8") as handle:
+            if name.endswith(".jsonl"):
+                rows: Iterable[Any] = (json.loads(line) for line in handle if line.strip())
+            else:
+                rows = json.load(handle)
+                if not isinstance(rows, list):
+                    raise DataError(f"{path}: must hold a list of objects, not {type(rows).__name__}")
+            for number, row in enumerate(rows):
+                if not isinstance(row, dict):
+                    raise DataError(f"{path}: row {number}: must be an object, not {type(row).__name__}")
+                yield row
+    except (json.JSONDecodeError, UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
+        raise DataError(f"{path}: not valid {'JSON lines' if name.endswith('.jsonl') else 'JSON'}: {error}") from error
+
+
+def _read_parquet(path: Path) -> Iterator[Row]:
+    try:
+        import pyarrow.parquet as parquet
+    except ModuleNotFoundError as error:
+        raise DataError(f"{path}: reading Parquet needs pyarrow: pip install 'afarm[train]'") from error
+    try:
+        for batch in parquet.ParquetFile(path).iter_batches():
+            yield from batch.to_pylist()
+    except Exception as error:  # pyarrow's exceptions share no documented base beyond its own module
+        raise DataError(f"{path}: not valid Parquet: {error}") from error
+
+
+def read_outputs(path: Path | str) -> list[Output]:
+    """Outputs of one system (or demonstrations). Raises `DataError` naming file, row and field."""
+    return _read(path, Output.from_row)
+
+
+def read_preferences(path: Path | str) -> list[JudgedPair]:
+    """Judged pairs, also as TRL's `prompt, chosen, rejected`. Raises `DataError` naming file, row and field."""
+    return _read(path, lambda row, where: JudgedPair.from_row(_from_trl(row), where))
+
+
+def _read(path: Path | str, parse: Callable[[Row, str], T]) -> list[T]:
+    return [parse(row, f"{path}: row {number}") for number, row in enumerate(read_rows(path))]
+
+
+def _from_trl(row: Row) -> Row:
+    if not {"prompt", "chosen", "rejected"} <= row.keys():
+        return row
+    return {"instruction": row["prompt"], "output_1": row["chosen"], "output_2": row["rejected"], "preference": 1}
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
+    """Write JSON lines as they come, and return their number. Raises `StoreError` where the disk is full."""
+    count = 0
+    with storage_errors(path), path.open("w", encoding="utf-8") as handle:
+        for row in rows:
+            handle.write(json.dumps(row, ensure_ascii=False) + "\n")
+            count += 1
+    return count
+
+
+def require_distinct(outputs: Iterable[Output], where: str) -> list[Output]:
+    """The rows, checked: at least one, and no instruction twice. Raises `DataError` naming both rows."""
+    seen: dict[str, int] = {}
+    rows = list(outputs)
+    if not rows:
+        raise DataError(f"{where}: no instructions")
+    for number, row in enumerate(rows):
+        first = seen.setdefault(row.instruction.id, number)
+        if first != number:
+            text = row.instruction.instruction[:60]
+            raise DataError(f"{where}: rows {first} and {number} hold the same instruction ({text!r}); remove one")
+    return rows

@@ -1,0 +1,57 @@
+"""What every annotator gets for free: identical outputs, label noise, and bounded chunks.
+
+Label noise is a mixture (paper, section 3.2): with probability 2p a pair is left to a fair coin, so that a share p of
+labels is flipped and those pairs need no call. All draws are keyed by the pair, so they do not depend on batching,
+order or restarts, and swapping a pair's outputs mirrors them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from afarm.errors import PluginError
+from afarm.interfaces import AnnotateContext, Annotator
+from afarm.keyed import uniform
+from afarm.records import JudgedPair, Pair, Preference
+
+CHUNK = 1024
+"""Pairs handed to an annotator at once: enough to keep many requests in flight, few enough to hold in memory."""
+
+
+def rule_or_noise(pair: Pair, seed: int, label_noise: float) -> Preference | None:
+    """The label of a pair that no annotator needs to see: identical outputs, or one left to the coin."""
+    if pair.identical:
+        return Preference(pair.id, None, "draw", "rule")
+    if uniform(seed, "noise", pair.id) < 2 * label_noise:
+        canonical_second_better = uniform(seed, "coin", pair.id) < 0.5
+        return Preference(pair.id, float(canonical_second_better == pair.is_canonical), source="noise")
+    return None
+
+
+def label(
+    pairs: Iterable[Pair], annotator: Annotator, name: str, context: AnnotateContext, label_noise: float = 0.0
+) -> Iterator[JudgedPair]:
+    """Judge `pairs` in order, a chunk at a time, so that any number needs the memory of one chunk.
+
+    Raises `PluginError` where the annotator does not return one preference a pair, in order.
+    """
+    for chunk in _batched(pairs, CHUNK):
+        given = [rule_or_noise(pair, context.seed, label_noise) for pair in chunk]
+        asked = [pair for pair, preference in zip(chunk, given, strict=True) if preference is None]
+        answers = annotator.annotate(asked, context) if asked else []
+        if [a.pair_id for a in answers] != [pair.id for pair in asked]:
+            raise PluginError(f"annotator {name!r} must return one preference for each pair, in the order of the pairs")
+        remaining = iter(answers)
+        for pair, preference in zip(chunk, given, strict=True):
+            yield JudgedPair(pair, preference or next(remaining), name)
+
+
+def _batched(pairs: Iterable[Pair], size: int) -> Iterator[list[Pair]]:
+    chunk: list[Pair] = []
+    for pair in pairs:
+        chunk.append(pair)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk

@@ -1,0 +1,330 @@
+"""The experiment as an object: what is missing is made, what is there is reused, live objects come back.
+
+    farm = afarm.Farm(recipe="toy")
+    policy = farm.train("ppo")        # SFT, samples, preferences and the reward model are made first, or reused
+    result = farm.evaluate("ppo")     # result.win_rate, result.evaluations, result.judgements
+
+The command line is a thin face on this class; the stages themselves are in `afarm.stages`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from pydantic import ValidationError
+
+from afarm import stages
+from afarm.ask import Asker
+from afarm.building import Builder
+from afarm.errors import AfarmError, ConfigError, DataError, PluginError
+from afarm.files import read_outputs, read_preferences, read_rows, require_distinct
+from afarm.interfaces import (
+    AnnotateContext,
+    Dataset,
+    EvaluationInputs,
+    Judge,
+    Policy,
+    Progress,
+    RewardModel,
+    no_progress,
+)
+from afarm.keyed import digest, integer
+from afarm.labelling import label
+from afarm.ledger import Ledger
+from afarm.plugins import Plugins, discover
+from afarm.recipe import Settings, parse_override, resolve
+from afarm.records import Evaluation, Instruction, JudgedPair, Output, Pair, Preference
+from afarm.stages import Stage
+from afarm.store import Artifact, Store, artifact_key, source_digest
+from afarm.why import why_not_reused
+
+
+@dataclass(frozen=True, slots=True)
+class StageRun:
+    """What happened to a stage: reused, or made in so many seconds, and why it was not reused."""
+
+    kind: str
+    label: str
+    artifact: Artifact
+    reused: bool
+    seconds: float
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A system's evaluations, each with the name of its reference, and the judgements behind them."""
+
+    system: str
+    evaluations: tuple[tuple[str, Evaluation], ...]
+    judgements: Mapping[str, Sequence[JudgedPair]] = field(default_factory=dict)
+
+    def metric(self, name: str) -> float:
+        """A number by its name, from the first evaluation that has it. Raises `KeyError`."""
+        for _, evaluation in self.evaluations:
+            if isinstance(value := evaluation.metrics.get(name), int | float):
+                return float(value)
+        raise KeyError(name)
+
+    @property
+    def win_rate(self) -> float:
+        """Percent, against the first reference."""
+        return self.metric("win_rate")
+
+    @property
+    def standard_error(self) -> float:
+        """Of the win rate, in percentage points."""
+        return self.metric("standard_error")
+
+
+class Farm:
+    """One experiment: a recipe with its overrides, and a directory where everything it makes is kept.
+
+    `settings` are overrides, as `"ppo.learning_rate=1e-5"` or as mappings; keyword `choices` are fields of
+    `afarm.config.RunConfig` (`seed=1, model=…`). `annotator` is short for `annotate.annotator`. Raises `ConfigError`
+    with every problem at once, before any model is loaded.
+    """
+
+    def __init__(
+        self,
+        recipe: str = "toy",
+        *,
+        settings: Iterable[str | Mapping[str, Any]] = (),
+        output_dir: Path | str = "afarm-runs",
+        annotator: str | None = None,
+        plugins: Plugins | None = None,
+        progress: Progress = no_progress,
+        on_stage: Callable[[str, StageRun | None], None] = lambda label, run: None,
+        **choices: Any,
+    ):
+        overrides = [{k: v for k, v in choices.items() if v is not None}]
+        if annotator is not None:
+            overrides.append({"annotate": {"annotator": annotator}})
+        overrides += [parse_override(s) if isinstance(s, str) else dict(s) for s in settings]
+        plugins = plugins or discover()
+        self.settings: Settings = resolve(recipe, overrides, plugins, lambda s: problems_ahead(Builder(plugins, s)))
+        self.config = self.settings.run
+        self.builder = Builder(plugins, self.settings, progress)
+        self.progress = progress
+        self.on_stage = on_stage
+        self.store = Store(Path(output_dir))
+        self.history: dict[str, StageRun] = {}
+        self._live: dict[str, Any] = {}
+        self._splits: dict[str, list[Output]] = {}
+        self._digests: dict[str, str] = {}
+
+    def __enter__(self) -> Farm:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------------------------------- the Python API
+
+    def sft(self) -> Policy:
+        """The policy that everything starts from: SFT on demonstrations, or the model as it is (`start: model`)."""
+        policy: Policy = self.load(self.ensure(stages.start(self)))
+        return policy
+
+    def sample(self) -> list[Output]:
+        """The outputs to be compared, `sample.n` in turn for each preference instruction."""
+        return read_outputs(self.ensure(stages.sample(self)).path / "outputs.jsonl")
+
+    def annotate(self) -> list[JudgedPair]:
+        """The training preferences."""
+        return read_preferences(self.ensure(stages.annotate(self)).path / "preferences.jsonl")
+
+    def fit_reward(self) -> RewardModel:
+        """The reward model, fitted where it is one that learns."""
+        stage = stages.fit_reward(self)
+        if stage is None:
+            return self.builder.fixed_reward_model(self.config.reward_model)
+        model: RewardModel = self.load(self.ensure(stage))
+        return model
+
+    def train(self, method: str | None = None) -> Policy:
+        """The policy learned by `method` (the recipe's, unless named), with all that it needs."""
+        policy: Policy = self.load(self.ensure(stages.train(self, method or self.config.method)))
+        return policy
+
+    def outputs(self, method: str | None = None) -> list[Output]:
+        """The answers of a method's policy to the evaluation instructions."""
+        return read_outputs(self.ensure(stages.outputs(self, method or self.config.method)).path / "outputs.jsonl")
+
+    def evaluate(self, method: str | None = None) -> Result:
+        """How a method's policy compares with its reference."""
+        name = method or self.config.method
+        found: list[tuple[str, Evaluation]] = []
+        judgements: dict[str, Sequence[JudgedPair]] = {}
+        for stage in stages.evaluations(self, name):
+            path = self.ensure(stage).path
+            for row in read_rows(path / "results.jsonl"):
+                found.append((row["reference"], Evaluation(row["evaluator"], row["system"], row["metrics"])))
+                judgements[row["reference"]] = read_preferences(path / "judgements.jsonl")
+        return Result(name, tuple(found), judgements)
+
+    def compare_files(self, outputs: Path, reference: Path, annotator: str | None = None) -> Evaluation:
+        """The win rate of one file of outputs over another, judged by the evaluation's annotator unless one is named.
+
+        Raises `DataError` where a file is malformed, repeats an instruction, or they answer different instructions.
+        """
+        mine = require_distinct(read_outputs(outputs), str(outputs))
+        theirs = require_distinct(read_outputs(reference), str(reference))
+        name = annotator or self.config.evaluate.annotator
+        context = AnnotateContext(self.seed("evaluate"), self.ask, self.progress)
+        pairs = stages.paired(theirs, mine)
+        shown = self.progress(pairs, f"{name}: judging", len(pairs))
+        noise = self.config.evaluate.label_noise
+        judged = list(label(shown, self.builder.annotator(name), name, context, noise))
+        inputs = EvaluationInputs(mine[0].generator or outputs.stem, mine, theirs, judged)
+        return self.builder.evaluator("win_rate").evaluate(inputs)
+
+    def annotate_pairs(self, pairs: Sequence[Pair]) -> list[Preference]:
+        """The run's annotator on pairs of one's own, under the run's budget and without label noise."""
+        annotator = self.builder.annotator(self.config.annotate.annotator)
+        return annotator.annotate(pairs, AnnotateContext(self.seed("online"), self.ask, self.progress))
+
+    def close(self) -> None:
+        """Stop the judges' thread and close the ledger. The farm can be used again."""
+        if "ask" in self.__dict__:
+            self.ask.close()
+            self.ask.ledger.close()
+            del self.__dict__["ask"]
+
+    # ---------------------------------------------------------------------------------------- making and reusing
+
+    def ensure(self, stage: Stage) -> Artifact:
+        """The artifact of `stage`, made now if it is missing, after its inputs."""
+        if stage.label in self.history:
+            return self.history[stage.label].artifact
+        inputs = {name: self.ensure(upstream) for name, upstream in stage.inputs.items()}
+        made_from = with_inputs(stage, inputs)
+        started = time.perf_counter()
+        why = ""
+        if self.store.find(stage.kind, artifact_key(made_from)) is None:
+            why = why_not_reused(made_from, self.store.of_stage(stage.kind))
+            self.on_stage(stage.label, None)
+        artifact, reused = self.store.make(stage.kind, made_from, lambda directory: stage.write(directory, inputs))
+        run = StageRun(stage.kind, stage.label, artifact, reused, time.perf_counter() - started, why)
+        self.history[stage.label] = run
+        self.on_stage(stage.label, run)
+        return artifact
+
+    def load(self, artifact: Artifact) -> Any:
+        """The policy or reward model of an artifact, loaded once."""
+        if artifact.name not in self._live:
+            self._live[artifact.name] = self.builder.load(artifact.path)
+        return self._live[artifact.name]
+
+    def made_from(self, stage: str, **ingredients: Any) -> dict[str, Any]:
+        """What every stage's result depends on, and the given ingredients of this one."""
+        dtype = self.config.backend.dtype
+        return {"stage": stage, "afarm": core_source(), "dtype": dtype, "seed": self.config.seed, **ingredients}
+
+    def seed(self, purpose: str) -> int:
+        """An independent seed for each purpose, from the run's."""
+        return integer(self.config.seed, purpose)
+
+    @cached_property
+    def judges(self) -> dict[str, Judge]:
+        """The judge for each family role."""
+        return self.builder.judges()
+
+    @cached_property
+    def ask(self) -> Asker:
+        """The metered way to this run's judges."""
+        return Asker(
+            self.judges,
+            Ledger(self.store.ledger_path),
+            run=self.name(),
+            max_concurrency=self.config.max_concurrency,
+            budget=self.config.budget,
+        )
+
+    def name(self, method: str | None = None) -> str:
+        """The run's name: the same command has the same one, so that it goes on where it stopped."""
+        config = self.config
+        settings = digest(config.model_dump(mode="json", exclude={"method"}), self.settings.sections, length=6)
+        chosen = method or config.method
+        parts = [Path(self.settings.recipe).stem, chosen, config.annotate.annotator, f"seed{config.seed}", settings]
+        return "-".join(part.replace("/", "_") for part in parts)
+
+    # ----------------------------------------------------------------------------------------------------- data
+
+    @property
+    def start_name(self) -> str:
+        """What the starting policy is called: "sft", or "base" where SFT is skipped."""
+        return "sft" if self.config.start == "sft" else "base"
+
+    def rows(self, split: str) -> list[Output]:
+        """The rows of a split that this run uses. Raises `DataError` where it is empty or repeats an instruction."""
+        if split not in self._splits:
+            name = self.config.dataset
+            rows = require_distinct(self._dataset.load(split), f"data set {name!r}, split {split!r}")
+            limit: int = getattr(self.config.rows, split)
+            if limit > len(rows):
+                raise DataError(
+                    f"rows.{split} asks for {limit} rows, but split {split!r} of data set {name!r} has {len(rows)}"
+                )
+            self._splits[split] = rows[: limit or None]
+        return self._splits[split]
+
+    def instructions(self, split: str) -> list[Instruction]:
+        """The instructions of a split."""
+        return [row.instruction for row in self.rows(split)]
+
+    def data_digest(self, split: str) -> str:
+        """A digest of a split's rows, so that changed data is another ingredient."""
+        if split not in self._digests:
+            self._digests[split] = digest([row.to_row() for row in self.rows(split)])
+        return self._digests[split]
+
+    @cached_property
+    def _dataset(self) -> Dataset:
+        return self.builder.dataset()
+
+
+def problems_ahead(builder: Builder) -> list[str]:
+    """What can be seen to go wrong before a model is loaded: a missing model or data file, needs that nothing meets."""
+    from afarm.backend.identity import local_path
+
+    config = builder.settings.run
+    looks: list[Callable[[], object]] = [
+        lambda: local_path(config.model),
+        builder.dataset,
+        lambda: stages.check_method(builder, config.method),
+        builder.judges,
+    ]
+    problems: list[str] = []
+    for look in looks:
+        try:
+            look()
+        except ConfigError as error:
+            problems += error.problems
+        except PluginError:
+            pass  # an unknown name, which `resolve` reports
+        except AfarmError as error:
+            problems.append(str(error))
+        except ValidationError:
+            pass  # a wrong setting of that plugin, likewise
+    return problems
+
+
+def with_inputs(stage: Stage, inputs: Mapping[str, Artifact]) -> dict[str, Any]:
+    """All that a stage's result depends on, its inputs by their content."""
+    return {**stage.made_from, "inputs": {name: artifact.content for name, artifact in inputs.items()}}
+
+
+@cache
+def core_source() -> str:
+    """A digest of afarm's own code that results depend on: not the command line, the report or the test kit."""
+    here = Path(__file__).parent
+    return source_digest([*sorted(here.glob("*.py")), here / "backend"])

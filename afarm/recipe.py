@@ -1,0 +1,196 @@
+"""From a recipe and its overrides to one validated configuration, reporting every problem at once.
+
+A recipe is a YAML file: the fields of `RunConfig`, and a section of settings for each plugin, by its name. Overrides
+are `a.b=value`, values read as YAML. Nothing here loads a model or imports a plugin's heavy parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from afarm.config import Config, RunConfig
+from afarm.errors import ConfigError, PluginError, did_you_mean
+from afarm.plugins import Plugins
+from afarm.registry import Component
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A validated configuration: the run's own fields, and the sections of plugins as given."""
+
+    recipe: str
+    run: RunConfig
+    sections: Mapping[str, Mapping[str, Any]]
+
+    def of(self, component: Component) -> Config | None:
+        """The settings of `component`: its defaults under what its section says."""
+        section = self.sections.get(component.full_name, self.sections.get(component.name, {}))
+        return component.settings(section)
+
+
+def recipe_names() -> list[str]:
+    """The recipes that ship with afarm."""
+    folder = resources.files("afarm") / "recipes"
+    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """The contents of the recipe `name`, or of the YAML file at that path. Raises `ConfigError`."""
+    if name.endswith((".yaml", ".yml")):
+        path = Path(name)
+        if not path.is_file():
+            raise ConfigError([f"recipe file {name} does not exist"])
+        text = path.read_text(encoding="utf-8")
+    elif name in recipe_names():
+        text = (resources.files("afarm") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
+    else:
+        raise ConfigError([f"unknown recipe {name!r}.{did_you_mean(name, recipe_names())} `afarm recipes` shows them."])
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError([f"recipe {name} is no valid YAML: {error}"]) from error
+    if not isinstance(values, dict):
+        raise ConfigError([f"recipe {name} must be a mapping of settings"])
+    return values
+
+
+def parse_override(text: str) -> dict[str, Any]:
+    """`a.b=value` as `{"a": {"b": value}}`; the value is YAML, and numbers such as 1e-5 are numbers."""
+    path, equals, value = text.partition("=")
+    if not equals or not path.strip():
+        raise ConfigError([f"--set {text!r} is not of the form section.setting=value, such as ppo.learning_rate=1e-5"])
+    parsed: Any = yaml.safe_load(value) if value else ""
+    if isinstance(parsed, str):
+        with suppress(ValueError):  # YAML 1.1 reads 1e-5 as text
+            parsed = float(parsed)
+    for part in reversed(path.strip().split(".")):
+        parsed = {part: parsed}
+    return parsed
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with the values of `over`, mappings merged key by key."""
+    merged = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = merge(merged[key], value) if both else value
+    return merged
+
+
+def resolve(
+    recipe: str,
+    overrides: Iterable[Mapping[str, Any]],
+    plugins: Plugins,
+    check: Callable[[Settings], list[str]] = lambda settings: [],
+) -> Settings:
+    """Validate a recipe under its overrides. Raises `ConfigError` with every problem found.
+
+    `check` looks for further problems once the fields are valid (a missing file, say), so that they are reported too.
+    """
+    values = read_recipe(recipe)
+    for override in overrides:
+        values = merge(values, override)
+    own = {k: v for k, v in values.items() if k in RunConfig.model_fields}
+    sections = {k: v for k, v in values.items() if k not in own}
+    problems: list[str] = []
+    run: RunConfig | None = None
+    try:
+        run = RunConfig.model_validate(own)
+    except ValidationError as error:
+        problems += _explain(error, RunConfig)
+    names = _components_by_name(plugins)
+    for name, section in sections.items():
+        problems += _check_section(name, section, names)
+    if run is None:
+        raise ConfigError(problems)
+    settings = Settings(recipe, run, sections)
+    problems += _check_names(run, plugins)
+    problems += [p for p in check(settings) if p not in problems]
+    if problems:
+        raise ConfigError(problems)
+    return settings
+
+
+def _components_by_name(plugins: Plugins) -> dict[str, list[Component]]:
+    names: dict[str, list[Component]] = {}
+    for component in plugins.registry:
+        for name in {component.name, component.full_name}:
+            names.setdefault(name, []).append(component)
+    return names
+
+
+def _check_section(name: str, section: Any, names: Mapping[str, list[Component]]) -> list[str]:
+    if name not in names:
+        return [f"unknown setting or section {name!r}.{did_you_mean(name, [*RunConfig.model_fields, *names])}"]
+    configured = [c for c in names[name] if c.config is not None]
+    if not isinstance(section, Mapping):
+        return [f"{name}: must be a section of settings, such as {name}.{_first_field(configured)}"]
+    if not configured:
+        return [f"{name}: takes no settings"]
+    problems: list[str] = []
+    for component in configured:
+        try:
+            component.settings(section)
+        except ValidationError as error:
+            assert component.config is not None
+            problems += [f"{name}.{text}" for text in _explain(error, component.config)]
+    return list(dict.fromkeys(problems))
+
+
+def _first_field(components: list[Component]) -> str:
+    for component in components:
+        assert component.config is not None
+        return next(iter(component.config.model_fields), "…") + "=…"
+    return "…"
+
+
+def _check_names(run: RunConfig, plugins: Plugins) -> list[str]:
+    wanted = [
+        ("datasets", run.dataset),
+        ("methods", run.method),
+        ("reward_models", run.reward_model),
+        ("annotators", run.annotate.annotator),
+        ("annotators", run.evaluate.annotator),
+        *(("evaluators", name) for name in run.evaluate.evaluators),
+        *(("judges", spec.partition(":")[0]) for spec in run.judge.values()),
+    ]
+    problems = []
+    for kind, name in dict.fromkeys(wanted):
+        try:
+            plugins.get(kind, name)
+        except PluginError as error:
+            problems.append(str(error))
+    return problems
+
+
+def _explain(error: ValidationError, model: type[BaseModel]) -> list[str]:
+    """Each of pydantic's findings as one sentence that names the setting and, where it is misspelt, the nearest one."""
+    problems = []
+    for found in error.errors():
+        where = ".".join(str(part) for part in found["loc"])
+        if found["type"] == "extra_forbidden":
+            known = _fields_at(model, found["loc"][:-1])
+            problems.append(f"{where}: unknown setting.{did_you_mean(str(found['loc'][-1]), known)}")
+        elif found["type"] == "missing":
+            problems.append(f"{where}: is required: give it in the recipe or with --set {where}=…")
+        else:
+            problems.append(f"{where}: {found['msg']} (given: {found['input']!r})")
+    return problems
+
+
+def _fields_at(model: type[BaseModel], path: Iterable[int | str]) -> list[str]:
+    for part in path:
+        field = model.model_fields.get(str(part))
+        inner = field.annotation if field else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return []
+        model = inner
+    return list(model.model_fields)

@@ -1,0 +1,102 @@
+"""The charts of a report as plain data, and plotly.js to draw them with.
+
+A chart is what the page's script needs and no more: a title, axis titles and series. Colours are the style sheet's, so
+charts follow the reader's light or dark scheme.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from afarm.report.run import Points
+
+Chart = dict[str, Any]
+
+MOST_POINTS = 1000
+"""Points drawn of one curve; longer ones are thinned evenly, their last point kept."""
+
+MAIN_CURVES = ("objective/scores", "objective/kl", "objective/length")
+
+_TITLES = {
+    "objective/scores": ("Reward-model score", "mean score"),
+    "objective/kl": ("KL from the starting policy", "nats a response"),
+    "objective/length": ("Response length", "tokens"),
+    "objective/entropy": ("Entropy of the policy", "nats"),
+    "objective/rlhf_reward": ("Score less the KL penalty", "reward"),
+    "loss": ("Loss", "loss"),
+    "accuracy": ("Accuracy", "share of pairs"),
+    "lr": ("Learning rate", "learning rate"),
+}
+
+
+def plotly_script() -> str | None:
+    """plotly.js as Python's plotly package brings it, or None where that is not installed."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        return None
+    return str(get_plotlyjs())
+
+
+def pack(script: str) -> str:
+    """`script` gzipped and in base64: under half the size, and nothing in it can close the element it stands in."""
+    return base64.b64encode(gzip.compress(script.encode("utf-8"), 9, mtime=0)).decode("ascii")
+
+
+def curve_chart(stage: str, name: str, points: Points) -> Chart:
+    """A curve over steps."""
+    title, unit = _TITLES.get(name, (name, name.rsplit("/", 1)[-1]))
+    kept = thin(points)
+    return {
+        "kind": "curve",
+        "stage": stage,
+        "name": name,
+        "title": title,
+        "x_title": "step",
+        "y_title": unit,
+        "x": [step for step, _ in kept],
+        "y": [value for _, value in kept],
+    }
+
+
+def curve_charts(metrics: Mapping[str, Mapping[str, Points]]) -> tuple[list[Chart], list[Chart]]:
+    """(the charts to show first, all others). First come reward, KL and length, or what the method logs instead."""
+    train = metrics.get("train", {})
+    main = [name for name in MAIN_CURVES if name in train] or list(train)[:3]
+    first = [curve_chart("train", name, train[name]) for name in main]
+    others = [
+        curve_chart(stage, name, points)
+        for stage, names in metrics.items()
+        for name, points in names.items()
+        if not (stage == "train" and name in main)
+    ]
+    return first, others
+
+
+def win_rate_chart(win_rates: Sequence[Mapping[str, Any]]) -> Chart | None:
+    """Win rates with their 95% intervals (percent), one line a system; None where there are none."""
+    known = [w for w in win_rates if w["win_rate"] is not None]
+    if not known:
+        return None
+    return {
+        "kind": "interval",
+        "stage": "",
+        "title": "Win rate with 95% interval",
+        "x_title": "win rate, %",
+        "y": [f"{w['system']} against {w['reference']}" if w["reference"] else w["system"] for w in known],
+        "x": [w["win_rate"] for w in known],
+        "low": [w["low"] for w in known],
+        "high": [w["high"] for w in known],
+    }
+
+
+def thin(points: Points) -> Points:
+    """At most `MOST_POINTS` of `points`, evenly spaced, the last among them."""
+    stride = -(-len(points) // MOST_POINTS)
+    if stride <= 1:
+        return points
+    kept = points[::stride]
+    return kept if kept[-1] == points[-1] else [*kept[: MOST_POINTS - 1], points[-1]]

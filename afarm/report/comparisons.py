@@ -1,0 +1,55 @@
+"""Which outputs the page shows side by side, and what the judge said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from afarm.keyed import digest
+from afarm.records import Row
+from afarm.report.run import number
+
+Verdict = Literal["win", "loss", "draw", "none"]
+
+VERDICTS: tuple[Verdict, ...] = ("win", "loss", "draw", "none")
+"""From the side of the system (output_2): preferred, not preferred, neither, no usable answer."""
+
+
+_RARITY: dict[Verdict, int] = {"win": 1, "loss": 1, "draw": 2, "none": 4}
+"""One draw is shown for every two wins, and so on: what is decided says more."""
+
+
+def verdict(row: Row) -> Verdict:
+    """What the judge said of a row, whose `preference` is 1 or 2 for the better output and 0 or 1.5 for a draw."""
+    preference = number(row.get("preference"))
+    if row.get("outcome") in ("unparsed", "refused") or preference is None:
+        return "none"
+    if row.get("outcome") == "draw" or preference in (0, 1.5):
+        return "draw"
+    return "win" if preference > 1.5 else "loss"
+
+
+def sample(rows: Sequence[Row], count: int, seed: object) -> list[Row]:
+    """`count` rows, of every verdict as far as it goes, wins and losses alike, in an order that mixes them.
+
+    The draw is keyed by seed, instruction and outputs, so the same run always shows the same rows, and nobody picks.
+    """
+    by_verdict: dict[Verdict, list[tuple[str, Row]]] = {v: [] for v in VERDICTS}
+    for row in rows:
+        key = digest("report", seed, *(row.get(k) for k in ("instruction", "input", "output_1", "output_2")))
+        by_verdict[verdict(row)].append((key, row))
+    ranked = (
+        (place * _RARITY[name], key, row)
+        for name, group in by_verdict.items()
+        for place, (key, row) in enumerate(sorted(group, key=lambda item: item[0]))
+    )
+    chosen = sorted(ranked, key=lambda item: item[:2])[:count]
+    return [row for _, _, row in sorted(chosen, key=lambda item: item[1])]
+
+
+def tally(rows: Iterable[Row]) -> dict[Verdict, int]:
+    """How many rows have each verdict."""
+    counts: dict[Verdict, int] = dict.fromkeys(VERDICTS, 0)
+    for row in rows:
+        counts[verdict(row)] += 1
+    return counts

@@ -1,0 +1,278 @@
+"""Builds the page: everything it shows is worked out here, the template only lays it out.
+
+The outputs of models are hostile text. The template escapes every value, data for scripts are escaped JSON, and a
+content security policy lets the browser run only the scripts named by their hash and fetch nothing at all.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+
+from afarm.errors import StoreError
+from afarm.report import comparisons
+from afarm.report.charts import curve_charts, pack, plotly_script, win_rate_chart
+from afarm.report.diagram import HEIGHT, WIDTH, diagrams
+from afarm.report.format import FILTERS
+from afarm.report.run import Run, number, read_run
+
+SHOWN_OUTPUTS = 24
+Z_95 = 1.96
+"""Standard errors on either side of a 95% interval, by the normal approximation."""
+
+SPECIAL_ANNOTATORS = {
+    "(noise)": "label noise: a fair coin, no call",
+    "(identical)": "identical outputs: a draw, no call",
+}
+
+
+def build(run_dir: Path) -> Path:
+    """Write `report.html` for the run in `run_dir`, from its `run.json`, `metrics.jsonl` and `outputs.jsonl`.
+
+    Only `run.json` must be there. Without plotly the page has its tables and says how to get the charts. Raises
+    `DataError` where a file cannot be read, `StoreError` where the page cannot be written.
+    """
+    run_dir = Path(run_dir)
+    page = render(read_run(run_dir), plotly_script())
+    target, beside = run_dir / "report.html", run_dir / f".report.html.{os.getpid()}"
+    try:
+        # A lone surrogate in a model's output has no UTF-8; it becomes a question mark.
+        beside.write_bytes(page.encode("utf-8", "replace"))
+        beside.replace(target)
+    except OSError as error:
+        raise StoreError(
+            f"{target}: cannot be written ({error.strerror}); free some space or mend the rights, then `afarm report`"
+        ) from error
+    finally:
+        beside.unlink(missing_ok=True)
+    return target
+
+
+def render(run: Run, plotly: str | None) -> str:
+    """The page as text; `plotly` is the source of plotly.js, None to leave the charts out."""
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(FILTERS)
+    script = _asset("page.js")
+    charts = describe_charts(run)
+    return environment.from_string(_asset("page.html.jinja")).render(
+        **describe(run),
+        charts=charts,
+        plotly=pack(plotly) if plotly else None,
+        style=_asset("page.css"),
+        script=script,
+        script_hashes=[_csp_hash(source) for source in (script, plotly) if source],
+    )
+
+
+def describe(run: Run) -> dict[str, Any]:
+    """Everything on the page but the charts."""
+    record = run.record
+    stages = [describe_stage(s) for s in run.get("stages", []) if isinstance(s, dict)]
+    judges = [_pick(j, "role", "identity", "simulated") for j in run.get("judges", []) if isinstance(j, dict)]
+    spend = run.get("spend", {})
+    win_rates = list(describe_win_rates(run))
+    return {
+        "run": {
+            **_pick(record, "afarm_version", "method", "annotator", "recipe", "seed", "finished", "status", "command"),
+            "name": record.get("name") or run.directory.resolve().name,
+        },
+        "judges": judges,
+        "simulated": [j for j in judges if j["simulated"]],
+        "headline": describe_headline(run, win_rates),
+        "win_rates": win_rates,
+        "other_results": [r for r in _results(run) if "win_rate" not in r["metrics"]],
+        "stages": stages,
+        "most_seconds": max((s["seconds"] or 0 for s in stages if not s["reused"]), default=0),
+        "total_seconds": sum(s["seconds"] or 0 for s in stages if not s["reused"]),
+        "reused_stages": sum(s["reused"] for s in stages),
+        "diagrams": diagrams(stages),
+        "box_width": WIDTH,
+        "box_height": HEIGHT,
+        "curves": list(describe_curves(run)),
+        "annotators": describe_annotators(run.get("annotators", {})),
+        "spend": spend
+        and _pick(spend, "dollars", "calls", "answers_reused", "input_tokens", "output_tokens", "unpriced_calls"),
+        "outputs": describe_outputs(run),
+        "config": list(flatten(run.get("config", {}))),
+        "versions": {"afarm": record.get("afarm_version"), **run.get("versions", {})},
+        "machine": run.get("machine", {}),
+    }
+
+
+def describe_stage(stage: Mapping[str, Any]) -> dict[str, Any]:
+    """A stage with every key that the page reads."""
+    summary = stage.get("summary")
+    return {
+        **_pick(stage, "inputs", "key", "artifact"),
+        "stage": _text(stage.get("stage")) or "unnamed",
+        "reused": bool(stage.get("reused")),
+        "seconds": number(stage.get("seconds")),
+        "summary": summary if isinstance(summary, dict) else {},
+        "rows": number(summary.get("rows")) if isinstance(summary, dict) else None,
+    }
+
+
+def describe_charts(run: Run) -> dict[str, Any]:
+    """The charts by where they stand: `win_rate` (one or None), `main` and `others` (lists)."""
+    main, others = curve_charts(run.metrics)
+    return {"win_rate": win_rate_chart(list(describe_win_rates(run))), "main": main, "others": others}
+
+
+def describe_win_rates(run: Run) -> Iterator[dict[str, Any]]:
+    """The win rates among the results, with the counts behind them and the 95% interval (percent)."""
+    for result in _results(run):
+        metrics = result["metrics"]
+        if "win_rate" in metrics:
+            yield {
+                "system": result["system"],
+                "reference": result["reference"],
+                "evaluator": result["evaluator"],
+                "wins": number(metrics.get("n_wins")),
+                "losses": number(metrics.get("n_wins_base")),
+                "draws": number(metrics.get("n_draws")),
+                "unparsed": number(metrics.get("n_unparsed")),
+                "total": number(metrics.get("n_total")),
+                "length": number(metrics.get("avg_length")),
+                "length_reference": number(metrics.get("avg_length_reference")),
+                **interval(metrics),
+            }
+
+
+def interval(metrics: Mapping[str, Any]) -> dict[str, float | None]:
+    """`win_rate`, `standard_error` and the ends of the 95% interval, in percent; None where not known."""
+    rate, error = number(metrics.get("win_rate")), number(metrics.get("standard_error"))
+    low = high = None
+    if rate is not None and error is not None:
+        low, high = max(0.0, rate - Z_95 * error), min(100.0, rate + Z_95 * error)
+    return {"win_rate": rate, "standard_error": error, "low": low, "high": high}
+
+
+def describe_headline(run: Run, win_rates: list[dict[str, Any]]) -> dict[str, Any]:
+    """The figures on top: those of `headline` in `run.json`, else the first win rate; gold where it was evaluated."""
+    given = {name: number(value) for name, value in run.get("headline", {}).items()}
+    first = win_rates[0] if win_rates else {}
+    gold: Mapping[str, Any] = next((r["metrics"] for r in _results(run) if r["evaluator"] == "gold"), {})
+    names = ("reward", "reward_reference", "kl", "length", "length_reference")
+    return {
+        **{name: given.get(name) for name in names},
+        **interval(given if given.get("win_rate") is not None else first),
+        "system": first.get("system") or run.record.get("method") or "the system",
+        "reference": first.get("reference") or "the reference",
+        "total": first.get("total"),
+        "gold": {k: number(gold.get(k)) for k in ("gold", "gold_reference", "difference", "standard_error")},
+    }
+
+
+def describe_curves(run: Run) -> Iterator[dict[str, Any]]:
+    """Each logged curve in figures: what the charts say, for readers without them."""
+    for stage, names in run.metrics.items():
+        for name, points in names.items():
+            finite = [value for _, value in points if value is not None]
+            if finite:
+                yield {
+                    "stage": stage,
+                    "name": name,
+                    "points": len(points),
+                    "gaps": len(points) - len(finite),
+                    "first": finite[0],
+                    "last": finite[-1],
+                    "low": min(finite),
+                    "high": max(finite),
+                }
+
+
+def describe_annotators(counts: Mapping[str, Any]) -> dict[str, Any]:
+    """How many labels each annotator gave, in numbers and in shares, for training beside evaluation."""
+    uses = {use: {k: number(v) or 0 for k, v in by.items()} for use, by in counts.items() if isinstance(by, dict)}
+    uses = {use: by for use, by in uses.items() if by}
+    totals = {use: sum(by.values()) for use, by in uses.items()}
+    names = {name: None for by in uses.values() for name in by}
+    rows = [
+        {
+            "name": name,
+            "meaning": SPECIAL_ANNOTATORS.get(name, ""),
+            "special": name.startswith("("),
+            "uses": [
+                {"count": by.get(name, 0), "share": by.get(name, 0) / totals[use] if totals[use] else 0}
+                for use, by in uses.items()
+            ],
+        }
+        for name in names
+    ]
+    rows.sort(key=lambda row: row["special"])
+    shares = [cell["share"] for row in rows for cell in row["uses"]]
+    return {"uses": list(uses), "totals": list(totals.values()), "rows": rows, "most": max(shares, default=0) or 1}
+
+
+def describe_outputs(run: Run) -> dict[str, Any]:
+    """The rows shown side by side, with their verdicts, and how many there are of each verdict in all."""
+    shown = [
+        {
+            "number": place,
+            "verdict": comparisons.verdict(row),
+            "instruction": _text(row.get("instruction")),
+            "input": _text(row.get("input")),
+            "reference": _text(row.get("output_1")),
+            "system": _text(row.get("output_2")),
+            "reference_name": _text(row.get("generator_1")) or "reference",
+            "system_name": _text(row.get("generator_2")) or _text(run.record.get("method")) or "system",
+            "member": _text(row.get("member")),
+            "outcome": _text(row.get("outcome")),
+        }
+        for place, row in enumerate(comparisons.sample(run.outputs, SHOWN_OUTPUTS, run.record.get("seed")), start=1)
+    ]
+    return {
+        "rows": shown,
+        "total": len(run.outputs),
+        "all": comparisons.tally(run.outputs),
+        "shown": {v: sum(row["verdict"] == v for row in shown) for v in comparisons.VERDICTS},
+    }
+
+
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """("ppo.kl_coef", "0.2") for every leaf of nested settings."""
+    for name, value in settings.items():
+        if isinstance(value, dict) and value:
+            yield from flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _results(run: Run) -> list[dict[str, Any]]:
+    """The results that have metrics, with the keys that may be missing filled in."""
+    return [
+        {name: _text(result.get(name)) for name in ("system", "reference", "evaluator")}
+        | {"metrics": result["metrics"]}
+        for result in run.get("results", [])
+        if isinstance(result, dict) and isinstance(result.get("metrics"), dict)
+    ]
+
+
+def _pick(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Those entries of `values`, None where missing: the template refuses names it does not know."""
+    return {name: values.get(name) for name in names}
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _asset(name: str) -> str:
+    return resources.files("afarm.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _csp_hash(script: str) -> str:
+    return "'sha256-" + base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii") + "'"

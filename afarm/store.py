@@ -1,0 +1,304 @@
+"""Runs and artifacts on disk: content-addressed, whole or absent.
+
+An artifact is a directory `artifacts/<stage>/<key>/` with an `artifact.json` that says what its key was digested from,
+so that `why` can compare it with what is wanted now. It is written beside (`<key>.partial`, where a killed training
+stage finds its checkpoints again), synced and renamed. A lock per key makes two writers of one key safe: the second
+waits and takes the first one's.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from afarm.errors import StoreError
+from afarm.keyed import digest
+
+META = "artifact.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A finished artifact. `content` digests its files; `made_from` is what its key digests, by name."""
+
+    stage: str
+    key: str
+    path: Path
+    content: str
+    made_from: Mapping[str, Any]
+    meta: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return f"{self.stage}/{self.key}"
+
+
+def artifact_key(made_from: Mapping[str, Any]) -> str:
+    """The key of an artifact made from these ingredients."""
+    return digest("artifact", made_from, length=16)
+
+
+class Store:
+    """The directory tree under `--output-dir`."""
+
+    def __init__(self, root: Path):
+        """Creates `root` where it is missing. Raises `StoreError` where it cannot be written."""
+        self.root = root
+        self.artifacts = root / "artifacts"
+        self.runs = root / "runs"
+        try:
+            for directory in (self.artifacts, self.runs):
+                directory.mkdir(parents=True, exist_ok=True)
+            probe = root / f".probe-{os.getpid()}"
+            probe.write_bytes(b"")
+            probe.unlink()
+        except OSError as error:
+            raise StoreError(
+                f"the output directory {root} cannot be written: {error.strerror}; choose another with --output-dir"
+            ) from error
+
+    @property
+    def ledger_path(self) -> Path:
+        return self.root / "ledger.sqlite"
+
+    def find(self, stage: str, key: str) -> Artifact | None:
+        """The finished artifact, or None."""
+        path = self.artifacts / stage / key
+        try:
+            meta = json.loads((path / META).read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError) as error:
+            raise StoreError(
+                f"the artifact {path} is damaged ({error}); delete that directory to make it again"
+            ) from error
+        return Artifact(stage, key, path, meta["content"], meta["made_from"], meta)
+
+    def make(
+        self, stage: str, made_from: Mapping[str, Any], write: Callable[[Path], Mapping[str, Any]]
+    ) -> tuple[Artifact, bool]:
+        """The artifact made from these ingredients, and whether it was there already.
+
+        Where it is missing, `write(directory)` fills a directory and returns a summary. A directory left by a killed
+        or failed `write` is handed to the next one as it is: what is in it may be used (checkpoints) or overwritten.
+        Raises `StoreError` where the disk is full or cannot be written; then nothing half-written counts.
+        """
+        key = artifact_key(made_from)
+        if found := self.find(stage, key):
+            return found, True
+        final = self.artifacts / stage / key
+        partial = final.with_name(f"{key}.partial")
+        with storage_errors(final), self._locked(stage, key):
+            if found := self.find(stage, key):  # another process made it while we waited for the lock
+                return found, True
+            partial.mkdir(parents=True, exist_ok=True)
+            started = time.time()
+            summary = dict(write(partial))
+            shutil.rmtree(partial / CHECKPOINTS, ignore_errors=True)
+            meta: dict[str, Any] = {
+                "stage": stage,
+                "key": key,
+                "made_from": made_from,
+                "content": content_digest(partial),
+                "created": started,
+                "seconds": round(time.time() - started, 3),
+                "summary": summary,
+            }
+            write_json(partial / META, meta)
+            sync_tree(partial)
+            if final.exists():  # a directory without its metadata: the remains of a deletion
+                shutil.rmtree(final)
+            partial.rename(final)
+            _sync(final.parent)
+        return Artifact(stage, key, final, meta["content"], made_from, meta), False
+
+    @contextmanager
+    def _locked(self, stage: str, key: str) -> Iterator[None]:
+        directory = self.artifacts / stage
+        directory.mkdir(parents=True, exist_ok=True)
+        with (directory / f".{key}.lock").open("w") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+
+    def of_stage(self, stage: str) -> list[Artifact]:
+        """Every finished artifact of a stage, the oldest first."""
+        keys = [m.parent.name for m in (self.artifacts / stage).glob(f"*/{META}") if m.parent.suffix != ".partial"]
+        found = [artifact for key in keys if (artifact := self.find(stage, key))]
+        return sorted(found, key=lambda a: a.meta["created"])
+
+    def all(self) -> list[Artifact]:
+        """Every finished artifact, by stage and age."""
+        return [artifact for stage in sorted(self.artifacts.glob("*/")) for artifact in self.of_stage(stage.name)]
+
+    def partials(self) -> list[Path]:
+        """What killed or running stages have left unfinished."""
+        return sorted(self.artifacts.glob("*/*.partial"))
+
+    def uses(self) -> dict[str, set[str]]:
+        """For each finished run, the names of the artifacts that it refers to."""
+        found: dict[str, set[str]] = {}
+        for record in sorted(self.runs.glob("*/run.json")):
+            with suppress(OSError, ValueError):
+                run = json.loads(record.read_text(encoding="utf-8"))
+                found[record.parent.name] = {f"{s['kind']}/{s['key']}" for s in run["stages"]}
+        return found
+
+    def in_use(self) -> set[str]:
+        """Names of the artifacts that a finished run refers to."""
+        return set().union(*self.uses().values())
+
+    def run_dir(self, name: str) -> Path:
+        path = self.runs / name
+        with storage_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+        return path
+
+
+# ------------------------------------------------------------------------------------------------------ checkpoints
+
+CHECKPOINTS = "checkpoints"
+
+
+class DirectoryCheckpoints:
+    """Implements `afarm.interfaces.Checkpoints` in one directory, keeping the newest."""
+
+    def __init__(self, directory: Path):
+        self.directory = directory / CHECKPOINTS
+
+    def save(self, step: int, write: Callable[[Path], None]) -> None:
+        """See `afarm.interfaces.Checkpoints.save`."""
+        with storage_errors(self.directory):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            beside = self.directory / f".{step}.tmp"
+            shutil.rmtree(beside, ignore_errors=True)
+            beside.mkdir()
+            write(beside)
+            sync_tree(beside)
+            final = self.directory / f"step-{step:08d}"
+            shutil.rmtree(final, ignore_errors=True)
+            beside.rename(final)
+            _sync(self.directory)
+            for older in self._finished()[:-1]:
+                shutil.rmtree(older, ignore_errors=True)
+
+    def latest(self) -> tuple[int, Path] | None:
+        """See `afarm.interfaces.Checkpoints.latest`."""
+        finished = self._finished()
+        return (int(finished[-1].name.removeprefix("step-")), finished[-1]) if finished else None
+
+    def _finished(self) -> list[Path]:
+        return sorted(self.directory.glob("step-*")) if self.directory.is_dir() else []
+
+
+class MetricsFile:
+    """`metrics.jsonl` of a training stage: one line a step. A resumed stage drops what comes after its checkpoint."""
+
+    def __init__(self, path: Path, resume_from: int | None = None):
+        self.path = path
+        kept = []
+        if resume_from is not None and path.exists():
+            kept = [line for line in _whole_lines(path) if json.loads(line)["step"] <= resume_from]
+        path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+
+    def __call__(self, step: int, metrics: Mapping[str, float]) -> None:
+        with storage_errors(self.path), self.path.open("a", encoding="utf-8") as handle:
+            handle.write(json.dumps({"step": step, **metrics}) + "\n")
+
+
+def _whole_lines(path: Path) -> list[str]:
+    """The lines of a file whose last one may have been cut short by a kill."""
+    text = path.read_text(encoding="utf-8")
+    return text[: text.rfind("\n") + 1].splitlines()
+
+
+# ------------------------------------------------------------------------------------------------------------ files
+
+
+_DISK_TROUBLE = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EFBIG}
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn operating-system errors about disk and rights into a `StoreError` that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _DISK_TROUBLE:
+            raise
+        free = ""
+        with suppress(OSError):
+            free = f" ({shutil.disk_usage(path.parent).free / 2**20:.0f} MiB free)"
+        raise StoreError(
+            f"{error.filename or path} cannot be written: {error.strerror}{free}; nothing finished is lost: "
+            "make room or mend the rights, then run the same command to go on"
+        ) from error
+
+
+def content_digest(directory: Path, skip: Iterable[str] = (META, "metrics.jsonl")) -> str:
+    """A digest of the names and bytes of all files below `directory`, logs and metadata apart."""
+    total = hashlib.blake2b(digest_size=12)
+    skipped = set(skip)
+    for path in sorted(p for p in directory.rglob("*") if p.is_file() and p.name not in skipped):
+        total.update(str(path.relative_to(directory)).encode() + b"\0")
+        with path.open("rb") as handle:
+            total.update(hashlib.file_digest(handle, "sha256").digest())
+    return total.hexdigest()
+
+
+def source_digest(sources: Iterable[Path]) -> str:
+    """A digest of the Python files and packaged data under `sources`, bytecode apart."""
+    total = hashlib.blake2b(digest_size=12)
+    for source in sources:
+        for path in [source] if source.is_file() else sorted(p for p in source.rglob("*") if p.is_file()):
+            if "__pycache__" in path.parts or path.suffix in {".pyc", ".so"}:
+                continue
+            total.update(
+                str(path.relative_to(source.parent)).encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest()
+            )
+    return total.hexdigest()
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` beside and rename, so that readers see the old file or the new one."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with storage_errors(path):
+        with beside.open("w", encoding="utf-8") as handle:
+            json.dump(value, handle, indent=2, ensure_ascii=False)
+            handle.write("\n")
+            _flush(handle)
+        beside.replace(path)
+
+
+def sync_tree(directory: Path) -> None:
+    """Force all files below `directory` to the disk, so that a rename never publishes what a crash could lose."""
+    for path in directory.rglob("*"):
+        _sync(path)
+    _sync(directory)
+
+
+def _flush(handle: TextIO) -> None:
+    handle.flush()
+    os.fsync(handle.fileno())
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def tree_size(directory: Path) -> int:
+    """Bytes of all files below `directory`."""
+    return sum(p.stat().st_size for p in directory.rglob("*") if p.is_file())

@@ -1,0 +1,141 @@
+"""Reading verdicts from what a judge wrote: pure functions, strict about whose verdict it is, lenient about the rest.
+
+A verdict counts only where the answer format puts one: on a line of its own ("single"), on a line that opens with the
+comparison's number ("list"), or under its key in the object with that index ("json"). A label inside an explanation is
+not a verdict, two verdicts for one comparison are none, and one unreadable verdict costs no other.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+FORMATS = ("single", "list", "json")
+
+_THINKING = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
+# A completion model that is done may go on with a comparison of its own making, whose verdicts are not ours.
+_RUN_ON = re.compile(r"^[ \t#*]*Instruction[ \t]*:", re.MULTILINE)
+
+_MARKUP = " \t*_`\"'>#-"
+_NUMBER = re.compile(r"[(\[]?(?:comparison |example |no\. ?)?([0-9]{1,6}) ?[.):\]–-]", re.IGNORECASE)
+_LEAD = re.compile(
+    r"(?:(?:my |the |final )*(?:answer|verdict|pick|choice|preference|(?:better|best|preferred)(?: output| one)?)"
+    r"(?: is:?|:)[\s*_`\"']*)?",
+    re.IGNORECASE,
+)
+_LABEL = re.compile(r"(?:output ?\(?(?P<named>[ab])\)?|\(?(?P<bare>[ab])\)?(?=\W*\Z))(?!\w)", re.IGNORECASE)
+_REASON = r"[\s.!,;]*(?:\Z|(?:because|since|as it|due to)\b)"
+_END = re.compile(
+    rf"{_REASON}|\s*is (?:clearly |much |slightly )?(?:the )?(?:better|best|preferred)(?: one| output)?"
+    rf"(?:{_REASON}| than\b)",
+    re.IGNORECASE,
+)
+_NEXT_SENTENCE = re.compile(r"[.!]\s")
+_ANY_LABEL = re.compile(r"\boutput ?\(?[ab]\)?(?!\w)|\([ab]\)", re.IGNORECASE)
+
+
+def parse(text: str, answer_format: str, size: int) -> list[float | None]:
+    """The probability (1.0 or 0.0) that the first output is better, for each of `size` comparisons; None if unreadable.
+
+    Raises `ValueError` for an unknown `answer_format`; no text, however odd, raises.
+    """
+    text = _THINKING.sub("", text)
+    if answer_format == "json":
+        return parse_json(text, size)
+    if run_on := _RUN_ON.search(text):
+        text = text[: run_on.start()]
+    if answer_format == "list":
+        return parse_list(text, size)
+    if answer_format == "single":
+        return [parse_single(text)] + [None] * (size - 1)
+    raise ValueError(f"unknown answer format {answer_format!r}; known: {', '.join(FORMATS)}")
+
+
+def parse_single(text: str) -> float | None:
+    """The one verdict in `text`: None where no line is a verdict, or where lines contradict each other."""
+    verdicts = {verdict for line in text.splitlines() if (verdict := _verdict(line)) is not None}
+    return verdicts.pop() if len(verdicts) == 1 else None
+
+
+def parse_list(text: str, size: int) -> list[float | None]:
+    """Verdicts from lines such as `2. Output (a)`. An index given twice is None, even where both agree."""
+    verdicts: dict[int, list[float | None]] = {}
+    for line in text.splitlines():
+        line = line.strip(_MARKUP)
+        number = _NUMBER.match(line)
+        if number and (verdict := _verdict(line[number.end() :])) is not None:
+            verdicts.setdefault(int(number[1]), []).append(verdict)
+    return _in_order(verdicts, size)
+
+
+def parse_json(text: str, size: int) -> list[float | None]:
+    """Verdicts from objects with an `index` and a boolean `first_is_better`, whatever stands around them.
+
+    An index given twice is None. Objects that follow a cut-off one are still read. Where there is one comparison, the
+    index may be missing.
+    """
+    verdicts: dict[int, list[float | None]] = {}
+    for item in _verdict_objects(text):
+        index = item.get("index", 1 if size == 1 else None)
+        if isinstance(index, str) and re.fullmatch("[0-9]{1,6}", index):
+            index = int(index)
+        if type(index) is int:  # not a boolean, which is an int to isinstance
+            first = item["first_is_better"]
+            verdicts.setdefault(index, []).append(float(first) if isinstance(first, bool) else None)
+    return _in_order(verdicts, size)
+
+
+def _in_order(verdicts: dict[int, list[float | None]], size: int) -> list[float | None]:
+    """The verdict of each index from 1 to `size`; None where there is none, or more than one."""
+    found = [verdicts.get(index, []) for index in range(1, size + 1)]
+    return [given[0] if len(given) == 1 else None for given in found]
+
+
+def _verdict(line: str) -> float | None:
+    """1.0 if the line names Output (a) as its verdict, 0.0 for Output (b), None if it is something else.
+
+    A reason may follow the label. Anything else that does, such as a colon or the other label, makes it a remark.
+    """
+    line = line.strip(_MARKUP)
+    lead = _LEAD.match(line)
+    label = _LABEL.match(line, lead.end() if lead else 0)
+    if not label:
+        return None
+    rest = line[label.end() :].lstrip(_MARKUP)
+    sentence = _NEXT_SENTENCE.match(rest)
+    if not _END.match(rest) and not (sentence and not _ANY_LABEL.search(rest)):
+        return None
+    return 1.0 if (label["named"] or label["bare"]).lower() == "a" else 0.0
+
+
+def _verdict_objects(text: str) -> Iterator[dict[str, Any]]:
+    """The JSON objects in `text` that hold a verdict, in order, alone or inside lists and wrappers."""
+    decoder = json.JSONDecoder(strict=False, object_pairs_hook=_without_contradictions)
+    position = text.find("{")
+    while position >= 0:
+        try:
+            value, end = decoder.raw_decode(text, position)
+        except (ValueError, RecursionError):
+            end = position + 1
+        else:
+            yield from _with_verdict(value)
+        position = text.find("{", end)
+
+
+def _with_verdict(value: object, depth: int = 3) -> Iterator[dict[str, Any]]:
+    """A verdict object itself, or those up to `depth` inside `value`. Inside a verdict object, it is a quotation."""
+    if isinstance(value, dict) and "first_is_better" in value:
+        yield value
+    elif isinstance(value, dict | list) and depth:
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _with_verdict(inner, depth - 1)
+
+
+def _without_contradictions(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A key given two values has none: Python would silently take the last."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        found[key] = value if found.get(key, value) == value else None
+    return found

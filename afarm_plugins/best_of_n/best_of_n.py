@@ -1,0 +1,121 @@
+"""Best-of-n (AlpacaFarm, section 3.2): a policy that samples n times and returns what the reward model scores highest.
+
+Nothing is trained; all cost is at sampling. Samples stream: what is held in memory does not grow with n.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from afarm.backend import TorchRewardModel
+from afarm.config import Config
+from afarm.errors import ModelError
+from afarm.interfaces import Decoding, Method, MethodInputs, Policy, RewardModel, TrainContext
+from afarm.records import Instruction, Sample
+
+if TYPE_CHECKING:
+    from afarm_plugins.best_of_n import BestOfNConfig
+
+CARD = "best_of_n.json"
+
+
+class BestOfN(Method):
+    """Wraps the policy that was given in a `BestOfNPolicy`."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"reward_model"})
+
+    def __init__(self, config: BestOfNConfig):
+        self.config = config
+
+    def train(self, inputs: MethodInputs, context: TrainContext) -> BestOfNPolicy:
+        assert inputs.reward_model is not None  # named in `needs`
+        return BestOfNPolicy(inputs.start, inputs.reward_model, self.config.n, self.config.temperature)
+
+
+class BestOfNPolicy(Policy):
+    """Samples `n` times from `policy` at `temperature`, whatever temperature it is asked for, and returns the best."""
+
+    def __init__(self, policy: Policy, reward_model: RewardModel, n: int, temperature: float = 1.0):
+        self.policy = policy
+        self.reward_model = reward_model
+        self.n = n
+        self.temperature = temperature
+        self._on_tokens = isinstance(reward_model, TorchRewardModel) and reward_model.reads_tokens_of(policy)
+
+    def decoding(self, default: Decoding) -> Decoding:
+        return replace(default, temperature=self.temperature)
+
+    def sample(self, instructions: Sequence[Instruction], decoding: Decoding, *, seed: int) -> Iterator[Sample]:
+        """`decoding.n` samples an instruction, each the best of `n` of its own; `Sample.score` is the winner's reward.
+
+        Equal rewards: the one drawn first wins.
+        """
+        inner = replace(self.decoding(decoding), n=self.n * decoding.n)
+        candidates = self.policy.sample(instructions, inner, seed=seed)
+        # Scored a batch at a time, across instructions where n is small and within one where n is large.
+        owners = (i for i, _ in enumerate(range(len(instructions) * decoding.n)) for _ in range(self.n))
+        best: Sample | None = None
+        seen = 0
+        while batch := list(islice(candidates, decoding.per_device_batch_size)):
+            owned = [instructions[next(owners) // decoding.n] for _ in batch]
+            for sample, score in zip(batch, self._scores(owned, batch), strict=True):
+                if best is None or best.score is None or score > best.score:
+                    best = replace(sample, score=score)
+                seen += 1
+                if seen == self.n:
+                    yield best
+                    best, seen = None, 0
+
+    def _scores(self, instructions: Sequence[Instruction], samples: Sequence[Sample]) -> list[float]:
+        """The reward of each sample: of the very tokens that were sampled where the reward model reads them."""
+        if self._on_tokens:
+            assert isinstance(self.reward_model, TorchRewardModel)
+            return self.reward_model.score_ids([[*s.prompt_ids, *s.token_ids] for s in samples])
+        return [score.value for score in self.reward_model.score(instructions, [s.text for s in samples])]
+
+    def save(self, directory: Path) -> None:
+        """A copy of everything: the policy, the reward model (or how to build it, where nothing was fitted) and n."""
+        directory = Path(directory)
+        card: dict[str, Any] = {"n": self.n, "temperature": self.temperature, "policy": _target(type(self.policy))}
+        self.policy.save(directory / "policy")
+        card["reward_model"] = _target(type(self.reward_model))
+        try:
+            self.reward_model.save(directory / "reward_model")
+        except NotImplementedError:
+            config = getattr(self.reward_model, "config", None)
+            card["config"] = config.model_dump(mode="json") if isinstance(config, Config) else None
+            card["config_class"] = _target(type(config)) if isinstance(config, Config) else None
+        (directory / CARD).write_text(json.dumps(card, indent=2) + "\n", "utf-8")
+
+    @classmethod
+    def load(cls, directory: Path, context: TrainContext) -> BestOfNPolicy:
+        directory = Path(directory)
+        card = json.loads((directory / CARD).read_text("utf-8"))
+        policy = _class(card["policy"], Policy).load(directory / "policy", context)
+        kind = _class(card["reward_model"], RewardModel)
+        reward_model: RewardModel
+        if "config_class" in card:
+            built: Any = kind
+            config = _class(card["config_class"], Config)(**card["config"]) if card["config_class"] else None
+            reward_model = built(config)
+        else:
+            reward_model = kind.load(directory / "reward_model", context)
+        return cls(policy, reward_model, card["n"], card["temperature"])
+
+
+def _target(kind: type) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _class(target: str, base: type) -> Any:
+    module, _, name = target.partition(":")
+    found = getattr(import_module(module), name, None)
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise ModelError(f"the best-of-n policy was saved with {target!r}, which is no {base.__name__} here")
+    return found

@@ -1,0 +1,49 @@
+"""Data sets: the user's own files, and AlpacaFarm's from the Hub."""
+
+from afarm.config import Config, setting
+from afarm.hookspecs import Register, hookimpl
+
+
+class FilesConfig(Config):
+    """Instructions from files of rows with `instruction`, optional `input`, and `output` where the split needs one.
+
+    Name a file for each split, or one in `path` that is split by hash: each instruction then belongs to one split,
+    whatever the order of the rows.
+    """
+
+    path: str = setting("", "one file (.json, .jsonl, .parquet, also .gz) that all splits are cut from")
+    sft: str = setting("", "demonstrations, as a file of their own")
+    preference: str = setting("", "instructions to compare samples on, as a file of their own")
+    unlabeled: str = setting("", "instructions for methods to sample on, as a file of their own")
+    validation: str = setting("", "instructions to choose checkpoints on, as a file of their own")
+    evaluation: str = setting("", "instructions and reference outputs to evaluate on, as a file of their own")
+    shares: dict[str, float] = setting(
+        {"sft": 0.0, "preference": 0.4, "unlabeled": 0.35, "validation": 0.05, "evaluation": 0.2},
+        "the share of `path` that each split gets; they add up to at most 1",
+    )
+    drop_empty: bool = setting(True, "leave out rows whose output is empty where it is needed (sft, evaluation)")
+
+
+class HubConfig(Config):
+    """AlpacaFarm's own data, from the Hub through the `datasets` library (licence: CC BY-NC 4.0)."""
+
+    repository: str = setting("tatsu-lab/alpaca_farm", "the data set's Hub id, or a local copy of it")
+    revision: str = setting("main", "branch, tag or commit; name a commit for a run that can be repeated")
+    evaluation_repository: str = setting("tatsu-lab/alpaca_farm", "where the evaluation instructions come from")
+
+
+@hookimpl
+def register_datasets(register: Register) -> None:
+    """Instructions from files, and the paper's."""
+    register(
+        "files",
+        "afarm_plugins.datasets.files:Files",
+        config=FilesConfig,
+        summary="your own JSON, JSON lines or Parquet files",
+    )
+    register(
+        "alpaca_farm",
+        "afarm_plugins.datasets.hub:AlpacaFarm",
+        config=HubConfig,
+        summary="AlpacaFarm's splits and its 805 evaluation instructions, from the Hub",
+    )

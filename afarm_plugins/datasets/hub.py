@@ -1,0 +1,46 @@
+"""AlpacaFarm's data from the Hugging Face Hub (facts: arXiv 2305.14387, section 3.1 and appendix B)."""
+
+from __future__ import annotations
+
+from afarm.errors import DataError
+from afarm.interfaces import Dataset
+from afarm.records import Output
+from afarm_plugins.datasets import HubConfig
+
+HUB_SPLITS = {
+    "sft": ("alpaca_instructions", "sft"),
+    "preference": ("alpaca_instructions", "preference"),
+    "unlabeled": ("alpaca_instructions", "unlabeled"),
+    "validation": ("alpaca_instructions", "val"),
+    "evaluation": ("alpaca_farm_evaluation", "eval"),
+}
+"""afarm's splits as (configuration, split) of the Hub's data set."""
+
+
+class AlpacaFarm(Dataset):
+    """The paper's splits: 10k SFT, 10k preference, 20k unlabeled, 2k validation, 805 for evaluation."""
+
+    def __init__(self, config: HubConfig):
+        self.config = config
+
+    def load(self, split: str) -> list[Output]:
+        """See `Dataset.load`. Raises `DataError` where the Hub cannot be reached."""
+        import datasets
+
+        if split not in HUB_SPLITS:
+            raise DataError(f"data set 'alpaca_farm' has no split {split!r}; it has {', '.join(HUB_SPLITS)}")
+        name, hub_split = HUB_SPLITS[split]
+        repository = self.config.evaluation_repository if split == "evaluation" else self.config.repository
+        try:
+            rows = datasets.load_dataset(repository, name, split=hub_split, revision=self.config.revision)
+        except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+            raise DataError(
+                f"{repository} ({name}, {hub_split}) cannot be loaded: {error}; "
+                "without the Hub, name your own files: --data FILE"
+            ) from error
+        distinct: dict[str, Output] = {}
+        for number, row in enumerate(rows):
+            output = Output.from_row(row, f"{repository} {name}/{hub_split}: row {number}")
+            # Alpaca-52k repeats some instructions; the first of each stands.
+            distinct.setdefault(output.instruction.id, output)
+        return list(distinct.values())

@@ -1,0 +1,41 @@
+"""The mean reward of a system: what it was trained for, which is not what it is judged by."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import Any
+
+from afarm.errors import DataError
+from afarm.interfaces import EvaluationInputs, Evaluator
+from afarm.records import Evaluation
+
+
+class MeanReward(Evaluator):
+    """The mean reward-model score of the outputs and of the reference's, and their paired difference with its error."""
+
+    needs = frozenset({"reward_model"})
+
+    def __init__(self, config: Any = None):
+        self.config = config
+
+    def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
+        """Raises `DataError` where there is not one score an output."""
+        scores = [s.value for s in inputs.scores]
+        if not scores or len(scores) != len(inputs.outputs):
+            raise DataError(f"{inputs.system}: {len(scores)} reward scores for {len(inputs.outputs)} outputs")
+        metrics: dict[str, float | int | str | None] = {"reward": statistics.fmean(scores)}
+        reference = {
+            row.instruction.id: score.value
+            for row, score in zip(inputs.reference, inputs.reference_scores, strict=True)
+        }
+        if reference:
+            gains = [s - reference[row.instruction.id] for s, row in zip(scores, inputs.outputs, strict=True)]
+            metrics |= {
+                "reward_reference": statistics.fmean(reference.values()),
+                "reward_gain": statistics.fmean(gains),
+                "reward_gain_standard_error": (
+                    statistics.stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else None
+                ),
+            }
+        return Evaluation("reward", inputs.system, metrics)

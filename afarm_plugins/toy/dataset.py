@@ -1,0 +1,67 @@
+"""The toy data set: instructions of the world in disjoint splits, demonstrations for "sft"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import islice
+from random import Random
+
+from afarm.errors import DataError, did_you_mean
+from afarm.interfaces import Dataset
+from afarm.records import Instruction, Output
+from afarm_plugins.toy import ToyConfig
+from afarm_plugins.toy.demonstrators import draw_author, write_answer
+from afarm_plugins.toy.world import draw_instruction, read_task
+
+NAME = "toy"
+SPLITS = ("evaluation", "validation", "sft", "preference", "unlabeled")
+PATIENCE = 100_000
+
+
+class ToyDataset(Dataset):
+    """Unique instructions, none in two splits. Only "sft" has outputs: one demonstration each, by a random author."""
+
+    def __init__(self, config: ToyConfig | None = None):
+        self.config = config or ToyConfig()
+
+    def load(self, split: str) -> list[Output]:
+        """Raises `DataError` for an unknown or empty split, or where the world has fewer instructions than wanted."""
+        if split not in SPLITS:
+            raise DataError(f"the toy data set has no split {split!r}.{did_you_mean(split, SPLITS)}")
+        sizes = [getattr(self.config, name) for name in SPLITS]
+        place = SPLITS.index(split)
+        start, size = sum(sizes[:place]), sizes[place]
+        if not size:
+            raise DataError(f"the toy split {split!r} is empty; give it a size with --set toy.{split}=500")
+        instructions = _instructions(self.config.world_seed, sum(sizes))[start : start + size]
+        return [self._row(instruction, split) for instruction in instructions]
+
+    def _row(self, instruction: Instruction, split: str) -> Output:
+        if split != "sft":
+            return Output(instruction, "")
+        random = Random(f"{NAME}:{self.config.world_seed}:demonstration:{instruction.id}")
+        task = read_task(instruction.instruction, instruction.input)
+        return Output(instruction, write_answer(task, draw_author(random), random), "demonstrator")
+
+
+@lru_cache(maxsize=4)
+def _instructions(seed: int, size: int) -> tuple[Instruction, ...]:
+    return tuple(islice(unique_instructions(seed), size))
+
+
+def unique_instructions(seed: int) -> Iterator[Instruction]:
+    """Instructions of the world in a fixed order, none twice. Raises `DataError` when it finds no new ones."""
+    random = Random(f"{NAME}:{seed}:instructions")
+    seen: set[tuple[str, str]] = set()
+    misses = 0
+    while misses < PATIENCE:
+        drawn = draw_instruction(random)
+        key = (drawn.instruction, drawn.input)
+        if key in seen:
+            misses += 1
+            continue
+        misses = 0
+        seen.add(key)
+        yield Instruction(drawn.instruction, drawn.input, NAME)
+    raise DataError(f"the toy world has no more than {len(seen)} instructions; ask for smaller splits")

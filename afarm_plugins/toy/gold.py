@@ -1,0 +1,68 @@
+"""The gold reward as a component: as a reward model (the judge's utility, an upper bound) and as an evaluator."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from afarm.errors import DataError
+from afarm.interfaces import EvaluationInputs, Evaluator, RewardModel
+from afarm.records import Evaluation, Instruction, Output, Row, Score
+from afarm_plugins.toy.frozen import fingerprint
+from afarm_plugins.toy.world import gold
+
+
+class GoldReward(RewardModel):
+    """The true reward of the toy world. Raises `DataError` for an instruction that is not of it."""
+
+    @property
+    def identity(self) -> str:
+        return fingerprint()
+
+    def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[Score]:
+        return [Score(gold(i, output)) for i, output in zip(instructions, outputs, strict=True)]
+
+
+class GoldEvaluator(Evaluator):
+    """Mean gold reward of the system; with reference outputs also theirs, the paired difference and the win rate.
+
+    Standard errors are over instructions (sample standard deviation / sqrt(n)). In `gold_win_rate` an equal reward
+    counts as half a win; in percent, like the judges' win rates.
+    """
+
+    def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
+        """Raises `DataError` where there are no outputs, or a reference is for another instruction."""
+        if not inputs.outputs:
+            raise DataError(f"evaluator 'gold': there are no outputs of {inputs.system!r} to evaluate")
+        ours = [gold(row.instruction, row.output) for row in inputs.outputs]
+        mean, error = _mean_and_error(ours)
+        metrics: dict[str, float | int | str | None] = {"n": len(ours), "gold": mean, "gold_se": error}
+        rows: list[Row] = [{"gold": value} for value in ours]
+        if inputs.reference:
+            _check_matching(inputs.outputs, inputs.reference)
+            theirs = [gold(row.instruction, row.output) for row in inputs.reference]
+            differences = [a - b for a, b in zip(ours, theirs, strict=True)]
+            wins = [50.0 * (1 + (d > 0) - (d < 0)) for d in differences]
+            metrics["gold_reference"] = statistics.fmean(theirs)
+            metrics["gold_difference"], metrics["gold_difference_se"] = _mean_and_error(differences)
+            metrics["gold_win_rate"], metrics["gold_win_rate_se"] = _mean_and_error(wins)
+            rows = [{"gold": a, "gold_reference": b} for a, b in zip(ours, theirs, strict=True)]
+        return Evaluation("gold", inputs.system, metrics, tuple(rows))
+
+
+def _mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
+    if len(values) < 2:
+        return values[0], None
+    return statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
+
+
+def _check_matching(outputs: Sequence[Output], reference: Sequence[Output]) -> None:
+    if len(outputs) != len(reference):
+        raise DataError(f"evaluator 'gold': {len(outputs)} outputs but {len(reference)} reference outputs")
+    for row, (ours, theirs) in enumerate(zip(outputs, reference, strict=True), start=1):
+        if ours.instruction.id != theirs.instruction.id:
+            raise DataError(
+                f"evaluator 'gold': row {row}: the reference answers {theirs.instruction.instruction[:60]!r}, the "
+                f"output {ours.instruction.instruction[:60]!r}; both must be for the same instructions in one order"
+            )

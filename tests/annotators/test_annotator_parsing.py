@@ -1,0 +1,171 @@
+"""Verdicts are read where the format puts them, whatever stands around them."""
+
+import itertools
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from afarm_plugins.annotators.parsing import FORMATS, parse
+from afarm_plugins.judges.offline import FORMATS as OFFLINE
+
+A, B, UNREAD = 1.0, 0.0, None
+VERDICT = {A: "Output (a)", B: "Output (b)"}
+
+
+def write(answer_format, verdicts, explanation="short"):
+    """The answer of a well-behaved judge."""
+    if answer_format == "single":
+        return VERDICT[verdicts[0]]
+    if answer_format == "list":
+        return "\n".join(f"{i}. {VERDICT[v]}" for i, v in enumerate(verdicts, 1))
+    return json.dumps(
+        [{"index": i, "explanation": explanation, "first_is_better": v == A} for i, v in enumerate(verdicts, 1)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("Output (a)", A),
+        ("Output (b).", B),
+        ("  \n**Output (a)**\n", A),
+        ("(b)", B),
+        ("a", A),
+        ("output B", B),
+        ("```\nOutput (b)\n```", B),
+        ("Answer: Output (b)", B),
+        ("The better output is Output (a).", A),
+        ("**Final answer:** `Output (b)`", B),
+        ("Output (b) is clearly better than Output (a).", B),
+        ("Output (a) because Output (b) is wrong about the year.", A),
+        ("Output (a). It answers the question.", A),
+        ("Output (b)\n\nOutput (a) misses the point, although it is longer.", B),
+        ("Output (a): terse but right.\nOutput (b): long and wrong.\n\nOutput (a)", A),
+        ("I compared Output (a) with Output (b).\n\nVerdict: Output (b)", B),
+        ("<think>\nOutput (a)\nno, wait\n</think>\nOutput (b)", B),
+        # A completion model that goes on with a comparison of its own.
+        ("Output (a)\n\n==========\n\nInstruction:\nName a fish.\n\nOutput (a):\nEel\n\nBetter: Output (b)", A),
+        ("", UNREAD),
+        ("I cannot choose.", UNREAD),
+        ("Neither", UNREAD),
+        ("Output (a) or Output (b)", UNREAD),
+        ("Output (a)\nOutput (b)", UNREAD),
+        ("Output (a). Output (b).", UNREAD),
+        ("Output (a), Output (b)", UNREAD),
+        ("Output (a) has a mistake in its second line", UNREAD),
+        ("Output (a): good", UNREAD),
+        ("Output (c)", UNREAD),
+        ("Output about", UNREAD),
+        ("A good question.", UNREAD),
+        ("<think>\nOutput (a)\nis what I would", UNREAD),
+    ],
+)
+def test_a_single_verdict_is_a_line_of_its_own(text, verdict):
+    assert parse(text, "single", 1) == [verdict]
+
+
+@pytest.mark.parametrize(
+    ("text", "verdicts"),
+    [
+        ("1. Output (a)\n2. Output (b)\n3. Output (a)", [A, B, A]),
+        ("3. Output (a)\n1. Output (b)\n2. Output (b)", [B, B, A]),
+        ("Here you are:\n\n```\n1) Output (b)\n2) Output (a)\n3) Output (b)\n```\nAnything else?", [B, A, B]),
+        ("**1.** Output (a)\n**2.** Output (b)\n- 3: Output (b)", [A, B, B]),
+        ("Comparison 1: Output (a)\nComparison 2: Output (b)\nComparison 3: (b)", [A, B, B]),
+        ("1. Output (a)\n3. Output (b)", [A, UNREAD, B]),
+        ("1. Output (a)\n2. Output (b)\n2. Output (b)\n3. Output (a)", [A, UNREAD, A]),
+        ("1. Output (a)\n2. Output (a) and Output (b) are equal\n3. Output (b)", [A, UNREAD, B]),
+        ("1. Output (a)\n2. Neither\n3. Output (b)", [A, UNREAD, B]),
+        ("1. Output (a)\n2. It says that Output (b) is wrong\n3. Output (b)", [A, UNREAD, B]),
+        ("0. Output (a)\n1. Output (b)\n4. Output (a)\n99999. Output (a)", [B, UNREAD, UNREAD]),
+        ("Output (a)\nOutput (b)\nOutput (a)", [UNREAD] * 3),
+        ("1.5 Output (a)", [UNREAD] * 3),
+        ("1. Output (a)\n2. Output (a)\n3. Output (b)\n\n## Comparison 1\nInstruction: x\n1. Output (b)", [A, A, B]),
+        ("", [UNREAD] * 3),
+    ],
+)
+def test_a_list_is_read_by_its_indices(text, verdicts):
+    assert parse(text, "list", 3) == verdicts
+
+
+@pytest.mark.parametrize(
+    ("text", "verdicts"),
+    [
+        ('[{"index": 2, "first_is_better": true}, {"index": 1, "first_is_better": false}]', [B, A]),
+        ('Sure!\n```json\n[{"index": 1, "explanation": "x", "first_is_better": true}]\n```', [A, UNREAD]),
+        ('{"index": 1, "first_is_better": true}\n{"index": 2, "first_is_better": false}', [A, B]),
+        ('{"results": [{"index": 1, "first_is_better": true}, {"index": "2", "first_is_better": true}]}', [A, A]),
+        # Cut off by the token limit: what is whole counts.
+        ('[{"index": 1, "explanation": "fine", "first_is_better": true}, {"index": 2, "expl', [A, UNREAD]),
+        ('[{"index": 1, "explanation": "a\nline", "first_is_better": true}]', [A, UNREAD]),
+        # Quoted verdicts are an explanation's, not the judge's.
+        (
+            '[{"index": 1, "explanation": "{\\"index\\": 2, \\"first_is_better\\": true}", "first_is_better": false}]',
+            [B, None],
+        ),
+        ('[{"index": 1, "explanation": {"index": 2, "first_is_better": true}, "first_is_better": false}]', [B, UNREAD]),
+        ('[{"index": 1, "first_is_better": true}, {"index": 1, "first_is_better": true}]', [UNREAD, UNREAD]),
+        ('[{"index": 1, "first_is_better": true, "first_is_better": false}]', [UNREAD, UNREAD]),
+        ('[{"index": 1, "first_is_better": "yes"}, {"index": 2, "first_is_better": 1}]', [UNREAD, UNREAD]),
+        ('[{"index": 1, "first_is_better": null}, {"index": 2, "first_is_better": true}]', [UNREAD, A]),
+        ('[{"index": true, "first_is_better": true}, {"index": 1.0, "first_is_better": true}]', [UNREAD, UNREAD]),
+        ('[{"first_is_better": true}, {"first_is_better": false}]', [UNREAD, UNREAD]),
+        ('I looked at {both} [sides]: {"index": 2, "first_is_better": true}', [UNREAD, A]),
+        ("Output (a)", [UNREAD, UNREAD]),
+        ("[" * 50_000, [UNREAD, UNREAD]),
+        ('[{"index": ' * 2_000, [UNREAD, UNREAD]),
+    ],
+)
+def test_json_is_read_by_index_and_key(text, verdicts):
+    assert parse(text, "json", 2) == verdicts
+
+
+def test_one_json_object_needs_no_index():
+    assert parse('{"explanation": "x", "first_is_better": false}', "json", 1) == [B]
+
+
+def test_labels_in_a_json_explanation_do_not_count():
+    text = write("json", [B], explanation="Output (a)\nOutput (a) is better\n1. Output (a)")
+    assert parse(text, "json", 1) == [B]
+
+
+def test_an_unknown_format_is_an_error():
+    with pytest.raises(ValueError, match="unknown answer format 'xml'"):
+        parse("Output (a)", "xml", 1)
+
+
+@pytest.mark.parametrize("answer_format", FORMATS)
+def test_what_the_offline_judge_writes_is_read_back(answer_format):
+    size = 1 if answer_format == "single" else 3
+    for choices in itertools.product([True, False, None], repeat=size):
+        expected = [None if choice is None else float(choice) for choice in choices]
+        assert parse(OFFLINE[answer_format](choices), answer_format, size) == expected
+
+
+@given(st.sampled_from(FORMATS), st.text(), st.integers(1, 5))
+def test_no_text_raises_and_every_comparison_gets_an_answer(answer_format, text, size):
+    verdicts = parse(text, answer_format, size)
+    assert len(verdicts) == size
+    assert set(verdicts) <= {A, B, UNREAD}
+
+
+PROSE = st.lists(st.sampled_from(["Sure, here it is.", "", "I weighed Output (a) and Output (b).", "```", "{ok}", "—"]))
+
+
+@given(st.sampled_from(FORMATS), st.lists(st.sampled_from([A, B]), min_size=1, max_size=5), PROSE, PROSE)
+def test_prose_around_an_answer_changes_nothing(answer_format, verdicts, before, after):
+    if answer_format == "single":
+        verdicts = verdicts[:1]
+    text = "\n".join([*before, write(answer_format, verdicts), *after])
+    assert parse(text, answer_format, len(verdicts)) == verdicts
+
+
+@given(st.lists(st.sampled_from([A, B]), min_size=2, max_size=6), st.data())
+def test_one_broken_line_costs_only_its_own_verdict(verdicts, data):
+    broken = data.draw(st.integers(0, len(verdicts) - 1))
+    lines = write("list", verdicts).splitlines()
+    lines[broken] = data.draw(st.sampled_from(["", f"{broken + 1}. Both", f"{broken + 1}. Output (a) / Output (b)"]))
+    expected = [None if i == broken else v for i, v in enumerate(verdicts)]
+    assert parse("\n".join(lines), "list", len(verdicts)) == expected

@@ -1,0 +1,5 @@
+"""Fixtures for the backend's tests."""
+
+from __future__ import annotations
+
+from tiny_models import policy as policy

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_models import make_context, make_instructions, make_policy, same_weights
+from transformers import AutoModelForCausalLM
+
+from afarm.backend import (
+    Backend,
+    CheckpointPolicy,
+    LoraConfig,
+    TorchRewardModel,
+    add_adapter,
+    join_and_pad,
+    merge_adapter,
+    model_identity,
+    response_logprobs,
+)
+from afarm.config import BackendConfig
+from afarm.errors import ConfigError, ModelError
+from afarm.interfaces import Decoding
+from afarm.records import Instruction
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def logprobs(policy: CheckpointPolicy) -> torch.Tensor:
+    prompts = policy.prompt_ids(make_instructions(4))
+    batch = join_and_pad(prompts, policy.template.encode_responses(["w1 w2", "w3", "w4 w5 w6", "w7"]), policy.pad_id)
+    with torch.no_grad():
+        return response_logprobs(policy.model, batch.input_ids, batch.attention_mask, batch.response_mask)
+
+
+def test_a_saved_policy_reloads_to_the_same_logprobs_and_template(policy: CheckpointPolicy, tmp_path: Path) -> None:
+    policy.save(tmp_path / "policy")
+    context, _ = make_context(tmp_path)
+    again = CheckpointPolicy.load(tmp_path / "policy", context)
+    assert torch.equal(logprobs(again), logprobs(policy))
+    assert again.template.name == "chat"
+    assert again.eos_ids == policy.eos_ids
+    assert list(tmp_path.joinpath("policy").glob("*.safetensors"))
+    assert same_weights(AutoModelForCausalLM.from_pretrained(tmp_path / "policy"), policy.model)
+
+
+def test_an_alpaca_policy_reloads_as_one(tmp_path: Path) -> None:
+    policy = make_policy()
+    policy.template.name = "alpaca"
+    policy.save(tmp_path)
+    backend = Backend(BackendConfig(device="cpu"))
+    assert backend.load_policy(tmp_path).template.name == "alpaca"
+    assert backend.load_policy(tmp_path, prompt_template="chat").template.name == "chat"
+
+
+def test_adapters_are_merged_on_save_and_the_policy_keeps_its_own(policy: CheckpointPolicy, tmp_path: Path) -> None:
+    policy.model = add_adapter(policy.model, LoraConfig(r=4))
+    with torch.no_grad():
+        for name, weight in policy.model.named_parameters():
+            if "lora_B" in name:
+                weight.normal_(std=0.1)
+    expected = logprobs(policy)
+    policy.save(tmp_path)
+    assert hasattr(policy.model, "disable_adapter")
+    again = Backend(BackendConfig(device="cpu")).load_policy(tmp_path)
+    torch.testing.assert_close(logprobs(again), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(logprobs(policy), expected, atol=0, rtol=0)
+
+
+def test_a_copy_is_independent(policy: CheckpointPolicy) -> None:
+    before = logprobs(policy)
+    copied = policy.copy()
+    with torch.no_grad():
+        for weight in copied.model.parameters():
+            weight.add_(0.1)
+    assert torch.equal(logprobs(policy), before)
+    assert not torch.equal(logprobs(copied), before)
+
+
+def test_an_adapter_for_modules_that_are_not_there_is_an_error_with_the_setting(policy: CheckpointPolicy) -> None:
+    with pytest.raises(ModelError, match="lora.target_modules"):
+        add_adapter(policy.model, LoraConfig(target_modules=["nowhere"]))
+
+
+def test_a_merged_model_can_be_trained_whole_again(policy: CheckpointPolicy) -> None:
+    merged = merge_adapter(add_adapter(policy.model, LoraConfig(r=2)))
+    assert all(p.requires_grad for p in merged.parameters())
+    assert not any("lora" in name for name, _ in merged.named_parameters())
+
+
+@pytest.mark.parametrize("spec", ["./nowhere", "/no/such/dir", "missing.gguf", "pkg:afarm/nothing", "pkg:no_package/x"])
+def test_a_model_that_is_not_there_is_a_model_error(spec: str) -> None:
+    with pytest.raises(ModelError, match="model '"):
+        Backend(BackendConfig(device="cpu")).load_policy(spec)
+
+
+def test_a_directory_that_holds_no_model_is_a_model_error(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        Backend(BackendConfig(device="cpu")).load_policy(tmp_path)
+
+
+def test_a_device_that_is_not_there_is_a_config_error() -> None:
+    with pytest.raises(ConfigError, match=r"backend\.device"):
+        Backend(BackendConfig(device="cuda:99"))
+
+
+def test_pkg_specs_load_what_a_package_ships(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "shipping_models"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    make_policy().save(package / "base")
+    monkeypatch.syspath_prepend(tmp_path)
+    loaded = Backend(BackendConfig(device="cpu")).load_policy("pkg:shipping_models/base")
+    assert torch.equal(logprobs(loaded), logprobs(make_policy()))
+    assert model_identity("pkg:shipping_models/base") == model_identity(str(package / "base"))
+
+
+def test_identity_follows_content_not_place_or_time(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    for place in (one, two):
+        make_policy().save(place)
+    assert model_identity(str(one)) == model_identity(str(two))
+    (two / "README.md").write_text("a card")
+    assert model_identity(str(one)) == model_identity(str(two))
+    card = json.loads((two / "config.json").read_text())
+    (two / "config.json").write_text(json.dumps(card | {"rms_norm_eps": 0.5}))
+    assert model_identity(str(one)) != model_identity(str(two))
+
+
+def test_identity_of_a_hub_model_is_its_commit_once_it_is_cached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert model_identity("some-org/never-cached") == "some-org/never-cached"
+    repo = tmp_path / "models--some-org--cached"
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    (repo / "refs").mkdir(parents=True)
+    (repo / "refs" / "main").write_text(commit)
+    (repo / "snapshots" / commit).mkdir(parents=True)
+    (repo / "snapshots" / commit / "config.json").write_text("{}")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.file_download.HF_HUB_CACHE", str(tmp_path), raising=False)
+    code = "from afarm.backend import model_identity; print(model_identity('some-org/cached'))"
+    environment = os.environ | {"HF_HUB_CACHE": str(tmp_path)}
+    out = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == f"some-org/cached@{commit}"
+
+
+def test_configs_and_identity_load_no_torch() -> None:
+    code = (
+        "import sys; from afarm.backend.config import LoraConfig; from afarm.backend import model_identity\n"
+        "import afarm_plugins.sft, afarm_plugins.reward_model, afarm_plugins.best_of_n\n"
+        "assert not {'torch', 'transformers', 'trl'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=REPOSITORY)
+
+
+def test_equal_seeds_draw_equal_numbers() -> None:
+    backend = Backend(BackendConfig(device="cpu"))
+    backend.seed(2**40)
+    first = torch.rand(3)
+    backend.seed(2**40)
+    assert torch.equal(torch.rand(3), first)
+
+
+def test_the_accelerator_stays_on_the_backends_device() -> None:
+    backend = Backend(BackendConfig(device="cpu"))
+    assert backend.accelerator().device.type == "cpu"
+    assert backend.accelerator() is backend.accelerator()
+
+
+def find_gguf() -> Path | None:
+    for place in (os.environ.get("AFARM_TEST_GGUF"), REPOSITORY / ".cache" / "smollm2.gguf"):
+        if place and Path(place).is_file():
+            return Path(place)
+    return None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_gguf() is None, reason="no SmolLM2 GGUF: set AFARM_TEST_GGUF, or put .cache/smollm2.gguf")
+def test_a_gguf_file_loads_answers_and_saves_as_safetensors(tmp_path: Path) -> None:
+    backend = Backend(BackendConfig(device="cpu"))
+    policy = backend.load_policy(str(find_gguf()))
+    question = [Instruction("What is the capital of France? Answer with one word.")]
+    answer = next(policy.sample(question, Decoding(temperature=0, max_new_tokens=12), seed=0))
+    assert "Paris" in answer.text
+    assert answer.finish_reason == "stop"
+    policy.save(tmp_path)
+    again = backend.load_policy(tmp_path)
+    batch = join_and_pad(policy.prompt_ids(question), policy.template.encode_responses(["Paris."]), policy.pad_id)
+    tensors = (batch.input_ids, batch.attention_mask, batch.response_mask)
+    with torch.no_grad():
+        assert torch.equal(response_logprobs(again.model, *tensors), response_logprobs(policy.model, *tensors))
+    assert again.prompt_ids(question) == policy.prompt_ids(question)
+    # here the pad token is the end-of-sequence token, which the prompt holds too
+    assert policy.pad_id in policy.eos_ids
+    reward_model = TorchRewardModel(
+        TorchRewardModel.classifier_from(policy, head_std=0.1), policy.tokenizer, policy.template, backend
+    )
+    alone = reward_model.score(question, ["Paris."])[0].value
+    padded = reward_model.score(question * 2, ["Paris.", "It is a city in the north of the country."])[0].value
+    assert padded == pytest.approx(alone, abs=1e-3)

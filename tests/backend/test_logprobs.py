@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from tiny_models import make_model
+
+from afarm.backend import LoraConfig, add_adapter, join_and_pad, pad, project, response_logprobs, response_scatter
+
+PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13]]
+RESPONSES = [[14, 15, 1], [16, 17, 18, 19, 20, 1], [21]]
+
+
+def full_logits(
+    model: torch.nn.Module, prompt: list[int], response: list[int], temperature: float = 1.0
+) -> torch.Tensor:
+    """Logits [R, V] at the response's positions, one sequence alone, all logits: the plain way."""
+    ids = torch.tensor([prompt + response])
+    logits = model(input_ids=ids).logits[0].float() / temperature
+    return logits[len(prompt) - 1 : -1]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_equal_to_softmax_over_all_logits_of_each_sequence_alone(temperature: float) -> None:
+    model = make_model()
+    batch = join_and_pad(PROMPTS, RESPONSES, 0)
+    logprobs, entropy = response_logprobs(
+        model, batch.input_ids, batch.attention_mask, batch.response_mask, temperature=temperature, with_entropy=True
+    )
+    assert logprobs.shape == entropy.shape == (3, 6)
+    for row, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
+        plain = full_logits(model, prompt, response, temperature).log_softmax(-1)
+        n = len(response)
+        torch.testing.assert_close(logprobs[row, :n], plain[range(n), response], atol=1e-5, rtol=0)
+        torch.testing.assert_close(entropy[row, :n], -(plain.exp() * plain).sum(-1), atol=1e-5, rtol=0)
+        assert logprobs[row, n:].eq(0).all()
+
+
+@torch.no_grad()
+def test_neither_amount_nor_side_of_padding_changes_them() -> None:
+    model = make_model()
+    batch = join_and_pad(PROMPTS, RESPONSES, 0)
+    expected = response_logprobs(model, batch.input_ids, batch.attention_mask, batch.response_mask)
+
+    def padded(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.pad(x, (0, 7))
+
+    more = [padded(x) for x in (batch.input_ids, batch.attention_mask, batch.response_mask)]
+    torch.testing.assert_close(response_logprobs(model, *more), expected, atol=1e-5, rtol=0)
+
+    ids, mask = pad([p + r for p, r in zip(PROMPTS, RESPONSES, strict=True)], 0, "left")
+    lengths = torch.tensor([len(r) for r in RESPONSES]).unsqueeze(-1)
+    response_mask = torch.arange(ids.shape[1]) >= ids.shape[1] - lengths
+    torch.testing.assert_close(response_logprobs(model, ids, mask, response_mask), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("chunk_size", [1, 3, 4])
+def test_chunks_change_neither_values_nor_gradients(chunk_size: int) -> None:
+    whole, chunked = make_model(), make_model()
+    batch = join_and_pad(PROMPTS, RESPONSES, 0)
+    tensors = (batch.input_ids, batch.attention_mask, batch.response_mask)
+    weights = torch.arange(18.0).reshape(3, 6)
+    one = response_logprobs(whole, *tensors, temperature=0.8)
+    two = response_logprobs(chunked, *tensors, temperature=0.8, chunk_size=chunk_size)
+    torch.testing.assert_close(one, two, atol=1e-5, rtol=0)
+    (one * weights).sum().backward()
+    (two * weights).sum().backward()
+    for a, b in zip(whole.parameters(), chunked.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, atol=1e-4, rtol=1e-4)
+    assert any(p.grad is not None and p.grad.abs().max() > 0 for p in chunked.model.parameters())
+
+
+def test_entropy_carries_no_gradient() -> None:
+    model = make_model()
+    batch = join_and_pad(PROMPTS, RESPONSES, 0)
+    logprobs, entropy = response_logprobs(
+        model, batch.input_ids, batch.attention_mask, batch.response_mask, with_entropy=True
+    )
+    assert logprobs.requires_grad
+    assert not entropy.requires_grad
+
+
+@torch.no_grad()
+def test_adapters_count_and_can_be_disabled() -> None:
+    model = make_model()
+    batch = join_and_pad(PROMPTS, RESPONSES, 0)
+    tensors = (batch.input_ids, batch.attention_mask, batch.response_mask)
+    before = response_logprobs(model, *tensors)
+    adapted = add_adapter(copy.deepcopy(model), LoraConfig(r=4))
+    for name, weight in adapted.named_parameters():
+        if "lora_B" in name:
+            weight.normal_()
+    assert (response_logprobs(adapted, *tensors) - before).abs().max() > 0.1
+    with adapted.disable_adapter():
+        torch.testing.assert_close(response_logprobs(adapted, *tensors), before)
+
+
+def test_scatter_aligns_rows_of_different_length() -> None:
+    mask = torch.tensor([[False, True, True, False], [False, False, True, False], [True, True, True, True]])
+    out = response_scatter(torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]), mask)
+    assert out.tolist() == [[1, 2, 0, 0], [3, 0, 0, 0], [4, 5, 6, 7]]
+
+
+def test_logit_softcap_is_applied_where_a_model_has_one() -> None:
+    model = make_model()
+    hidden = torch.randn(2, 32)
+    plain = model.lm_head(hidden)
+    model.config.final_logit_softcapping = 1.5
+    torch.testing.assert_close(project(model, hidden), 1.5 * torch.tanh(plain / 1.5))

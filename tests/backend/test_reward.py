@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_models import judged, make_context, make_instructions, make_policy
+
+from afarm.backend import CheckpointPolicy, LoraConfig, TorchRewardModel, add_adapter, pad, pair_accuracy, token_scores
+from afarm.errors import DataError
+from afarm.interfaces import RewardModel
+from afarm.records import Instruction, Score
+
+SEQUENCES = [[3, 5, 6, 4, 7, 8, 1], [3, 9, 4, 1], [3, 10, 11, 4, 12]]
+
+
+def make_reward_model(policy: CheckpointPolicy) -> TorchRewardModel:
+    torch.manual_seed(1)
+    model = TorchRewardModel.classifier_from(policy, head_std=1.0).eval()
+    return TorchRewardModel(model, policy.tokenizer, policy.template, policy.backend)
+
+
+def expected(reward_model: TorchRewardModel, sequence: list[int]) -> float:
+    """The head on the trunk's output at the last token of the sequence alone."""
+    with torch.no_grad():
+        hidden = reward_model.model.model(torch.tensor([sequence])).last_hidden_state[0, -1]
+        return reward_model.model.score(hidden).item()
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("pad_token", ["<pad>", "<eos>"])
+def test_the_reward_is_read_at_the_last_real_token(side: str, pad_token: str) -> None:
+    # with pads that are end-of-sequence tokens, looking for the last id that is no pad reads one token too early
+    reward_model = make_reward_model(make_policy(pad_token=pad_token))
+    ids, mask = pad(SEQUENCES, reward_model.pad_id, side)
+    for found, sequence in zip(reward_model.score_tokens(ids, mask).tolist(), SEQUENCES, strict=True):
+        assert found == pytest.approx(expected(reward_model, sequence), abs=1e-5)
+    assert reward_model.score_ids(SEQUENCES) == pytest.approx([expected(reward_model, s) for s in SEQUENCES], abs=1e-5)
+
+
+def test_text_is_scored_as_prompt_response_and_eos(policy: CheckpointPolicy) -> None:
+    reward_model = make_reward_model(policy)
+    score = reward_model.score([Instruction("w0 w1")], ["w2 w3"])[0]
+    assert score.value == pytest.approx(expected(reward_model, SEQUENCES[0]), abs=1e-5)
+    assert reward_model.score([], []) == []
+
+
+def test_companions_do_not_change_a_score(policy: CheckpointPolicy) -> None:
+    reward_model = make_reward_model(policy)
+    instructions = make_instructions(12)
+    outputs = [" ".join(["w3"] * (i % 5)) for i in range(12)]
+    together = [s.value for s in reward_model.score(instructions, outputs)]
+    alone = [reward_model.score([i], [o])[0].value for i, o in zip(instructions, outputs, strict=True)]
+    assert together == pytest.approx(alone, abs=1e-5)
+
+
+def test_rewards_are_standardised(policy: CheckpointPolicy) -> None:
+    reward_model = make_reward_model(policy)
+    raw = reward_model.score_ids(SEQUENCES)
+    reward_model.mean, reward_model.std = 2.0, 0.5
+    assert reward_model.score_ids(SEQUENCES) == pytest.approx([(r - 2) / 0.5 for r in raw], abs=1e-5)
+
+
+def test_token_scores_read_every_position_and_differentiate(policy: CheckpointPolicy) -> None:
+    reward_model = make_reward_model(policy)
+    ids, mask = pad(SEQUENCES, 0, "right")
+    values = token_scores(reward_model.model, ids, mask)
+    assert values.shape == ids.shape
+    assert values[0, 3].item() == pytest.approx(expected(reward_model, SEQUENCES[0][:4]), abs=1e-5)
+    values.sum().backward()
+    assert reward_model.model.score.weight.grad.abs().max() > 0
+
+
+def test_a_fresh_head_is_zero_unless_asked_otherwise_and_the_trunk_is_the_policys(policy: CheckpointPolicy) -> None:
+    model = TorchRewardModel.classifier_from(policy)
+    assert model.score.weight.eq(0).all()
+    for name, weight in policy.model.model.state_dict().items():
+        assert torch.equal(model.model.state_dict()[name], weight)
+    with torch.no_grad():
+        model.model.embed_tokens.weight.zero_()
+    assert policy.model.model.embed_tokens.weight.abs().max() > 0
+
+
+def test_a_policy_with_adapters_gives_its_merged_trunk(policy: CheckpointPolicy) -> None:
+    policy.model = add_adapter(policy.model, LoraConfig(r=2))
+    with torch.no_grad():
+        for name, weight in policy.model.named_parameters():
+            if "lora_B" in name:
+                weight.normal_()
+        ids, mask = pad(SEQUENCES[:1], 0)
+        adapted = policy.model.get_base_model().model(ids).last_hidden_state
+        model = TorchRewardModel.classifier_from(policy)
+        torch.testing.assert_close(model.eval().model(ids).last_hidden_state, adapted, atol=1e-4, rtol=1e-4)
+
+
+def test_a_saved_reward_model_gives_the_same_rewards(policy: CheckpointPolicy, tmp_path: Path) -> None:
+    reward_model = make_reward_model(policy)
+    reward_model.mean, reward_model.std = 0.3, 2.0
+    reward_model.save(tmp_path / "rm")
+    again = TorchRewardModel.load(tmp_path / "rm", make_context(tmp_path)[0])
+    assert again.score_ids(SEQUENCES) == reward_model.score_ids(SEQUENCES)
+    assert again.reads_tokens_of(policy)
+
+
+def test_token_ids_of_another_tokenizer_are_not_read(policy: CheckpointPolicy) -> None:
+    reward_model = make_reward_model(policy)
+    assert reward_model.reads_tokens_of(make_policy())
+    other = make_policy()
+    other.tokenizer.add_tokens(["more"])
+    assert not reward_model.reads_tokens_of(other)
+    alpaca = make_policy()
+    alpaca.template.name = "alpaca"
+    assert not reward_model.reads_tokens_of(alpaca)
+
+
+class Longer(RewardModel):
+    def score(self, instructions: object, outputs: object) -> list[Score]:
+        return [Score(float(len(o))) for o in outputs]  # type: ignore[attr-defined]
+
+
+def test_pair_accuracy_by_hand() -> None:
+    a, b, c, d = make_instructions(4)
+    preferences = [
+        judged(a, "w1", "w1 w2", 1.0),  # longer is better: right
+        judged(b, "w1", "w1 w2", 0.2),  # shorter is better: wrong
+        judged(c, "w1", "w2", 0.9),  # equal rewards: a half
+        judged(d, "w1", "w1 w2", None),  # a draw: not counted
+    ]
+    assert pair_accuracy(Longer(), preferences) == 0.5
+    assert pair_accuracy(Longer(), preferences[:1]) == 1.0
+    with pytest.raises(DataError, match="no pair"):
+        pair_accuracy(Longer(), preferences[3:])

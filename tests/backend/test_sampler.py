@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import make_instructions, make_model, make_policy
+
+from afarm.backend import CheckpointPolicy, TorchSampler, join_and_pad, pad, response_logprobs
+from afarm.backend.sampler import choose, nucleus
+from afarm.interfaces import Decoding
+
+SHORT = Decoding(max_new_tokens=12, per_device_batch_size=8)
+
+
+def ending(policy: CheckpointPolicy, bias: float = 3.0) -> CheckpointPolicy:
+    """`policy` with responses of different lengths: the end-of-sequence token made likelier."""
+
+    def raise_eos(module: Any, inputs: Any, logits: torch.Tensor) -> torch.Tensor:
+        logits[..., 1] += bias
+        return logits
+
+    policy.model.lm_head.register_forward_hook(raise_eos)
+    return policy
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+def test_batch_size_and_companions_change_nothing(policy: CheckpointPolicy, temperature: float) -> None:
+    ending(policy)
+    instructions = make_instructions(23)
+    decoding = replace(SHORT, temperature=temperature, n=2)
+    expected = list(policy.sample(instructions, replace(decoding, per_device_batch_size=1), seed=3))
+    assert len({len(s.token_ids) for s in expected}) > 3
+    for size in (3, 8, 64):
+        found = list(policy.sample(instructions, replace(decoding, per_device_batch_size=size), seed=3))
+        assert [s.token_ids for s in found] == [s.token_ids for s in expected]
+        assert [s.prompt_ids for s in found] == [s.prompt_ids for s in expected]
+    backwards = list(policy.sample(instructions[::-1], decoding, seed=3))
+    pairs = [expected[i : i + 2] for i in range(0, len(expected), 2)][::-1]
+    assert [s.token_ids for s in backwards] == [s.token_ids for pair in pairs for s in pair]
+
+
+def test_more_samples_extend_fewer(policy: CheckpointPolicy) -> None:
+    ending(policy)
+    instructions = make_instructions(5)
+    two = list(policy.sample(instructions, replace(SHORT, n=2), seed=3))
+    five = list(policy.sample(instructions, replace(SHORT, n=5), seed=3))
+    assert [s.token_ids for s in two] == [s.token_ids for i, s in enumerate(five) if i % 5 < 2]
+
+
+def test_seeds_and_sample_numbers_draw_independently(policy: CheckpointPolicy) -> None:
+    instructions = make_instructions(6)
+    one = list(policy.sample(instructions, replace(SHORT, n=3), seed=1))
+    two = list(policy.sample(instructions, replace(SHORT, n=3), seed=2))
+    assert len({s.token_ids for s in one + two}) == 36
+
+
+def test_greedy_equals_transformers_generate(policy: CheckpointPolicy) -> None:
+    ending(policy)
+    instructions = make_instructions(9)
+    greedy = list(policy.sample(instructions, replace(SHORT, temperature=0.0), seed=0))
+    ids, mask = pad(policy.prompt_ids(instructions), 0, "left")
+    theirs = policy.model.generate(ids, attention_mask=mask, do_sample=False, max_new_tokens=12, pad_token_id=0)
+    for sample, row in zip(greedy, theirs[:, ids.shape[1] :].tolist(), strict=True):
+        n = len(sample.token_ids)
+        assert list(sample.token_ids) == row[:n]
+        assert not any(row[n:])
+
+
+def test_responses_end_at_eos_or_at_the_limit(policy: CheckpointPolicy) -> None:
+    samples = list(ending(policy).sample(make_instructions(40), SHORT, seed=0))
+    reasons = Counter(s.finish_reason for s in samples)
+    assert reasons["stop"] > 3
+    assert reasons["length"] > 3
+    for s in samples:
+        assert 1 not in s.token_ids[:-1]
+        assert (s.token_ids[-1] == 1) == (s.finish_reason == "stop")
+        assert len(s.token_ids) <= 12
+        assert s.finish_reason == "stop" or len(s.token_ids) == 12
+        assert "<eos>" not in s.text
+
+
+def test_logprobs_are_those_of_the_training_forward_at_temperature_1(policy: CheckpointPolicy) -> None:
+    samples = list(policy.sample(make_instructions(10), replace(SHORT, temperature=0.7, top_p=0.9), seed=0))
+    batch = join_and_pad([s.prompt_ids for s in samples], [s.token_ids for s in samples], 0)
+    expected = response_logprobs(policy.model, batch.input_ids, batch.attention_mask, batch.response_mask)
+    for s, row in zip(samples, expected, strict=True):
+        assert s.logprobs is not None
+        torch.testing.assert_close(torch.tensor(s.logprobs), row[: len(s.logprobs)].detach(), atol=1e-5, rtol=0)
+
+
+def test_no_logprobs_in_low_precision_where_they_would_not_be_exact(policy: CheckpointPolicy) -> None:
+    policy.model.bfloat16()
+    assert next(policy.sample(make_instructions(1), SHORT, seed=0)).logprobs is None
+
+
+def test_finished_rows_leave_the_batch(policy: CheckpointPolicy) -> None:
+    sizes: list[int] = []
+    ending(policy).model.model.embed_tokens.register_forward_hook(lambda m, i, o: sizes.append(len(i[0])))
+    samples = list(policy.sample(make_instructions(30), replace(SHORT, per_device_batch_size=30), seed=0))
+    # one forward for the prompts, then one row for each token that has a successor
+    assert sum(sizes) == 30 + sum(len(s.token_ids) - 1 for s in samples)
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_prompts_are_prefilled_once_for_all_their_samples(policy: CheckpointPolicy) -> None:
+    prefills: list[tuple[int, ...]] = []
+    policy.model.model.embed_tokens.register_forward_hook(lambda m, i, o: prefills.append(tuple(i[0].shape)))
+    list(policy.sample(make_instructions(2), replace(SHORT, n=4, max_new_tokens=1), seed=0))
+    assert [shape[0] for shape in prefills] == [2]
+
+
+def test_samples_stream_in_bounded_windows(policy: CheckpointPolicy) -> None:
+    forwards: list[int] = []
+    policy.model.model.embed_tokens.register_forward_hook(lambda m, i, o: forwards.append(1))
+    stream = policy.sample(make_instructions(1), replace(SHORT, n=1000, max_new_tokens=1), seed=0)
+    for _ in range(8):
+        next(stream)
+    assert len(forwards) == 1
+
+
+def test_training_mode_is_restored_before_each_sample_is_handed_out(policy: CheckpointPolicy) -> None:
+    policy.model.train()
+    modes: list[bool] = []
+    policy.model.model.embed_tokens.register_forward_hook(lambda m, i, o: modes.append(m.training))
+    stream = policy.sample(make_instructions(20), SHORT, seed=0)
+    next(stream)
+    assert policy.model.training
+    list(stream)
+    assert policy.model.training
+    assert not any(modes)
+
+
+def test_any_of_several_eos_tokens_ends_a_response() -> None:
+    model = make_model()
+    prompts = [[5, 6], [7]]
+    free = [g.token_ids for g in TorchSampler(model, [1], 0).generate(prompts, ["a", "b"], SHORT, seed=0)]
+    also = free[0][4]
+    ended = next(TorchSampler(model, [1, also], 0).generate(prompts, ["a", "b"], SHORT, seed=0))
+    assert ended.token_ids == free[0][: free[0].index(also) + 1]
+    assert ended.finish_reason == "stop"
+
+
+def test_uniforms_pick_tokens_by_inverse_cumulative_distribution() -> None:
+    logits = torch.log(torch.tensor([0.1, 0.0, 0.6, 0.3])).repeat(5, 1)
+    uniforms = torch.tensor([0.0, 0.0999, 0.11, 0.71, 0.99999])
+    assert choose(logits, Decoding(), uniforms).tolist() == [0, 0, 2, 3, 3]
+
+
+def test_temperature_sharpens() -> None:
+    logits = torch.log(torch.tensor([[0.2, 0.8]]))
+    # at temperature 1/2 the odds are squared: 0.04 : 0.64, so the first token has 1/17
+    half = Decoding(temperature=0.5)
+    assert choose(logits, half, torch.tensor([1 / 17 - 1e-4])).item() == 0
+    assert choose(logits, half, torch.tensor([1 / 17 + 1e-4])).item() == 1
+
+
+def test_nucleus_keeps_the_smallest_set_that_reaches_top_p() -> None:
+    probabilities = torch.tensor([[0.1, 0.5, 0.15, 0.25]])
+    assert nucleus(probabilities, 0.5).tolist()[0] == pytest.approx([0, 0.5, 0, 0])
+    assert nucleus(probabilities, 0.6).tolist()[0] == pytest.approx([0, 0.5, 0, 0.25])
+    assert nucleus(probabilities, 1e-9).tolist()[0] == pytest.approx([0, 0.5, 0, 0])
+
+
+def test_frequencies_follow_the_model() -> None:
+    policy = make_policy(initializer_range=0.02)
+    with torch.no_grad():
+        policy.model.lm_head.weight.zero_()
+    bias = torch.full((45,), -20.0)
+    bias[5], bias[6], bias[7] = 0.5**0.5, 0.0, -1.0
+    policy.model.lm_head.register_forward_hook(lambda m, i, o: o + bias)
+    drawn = Counter(
+        s.token_ids[0]
+        for s in policy.sample(
+            make_instructions(1), Decoding(n=4000, max_new_tokens=1, per_device_batch_size=512), seed=0
+        )
+    )
+    for token, probability in enumerate(bias.softmax(0).tolist()):
+        assert drawn[token] / 4000 == pytest.approx(probability, abs=4 * (probability / 4000) ** 0.5 + 1e-6)
+
+
+def test_long_prompts_lose_their_beginning_and_are_counted(policy: CheckpointPolicy) -> None:
+    instructions = make_instructions(6)
+    lengths = [len(p) for p in policy.prompt_ids(instructions)]
+    cut = policy.prompt_ids(instructions, max_length=4)
+    assert [len(p) for p in cut] == [min(n, 4) for n in lengths]
+    assert cut[-1] == policy.prompt_ids(instructions)[-1][-4:]
+    assert policy.truncated == sum(n > 4 for n in lengths) > 0

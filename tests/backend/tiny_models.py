@@ -1,0 +1,132 @@
+"""Random Llamas of a few thousand weights, with word-level tokenizers: real code paths, in milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from afarm.backend import Backend, CheckpointPolicy, PromptTemplate
+from afarm.config import BackendConfig
+from afarm.interfaces import TrainContext
+from afarm.records import Instruction, JudgedPair, Pair, Preference
+
+WORDS = [f"w{i}" for i in range(40)]
+CHAT_TEMPLATE = "{% for m in messages %}<q> {{ m['content'] }} {% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
+
+
+def make_tokenizer(pad_token: str = "<pad>", chat: bool = True) -> PreTrainedTokenizerFast:
+    vocabulary = {word: i for i, word in enumerate(["<pad>", "<eos>", "<unk>", "<q>", "<a>", *WORDS])}
+    inner = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=inner,
+        pad_token=pad_token,
+        eos_token="<eos>",
+        unk_token="<unk>",
+        additional_special_tokens=["<q>", "<a>"],
+    )
+    if chat:
+        tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+def make_model(seed: int = 0, **overrides: Any) -> LlamaForCausalLM:
+    torch.manual_seed(seed)
+    settings = {
+        "vocab_size": 45,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 256,
+        "pad_token_id": 0,
+        "bos_token_id": None,
+        "eos_token_id": 1,
+        "initializer_range": 0.3,  # far enough from uniform that a wrong position or mask shows
+    }
+    model = LlamaForCausalLM(LlamaConfig(**(settings | overrides)))
+    return model.eval()
+
+
+def make_policy(seed: int = 0, pad_token: str = "<pad>", **overrides: Any) -> CheckpointPolicy:
+    tokenizer = make_tokenizer(pad_token)
+    model = make_model(seed, **overrides)
+    return CheckpointPolicy(model, tokenizer, PromptTemplate("auto", tokenizer), Backend(BackendConfig(device="cpu")))
+
+
+def make_instructions(count: int) -> list[Instruction]:
+    """Distinct, of 1 to 7 words."""
+    return [
+        Instruction(" ".join([*(WORDS[(i + j) % 40] for j in range(i % 6)), WORDS[i // 40], WORDS[i % 40]]))
+        for i in range(count)
+    ]
+
+
+def judged(instruction: Instruction, output_1: str, output_2: str, p2: float | None, outcome: Any = None) -> JudgedPair:
+    pair = Pair(instruction, output_1, output_2)
+    return JudgedPair(pair, Preference(pair.id, p2, outcome or ("decided" if p2 is not None else "draw")))
+
+
+@dataclass
+class DiskCheckpoints:
+    """Checkpoints as the store keeps them, less the atomicity."""
+
+    directory: Path
+    saved: list[int] = field(default_factory=list)
+
+    def save(self, step: int, write: Callable[[Path], None]) -> None:
+        path = self.directory / f"step-{step}"
+        path.mkdir(parents=True)
+        write(path)
+        self.saved.append(step)
+
+    def latest(self) -> tuple[int, Path] | None:
+        found = sorted(self.directory.glob("step-*"), key=lambda p: int(p.name[5:]))
+        return (int(found[-1].name[5:]), found[-1]) if found else None
+
+
+@dataclass
+class Recorder:
+    """What a stage logged, by step."""
+
+    lines: list[tuple[int, dict[str, float]]] = field(default_factory=list)
+
+    def __call__(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.lines.append((step, dict(metrics)))
+
+    def values(self, name: str) -> list[float]:
+        return [metrics[name] for _, metrics in self.lines if name in metrics]
+
+
+def make_context(
+    directory: Path, seed: int = 0, should_stop: Callable[[], bool] = lambda: False
+) -> tuple[TrainContext, Recorder]:
+    recorder = Recorder()
+    context = TrainContext(
+        seed=seed,
+        directory=directory,
+        backend=Backend(BackendConfig(device="cpu")),
+        checkpoints=DiskCheckpoints(directory / "checkpoints"),
+        log_metrics=recorder,
+        should_stop=should_stop,
+    )
+    return context, recorder
+
+
+def same_weights(one: Any, two: Any, tolerance: float = 0.0) -> bool:
+    first, second = one.state_dict(), two.state_dict()
+    return first.keys() == second.keys() and all(
+        torch.allclose(first[name], second[name], rtol=0, atol=tolerance) for name in first
+    )
+
+
+@pytest.fixture
+def policy() -> CheckpointPolicy:
+    return make_policy()

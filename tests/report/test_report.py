@@ -1,0 +1,361 @@
+"""What the report page says, read back with an HTML parser."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from afarm.errors import DataError, StoreError
+from afarm.report import build, comparisons
+from afarm.report.charts import MOST_POINTS, thin
+from afarm.report.diagram import find_inputs, place
+from afarm.report.format import compact, decimal, dollars, seconds
+from afarm.report.page import describe_annotators, flatten, interval
+from afarm.report.run import read_rows, read_run
+
+MakeRun = Callable[..., Path]
+
+HOSTILE = "</script></style><img src=x onerror=\"alert(1)\"><script>alert('2')</script>{{ 7 * 7 }} &amp; ‮"
+
+
+class Page(HTMLParser):
+    """The elements of a page with their attributes, its visible text, and the text of each script."""
+
+    def __init__(self, path: Path):
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.ids: set[str] = set()
+        self.scripts: list[str] = []
+        self.words: list[str] = []
+        self._raw = ""
+        self.feed(path.read_text(encoding="utf-8"))
+        self.text = " ".join(" ".join(self.words).split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self.ids.add(dict(attrs).get("id") or "")
+        self._raw = tag if tag in ("script", "style") else ""
+
+    def handle_endtag(self, tag: str) -> None:
+        self._raw = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._raw == "script":
+            self.scripts.append(data)
+        elif not self._raw:
+            self.words.append(data)
+
+    def with_class(self, name: str) -> list[dict[str, str | None]]:
+        return [attributes for _, attributes in self.elements if name in (attributes.get("class") or "").split()]
+
+    def tags(self) -> list[str]:
+        return [tag for tag, _ in self.elements]
+
+
+@pytest.fixture
+def without_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)  # how Python marks a module that cannot be imported
+
+
+@pytest.mark.usefixtures("without_plotly")
+def test_hostile_text_in_any_place_adds_no_element(make_run: MakeRun) -> None:
+    calm = Page(build(make_run(metrics=[{"stage": "train", "step": 1, "a": 1.0}], outputs=[_row("an output", "sft")])))
+    row = {**_row(HOSTILE, HOSTILE), "instruction": HOSTILE, "output_1": HOSTILE, "member": HOSTILE}
+    hostile = Page(
+        build(
+            make_run(
+                metrics=[{"stage": "train", "step": 1, HOSTILE: 1.0}],
+                outputs=[row],
+                name=HOSTILE,
+                command=HOSTILE,
+                method=HOSTILE,
+                judges=[{"role": HOSTILE, "identity": HOSTILE, "simulated": True}] * 3,
+                versions={HOSTILE: HOSTILE, "b": "1", "c": "1", "d": "1"},
+            )
+        )
+    )
+    assert hostile.tags() == calm.tags()
+    assert hostile.text.count("<img src=x") >= 8
+    assert "49" not in hostile.text.split("Outputs, side by side")[1].split("Judges and spend")[0]
+
+
+def test_hostile_chart_data_cannot_end_their_script_and_stay_what_they_were(make_run: MakeRun) -> None:
+    page = Page(build(make_run(metrics=[{"stage": "train", "step": 1, HOSTILE: 1.5}])))
+    data = json.loads(page.scripts[0])
+    assert data["main"][0]["name"] == HOSTILE
+    assert page.tags().count("script") == 3
+    assert "img" not in page.tags()
+
+
+def test_only_hashed_scripts_may_run_and_nothing_may_be_fetched(make_run: MakeRun) -> None:
+    page = Page(build(make_run()))
+    policy = next(a["content"] or "" for t, a in page.elements if t == "meta" and "http-equiv" in a)
+    assert "default-src 'none'" in policy
+    assert re.search(r"script-src( 'sha256-[A-Za-z0-9+/]{43}='){2};", policy)
+    assert not [a for _, a in page.elements if a.get("src") or (a.get("href") or "").startswith("http")]
+
+
+def test_headline_and_tables_show_the_figures_of_the_run(make_run: MakeRun) -> None:
+    text = Page(build(make_run())).text
+    assert "60.1 % ± 1.6 s.e." in text
+    assert "95% interval 57.0 to 63.2, from 797 comparisons: above even." in text  # 60.1 ± 1.96 · 1.6
+    assert "−0.02 → 0.93" in text
+    assert "difference 0.51 ± 0.05 s.e." in text
+    assert "2 of 8 stages reused" in text
+    assert "47.0 s" in text  # 3.2 + 4.9 + 35.5 + 0.7 + 0.8 + 1.9: what was reused took no time
+    assert "afarm run --method ppo --annotator pool --recipe toy --seed 42" in text
+    assert "ppo.kl_coef 0.2" in text
+    assert "torch 2.13.0" in text
+
+
+@pytest.mark.parametrize(
+    ("win_rate", "reading"),
+    [(45.0, "below even"), (51.0, "it includes even, so neither is shown to be ahead"), (60.0, "above even")],
+)
+def test_the_reading_of_the_interval_follows_where_even_lies(make_run: MakeRun, win_rate: float, reading: str) -> None:
+    assert reading in Page(build(make_run(headline={"win_rate": win_rate, "standard_error": 1.6}))).text
+
+
+def test_interval_is_worked_out_by_hand_and_stays_within_percent() -> None:
+    assert interval({"win_rate": 60.0, "standard_error": 2.0}) == {
+        "win_rate": 60.0, "standard_error": 2.0, "low": pytest.approx(56.08), "high": pytest.approx(63.92),
+    }  # fmt: skip
+    assert interval({"win_rate": 99.0, "standard_error": 2.0})["high"] == 100
+    assert interval({"win_rate": float("nan"), "standard_error": 2.0})["low"] is None
+
+
+def test_simulated_judges_raise_the_banner_with_their_identity(make_run: MakeRun) -> None:
+    page = Page(build(make_run()))
+    assert "simulated" in page.ids
+    assert "gains in that formula, not in quality" in page.text
+    assert "offline(utility=gold, tau=1.5, length_bias=0.06)" in page.text
+
+
+def test_real_judges_raise_no_banner(make_run: MakeRun) -> None:
+    page = Page(build(make_run(judges=[{"role": "strong", "identity": "openai:some-model", "simulated": False}])))
+    assert "simulated" not in page.ids
+    assert "formula" not in page.text
+
+
+def test_one_simulated_judge_among_real_ones_is_told_apart(make_run: MakeRun) -> None:
+    judges = [{"role": "strong", "identity": "openai:m", "simulated": False}, {"role": "light", "simulated": True}]
+    text = Page(build(make_run(judges=judges))).text
+    assert "Part of these preferences is simulated." in text
+    assert "the offline judge costs nothing" not in text
+
+
+def test_calls_of_unknown_price_are_named(make_run: MakeRun) -> None:
+    spend = {"dollars": 1.5, "calls": 12, "unpriced_calls": 7}
+    assert "Calls of unknown price, not in the sum 7" in Page(build(make_run(spend=spend))).text
+    assert "unknown price" not in Page(build(make_run(spend={**spend, "unpriced_calls": 0}))).text
+
+
+@pytest.mark.usefixtures("without_plotly")
+def test_without_plotly_the_page_has_its_tables_and_says_how_to_get_charts(make_run: MakeRun) -> None:
+    path = build(make_run())
+    page = Page(path)
+    assert "pip install 'afarm[report]'" in page.text
+    assert "objective/kl" in page.text
+    assert not page.with_class("plot")
+    assert path.stat().st_size < 200_000
+
+
+def test_run_json_alone_with_no_optional_key_still_makes_a_page(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    page = Page(build(tmp_path))
+    assert tmp_path.name in page.text
+    for sentence in ("This run has no win rate", "recorded no stages", "logged no metrics", "no judged outputs"):
+        assert sentence in page.text
+
+
+@pytest.mark.parametrize(
+    "key", ["judges", "stages", "spend", "annotators", "results", "headline", "config", "versions", "machine", "status"]
+)
+@pytest.mark.usefixtures("without_plotly")
+def test_any_part_of_run_json_may_be_missing_or_of_another_type(make_run: MakeRun, key: str) -> None:
+    assert "Repeat it" in Page(build(make_run(**{key: None}))).text
+    assert "Repeat it" in Page(build(make_run(**{key: 3}))).text
+
+
+@pytest.mark.usefixtures("without_plotly")
+def test_entries_with_nothing_in_them_still_make_a_page(make_run: MakeRun) -> None:
+    empty: dict[str, Any] = {"judges": [{}, 3], "stages": [{}, 3], "results": [{}, {"metrics": {}}, 3]}
+    page = Page(build(make_run(outputs=[{}], annotators={"training": {}, "evaluation": None}, **empty)))
+    assert "unnamed" in page.text
+    assert page.text.count("empty output") == 2
+
+
+def test_an_unfinished_run_says_so(make_run: MakeRun) -> None:
+    assert "This run is failed, not finished." in Page(build(make_run(status="failed"))).text
+    assert "unfinished" not in Page(build(make_run())).ids
+
+
+def test_the_same_run_makes_the_same_bytes(make_run: MakeRun) -> None:
+    run = make_run()
+    assert build(run).read_bytes() == build(run).read_bytes()
+    assert sorted(p.name for p in run.iterdir()) == ["metrics.jsonl", "outputs.jsonl", "report.html", "run.json"]
+
+
+def test_text_that_has_no_utf8_is_still_written(make_run: MakeRun) -> None:
+    assert "cut off ?" in Page(build(make_run(outputs=[_row("cut off \ud83d", "ppo")]))).text
+
+
+def test_reading_a_directory_that_holds_no_run_names_the_file(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"run\.json.*afarm run"):
+        build(tmp_path)
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(DataError, match=r"run\.json: not valid JSON"):
+        build(tmp_path)
+
+
+def test_a_page_that_cannot_be_written_names_it_and_leaves_nothing_behind(make_run: MakeRun) -> None:
+    run = make_run()
+    (run / "report.html").mkdir()
+    (run / "report.html" / "in the way").touch()
+    with pytest.raises(StoreError, match=r"report\.html: cannot be written"):
+        build(run)
+    assert not list(run.glob(".report.html*"))
+
+
+def test_a_torn_last_line_is_left_out_and_a_broken_one_before_it_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n{"st')
+    assert read_rows(path) == [{"step": 1}, {"step": 2}]
+    path.write_text('{"step": 1}\n{"st\n{"step": 2}\n')
+    with pytest.raises(DataError, match=r"metrics\.jsonl:2"):
+        read_rows(path)
+
+
+def test_a_line_separator_inside_a_text_does_not_end_its_row(tmp_path: Path) -> None:
+    path = tmp_path / "outputs.jsonl"
+    path.write_text(json.dumps({"output_1": "a\u2028b"}, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert read_rows(path) == [{"output_1": "a\u2028b"}]
+
+
+def test_a_step_logged_twice_counts_once_the_later_one_and_nan_is_a_gap(make_run: MakeRun) -> None:
+    rows = [(1, 0.5), (2, 0.6), (3, 0.9), (2, 0.7), (3, float("nan"))]
+    run = read_run(make_run(metrics=[{"stage": "train", "step": s, "objective/kl": v} for s, v in rows]))
+    assert run.metrics["train"]["objective/kl"] == [(1, 0.5), (2, 0.7), (3, None)]
+    assert "1 not finite" in Page(build(run.directory)).text
+
+
+def test_verdicts_are_from_the_side_of_the_second_output() -> None:
+    seen = [
+        comparisons.verdict({"preference": p, "outcome": o})
+        for p, o in [(2, "decided"), (1, "decided"), (1.8, "decided"), (1.2, ""), (1.5, "draw"), (0, "draw"),
+                     (None, "unparsed"), (None, "refused"), (float("nan"), ""), (2, "unparsed")]
+    ]  # fmt: skip
+    assert seen == ["win", "loss", "win", "loss", "draw", "draw", "none", "none", "none", "none"]
+
+
+def test_the_sample_shows_all_verdicts_and_does_not_depend_on_the_order_of_rows() -> None:
+    rows = [
+        _row(f"output {i}", "ppo", preference=p) for p, n in [(2, 60), (1, 35), (1.5, 3), (None, 5)] for i in range(n)
+    ]
+    shown = comparisons.sample(rows, 24, seed=1)
+    assert comparisons.tally(shown) == {"win": 9, "loss": 9, "draw": 3, "none": 3}
+    assert comparisons.sample(rows[::-1], 24, seed=1) == shown
+    assert comparisons.sample(rows, 24, seed=2) != shown
+    assert len(comparisons.sample(rows[:5], 24, seed=1)) == 5
+
+
+def test_the_diagram_follows_the_flow_of_data() -> None:
+    names = ["sft", "sample", "annotate", "fit-reward", "train", "outputs (sft)", "outputs (ppo)", "evaluate"]
+    inputs = find_inputs([{"stage": name} for name in names])
+    assert inputs == [[], [0], [1], [2], [3], [0], [4], [5, 6]]
+    assert place(inputs) == [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0), (5, 1), (5, 0), (6, 0)]
+
+
+def test_the_diagram_of_the_baseline_and_of_unknown_stages() -> None:
+    assert find_inputs([{"stage": n} for n in ("sft", "outputs (sft)", "evaluate")]) == [[], [0], [1]]
+    assert find_inputs([{"stage": n} for n in ("sample", "annotate", "train")]) == [[], [0], [1]]
+    assert find_inputs([{"stage": "a"}, {"stage": "b"}, {"stage": "c", "inputs": ["a"]}]) == [[], [0], [0]]
+
+
+def test_annotator_shares_are_of_their_own_use_and_special_ones_come_last() -> None:
+    table = describe_annotators({"training": {"(noise)": 6, "x": 2}, "evaluation": {"x": 5, "y": 5}})
+    assert [row["name"] for row in table["rows"]] == ["x", "y", "(noise)"]
+    assert [cell["share"] for cell in table["rows"][0]["uses"]] == [0.25, 0.5]
+    assert table["totals"] == [8, 10]
+    assert table["most"] == 0.75
+
+
+def test_long_curves_are_thinned_and_keep_their_ends() -> None:
+    points: list[tuple[float, float | None]] = [(step, float(step)) for step in range(12_345)]
+    kept = thin(points)
+    assert len(kept) <= MOST_POINTS
+    assert (kept[0], kept[-1]) == (points[0], points[-1])
+    assert thin(points[:10]) == points[:10]
+
+
+def test_numbers_are_written_for_people() -> None:
+    assert [seconds(v) for v in (0.04, 59.94, 95.2, 7500, None)] == ["0.0 s", "59.9 s", "1 min 35 s", "2 h 5 min", "–"]
+    assert [decimal(v, 1) for v in (-0.26, 0, 1234.56, float("inf"))] == ["−0.3", "0.0", "1,234.6", "–"]
+    assert decimal(0.0004) == "0.0004"
+    assert [dollars(v) for v in (0, 0.0021, 12.345, None)] == ["$0.00", "$0.0021", "$12.35", "–"]
+    assert [compact(v) for v in (4000, 0.64213, -0.5, 2e-4, "cpu", None)] == [
+        "4,000", "0.6421", "−0.5", "0.0002", "cpu", "–",
+    ]  # fmt: skip
+
+
+def test_settings_are_flattened_to_the_names_that_set_takes() -> None:
+    settings = {"ppo": {"lr": 1e-5, "deep": {"on": True}}, "list": [1, "a"], "none": {}, "text": "x"}
+    assert list(flatten(settings)) == [
+        ("ppo.lr", "1e-05"), ("ppo.deep.on", "true"), ("list", '[1, "a"]'), ("none", "{}"), ("text", "x"),
+    ]  # fmt: skip
+
+
+def test_every_table_has_a_caption_and_headings_skip_no_level(make_run: MakeRun) -> None:
+    tags = Page(build(make_run())).tags()
+    assert tags.count("table") == tags.count("caption") >= 8
+    levels = [int(tag[1]) for tag in tags if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1
+    assert all(below - above <= 1 for above, below in itertools.pairwise(levels))
+
+
+def test_text_has_the_contrast_of_wcag_aa_in_both_schemes(make_run: MakeRun) -> None:
+    style = build(make_run()).read_text(encoding="utf-8").split("<style>")[1].split("</style>")[0]
+    schemes = [
+        dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", block)) for block in re.findall(r":root \{(.*?)\}", style, re.S)
+    ]
+    assert len(schemes) == 2
+    pairs = [("ink", "ground"), ("ink", "surface"), ("muted", "ground"), ("muted", "surface"), ("muted", "sunk"),
+             ("system", "surface"), ("system", "ground"), ("system", "system-soft"), ("reference", "reference-soft"),
+             ("reference", "surface"), ("warn", "warn-soft"), ("ink", "system-soft")]  # fmt: skip
+    for colours in schemes:
+        low = [(a, b) for a, b in pairs if _contrast(colours[a], colours[b]) < 4.5]
+        assert not low
+
+
+def test_building_a_report_loads_no_torch(make_run: MakeRun) -> None:
+    code = "import sys; from afarm.report import build; build(sys.argv[1]); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, make_run()], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def _row(output: str, generator: str, preference: float | None = 2) -> dict[str, Any]:
+    return {
+        "instruction": "do this", "input": "with that", "output_1": "a reference", "output_2": output,
+        "preference": preference, "member": "gpt4_1", "generator_1": "sft", "generator_2": generator,
+    }  # fmt: skip
+
+
+def _contrast(first: str, second: str) -> float:
+    """The ratio of WCAG 2: (L1 + 0.05) / (L2 + 0.05), of relative luminances."""
+
+    def luminance(colour: str) -> float:
+        channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    high, low = sorted((luminance(first), luminance(second)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
