@@ -58,7 +58,8 @@ class Builder:
 
     def _build(self, kind: str, name: str, interface: type) -> Any:
         component = self.component(kind, name)
-        made = component.load()(self.settings.of(component))
+        cls, config = component.load(), self.settings.of(component)
+        made = cls() if config is None else cls(config)
         if not isinstance(made, interface):
             raise PluginError(
                 f"{component.full_name!r} of plugin {component.plugin!r} makes a {type(made).__name__}, "

@@ -51,7 +51,7 @@ class BackendConfig(Config):
 
 
 class RowsConfig(Config):
-    """How many rows of each split are used; 0 takes all. The first rows are taken, so a larger number extends a smaller."""
+    """How many rows of each split are used, from the first on; 0 takes all."""
 
     sft: int = setting(0, "demonstrations for SFT", ge=0)
     preference: int = setting(0, "instructions for which samples are compared", ge=0)
@@ -96,7 +96,7 @@ class EvaluateConfig(Config):
 
 
 class RunConfig(Config):
-    """A run: which parts, and the settings that belong to no plugin. Plugins' own settings are sections by their name."""
+    """A run: which parts, and the settings that belong to no plugin. A plugin's own are a section by its name."""
 
     summary: str = setting("", "one line about the recipe", changes_result=False)
     model: str = setting(..., "the base model: a Hub id, a local directory, a .gguf file, or pkg:<package>/<path>")

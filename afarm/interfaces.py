@@ -1,7 +1,7 @@
 """What a plugin implements, and the small frozen contexts it is given.
 
 A plugin class is built by afarm as `Class(config)`, where `config` is an instance of the pydantic model it was
-registered with (None where there is none); a judge gets its spec and a context as well. Nothing reads globals or the
+registered with, or as `Class()` where it was registered with none; a judge gets its spec and a context as well. Nothing reads globals or the
 environment: whatever a plugin needs arrives in its arguments.
 """
 
@@ -346,7 +346,7 @@ class Method(ABC):
     """Learns a policy. Built as `Class(config)`."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
-    """Of "preferences", "reward_model", "unlabeled", "demonstrations", "validation", "annotator": what must be there."""
+    """What it cannot do without: preferences, reward_model, unlabeled, demonstrations, validation, annotator."""
 
     def __init__(self, config: Any = None):
         self.config = config

@@ -52,7 +52,10 @@ NETWORK_FILE_SYSTEMS = {
 
 
 def request_key(request: ChatRequest, judge: str) -> str:
-    """Digests what is sent, to whom, and which draw it is; the unsent fields follow from the prompt."""
+    """Digests what is sent, to whom, for whom and about which pairs, and which draw it is.
+
+    Two annotators that share a prompt, or a pair that occurs twice, are independent draws and not one answer.
+    """
     sent = [
         [[m.role, m.content, m.name] for m in request.messages],
         request.prompt,
@@ -62,7 +65,10 @@ def request_key(request: ChatRequest, judge: str) -> str:
         request.favour,
         request.avoid,
     ]
-    return digest("completion", judge, sent, request.seed, request.draw, length=32)
+    about = [[c.pair_id, c.order, c.draw] for c in request.comparisons]
+    return digest(
+        "completion", judge, sent, request.role, request.annotator, about, request.seed, request.draw, length=32
+    )
 
 
 class Ledger:

@@ -179,7 +179,7 @@ class Farm:
         mine = require_distinct(read_outputs(outputs), str(outputs))
         theirs = require_distinct(read_outputs(reference), str(reference))
         name = annotator or self.config.evaluate.annotator
-        context = AnnotateContext(self.seed("evaluate"), self.ask, self.progress)
+        context = AnnotateContext(self.seed("evaluate"), self.ask)
         pairs = stages.paired(theirs, mine)
         shown = self.progress(pairs, f"{name}: judging", len(pairs))
         noise = self.config.evaluate.label_noise

@@ -19,8 +19,8 @@ from afarm.why import why_not_reused
 
 @dataclass(frozen=True, slots=True)
 class PlannedStage:
-    """What would happen to a stage. `calls` are expected judge requests and `dollars` the most they can cost, None where
-    a price is unknown; both are estimates where the outputs to be judged do not exist yet."""
+    """What would happen to a stage. `calls` are expected judge requests and `dollars` the most they can cost, None
+    where a price is unknown; both are estimates where the outputs to be judged do not exist yet."""
 
     kind: str
     label: str
@@ -82,7 +82,7 @@ def _pairs(farm: Farm, kind: str, inputs: dict[str, Artifact]) -> Sequence[Pair]
 
 
 def _stand_ins(farm: Farm, kind: str) -> Iterator[Pair]:
-    """Pairs of the right number, on the real instructions, with outputs of a middling length: nothing better is known."""
+    """Pairs of the right number, on the real instructions, with outputs of a middling length."""
     settings = farm.config.sample if kind == "annotate" else farm.config.evaluate
     text = " ".join(["word"] * (settings.max_new_tokens // 2))
     times = farm.config.sample.n // 2 if kind == "annotate" else 1

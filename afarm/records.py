@@ -296,7 +296,7 @@ def number_occurrences(pairs: Sequence[Pair]) -> list[Pair]:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What an evaluator found. `metrics` are flat numbers; `rows`, optional per-instruction values for later analysis."""
+    """What an evaluator found. `metrics` are flat numbers; `rows`, optional values for each instruction."""
 
     evaluator: str
     system: str

@@ -216,7 +216,7 @@ def _judge(
     farm: Farm, path: Path, pairs: Sequence[Pair], annotator: str, label_noise: float, purpose: str
 ) -> Mapping[str, Any]:
     """Judge `pairs` into the file at `path`, and count who decided what."""
-    context = AnnotateContext(farm.seed(purpose), farm.ask, farm.progress)
+    context = AnnotateContext(farm.seed(purpose), farm.ask)  # the bar below counts pairs: one is enough
     shown = farm.progress(pairs, f"{annotator}: judging", len(pairs))
     members: dict[str, int] = {}
     outcomes: dict[str, int] = {}

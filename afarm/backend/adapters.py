@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from afarm.backend.config import LoraConfig
+from afarm.backend.runtime import quiet
 from afarm.errors import ModelError
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ def add_adapter(model: PreTrainedModel, config: LoraConfig, train_also: Sequence
     from peft import get_peft_model
 
     try:
-        return get_peft_model(model, peft_config(config, train_also))
+        with quiet():
+            return get_peft_model(model, peft_config(config, train_also))
     except ValueError as error:
         raise ModelError(f"LoRA: {error}; check lora.target_modules ({config.target_modules!r})") from error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from pathlib import Path
@@ -96,13 +97,18 @@ class Backend:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """transformers without its progress bars, and as before afterwards: ours are the context's."""
+    """transformers without its progress bars and deprecation notes, and as before afterwards.
+
+    Bars are the context's to show, and what the libraries under us deprecate is ours to follow.
+    """
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
     finally:
         if shown:
             logging.enable_progress_bar()

@@ -13,6 +13,7 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from afarm.backend.config import TrainerConfig
+from afarm.backend.runtime import quiet
 from afarm.errors import TrainingError
 from afarm.interfaces import TrainContext
 
@@ -53,7 +54,8 @@ def trainer_arguments(kind: type, config: TrainerConfig, context: TrainContext, 
         "remove_unused_columns": False,
         "dataloader_pin_memory": backend.device.type == "cuda",
     }
-    return kind(**(settings | more))
+    with quiet():
+        return kind(**(settings | more))
 
 
 class TrainerBridge(TrainerCallback):
@@ -121,9 +123,11 @@ def train(trainer: Trainer, context: TrainContext, description: str, setting: st
         trainer.remove_callback(noisy)
     trainer.add_callback(bridge)
     latest = context.checkpoints.latest()
-    with torch.enable_grad():
+    with quiet(), torch.enable_grad():
         trainer.train(resume_from_checkpoint=str(latest[1]) if latest else None)
     trainer.accelerator.free_memory()
-    shutil.rmtree(trainer.args.output_dir, ignore_errors=True)
+    trainer.model.eval()
+    if not context.backend.config.trackers:  # theirs are written there too
+        shutil.rmtree(trainer.args.output_dir, ignore_errors=True)
     if bridge.interrupted:
         raise KeyboardInterrupt

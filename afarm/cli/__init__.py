@@ -31,7 +31,7 @@ def make_app() -> typer.Typer:
 
 
 def main(arguments: list[str] | None = None) -> Any:
-    """Run the command line. Exit codes: 0 done, 1 a problem that the message explains, 2 wrong usage, 130 interrupted."""
+    """Run the command line. Exit codes: 0 done, 1 a problem that is explained, 2 wrong usage, 130 interrupted."""
     try:
         return make_app()(arguments, standalone_mode=True)
     except AfarmError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any, TypeVar
 
 from rich.console import Console
@@ -29,7 +29,7 @@ class ProgressBars:
         if not self.console.is_terminal:
             yield from items
             return
-        if total is None and hasattr(items, "__len__"):
+        if total is None and isinstance(items, Sized):
             total = len(items)
         started, task, done = time.monotonic(), None, 0
         try:

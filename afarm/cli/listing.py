@@ -41,17 +41,20 @@ def plugins(as_json: o.Json = False) -> None:
         ]
         sys.stdout.write(json.dumps(rows) + "\n")
         return
-    table = Table("plugin", "package", "brings", "")
     for plugin in found:
-        package = f"{plugin.package} {plugin.version}"
+        out.print(f"[bold]{escape(plugin.name)}[/]  [dim]{escape(plugin.package)} {plugin.version}[/]", highlight=False)
         if plugin.error:
-            table.add_row(plugin.name, package, "[red]broken[/]", escape(plugin.error))
-        for number, c in enumerate(plugin.components):
-            name, source = (plugin.name, package) if number == 0 else ("", "")
-            table.add_row(name, source, f"{KINDS[c.kind]} [bold]{escape(c.full_name)}[/]", escape(c.summary))
+            out.print(f"  [red]broken[/]  {escape(plugin.error)}", highlight=False)
+        for component in plugin.components:
+            kind = f"{KINDS[component.kind]:<12}"
+            summary = f"[dim]{escape(component.summary)}[/]"
+            out.print(
+                f"  {kind}  [bold]{escape(component.full_name):<16}[/]  {summary}", highlight=False, soft_wrap=True
+            )
         if not plugin.components and not plugin.error:
-            table.add_row(plugin.name, package, "commands", "")
-    out.print(table)
+            out.print("  commands only")
+    broken = sum(bool(plugin.error) for plugin in found)
+    out.print(f"{len(found)} plugins" + (f", {broken} broken" if broken else ""), highlight=False)
 
 
 def recipes(

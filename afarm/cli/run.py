@@ -17,6 +17,8 @@ from afarm.cli import options as o
 from afarm.cli.console import err, out
 from afarm.pipeline import Farm
 
+OUTCOMES = {"wins": "won", "wins_base": "lost", "draws": "drawn", "unparsed": "unparsed"}
+
 
 def add_to(app: typer.Typer) -> None:
     app.command("run")(run)
@@ -118,7 +120,7 @@ def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = Fals
     )
     table.add_row(
         "",
-        f"{metrics['n_wins']} won, {metrics['n_wins_base']} lost, {metrics['n_draws']} drawn, {metrics['n_unparsed']} unparsed",
+        ", ".join(f"{metrics[f'n_{what}']} {word}" for what, word in OUTCOMES.items()),
     )
     for result in record["results"][1:]:
         table.add_row(*_result_row(result, first["reference"]))
@@ -139,7 +141,7 @@ def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = Fals
     console.print(table)
     if any(judge["simulated"] for judge in record["judges"]):
         console.print(
-            "[yellow]The offline judge is a formula, not a person or a language model: a gain is a gain in that formula.[/]"
+            "[yellow]The offline judge is a formula, no person or language model: a gain is a gain in that formula.[/]"
         )
     console.print(f"Report: {report}", soft_wrap=True, highlight=False)
     console.print(f"Next:   {_next_command(record)}", soft_wrap=True, highlight=False)

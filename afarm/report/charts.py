@@ -29,6 +29,8 @@ _TITLES = {
     "loss": ("Loss", "loss"),
     "accuracy": ("Accuracy", "share of pairs"),
     "lr": ("Learning rate", "learning rate"),
+    "learning_rate": ("Learning rate", "learning rate"),
+    "grad_norm": ("Norm of the gradient", "norm"),
 }
 
 
@@ -63,17 +65,19 @@ def curve_chart(stage: str, name: str, points: Points) -> Chart:
 
 
 def curve_charts(metrics: Mapping[str, Mapping[str, Points]]) -> tuple[list[Chart], list[Chart]]:
-    """(the charts to show first, all others). First come reward, KL and length, or what the method logs instead."""
-    train = metrics.get("train", {})
-    main = [name for name in MAIN_CURVES if name in train] or list(train)[:3]
-    first = [curve_chart("train", name, train[name]) for name in main]
-    others = [
+    """(the charts to show first, all others). First come reward, KL and length, or what the method logs instead.
+
+    What was logged at one step only is a figure for the table, not a curve.
+    """
+    charts = [
         curve_chart(stage, name, points)
         for stage, names in metrics.items()
         for name, points in names.items()
-        if not (stage == "train" and name in main)
+        if sum(value is not None for _, value in points) > 1
     ]
-    return first, others
+    train = {chart["name"]: chart for chart in charts if chart["stage"] == "train"}
+    first = [train[name] for name in MAIN_CURVES if name in train] or list(train.values())[:3]
+    return first, [chart for chart in charts if chart not in first]
 
 
 def win_rate_chart(win_rates: Sequence[Mapping[str, Any]]) -> Chart | None:

@@ -13,12 +13,17 @@ from typing import Any
 WIDTH, HEIGHT, GAP = 160, 78, 24
 """Of a box, and between boxes, in SVG units (about a pixel)."""
 
+TIP = 7
+"""The length of an arrow's head."""
+
 _USUAL_INPUT = {
-    "sample": ("sft",),
+    "sft": ("base",),
+    "sample": ("sft", "base"),
     "annotate": ("sample",),
     "fit-reward": ("annotate",),
-    "train": ("fit-reward", "annotate"),
+    "train": ("fit-reward", "annotate", "sft", "base"),
 }
+"""What feeds a kind of stage: the first of these that ran before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +37,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Diagram:
-    """`arrows` are SVG path data; `width` and `height` the view box."""
+    """`direction` is "wide" or "narrow", `width` and `height` the view box, `arrows` SVG path data."""
 
     direction: str
     width: int
@@ -45,30 +50,43 @@ def diagrams(stages: Sequence[Mapping[str, Any]]) -> list[Diagram]:
     """The diagram of `stages` for wide and for narrow screens; none without stages."""
     if not stages:
         return []
-    inputs = find_inputs(stages)
+    inputs = without_shortcuts(find_inputs(stages))
     places = place(inputs)
     return [_draw(stages, inputs, places, direction) for direction in ("wide", "narrow")]
 
 
 def find_inputs(stages: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-    """For each stage, which earlier ones feed it: its own `inputs` (names) where given, else the usual ones."""
-    names = [str(stage.get("stage", "")) for stage in stages]
-    found = []
+    """For each stage, which earlier ones feed it: its own `inputs` (their names) where given, else the usual ones."""
+    names = [str(stage.get("stage", "")).replace("(", "").replace(")", "") for stage in stages]
+    found: list[list[int]] = []
     for index, (stage, name) in enumerate(zip(stages, names, strict=True)):
         earlier = {n: i for i, n in enumerate(names[:index])}
-        wanted = stage.get("inputs")
-        if isinstance(wanted, list):
-            found.append([earlier[n] for n in wanted if n in earlier])
-        elif name == "evaluate":
-            outputs = [i for n, i in earlier.items() if n.startswith("outputs")]
-            found.append(outputs or list(range(index))[-1:])
-        elif name.startswith("outputs"):
-            source = "sft" if "(sft)" in name else "train"
-            found.append([earlier[source]] if source in earlier else [])
-        else:
-            usual = [earlier[n] for n in _USUAL_INPUT.get(name, ()) if n in earlier]
-            found.append(usual[:1] or list(range(index))[-1:])
+        given = stage.get("inputs")
+        wanted = given if isinstance(given, list) else _usual_inputs(name, list(earlier))
+        found.append([earlier[n] for n in wanted if n in earlier])
     return found
+
+
+def _usual_inputs(name: str, earlier: list[str]) -> list[str]:
+    kind, _, subject = name.partition(" ")
+    if kind in _USUAL_INPUT:
+        return [n for wanted in _USUAL_INPUT[kind] for n in earlier if n.split(" ")[0] == wanted][:1] or earlier[-1:]
+    if kind == "outputs":
+        system = subject.split(" at T=")[0]
+        return [n for n in (f"train {system}", system) if n in earlier] or [n for n in earlier if n == "train"]
+    if kind == "evaluate":
+        compared = [f"outputs {system}" for system in subject.split(" against ")]
+        outputs = [n for n in earlier if n.startswith("outputs")]
+        return [n for n in outputs if n in compared] or outputs or earlier[-1:]
+    return [] if kind == "base" else earlier[-1:]
+
+
+def without_shortcuts(inputs: Sequence[Sequence[int]]) -> list[list[int]]:
+    """`inputs` less those that also arrive by way of another input: the arrows that tell the order."""
+    before: list[set[int]] = []
+    for sources in inputs:
+        before.append(set(sources).union(*(before[s] for s in sources)))
+    return [[s for s in sources if not any(s in before[other] for other in sources)] for sources in inputs]
 
 
 def place(inputs: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
@@ -92,34 +110,19 @@ def _draw(
     stages: Sequence[Mapping[str, Any]], inputs: list[list[int]], places: list[tuple[int, int]], direction: str
 ) -> Diagram:
     wide = direction == "wide"
-
-    def corner(index: int) -> tuple[int, int]:
-        column, row = places[index] if wide else reversed(places[index])
-        return 2 + column * (WIDTH + GAP), 2 + row * (HEIGHT + GAP)
-
-    boxes = [Box(stage, *corner(i)) for i, stage in enumerate(stages)]
-    arrows = [
-        _arrow(boxes[source], boxes[target], places[target][1] - places[source][1], wide)
-        for target, sources in enumerate(inputs)
-        for source in sources
-    ]
+    boxes = []
+    for stage, (depth, lane) in zip(stages, places, strict=True):
+        column, row = (depth, lane) if wide else (lane, depth)
+        boxes.append(Box(stage, 2 + column * (WIDTH + GAP), 2 + row * (HEIGHT + GAP)))
+    arrows = [_arrow(boxes[source], boxes[target], wide) for target, sources in enumerate(inputs) for source in sources]
     right, bottom = max(b.x for b in boxes) + WIDTH + 2, max(b.y for b in boxes) + HEIGHT + 2
     return Diagram(direction, right, bottom, boxes, arrows)
 
 
-def _arrow(source: Box, target: Box, lanes: int, wide: bool) -> str:
-    """Straight within a lane; one corner between lanes, which leaves the lane at once when going outwards."""
-    source_x, source_y = source.x + WIDTH // 2, source.y + HEIGHT // 2
-    target_x, target_y = target.x + WIDTH // 2, target.y + HEIGHT // 2
-    tip = 7  # the arrow head's length
+def _arrow(source: Box, target: Box, wide: bool) -> str:
+    """Out of the source, in the gap behind it over to the target's lane, and along that into the target."""
     if wide:
-        if lanes == 0:
-            return f"M{source.x + WIDTH} {source_y}H{target.x - tip}"
-        if lanes > 0:
-            return f"M{source_x} {source.y + HEIGHT}V{target_y}H{target.x - tip}"
-        return f"M{source.x + WIDTH} {source_y}H{target_x}V{target.y + HEIGHT + tip}"
-    if lanes == 0:
-        return f"M{source_x} {source.y + HEIGHT}V{target.y - tip}"
-    if lanes > 0:
-        return f"M{source.x + WIDTH} {source_y}H{target_x}V{target.y - tip}"
-    return f"M{source_x} {source.y + HEIGHT}V{target_y}H{target.x + WIDTH + tip}"
+        gap = source.x + WIDTH + GAP // 2 - 2
+        return f"M{source.x + WIDTH} {source.y + HEIGHT // 2}H{gap}V{target.y + HEIGHT // 2}H{target.x - TIP}"
+    gap = source.y + HEIGHT + GAP // 2 - 2
+    return f"M{source.x + WIDTH // 2} {source.y + HEIGHT}V{gap}H{target.x + WIDTH // 2}V{target.y - TIP}"

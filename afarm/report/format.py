@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from afarm.report.run import number
@@ -63,10 +63,11 @@ def dollars(value: object) -> str:
 
 
 def moment(value: object) -> str:
-    """An ISO 8601 time to the minute; anything else as it is."""
+    """Seconds since 1970, or an ISO 8601 time, to the minute; anything else as it is."""
+    known = number(value)
     try:
-        time = datetime.fromisoformat(str(value))
-    except ValueError:
+        time = datetime.fromisoformat(str(value)) if known is None else datetime.fromtimestamp(known, UTC)
+    except (ValueError, OverflowError, OSError):
         return str(value)
     return f"{time:%Y-%m-%d %H:%M} {time.tzname() or ''}".strip()
 

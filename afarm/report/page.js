@@ -20,7 +20,7 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
 function axis(title) {
   return {
     title: { text: title, standoff: 8 }, gridcolor: colour("line"), linecolor: colour("line"), zeroline: false,
-    automargin: true, fixedrange: true,
+    automargin: true, fixedrange: true, exponentformat: "power",
   };
 }
 

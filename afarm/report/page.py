@@ -23,8 +23,11 @@ from afarm.report.charts import curve_charts, pack, plotly_script, win_rate_char
 from afarm.report.diagram import HEIGHT, WIDTH, diagrams
 from afarm.report.format import FILTERS
 from afarm.report.run import Run, number, read_run
+from afarm.why import flatten
 
 SHOWN_OUTPUTS = 24
+MOST_SUMMARY = 6
+"""Figures of a stage's summary that its row has room for."""
 Z_95 = 1.96
 """Standard errors on either side of a 95% interval, by the normal approximation."""
 
@@ -96,7 +99,7 @@ def describe(run: Run) -> dict[str, Any]:
         "other_results": [r for r in _results(run) if "win_rate" not in r["metrics"]],
         "stages": stages,
         "most_seconds": max((s["seconds"] or 0 for s in stages if not s["reused"]), default=0),
-        "total_seconds": sum(s["seconds"] or 0 for s in stages if not s["reused"]),
+        "total_seconds": _took(record) or sum(s["seconds"] or 0 for s in stages if not s["reused"]),
         "reused_stages": sum(s["reused"] for s in stages),
         "diagrams": diagrams(stages),
         "box_width": WIDTH,
@@ -106,22 +109,24 @@ def describe(run: Run) -> dict[str, Any]:
         "spend": spend
         and _pick(spend, "dollars", "calls", "answers_reused", "input_tokens", "output_tokens", "unpriced_calls"),
         "outputs": describe_outputs(run),
-        "config": list(flatten(run.get("config", {}))),
+        "config": [(name, _json(value)) for name, value in flatten(run.get("config", {})).items()],
         "versions": {"afarm": record.get("afarm_version"), **run.get("versions", {})},
         "machine": run.get("machine", {}),
     }
 
 
 def describe_stage(stage: Mapping[str, Any]) -> dict[str, Any]:
-    """A stage with every key that the page reads."""
-    summary = stage.get("summary")
+    """A stage with every key that the page reads. Its summary is cut short; what is left out has its own place."""
+    given = stage.get("summary")
+    summary = dict(given) if isinstance(given, dict) else {}
+    summary.pop("members", None)  # the table of annotators has them
     return {
-        **_pick(stage, "inputs", "key", "artifact"),
+        **_pick(stage, "inputs", "key", "artifact", "why"),
         "stage": _text(stage.get("stage")) or "unnamed",
         "reused": bool(stage.get("reused")),
         "seconds": number(stage.get("seconds")),
-        "summary": summary if isinstance(summary, dict) else {},
-        "rows": number(summary.get("rows")) if isinstance(summary, dict) else None,
+        "rows": number(summary.get("rows")),
+        "summary": [(name.removeprefix("outcomes."), value) for name, value in flatten(summary).items()][:MOST_SUMMARY],
     }
 
 
@@ -143,7 +148,7 @@ def describe_win_rates(run: Run) -> Iterator[dict[str, Any]]:
                 "wins": number(metrics.get("n_wins")),
                 "losses": number(metrics.get("n_wins_base")),
                 "draws": number(metrics.get("n_draws")),
-                "unparsed": number(metrics.get("n_unparsed")),
+                "unanswered": _sum(metrics.get("n_unparsed"), metrics.get("n_refused")),
                 "total": number(metrics.get("n_total")),
                 "length": number(metrics.get("avg_length")),
                 "length_reference": number(metrics.get("avg_length_reference")),
@@ -172,7 +177,10 @@ def describe_headline(run: Run, win_rates: list[dict[str, Any]]) -> dict[str, An
         "system": first.get("system") or run.record.get("method") or "the system",
         "reference": first.get("reference") or "the reference",
         "total": first.get("total"),
-        "gold": {k: number(gold.get(k)) for k in ("gold", "gold_reference", "difference", "standard_error")},
+        "gold": number(gold.get("gold")),
+        "gold_reference": number(gold.get("gold_reference")),
+        "gold_difference": number(gold.get("gold_difference")),
+        "gold_difference_se": number(gold.get("gold_difference_se")),
     }
 
 
@@ -242,15 +250,6 @@ def describe_outputs(run: Run) -> dict[str, Any]:
     }
 
 
-def flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """("ppo.kl_coef", "0.2") for every leaf of nested settings."""
-    for name, value in settings.items():
-        if isinstance(value, dict) and value:
-            yield from flatten(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
 def _results(run: Run) -> list[dict[str, Any]]:
     """The results that have metrics, with the keys that may be missing filled in."""
     return [
@@ -261,9 +260,24 @@ def _results(run: Run) -> list[dict[str, Any]]:
     ]
 
 
+def _sum(*values: object) -> float | None:
+    known = [v for v in map(number, values) if v is not None]
+    return sum(known) if known else None
+
+
+def _took(record: Mapping[str, Any]) -> float | None:
+    """Seconds from `created` to `finished`, where both are seconds since 1970."""
+    created, finished = number(record.get("created")), number(record.get("finished"))
+    return None if created is None or finished is None else finished - created
+
+
 def _pick(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
     """Those entries of `values`, None where missing: the template refuses names it does not know."""
     return {name: values.get(name) for name in names}
+
+
+def _json(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _text(value: object) -> str:

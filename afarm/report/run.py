@@ -1,7 +1,6 @@
 """Reads what a run left on disk: `run.json`, `metrics.jsonl` and `outputs.jsonl`.
 
-Only `run.json` must be there. A run that was killed may have torn the last line of a `.jsonl` file, and one that was
-resumed may have logged a step twice: the torn line is left out, and the later of two equal steps stands.
+Only `run.json` must be there. A resumed stage may have logged a step twice: the later of the two stands.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from afarm.errors import DataError
+from afarm.files import read_rows
 from afarm.records import Row
 
 Points = list[tuple[float, float | None]]
@@ -35,7 +35,7 @@ class Run:
 
 
 def read_run(directory: Path) -> Run:
-    """Raises `DataError` naming the file, and the line where there is one, that cannot be read."""
+    """Raises `DataError` naming the file that cannot be read."""
     path = directory / "run.json"
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -47,33 +47,7 @@ def read_run(directory: Path) -> Run:
         raise DataError(f"{path}: not valid JSON ({error}); the same `afarm run` command writes it afresh") from error
     if not isinstance(record, dict):
         raise DataError(f"{path}: must hold a JSON object, not {type(record).__name__}")
-    return Run(
-        directory, record, _curves(read_rows(directory / "metrics.jsonl")), read_rows(directory / "outputs.jsonl")
-    )
-
-
-def read_rows(path: Path) -> list[Row]:
-    """The objects of a `.jsonl` file; none where there is no such file. Raises `DataError` naming the line."""
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # not splitlines, which also splits at U+2028
-    except FileNotFoundError:
-        return []
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error})") from error
-    rows = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            if number == len(lines):  # no newline after it: the run was killed while writing this line
-                break
-            raise DataError(f"{path}:{number}: not valid JSON ({error}); mend or delete the line") from error
-        if not isinstance(row, dict):
-            raise DataError(f"{path}:{number}: must be a JSON object, not {type(row).__name__}")
-        rows.append(row)
-    return rows
+    return Run(directory, record, _curves(_rows(directory / "metrics.jsonl")), _rows(directory / "outputs.jsonl"))
 
 
 def number(value: object) -> float | None:
@@ -81,6 +55,10 @@ def number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return value
+
+
+def _rows(path: Path) -> list[Row]:
+    return list(read_rows(path)) if path.is_file() else []
 
 
 def _curves(rows: list[Row]) -> dict[str, dict[str, Points]]:

@@ -78,8 +78,11 @@ class PromptAnnotator(Annotator):
         for draw in range(self.config.max_reasks + 1):
             questions, known = self._recall(open_pairs, draw, context)
             requests += map(request, pack(unknown(questions, known)))
-            undecided = {i for i, q in questions.items() if q.key in known and known[q.key].outcome != "decided"}
-            open_pairs = {pair_id: open_pairs[pair_id] for pair_id in open_pairs if pair_id in undecided}
+            open_pairs = {
+                pair_id: open_pairs[pair_id]
+                for pair_id, question in questions.items()
+                if question.key in known and known[question.key].outcome != "decided"
+            }
         return requests
 
     def _recall(

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import jinja2
 import jinja2.meta
 import yaml
+from pydantic import ValidationError
 
 from afarm.config import Config, setting
 from afarm.errors import PluginError, did_you_mean
@@ -127,13 +128,16 @@ def load_member(name: str) -> Member:
     entries = _yaml("members.yaml")
     if name not in entries:
         raise PluginError(f"members.yaml has no entry {name!r}.{did_you_mean(name, entries)}")
-    entry = Entry.model_validate(entries[name])
+    try:
+        entry = Entry.model_validate(entries[name])
+        sources = _sources(f"{entry.prompt}.jinja")
+    except (ValidationError, jinja2.TemplateError) as error:
+        raise PluginError(f"members.yaml, {name}: {type(error).__name__}: {error}") from error
     known = _yaml("demonstrations.yaml")
     rounds = tuple(
-        tuple(_demonstration(known, demonstration, entry, name) for demonstration in round)
-        for round in entry.demonstrations
+        tuple(_demonstration(known, shown, entry, name) for shown in round) for round in entry.demonstrations
     )
-    return Member(name, entry, rounds, tuple(sorted(_sources(f"{entry.prompt}.jinja").items())))
+    return Member(name, entry, rounds, tuple(sorted(sources.items())))
 
 
 def entry_names() -> list[str]:

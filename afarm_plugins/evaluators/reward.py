@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from typing import Any
 
 from afarm.errors import DataError
 from afarm.interfaces import EvaluationInputs, Evaluator
@@ -15,9 +14,6 @@ class MeanReward(Evaluator):
     """The mean reward-model score of the outputs and of the reference's, and their paired difference with its error."""
 
     needs = frozenset({"reward_model"})
-
-    def __init__(self, config: Any = None):
-        self.config = config
 
     def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
         """Raises `DataError` where there is not one score an output."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
 from afarm.errors import DataError
 from afarm.interfaces import EvaluationInputs, Evaluator
@@ -20,9 +19,6 @@ class WinRate(Evaluator):
     """
 
     needs = frozenset({"judgements"})
-
-    def __init__(self, config: Any = None):
-        self.config = config
 
     def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
         """Raises `DataError` where nothing was judged, or judgements and outputs do not belong together."""

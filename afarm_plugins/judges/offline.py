@@ -37,21 +37,22 @@ class OfflineJudge(Judge):
     def __init__(self, spec: str, config: OfflineConfig | None, context: JudgeContext):
         self.config = config or OfflineConfig()
         self.utility_name = spec or self.config.utility
-        self._open = context.reward_model
+        self._context = context
         self._utility: RewardModel | None = None
         self._scores: dict[tuple[str, str], float] = {}
 
     @property
     def utility(self) -> RewardModel:
         if self._utility is None:
-            self._utility = self._open(self.utility_name)
+            self._utility = self._context.reward_model(self.utility_name)
         return self._utility
 
     @property
     def identity(self) -> str:
-        """The utility's name and a digest of all settings, and of the utility's own `identity` where it has one."""
+        """The utility's name, and a digest of all settings and of the source of the judge and of its utility."""
         settings = self.config.model_dump(mode="json", exclude={"utility"})
-        return f"offline:{self.utility_name}@{digest(settings, getattr(self.utility, 'identity', ''), length=12)}"
+        sources = [self._context.source, self._context.identify(self.utility_name)]
+        return f"offline:{self.utility_name}@{digest(settings, sources, length=12)}"
 
     async def complete(self, request: ChatRequest) -> Completion:
         """Raises `JudgeError` where the request carries no comparisons or asks for an unknown answer format."""

@@ -1,6 +1,6 @@
 """A stated utility of real text, for the offline judge where no gold reward is known.
 
-    U = 2.5 * length + 1.0 * overlap - 3.0 * repetition - 0.7 * unfinished - 2.0 * empty
+    U = 3 * length + 6 * overlap - 8 * repetition - 3 * unfinished - 4 * empty
 
 It rewards what judges are known to like on the surface (length up to a point, the instruction's own words) and punishes
 loops and broken ends. It reads no meaning: a gain under U is a gain in U and says nothing about quality. The weights
@@ -18,7 +18,7 @@ from afarm.interfaces import RewardModel
 from afarm.keyed import digest
 from afarm.records import Instruction, Score
 
-WEIGHTS = {"length": 2.5, "overlap": 1.0, "repetition": -3.0, "unfinished": -0.7, "empty": -2.0}
+WEIGHTS = {"length": 3.0, "overlap": 6.0, "repetition": -8.0, "unfinished": -3.0, "empty": -4.0}
 SATURATION = 400.0
 """Characters at which the length term has reached 63% of its limit."""
 TOO_LONG = 2000.0

@@ -24,12 +24,10 @@ reason. Every draw is keyed by seed and step, so a resumed run needs no generato
 
 from __future__ import annotations
 
-import copy
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -44,15 +42,14 @@ from afarm.backend import (
     length_sorted_batches,
     merge_adapter,
     response_logprobs,
-    response_scatter,
-    token_scores,
 )
 from afarm.errors import DataError, TrainingError
-from afarm.interfaces import Decoding, Method, MethodInputs, Policy, RewardModel, TrainContext
+from afarm.interfaces import Decoding, Method, MethodInputs, Policy, TrainContext
 from afarm.keyed import integer
 from afarm.records import Instruction, Sample
 from afarm_plugins.ppo import PPOConfig, objective
 from afarm_plugins.ppo.order import minibatches, prompt_order
+from afarm_plugins.ppo.value_model import same_tokens, start_value_model, values
 
 Tokens = Sequence[int]
 
@@ -349,47 +346,6 @@ class Trainer:
         )
 
 
-def start_value_model(policy: CheckpointPolicy, reward_model: RewardModel, config: PPOConfig) -> Any:
-    """A classifier with the reward model's trunk (or the policy's) and a head, read at every position by `values`."""
-    if config.value_init == "sft":
-        model = TorchRewardModel.classifier_from(policy)
-    elif isinstance(reward_model, TorchRewardModel) and same_tokens(reward_model, policy):
-        model = merge_adapter(copy.deepcopy(reward_model.model))
-    else:
-        raise TrainingError(
-            f"{type(reward_model).__name__} has no trunk over the policy's tokens for a value model to start from: "
-            "use --set ppo.value_init=sft"
-        )
-    head = nn.Linear(model.score.in_features, 1).to(model.score.weight)
-    nn.init.zeros_(head.weight)
-    nn.init.zeros_(head.bias)
-    if config.value_head_init == "reward_model" and isinstance(reward_model, TorchRewardModel):
-        head.weight.data.copy_(model.score.weight.data / reward_model.std)
-        head.bias.data.fill_(-reward_model.mean / reward_model.std)
-    model.score = head
-    model.requires_grad_(True)
-    return model if config.lora is None else add_adapter(model, config.lora, train_also=["score"])
-
-
-def values(model: nn.Module, batch: TokenBatch) -> Tensor:
-    """The value of the state before each response token: [b, r], left-aligned as log-probabilities are, 0 at pads."""
-    rows, columns = batch.response_mask.nonzero(as_tuple=True)
-    at_tokens = token_scores(model, batch.input_ids, batch.attention_mask)[rows, columns - 1]
-    return response_scatter(at_tokens, batch.response_mask)
-
-
-def same_tokens(reward_model: RewardModel, policy: CheckpointPolicy) -> bool:
-    """Whether the reward model reads tokens at all, and prompts and responses exactly as the policy writes them."""
-    if not isinstance(reward_model, TorchRewardModel):
-        return False
-    ours, theirs = policy.tokenizer, reward_model.tokenizer
-    return (
-        ours.get_vocab() == theirs.get_vocab()
-        and ours.chat_template == theirs.chat_template
-        and policy.template.name == reward_model.template.name
-    )
-
-
 def enable_gradient_checkpointing(models: nn.Module) -> None:
     """Have every transformer recompute its layers' activations in the backward pass."""
     for module in models.modules():
@@ -400,7 +356,7 @@ def enable_gradient_checkpointing(models: nn.Module) -> None:
 
 
 def set_checkpointing_layers_to_train(models: nn.Module) -> None:
-    """Layers recompute in training mode only, and sampling leaves all in eval mode. What is inside, dropout, stays off."""
+    """Layers recompute in training mode only, and sampling leaves eval mode behind. Dropout, inside them, stays off."""
     for module in models.modules():
         if getattr(module, "gradient_checkpointing", False):
             module.training = True

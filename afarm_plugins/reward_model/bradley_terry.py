@@ -57,7 +57,7 @@ class BradleyTerryRewardModel(TorchRewardModel):
         """
         if not isinstance(start, CheckpointPolicy):
             raise ModelError(f"a reward model starts from a language model, not from a {type(start).__name__}")
-        decided = decided_only(preferences, context)
+        decided, counts = decided_only(preferences)
         training, held_out = split(decided, config.eval_fraction, context.seed)
         context.backend.seed(context.seed)
         model: Any = cls.classifier_from(start, config.head_init_std)
@@ -76,7 +76,7 @@ class BradleyTerryRewardModel(TorchRewardModel):
         train(trainer, context, "reward model", "reward_model")
         reward_model.model = merge_adapter(model)
         reward_model.standardize(training, config.standardize_outputs)
-        found = {"pairs_cut": float(cut), "train_accuracy": pair_accuracy(reward_model, training[:2000])}
+        found = {**counts, "outputs_cut": float(cut), "train_accuracy": pair_accuracy(reward_model, training[:1000])}
         if held_out:
             found["eval_accuracy"] = pair_accuracy(reward_model, held_out)
             found["eval_pairs"] = float(len(held_out))
@@ -97,19 +97,17 @@ class BradleyTerryRewardModel(TorchRewardModel):
         self.mean, self.std = float(raw.mean()), deviation if deviation > 1e-8 else 1.0
 
 
-def decided_only(preferences: Sequence[JudgedPair], context: TrainContext) -> list[JudgedPair]:
-    """Those with a p2; the others are counted in the metrics by outcome. Raises `DataError` where none is left."""
+def decided_only(preferences: Sequence[JudgedPair]) -> tuple[list[JudgedPair], dict[str, float]]:
+    """(those with a p2, how many there were of each outcome, as metrics). Raises `DataError` where none is left."""
     outcomes = Counter(j.preference.outcome for j in preferences)
     decided = [j for j in preferences if j.p2 is not None]
-    counts = {f"pairs_{outcome}": float(n) for outcome, n in sorted(outcomes.items())}
-    context.log_metrics(0, counts)
     if not decided:
         found = ", ".join(f"{n} {outcome}" for outcome, n in outcomes.items()) or "no preferences at all"
         raise DataError(
             f"the reward model has nothing to learn from: {found}. "
             "Check the annotator's answers, or choose another with --annotator"
         )
-    return decided
+    return decided, {f"pairs_{outcome}": float(n) for outcome, n in sorted(outcomes.items())}
 
 
 def split(judged: Sequence[JudgedPair], fraction: float, seed: int) -> tuple[list[JudgedPair], list[JudgedPair]]:

@@ -47,7 +47,6 @@ class SFT(Method):
         start = inputs.start
         assert isinstance(start, CheckpointPolicy)  # `check` has refused anything else
         examples, cut = tokenize(start, inputs.demonstrations, self.config.max_length)
-        context.log_metrics(0, {"examples": len(examples), "examples_cut": cut})
         context.backend.seed(context.seed)
         policy = start.copy()
         model = add_adapter(policy.model, self.config.lora) if self.config.lora else policy.model
@@ -58,6 +57,7 @@ class SFT(Method):
             processing_class=policy.tokenizer,
         )
         train(trainer, context, "SFT", "sft")
+        context.log_metrics(trainer.state.global_step, {"examples": len(examples), "examples_cut": cut})
         policy.model = merge_adapter(model)
         # TRL puts a forward of its own on the instance, bound to this very object: a copy would run the original.
         policy.model.__dict__.pop("forward", None)

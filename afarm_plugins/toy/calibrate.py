@@ -57,7 +57,8 @@ def draw_pairs(count: int, seed: int = 0) -> list[Pair]:
     while len(pairs) < count:
         instruction = draw_instruction(random)
         task = read_task(instruction.instruction, instruction.input)
-        pair = Pair(instruction, *(write_answer(task, draw_author(random), random) for _ in range(2)))
+        first, second = (write_answer(task, draw_author(random), random) for _ in range(2))
+        pair = Pair(instruction, first, second)
         if not pair.identical:
             pairs.append(pair)
     return pairs

@@ -40,7 +40,7 @@ def auc(positive: Sequence[float], negative: Sequence[float]) -> float:
 
 @torch.inference_mode()
 def verdict_ability(model: Any, encoder: Encoder, instructions: Sequence[Instruction]) -> dict[str, float]:
-    """AUC of the base's verdict on authors' answers: wrong cores against right ones, in all and by family, and slips."""
+    """AUC of the base's verdict on authors' answers: of wrong cores, in all and by family, and of slips."""
     chance = Random("verdict ability")
     families, truths, rows = [], [], []
     for instruction in instructions:
@@ -177,10 +177,10 @@ like afarm.
 
 ## Training
 
-Generated text only. Half of every batch is an instruction with a clean answer. The other half is an answer by a careful
-or a careless author, followed after its end by a verdict (wrong, slip or fine) on which alone the loss falls: so the
-base can tell good answers from bad ones, as large models can, and does not learn to write bad ones. The verdict is blind
-to length and to the number of details. Instructions of the splits "evaluation" and "validation" are left out.
+Generated text only. Some of it is instructions with a clean answer, the rest answers by careful and careless authors,
+each followed after its end by a verdict (wrong, slip or fine) on which alone the loss falls: so the base can tell good
+answers from bad ones, as large models can, and does not learn to write bad ones. The verdict is blind to length and to
+the number of details. Instructions of the splits "evaluation" and "validation" are left out.
 
 {settings}
 

@@ -1,10 +1,10 @@
 """Train the toy world's base model: `python -m afarm_plugins.toy.train_base [--seed 1 --output DIR]`.
 
-The base learns two things. Half of its text is clean instructions with answers, so that it speaks the language. The
-other half is answers by careful and careless authors, each followed, after the end of the answer, by one verdict token
-(wrong, slip or fine), with the loss on that token alone: it learns to tell a right answer from a wrong one without
-learning to write wrong ones. Large language models bring that ability from pretraining; without it no reward model here
-learns more than length. The verdict comes after the end token, where sampling has stopped, so it is never sampled.
+The base learns two things. From clean answers to instructions it learns the language. From answers by careful and
+careless authors, each followed, after its end, by one verdict token (wrong, slip or fine), with the loss on that token
+alone, it learns to tell a right answer from a wrong one without learning to write wrong ones. Large language models
+bring that ability from pretraining; without it no reward model here learns more than length. The verdict comes after
+the end token, where sampling has stopped, so it is never sampled.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import torch
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import WordLevel
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from afarm.records import Instruction
@@ -59,16 +60,17 @@ Example = tuple[list[int], list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The base's size and training, with a cosine schedule after `warmup` steps."""
+    """The base's size and training: rows are of one batch; cosine schedule after `warmup` steps."""
 
     seed: int = 0
     hidden_size: int = 96
-    layers: int = 2
+    layers: int = 3
     heads: int = 4
     intermediate_size: int = 256
-    steps: int = 3000
-    batch_size: int = 64
-    learning_rate: float = 3e-3
+    steps: int = 3500
+    text_rows: int = 32
+    verdict_rows: int = 64
+    learning_rate: float = 2e-3
     warmup: int = 100
 
 
@@ -150,10 +152,10 @@ def pretraining_instructions(settings: Settings) -> Iterator[tuple[Instruction, 
 
 
 def text_example(instruction: Instruction, random: Random, encoder: Encoder) -> Example:
-    """An instruction and a clean answer; every token is learned."""
-    answer = write_answer(read_task(instruction.instruction, instruction.input), EDITOR, random)
-    ids = [*encoder.prompt(instruction), *encoder.answer(answer)]
-    return ids, ids
+    """An instruction and a clean answer; the answer is learned."""
+    answer = encoder.answer(write_answer(read_task(instruction.instruction, instruction.input), EDITOR, random))
+    prompt = encoder.prompt(instruction)
+    return [*prompt, *answer], [*[IGNORED] * len(prompt), *answer]
 
 
 def verdict_example(instruction: Instruction, random: Random, encoder: Encoder) -> Example:
@@ -175,29 +177,33 @@ def pretrain(settings: Settings, tokenizer: PreTrainedTokenizerFast) -> LlamaFor
     """The trained base, in evaluation mode. Prints both losses (nats a token) now and then."""
     model = build_model(settings, tokenizer)
     encoder, instructions = Encoder(tokenizer), pretraining_instructions(settings)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), settings.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
 
-    def rate(step: int) -> float:
+    def share_of_peak(step: int) -> float:
         if step < settings.warmup:
             return (step + 1) / settings.warmup
         return 0.5 * (1 + math.cos(math.pi * (step - settings.warmup) / (settings.steps - settings.warmup)))
 
-    def loss_on(make: Callable[[Instruction, Random, Encoder], Example]) -> Tensor:
-        rows = [make(*next(instructions), encoder) for _ in range(settings.batch_size // 2)]
-        ids = pad([row for row, _ in rows], tokenizer.pad_token_id)
-        mask = (ids != tokenizer.pad_token_id).long()
-        return model(input_ids=ids, attention_mask=mask, labels=pad([row for _, row in rows], IGNORED)).loss
-
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, share_of_peak)
     began = time.perf_counter()
-    for step in range(settings.steps):
-        text, judged = loss_on(text_example), loss_on(verdict_example)
+    for step in range(1, settings.steps + 1):
+        rows = [text_example(*next(instructions), encoder) for _ in range(settings.text_rows)]
+        rows += [verdict_example(*next(instructions), encoder) for _ in range(settings.verdict_rows)]
+        ids = pad([row for row, _ in rows], tokenizer.pad_token_id)
+        labels = pad([row for _, row in rows], IGNORED)[:, 1:]
+        mask = (ids != tokenizer.pad_token_id).long()
+        hidden = model.model(input_ids=ids, attention_mask=mask).last_hidden_state[:, :-1]
+        # Each kind has its own mean: one verdict a row would drown among the tokens of answers.
+        text, judged = (
+            cross_entropy(model.lm_head(hidden[part][labels[part] != IGNORED]), labels[part][labels[part] != IGNORED])
+            for part in (slice(settings.text_rows), slice(settings.text_rows, None))
+        )
         optimizer.zero_grad()
         (text + judged).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        if step % 250 == 0 or step == settings.steps - 1:
+        if step % 250 == 0 or step == settings.steps:
             passed = time.perf_counter() - began
             print(f"step {step:5d}  text {text.item():.3f}  verdict {judged.item():.3f}  {passed:.0f} s", flush=True)
     return model.eval()
@@ -207,7 +213,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=0, help="another seed trains another base of the same world")
     parser.add_argument("--output", type=Path, default=BASE, help="directory to write")
-    parser.add_argument("--steps", type=int, default=Settings.steps, help="pretraining steps")
+    parser.add_argument("--steps", type=int, default=Settings().steps, help="pretraining steps")
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # so that the same seed gives the same weights on every machine of a kind
     settings = Settings(seed=arguments.seed, steps=arguments.steps)
@@ -216,6 +222,7 @@ def main() -> None:
     arguments.output.mkdir(parents=True, exist_ok=True)
     tokenizer.save_pretrained(arguments.output)
     model.save_pretrained(arguments.output)
+    (arguments.output / "model.safetensors").chmod(0o644)  # safetensors writes files that others cannot read
 
     from afarm_plugins.toy.measure_base import write_card
 

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from pydantic import ValidationError
 from afarm.errors import PluginError
 from afarm.interfaces import Comparison
 from afarm.records import Instruction, Message
-from afarm_plugins.annotators import OTHERS, POOL, PromptAnnotatorConfig
+from afarm_plugins.annotators import OTHERS, POOL, PromptAnnotatorConfig, members
 from afarm_plugins.annotators.members import entry_names, load_member
 from afarm_plugins.annotators.parsing import parse
 
@@ -259,3 +260,46 @@ def test_an_unknown_member_is_an_error_that_names_the_nearest():
         PromptAnnotatorConfig(members=[])
     with pytest.raises(PluginError, match=r"members\.yaml has no entry 'davinci_1'"):
         load_member("davinci_1")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch_size": 0}, "batch_size"),
+        ({"colour": "red"}, "colour"),
+        ({"prompt": "no_such_template"}, "no_such_template"),
+        ({"demonstrations": [["capitol"]]}, "no demonstration 'capitol'.*capital"),
+    ],
+)
+def test_a_wrong_entry_is_an_error_that_names_it(monkeypatch, change, message):
+    real = members._yaml
+    broken = {f"broken {change}": {**load_member("gpt4_3").entry.model_dump(), **change}}
+    monkeypatch.setattr(members, "_yaml", lambda file: broken if file == "members.yaml" else real(file))
+    with pytest.raises(PluginError, match=f"(?s)members.yaml, broken.*{message}"):
+        load_member(f"broken {change}")
+
+
+DOCS = Path(__file__).parents[2] / "docs" / "annotators.md"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_documentation_says_what_the_entry_says(name):
+    (row,) = [line for line in DOCS.read_text(encoding="utf-8").splitlines() if line.startswith(f"| {name} |")]
+    _, role, batch, _, answer, _, max_tokens, bias = [cell.strip() for cell in row.strip("|").split("|")]
+    entry = load_member(name).entry
+    assert (role, batch, answer) == (entry.role, str(entry.batch_size), entry.answer_format)
+    assert max_tokens == str(entry.max_tokens)
+    assert bias == ", ".join(word for word in ("favour", "avoid") if getattr(entry, word))
+
+
+def test_every_setting_is_documented():
+    documentation = DOCS.read_text(encoding="utf-8")
+    assert [f for f in PromptAnnotatorConfig.model_fields if f"| `{f}` |" not in documentation] == []
+
+
+def test_the_documented_code_shows_a_prompt(capsys):
+    _, code = DOCS.read_text(encoding="utf-8").split("```python\n")
+    exec(code.split("```")[0], {})
+    shown = capsys.readouterr().out
+    assert shown.count("[user]") == 3
+    assert shown.index("Output (a):\nEel.") < shown.index("Output (b):\nOak.")

@@ -87,7 +87,7 @@ def test_a_policy_with_adapters_gives_its_merged_trunk(policy: CheckpointPolicy)
         for name, weight in policy.model.named_parameters():
             if "lora_B" in name:
                 weight.normal_()
-        ids, mask = pad(SEQUENCES[:1], 0)
+        ids = torch.tensor(SEQUENCES[:1])
         adapted = policy.model.get_base_model().model(ids).last_hidden_state
         model = TorchRewardModel.classifier_from(policy)
         torch.testing.assert_close(model.eval().model(ids).last_hidden_state, adapted, atol=1e-4, rtol=1e-4)

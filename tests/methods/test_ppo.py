@@ -99,7 +99,7 @@ class Run:
     def __init__(self, directory: Path, seed: int = 0, stop_after: int | None = None):
         self.metrics: list[dict[str, float]] = []
         self.context = TrainContext(
-            seed, directory, BACKEND, Folder(directory), self.log, should_stop=lambda: len(self.metrics) == stop_after
+            seed, directory, BACKEND, Folder(directory / "checkpoints"), self.log, should_stop=lambda: len(self.metrics) == stop_after
         )
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:

@@ -17,10 +17,10 @@ import pytest
 from afarm.errors import DataError, StoreError
 from afarm.report import build, comparisons
 from afarm.report.charts import MOST_POINTS, thin
-from afarm.report.diagram import find_inputs, place
-from afarm.report.format import compact, decimal, dollars, seconds
-from afarm.report.page import describe_annotators, flatten, interval
-from afarm.report.run import read_rows, read_run
+from afarm.report.diagram import HEIGHT, WIDTH, diagrams, find_inputs, place, without_shortcuts
+from afarm.report.format import compact, decimal, dollars, moment, seconds
+from afarm.report.page import describe_annotators, interval
+from afarm.report.run import read_run
 
 MakeRun = Callable[..., Path]
 
@@ -89,7 +89,7 @@ def test_hostile_text_in_any_place_adds_no_element(make_run: MakeRun) -> None:
 
 
 def test_hostile_chart_data_cannot_end_their_script_and_stay_what_they_were(make_run: MakeRun) -> None:
-    page = Page(build(make_run(metrics=[{"stage": "train", "step": 1, HOSTILE: 1.5}])))
+    page = Page(build(make_run(metrics=[{"stage": "train", "step": s, HOSTILE: 1.5} for s in (1, 2)])))
     data = json.loads(page.scripts[0])
     assert data["main"][0]["name"] == HOSTILE
     assert page.tags().count("script") == 3
@@ -111,7 +111,10 @@ def test_headline_and_tables_show_the_figures_of_the_run(make_run: MakeRun) -> N
     assert "−0.02 → 0.93" in text
     assert "difference 0.51 ± 0.05 s.e." in text
     assert "2 of 8 stages reused" in text
-    assert "47.0 s" in text  # 3.2 + 4.9 + 35.5 + 0.7 + 0.8 + 1.9: what was reused took no time
+    assert "Time 49.4 s" in text  # finished less created
+    assert "finished 2026-11-21 10:03 UTC" in text
+    assert "decided 1,997 draw 3 no annotate stage is stored yet" in text
+    assert "57.0 to 63.2 472 313 12 8 797" in text
     assert "afarm run --method ppo --annotator pool --recipe toy --seed 42" in text
     assert "ppo.kl_coef 0.2" in text
     assert "torch 2.13.0" in text
@@ -226,26 +229,11 @@ def test_a_page_that_cannot_be_written_names_it_and_leaves_nothing_behind(make_r
     assert not list(run.glob(".report.html*"))
 
 
-def test_a_torn_last_line_is_left_out_and_a_broken_one_before_it_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1}\n{"step": 2}\n{"st')
-    assert read_rows(path) == [{"step": 1}, {"step": 2}]
-    path.write_text('{"step": 1}\n{"st\n{"step": 2}\n')
-    with pytest.raises(DataError, match=r"metrics\.jsonl:2"):
-        read_rows(path)
-
-
-def test_a_line_separator_inside_a_text_does_not_end_its_row(tmp_path: Path) -> None:
-    path = tmp_path / "outputs.jsonl"
-    path.write_text(json.dumps({"output_1": "a\u2028b"}, ensure_ascii=False) + "\n", encoding="utf-8")
-    assert read_rows(path) == [{"output_1": "a\u2028b"}]
-
-
 def test_a_step_logged_twice_counts_once_the_later_one_and_nan_is_a_gap(make_run: MakeRun) -> None:
     rows = [(1, 0.5), (2, 0.6), (3, 0.9), (2, 0.7), (3, float("nan"))]
     run = read_run(make_run(metrics=[{"stage": "train", "step": s, "objective/kl": v} for s, v in rows]))
     assert run.metrics["train"]["objective/kl"] == [(1, 0.5), (2, 0.7), (3, None)]
-    assert "1 not finite" in Page(build(run.directory)).text
+    assert "0.5 0.7 0.5 0.7 3 (1 not finite)" in Page(build(run.directory)).text
 
 
 def test_verdicts_are_from_the_side_of_the_second_output() -> None:
@@ -269,16 +257,39 @@ def test_the_sample_shows_all_verdicts_and_does_not_depend_on_the_order_of_rows(
 
 
 def test_the_diagram_follows_the_flow_of_data() -> None:
-    names = ["sft", "sample", "annotate", "fit-reward", "train", "outputs (sft)", "outputs (ppo)", "evaluate"]
+    names = ["sft", "outputs sft", "sample", "annotate", "fit-reward", "train ppo", "outputs ppo",
+             "evaluate ppo against sft"]  # fmt: skip
     inputs = find_inputs([{"stage": name} for name in names])
-    assert inputs == [[], [0], [1], [2], [3], [0], [4], [5, 6]]
-    assert place(inputs) == [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0), (5, 1), (5, 0), (6, 0)]
+    assert inputs == [[], [0], [0], [2], [3], [4], [5], [1, 6]]
+    assert place(inputs) == [(0, 0), (5, 1), (1, 0), (2, 0), (3, 0), (4, 0), (5, 0), (6, 0)]
 
 
-def test_the_diagram_of_the_baseline_and_of_unknown_stages() -> None:
-    assert find_inputs([{"stage": n} for n in ("sft", "outputs (sft)", "evaluate")]) == [[], [0], [1]]
-    assert find_inputs([{"stage": n} for n in ("sample", "annotate", "train")]) == [[], [0], [1]]
-    assert find_inputs([{"stage": "a"}, {"stage": "b"}, {"stage": "c", "inputs": ["a"]}]) == [[], [0], [0]]
+def test_the_diagram_of_a_baseline_of_two_comparisons_and_of_unknown_stages() -> None:
+    def inputs(*names: str) -> list[list[int]]:
+        return find_inputs([{"stage": name} for name in names])
+
+    assert inputs("base", "sft", "outputs sft", "evaluate sft against data") == [[], [0], [1], [2]]
+    assert inputs(
+        "sft", "train best_of_n", "outputs best_of_n", "outputs sft", "evaluate best_of_n against sft",
+        "outputs sft at T=1", "evaluate best_of_n against sft at T=1",
+    ) == [[], [0], [1], [0], [2, 3], [0], [2, 5]]  # fmt: skip
+    assert inputs("sft", "train (dpo)", "outputs (dpo)", "evaluate") == [[], [0], [1], [2]]
+    assert inputs("a", "b") == [[], [0]]
+    assert find_inputs([{"stage": "a"}, {"stage": "b"}, {"stage": "c", "inputs": ["a", "x"]}]) == [[], [0], [0]]
+
+
+def test_the_diagram_leaves_out_arrows_that_other_arrows_imply() -> None:
+    assert without_shortcuts([[], [0], [0, 1], [0, 1, 2]]) == [[], [0], [1], [2]]
+    assert without_shortcuts([[], [0], [0], [1, 2]]) == [[], [0], [0], [1, 2]]
+
+
+def test_no_two_boxes_of_a_diagram_overlap() -> None:
+    names = ["sft", "sample", "annotate", "train x", "outputs x", "outputs sft", "evaluate x against sft",
+             "outputs sft at T=1", "evaluate x against sft at T=1", "fit-reward"]  # fmt: skip
+    for diagram in diagrams([{"stage": name} for name in names]):
+        corners = {(box.x, box.y) for box in diagram.boxes}
+        assert len(corners) == len(names)
+        assert all(x + WIDTH <= diagram.width and y + HEIGHT <= diagram.height for x, y in corners)
 
 
 def test_annotator_shares_are_of_their_own_use_and_special_ones_come_last() -> None:
@@ -287,6 +298,13 @@ def test_annotator_shares_are_of_their_own_use_and_special_ones_come_last() -> N
     assert [cell["share"] for cell in table["rows"][0]["uses"]] == [0.25, 0.5]
     assert table["totals"] == [8, 10]
     assert table["most"] == 0.75
+
+
+def test_what_was_logged_once_is_in_the_table_but_is_no_curve(make_run: MakeRun) -> None:
+    metrics = [{"stage": "train", "step": s, "loss": 1.0 / s} for s in (1, 2)]
+    page = Page(build(make_run(metrics=[*metrics, {"stage": "train", "step": 2, "examples": 4000}])))
+    assert [chart["name"] for chart in json.loads(page.scripts[0])["main"]] == ["loss"]
+    assert "examples 4,000" in page.text
 
 
 def test_long_curves_are_thinned_and_keep_their_ends() -> None:
@@ -305,12 +323,8 @@ def test_numbers_are_written_for_people() -> None:
     assert [compact(v) for v in (4000, 0.64213, -0.5, 2e-4, "cpu", None)] == [
         "4,000", "0.6421", "−0.5", "0.0002", "cpu", "–",
     ]  # fmt: skip
-
-
-def test_settings_are_flattened_to_the_names_that_set_takes() -> None:
-    settings = {"ppo": {"lr": 1e-5, "deep": {"on": True}}, "list": [1, "a"], "none": {}, "text": "x"}
-    assert list(flatten(settings)) == [
-        ("ppo.lr", "1e-05"), ("ppo.deep.on", "true"), ("list", '[1, "a"]'), ("none", "{}"), ("text", "x"),
+    assert [moment(v) for v in (0, "2026-11-21T10:03:48Z", "2026-11-21T10:03:48+01:00", "soon")] == [
+        "1970-01-01 00:00 UTC", "2026-11-21 10:03 UTC", "2026-11-21 10:03 UTC+01:00", "soon",
     ]  # fmt: skip
 
 

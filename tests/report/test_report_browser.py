@@ -99,7 +99,7 @@ def test_hostile_outputs_run_nothing(browser: Browser, make_run: MakeRun) -> Non
     row = {"instruction": attack, "output_1": attack, "output_2": attack, "preference": 2, "generator_2": attack}
     result = {"system": attack, "reference": "<b>sft</b>", "evaluator": "win_rate",
               "metrics": {"win_rate": 55.0, "standard_error": 2.0}}  # fmt: skip
-    metrics = [{"stage": "train", "step": 1, attack: 1.0}]
+    metrics = [{"stage": "train", "step": step, attack: 1.0} for step in (1, 2)]
     opened = Opened(browser, build(make_run(outputs=[row], metrics=metrics, results=[result], name=attack)))
     opened.wait_for_charts(2)
     assert opened.complaints == []

