@@ -160,8 +160,8 @@ class Asker:
                 if committed + sum(prices) + price > self.budget:
                     if not batch:
                         raise BudgetError(
-                            f"the budget of ${self.budget:.2f} is reached (${committed:.2f} committed); what is paid for "
-                            "is kept: run the same command with a larger --budget to go on"
+                            f"the budget of ${self.budget:.2f} is reached (${committed:.2f} committed); what is paid "
+                            "for is kept: run the same command with a larger --budget to go on"
                         )
                     break
             waiting.pop()

@@ -1,8 +1,8 @@
 """What a plugin implements, and the small frozen contexts it is given.
 
 A plugin class is built by afarm as `Class(config)`, where `config` is an instance of the pydantic model it was
-registered with, or as `Class()` where it was registered with none; a judge gets its spec and a context as well. Nothing reads globals or the
-environment: whatever a plugin needs arrives in its arguments.
+registered with, or as `Class()` where it was registered with none; a judge gets its spec and a context as well.
+Nothing reads globals or the environment: whatever a plugin needs arrives in its arguments.
 """
 
 from __future__ import annotations

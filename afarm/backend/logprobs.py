@@ -25,7 +25,7 @@ def base_model(model: PreTrainedModel) -> PreTrainedModel:
 
 def positions(attention_mask: torch.Tensor) -> torch.Tensor:
     """Position ids [B, T] that count real tokens only, so that results depend on neither side nor amount of padding."""
-    return torch.arange(attention_mask.shape[1]).expand_as(attention_mask)
+    return (attention_mask.long().cumsum(-1) - 1).clamp_(min=0)
 
 
 def hidden_states(model: PreTrainedModel, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:

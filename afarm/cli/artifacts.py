@@ -5,16 +5,16 @@ from __future__ import annotations
 import shutil
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from afarm.cli import options as o
 from afarm.cli.console import out
 from afarm.errors import StoreError, did_you_mean
-from afarm.store import Artifact, Store, tree_size
-from afarm.why import flatten, nearest
+
+if TYPE_CHECKING:
+    from afarm.store import Artifact, Store
 
 
 def add_to(app: typer.Typer) -> None:
@@ -28,6 +28,8 @@ def add_to(app: typer.Typer) -> None:
 
 
 def _open(output_dir: Path) -> Store:
+    from afarm.store import Store
+
     if not output_dir.is_dir():
         raise StoreError(f"{output_dir} does not exist: name the directory of your runs with --output-dir")
     return Store(output_dir)
@@ -35,6 +37,10 @@ def _open(output_dir: Path) -> Store:
 
 def list_artifacts(output_dir: o.OutputDir = o.DEFAULT_OUTPUT_DIR) -> None:
     """List all artifacts, with their size, their age and whether a run uses them."""
+    from rich.table import Table
+
+    from afarm.store import tree_size
+
     store = _open(output_dir)
     used = store.in_use()
     table = Table("stage", "key", "made", "took", "size", "used by a run")
@@ -55,6 +61,8 @@ def gc(
     ] = False,
 ) -> None:
     """Delete artifacts that no finished run uses. The ledger of paid answers is never touched."""
+    from afarm.store import tree_size
+
     store = _open(output_dir)
     keep = store.in_use()
     going = [artifact.path for artifact in store.all() if artifact.name not in keep]
@@ -73,6 +81,8 @@ def why(
     output_dir: o.OutputDir = o.DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Show what an artifact was made from, and what sets it apart from its nearest relative."""
+    from afarm.why import flatten, nearest
+
     store = _open(output_dir)
     artifact = _find(store, key)
     out.print(f"[bold]{artifact.name}[/] was made from", highlight=False)

@@ -7,9 +7,7 @@ import sys
 from typing import Annotated, Any
 
 import typer
-import yaml
 from rich.markup import escape
-from rich.table import Table
 
 from afarm.cli import options as o
 from afarm.cli.console import out
@@ -61,6 +59,9 @@ def recipes(
     name: Annotated[str | None, typer.Argument(help="Show this recipe in full.")] = None,
 ) -> None:
     """List the recipes, or show one."""
+    import yaml
+    from rich.table import Table
+
     from afarm.recipe import read_recipe, recipe_names
 
     if name is not None:

@@ -6,13 +6,15 @@ import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from afarm.cli.console import ProgressBars, err
 from afarm.errors import ConfigError
-from afarm.pipeline import Farm, StageRun
+
+if TYPE_CHECKING:
+    from afarm.pipeline import Farm, StageRun
 
 Recipe = Annotated[str, typer.Option("--recipe", help="A recipe by name (`afarm recipes`), or a YAML file.")]
 Method = Annotated[str | None, typer.Option("--method", help="The method to train (`afarm plugins` lists them).")]
@@ -47,6 +49,8 @@ def make_farm(
     **choices: Any,
 ) -> Farm:
     """The farm that the options describe, telling on stderr what each stage does."""
+    from afarm.pipeline import Farm
+
     _quiet_libraries()
     extra: list[str | Mapping[str, Any]] = []
     if judge:

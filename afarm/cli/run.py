@@ -8,14 +8,15 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.table import Table
 
 from afarm.cli import options as o
 from afarm.cli.console import err, out
-from afarm.pipeline import Farm
+
+if TYPE_CHECKING:
+    from afarm.pipeline import Farm
 
 OUTCOMES = {"wins": "won", "wins_base": "lost", "draws": "drawn", "unparsed": "unparsed"}
 
@@ -83,6 +84,8 @@ def command_line() -> str:
 def _show_plan(farm: Farm, method: str, as_json: bool) -> None:
     from dataclasses import asdict
 
+    from rich.table import Table
+
     from afarm.plan import plan
 
     planned = plan(farm, method)
@@ -107,6 +110,8 @@ def _show_plan(farm: Farm, method: str, as_json: bool) -> None:
 
 def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = False) -> None:
     """One screen: the numbers, what they cost, where the report is, and what to try next."""
+    from rich.table import Table
+
     console = err if to_stderr else out
     head, spend = record["headline"], record["spend"]
     first = record["results"][0]

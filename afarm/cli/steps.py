@@ -6,8 +6,9 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from operator import methodcaller
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,14 +16,16 @@ from afarm.cli import options as o
 from afarm.cli.console import out
 from afarm.cli.run import finish, show_results
 from afarm.errors import ConfigError
-from afarm.pipeline import Farm
+
+if TYPE_CHECKING:
+    from afarm.pipeline import Farm
 
 STEPS: dict[str, tuple[str, Callable[[Farm], Any]]] = {
-    "sft": ("Train the starting policy on demonstrations.", Farm.sft),
-    "sample": ("Sample the outputs that will be compared.", Farm.sample),
-    "annotate": ("Have the annotator compare the sampled outputs.", Farm.annotate),
-    "fit-reward": ("Fit the reward model to the preferences.", Farm.fit_reward),
-    "train": ("Train a method's policy.", Farm.train),
+    "sft": ("Train the starting policy on demonstrations.", methodcaller("sft")),
+    "sample": ("Sample the outputs that will be compared.", methodcaller("sample")),
+    "annotate": ("Have the annotator compare the sampled outputs.", methodcaller("annotate")),
+    "fit-reward": ("Fit the reward model to the preferences.", methodcaller("fit_reward")),
+    "train": ("Train a method's policy.", methodcaller("train")),
 }
 
 

@@ -65,7 +65,8 @@ def curve_chart(stage: str, name: str, points: Points) -> Chart:
 
 
 def curve_charts(metrics: Mapping[str, Mapping[str, Points]]) -> tuple[list[Chart], list[Chart]]:
-    """(the charts to show first, all others). First come reward, KL and length, or what the method logs instead.
+    """(the charts to show first, all others). First come reward, KL and length; else what the method
+    logs instead; and where it logs nothing, the losses of the other stages.
 
     What was logged at one step only is a figure for the table, not a curve.
     """
@@ -76,7 +77,8 @@ def curve_charts(metrics: Mapping[str, Mapping[str, Points]]) -> tuple[list[Char
         if sum(value is not None for _, value in points) > 1
     ]
     train = {chart["name"]: chart for chart in charts if chart["stage"] == "train"}
-    first = [train[name] for name in MAIN_CURVES if name in train] or list(train.values())[:3]
+    losses = [chart for chart in charts if chart["name"] in ("loss", "accuracy")]
+    first = [train[name] for name in MAIN_CURVES if name in train] or list(train.values())[:3] or losses
     return first, [chart for chart in charts if chart not in first]
 
 
@@ -85,12 +87,14 @@ def win_rate_chart(win_rates: Sequence[Mapping[str, Any]]) -> Chart | None:
     known = [w for w in win_rates if w["win_rate"] is not None]
     if not known:
         return None
+    systems = {w["system"] for w in known}
+    same = len(systems) == 1
     return {
         "kind": "interval",
         "stage": "",
-        "title": "Win rate with 95% interval",
+        "title": (f"Win rate of {systems.pop()}" if same else "Win rates") + ", with 95% interval",
         "x_title": "win rate, %",
-        "y": [f"{w['system']} against {w['reference']}" if w["reference"] else w["system"] for w in known],
+        "y": [("" if same else f"{w['system']} ") + f"against {w['reference'] or 'the reference'}" for w in known],
         "x": [w["win_rate"] for w in known],
         "low": [w["low"] for w in known],
         "high": [w["high"] for w in known],

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-WIDTH, HEIGHT, GAP = 160, 78, 24
+WIDTH, HEIGHT, GAP = 146, 90, 28
 """Of a box, and between boxes, in SVG units (about a pixel)."""
 
 TIP = 7
@@ -28,9 +28,11 @@ _USUAL_INPUT = {
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One stage, at its top left corner."""
+    """One stage, at its top left corner, with its title on two lines."""
 
     stage: Mapping[str, Any]
+    kind: str
+    subject: str
     x: int
     y: int
 
@@ -113,16 +115,33 @@ def _draw(
     boxes = []
     for stage, (depth, lane) in zip(stages, places, strict=True):
         column, row = (depth, lane) if wide else (lane, depth)
-        boxes.append(Box(stage, 2 + column * (WIDTH + GAP), 2 + row * (HEIGHT + GAP)))
-    arrows = [_arrow(boxes[source], boxes[target], wide) for target, sources in enumerate(inputs) for source in sources]
+        boxes.append(Box(stage, *title(str(stage["stage"])), 2 + column * (WIDTH + GAP), 2 + row * (HEIGHT + GAP)))
+    arrows = [
+        _arrow(places[source], places[target], wide) for target, sources in enumerate(inputs) for source in sources
+    ]
     right, bottom = max(b.x for b in boxes) + WIDTH + 2, max(b.y for b in boxes) + HEIGHT + 2
     return Diagram(direction, right, bottom, boxes, arrows)
 
 
-def _arrow(source: Box, target: Box, wide: bool) -> str:
-    """Out of the source, in the gap behind it over to the target's lane, and along that into the target."""
-    if wide:
-        gap = source.x + WIDTH + GAP // 2 - 2
-        return f"M{source.x + WIDTH} {source.y + HEIGHT // 2}H{gap}V{target.y + HEIGHT // 2}H{target.x - TIP}"
-    gap = source.y + HEIGHT + GAP // 2 - 2
-    return f"M{source.x + WIDTH // 2} {source.y + HEIGHT}V{gap}H{target.x + WIDTH // 2}V{target.y - TIP}"
+def title(name: str) -> tuple[str, str]:
+    """A stage's name on two lines: "evaluate ppo against sft" is ("evaluate", "against sft")."""
+    kind, _, subject = name.partition(" ")
+    _, against, reference = subject.partition("against ")
+    return kind, against + reference if against else subject
+
+
+def _arrow(source: tuple[int, int], target: tuple[int, int], wide: bool) -> str:
+    """Out of the source, in the gap behind it over to the target's lane, and along that into the target.
+
+    Arrows that change lanes leave, cross and arrive each on a track of their own, so that none seems to join another.
+    """
+    length, breadth = (WIDTH, HEIGHT) if wide else (HEIGHT, WIDTH)
+    (depth, lane), (target_depth, target_lane) = source, target
+    side = (target_lane > lane) - (target_lane < lane)
+    begin = 2 + depth * (length + GAP) + length
+    end = 2 + target_depth * (length + GAP) - TIP
+    middle = 2 + lane * (breadth + GAP) + breadth // 2
+    target_middle = 2 + target_lane * (breadth + GAP) + breadth // 2
+    leave, arrive, track = middle + 14 * side, target_middle - 7 * side, begin + 6 + 5 * lane
+    points = [(begin, leave), (track, leave), (track, arrive), (end, arrive)]
+    return "M" + "L".join(f"{a} {b}" if wide else f"{b} {a}" for a, b in points)

@@ -84,7 +84,14 @@ def describe(run: Run) -> dict[str, Any]:
     """Everything on the page but the charts."""
     record = run.record
     stages = [describe_stage(s) for s in run.get("stages", []) if isinstance(s, dict)]
-    judges = [_pick(j, "role", "identity", "simulated") for j in run.get("judges", []) if isinstance(j, dict)]
+    judges = [
+        {
+            **_pick(j, "identity", "simulated"),
+            "role": {None: "judge", "*": "all roles"}.get(j.get("role"), j.get("role")),
+        }
+        for j in run.get("judges", [])
+        if isinstance(j, dict)
+    ]
     spend = run.get("spend", {})
     win_rates = list(describe_win_rates(run))
     return {
@@ -96,7 +103,7 @@ def describe(run: Run) -> dict[str, Any]:
         "simulated": [j for j in judges if j["simulated"]],
         "headline": describe_headline(run, win_rates),
         "win_rates": win_rates,
-        "other_results": [r for r in _results(run) if "win_rate" not in r["metrics"]],
+        "other_results": list(describe_other_results(run)),
         "stages": stages,
         "most_seconds": max((s["seconds"] or 0 for s in stages if not s["reused"]), default=0),
         "total_seconds": _took(record) or sum(s["seconds"] or 0 for s in stages if not s["reused"]),
@@ -154,6 +161,22 @@ def describe_win_rates(run: Run) -> Iterator[dict[str, Any]]:
                 "length_reference": number(metrics.get("avg_length_reference")),
                 **interval(metrics),
             }
+
+
+def describe_other_results(run: Run) -> Iterator[dict[str, Any]]:
+    """A table for each other evaluator and system: its metrics in rows, what it was compared with in columns."""
+    tables: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for result in _results(run):
+        if "win_rate" not in result["metrics"]:
+            tables.setdefault((result["evaluator"], result["system"]), []).append(result)
+    for (evaluator, system), results in tables.items():
+        names = {name: None for result in results for name in result["metrics"]}
+        yield {
+            "evaluator": evaluator,
+            "system": system,
+            "comparisons": [f"against {r['reference']}" if r["reference"] else "value" for r in results],
+            "rows": [(name, [r["metrics"].get(name) for r in results]) for name in names],
+        }
 
 
 def interval(metrics: Mapping[str, Any]) -> dict[str, float | None]:

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
-from tiny_models import make_model
+from tiny_models import make_gpt2, make_model
 
 from afarm.backend import LoraConfig, add_adapter, join_and_pad, pad, project, response_logprobs, response_scatter
 
@@ -38,8 +39,9 @@ def test_equal_to_softmax_over_all_logits_of_each_sequence_alone(temperature: fl
 
 
 @torch.no_grad()
-def test_neither_amount_nor_side_of_padding_changes_them() -> None:
-    model = make_model()
+@pytest.mark.parametrize("make", [make_model, make_gpt2])
+def test_neither_amount_nor_side_of_padding_changes_them(make: Callable[[], torch.nn.Module]) -> None:
+    model = make()
     batch = join_and_pad(PROMPTS, RESPONSES, 0)
     expected = response_logprobs(model, batch.input_ids, batch.attention_mask, batch.response_mask)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import judged, make_context, make_instructions, make_policy
+from tiny_models import judged, make_context, make_gpt2, make_instructions, make_policy
 
 from afarm.backend import CheckpointPolicy, LoraConfig, TorchRewardModel, add_adapter, pad, pair_accuracy, token_scores
 from afarm.errors import DataError
@@ -52,6 +52,14 @@ def test_companions_do_not_change_a_score(policy: CheckpointPolicy) -> None:
     together = [s.value for s in reward_model.score(instructions, outputs)]
     alone = [reward_model.score([i], [o])[0].value for i, o in zip(instructions, outputs, strict=True)]
     assert together == pytest.approx(alone, abs=1e-5)
+
+
+def test_left_and_right_padding_agree_with_learned_positions(policy: CheckpointPolicy) -> None:
+    policy.model = make_gpt2()
+    reward_model = make_reward_model(policy)
+    left, right = (reward_model.score_tokens(*pad(SEQUENCES, 0, side)).tolist() for side in ("left", "right"))
+    assert left == pytest.approx(right, abs=1e-5)
+    assert left == pytest.approx([reward_model.score_ids([s])[0] for s in SEQUENCES], abs=1e-5)
 
 
 def test_rewards_are_standardised(policy: CheckpointPolicy) -> None:

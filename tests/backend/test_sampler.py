@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import make_instructions, make_model, make_policy
+from tiny_models import make_gpt2, make_instructions, make_model, make_policy
 
 from afarm.backend import CheckpointPolicy, TorchSampler, join_and_pad, pad, response_logprobs
 from afarm.backend.sampler import choose, nucleus
@@ -40,6 +40,15 @@ def test_batch_size_and_companions_change_nothing(policy: CheckpointPolicy, temp
     backwards = list(policy.sample(instructions[::-1], decoding, seed=3))
     pairs = [expected[i : i + 2] for i in range(0, len(expected), 2)][::-1]
     assert [s.token_ids for s in backwards] == [s.token_ids for pair in pairs for s in pair]
+
+
+def test_learned_positions_are_counted_from_each_prompts_first_token(policy: CheckpointPolicy) -> None:
+    policy.model = make_gpt2()
+    ending(policy)
+    instructions = make_instructions(12)
+    alone = list(policy.sample(instructions, replace(SHORT, per_device_batch_size=1), seed=3))
+    together = list(policy.sample(instructions, replace(SHORT, per_device_batch_size=12), seed=3))
+    assert [s.token_ids for s in together] == [s.token_ids for s in alone]
 
 
 def test_more_samples_extend_fewer(policy: CheckpointPolicy) -> None:

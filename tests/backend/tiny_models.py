@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from afarm.backend import Backend, CheckpointPolicy, PromptTemplate
 from afarm.config import BackendConfig
@@ -53,6 +53,15 @@ def make_model(seed: int = 0, **overrides: Any) -> LlamaForCausalLM:
     }
     model = LlamaForCausalLM(LlamaConfig(**(settings | overrides)))
     return model.eval()
+
+
+def make_gpt2(seed: int = 0) -> GPT2LMHeadModel:
+    """Learned absolute positions, where a Llama's relative ones would forgive an offset; another name for its trunk."""
+    torch.manual_seed(seed)
+    settings = GPT2Config(
+        vocab_size=45, n_positions=64, n_embd=32, n_layer=2, n_head=4, eos_token_id=1, initializer_range=0.3
+    )
+    return GPT2LMHeadModel(settings).eval()
 
 
 def make_policy(seed: int = 0, pad_token: str = "<pad>", **overrides: Any) -> CheckpointPolicy:

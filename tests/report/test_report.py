@@ -16,8 +16,8 @@ import pytest
 
 from afarm.errors import DataError, StoreError
 from afarm.report import build, comparisons
-from afarm.report.charts import MOST_POINTS, thin
-from afarm.report.diagram import HEIGHT, WIDTH, diagrams, find_inputs, place, without_shortcuts
+from afarm.report.charts import MOST_POINTS, curve_charts, thin
+from afarm.report.diagram import HEIGHT, WIDTH, diagrams, find_inputs, place, title, without_shortcuts
 from afarm.report.format import compact, decimal, dollars, moment, seconds
 from afarm.report.page import describe_annotators, interval
 from afarm.report.run import read_run
@@ -113,7 +113,9 @@ def test_headline_and_tables_show_the_figures_of_the_run(make_run: MakeRun) -> N
     assert "2 of 8 stages reused" in text
     assert "Time 49.4 s" in text  # finished less created
     assert "finished 2026-11-21 10:03 UTC" in text
-    assert "decided 1,997 draw 3 no annotate stage is stored yet" in text
+    assert "rows 2,000 decided 1,997 draw 3 1b12cd34ef5…" in text
+    assert "made now: no annotate stage is stored yet" in text
+    assert "gold_difference 0.511" in text
     assert "57.0 to 63.2 472 313 12 8 797" in text
     assert "afarm run --method ppo --annotator pool --recipe toy --seed 42" in text
     assert "ppo.kl_coef 0.2" in text
@@ -278,6 +280,11 @@ def test_the_diagram_of_a_baseline_of_two_comparisons_and_of_unknown_stages() ->
     assert find_inputs([{"stage": "a"}, {"stage": "b"}, {"stage": "c", "inputs": ["a", "x"]}]) == [[], [0], [0]]
 
 
+def test_a_stage_is_titled_by_its_kind_and_its_subject() -> None:
+    titles = [title(name) for name in ("fit-reward", "outputs sft at T=1", "evaluate ppo against sft at T=1")]
+    assert titles == [("fit-reward", ""), ("outputs", "sft at T=1"), ("evaluate", "against sft at T=1")]
+
+
 def test_the_diagram_leaves_out_arrows_that_other_arrows_imply() -> None:
     assert without_shortcuts([[], [0], [0, 1], [0, 1, 2]]) == [[], [0], [1], [2]]
     assert without_shortcuts([[], [0], [0], [1, 2]]) == [[], [0], [0], [1, 2]]
@@ -305,6 +312,23 @@ def test_what_was_logged_once_is_in_the_table_but_is_no_curve(make_run: MakeRun)
     page = Page(build(make_run(metrics=[*metrics, {"stage": "train", "step": 2, "examples": 4000}])))
     assert [chart["name"] for chart in json.loads(page.scripts[0])["main"]] == ["loss"]
     assert "examples 4,000" in page.text
+
+
+def test_where_the_method_logs_nothing_the_losses_come_first() -> None:
+    two: list[tuple[float, float | None]] = [(1, 0.5), (2, 0.4)]
+    first, others = curve_charts({"sft": {"loss": two, "lr": two}, "fit-reward": {"loss": two}})
+    assert [(c["stage"], c["name"]) for c in first] == [("sft", "loss"), ("fit-reward", "loss")]
+    assert [c["name"] for c in others] == ["lr"]
+
+
+def test_results_against_several_references_stand_side_by_side(make_run: MakeRun) -> None:
+    results = [
+        {"system": "best_of_n", "reference": reference, "evaluator": "gold", "metrics": {"gold": 1.5, **more}}
+        for reference, more in [("sft", {"gold_reference": 0.5}), ("sft at T=1", {"gold_reference": 0.25, "n": 9})]
+    ]
+    text = Page(build(make_run(results=results))).text
+    assert "Evaluator gold : best_of_n Metric against sft against sft at T=1" in text
+    assert "gold 1.5 1.5 gold_reference 0.5 0.25 n – 9" in text
 
 
 def test_long_curves_are_thinned_and_keep_their_ends() -> None:
