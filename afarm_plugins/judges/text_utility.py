@@ -15,7 +15,6 @@ import re
 from collections.abc import Sequence
 
 from afarm.interfaces import RewardModel
-from afarm.keyed import digest
 from afarm.records import Instruction, Score
 
 WEIGHTS = {"length": 3.0, "overlap": 6.0, "repetition": -8.0, "unfinished": -3.0, "empty": -4.0}
@@ -29,8 +28,6 @@ ENDINGS = tuple(".!?…。！？؟।)]}\"'”’»」`*|")
 
 class TextUtility(RewardModel):
     """U of any text, empty, huge or in any script: finite and in time linear in its length."""
-
-    identity = digest(WEIGHTS, SATURATION, TOO_LONG, SHORTEST_WORD, ENDINGS, length=12)
 
     def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[Score]:
         return [Score(utility(i, output)) for i, output in zip(instructions, outputs, strict=True)]

@@ -9,16 +9,11 @@ from collections.abc import Sequence
 from afarm.errors import DataError
 from afarm.interfaces import EvaluationInputs, Evaluator, RewardModel
 from afarm.records import Evaluation, Instruction, Output, Row, Score
-from afarm_plugins.toy.frozen import fingerprint
 from afarm_plugins.toy.world import gold
 
 
 class GoldReward(RewardModel):
     """The true reward of the toy world. Raises `DataError` for an instruction that is not of it."""
-
-    @property
-    def identity(self) -> str:
-        return fingerprint()
 
     def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[Score]:
         return [Score(gold(i, output)) for i, output in zip(instructions, outputs, strict=True)]

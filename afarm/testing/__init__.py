@@ -1,0 +1,68 @@
+"""For plugin authors: a conformance check for each interface, fakes of each context, and tiny inputs.
+
+    from afarm.testing import check_annotator
+
+    def test_my_annotator_conforms():
+        check_annotator(MyAnnotator())
+
+Each check exercises what `afarm.interfaces` promises and raises `ConformanceError` saying which promise is broken.
+Importing this package loads no torch; the checks of what trains do.
+"""
+
+from __future__ import annotations
+
+from afarm.testing.annotators import check_annotator
+from afarm.testing.asking import FakeAsk, first_at_random, render, unreadable
+from afarm.testing.conformance import ConformanceError
+from afarm.testing.contexts import (
+    KeyedReward,
+    MetricsRecorder,
+    annotate_context,
+    judge_context,
+    load_context,
+    train_context,
+)
+from afarm.testing.datasets import check_dataset
+from afarm.testing.evaluators import check_evaluator
+from afarm.testing.examples import (
+    HOSTILE_TEXTS,
+    evaluation_inputs,
+    make_instructions,
+    make_pairs,
+    separable_preferences,
+)
+from afarm.testing.judges import check_judge
+from afarm.testing.methods import check_method, check_policy
+from afarm.testing.models import tiny_config, tiny_inputs, tiny_policy, tiny_reward_model
+from afarm.testing.reward_models import check_fitted_reward_model, check_reward_model
+
+__all__ = [
+    "HOSTILE_TEXTS",
+    "ConformanceError",
+    "FakeAsk",
+    "KeyedReward",
+    "MetricsRecorder",
+    "annotate_context",
+    "check_annotator",
+    "check_dataset",
+    "check_evaluator",
+    "check_fitted_reward_model",
+    "check_judge",
+    "check_method",
+    "check_policy",
+    "check_reward_model",
+    "evaluation_inputs",
+    "first_at_random",
+    "judge_context",
+    "load_context",
+    "make_instructions",
+    "make_pairs",
+    "render",
+    "separable_preferences",
+    "tiny_config",
+    "tiny_inputs",
+    "tiny_policy",
+    "tiny_reward_model",
+    "train_context",
+    "unreadable",
+]

@@ -1,0 +1,172 @@
+"""What every annotator must do, whatever it prefers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from afarm.interfaces import Annotator, ChatRequest
+from afarm.ledger import request_key
+from afarm.records import Instruction, Pair, Preference
+from afarm.testing.asking import Answer, FakeAsk, first_at_random, render, unreadable
+from afarm.testing.conformance import require
+from afarm.testing.contexts import annotate_context
+from afarm.testing.examples import HOSTILE_TEXTS, make_instructions, make_pairs
+
+Label = tuple[float | None, str]
+
+
+def check_annotator(
+    annotator: Annotator,
+    *,
+    instructions: Sequence[Instruction] = (),
+    outputs: Sequence[str] = (),
+    answer: Answer = first_at_random,
+    is_random: bool = False,
+) -> None:
+    """Check one preference a pair in order, keyed draws, mirroring, hostile text, unreadable answers and the ledger.
+
+    `instructions` (at least 12 distinct ones) and `outputs` are for an annotator that knows only its own world;
+    `answer` is for one that asks for an answer format of its own; `is_random` says that labels differ from seed to
+    seed though no judge is asked. Raises `ConformanceError` naming the promise that is broken.
+    """
+    instructions = list(instructions) or make_instructions(24)
+    pairs = make_pairs(instructions, outputs)
+    asked = _check_labels(annotator, pairs, answer)
+    _check_swapping(annotator, pairs, answer)
+    _check_seeds(annotator, pairs, answer, is_random, asked)
+    _check_hostile_text(annotator, instructions, answer)
+    if asked:
+        _check_unreadable_answers(annotator, pairs)
+        _check_nothing_is_asked_twice(annotator, pairs, answer)
+    _check_plan(annotator, pairs, answer)
+
+
+def labels(annotator: Annotator, pairs: Sequence[Pair], ask: FakeAsk, seed: int = 0) -> dict[str, Label]:
+    """(p2, outcome) of each pair by its id, after checking that there is one preference a pair, in order."""
+    found = annotator.annotate(pairs, annotate_context(seed, ask))
+    require(
+        all(isinstance(p, Preference) for p in found) and [p.pair_id for p in found] == [pair.id for pair in pairs],
+        f"annotate must return one Preference for each pair, in the order of the pairs: got {len(found)} for "
+        f"{len(pairs)} pairs, or in another order",
+    )
+    return {p.pair_id: (None if p.p2 is None else round(p.p2, 9), p.outcome) for p in found}
+
+
+def _check_labels(annotator: Annotator, pairs: Sequence[Pair], answer: Answer) -> bool:
+    """Labels depend on the pair alone. Returns whether a judge was asked."""
+    ask = FakeAsk(answer)
+    expected = labels(annotator, pairs, ask)
+    ways: dict[str, Callable[[FakeAsk], dict[str, Label]]] = {
+        "asked once more": lambda ask: labels(annotator, pairs, ask),
+        "in another order": lambda ask: labels(annotator, pairs[::-1], ask),
+        "one at a time": lambda ask: _merged(annotator, [[pair] for pair in pairs], ask),
+        "in parts of five": lambda ask: _merged(annotator, [pairs[i : i + 5] for i in range(0, len(pairs), 5)], ask),
+    }
+    for way, get in ways.items():
+        require(get(FakeAsk(answer)) == expected, f"equal seeds must give equal labels, but not so {way}")
+    require(labels(annotator, [], FakeAsk(answer)) == {}, "no pairs must give no preferences")
+    return bool(ask.sent)
+
+
+def _merged(annotator: Annotator, parts: Sequence[Sequence[Pair]], ask: FakeAsk) -> dict[str, Label]:
+    return {pair_id: label for part in parts for pair_id, label in labels(annotator, part, ask).items()}
+
+
+def _check_swapping(annotator: Annotator, pairs: Sequence[Pair], answer: Answer) -> None:
+    straight = labels(annotator, pairs, FakeAsk(answer))
+    swapped = labels(annotator, [pair.swapped() for pair in pairs], FakeAsk(answer))
+    for pair_id, (p2, outcome) in straight.items():
+        mirrored = (None if p2 is None else round(1 - p2, 9), outcome)
+        require(
+            swapped[pair_id] == mirrored,
+            f"swapping a pair's outputs must mirror its label: {(p2, outcome)} became {swapped[pair_id]}",
+        )
+
+
+def _check_seeds(annotator: Annotator, pairs: Sequence[Pair], answer: Answer, is_random: bool, asked: bool) -> None:
+    if is_random:
+        found = [labels(annotator, pairs, FakeAsk(answer), seed) for seed in range(8)]
+        require(any(f != found[0] for f in found), "another seed must give other draws: eight seeds gave equal labels")
+    if asked:
+        keys = []
+        for seed in (0, 1):
+            ask = FakeAsk(answer)
+            labels(annotator, pairs, ask, seed)
+            keys.append({request_key(request, "fake") for request in ask.sent})
+        require(
+            not keys[0] & keys[1],
+            "another seed must ask anew: put context.seed into ChatRequest.seed, or the ledger returns the old answers",
+        )
+
+
+def _check_hostile_text(annotator: Annotator, instructions: Sequence[Instruction], answer: Answer) -> None:
+    given = [(instructions[i % len(instructions)], text) for i, text in enumerate(HOSTILE_TEXTS)]
+    # Hostile instructions only where the annotator takes any instruction at all.
+    hostile = make_instructions(1)[0] in instructions
+    pairs = [
+        Pair(Instruction(f"{text} {i.instruction}", text) if hostile else i, text, f"plain {number}")
+        for number, (i, text) in enumerate(given)
+    ]
+    ask = FakeAsk(answer)
+    labels(annotator, pairs, ask)
+    by_id = {pair.id: pair for pair in pairs}
+    for request in ask.sent:
+        for shown in request.comparisons:
+            if shown.pair_id in by_id:
+                pair = by_id[shown.pair_id]
+                require(
+                    sorted([shown.first, shown.second]) == list(pair.canonical)
+                    and shown.instruction.id == pair.instruction.id,
+                    f"a request's comparisons must carry the outputs unchanged, and {pair.output_1[:40]!r} was not",
+                )
+
+
+def _check_unreadable_answers(annotator: Annotator, pairs: Sequence[Pair]) -> None:
+    answers: dict[str, Answer] = {
+        "nothing": lambda request: "",
+        "prose": unreadable,
+        "a broken object": lambda request: '[{"index": 1, "first_is_better":',
+        "a long tail": lambda request: "so on and so forth " * 2000,
+    }
+    for name, answer in answers.items():
+        ask = FakeAsk(answer)
+        found = labels(annotator, pairs, ask)
+        require(
+            set(found.values()) <= {(None, "unparsed"), (None, "refused")},
+            f'an answer that cannot be read ({name}) must make an "unparsed" preference, never a label',
+        )
+        sent = len(ask.sent)
+        labels(annotator, pairs, ask)
+        require(len(ask.sent) == sent, "what could not be read is paid for: asking again with the same seed must not")
+    spoilt = pairs[3].id
+
+    def one_without_a_verdict(request: ChatRequest) -> str:
+        return render([None if c.pair_id == spoilt else True for c in request.comparisons], request.answer_format)
+
+    found = labels(annotator, pairs, FakeAsk(one_without_a_verdict))
+    lost = [pair_id for pair_id, (_, outcome) in found.items() if outcome != "decided" and pair_id != spoilt]
+    require(not lost, f"one unreadable verdict cost {len(lost)} other pairs of its batch theirs")
+
+
+def _check_nothing_is_asked_twice(annotator: Annotator, pairs: Sequence[Pair], answer: Answer) -> None:
+    ask = FakeAsk(answer)
+    first = pairs[: len(pairs) // 2]
+    labels(annotator, first, ask)
+    before = len(ask.sent)
+    labels(annotator, pairs[::-1], ask)
+    again = {c.pair_id for request in ask.sent[before:] for c in request.comparisons} & {pair.id for pair in first}
+    require(
+        not again,
+        f"{len(again)} pairs were asked about twice: look judgements up with context.ask.recall before packing "
+        "prompts, and store them with context.ask.learn",
+    )
+
+
+def _check_plan(annotator: Annotator, pairs: Sequence[Pair], answer: Answer) -> None:
+    ask = FakeAsk(answer)
+    planned = annotator.plan(pairs, annotate_context(0, ask))
+    require(not ask.sent, "plan must send nothing")
+    if planned:
+        labels(annotator, pairs, ask)
+        theirs = {c.pair_id for request in planned for c in request.comparisons if c.pair_id}
+        require(theirs == set(ask.asked_about()), "plan must name the requests that annotate sends")

@@ -1,0 +1,60 @@
+"""Contexts as afarm makes them, without a farm around them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from afarm.interfaces import AnnotateContext, Ask, JudgeContext, RewardModel, TrainContext
+from afarm.keyed import uniform
+from afarm.records import Instruction, Score
+from afarm.store import DirectoryCheckpoints
+from afarm.testing.asking import FakeAsk
+
+
+class KeyedReward(RewardModel):
+    """A reward in [-1, 1) drawn for each (instruction, output): arbitrary, but always the same."""
+
+    def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[Score]:
+        return [Score(2 * uniform("reward", i.id, o) - 1) for i, o in zip(instructions, outputs, strict=True)]
+
+
+class MetricsRecorder:
+    """A `log_metrics` that keeps its lines as (step, metrics)."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[int, dict[str, float]]] = []
+
+    def __call__(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.lines.append((step, dict(metrics)))
+
+
+def annotate_context(seed: int = 0, ask: Ask | None = None) -> AnnotateContext:
+    """A context for annotators; `ask` is a new `FakeAsk` unless given."""
+    return AnnotateContext(seed, FakeAsk() if ask is None else ask)
+
+
+def judge_context(reward_model: RewardModel | None = None) -> JudgeContext:
+    """A context for judges, in which every reward model that a judge opens is `reward_model` (a `KeyedReward`)."""
+    opened = reward_model or KeyedReward()
+    return JudgeContext(reward_model=lambda name: opened, identify=lambda name: name, source="test")
+
+
+def train_context(directory: Path, seed: int = 0, log_metrics: MetricsRecorder | None = None) -> TrainContext:
+    """A context for training on the CPU into `directory`, going on from the checkpoint found there. Loads torch."""
+    from afarm.backend import Backend
+    from afarm.config import BackendConfig
+
+    directory.mkdir(parents=True, exist_ok=True)
+    return TrainContext(
+        seed=seed,
+        directory=directory,
+        backend=Backend(BackendConfig(device="cpu")),
+        checkpoints=DirectoryCheckpoints(directory),
+        log_metrics=MetricsRecorder() if log_metrics is None else log_metrics,
+    )
+
+
+def load_context(directory: Path) -> TrainContext:
+    """A context for `load`. Loads torch."""
+    return train_context(directory)

@@ -1,0 +1,75 @@
+"""What every evaluator must do, whatever it measures."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from dataclasses import replace
+
+from afarm.errors import DataError
+from afarm.interfaces import EvaluationInputs, Evaluator
+from afarm.records import Evaluation
+from afarm.testing.conformance import ConformanceError, require
+from afarm.testing.examples import evaluation_inputs
+
+NEEDS = {"judgements", "reward_model", "human"}
+
+
+def check_evaluator(evaluator: Evaluator, inputs: EvaluationInputs | None = None) -> None:
+    """Check that it is pure, that metrics are flat JSON numbers, and that rows that do not match are a `DataError`.
+
+    `inputs` are for an evaluator that knows only its own world. Raises `ConformanceError` naming the broken promise.
+    """
+    inputs = evaluation_inputs() if inputs is None else inputs
+    unknown = set(evaluator.needs) - NEEDS
+    require(not unknown, f"needs {sorted(unknown)}, which afarm does not know; known: {sorted(NEEDS)}")
+    before = copy.deepcopy(inputs)
+    found = evaluator.evaluate(inputs)
+    require(inputs == before, "an evaluator must leave its inputs as they are")
+    require(evaluator.evaluate(inputs) == found, "equal inputs must give equal evaluations")
+    _check_metrics(found, inputs)
+    _check_mismatches(evaluator, inputs, found)
+
+
+def _check_metrics(found: Evaluation, inputs: EvaluationInputs) -> None:
+    require(isinstance(found, Evaluation), "evaluate must return an afarm.Evaluation")
+    require(found.system == inputs.system, f"the evaluation is of {inputs.system!r}, not of {found.system!r}")
+    require(bool(found.evaluator) and bool(found.metrics), "an evaluation names its evaluator and has metrics")
+    for name, value in found.metrics.items():
+        flat = value is None or (isinstance(value, int | float | str) and not isinstance(value, bool))
+        require(isinstance(name, str) and flat, f"metric {name!r} must be a flat number or text, not {value!r}")
+        require(not isinstance(value, float) or math.isfinite(value), f"metric {name!r} is {value}: JSON has no such")
+    try:
+        json.dumps([dict(found.metrics), list(found.rows)], allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConformanceError(f"metrics and rows must be JSON values: {error}") from error
+    require(len(found.rows) in (0, len(inputs.outputs)), "rows are one for each output, or none")
+
+
+def _check_mismatches(evaluator: Evaluator, inputs: EvaluationInputs, whole: Evaluation) -> None:
+    """What does not belong together is a `DataError`, except in a part that the evaluator does not read at all."""
+    broken = {
+        "no outputs": replace(inputs, outputs=(), judgements=(), scores=(), reference=(), reference_scores=()),
+        "a judgement too few": replace(inputs, judgements=inputs.judgements[:-1]),
+        "judgements of other rows": replace(inputs, judgements=(*inputs.judgements[1:], inputs.judgements[0])),
+        "a score too few": replace(inputs, scores=inputs.scores[:-1]),
+        "a reference output too few": replace(inputs, reference=inputs.reference[:-1]),
+        "a reference score too few": replace(inputs, reference_scores=inputs.reference_scores[:-1]),
+        "a reference for other instructions": replace(
+            inputs, reference=(inputs.outputs[0], *inputs.reference[:-1]), reference_scores=inputs.reference_scores
+        ),
+    }
+    needed = {"no outputs"}
+    if "judgements" in evaluator.needs:
+        needed |= {"a judgement too few", "judgements of other rows"}
+    if "reward_model" in evaluator.needs:
+        needed |= {"a score too few"}
+    for name, changed in broken.items():
+        try:
+            found = evaluator.evaluate(changed)
+        except DataError:
+            continue
+        except Exception as error:
+            raise ConformanceError(f"{name} must be a DataError that explains it, not {error!r}") from error
+        require(name not in needed and found == whole, f"{name} must be a DataError, not a figure")

@@ -1,0 +1,141 @@
+"""What every judge must do. A judge that needs a network or a key is checked as far as that goes without."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from afarm.errors import JudgeError
+from afarm.interfaces import Capabilities, ChatRequest, Comparison, Completion, Judge
+from afarm.records import Instruction, Message
+from afarm.testing.conformance import require
+from afarm.testing.examples import HOSTILE_TEXTS, make_instructions, make_pairs
+
+FORMATS = ("single", "list", "json")
+
+
+def check_judge(judge: Judge, *, answers: bool | None = None, instructions: Sequence[Instruction] = ()) -> None:
+    """Check identity, prices and, where the judge `answers` here, what it says and what it declares that it takes.
+
+    `answers` is `judge.simulated` unless given: pass True for a judge behind a fake transport. `instructions` are for
+    a judge that knows only its own world. Raises `ConformanceError` naming the promise that is broken.
+    """
+    _check_identity(judge)
+    if judge.simulated if answers is None else answers:
+        asyncio.run(_check_answers(judge, list(instructions) or make_instructions(8)))
+    asyncio.run(judge.close())
+
+
+def _check_identity(judge: Judge) -> None:
+    require(isinstance(judge.identity, str) and judge.identity != "", "identity must be a text that is not empty")
+    require(judge.identity == judge.identity, "identity must be the same whenever it is read")
+    takes = judge.capabilities
+    require(isinstance(takes, Capabilities), "capabilities must be an afarm.Capabilities")
+    require(takes.chat or takes.completion, "a judge takes chats, or text completions, or both")
+
+
+async def _check_answers(judge: Judge, instructions: Sequence[Instruction]) -> None:
+    takes, identity = judge.capabilities, judge.identity
+    for answer_format in FORMATS:
+        for count in (1,) if answer_format == "single" else (1, 3):
+            request = _request(instructions, answer_format, count, takes)
+            completion = await judge.complete(request)
+            _check_completion(judge, request, completion)
+            if judge.simulated:
+                verdicts = read(completion.text, answer_format)
+                require(
+                    len(verdicts) == count,
+                    f"a simulated judge must answer {count} comparisons readably as {answer_format!r}: "
+                    f"{completion.text[:200]!r}",
+                )
+                again = await judge.complete(request)
+                require(again.text == completion.text, "a simulated judge must answer equal requests equally")
+    if judge.simulated:
+        await _check_order_of_requests(judge, instructions)
+    await _check_capabilities(judge, _request(instructions, "single", 1, takes))
+    await _check_hostile_text(judge, instructions)
+    require(judge.identity == identity, "identity must not change while the judge answers")
+
+
+async def _check_order_of_requests(judge: Judge, instructions: Sequence[Instruction]) -> None:
+    requests = [
+        replace(_request(instructions[i:] + instructions[:i], "single", 1, judge.capabilities), draw=draw)
+        for i in range(len(instructions))
+        for draw in (0, 1)
+    ]
+    together = await asyncio.gather(*(judge.complete(request) for request in requests))
+    alone = [await judge.complete(request) for request in reversed(requests)]
+    require(
+        [c.text for c in together] == [c.text for c in reversed(alone)],
+        "a simulated judge's answers must not depend on the order or the concurrency of requests",
+    )
+
+
+async def _check_capabilities(judge: Judge, request: ChatRequest) -> None:
+    """What is declared is taken, and what is not declared is an error that says so."""
+    takes, text = judge.capabilities, request.prompt or request.messages[0].content
+    asked = {
+        "chat": (takes.chat, replace(request, messages=(Message("user", text),), prompt="")),
+        "completion": (takes.completion, replace(request, messages=(), prompt=text)),
+        "temperature": (takes.temperature, replace(request, temperature=0.5)),
+        "logit_bias": (takes.logit_bias, replace(request, favour=("Output (a)",), avoid=("Neither",))),
+    }
+    for name, (declared, example) in asked.items():
+        try:
+            await judge.complete(example)
+            answered = True
+        except JudgeError as error:
+            answered = False
+            require(not declared, f"{judge.identity} declares {name} and then refuses it: {error}")
+        require(declared or not answered, f"{judge.identity} does not declare {name}, so asking for it must be an error")
+
+
+async def _check_hostile_text(judge: Judge, instructions: Sequence[Instruction]) -> None:
+    for number, text in enumerate(HOSTILE_TEXTS):
+        request = _request(instructions, "list", 2, judge.capabilities)
+        shown = replace(request.comparisons[0], pair_id=f"hostile {number}", first=text)
+        request = replace(request, comparisons=(shown, *request.comparisons[1:]))
+        _check_completion(judge, request, await judge.complete(request))
+
+
+def _check_completion(judge: Judge, request: ChatRequest, completion: Completion) -> None:
+    require(isinstance(completion, Completion), "complete must return an afarm.Completion")
+    require(isinstance(completion.text, str), "a completion's text must be text")
+    tokens = (completion.input_tokens, completion.output_tokens, completion.cached_input_tokens)
+    require(min(tokens) >= 0, "token counts are at least 0")
+    worst = judge.worst_case_price(request)
+    if worst is not None and completion.price is not None:
+        require(completion.price <= worst + 1e-12, f"it cost ${completion.price}, above the worst case of ${worst}")
+
+
+def _request(instructions: Sequence[Instruction], answer_format: str, count: int, takes: Capabilities) -> ChatRequest:
+    pairs = make_pairs(instructions)[:count]
+    comparisons = tuple(Comparison(p.id, p.instruction, *p.canonical) for p in pairs)
+    text = "\n\n".join(
+        f"{n}. Instruction: {c.instruction.instruction}\n{c.instruction.input}\n(a) {c.first}\n(b) {c.second}"
+        for n, c in enumerate(comparisons, start=1)
+    )
+    asked = f"Which output is better, Output (a) or Output (b)? Answer as {answer_format}.\n\n{text}\n"
+    return ChatRequest(
+        role="strong",
+        messages=(Message("user", asked),) if takes.chat else (),
+        prompt="" if takes.chat else asked,
+        comparisons=comparisons,
+        answer_format=answer_format,
+        annotator="conformance",
+        seed=7,
+    )
+
+
+def read(text: str, answer_format: str) -> list[bool]:
+    """The verdicts (whether the first is better) in an answer of `afarm.testing.render`'s formats, strictly read."""
+    if answer_format == "json":
+        return [row["first_is_better"] for row in json.loads(text) if isinstance(row["first_is_better"], bool)]
+    lines = text.strip().splitlines()
+    if answer_format == "list":
+        numbered = [re.fullmatch(r"(\d+)\. (Output \([ab]\))", line) for line in lines]
+        lines = [found[2] for n, found in enumerate(numbered, start=1) if found and int(found[1]) == n]
+    return [line == "Output (a)" for line in lines if line in ("Output (a)", "Output (b)")]
