@@ -55,6 +55,8 @@ class StageRun:
     reused: bool
     seconds: float
     why: str = ""
+    inputs: tuple[str, ...] = ()
+    """The labels of the stages it was made from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +207,8 @@ class Farm:
         """The artifact of `stage`, made now if it is missing, after its inputs."""
         if stage.label in self.history:
             return self.history[stage.label].artifact
-        inputs = {name: self.ensure(upstream) for name, upstream in stage.inputs.items()}
+        inputs = {name: self.ensure(earlier) for name, earlier in stage.inputs.items()}
+        upstream = tuple(earlier.label for earlier in stage.inputs.values())
         made_from = with_inputs(stage, inputs)
         started = time.perf_counter()
         why = ""
@@ -213,7 +216,7 @@ class Farm:
             why = why_not_reused(made_from, self.store.of_stage(stage.kind))
             self.on_stage(stage.label, None)
         artifact, reused = self.store.make(stage.kind, made_from, lambda directory: stage.write(directory, inputs))
-        run = StageRun(stage.kind, stage.label, artifact, reused, time.perf_counter() - started, why)
+        run = StageRun(stage.kind, stage.label, artifact, reused, time.perf_counter() - started, why, upstream)
         self.history[stage.label] = run
         self.on_stage(stage.label, run)
         return artifact

@@ -121,6 +121,7 @@ def _stage(farm: Farm, run: StageRun) -> dict[str, Any]:
     return {
         "stage": run.label,
         "kind": run.kind,
+        "inputs": list(run.inputs),
         "key": run.artifact.key,
         "reused": run.reused,
         "why": run.why,

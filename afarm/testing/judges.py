@@ -90,7 +90,9 @@ async def _check_capabilities(judge: Judge, request: ChatRequest) -> None:
         except JudgeError as error:
             answered = False
             require(not declared, f"{judge.identity} declares {name} and then refuses it: {error}")
-        require(declared or not answered, f"{judge.identity} does not declare {name}, so asking for it must be an error")
+        require(
+            declared or not answered, f"{judge.identity} does not declare {name}, so asking for it must be an error"
+        )
 
 
 async def _check_hostile_text(judge: Judge, instructions: Sequence[Instruction]) -> None:
