@@ -79,7 +79,8 @@ def _from_trl(row: Row) -> Row:
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
     """Write JSON lines as they come, and return their number. Raises `StoreError` where the disk is full."""
     count = 0
-    with storage_errors(path), path.open("w", encoding="utf-8") as handle:
+    # Half a surrogate pair has no UTF-8, but written as a backslash escape it is the JSON it was read from.
+    with storage_errors(path), path.open("w", encoding="utf-8", errors="backslashreplace") as handle:
         for row in rows:
             handle.write(json.dumps(row, ensure_ascii=False) + "\n")
             count += 1

@@ -49,8 +49,12 @@ class Plugins:
 
     def get(self, kind: str, name: str) -> Component:
         """Like `Registry.get`; an unknown name's message also lists the plugins that failed to load."""
-        hints = "".join(f"\nPlugin {p.name!r} ({p.package}) failed to load: {p.error}" for p in self.broken)
-        return self.registry.get(kind, name, hints)
+        return self.registry.get(kind, name, self.causes)
+
+    @property
+    def causes(self) -> str:
+        """A line for each plugin that failed to load: why a name may be unknown."""
+        return "".join(f"\nPlugin {p.name!r} ({p.package}) failed to load: {p.error}" for p in self.broken)
 
 
 def discover(entry_points: Iterable[importlib.metadata.EntryPoint] | None = None) -> Plugins:

@@ -6,7 +6,7 @@ are `a.b=value`, values read as YAML. Nothing here loads a model or imports a pl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
@@ -24,7 +24,7 @@ from afarm.registry import Component
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A validated configuration: the run's own fields, and the sections of plugins as given."""
+    """A validated configuration: the run's own fields, and a section of settings for each component, by full name."""
 
     recipe: str
     run: RunConfig
@@ -32,8 +32,7 @@ class Settings:
 
     def of(self, component: Component) -> Config | None:
         """The settings of `component`: its defaults under what its section says."""
-        section = self.sections.get(component.full_name, self.sections.get(component.name, {}))
-        return component.settings(section)
+        return component.settings(self.sections.get(component.full_name, {}))
 
 
 def recipe_names() -> list[str]:
@@ -67,7 +66,10 @@ def parse_override(text: str) -> dict[str, Any]:
     path, equals, value = text.partition("=")
     if not equals or not path.strip():
         raise ConfigError([f"--set {text!r} is not of the form section.setting=value, such as ppo.learning_rate=1e-5"])
-    parsed: Any = yaml.safe_load(value) if value else ""
+    try:
+        parsed: Any = yaml.safe_load(value) if value else ""
+    except yaml.YAMLError as error:
+        raise ConfigError([f"--set {text!r}: the value is no valid YAML; put text in quotes"]) from error
     if isinstance(parsed, str):
         with suppress(ValueError):  # YAML 1.1 reads 1e-5 as text
             parsed = float(parsed)
@@ -95,23 +97,20 @@ def resolve(
 
     `check` looks for further problems once the fields are valid (a missing file, say), so that they are reported too.
     """
-    values = read_recipe(recipe)
+    values = shipped = read_recipe(recipe)
     for override in overrides:
         values = merge(values, override)
     own = {k: v for k, v in values.items() if k in RunConfig.model_fields}
-    sections = {k: v for k, v in values.items() if k not in own}
-    problems: list[str] = []
-    run: RunConfig | None = None
-    try:
-        run = RunConfig.model_validate(own)
-    except ValidationError as error:
-        problems += _explain(error, RunConfig)
+    sections = {str(k): v for k, v in values.items() if k not in own}
+    run, problems = _validate(own)
     names = _components_by_name(plugins)
     for name, section in sections.items():
-        problems += _check_section(name, section, names)
+        # What a recipe says about a plugin that failed to load must not stop a run that does not use it.
+        if name in names or not plugins.broken or shipped.get(name) != section:
+            problems += _check_section(name, section, names, plugins.causes)
     if run is None:
         raise ConfigError(problems)
-    settings = Settings(recipe, run, sections)
+    settings = Settings(recipe, run, _by_full_name(sections, names))
     problems += _check_names(run, plugins)
     problems += [p for p in check(settings) if p not in problems]
     if problems:
@@ -119,17 +118,51 @@ def resolve(
     return settings
 
 
+def _validate(own: Mapping[str, Any]) -> tuple[RunConfig | None, list[str]]:
+    """The run's settings and their problems. Settings with a problem are left at their defaults, so that what else is
+    wrong (an unknown method, say) can be reported beside them; None where even that is impossible."""
+    try:
+        return RunConfig.model_validate(own), []
+    except ValidationError as error:
+        problems = _explain(error, RunConfig)
+        for found in error.errors():
+            own = _without(own, found["loc"])
+    try:
+        return RunConfig.model_validate({"model": ".", **own}), problems
+    except ValidationError:
+        return None, problems
+
+
+def _without(values: Mapping[str, Any], path: Sequence[int | str]) -> dict[str, Any]:
+    """`values` without the setting at `path`, or without the list that it is in."""
+    name, rest = str(path[0]), path[1:]
+    inner = values.get(name)
+    if rest and isinstance(inner, Mapping):
+        return {**values, name: _without(inner, rest)}
+    return {k: v for k, v in values.items() if k != name}
+
+
 def _components_by_name(plugins: Plugins) -> dict[str, list[Component]]:
     names: dict[str, list[Component]] = {}
     for component in plugins.registry:
-        for name in {component.name, component.full_name}:
+        for name in plugins.registry.names_of(component):
             names.setdefault(name, []).append(component)
     return names
 
 
-def _check_section(name: str, section: Any, names: Mapping[str, list[Component]]) -> list[str]:
+def _by_full_name(
+    sections: Mapping[str, Mapping[str, Any]], names: Mapping[str, list[Component]]
+) -> dict[str, Mapping[str, Any]]:
+    found: dict[str, Mapping[str, Any]] = {}
+    for name, section in sections.items():
+        for full_name in [c.full_name for c in names.get(name, ())] or [name]:
+            found[full_name] = section
+    return found
+
+
+def _check_section(name: str, section: Any, names: Mapping[str, list[Component]], causes: str) -> list[str]:
     if name not in names:
-        return [f"unknown setting or section {name!r}.{did_you_mean(name, [*RunConfig.model_fields, *names])}"]
+        return [f"unknown setting or section {name!r}.{did_you_mean(name, [*RunConfig.model_fields, *names])}{causes}"]
     configured = [c for c in names[name] if c.config is not None]
     if not isinstance(section, Mapping):
         return [f"{name}: must be a section of settings, such as {name}.{_first_field(configured)}"]

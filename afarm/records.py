@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, get_args
 
 from afarm.errors import DataError
 from afarm.keyed import digest
 
+N = TypeVar("N", int, float)
 Row = dict[str, Any]
 
 Outcome = Literal["decided", "draw", "unparsed", "refused"]
@@ -41,12 +42,14 @@ class Instruction:
     @property
     def id(self) -> str:
         """Equal for the same instruction, input and earlier turns, whatever the data set is called."""
-        return digest(self.instruction, self.input, [[m.role, m.content] for m in self.messages])
+        return digest(self.instruction, self.input, [[m.role, m.content, m.name] for m in self.messages])
 
     def to_row(self) -> Row:
         row: Row = {"instruction": self.instruction, "input": self.input, "dataset": self.dataset}
         if self.messages:
-            row["messages"] = [{"role": m.role, "content": m.content} for m in self.messages]
+            row["messages"] = [
+                {"role": m.role, "content": m.content, **({"name": m.name} if m.name else {})} for m in self.messages
+            ]
         return row
 
     @classmethod
@@ -56,7 +59,7 @@ class Instruction:
             _text(row, "instruction", where),
             _text(row, "input", where, default=""),
             _text(row, "dataset", where, default=""),
-            tuple(Message(m["role"], m["content"]) for m in row.get("messages") or ()),
+            _messages(row, where),
         )
 
 
@@ -240,24 +243,26 @@ class JudgedPair:
             Instruction.from_row(row, where),
             _text(row, "output_1", where),
             _text(row, "output_2", where),
-            int(row.get("occurrence") or 0),
+            _number(row, "occurrence", where, int) or 0,
             _text(row, "generator_1", where, default=""),
             _text(row, "generator_2", where, default=""),
         )
         if "preference" not in row:
             raise DataError(f"{where}: field 'preference' is missing")
         p2, outcome = _read_preference(row["preference"], row.get("outcome"), where)
-        identical = row["preference"] in (0, None) and pair.identical
+        source = row.get("source")
+        if source not in get_args(Source):  # data sets have a column of that name with other contents
+            source = "rule" if pair.identical and row["preference"] == 0 else "judge"
         preference = Preference(
             pair.id,
             p2,
             outcome,
-            row.get("source") or ("rule" if identical else "judge"),
-            row.get("strength"),
-            row.get("member") or "",
-            row.get("order") or "",
-            int(row.get("draw") or 0),
-            row.get("completion") or "",
+            source,
+            _number(row, "strength", where, float),
+            _text(row, "member", where, default=""),
+            _text(row, "order", where, default=""),
+            _number(row, "draw", where, int) or 0,
+            _text(row, "completion", where, default=""),
         )
         return cls(pair, preference, _text(row, "annotator", where, default=""))
 
@@ -270,6 +275,26 @@ def _read_preference(value: object, outcome: object, where: str) -> tuple[float 
     if value == 0 or (value == 1.5 and outcome != "decided"):
         return None, "draw"
     return float(value) - 1, "decided"
+
+
+def _messages(row: Mapping[str, Any], where: str) -> tuple[Message, ...]:
+    turns = row.get("messages") or ()
+    if not isinstance(turns, list | tuple) or not all(isinstance(turn, Mapping) for turn in turns):
+        raise DataError(f"{where}: field 'messages' must be a list of turns with 'role' and 'content'")
+    inside = [(turn, f"{where}: messages: turn {number}") for number, turn in enumerate(turns)]
+    return tuple(
+        Message(_text(turn, "role", at), _text(turn, "content", at), _text(turn, "name", at, default=""))
+        for turn, at in inside
+    )
+
+
+def _number(row: Mapping[str, Any], name: str, where: str, kind: type[N]) -> N | None:
+    value = row.get(name)
+    if value is None or value != value:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or kind(value) != value:
+        raise DataError(f"{where}: field {name!r} must be a number, not {value!r}")
+    return kind(value)
 
 
 def _text(row: Mapping[str, Any], name: str, where: str, default: str | None = None) -> str:

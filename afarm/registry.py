@@ -112,6 +112,11 @@ class Registry:
             raise PluginError(f"{KINDS[kind]} {name!r} is ambiguous: write {names}")
         raise PluginError(f"unknown {KINDS[kind]} {name!r}.{did_you_mean(name, self.names(kind))}{hints}")
 
+    def names_of(self, component: Component) -> list[str]:
+        """The names that `component` can be got by: its full one, and the bare one where no other has that."""
+        rivals = [c for c in self._components[component.kind].values() if c.name == component.name]
+        return [component.full_name] if len(rivals) > 1 else list(dict.fromkeys([component.full_name, component.name]))
+
     def names(self, kind: str) -> list[str]:
         return sorted(self._components[kind])
 

@@ -76,13 +76,13 @@ class Store:
         path = self.artifacts / stage / key
         try:
             meta = json.loads((path / META).read_text(encoding="utf-8"))
+            return Artifact(stage, key, path, meta["content"], meta["made_from"], meta)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise StoreError(
                 f"the artifact {path} is damaged ({error}); delete that directory to make it again"
             ) from error
-        return Artifact(stage, key, path, meta["content"], meta["made_from"], meta)
 
     def make(
         self, stage: str, made_from: Mapping[str, Any], write: Callable[[Path], Mapping[str, Any]]
@@ -208,7 +208,10 @@ class MetricsFile:
         kept = []
         if resume_from is not None and path.exists():
             kept = [line for line in _whole_lines(path) if json.loads(line)["step"] <= resume_from]
-        path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+        beside = path.with_name(f".{path.name}.tmp")
+        with storage_errors(path):
+            beside.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+            beside.replace(path)
 
     def __call__(self, step: int, metrics: Mapping[str, float]) -> None:
         with storage_errors(self.path), self.path.open("a", encoding="utf-8") as handle:
@@ -245,10 +248,14 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 def content_digest(directory: Path, skip: Iterable[str] = (META, "metrics.jsonl")) -> str:
-    """A digest of the names and bytes of all files below `directory`, logs and metadata apart."""
+    """A digest of the names and bytes of all files below `directory`, logs, metadata and hidden files apart.
+
+    Hidden files are what a kill leaves of a file that was being written beside.
+    """
     total = hashlib.blake2b(digest_size=12)
     skipped = set(skip)
-    for path in sorted(p for p in directory.rglob("*") if p.is_file() and p.name not in skipped):
+    files = (p for p in directory.rglob("*") if p.is_file() and not p.name.startswith("."))
+    for path in sorted(p for p in files if p.name not in skipped):
         total.update(str(path.relative_to(directory)).encode() + b"\0")
         with path.open("rb") as handle:
             total.update(hashlib.file_digest(handle, "sha256").digest())
@@ -272,7 +279,7 @@ def write_json(path: Path, value: Any) -> None:
     """Write `value` beside and rename, so that readers see the old file or the new one."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with storage_errors(path):
-        with beside.open("w", encoding="utf-8") as handle:
+        with beside.open("w", encoding="utf-8", errors="backslashreplace") as handle:
             json.dump(value, handle, indent=2, ensure_ascii=False)
             handle.write("\n")
             _flush(handle)

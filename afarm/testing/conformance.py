@@ -8,6 +8,6 @@ class ConformanceError(AssertionError):
 
 
 def require(kept: bool, broken: str) -> None:
-    """Raise `ConformanceError(broken)` unless the promise is `kept`. Unlike `assert`, it also works under `python -O`."""
+    """Raise `ConformanceError(broken)` unless the promise is `kept`: an `assert` that `python -O` leaves in."""
     if not kept:
         raise ConformanceError(broken)

@@ -62,7 +62,7 @@ async def _check_answers(judge: Judge, instructions: Sequence[Instruction]) -> N
 
 async def _check_order_of_requests(judge: Judge, instructions: Sequence[Instruction]) -> None:
     requests = [
-        replace(_request(instructions[i:] + instructions[:i], "single", 1, judge.capabilities), draw=draw)
+        replace(_request([*instructions[i:], *instructions[:i]], "single", 1, judge.capabilities), draw=draw)
         for i in range(len(instructions))
         for draw in (0, 1)
     ]

@@ -78,12 +78,12 @@ def generalised_advantages(
     values[:, t] is the value of the state before token t. An episode ends with its last response token, at whatever
     length: nothing follows it, so nothing is bootstrapped.
     """
-    rewards, values = masked(rewards, mask), masked(values, mask)
+    rewards, values = masked(rewards, mask), masked(values, mask)  # so that all is 0 from a row's end on
     advantages = torch.zeros_like(rewards)
     following_value = following_advantage = torch.zeros_like(rewards[:, 0])
     for t in reversed(range(rewards.shape[1])):
         delta = rewards[:, t] + gamma * following_value - values[:, t]
-        following_advantage = masked(delta + gamma * lam * following_advantage, mask[:, t])
+        following_advantage = delta + gamma * lam * following_advantage
         following_value = values[:, t]
         advantages[:, t] = following_advantage
     return advantages, advantages + values

@@ -13,13 +13,13 @@ Not as in the paper or its reference implementation, and why:
 - The KL of a token is not clamped at 0: clamped, its mean is no longer the KL divergence but something larger.
 - Rewards are scaled, not shifted: adding the mean back unscaled pays each token a constant, a hidden length bonus.
 - The reward model reads the tokens that were sampled, not text decoded and tokenised again.
-- The value head starts at zero (`value_head_init`): the trunk knows what is good, the scale of returns is learned.
-- Prompts that are too long are left out rather than cut, since a cut prompt no longer asks for what is scored.
 - The learning rate rises from a first step above 0, so that no rollout is collected for nothing.
 
-Old log-probabilities come from the training forward at collection, not from the sampler: its cache and left padding
-round differently in half precision, and the ratio must start at exactly 1. Dropout is off throughout, for the same
-reason. Every draw is keyed by seed and step, so a resumed run needs no generator state to go on as it would have.
+The value head starts at zero: the trunk knows what is good, the scale of returns is learned. Prompts that are too long
+are left out, since a cut prompt no longer asks for what is scored. Old log-probabilities come from the training
+forward at collection, not from the sampler: its cache and left padding round differently in half precision, and the
+ratio must start at exactly 1. Dropout is off throughout, for the same reason. The reference is the start policy
+itself, since what is trained is a copy. Every draw is keyed by seed and step: resuming needs no generator state.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class BradleyTerryRewardModel(TorchRewardModel):
             processing_class=start.tokenizer,
             optimizers=(optimizer(model, config), None),
         )
-        train(trainer, context, "reward model", "reward_model")
+        train(trainer, context, "reward model", "bradley_terry")
         reward_model.model = merge_adapter(model)
         reward_model.standardize(training, config.standardize_outputs)
         found = {**counts, "outputs_cut": float(cut), "train_accuracy": pair_accuracy(reward_model, training[:1000])}

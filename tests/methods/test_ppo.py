@@ -315,6 +315,17 @@ def test_pads_stand_after_responses_and_the_end_token_is_trained(tmp_path: Path)
         assert (values[~rollout.mask] == 0).all()
 
 
+def test_log_probabilities_are_those_of_the_temperature_sampled_at(tmp_path: Path) -> None:
+    rollout, metrics = trainer_for(tmp_path, temperature=0.5).collect(0)
+    model = tiny_policy().model
+    for row, (prompt, response) in enumerate(zip(rollout.prompts, rollout.responses, strict=True)):
+        with torch.no_grad():
+            logits = model(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1]
+        expected = (logits / 0.5).log_softmax(-1)[range(len(response)), list(response)]
+        torch.testing.assert_close(rollout.logprobs[row, : len(response)], expected, rtol=0, atol=1e-5)
+    assert metrics["objective/entropy"] == pytest.approx(-float(rollout.logprobs.sum()) / 12, abs=1e-4)
+
+
 def test_a_response_that_was_cut_off_pays_the_penalty(tmp_path: Path) -> None:
     free, _ = trainer_for(tmp_path).collect(0)
     fined, metrics = trainer_for(tmp_path, missing_eos_penalty=2.5).collect(0)

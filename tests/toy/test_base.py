@@ -70,6 +70,7 @@ def test_stop_marks_in_a_row_survive_the_tokenizer(tokenizer: Any) -> None:
 def test_base_tells_wrong_answers_from_right_ones(model: Any, tokenizer: Any, card: str) -> None:
     instructions = [row.instruction for split in ("evaluation", "validation") for row in ToyDataset().load(split)]
     measured = verdict_ability(model, Encoder(tokenizer), instructions)
+    assert measured["wrong core"] > 0.95
     for name, value in measured.items():
         stated = re.search(rf"\| {re.escape(name)} \| ([0-9.]+) \|", card)
         assert stated is not None, name

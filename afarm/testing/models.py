@@ -1,0 +1,145 @@
+"""A random Llama of a few thousand weights with a word-level tokenizer: real code paths, in milliseconds.
+
+torch and transformers are imported when a model is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from afarm.config import Config
+from afarm.interfaces import Decoding, MethodInputs
+from afarm.records import Output, Pair, Preference
+from afarm.testing.contexts import KeyedReward
+from afarm.testing.examples import make_instructions, separable_preferences
+
+if TYPE_CHECKING:
+    from afarm.backend import CheckpointPolicy, TorchRewardModel
+
+WORDS = [f"w{i}" for i in range(40)]
+SPECIAL = ["<pad>", "<eos>", "<unk>", "<q>", "<a>"]
+CHAT_TEMPLATE = "{% for m in messages %}<q> {{ m['content'] }} {% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
+
+TINY: Mapping[str, Any] = {
+    "total_steps": 3,
+    "max_steps": 3,
+    "rollout_batch_size": 8,
+    "mini_batch_size": 4,
+    "num_ppo_epochs": 1,
+    "num_train_epochs": 1,
+    "num_iterations": 2,
+    "num_rounds": 2,
+    "per_device_train_batch_size": 4,
+    "per_device_rollout_batch_size": 4,
+    "gradient_accumulation_steps": 1,
+    "warmup_steps": 1,
+    "save_steps": 1,
+    "learning_rate": 0.01,
+    "head_learning_rate": 0.01,
+    "max_length": 48,
+    "max_prompt_length": 32,
+    "max_new_tokens": 6,
+    "response_length": 6,
+    "n": 3,
+    "num_samples": 3,
+    "standardize_outputs": 16,
+}
+"""Values that end in seconds, for settings under the names that Hugging Face and TRL give them."""
+
+
+def tiny_config(config: type[Config] | None, **values: Any) -> Config | None:
+    """`config` with every setting that it shares with `TINY` made tiny, and `values` over that."""
+    if config is None:
+        return None
+    shared = {name: value for name, value in TINY.items() if name in config.model_fields}
+    return config.model_validate(shared | values)
+
+
+def tiny_policy(seed: int = 0, **settings: Any) -> CheckpointPolicy:
+    """A randomly initialised policy over 45 words (w0 … w39 and special ones); `settings` are `LlamaConfig`'s."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from afarm.backend import Backend, CheckpointPolicy, PromptTemplate
+    from afarm.config import BackendConfig
+
+    tokenizer = _tokenizer()
+    defaults = {
+        "vocab_size": len(SPECIAL) + len(WORDS),
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 256,
+        "pad_token_id": 0,
+        "bos_token_id": None,
+        "eos_token_id": 1,
+        "initializer_range": 0.3,  # far enough from uniform that a wrong position or mask shows
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = LlamaForCausalLM(LlamaConfig(**(defaults | settings))).eval()
+    return CheckpointPolicy(model, tokenizer, PromptTemplate("auto", tokenizer), Backend(BackendConfig(device="cpu")))
+
+
+def _tokenizer() -> Any:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {word: i for i, word in enumerate([*SPECIAL, *WORDS])}
+    inner = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=inner,
+        pad_token="<pad>",
+        eos_token="<eos>",
+        unk_token="<unk>",
+        additional_special_tokens=["<q>", "<a>"],
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+def tiny_reward_model(policy: CheckpointPolicy | None = None, seed: int = 0) -> TorchRewardModel:
+    """A reward model with the policy's trunk and a random head."""
+    import torch
+
+    from afarm.backend import TorchRewardModel
+
+    policy = policy or tiny_policy()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        classifier = TorchRewardModel.classifier_from(policy, head_std=0.1).eval()
+    return TorchRewardModel(classifier, policy.tokenizer, policy.template, policy.backend)
+
+
+def tiny_inputs(needs: Iterable[str], count: int = 12) -> MethodInputs:
+    """Inputs for a method with these `needs`, and nothing else: what it did not list is empty, as in a run."""
+    needs = set(needs)
+    start = tiny_policy()
+    instructions = make_instructions(3 * count)
+    demonstrations = [
+        Output(instruction, " ".join(WORDS[i % 30 : i % 30 + 1 + i % 4]), "demonstrator")
+        for i, instruction in enumerate(instructions[:count])
+    ]
+    return MethodInputs(
+        start=start,
+        preferences=separable_preferences(count) if "preferences" in needs else (),
+        reward_model=tiny_reward_model(start) if "reward_model" in needs else None,
+        unlabeled=instructions[count : 2 * count] if "unlabeled" in needs else (),
+        demonstrations=demonstrations if "demonstrations" in needs else (),
+        validation=instructions[2 * count : 2 * count + 4] if "validation" in needs else (),
+        annotate=_prefer_by_key if "annotator" in needs else None,
+        decoding=Decoding(max_new_tokens=6, per_device_batch_size=4),
+    )
+
+
+def _prefer_by_key(pairs: Iterable[Pair]) -> list[Preference]:
+    """Prefers the output with the higher `KeyedReward`, without noise."""
+    reward = KeyedReward()
+    preferences = []
+    for pair in pairs:
+        first, second = reward.score([pair.instruction] * 2, [pair.output_1, pair.output_2])
+        preferences.append(Preference(pair.id, float(second.value > first.value)))
+    return preferences

@@ -1,0 +1,116 @@
+"""What every reward model must do, and every one that is fitted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from afarm.errors import DataError
+from afarm.interfaces import Policy, RewardModel
+from afarm.records import Instruction, JudgedPair, Preference, Score
+from afarm.testing.conformance import ConformanceError, require
+from afarm.testing.contexts import load_context, train_context
+from afarm.testing.examples import HOSTILE_TEXTS, make_instructions, separable_preferences
+from afarm.testing.methods import check_start_untouched, train_killed_and_resumed
+from afarm.testing.models import tiny_policy
+
+CLOSE = 1e-3
+"""How far two scores of one row may lie apart: batches of another shape change the last bits of a float32 model."""
+
+
+def check_reward_model(
+    model: RewardModel, *, instructions: Sequence[Instruction] = (), outputs: Sequence[str] = ()
+) -> None:
+    """Check one finite score a row, whatever the batch and the order, for ordinary and hostile text.
+
+    `instructions` and `outputs` are for a reward model that knows only its own world. Raises `ConformanceError` naming
+    the promise that is broken.
+    """
+    instructions = list(instructions) or make_instructions(12)
+    own = bool(outputs)
+    texts = list(outputs) or [" ".join(f"w{(3 * i + j) % 40}" for j in range(1 + i % 6)) for i in range(12)]
+    rows = [(instructions[i % len(instructions)], text) for i, text in enumerate(texts)]
+    found = values(model, rows)
+    require(_close(values(model, rows[::-1])[::-1], found), "a score must not depend on the order of rows")
+    alone = [values(model, [row])[0] for row in rows]
+    require(_close(alone, found), "a score must not depend on what else is in the batch")
+    require(_close(values(model, rows * 2), found * 2), "equal rows must have equal scores")
+    require(values(model, []) == [], "no rows must give no scores")
+    values(model, [(instructions[i % len(instructions)], text) for i, text in enumerate(HOSTILE_TEXTS)])
+    if not own and make_instructions(1)[0] in instructions:
+        values(model, [(Instruction(text or "empty", text), "w1 w2") for text in HOSTILE_TEXTS])
+
+
+def check_fitted_reward_model(
+    model: type[RewardModel], config: Any, directory: Path, *, start: Policy | None = None
+) -> None:
+    """Check a reward model that learns: what it learns, that it does so repeatably, and that it can be kept.
+
+    `config` should fit 64 pairs of tiny sequences in seconds (`tiny_config`); `start` is a `tiny_policy` unless given.
+    Writes into `directory`. Raises `ConformanceError` naming the promise that is broken.
+    """
+    begin = start or tiny_policy()
+    preferences = [*separable_preferences(64), *_undecided(4)]
+
+    def fit(given: Sequence[JudgedPair], name: str) -> RewardModel:
+        return model.fit(given, begin, config, train_context(directory / name))
+
+    with check_start_untouched(begin):
+        fitted = fit(preferences, "fit")
+    require(isinstance(fitted, RewardModel), "fit must return a RewardModel")
+    check_reward_model(fitted)
+    right = _accuracy(fitted, separable_preferences(64))
+    require(right > 0.75, f"fitted to pairs that a word tells apart, it ranks {right:.0%} of them rightly: not learned")
+    rows = [(j.pair.instruction, j.pair.output_1) for j in preferences]
+    expected = values(fitted, rows)
+    require(_close(values(fit(preferences, "again"), rows), expected), "equal seeds must fit equal reward models")
+    resumed = train_killed_and_resumed(
+        lambda context: model.fit(preferences, begin, config, context), directory / "killed"
+    )
+    if resumed is not None:
+        require(_close(values(resumed, rows), expected), "killed and gone on with, fit must end as it would have")
+    fitted.save(directory / "saved")
+    loaded = model.load(directory / "saved", load_context(directory / "loading"))
+    require(_close(values(loaded, rows), expected), "a reward model that was saved and loaded must score the same")
+    for name, useless in {"draws only": _undecided(8), "no preferences": []}.items():
+        try:
+            fit(useless, name.replace(" ", "_"))
+        except DataError:
+            continue
+        except Exception as error:
+            raise ConformanceError(f"{name}: fit must raise a DataError that says so, not {error!r}") from error
+        raise ConformanceError(f"{name}: fit must raise a DataError, not return a reward model")
+
+
+def values(model: RewardModel, rows: Sequence[tuple[Instruction, str]]) -> list[float]:
+    """The score of each (instruction, output), after checking that there is one finite score a row."""
+    scores = model.score([instruction for instruction, _ in rows], [output for _, output in rows])
+    require(len(scores) == len(rows), f"score must return one score a row: {len(scores)} for {len(rows)} rows")
+    for (_, output), score in zip(rows, scores, strict=True):
+        require(isinstance(score, Score), f"score must return afarm.Score objects, not {type(score).__name__}")
+        require(math.isfinite(score.value), f"the score of {output[:40]!r} is {score.value}: scores must be finite")
+        for begin, end, value in score.spans or ():
+            require(0 <= begin <= end <= len(output) and math.isfinite(value), "a span lies outside its output")
+    return [score.value for score in scores]
+
+
+def _close(one: Sequence[float], other: Sequence[float]) -> bool:
+    return all(math.isclose(a, b, rel_tol=CLOSE, abs_tol=CLOSE) for a, b in zip(one, other, strict=True))
+
+
+def _accuracy(model: RewardModel, judged: Sequence[JudgedPair]) -> float:
+    first = values(model, [(j.pair.instruction, j.pair.output_1) for j in judged])
+    second = values(model, [(j.pair.instruction, j.pair.output_2) for j in judged])
+    right = [(two > one) == (j.p2 == 1.0) for j, one, two in zip(judged, first, second, strict=True)]
+    return sum(right) / len(right)
+
+
+def _undecided(count: int) -> list[JudgedPair]:
+    """Draws and answers that could not be read, in turn."""
+    judged = separable_preferences(2 * count)[count:]
+    return [
+        JudgedPair(j.pair, Preference(j.pair.id, None, "unparsed" if i % 4 == 3 else "draw"))
+        for i, j in enumerate(judged)
+    ]

@@ -1,0 +1,265 @@
+"""What was paid and what was learned survives kills, other processes and odd text."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from scripted_judges import ScriptedJudge, question, questions
+
+from afarm.ask import Asker
+from afarm.errors import StoreError
+from afarm.interfaces import ChatRequest, Comparison, Completion, Judgement, JudgementKey, Message
+from afarm.ledger import Ledger, network_file_system, request_key
+from afarm.records import Instruction
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path / "ledger.sqlite")
+
+
+def answered(prompt: str, text: str = "Output (a)", price: float | None = 0.01) -> tuple[ChatRequest, str, Completion]:
+    request = question(prompt)
+    return request, "judge", Completion(text, 11, 3, 5, price, "stop", "model-1", 0.5, request_key(request, "judge"))
+
+
+# ------------------------------------------------------------------------------------------------- what is stored
+
+
+def test_an_answer_is_found_again_whole_and_the_first_one_stands(ledger: Ledger) -> None:
+    first, second = answered("q"), answered("q", "Output (b)")
+    unpriced = answered("r", price=None)
+    ledger.resolve([first, unpriced], "run")
+    ledger.resolve([second], "run")
+    with Ledger(ledger.path) as again:
+        found = again.completions([first[2].key, unpriced[2].key, "unknown"])
+    assert found == {first[2].key: first[2], unpriced[2].key: unpriced[2]}
+
+
+@pytest.mark.parametrize("text", ["", "\x00 \u2028 ünï 😀", "half an emoji \ud83d", "a" * 10_000])
+def test_an_answer_with_any_text_is_kept(ledger: Ledger, text: str) -> None:
+    judge = ScriptedJudge()
+    (bought,) = Asker({"*": judge}, ledger)([question(text)])
+    (kept,) = Asker({"*": judge}, Ledger(ledger.path))([question(text)])
+    assert len(judge.asked) == 1
+    assert kept == bought
+    assert len(kept.text) == len(f"echo {text}")
+
+
+def test_more_keys_than_sqlite_takes_in_one_query_are_looked_up(ledger: Ledger) -> None:
+    answers = [answered(f"q{i}") for i in range(2345)]
+    ledger.resolve(answers, "run")
+    assert len(ledger.completions([c.key for _, _, c in answers])) == 2345
+
+
+def test_judgements_are_recalled_by_all_of_their_key_and_the_first_stands(ledger: Ledger) -> None:
+    key = JudgementKey("pool/x", "pair", "ab", 7)
+    others = [
+        replace(key, annotator="y"),
+        replace(key, pair_id="z"),
+        replace(key, order="ba"),
+        replace(key, seed=8),
+        replace(key, draw=1),
+    ]
+    ledger.learn({key: Judgement(0.25, "decided", "c"), others[4]: Judgement(None, "unparsed")})
+    ledger.learn({key: Judgement(1.0, "decided", "d")})
+    assert ledger.recall([key, *others]) == {
+        key: Judgement(0.25, "decided", "c"),
+        others[4]: Judgement(None, "unparsed"),
+    }
+
+
+def test_everything_that_is_sent_is_part_of_a_requests_key_and_what_is_not_is_not() -> None:
+    shown = Comparison("pair", Instruction("i"), "first", "second")
+    base = ChatRequest("strong", (Message("user", "x"),), comparisons=(shown,))
+    changed = [
+        base,
+        replace(base, messages=(Message("user", "y"),)),
+        replace(base, messages=(Message("system", "x"),)),
+        replace(base, messages=(), prompt="x"),
+        replace(base, max_tokens=7),
+        replace(base, temperature=0.5),
+        replace(base, top_p=0.5),
+        replace(base, favour=("(a)",)),
+        replace(base, avoid=("(a)",)),
+        replace(base, role="light"),
+        replace(base, annotator="z"),
+        replace(base, seed=1),
+        replace(base, draw=1),
+        replace(base, comparisons=(replace(shown, pair_id="other"),)),
+        replace(base, comparisons=(replace(shown, order="ba"),)),
+    ]
+    keys = [request_key(request, "judge") for request in changed]
+    assert len({*keys, request_key(base, "other judge")}) == len(changed) + 1
+    assert request_key(replace(base, answer_format="json"), "judge") == keys[0]
+
+
+# ------------------------------------------------------------------------------------------------ budget and intents
+
+
+def test_intents_count_against_the_budget_until_they_are_resolved(ledger: Ledger) -> None:
+    answer = answered("q", price=0.02)
+    ledger.intend([answer[2].key, "failing"], [0.5, 0.25], "run")
+    assert ledger.committed("run") == pytest.approx(0.75)
+    assert ledger.committed("another run") == 0
+    ledger.resolve([answer], "run", abandoned=["failing"])
+    assert ledger.committed("run") == pytest.approx(0.02)
+
+
+def test_what_was_in_flight_at_a_kill_stays_counted_even_if_a_process_id_comes_back(ledger: Ledger) -> None:
+    answer = answered("q", price=0.02)
+    ledger.intend([answer[2].key], [0.5], "run")
+    # A container's first process has the same id after every restart: here, this process plays both.
+    restarted = Ledger(ledger.path)
+    restarted.intend([answer[2].key], [0.5], "run")
+    restarted.resolve([answer], "run")
+    assert restarted.committed("run") == pytest.approx(0.52)
+
+
+def test_an_answer_and_its_intent_change_in_one_transaction(ledger: Ledger) -> None:
+    answer = answered("q", price=0.02)
+    ledger.intend([answer[2].key], [0.5], "run")
+    ledger._db.execute("CREATE TRIGGER stop BEFORE DELETE ON intents BEGIN SELECT RAISE(ABORT, 'killed here'); END")
+    with pytest.raises(StoreError, match="killed here"):
+        ledger.resolve([answer], "run")
+    assert Ledger(ledger.path).committed("run") == pytest.approx(0.5), "never both the answer and its intent"
+
+
+# ----------------------------------------------------------------------------------------- processes and their ends
+
+
+def _write_many(path: str, name: str, count: int) -> None:
+    with Ledger(Path(path)) as ledger:
+        for start in range(0, count, 5):
+            ledger.resolve([answered(f"{name} {i}") for i in range(start, start + 5)], "run")
+            ledger.learn({JudgementKey(name, str(i), "ab", 0): Judgement(1.0) for i in range(start, start + 5)})
+
+
+def test_processes_that_open_and_write_one_ledger_at_once_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    spawn = multiprocessing.get_context("spawn")
+    workers = [spawn.Process(target=_write_many, args=(str(path), name, 200)) for name in "abcd"]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0] * 4
+    with Ledger(path) as ledger:
+        keys = [answered(f"{name} {i}")[2].key for name in "abcd" for i in range(200)]
+        assert len(ledger.completions(keys)) == 800
+        assert len(ledger.recall([JudgementKey(n, str(i), "ab", 0) for n in "abcd" for i in range(200)])) == 800
+        assert ledger.committed("run") == pytest.approx(8.0)
+
+
+IN_FLIGHT = 4
+NEEDED = 40
+ASKS = f"""
+import sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from scripted_judges import ScriptedJudge, questions
+from afarm.ask import Asker
+from afarm.ledger import Ledger
+
+judge = ScriptedJudge(seconds=0.05, price=0.01, worst=0.01, log=Path(sys.argv[3]))
+ask = Asker({{"*": judge}}, Ledger(Path(sys.argv[2])), run="run", max_concurrency={IN_FLIGHT})
+print([c.text for c in ask(questions({NEEDED}))])
+"""
+
+
+def test_a_kill_costs_at_most_what_was_in_flight_and_a_rerun_asks_only_what_is_missing(tmp_path: Path) -> None:
+    log, path = tmp_path / "log", tmp_path / "ledger.sqlite"
+    command = [sys.executable, "-c", ASKS, str(Path(__file__).parent), str(path), str(log)]
+    process = subprocess.Popen(command)
+    try:
+        deadline = time.monotonic() + 60
+        while (not log.exists() or len(log.read_text().splitlines()) < 15) and time.monotonic() < deadline:
+            time.sleep(0.01)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    before = log.read_text().splitlines()
+    assert IN_FLIGHT < len(before) < NEEDED, "killed too early or too late to show anything"
+    with Ledger(path) as ledger:
+        stored = ledger.completions([request_key(q, "scripted") for q in questions(NEEDED)])
+        assert len(before) - len(stored) <= IN_FLIGHT
+        lost = len(before) - len(stored)
+        assert ledger.committed("run") == pytest.approx(0.01 * (len(stored) + lost), abs=0.01 * IN_FLIGHT)
+    rerun = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert rerun.stdout == f"{[f'echo q{i}' for i in range(NEEDED)]}\n"
+    calls = log.read_text().splitlines()
+    assert len(calls) == NEEDED + lost
+    assert set(calls) == {f"q{i}" for i in range(NEEDED)}
+    assert {c.text for c in stored.values()}.isdisjoint({f"echo {prompt}" for prompt in calls[len(before) :]})
+
+
+# ---------------------------------------------------------------------------------------------- where it cannot be
+
+
+def test_a_ledger_that_cannot_be_opened_or_read_is_an_error_that_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StoreError, match="ledger"):
+        Ledger(tmp_path / "file" / "ledger.sqlite")
+    (tmp_path / "not.sqlite").write_text("this is no data base at all" * 100)
+    with pytest.raises(StoreError, match="ledger.*not a database"):
+        Ledger(tmp_path / "not.sqlite")
+    (tmp_path / "folder.sqlite").mkdir()
+    with pytest.raises(StoreError, match="ledger"):
+        Ledger(tmp_path / "folder.sqlite")
+
+
+def test_a_damaged_ledger_is_an_error_when_it_is_read(ledger: Ledger) -> None:
+    ledger.resolve([answered(f"q{i}", "x" * 1000) for i in range(100)], "run")
+    ledger.close()
+    content = bytearray(ledger.path.read_bytes())
+    content[4096:] = os.urandom(len(content) - 4096)
+    ledger.path.write_bytes(content)
+    with pytest.raises(StoreError, match="ledger"), Ledger(ledger.path) as damaged:
+        damaged.completions([answered("q0")[2].key])
+        damaged.committed("run")
+
+
+MOUNTS = """\
+/dev/sda1 / ext4 rw 0 0
+server:/home /home nfs4 rw 0 0
+tmpfs /home/local tmpfs rw 0 0
+server:/with\\040space /with\\040space cifs rw 0 0
+lustre /lus lustre rw 0 0
+short
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/home/me/out/ledger.sqlite", "nfs4"),
+        ("/home/ledger.sqlite", "nfs4"),
+        ("/home/local/ledger.sqlite", ""),
+        ("/homework/ledger.sqlite", ""),
+        ("/var/ledger.sqlite", ""),
+        ("/with space/x/ledger.sqlite", "cifs"),
+        ("/lus/ledger.sqlite", "lustre"),
+    ],
+)
+def test_a_network_file_system_is_told_from_the_mounts(path: str, kind: str, tmp_path: Path) -> None:
+    (tmp_path / "mounts").write_text(MOUNTS)
+    assert network_file_system(Path(path), tmp_path / "mounts") == kind
+
+
+def test_a_machine_without_a_list_of_mounts_is_taken_for_local(tmp_path: Path) -> None:
+    assert network_file_system(tmp_path / "ledger.sqlite", tmp_path / "none") == ""
+    assert network_file_system(tmp_path / "ledger.sqlite") == ""
+
+
+def test_on_a_local_disk_the_ledger_uses_a_write_ahead_log(ledger: Ledger) -> None:
+    (mode,) = sqlite3.connect(ledger.path).execute("PRAGMA journal_mode").fetchone()
+    assert (mode, ledger.note) == ("wal", "")
