@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from afarm.errors import AfarmError, BudgetError, JudgeError, did_you_mean
 from afarm.interfaces import Capabilities, ChatRequest, Completion, Judge, Judgement, JudgementKey
-from afarm.ledger import Ledger, request_key
+from afarm.ledger import Ledger, encodable, request_key
 
 T = TypeVar("T")
 Answer = tuple[ChatRequest, str, Completion]
@@ -184,7 +184,8 @@ class Asker:
             key, request = flying.pop(task)
             error = task.exception() if not task.cancelled() else asyncio.CancelledError()
             if error is None:
-                landed.append((request, self.judge(request.role), replace(task.result(), key=key)))
+                answer = task.result()
+                landed.append((request, self.judge(request.role), replace(answer, key=key, text=encodable(answer.text))))
             else:
                 abandoned.append(key)
                 failure = failure or _explained(error, self.judge(request.role))

@@ -339,7 +339,7 @@ def evaluate(farm: Farm, system: str, reference: Stage | None, reference_name: s
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
         mine = read_outputs(inputs["outputs"].path / "outputs.jsonl")
-        theirs = read_outputs(inputs["reference"].path / "outputs.jsonl") if reference else farm.rows("evaluation")
+        theirs = read_outputs(inputs["reference"].path / "outputs.jsonl") if reference else references(farm)
         path = directory / "judgements.jsonl"
         summary = _judge(farm, path, paired(theirs, mine), settings.annotator, settings.label_noise, "evaluate")
         model = _reward_model(farm, inputs) if scored else None
@@ -355,6 +355,17 @@ def evaluate(farm: Farm, system: str, reference: Stage | None, reference_name: s
         return {**summary, "temperature": inputs["outputs"].meta["summary"]["temperature"]}
 
     return Stage("evaluate", f"evaluate {system} against {reference_name}", stages, made_from, write)
+
+
+def references(farm: Farm) -> Sequence[Output]:
+    """The data set's own outputs. Raises `DataError` where it has none to be compared with."""
+    rows = farm.rows("evaluation")
+    if not any(row.output.strip() for row in rows):
+        raise DataError(
+            f"split 'evaluation' of data set {farm.config.dataset!r} has no outputs to be compared with; "
+            "compare a trained method with the starting policy (--method ppo --set evaluate.reference=sft)"
+        )
+    return rows
 
 
 def paired(reference: Sequence[Output], outputs: Sequence[Output]) -> list[Pair]:

@@ -14,7 +14,8 @@ from afarm.cli.console import ProgressBars, err
 from afarm.errors import ConfigError
 
 if TYPE_CHECKING:
-    from afarm.pipeline import Farm, StageRun
+    from afarm.ledger import network_file_system
+from afarm.pipeline import Farm, StageRun
 
 Recipe = Annotated[str, typer.Option("--recipe", help="A recipe by name (`afarm recipes`), or a YAML file.")]
 Method = Annotated[str | None, typer.Option("--method", help="The method to train (`afarm plugins` lists them).")]
@@ -59,7 +60,7 @@ def make_farm(
         if not data.is_file():
             raise ConfigError([f"--data {data}: no such file"])
         extra.append({"dataset": "files", "files": {"path": str(data)}})
-    return Farm(
+    farm = Farm(
         recipe,
         settings=[*extra, *(settings or [])],
         output_dir=output_dir,
@@ -67,6 +68,9 @@ def make_farm(
         on_stage=_tell if verbose else lambda label, run: None,
         **choices,
     )
+    if kind := network_file_system(farm.store.ledger_path):
+        err.print(f"[yellow]{output_dir} is on a network file system ({kind}): locking is slower; prefer a local disk.[/]")
+    return farm
 
 
 def _judges(options: list[str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The toy data set: instructions of the world in disjoint splits, demonstrations for "sft"."""
+"""The toy data set: instructions of the world in disjoint splits, with an author's answer where one is needed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from afarm_plugins.toy.world import draw_instruction, read_task
 
 NAME = "toy"
 SPLITS = ("evaluation", "validation", "sft", "preference", "unlabeled")
+WITH_OUTPUTS = ("sft", "evaluation")
+"""Splits with outputs: demonstrations to learn from, and references for a baseline to be compared with."""
 PATIENCE = 100_000
 
 
 class ToyDataset(Dataset):
-    """Unique instructions, none in two splits. Only "sft" has outputs: one demonstration each, by a random author."""
+    """Unique instructions, none in two splits. "sft" and "evaluation" have an answer each, by a random author."""
 
     def __init__(self, config: ToyConfig | None = None):
         self.config = config or ToyConfig()
@@ -38,7 +40,7 @@ class ToyDataset(Dataset):
         return [self._row(instruction, split) for instruction in instructions]
 
     def _row(self, instruction: Instruction, split: str) -> Output:
-        if split != "sft":
+        if split not in WITH_OUTPUTS:
             return Output(instruction, "")
         random = Random(f"{NAME}:{self.config.world_seed}:demonstration:{instruction.id}")
         task = read_task(instruction.instruction, instruction.input)

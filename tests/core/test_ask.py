@@ -1,0 +1,267 @@
+"""The metered way to a judge: in order, never twice, within bounds, and nothing lost on the way out."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_judges import ScriptedJudge, question, questions
+
+from afarm.ask import Asker
+from afarm.errors import BudgetError, JudgeError
+from afarm.interfaces import ChatRequest, Completion, JudgeContext, Judgement, JudgementKey
+from afarm.ledger import Ledger, request_key
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger(tmp_path / "ledger.sqlite") as opened:
+        yield opened
+
+
+def stored(ledger: Ledger, requests: list[ChatRequest], judge: str = "scripted") -> int:
+    return len(ledger.completions([request_key(r, judge) for r in requests]))
+
+
+# ---------------------------------------------------------------------------------------------- answers and reuse
+
+
+def test_answers_come_in_the_order_of_the_requests_whatever_order_they_arrive_in(ledger: Ledger) -> None:
+    class Backwards(ScriptedJudge):
+        async def complete(self, request: ChatRequest) -> Completion:
+            await asyncio.sleep(0.02 - int(request.prompt[1:]) * 0.002)
+            return await super().complete(request)
+
+    judge = Backwards()
+    answers = Asker({"*": judge}, ledger, max_concurrency=10)(questions(10))
+    assert [a.text for a in answers] == [f"echo q{i}" for i in range(10)]
+    assert judge.asked != [f"q{i}" for i in range(10)], "the answers were to arrive out of order"
+    assert [a.key for a in answers] == [request_key(q, "scripted") for q in questions(10)]
+
+
+def test_equal_requests_are_bought_once_within_a_call_and_between_calls(ledger: Ledger) -> None:
+    judge = ScriptedJudge(price=0.5)
+    ask = Asker({"*": judge}, ledger)
+    answers = ask([*questions(3), *questions(3), question("q1", draw=1)])
+    assert sorted(judge.asked) == ["q0", "q1", "q1", "q2"], "another draw is another question"
+    assert answers[:3] == answers[3:6]
+    assert ask(questions(3)) == answers[:3]
+    assert (ask.spend.calls, ask.spend.answers_reused, ask.spend.dollars) == (4, 3, 2.0)
+    other = Asker({"*": ScriptedJudge("another model")}, ledger)
+    other(questions(3))
+    assert other.spend.calls == 3
+
+
+def test_a_role_is_answered_by_its_judge_and_every_other_role_by_the_star(ledger: Ledger) -> None:
+    strong, rest = ScriptedJudge("a"), ScriptedJudge("b")
+    ask = Asker({"strong": strong, "*": rest}, ledger)
+    ask([question("x", "strong"), question("y", "light")])
+    assert (strong.asked, rest.asked) == (["x"], ["y"])
+    assert (ask.judge("strong"), ask.judge("light")) == ("a", "b")
+    with pytest.raises(JudgeError, match="'ligth'.*'light'.*--judge ligth="):
+        Asker({"light": rest}, ledger).judge("ligth")
+
+
+def test_judgements_learned_are_recalled_and_counted(ledger: Ledger) -> None:
+    ask, key = Asker({"*": ScriptedJudge()}, ledger), JudgementKey("a", "pair", "ab", 1)
+    ask.learn({key: Judgement(1.0)})
+    assert ask.recall([key, replace(key, draw=1)]) == {key: Judgement(1.0)}
+    assert ask.spend.judgements_reused == 1
+
+
+@pytest.mark.parametrize("limit", [1, 3, 64])
+def test_at_most_so_many_requests_are_in_flight_and_that_many_are(ledger: Ledger, limit: int) -> None:
+    judge = ScriptedJudge(seconds=0.01)
+    Asker({"*": judge}, ledger, max_concurrency=limit)(questions(12))
+    assert judge.most == min(limit, 12)
+
+
+def test_tens_of_thousands_of_requests_go_through_one_call(ledger: Ledger) -> None:
+    judge = ScriptedJudge()
+    ask = Asker({"*": judge}, ledger)
+    many = questions(20_000)
+    assert [a.text for a in ask(many)][::1999] == [f"echo q{i}" for i in range(0, 20_000, 1999)]
+    assert len(set(judge.asked)) == len(judge.asked) == 20_000
+    assert stored(ledger, many) == 20_000
+
+
+def test_it_works_inside_a_running_event_loop(ledger: Ledger) -> None:
+    ask = Asker({"*": ScriptedJudge(seconds=0.01)}, ledger)
+
+    async def as_in_a_notebook() -> list[Completion]:
+        return ask(questions(3))
+
+    assert [a.text for a in asyncio.run(as_in_a_notebook())] == ["echo q0", "echo q1", "echo q2"]
+
+
+def test_it_can_be_closed_twice_and_used_again(ledger: Ledger) -> None:
+    class Closing(ScriptedJudge):
+        closed = 0
+
+        async def close(self) -> None:
+            self.closed += 1
+
+    judge = Closing()
+    ask = Asker({"strong": judge, "*": judge}, ledger)
+    ask.close()
+    ask(questions(1))
+    ask.close()
+    ask.close()
+    assert judge.closed == 1, "one judge under two roles is closed once"
+    assert ask(questions(2))[1].text == "echo q1"
+
+
+# ------------------------------------------------------------------------------------------------------- failures
+
+
+def test_the_first_failure_stops_sending_but_what_is_in_flight_is_stored(ledger: Ledger) -> None:
+    judge = ScriptedJudge(seconds=0.02, fail=lambda prompt: JudgeError("overloaded") if prompt == "q1" else None)
+    with pytest.raises(JudgeError, match="overloaded"):
+        Asker({"*": judge}, ledger, max_concurrency=4)(questions(40))
+    assert len(judge.asked) <= 8
+    assert stored(ledger, questions(40)) == len(judge.asked) - 1
+    mended = ScriptedJudge()
+    assert len(Asker({"*": mended}, ledger)(questions(40))) == 40
+    assert len(mended.asked) == 40 - (len(judge.asked) - 1)
+    assert "q1" in mended.asked, "a failure is never stored as an answer"
+
+
+def test_an_unforeseen_error_names_the_judge_and_keeps_its_cause(ledger: Ledger) -> None:
+    judge = ScriptedJudge(fail=lambda prompt: ZeroDivisionError("oops"))
+    with pytest.raises(JudgeError, match="scripted failed: ZeroDivisionError: oops") as caught:
+        Asker({"*": judge}, ledger)(questions(1))
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_a_failed_request_gives_its_reserved_money_back(ledger: Ledger) -> None:
+    judge = ScriptedJudge(worst=0.5, fail=lambda prompt: JudgeError("no"))
+    with pytest.raises(JudgeError):
+        Asker({"*": judge}, ledger, run="run", budget=10)(questions(1))
+    assert ledger.committed("run") == 0
+
+
+# --------------------------------------------------------------------------------------------------------- budgets
+
+
+def test_a_budget_is_never_exceeded_and_what_it_bought_is_kept(ledger: Ledger) -> None:
+    judge = ScriptedJudge(price=0.1, worst=0.1, seconds=0.001)
+    ask = Asker({"*": judge}, ledger, run="run", budget=0.75, max_concurrency=3)
+    with pytest.raises(BudgetError, match=r"\$0.75.*--budget"):
+        ask(questions(20))
+    assert len(judge.asked) == stored(ledger, questions(20)) == 7
+    assert ledger.committed("run") == pytest.approx(0.7)
+    with pytest.raises(BudgetError):
+        Asker({"*": judge}, ledger, run="run", budget=0.75)(questions(20))
+    assert len(judge.asked) == 7
+    richer = Asker({"*": judge}, ledger, run="run", budget=2.0)
+    assert len(richer(questions(20))) == 20
+    assert len(judge.asked) == 20
+
+
+def test_money_reserved_for_the_worst_case_is_spent_on_once_it_is_released(ledger: Ledger) -> None:
+    # Each answer could cost 0.5 and costs 0.05: after the answers so far, one more may always be sent up to the tenth.
+    judge = ScriptedJudge(price=0.05, worst=0.5, seconds=0.001)
+    ask = Asker({"*": judge}, ledger, run="run", budget=1.0, max_concurrency=8)
+    assert len(ask(questions(10))) == 10
+    with pytest.raises(BudgetError):
+        ask(questions(20))
+    assert ledger.committed("run") <= 1.0
+    assert ask.spend.dollars == pytest.approx(0.55), "with 0.55 spent, another 0.5 could exceed 1.0"
+
+
+def test_requests_in_flight_when_another_process_was_killed_count(ledger: Ledger) -> None:
+    ledger.intend(["lost"], [0.5], "run")
+    judge = ScriptedJudge(price=0.2, worst=0.2)
+    with pytest.raises(BudgetError):
+        Asker({"*": judge}, ledger, run="run", budget=1.0)(questions(5))
+    assert len(judge.asked) == 2
+
+
+def test_a_budget_needs_prices_and_no_budget_needs_none(ledger: Ledger) -> None:
+    judge = ScriptedJudge(price=None, worst=None)
+    with pytest.raises(BudgetError, match=r"price of scripted is unknown.*--budget"):
+        Asker({"*": judge}, ledger, budget=5)(questions(2))
+    assert judge.asked == []
+    ask = Asker({"*": judge}, ledger)
+    ask(questions(2))
+    assert (ask.spend.unpriced_calls, ask.spend.dollars) == (2, 0.0)
+
+
+def test_a_free_judge_needs_no_budget_to_run_under(ledger: Ledger) -> None:
+    ask = Asker({"*": ScriptedJudge(price=0.0, worst=0.0)}, ledger, budget=0.0)
+    assert len(ask(questions(100))) == 100
+
+
+# ------------------------------------------------------------------------------------------------------ interrupts
+
+
+INTERRUPTED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from scripted_judges import ScriptedJudge, questions
+from afarm.ask import Asker
+from afarm.ledger import Ledger
+
+judge = ScriptedJudge(seconds=0.5, price=0.01, worst=0.01, log=Path(sys.argv[3]))
+try:
+    Asker({"*": judge}, Ledger(Path(sys.argv[2])), run="run", max_concurrency=5)(questions(100))
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_an_interrupt_stores_what_was_already_sent(tmp_path: Path) -> None:
+    log, path = tmp_path / "log", tmp_path / "ledger.sqlite"
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, str(Path(__file__).parent), str(path), str(log)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while (not log.exists() or len(log.read_text().splitlines()) < 5) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert out == "interrupted\n"
+    sent = log.read_text().splitlines()
+    assert 5 <= len(sent) < 100
+    with Ledger(path) as ledger:
+        assert stored(ledger, questions(100)) == len(sent)
+        assert ledger.committed("run") == pytest.approx(0.01 * len(sent))
+
+
+# ------------------------------------------------------------------------------- with the judge that costs nothing
+
+
+def test_the_offline_judge_answers_tens_of_thousands_of_comparisons(ledger: Ledger) -> None:
+    from afarm.interfaces import Comparison
+    from afarm.records import Instruction
+    from afarm.testing import KeyedReward
+    from afarm_plugins.judges import OfflineConfig
+    from afarm_plugins.judges.offline import OfflineJudge
+
+    context: Any = JudgeContext(reward_model=lambda name: KeyedReward(), source="test")
+    ask = Asker({"*": OfflineJudge("", OfflineConfig(), context)}, ledger)
+    requests = [
+        ChatRequest(
+            "strong",
+            prompt="which?",
+            answer_format="single",
+            comparisons=(Comparison(f"pair {i}", Instruction(f"instruction {i}"), "one", "two"),),
+        )
+        for i in range(20_000)
+    ]
+    texts = [a.text for a in ask(requests)]
+    assert set(texts) == {"Output (a)", "Output (b)"}
+    again = Asker({"*": OfflineJudge("", OfflineConfig(), context)}, ledger)
+    assert [a.text for a in again(requests)] == texts
+    assert (again.spend.calls, again.spend.answers_reused) == (0, 20_000)
