@@ -126,7 +126,7 @@ class Asker:
                 if failure is None:
                     room = self.max_concurrency - len(flying)
                     try:
-                        batch = self._reserve(waiting, room)
+                        batch = self._reserve(waiting, room, waits=bool(flying))
                     except BudgetError as error:
                         failure, batch = error, []
                     for key, request in batch:
@@ -140,10 +140,10 @@ class Asker:
             raise failure
         return answers
 
-    def _reserve(self, waiting: list[tuple[str, ChatRequest]], room: int) -> list[tuple[str, ChatRequest]]:
+    def _reserve(self, waiting: list[tuple[str, ChatRequest]], room: int, waits: bool) -> list[tuple[str, ChatRequest]]:
         """Take up to `room` requests that the budget allows, and write their intents.
 
-        Raises `BudgetError` where not one more may be sent and none is in flight to release money.
+        Raises `BudgetError` where not one more may be sent and none is in flight (`waits`) to release money.
         """
         batch: list[tuple[str, ChatRequest]] = []
         prices: list[float] = []
@@ -158,7 +158,7 @@ class Asker:
                         "name a judge with a price, or leave --budget out"
                     )
                 if committed + sum(prices) + price > self.budget:
-                    if not batch:
+                    if not batch and not waits:
                         raise BudgetError(
                             f"the budget of ${self.budget:.2f} is reached (${committed:.2f} committed); what is paid "
                             "for is kept: run the same command with a larger --budget to go on"
@@ -185,7 +185,9 @@ class Asker:
             error = task.exception() if not task.cancelled() else asyncio.CancelledError()
             if error is None:
                 answer = task.result()
-                landed.append((request, self.judge(request.role), replace(answer, key=key, text=encodable(answer.text))))
+                landed.append(
+                    (request, self.judge(request.role), replace(answer, key=key, text=encodable(answer.text)))
+                )
             else:
                 abandoned.append(key)
                 failure = failure or _explained(error, self.judge(request.role))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,20 +29,24 @@ def read_rows(path: Path | str) -> Iterator[Row]:
         yield from _read_parquet(path)
         return
     open_text: Any = gzip.open if path.name.endswith(".gz") else open
+    kind = "JSON lines" if name.endswith(".jsonl") else "JSON"
+    number = 0
     try:
-        with open_text(path, "rt", encoding="utf-8") as handle:
-            if name.endswith(".jsonl"):
-                rows: Iterable[Any] = (json.loads(line) for line in handle if line.strip())
-            else:
+        with open_text(path, "rt", encoding="utf-8-sig") as handle:
+            if kind == "JSON":
                 rows = json.load(handle)
                 if not isinstance(rows, list):
                     raise DataError(f"{path}: must hold a list of objects, not {type(rows).__name__}")
-            for number, row in enumerate(rows):
+            else:
+                rows = (json.loads(line) for line in handle if line.strip())
+            for row in rows:
                 if not isinstance(row, dict):
                     raise DataError(f"{path}: row {number}: must be an object, not {type(row).__name__}")
                 yield row
-    except (json.JSONDecodeError, UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
-        raise DataError(f"{path}: not valid {'JSON lines' if name.endswith('.jsonl') else 'JSON'}: {error}") from error
+                number += 1
+    except (json.JSONDecodeError, UnicodeDecodeError, gzip.BadGzipFile, zlib.error, EOFError) as error:
+        where = f"{path}: row {number}" if kind == "JSON lines" else str(path)
+        raise DataError(f"{where}: not valid {kind}: {error}") from error
 
 
 def _read_parquet(path: Path) -> Iterator[Row]:
@@ -63,16 +68,20 @@ def read_outputs(path: Path | str) -> list[Output]:
 
 def read_preferences(path: Path | str) -> list[JudgedPair]:
     """Judged pairs, also as TRL's `prompt, chosen, rejected`. Raises `DataError` naming file, row and field."""
-    return _read(path, lambda row, where: JudgedPair.from_row(_from_trl(row), where))
+    return _read(path, lambda row, where: JudgedPair.from_row(_from_trl(row, where), where))
 
 
 def _read(path: Path | str, parse: Callable[[Row, str], T]) -> list[T]:
     return [parse(row, f"{path}: row {number}") for number, row in enumerate(read_rows(path))]
 
 
-def _from_trl(row: Row) -> Row:
-    if not {"prompt", "chosen", "rejected"} <= row.keys():
+def _from_trl(row: Row, where: str) -> Row:
+    names = ("prompt", "chosen", "rejected")
+    if not row.keys() >= {*names}:
         return row
+    for name in names:
+        if not isinstance(row[name], str):
+            raise DataError(f"{where}: field {name!r} must be text, not {type(row[name]).__name__}")
     return {"instruction": row["prompt"], "output_1": row["chosen"], "output_2": row["rejected"], "preference": 1}
 
 

@@ -38,8 +38,8 @@ def label(
     for chunk in _batched(pairs, CHUNK):
         given = [rule_or_noise(pair, context.seed, label_noise) for pair in chunk]
         asked = [pair for pair, preference in zip(chunk, given, strict=True) if preference is None]
-        answers = annotator.annotate(asked, context) if asked else []
-        if [a.pair_id for a in answers] != [pair.id for pair in asked]:
+        answers = list(annotator.annotate(asked, context) or ()) if asked else []
+        if [getattr(answer, "pair_id", None) for answer in answers] != [pair.id for pair in asked]:
             raise PluginError(f"annotator {name!r} must return one preference for each pair, in the order of the pairs")
         remaining = iter(answers)
         for pair, preference in zip(chunk, given, strict=True):

@@ -173,20 +173,20 @@ class Farm:
                 judgements[row["reference"]] = read_preferences(path / "judgements.jsonl")
         return Result(name, tuple(found), judgements)
 
-    def compare_files(self, outputs: Path, reference: Path, annotator: str | None = None) -> Evaluation:
-        """The win rate of one file of outputs over another, judged by the evaluation's annotator unless one is named.
+    def compare(
+        self, outputs: Sequence[Output], reference: Sequence[Output], annotator: str | None = None
+    ) -> Evaluation:
+        """The win rate of any outputs over any others, judged by the evaluation's annotator unless one is named.
 
-        Raises `DataError` where a file is malformed, repeats an instruction, or they answer different instructions.
+        Raises `DataError` where they answer different instructions.
         """
-        mine = require_distinct(read_outputs(outputs), str(outputs))
-        theirs = require_distinct(read_outputs(reference), str(reference))
         name = annotator or self.config.evaluate.annotator
         context = AnnotateContext(self.seed("evaluate"), self.ask)
-        pairs = stages.paired(theirs, mine)
+        pairs = stages.paired(reference, outputs)
         shown = self.progress(pairs, f"{name}: judging", len(pairs))
         noise = self.config.evaluate.label_noise
         judged = list(label(shown, self.builder.annotator(name), name, context, noise))
-        inputs = EvaluationInputs(mine[0].generator or outputs.stem, mine, theirs, judged)
+        inputs = EvaluationInputs(outputs[0].generator or "outputs", outputs, reference, judged)
         return self.builder.evaluator("win_rate").evaluate(inputs)
 
     def annotate_pairs(self, pairs: Sequence[Pair]) -> list[Preference]:

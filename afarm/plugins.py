@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
@@ -21,6 +21,9 @@ from afarm.config import Config
 from afarm.errors import did_you_mean
 from afarm.hookspecs import GROUP, KINDS, Hooks, hook_names
 from afarm.registry import FIRST_PARTY, Component, Registry
+
+if TYPE_CHECKING:
+    import typer
 
 
 @dataclass(slots=True)
@@ -55,6 +58,17 @@ class Plugins:
     def causes(self) -> str:
         """A line for each plugin that failed to load: why a name may be unknown."""
         return "".join(f"\nPlugin {p.name!r} ({p.package}) failed to load: {p.error}" for p in self.broken)
+
+    def add_commands(self, app: typer.Typer) -> list[str]:
+        """Let each plugin add its commands to `app`. Returns what went wrong, a sentence for each that failed."""
+        problems = []
+        for name, module in self.manager.list_name_plugin():
+            if hook := getattr(module, "register_commands", None):
+                try:
+                    hook(app=app)
+                except Exception as error:
+                    problems.append(f"plugin {name!r} could not add its commands: {type(error).__name__}: {error}")
+        return problems
 
 
 def discover(entry_points: Iterable[importlib.metadata.EntryPoint] | None = None) -> Plugins:
@@ -96,10 +110,9 @@ def _hook_problem(module: Any) -> str:
     for name in marked:
         if name not in known:
             return f"implements unknown hook {name!r}.{did_you_mean(name, known)}"
-    if not marked:
-        unmarked = [n for n in known if hasattr(module, n)]
-        return f"marks no hook with @afarm.hookimpl{f' (found {unmarked[0]} unmarked)' if unmarked else ''}"
-    return ""
+    if unmarked := [n for n in known if n not in marked and hasattr(module, n)]:
+        return f"defines {unmarked[0]!r} without marking it with @afarm.hookimpl"
+    return "" if marked else "marks no hook with @afarm.hookimpl"
 
 
 def _collect(module: Any, plugin: Plugin, name: str, plugins: Plugins) -> None:

@@ -25,8 +25,8 @@ def make_app() -> typer.Typer:
     )
     for part in (run, steps, artifacts, listing):
         part.add_to(app)
-    plugins = discover()
-    plugins.manager.hook.register_commands(app=app)
+    for problem in discover().add_commands(app):
+        err.print(f"[yellow]Warning:[/] {escape(problem)}", highlight=False, soft_wrap=True)
     return app
 
 

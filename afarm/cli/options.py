@@ -14,8 +14,7 @@ from afarm.cli.console import ProgressBars, err
 from afarm.errors import ConfigError
 
 if TYPE_CHECKING:
-    from afarm.ledger import network_file_system
-from afarm.pipeline import Farm, StageRun
+    from afarm.pipeline import Farm, StageRun
 
 Recipe = Annotated[str, typer.Option("--recipe", help="A recipe by name (`afarm recipes`), or a YAML file.")]
 Method = Annotated[str | None, typer.Option("--method", help="The method to train (`afarm plugins` lists them).")]
@@ -50,6 +49,7 @@ def make_farm(
     **choices: Any,
 ) -> Farm:
     """The farm that the options describe, telling on stderr what each stage does."""
+    from afarm.ledger import network_file_system
     from afarm.pipeline import Farm
 
     _quiet_libraries()
@@ -69,7 +69,9 @@ def make_farm(
         **choices,
     )
     if kind := network_file_system(farm.store.ledger_path):
-        err.print(f"[yellow]{output_dir} is on a network file system ({kind}): locking is slower; prefer a local disk.[/]")
+        err.print(
+            f"[yellow]{output_dir} is on a network file system ({kind}): locking is slower; prefer a local disk.[/]"
+        )
     return farm
 
 

@@ -128,9 +128,13 @@ def evaluate(
                 sys.stdout.write(json.dumps({**record, "report": str(page)}, ensure_ascii=False) + "\n")
             show_results(record, page, to_stderr=as_json)
             return
+        from afarm.files import read_outputs, require_distinct
+
         if reference is None:
             raise ConfigError([f"{outputs} needs something to be compared with: --reference FILE"])
-        found = farm.compare_files(outputs, reference, annotator)
+        mine = require_distinct(read_outputs(outputs), str(outputs))
+        theirs = require_distinct(read_outputs(reference), str(reference))
+        found = farm.compare(mine, theirs, annotator)
     metrics = dict(found.metrics)
     if as_json:
         sys.stdout.write(json.dumps({"system": found.system, "metrics": metrics}) + "\n")

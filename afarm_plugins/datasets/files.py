@@ -2,54 +2,66 @@
 
 from __future__ import annotations
 
-from afarm.errors import ConfigError, DataError
-from afarm.files import read_outputs
+from pathlib import Path
+
+from afarm.errors import ConfigError, DataError, did_you_mean
+from afarm.files import read_rows
 from afarm.interfaces import Dataset
 from afarm.keyed import uniform
-from afarm.records import Output
+from afarm.records import Instruction, Output, Row
 from afarm_plugins.datasets import FilesConfig
 
-NEED_OUTPUTS = {"sft", "evaluation"}
+SPLITS = ("sft", "preference", "unlabeled", "validation", "evaluation")
+"""In the order in which their shares are laid side by side, whatever the order they are given in."""
 
 
 class Files(Dataset):
     """One file a split, or one file cut into disjoint splits by a hash of each instruction."""
 
     def __init__(self, config: FilesConfig):
+        """Raises `ConfigError` where files are missing or the shares are impossible."""
         self.config = config
+        self.own = {split: getattr(config, split) for split in SPLITS if getattr(config, split)}
         shares = config.shares
-        problems = []
+        problems = [f"files.shares.{name}: no such split.{did_you_mean(name, SPLITS)}" for name in shares.keys() - SPLITS]
         if any(share < 0 for share in shares.values()) or sum(shares.values()) > 1 + 1e-9:
             problems.append("files.shares: each must be at least 0, and together they may not exceed 1")
-        if not config.path and not any([config.sft, config.preference, config.unlabeled, config.evaluation]):
+        if not config.path and not self.own:
             problems.append("files.path: name the file with the instructions: --data FILE")
+        problems += [
+            f"files.{name}: no such file: {path}"
+            for name, path in {"path": config.path, **self.own}.items()
+            if path and not Path(path).is_file()
+        ]
         if problems:
             raise ConfigError(problems)
 
     def load(self, split: str) -> list[Output]:
-        """See `Dataset.load`. Rows without an output are left out where the split needs one."""
-        own = getattr(self.config, split, "")
-        if own:
-            rows = read_outputs(own)
-        elif self.config.path:
-            rows = [row for row in read_outputs(self.config.path) if self._split_of(row) == split]
-        else:
+        """See `Dataset.load`. Rows with an empty output are left out where the split needs one: demonstrations do, and
+        references do unless the file has instructions only."""
+        path = self.own.get(split) or self.config.path
+        if not path:
             raise DataError(f"split {split!r} has no file: --set files.{split}=FILE, or --data FILE for all splits")
-        if split in NEED_OUTPUTS and self.config.drop_empty:
-            rows = [row for row in rows if row.output.strip()]
-        if not rows:
+        rows = [(row, f"{path}: row {number}") for number, row in enumerate(read_rows(path))]
+        needed = split == "sft" or (split == "evaluation" and any("output" in row for row, _ in rows))
+        outputs = []
+        for row, where in rows:
+            if split not in self.own and self._split_of(row, where) != split:
+                continue
+            output = Output.from_row(row if needed else {"output": "", **row}, where)
+            if output.output.strip() or not (needed and self.config.drop_empty):
+                outputs.append(output)
+        if not outputs:
             share = self.config.shares.get(split, 0)
-            raise DataError(
-                f"{own or self.config.path}: split {split!r} is empty"
-                + ("" if own else f" (its share is {share:g}: --set files.shares.{split}=0.2)")
-            )
-        return rows
+            mend = "" if split in self.own else f" (its share is {share:g}: --set files.shares.{split}=0.2)"
+            raise DataError(f"{path}: split {split!r} is empty{mend}")
+        return outputs
 
-    def _split_of(self, row: Output) -> str:
-        at = uniform("split", row.instruction.id)
-        for split, share in self.config.shares.items():
+    def _split_of(self, row: Row, where: str) -> str:
+        at = uniform("split", Instruction.from_row(row, where).id)
+        for split in SPLITS:
+            share = self.config.shares.get(split, 0.0)
             if at < share:
                 return split
             at -= share
         return ""
-

@@ -16,16 +16,23 @@ class MeanReward(Evaluator):
     needs = frozenset({"reward_model"})
 
     def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
-        """Raises `DataError` where there is not one score an output."""
+        """Raises `DataError` where there is not one score an output, or an output has no reference."""
         scores = [s.value for s in inputs.scores]
         if not scores or len(scores) != len(inputs.outputs):
             raise DataError(f"{inputs.system}: {len(scores)} reward scores for {len(inputs.outputs)} outputs")
         metrics: dict[str, float | int | str | None] = {"reward": statistics.fmean(scores)}
+        if len(inputs.reference_scores) != len(inputs.reference):
+            raise DataError(
+                f"{inputs.system}: {len(inputs.reference_scores)} reward scores for {len(inputs.reference)} references"
+            )
         reference = {
             row.instruction.id: score.value
             for row, score in zip(inputs.reference, inputs.reference_scores, strict=True)
         }
         if reference:
+            if missing := [row for row in inputs.outputs if row.instruction.id not in reference]:
+                asked = missing[0].instruction.instruction[:60]
+                raise DataError(f"{inputs.system}: {len(missing)} outputs have no reference, such as {asked!r}")
             gains = [s - reference[row.instruction.id] for s, row in zip(scores, inputs.outputs, strict=True)]
             metrics |= {
                 "reward_reference": statistics.fmean(reference.values()),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from syntax import ALL, NAMES, Import, Module, within
 
@@ -52,8 +54,7 @@ def plugin_of(name: str) -> str:
     return ".".join(name.split(".")[:2])
 
 
-def offences(modules: list[Module], wrong: object) -> list[str]:
-    assert callable(wrong)
+def offences(modules: list[Module], wrong: Callable[[Module, Import], bool]) -> list[str]:
     return [
         f"{module.name}:{found.line} imports {found.module}"
         for module in modules
@@ -64,6 +65,7 @@ def offences(modules: list[Module], wrong: object) -> list[str]:
 
 CORE = [module for module in ALL if in_core(module)]
 BACKEND = [module for module in ALL if within(module.name, "afarm.backend")]
+BACKEND_NAMES = {module.name for module in BACKEND}
 PLUGINS = [module for module in ALL if within(module.name, "afarm_plugins")]
 
 
@@ -112,15 +114,14 @@ def test_the_backends_front_door_and_configs_import_no_heavy_library() -> None:
 
 def test_the_backend_stands_on_records_interfaces_and_settings_only() -> None:
     def wrong(module: Module, found: Import) -> bool:
-        ours = within(found.module, "afarm")
-        return ours and not any(found.module == allowed for allowed in BACKEND_STANDS_ON | _backend_names())
+        return within(found.module, "afarm") and found.module not in BACKEND_STANDS_ON | BACKEND_NAMES
 
     assert offences(BACKEND, wrong) == []
 
 
 def test_plugins_stand_on_the_public_modules_only() -> None:
     def wrong(module: Module, found: Import) -> bool:
-        return within(found.module, "afarm") and found.module not in PLUGINS_STAND_ON | _backend_names()
+        return within(found.module, "afarm") and found.module not in PLUGINS_STAND_ON | BACKEND_NAMES
 
     assert offences(PLUGINS, wrong) == []
 
@@ -175,7 +176,3 @@ def cycle(edges: dict[str, set[str]]) -> list[str]:
 def test_a_cycle_would_be_found() -> None:
     assert cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
     assert cycle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
-
-
-def _backend_names() -> set[str]:
-    return {module.name for module in BACKEND}

@@ -29,7 +29,7 @@ except SystemExit as stop:
     "resolving a recipe": """
 from afarm.plugins import discover
 from afarm.recipe import recipe_names, resolve
-assert [resolve(name, [], discover()).recipe for name in recipe_names() if name != "paper"]
+assert [resolve(name, [], discover()).recipe for name in recipe_names()]
 """,
 }
 

@@ -168,8 +168,12 @@ def test_a_budget_is_never_exceeded_and_what_it_bought_is_kept(ledger: Ledger) -
 
 def test_money_reserved_for_the_worst_case_is_spent_on_once_it_is_released(ledger: Ledger) -> None:
     # Each answer could cost 0.5 and costs 0.05: after the answers so far, one more may always be sent up to the tenth.
-    judge = ScriptedJudge(price=0.05, worst=0.5, seconds=0.001)
-    ask = Asker({"*": judge}, ledger, run="run", budget=1.0, max_concurrency=8)
+    class Uneven(ScriptedJudge):
+        async def complete(self, request: ChatRequest) -> Completion:
+            await asyncio.sleep(0.02 * (int(request.prompt[1:]) % 2))
+            return await super().complete(request)
+
+    ask = Asker({"*": Uneven(price=0.05, worst=0.5)}, ledger, run="run", budget=1.0, max_concurrency=8)
     assert len(ask(questions(10))) == 10
     with pytest.raises(BudgetError):
         ask(questions(20))

@@ -1,0 +1,69 @@
+"""What docs/plugins.md shows is run as it stands there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from afarm.hookspecs import GROUP
+
+PAGE = Path(__file__).parents[2] / "docs" / "plugins.md"
+
+DISCOVER = """
+from importlib.metadata import EntryPoint
+from afarm.plugins import discover
+found = discover([EntryPoint({name!r}, {value!r}, {group!r})])
+assert not found.broken, found.broken
+print(" ".join(c.name for c in found.registry))
+"""
+
+TRAIN = """
+from pathlib import Path
+from afarm.testing import check_method
+from self_imitation import SelfImitation
+check_method(SelfImitation(), Path("method"))
+"""
+
+
+@pytest.fixture
+def shown(tmp_path: Path) -> Path:
+    """A folder with every file that the page shows: the code blocks that open with `# name`."""
+    blocks = re.findall(r"^```(?:python|toml)\n# (\S+)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.M)
+    assert len(blocks) >= 5
+    for name, text in blocks:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def python(*arguments: str, where: Path) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(where)}
+    done = subprocess.run([sys.executable, *arguments], cwd=where, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_smallest_plugin_is_found_by_its_entry_point(shown: Path) -> None:
+    declared = tomllib.loads((shown / "pyproject.toml").read_text(encoding="utf-8"))
+    [(name, value)] = declared["project"]["entry-points"][GROUP].items()
+    assert python("-c", DISCOVER.format(name=name, value=value, group=GROUP), where=shown).split() == ["concise"]
+
+
+def test_the_test_of_the_smallest_plugin_passes(shown: Path) -> None:
+    assert "1 passed" in python("-m", "pytest", "-q", "test_concise.py", where=shown)
+
+
+def test_the_settings_are_settings(shown: Path) -> None:
+    code = "from settings_example import ConciseConfig; print(ConciseConfig(margin=3, batch_size=1).result_fields())"
+    assert python("-c", code, where=shown) == "{'margin': 3}\n"
+
+
+def test_the_method_keeps_a_methods_promises(shown: Path) -> None:
+    python("-c", TRAIN, where=shown)
+    code = DISCOVER.format(name="self_imitation", value="self_imitation", group=GROUP)
+    assert python("-c", code, where=shown).split() == ["self_imitation"]

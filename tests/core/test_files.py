@@ -1,0 +1,161 @@
+"""Rows in the formats that users have, and errors that name file, row and field."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from afarm.errors import DataError
+from afarm.files import read_outputs, read_preferences, read_rows, require_distinct, write_rows
+from afarm.records import Instruction, Output
+
+ROWS: list[dict[str, Any]] = [
+    {"instruction": "Name a colour.", "input": "", "output": "Red.", "generator": "a"},
+    {"instruction": "Nenne eine Farbe.", "input": "warm", "output": "", "generator": "a"},
+    {"instruction": "色を一つ。", "output": "\u2028 赤 \n😀", "generator": "a"},
+]
+
+
+def as_json(path: Path) -> None:
+    path.write_text(json.dumps(ROWS, ensure_ascii=False), encoding="utf-8")
+
+
+def as_lines(path: Path) -> None:
+    path.write_text("\n\n".join(json.dumps(r, ensure_ascii=False) for r in ROWS) + "\n", encoding="utf-8")
+
+
+def as_gzip(path: Path) -> None:
+    path.write_bytes(gzip.compress(json.dumps(ROWS).encode()))
+
+
+def as_gzipped_lines(path: Path) -> None:
+    path.write_bytes(gzip.compress("\r\n".join(json.dumps(r) for r in ROWS).encode()))
+
+
+def as_json_with_a_byte_order_mark(path: Path) -> None:
+    path.write_text(json.dumps(ROWS), encoding="utf-8-sig")
+
+
+def as_parquet(path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.Table.from_pylist(ROWS), path)
+
+
+FORMATS: dict[str, Callable[[Path], None]] = {
+    "outputs.json": as_json,
+    "outputs.jsonl": as_lines,
+    "outputs.json.gz": as_gzip,
+    "outputs.jsonl.gz": as_gzipped_lines,
+    "outputs.parquet": as_parquet,
+    "windows.json": as_json_with_a_byte_order_mark,
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_outputs_are_read_from_every_format(name: str, tmp_path: Path) -> None:
+    FORMATS[name](tmp_path / name)
+    assert read_outputs(tmp_path / name) == [
+        Output(Instruction("Name a colour."), "Red.", "a"),
+        Output(Instruction("Nenne eine Farbe.", "warm"), "", "a"),
+        Output(Instruction("色を一つ。"), "\u2028 赤 \n😀", "a"),
+    ]
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    assert write_rows(path, iter(ROWS)) == 3
+    assert list(read_rows(path)) == ROWS
+    assert "色" in path.read_text(encoding="utf-8"), "people should be able to read it too"
+
+
+def test_trls_triples_are_preferences_for_the_first_output(tmp_path: Path) -> None:
+    path = tmp_path / "trl.jsonl"
+    path.write_text(json.dumps({"prompt": "Name a colour.", "chosen": "Red.", "rejected": "Loud."}))
+    (judged,) = read_preferences(path)
+    assert judged.chosen_rejected == ("Red.", "Loud.")
+    assert judged.pair.instruction == Instruction("Name a colour.")
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"output": "x"}, "row 1: field 'instruction' is missing"),
+        ({"instruction": "x"}, "row 1: field 'output' is missing"),
+        ({"instruction": None, "output": "x"}, "row 1: field 'instruction' is missing"),
+        ({"instruction": ["x"], "output": "x"}, "row 1: field 'instruction' must be text, not list"),
+        ({"instruction": "x", "output": "x", "input": 7}, "row 1: field 'input' must be text, not int"),
+        (["instruction", "output"], "row 1: must be an object, not list"),
+        (None, "row 1: must be an object, not NoneType"),
+    ],
+)
+@pytest.mark.parametrize("name", ["bad.json", "bad.jsonl"])
+def test_a_row_that_is_wrong_is_named_with_its_file_and_field(name: str, row: Any, said: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    rows = [ROWS[0], row]
+    path.write_text(json.dumps(rows) if name == "bad.json" else "\n".join(map(json.dumps, rows)))
+    with pytest.raises(DataError) as caught:
+        read_outputs(path)
+    assert str(caught.value) == f"{path}: {said}"
+
+
+def test_a_preference_that_is_wrong_is_named_with_its_file_and_row(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    good = {"instruction": "i", "output_1": "a", "output_2": "b", "preference": 1}
+    path.write_text(json.dumps([good, {**good, "preference": 3}]))
+    with pytest.raises(DataError, match=r"p\.json: row 1: field 'preference' is 3"):
+        read_preferences(path)
+
+
+def test_a_triple_that_is_wrong_is_named_with_the_field_of_its_own_format(tmp_path: Path) -> None:
+    path = tmp_path / "trl.jsonl"
+    path.write_text(json.dumps({"prompt": "p", "chosen": [{"role": "assistant", "content": "x"}], "rejected": "b"}))
+    with pytest.raises(DataError, match=r"trl\.jsonl: row 0: field 'chosen' must be text, not list"):
+        read_preferences(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.json", b'{"instruction": "x"}', "must hold a list of objects, not dict"),
+        ("a.json", b"3", "must hold a list of objects, not int"),
+        ("a.json", b"[{", "not valid JSON"),
+        ("a.json", b"", "not valid JSON"),
+        ("a.json", b'[{"instruction": "\xff"}]', "not valid JSON"),
+        ("a.jsonl", b'{"instruction": "x", "output": "y"}\n{"instr', "row 1: not valid JSON"),
+        ("a.json.gz", b"no gzip", "not valid"),
+        ("a.json.gz", gzip.compress(b"[{}]", mtime=0)[:-12], "not valid"),
+        ("a.json.gz", gzip.compress(b"[{}]", mtime=0)[:10] + b"\xa5" * 40, "not valid"),
+        ("a.parquet", b"PAR1 no", "not valid Parquet"),
+    ],
+)
+def test_a_file_that_is_not_what_its_name_says_is_an_error(
+    name: str, content: bytes, said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        read_outputs(path)
+    assert str(path) in str(caught.value)
+    assert said in str(caught.value)
+
+
+def test_a_missing_file_or_a_directory_is_named(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.json", tmp_path):
+        with pytest.raises(DataError, match="no such file"):
+            read_outputs(path)
+
+
+def test_an_empty_list_is_no_set_of_instructions_and_repeats_are_named() -> None:
+    with pytest.raises(DataError, match=r"data\.json: no instructions"):
+        require_distinct([], "data.json")
+    rows = [Output.from_row(row) for row in (ROWS[0], ROWS[1], {**ROWS[0], "output": "Blue.", "dataset": "other"})]
+    with pytest.raises(DataError, match=r"data\.json: rows 0 and 2 hold the same instruction.*Name a colour"):
+        require_distinct(rows, "data.json")
+    assert require_distinct(iter(rows[:2]), "data.json") == rows[:2]

@@ -1,0 +1,314 @@
+"""Discovery: one plugin's fault is recorded with its cause and takes no other plugin down."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+import pytest
+
+from afarm.cli import main
+from afarm.errors import PluginError
+from afarm.hookspecs import GROUP, hook_names
+from afarm.plugins import Plugin, Plugins, discover
+
+Publish = Callable[..., None]
+
+GOOD = """
+from afarm import Config, hookimpl, setting
+
+class MyConfig(Config):
+    margin: int = setting(0, "a margin")
+
+@hookimpl
+def register_annotators(register):
+    register("{name}", "{module}_classes:Mine", config=MyConfig, summary="mine")
+"""
+
+
+@pytest.fixture
+def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Publish]:
+    """`publish(package, module, source, **points)` installs a distribution, as pip would leave it, on sys.path."""
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    monkeypatch.syspath_prepend(str(site))
+    published: list[str] = []
+
+    def make(package: str, module: str, source: str, version: str = "1.0", **points: str) -> None:
+        (site / f"{module}.py").write_text(source, encoding="utf-8")
+        info = site / f"{package.replace('-', '_')}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n", "utf-8")
+        lines = [f"{name} = {value}" for name, value in (points or {module: module}).items()]
+        (info / "entry_points.txt").write_text("\n".join([f"[{GROUP}]", *lines, ""]), "utf-8")
+        published.append(module)
+        importlib.invalidate_caches()
+
+    yield make
+    for module in published:
+        sys.modules.pop(module, None)
+
+
+def good(module: str, name: str = "mine") -> str:
+    return GOOD.format(name=name, module=module)
+
+
+def named(plugins: Plugins, name: str) -> Plugin:
+    [plugin] = [p for p in plugins.found if p.name == name]
+    return plugin
+
+
+def first_party_names(plugins: Plugins) -> set[tuple[str, str]]:
+    return {(c.kind, c.name) for c in plugins.registry if c.package == "afarm"}
+
+
+# ------------------------------------------------------------------------------------------------------- what works
+
+
+def test_an_installed_plugin_is_found_with_its_package_and_version(publish: Publish) -> None:
+    publish("my-farm", "my_farm", good("my_farm"), version="2.3")
+    found = discover()
+    plugin = named(found, "my_farm")
+    assert (plugin.package, plugin.version, plugin.module, plugin.error) == ("my-farm", "2.3", "my_farm", "")
+    assert [c.full_name for c in plugin.components] == ["my-farm/mine"]
+
+
+def test_a_third_partys_component_has_a_full_and_a_bare_name(publish: Publish) -> None:
+    publish("my-farm", "my_farm", good("my_farm"))
+    found = discover()
+    assert found.get("annotators", "mine") is found.get("annotators", "my-farm/mine")
+
+
+def test_finding_a_plugin_does_not_import_its_targets(publish: Publish) -> None:
+    publish("my-farm", "my_farm", good("my_farm"))
+    component = discover().get("annotators", "mine")
+    with pytest.raises(PluginError, match="my_farm_classes"):
+        component.load()
+
+
+def test_an_entry_point_may_name_an_object_whose_methods_are_hooks(publish: Publish) -> None:
+    source = """
+from afarm import hookimpl
+
+class Hooks:
+    @hookimpl
+    def register_judges(self, register):
+        register("silent", "silent_judge:Silent")
+
+hooks = Hooks()
+"""
+    publish("object-farm", "object_farm", source, object_farm="object_farm:hooks")
+    found = discover()
+    assert named(found, "object_farm").error == ""
+    assert found.get("judges", "silent").package == "object-farm"
+
+
+def test_each_discovery_starts_anew(publish: Publish) -> None:
+    before = len(discover().found)
+    publish("my-farm", "my_farm", good("my_farm"))
+    assert len(discover().found) == before + 1
+
+
+def test_settings_are_the_plugins_defaults_under_the_users_values(publish: Publish) -> None:
+    source = good("my_farm").replace('summary="mine"', 'defaults={"margin": 5}')
+    publish("my-farm", "my_farm", source)
+    component = discover().get("annotators", "mine")
+    assert component.settings() == component.config(margin=5)  # type: ignore[misc]
+    assert component.settings({"margin": 7}) == component.config(margin=7)  # type: ignore[misc]
+
+
+# --------------------------------------------------------------------------------------------------- what is broken
+
+BROKEN = {
+    "a missing module": ("import no_such_module_anywhere\n", "ModuleNotFoundError: No module named"),
+    "a syntax error": ("def register_annotators(register:\n", "SyntaxError"),
+    "an exit": ("raise SystemExit(3)\n", "SystemExit: 3"),
+    "a silent exit": ("import sys\nsys.exit()\n", "SystemExit"),
+    "a failing hook": (
+        "from afarm import hookimpl\n@hookimpl\ndef register_methods(register):\n    1 / 0\n",
+        "ZeroDivisionError: division by zero",
+    ),
+    "a hook that takes something else": (
+        "from afarm import hookimpl\n@hookimpl\ndef register_methods(registry):\n    pass\n",
+        "registry",
+    ),
+    "a misspelt hook": (
+        "from afarm import hookimpl\n@hookimpl\ndef register_anotators(register):\n    pass\n",
+        "unknown hook 'register_anotators'. Did you mean 'register_annotators'",
+    ),
+    "an unmarked hook": (
+        "def register_annotators(register):\n    pass\n",
+        "defines 'register_annotators' without marking it with @afarm.hookimpl",
+    ),
+    "an unmarked hook beside a marked one": (
+        good("broken") + "\ndef register_commands(app):\n    pass\n",
+        "defines 'register_commands' without marking it with @afarm.hookimpl",
+    ),
+    "no hook at all": ("x = 1\n", "marks no hook"),
+    "a name with a slash": (good("broken", "theirs/mine"), "'theirs/mine' is no component name"),
+    "a name with a colon": (good("broken", "mine:fast"), "'mine:fast' is no component name"),
+    "an empty name": (good("broken", ""), "'' is no component name"),
+    "a name with outer spaces": (good("broken", " mine"), "' mine' is no component name"),
+    "one name twice": (
+        good("broken") + '    register("mine", "broken:Mine")\n',
+        "'broken-farm/mine' is registered twice",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_plugin_is_recorded_with_its_cause_and_the_others_work(case: str, publish: Publish) -> None:
+    source, cause = BROKEN[case]
+    before = discover()
+    publish("broken-farm", "broken", source)
+    publish("good-farm", "good_farm", good("good_farm", "kind"))
+    found = discover()
+    broken = named(found, "broken")
+    assert cause in broken.error
+    assert broken.components == []
+    assert [p.name for p in found.broken] == ["broken"]
+    assert not [c for c in found.registry if c.package == "broken-farm"]
+    assert found.get("annotators", "kind").package == "good-farm"
+    assert first_party_names(found) == first_party_names(before)
+    assert not found.manager.has_plugin("broken-farm:broken")
+
+
+def test_an_interrupt_while_plugins_load_is_an_interrupt(publish: Publish) -> None:
+    publish("slow-farm", "slow_farm", "raise KeyboardInterrupt\n")
+    with pytest.raises(KeyboardInterrupt):
+        discover()
+
+
+COMMANDS = """
+from afarm import hookimpl
+
+@hookimpl
+def register_commands(app):
+    {body}
+"""
+
+
+def test_plugins_add_commands_and_one_that_fails_is_a_warning(
+    publish: Publish, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish("bad-farm", "bad_commands", COMMANDS.format(body="1 / 0"))
+    publish("shear-farm", "shear_commands", COMMANDS.format(body='app.command("shear")(lambda: print("baa"))'))
+    with pytest.raises(SystemExit) as stop:
+        main(["shear"])
+    assert stop.value.code == 0
+    shown = capsys.readouterr()
+    assert shown.out == "baa\n"
+    assert "plugin 'bad-farm:bad_commands' could not add its commands: ZeroDivisionError" in shown.err
+
+
+def test_a_plugin_that_fails_half_way_leaves_nothing_behind(publish: Publish) -> None:
+    publish("half-farm", "half_farm", good("half_farm", "half") + "    raise RuntimeError('no more')\n")
+    found = discover()
+    assert "no more" in named(found, "half_farm").error
+    with pytest.raises(PluginError, match="unknown annotator 'half'"):
+        found.get("annotators", "half")
+
+
+def test_an_unknown_names_message_tells_the_nearest_name_and_which_plugins_failed(publish: Publish) -> None:
+    publish("broken-farm", "broken", "import no_such_module_anywhere\n")
+    with pytest.raises(PluginError) as caught:
+        discover().get("methods", "pppo")
+    assert "unknown method 'pppo'. Did you mean 'ppo'" in str(caught.value)
+    assert "Plugin 'broken' (broken-farm) failed to load: ModuleNotFoundError" in str(caught.value)
+
+
+def test_an_entry_point_to_nowhere_is_a_broken_plugin() -> None:
+    found = discover([EntryPoint("ghost", "no_such_module_anywhere:hooks", GROUP)])
+    [plugin] = found.found
+    assert (plugin.name, plugin.package) == ("ghost", "unknown")
+    assert "ModuleNotFoundError" in plugin.error
+
+
+# -------------------------------------------------------------------------------------------------- names that clash
+
+
+def test_two_packages_may_have_one_name_until_it_is_used_bare(publish: Publish) -> None:
+    publish("one-farm", "one_farm", good("one_farm"))
+    publish("two-farm", "two_farm", good("two_farm"))
+    found = discover()
+    assert found.broken == []
+    assert found.get("annotators", "one-farm/mine").package == "one-farm"
+    assert found.get("annotators", "two-farm/mine").package == "two-farm"
+    with pytest.raises(PluginError, match="'mine' is ambiguous: write 'one-farm/mine' or 'two-farm/mine'"):
+        found.get("annotators", "mine")
+
+
+def test_first_party_plugins_own_their_bare_names(publish: Publish) -> None:
+    publish("rival-farm", "rival_farm", good("rival_farm", "pool"))
+    found = discover()
+    assert found.get("annotators", "pool").package == "afarm"
+    assert found.get("annotators", "rival-farm/pool").package == "rival-farm"
+
+
+def test_one_name_may_be_of_several_kinds(publish: Publish) -> None:
+    source = """
+from afarm import hookimpl
+
+@hookimpl
+def register_annotators(register):
+    register("gem", "gem:Annotator")
+
+@hookimpl
+def register_evaluators(register):
+    register("gem", "gem:Evaluator")
+"""
+    publish("gem-farm", "gem_farm", source)
+    found = discover()
+    assert found.get("annotators", "gem").target == "gem:Annotator"
+    assert found.get("evaluators", "gem").target == "gem:Evaluator"
+
+
+def test_two_plugins_of_one_package_may_not_share_a_name(publish: Publish) -> None:
+    publish("my-farm", "my_farm", good("my_farm"), first="my_farm", second="my_farm_too")
+    (Path(sys.path[0]) / "my_farm_too.py").write_text(good("my_farm_too"), encoding="utf-8")
+    try:
+        found = discover()
+    finally:
+        sys.modules.pop("my_farm_too", None)
+    assert named(found, "first").error == ""
+    assert "'my-farm/mine' is registered twice" in named(found, "second").error
+    assert found.get("annotators", "mine").plugin == "my-farm:first"
+
+
+# ----------------------------------------------------------------------------------------------- targets and sources
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("torch_that_is_missing.models:Mine", "needs 'torch_that_is_missing', which is not installed"),
+        ("my_farm:NoSuchClass", "cannot be loaded from 'my_farm:NoSuchClass'"),
+        ("my_farm", "cannot be loaded from 'my_farm'"),
+    ],
+)
+def test_a_target_that_is_not_there_says_whose_it_is(target: str, message: str, publish: Publish) -> None:
+    publish("my-farm", "my_farm", good("my_farm").replace("my_farm_classes:Mine", target))
+    component = discover().get("annotators", "mine")
+    with pytest.raises(PluginError, match=message):
+        component.load()
+
+
+def test_a_components_sources_are_its_plugins_files(publish: Publish) -> None:
+    publish("my-farm", "my_farm", good("my_farm").replace("my_farm_classes", "my_farm"))
+    [source] = discover().get("annotators", "mine").sources
+    assert source.name == "my_farm.py"
+
+
+def test_first_party_plugins_have_sources_of_their_own() -> None:
+    found = discover(entry_points(group=GROUP))
+    sources = {c.full_name: c.sources for c in found.registry if c.kind == "methods"}
+    assert [path.name for path in sources["ppo"]] == ["ppo"]
+    assert [path.name for path in sources["sft"]] == ["sft"]
+
+
+def test_every_hook_is_named_for_what_it_registers() -> None:
+    assert all(name.startswith("register_") for name in hook_names())
+    assert len(hook_names()) == len(set(hook_names())) >= 7

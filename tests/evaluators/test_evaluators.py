@@ -1,0 +1,119 @@
+"""Win rate and mean reward against numbers worked by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from afarm.errors import DataError
+from afarm.interfaces import EvaluationInputs
+from afarm.records import Instruction, JudgedPair, Output, Pair, Preference, Score
+from afarm_plugins.evaluators.reward import MeanReward
+from afarm_plugins.evaluators.win_rate import WinRate, win
+
+
+def inputs(preferences: Sequence[tuple[float | None, str]]) -> EvaluationInputs:
+    """One judged output for each (p2, outcome); output i has i + 1 characters, its reference 10."""
+    outputs, reference, judged = [], [], []
+    for number, (p2, outcome) in enumerate(preferences):
+        instruction = Instruction(f"instruction {number}")
+        mine, theirs = Output(instruction, "x" * (number + 1), "me"), Output(instruction, "y" * 10, "them")
+        pair = Pair(instruction, theirs.output, mine.output, 0, "them", "me")
+        outputs.append(mine)
+        reference.append(theirs)
+        judged.append(JudgedPair(pair, Preference(pair.id, p2, outcome)))  # type: ignore[arg-type]
+    return EvaluationInputs("me", outputs, reference, judged)
+
+
+DECIDED = [(1.0, "decided"), (1.0, "decided"), (0.0, "decided"), (0.25, "decided")]
+
+
+def metrics(preferences: Sequence[tuple[float | None, str]]) -> dict[str, Any]:
+    return dict(WinRate().evaluate(inputs(preferences)).metrics)
+
+
+def test_win_rate_and_standard_error_by_hand() -> None:
+    # Values 1, 1, 0, 0.5, 0.25: mean 0.55; squared deviations 0.2025 * 2 + 0.3025 + 0.0025 + 0.09 = 0.8.
+    found = metrics([*DECIDED, (None, "draw")])
+    assert found["win_rate"] == pytest.approx(55.0)
+    assert found["standard_error"] == pytest.approx(100 * math.sqrt(0.8 / 4) / math.sqrt(5))
+    assert (found["n_wins"], found["n_wins_base"], found["n_draws"], found["n_total"]) == (2, 2, 1, 5)
+    assert (found["avg_length"], found["avg_length_reference"]) == (3.0, 10.0)
+    assert found["coverage"] == 1.0
+
+
+def test_unparsed_and_refused_answers_are_counted_and_left_out_never_taken_for_losses() -> None:
+    with_holes = metrics([*DECIDED, (None, "unparsed"), (None, "refused"), (None, "unparsed")])
+    without = metrics(DECIDED)
+    same = ("win_rate", "standard_error", "n_wins", "n_wins_base", "n_draws", "n_total")
+    assert [with_holes[name] for name in same] == [without[name] for name in same]
+    assert (with_holes["n_unparsed"], with_holes["n_refused"]) == (2, 1)
+    assert with_holes["coverage"] == pytest.approx(4 / 7)
+    assert (without["n_unparsed"], without["n_refused"], without["coverage"]) == (0, 0, 1.0)
+
+
+def test_a_judge_that_is_exactly_torn_counts_like_a_draw() -> None:
+    assert metrics([(0.5, "decided"), (1.0, "decided")])["win_rate"] == 75.0
+    judged = inputs([(None, "draw"), (0.5, "decided"), (None, "unparsed")]).judgements
+    assert [win(row) for row in judged] == [0.5, 0.5, None]
+
+
+def test_one_judgement_has_no_standard_error() -> None:
+    found = metrics([(1.0, "decided")])
+    assert (found["win_rate"], found["standard_error"], found["n_total"]) == (100.0, None, 1)
+
+
+def test_judgements_that_do_not_belong_to_the_outputs_are_an_error_that_names_the_row() -> None:
+    right = inputs(DECIDED)
+    wrong = [
+        (replace(right, judgements=right.judgements[:-1]), "3 judgements for 4 outputs"),
+        (replace(right, judgements=right.judgements[::-1]), "judgement 0 is not about output 0"),
+        (replace(right, outputs=[*right.outputs[:3], replace(right.outputs[3], output="z")]), "judgement 3"),
+        (replace(right, judgements=[], outputs=[]), "none of 0 pairs"),
+        (inputs([(None, "unparsed")] * 2), "none of 2 pairs has a usable judgement"),
+    ]
+    for given, said in wrong:
+        with pytest.raises(DataError, match=said):
+            WinRate().evaluate(given)
+
+
+def scored(scores: list[float], reference_scores: list[float]) -> EvaluationInputs:
+    given = inputs([(1.0, "decided")] * len(scores))
+    return replace(given, scores=[Score(s) for s in scores], reference_scores=[Score(s) for s in reference_scores])
+
+
+def test_mean_reward_and_its_paired_difference_by_hand() -> None:
+    # Gains 1, 3, -1: mean 1, squared deviations 0 + 4 + 4, s = 2.
+    found = MeanReward().evaluate(scored([2.0, 4.0, 3.0], [1.0, 1.0, 4.0])).metrics
+    assert found["reward"] == pytest.approx(3.0)
+    assert found["reward_reference"] == pytest.approx(2.0)
+    assert found["reward_gain"] == pytest.approx(1.0)
+    assert found["reward_gain_standard_error"] == pytest.approx(2 / math.sqrt(3))
+
+
+def test_the_difference_pairs_instructions_not_rows() -> None:
+    given = scored([2.0, 4.0, 3.0], [1.0, 1.0, 4.0])
+    turned = replace(given, reference=given.reference[::-1], reference_scores=given.reference_scores[::-1])
+    assert MeanReward().evaluate(turned).metrics == MeanReward().evaluate(given).metrics
+
+
+def test_mean_reward_without_a_reference_or_with_one_row_has_no_error() -> None:
+    alone = replace(scored([2.0, 4.0], [0.0, 0.0]), reference=[], reference_scores=[])
+    assert MeanReward().evaluate(alone).metrics == {"reward": 3.0}
+    assert MeanReward().evaluate(scored([2.0], [1.0])).metrics["reward_gain_standard_error"] is None
+
+
+def test_scores_that_do_not_belong_to_the_outputs_are_an_error() -> None:
+    given = scored([2.0, 4.0], [1.0, 1.0])
+    for wrong in (
+        replace(given, scores=given.scores[:1]),
+        replace(given, scores=[], outputs=[]),
+        replace(given, reference_scores=given.reference_scores[:1]),
+        replace(given, reference=[replace(r, instruction=Instruction("other")) for r in given.reference]),
+    ):
+        with pytest.raises(DataError, match="me"):
+            MeanReward().evaluate(wrong)
