@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,12 +127,17 @@ class Builder:
         backend: Backend = self._backend
         return backend
 
-    def train_context(self, directory: Path, seed: int) -> TrainContext:
-        """A context for training into `directory`, going on from the checkpoint found there."""
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The backend's mixed precision; nothing where no model has been loaded (a policy behind an API, say)."""
+        return nullcontext() if self._backend is None else self._backend.autocast()
+
+    def train_context(self, name: str, directory: Path, seed: int) -> TrainContext:
+        """A context for the training stage `name` in `directory`, going on from the checkpoint found there."""
         checkpoints = DirectoryCheckpoints(directory)
         newest = checkpoints.latest()
         metrics = MetricsFile(directory / "metrics.jsonl", resume_from=newest[0] if newest else None)
-        return TrainContext(seed, directory, self.backend, checkpoints, metrics, self.progress)
+        log = self.backend.tracked(name, directory / "trackers", metrics)
+        return TrainContext(seed, directory, self.backend, checkpoints, log, self.progress)
 
     def load_context(self, directory: Path) -> TrainContext:
         """A context for loading only: it writes nothing."""
@@ -142,15 +148,15 @@ class Builder:
         made.save(directory / "model")
         write_json(directory / "class.json", {"class": f"{type(made).__module__}:{type(made).__qualname__}"})
 
-    def save_pointer(self, spec: str, directory: Path) -> None:
-        """Stand for a base model as it is, without copying it."""
-        write_json(directory / "class.json", {"model": spec, "prompt_template": self.settings.run.prompt_template})
+    def save_pointer(self, identity: str, directory: Path) -> None:
+        """Stand for the run's base model as it is, without copying it: by what is in it, since files move."""
+        write_json(directory / "class.json", {"model": identity, "prompt_template": self.settings.run.prompt_template})
 
     def load(self, directory: Path) -> Any:
         """The policy or reward model that `save` or `save_pointer` wrote."""
         record: Mapping[str, Any] = json.loads((directory / "class.json").read_text(encoding="utf-8"))
         if "model" in record:
-            return self.backend.load_policy(record["model"], prompt_template=record["prompt_template"])
+            return self.backend.load_policy(self.settings.run.model, prompt_template=record["prompt_template"])
         module, _, name = record["class"].partition(":")
         try:
             cls = getattr(importlib.import_module(module), name)

@@ -18,9 +18,13 @@ class Config(BaseModel):
 
     def result_fields(self) -> dict[str, Any]:
         """The settings that change the result, as JSON values: what an artifact's key digests."""
-        fields = type(self).model_fields
         dumped = self.model_dump(mode="json")
-        return {name: dumped[name] for name, info in fields.items() if changes_result(info)}
+        found: dict[str, Any] = {}
+        for name, info in type(self).model_fields.items():
+            if changes_result(info):
+                value = getattr(self, name)
+                found[name] = value.result_fields() if isinstance(value, Config) else dumped[name]
+        return found
 
 
 def setting(default: Any, description: str, *, changes_result: bool = True, **constraints: Any) -> Any:
@@ -40,6 +44,12 @@ class BackendConfig(Config):
     device: str = setting("auto", "auto, cpu, cuda, cuda:1 or mps; auto takes an accelerator where there is one")
     dtype: str = setting(
         "float32", "weights and arithmetic: float32, bfloat16 or float16", pattern="^(float32|bfloat16|float16)$"
+    )
+    mixed_precision: str = setting(
+        "no",
+        "no, bf16 or fp16: weights stay in dtype and the matrix products run in this one; with float32 weights it is "
+        "how to train every weight in half precision, since small updates to half-precision weights are rounded away",
+        pattern="^(no|bf16|fp16)$",
     )
     threads: int = setting(0, "CPU threads for torch; 0 leaves torch's own choice", ge=0)
     trackers: list[str] = setting(

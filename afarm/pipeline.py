@@ -255,7 +255,8 @@ class Farm:
     def name(self, method: str | None = None) -> str:
         """The run's name: the same command has the same one, so that it goes on where it stopped."""
         config = self.config
-        settings = digest(config.model_dump(mode="json", exclude={"method"}), self.settings.sections, length=6)
+        fields = {k: v for k, v in config.result_fields().items() if k != "method"}
+        settings = digest(fields, self.settings.sections, length=6)
         chosen = method or config.method
         parts = [Path(self.settings.recipe).stem, chosen, config.annotate.annotator, f"seed{config.seed}", settings]
         return "-".join(part.replace("/", "_") for part in parts)

@@ -61,10 +61,11 @@ def base(farm: Farm) -> Stage:
     from afarm.backend.identity import model_identity
 
     spec, template = farm.config.model, farm.config.prompt_template
-    made_from = farm.made_from("base", model=model_identity(spec), prompt_template=template)
+    identity = model_identity(spec)
+    made_from = farm.made_from("base", model=identity, prompt_template=template)
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
-        farm.builder.save_pointer(spec, directory)
+        farm.builder.save_pointer(identity, directory)
         return {"model": spec}
 
     return Stage("base", "base", {}, made_from, write)
@@ -99,8 +100,9 @@ def _train(farm: Farm, name: str, begin: Stage, label: str) -> Stage:
     )
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
-        context = farm.builder.train_context(directory, farm.seed(f"train {name}"))
-        policy = method.train(_method_inputs(farm, method, inputs), context)
+        context = farm.builder.train_context(label, directory, farm.seed(f"train {name}"))
+        with context.backend.autocast():
+            policy = method.train(_method_inputs(farm, method, inputs), context)
         farm.builder.save(policy, directory)
         return last_metrics(directory)
 
@@ -185,7 +187,8 @@ def write_outputs(
                 details["score"] = made.score
             yield Output(instruction, made.text, generator, details).to_row()
 
-    count = write_rows(directory / "outputs.jsonl", rows())
+    with farm.builder.autocast():
+        count = write_rows(directory / "outputs.jsonl", rows())
     return {"rows": count, "mean_characters": round(characters / max(count, 1), 1), "cut_off": cut_off}
 
 
@@ -259,9 +262,10 @@ def fit_reward(farm: Farm) -> Stage | None:
     made_from = farm.made_from("fit-reward", reward_model=farm.builder.identity(component))
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
-        context = farm.builder.train_context(directory, farm.seed("fit-reward"))
+        context = farm.builder.train_context("fit-reward", directory, farm.seed("fit-reward"))
         preferences = _training_preferences(farm, inputs["preferences"])
-        fitted = cls.fit(preferences, farm.load(inputs["policy"]), farm.settings.of(component), context)
+        with context.backend.autocast():
+            fitted = cls.fit(preferences, farm.load(inputs["policy"]), farm.settings.of(component), context)
         farm.builder.save(fitted, directory)
         return last_metrics(directory)
 
@@ -292,7 +296,8 @@ def outputs(farm: Farm, system: str, temperature: float | None = None) -> Stage:
     asked = default if temperature is None else replace(default, temperature=temperature)
     instructions = farm.instructions("evaluation")
     fields = {"temperature": asked.temperature, "top_p": asked.top_p, "max_new_tokens": asked.max_new_tokens}
-    made_from = farm.made_from("outputs", decoding=fields, data=farm.data_digest("evaluation"))
+    # The system's name is in the rows, and two methods may well end with equal weights.
+    made_from = farm.made_from("outputs", system=system, decoding=fields, data=farm.data_digest("evaluation"))
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
         policy: Policy = farm.load(inputs["policy"])
@@ -331,6 +336,7 @@ def evaluate(farm: Farm, system: str, reference: Stage | None, reference_name: s
         stages["reward_model"] = reward
     made_from = farm.made_from(
         "evaluate",
+        system=system,
         **_annotation(farm, settings.annotator, settings.label_noise),
         evaluators=[farm.builder.identity(farm.builder.component("evaluators", n)) for n in names],
         reward_model=_fixed_reward_identity(farm) if scored and reward is None else "",
@@ -393,4 +399,7 @@ def paired(reference: Sequence[Output], outputs: Sequence[Output]) -> list[Pair]
 
 def scores(farm: Farm, model: RewardModel | None, outputs: Sequence[Output]) -> Sequence[Score]:
     """The reward model's scores of outputs, in their order; none without a model."""
-    return model.score([o.instruction for o in outputs], [o.output for o in outputs]) if model else ()
+    if model is None:
+        return ()
+    with farm.builder.autocast():
+        return model.score([o.instruction for o in outputs], [o.output for o in outputs])

@@ -247,7 +247,7 @@ def storage_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
-def content_digest(directory: Path, skip: Iterable[str] = (META, "metrics.jsonl")) -> str:
+def content_digest(directory: Path, skip: Iterable[str] = (META, "metrics.jsonl", "trackers")) -> str:
     """A digest of the names and bytes of all files below `directory`, logs, metadata and hidden files apart.
 
     Hidden files are what a kill leaves of a file that was being written beside.
@@ -255,7 +255,7 @@ def content_digest(directory: Path, skip: Iterable[str] = (META, "metrics.jsonl"
     total = hashlib.blake2b(digest_size=12)
     skipped = set(skip)
     files = (p for p in directory.rglob("*") if p.is_file() and not p.name.startswith("."))
-    for path in sorted(p for p in files if p.name not in skipped):
+    for path in sorted(p for p in files if skipped.isdisjoint(p.relative_to(directory).parts)):
         total.update(str(path.relative_to(directory)).encode() + b"\0")
         with path.open("rb") as handle:
             total.update(hashlib.file_digest(handle, "sha256").digest())

@@ -2,8 +2,8 @@
 
     python -m benchmarks.toy_results --seeds 1 2 3 --output-dir DIR
 
-prints the tables of docs/toy-results.md. Every setting is the toy recipe's; the long, weakly regularised PPO runs change
-`ppo.kl_coef` and `ppo.total_steps` only. Finished parts are reused, so it can be stopped and started again.
+prints the tables of docs/toy-results.md. Every setting is the toy recipe's; the long, weakly regularised PPO runs
+change `ppo.kl_coef` and `ppo.total_steps` only. Finished parts are reused, so it can be stopped and started again.
 """
 
 from __future__ import annotations

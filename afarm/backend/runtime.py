@@ -6,8 +6,8 @@ import io
 import json
 import random
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, redirect_stderr
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +20,10 @@ from afarm.config import BackendConfig
 from afarm.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
-    from accelerate import Accelerator
-
     from afarm.backend.policy import CheckpointPolicy
+
+LogMetrics = Callable[[int, Mapping[str, float]], None]
+"""Takes a step and its metrics."""
 
 CARD = "afarm.json"
 """Beside the weights of every checkpoint: what afarm must know to load it (its prompt template, its scale)."""
@@ -35,21 +36,41 @@ class Backend:
         self.config = config or BackendConfig()
         self.device = _device(self.config.device)
         self.dtype: torch.dtype = getattr(torch, self.config.dtype)
-        self._accelerator: Accelerator | None = None
         if self.config.threads:
             torch.set_num_threads(self.config.threads)
 
-    def accelerator(self, **settings: Any) -> Accelerator:
-        """The process's Accelerator, made on first use; later calls return the same one.
+    def autocast(self) -> AbstractContextManager[Any]:
+        """What stages compute in: the configured mixed precision, or nothing special.
 
-        accelerate keeps its state for the whole process: `settings` count on the first call only.
+        No casted weight is kept: it would go stale with the next optimiser step.
         """
-        if self._accelerator is None:
-            from accelerate import Accelerator
+        kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.config.mixed_precision)
+        if kind is None:
+            return nullcontext()
+        return torch.autocast(self.device.type, kind, cache_enabled=False)
 
-            settings.setdefault("log_with", self.config.trackers or None)
-            self._accelerator = Accelerator(cpu=self.device.type == "cpu", **settings)
-        return self._accelerator
+    def tracked(self, name: str, directory: Path, log: LogMetrics) -> LogMetrics:
+        """`log`, and where the configuration names trackers (tensorboard, wandb …) those of accelerate as well.
+
+        Raises `ConfigError` where a tracker is not installed.
+        """
+        if not self.config.trackers:
+            return log
+        from accelerate import Accelerator
+
+        try:
+            accelerator = Accelerator(
+                cpu=self.device.type == "cpu", log_with=self.config.trackers, project_dir=str(directory)
+            )
+            accelerator.init_trackers(name)
+        except (ValueError, ImportError) as error:
+            raise ConfigError([f"backend.trackers {self.config.trackers}: {_first_line(error)}"]) from error
+
+        def both(step: int, metrics: Mapping[str, float]) -> None:
+            log(step, metrics)
+            accelerator.log(dict(metrics), step=step)
+
+        return both
 
     def seed(self, seed: int) -> None:
         """Seed Python's, numpy's and torch's global generators: dropout, new weights, shuffling."""
@@ -127,9 +148,11 @@ def _dequantized(model: Any, kind: Any) -> Any:
 
 def _device(name: str) -> torch.device:
     if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+        # accelerate knows which of several devices is this process's, under `accelerate launch` too.
+        from accelerate import PartialState
+
+        found: torch.device = PartialState().device
+        return found
     try:
         device = torch.device(name)
         torch.empty(1, device=device)

@@ -48,7 +48,7 @@ def trainer_arguments(kind: type, config: TrainerConfig, context: TrainContext, 
         "save_strategy": "steps" if config.save_steps else "no",
         "save_steps": config.save_steps or 1,
         "save_total_limit": 1,
-        "report_to": backend.config.trackers or "none",
+        "report_to": "none",  # trackers get everything through context.log_metrics
         "push_to_hub": False,
         "disable_tqdm": True,
         "remove_unused_columns": False,
@@ -127,7 +127,6 @@ def train(trainer: Trainer, context: TrainContext, description: str, setting: st
         trainer.train(resume_from_checkpoint=str(latest[1]) if latest else None)
     trainer.accelerator.free_memory()
     trainer.model.eval()
-    if not context.backend.config.trackers:  # theirs are written there too
-        shutil.rmtree(trainer.args.output_dir, ignore_errors=True)
+    shutil.rmtree(trainer.args.output_dir, ignore_errors=True)
     if bridge.interrupted:
         raise KeyboardInterrupt

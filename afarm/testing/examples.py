@@ -20,7 +20,6 @@ HOSTILE_TEXTS: tuple[str, ...] = (
     "\x00\x07\x1b[31mnul, bell and escape\u2028\u2029\ufeff",
     "שלום مرحبا 你好 🐑‍🌾 e\u0301\u202eright to left",
     "'; DROP TABLE completions; -- \\",
-    "half of a character: \ud83d",
     "no end " * 3000,
 )
 """Texts that have broken prompt templates, parsers, tokenizers or stores."""

@@ -14,8 +14,8 @@ from afarm.records import Evaluation, JudgedPair, Output
 class WinRate(Evaluator):
     """100 × the mean of p2 over the judged pairs, draws as one half; standard error 100 × s / √n with n − 1 in s.
 
-    Unparsed and refused pairs are counted and left out of n, never taken for losses: `coverage` is what is left. Lengths
-    are mean characters.
+    Unparsed and refused pairs are counted and left out of n, never taken for losses: `coverage` is what is left.
+    Lengths are mean characters.
     """
 
     needs = frozenset({"judgements"})

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -164,10 +165,42 @@ def test_equal_seeds_draw_equal_numbers() -> None:
     assert torch.equal(torch.rand(3), first)
 
 
-def test_the_accelerator_stays_on_the_backends_device() -> None:
-    backend = Backend(BackendConfig(device="cpu"))
-    assert backend.accelerator().device.type == "cpu"
-    assert backend.accelerator() is backend.accelerator()
+def test_auto_takes_the_device_that_accelerate_gives_this_process() -> None:
+    from accelerate import PartialState
+
+    assert Backend(BackendConfig(device="auto")).device == PartialState().device
+
+
+def test_mixed_precision_multiplies_in_half_and_keeps_weights_whole() -> None:
+    layer = torch.nn.Linear(4, 4)
+    with Backend(BackendConfig(device="cpu", mixed_precision="bf16")).autocast():
+        assert layer(torch.ones(1, 4)).dtype == torch.bfloat16
+    assert layer.weight.dtype == torch.float32
+    with Backend(BackendConfig(device="cpu")).autocast():
+        assert layer(torch.ones(1, 4)).dtype == torch.float32
+
+
+def test_mixed_precision_follows_a_weight_that_has_just_been_updated() -> None:
+    layer = torch.nn.Linear(1, 1, bias=False)
+    with Backend(BackendConfig(device="cpu", mixed_precision="bf16")).autocast():
+        for weight in (1.0, 2.0):
+            with torch.no_grad():
+                layer.weight.fill_(weight)
+            assert layer(torch.ones(1, 1)).item() == weight
+
+
+def test_trackers_are_off_unless_named(tmp_path: Path) -> None:
+    logged: list[tuple[int, dict[str, float]]] = []
+
+    def log(step: int, metrics: Mapping[str, float]) -> None:
+        logged.append((step, dict(metrics)))
+
+    assert Backend(BackendConfig(device="cpu")).tracked("ppo", tmp_path / "off", log) is log
+    tracked = Backend(BackendConfig(device="cpu", trackers=["tensorboard"])).tracked("ppo", tmp_path / "on", log)
+    tracked(3, {"loss": 0.5})
+    assert logged == [(3, {"loss": 0.5})]
+    assert list((tmp_path / "on").rglob("events.out.tfevents*"))
+    assert not (tmp_path / "off").exists()
 
 
 def find_gguf() -> Path | None:

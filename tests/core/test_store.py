@@ -180,6 +180,8 @@ def test_content_is_the_names_and_bytes_of_files_logs_apart(tmp_path: Path) -> N
         (directory / "b").write_bytes(b"3")
     (two / "metrics.jsonl").write_text("{}")
     (two / META).write_text("{}")
+    (two / "trackers" / "tensorboard").mkdir(parents=True)
+    (two / "trackers" / "tensorboard" / "events.123").write_bytes(b"at 12:03")
     assert content_digest(one) == content_digest(two)
     (two / "b").write_bytes(b"4")
     assert content_digest(one) != content_digest(two)

@@ -1,0 +1,72 @@
+"""A farm that needs no torch: the light plugin, the real pool of annotators and the real evaluators."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from afarm.pipeline import Farm
+from afarm.plugins import Plugins, discover
+
+RECIPE: dict[str, Any] = {
+    "summary": "light",
+    "dataset": "numbers",
+    "method": "nudge",
+    "reward_model": "words",
+    "judge": {"*": "counting"},
+    "rows": {"evaluation": 10},
+    "sample": {"temperature": 0.9},
+    "annotate": {"label_noise": 0.0},
+    "evaluate": {"temperature": 0.7},
+}
+
+
+def light_plugins(module: str = "light_plugin") -> Plugins:
+    ours = [
+        point
+        for point in importlib.metadata.entry_points(group="afarm")
+        if point.name in ("annotators", "judges", "evaluators")
+    ]
+    plugins = discover([*ours, importlib.metadata.EntryPoint("light", module, "afarm")])
+    assert not plugins.broken
+    return plugins
+
+
+class LightBackend:
+    """What core asks of the backend, without torch."""
+
+    device = "cpu"
+
+    def __init__(self, policy: type):
+        self.policy = policy
+        self.loaded: list[str] = []
+
+    def load_policy(self, spec: str, prompt_template: str = "auto") -> Any:
+        self.loaded.append(spec)
+        return self.policy(0.0)
+
+    def tracked(self, name: str, directory: Path, log: Any) -> Any:
+        return log
+
+    def autocast(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+def light_farm(directory: Path, *settings: str, module: str = "light_plugin", **choices: Any) -> Farm:
+    """A farm in `directory`, over the light recipe."""
+    model = directory / "base"
+    model.mkdir(parents=True, exist_ok=True)
+    (model / "weights").write_text("0")
+    recipe = directory / "light.yaml"
+    recipe.write_text(yaml.safe_dump(RECIPE))
+    plugins = light_plugins(module)
+    farm = Farm(
+        str(recipe), settings=settings, output_dir=directory / "out", plugins=plugins, model=str(model), **choices
+    )
+    policy = __import__(module).WordPolicy
+    farm.builder._backend = LightBackend(policy)
+    return farm

@@ -1,0 +1,376 @@
+"""The experiment from end to end with light parts: what runs, what is reused, and what a failure leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import light_plugin
+import pytest
+from light_farm import light_farm
+from light_plugin import RAN, CountingJudge, WordPolicy, WordReward
+
+from afarm import stages
+from afarm.errors import BudgetError, ConfigError, DataError, TrainingError
+from afarm.files import read_preferences
+from afarm.keyed import integer
+from afarm.pipeline import Farm, Result
+from afarm.records import Instruction, Output, Pair
+from afarm.runs import record
+from afarm.stages import neighbours, paired
+
+Make = Callable[..., Farm]
+
+
+@pytest.fixture
+def farm(tmp_path: Path) -> Iterator[Make]:
+    """Makes farms that share an output directory, as one command after the other does."""
+    made: list[Farm] = []
+    RAN.clear()
+    CountingJudge.asked = 0
+
+    def make(*settings: str, **choices: object) -> Farm:
+        made.append(light_farm(tmp_path, *settings, **choices))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def labels(one: Farm) -> list[tuple[str, bool]]:
+    return [(run.label, run.reused) for run in one.history.values()]
+
+
+SHARED = ["base", "sft", "sample", "annotate", "fit-reward", "outputs sft"]
+
+
+# ------------------------------------------------------------------------------------------------ order and reuse
+
+
+def test_stages_run_in_order_and_the_result_is_an_evaluation_of_every_evaluator(farm: Make) -> None:
+    one = farm()
+    result = one.evaluate()
+    assert [label for label, _ in labels(one)] == [
+        *("base", "sft", "sample", "annotate", "fit-reward", "train nudge", "outputs nudge", "outputs sft"),
+        "evaluate nudge against sft",
+    ]
+    assert not any(reused for _, reused in labels(one))
+    assert [
+        *(f"Sft step {i}" for i in (1, 2, 3)),
+        *("sample 12x2 at 0.9", "fit-reward 12"),
+        *(f"Nudge step {i}" for i in (1, 2, 3)),
+        *("sample 10x1 at 0.7", "sample 10x1 at 0.7"),
+    ] == RAN
+    assert [(reference, e.evaluator) for reference, e in result.evaluations] == [("sft", "win_rate"), ("sft", "reward")]
+    assert result.win_rate > 50, "more skill, more words, and the judge counts words"
+    assert result.metric("reward_gain") > 0
+    assert len(result.judgements["sft"]) == 10
+    with pytest.raises(KeyError):
+        result.metric("nonsense")
+
+
+def test_a_second_method_reuses_everything_that_comes_before_it(farm: Make) -> None:
+    farm().evaluate("nudge")
+    RAN.clear()
+    asked = CountingJudge.asked
+    second = farm()
+    second.evaluate("direct")
+    assert {label for label, reused in labels(second) if reused} == set(SHARED)
+    assert [f"Direct step {i}" for i in (1, 2, 3)] + ["sample 10x1 at 0.7"] == RAN
+    assert CountingJudge.asked - asked <= 10, "only the evaluation of the new policy is judged"
+    assert second.outputs("direct")[0].generator == "direct", "though its weights happen to equal nudge's"
+
+
+def test_the_same_command_again_does_nothing_and_finds_the_same(farm: Make) -> None:
+    first = farm().evaluate()
+    RAN.clear()
+    asked = CountingJudge.asked
+    again = farm()
+    second = again.evaluate()
+    assert all(reused for _, reused in labels(again))
+    assert (RAN, CountingJudge.asked) == ([], asked)
+    assert second == first
+
+
+def test_two_output_directories_hold_equal_artifacts(tmp_path: Path) -> None:
+    farms = [light_farm(tmp_path / name) for name in ("one", "two")]
+    for one in farms:
+        one.evaluate()
+        one.close()
+    keys = [{label: run.artifact.name for label, run in one.history.items()} for one in farms]
+    contents = [{label: run.artifact.content for label, run in one.history.items()} for one in farms]
+    assert keys[0] == keys[1]
+    assert contents[0] == contents[1]
+
+
+def test_settings_that_change_no_result_reuse_everything_and_others_what_they_do_not_touch(farm: Make) -> None:
+    farm().evaluate()
+    for setting in ("nudge.batch=1", "max_concurrency=1", "sample.per_device_batch_size=1", "budget=7"):
+        again = farm(setting)
+        again.evaluate()
+        assert all(reused for _, reused in labels(again)), setting
+    again = farm("nudge.skill=0.25")
+    again.evaluate()
+    assert {label for label, reused in labels(again) if reused} == set(SHARED)
+    assert "settings.skill: 0.5 → 0.25" in again.history["train nudge"].why
+    again = farm("evaluate.temperature=0.8")
+    again.evaluate()
+    assert {label for label, reused in labels(again) if reused} == {*SHARED[:-1], "train nudge"}
+    again = farm(seed=7)
+    again.evaluate()
+    assert not any(reused for label, reused in labels(again))
+
+
+def test_a_base_model_that_moved_is_the_same_model(farm: Make, tmp_path: Path) -> None:
+    farm().sft()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "base" / "weights").rename(tmp_path / "elsewhere" / "weights")
+    moved = farm(f"model={tmp_path / 'elsewhere'}")
+    assert moved.ensure(stages.base(moved))
+    assert [run.reused for run in moved.history.values()] == [True]
+    assert isinstance(moved.load(moved.history["base"].artifact), WordPolicy)
+    assert moved.builder.backend.loaded == [str(tmp_path / "elsewhere")]  # type: ignore[attr-defined]
+    moved.sft()
+    assert moved.history["sft"].reused
+
+
+def test_an_edited_base_model_is_another_model(farm: Make, tmp_path: Path) -> None:
+    farm().sft()
+    one = farm()
+    (tmp_path / "base" / "weights").write_text("another")
+    one.sft()
+    assert not any(reused for _, reused in labels(one))
+
+
+# -------------------------------------------------------------------------------------------------------- failures
+
+
+def test_a_failure_in_the_middle_keeps_what_is_finished_and_the_rerun_goes_on_from_the_checkpoint(
+    farm: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(light_plugin.Nudge, "dies_after", 2)
+    with pytest.raises(TrainingError, match="step 2"):
+        farm().evaluate()
+    RAN.clear()
+    monkeypatch.setattr(light_plugin.Nudge, "dies_after", 99)
+    again = farm()
+    result = again.evaluate()
+    assert RAN[0] == "Nudge step 3"
+    assert [label for label, reused in labels(again) if reused] == SHARED[:-1]
+    lines = (again.history["train nudge"].artifact.path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
+    assert result.win_rate > 50
+
+
+def test_a_budget_that_runs_out_keeps_what_was_bought_and_a_larger_one_goes_on_from_there(farm: Make) -> None:
+    poor = farm(budget=0.003, annotator="chatgpt_1")
+    with pytest.raises(BudgetError):
+        poor.annotate()
+    assert CountingJudge.asked == 3
+    still_poor = farm(budget=0.005, annotator="chatgpt_1")
+    with pytest.raises(BudgetError):
+        still_poor.annotate()
+    assert CountingJudge.asked == 5, "what was spent before counts against the larger budget too"
+    assert farm(annotator="chatgpt_1").annotate()
+
+
+# ----------------------------------------------------------------------------------------------------- live objects
+
+
+def test_every_step_returns_live_objects(farm: Make) -> None:
+    one = farm()
+    policy, model = one.sft(), one.fit_reward()
+    assert isinstance(policy, WordPolicy)
+    assert policy.skill == 0.5
+    assert isinstance(model, WordReward)
+    assert model.score([Instruction("x")], ["three little words"])[0].value == 3.0
+    samples = one.sample()
+    assert len(samples) == 24
+    assert samples[0].instruction == samples[1].instruction
+    preferences = one.annotate()
+    assert len(preferences) == 12
+    assert {p.annotator for p in preferences} == {"pool"}
+    trained = one.train("nudge")
+    assert isinstance(trained, WordPolicy)
+    assert trained.skill == 1.0
+    assert one.train("nudge") is trained, "loaded once"
+    assert len(one.outputs("nudge")) == 10
+
+
+def test_a_farm_works_inside_a_running_event_loop(farm: Make) -> None:
+    async def as_in_a_notebook() -> Result:
+        with farm() as one:
+            return one.evaluate()
+
+    assert asyncio.run(as_in_a_notebook()).win_rate > 50
+
+
+def test_a_farm_can_be_used_again_after_it_was_closed(farm: Make) -> None:
+    one = farm()
+    one.annotate()
+    one.close()
+    assert one.evaluate().win_rate > 50
+
+
+def test_progress_and_stages_are_told_as_they_happen(farm: Make) -> None:
+    told: list[tuple[str, bool]] = []
+    one = farm(on_stage=lambda label, run: told.append((label, run is None)))
+    one.sft()
+    assert told == [("base", True), ("base", False), ("sft", True), ("sft", False)]
+    told.clear()
+    farm(on_stage=lambda label, run: told.append((label, run is None))).sft()
+    assert told == [("base", False), ("sft", False)], "what is reused is not announced as if it started"
+
+
+def test_annotating_pairs_of_ones_own_goes_by_the_runs_annotator(farm: Make) -> None:
+    pairs = [Pair(Instruction("x"), "word", "word word"), Pair(Instruction("y"), "word word", "word")]
+    assert [p.p2 for p in farm().annotate_pairs(pairs)] == [1.0, 0.0]
+    farm().evaluate("online")
+    assert "online decided" in RAN
+
+
+# --------------------------------------------------------------------------------------- recipes of another shape
+
+
+def test_a_recipe_that_skips_sft_starts_from_the_model_as_it_is(farm: Make) -> None:
+    one = farm("start=model")
+    result = one.evaluate("nudge")
+    assert "sft" not in one.history
+    assert [reference for reference, _ in result.evaluations] == ["base", "base"]
+    assert "evaluate nudge against base" in one.history
+    trained = one.train("nudge")
+    assert isinstance(trained, WordPolicy)
+    assert trained.skill == 0.5
+
+
+def test_the_baseline_alone_is_compared_with_the_data_and_needs_no_reward_model(farm: Make) -> None:
+    one = farm()
+    result = one.evaluate("sft")
+    assert [label for label, _ in labels(one)] == ["base", "sft", "outputs sft", "evaluate sft against data"]
+    assert [(reference, e.evaluator) for reference, e in result.evaluations] == [("data", "win_rate")]
+    judged = result.judgements["data"]
+    assert {row.pair.generator_1 for row in judged} == {"people"}
+
+
+def test_a_method_can_be_compared_with_the_datas_outputs(farm: Make) -> None:
+    one = farm("evaluate.reference=data")
+    result = one.evaluate("nudge")
+    assert {reference for reference, _ in result.evaluations} == {"data"}
+    assert "outputs sft" not in one.history
+
+
+def test_a_policy_with_a_temperature_of_its_own_is_compared_at_both(farm: Make) -> None:
+    one = farm()
+    result = one.evaluate("hot")
+    assert [r for r, e in result.evaluations if e.evaluator == "win_rate"] == ["sft", "sft at T=1"]
+    assert "sample 10x1 at 1" in RAN
+    assert RAN.count("sample 10x1 at 1") == 2, "the policy itself, and the baseline once more at its temperature"
+    hotter = {row.pair.output_1 for row in result.judgements["sft at T=1"]}
+    assert hotter != {row.pair.output_1 for row in result.judgements["sft"]}
+
+
+def test_more_samples_make_more_pairs_and_an_odd_one_is_left_out(farm: Make) -> None:
+    assert len(farm("sample.n=5").annotate()) == 24
+
+
+def test_label_noise_is_in_the_training_labels_and_not_in_the_evaluation(farm: Make) -> None:
+    one = farm("annotate.label_noise=0.5", "rows.preference=0", "numbers.count=200")
+    sources = [p.preference.source for p in one.annotate()]
+    assert set(sources) == {"noise", "rule"}
+    assert {p.preference.source for p in one.evaluate().judgements["sft"]} <= {"judge", "rule"}
+
+
+# ------------------------------------------------------------------------------------------------- wrong from the start
+
+
+def test_what_can_be_seen_before_a_model_is_loaded_is_reported_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        light_farm(tmp_path, "nudge.skil=1", "reward_model=word", "judge.*=countin", method="needy")
+    problems = "\n".join(caught.value.problems)
+    for said in ("nudge.skil", "'word'", "'unknown/counting'", "needs 'reward_modell'", "'reward_model'"):
+        assert said in problems
+    assert len(caught.value.problems) == 4
+
+
+def test_a_model_that_is_not_there_is_a_problem_of_the_configuration(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"/nowhere/at/all.*--model"):
+        light_farm(tmp_path, "model=/nowhere/at/all")
+
+
+def test_more_rows_than_there_are_is_an_error_that_names_the_setting(farm: Make) -> None:
+    with pytest.raises(DataError, match=r"rows\.preference asks for 13 rows.*has 12"):
+        farm("rows.preference=13").sample()
+
+
+def test_outputs_are_paired_by_instruction_and_mismatches_are_errors() -> None:
+    def output(name: str, text: str) -> Output:
+        return Output(Instruction(name), text)
+
+    reference = [output("a", "1"), output("b", "2")]
+    pairs = paired(reference, [output("b", "3"), output("a", "4")])
+    assert [(p.output_1, p.output_2) for p in pairs] == [("2", "3"), ("1", "4")]
+    with pytest.raises(DataError, match="1 of 2 instructions are not among the reference's 2, such as 'c'"):
+        paired(reference, [output("a", "3"), output("c", "4")])
+    with pytest.raises(DataError, match="both must answer the same instructions"):
+        paired(reference, [output("a", "3")])
+
+
+def test_neighbouring_samples_of_an_instruction_are_paired_and_repeats_numbered() -> None:
+    texts = ["x", "y", "y", "x", "z"] * 2
+    outputs = [Output(Instruction(f"i{n // 5}"), text) for n, text in enumerate(texts)]
+    pairs = neighbours(outputs, 5)
+    assert [(p.output_1, p.output_2, p.occurrence) for p in pairs] == [("x", "y", 0), ("y", "x", 1)] * 2
+    assert len({p.id for p in pairs}) == 4
+
+
+# ---------------------------------------------------------------------------------------------------- runs on disk
+
+
+def test_a_runs_record_says_what_was_run_with_what_and_what_came_of_it(farm: Make) -> None:
+    one = farm()
+    result = one.evaluate()
+    directory = record(one, "nudge", result, "afarm run --method nudge", 1.0)
+    run = json.loads((directory / "run.json").read_text())
+    assert run["command"] == "afarm run --method nudge"
+    assert run["headline"]["win_rate"] == result.win_rate
+    assert run["headline"]["kl"] == 0.3
+    assert [(s["stage"], s["key"]) for s in run["stages"]] == [(k, r.artifact.key) for k, r in one.history.items()]
+    assert run["spend"]["calls"] > 0
+    assert run["spend"]["dollars"] == pytest.approx(0.001 * run["spend"]["calls"])
+    assert run["config"]["evaluate"]["temperature"] == 0.7
+    steps = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    assert [(s["stage"], s["step"]) for s in steps if s["stage"] == "train"] == [("train", i) for i in (1, 2, 3)]
+    assert read_preferences(directory / "outputs.jsonl") == list(result.judgements["sft"])
+    assert one.store.in_use() == {r.artifact.name for r in one.history.values()}
+    again = farm()
+    assert record(again, "nudge", again.evaluate(), "", 2.0) == directory
+    assert json.loads((directory / "run.json").read_text())["spend"]["calls"] == 0
+
+
+def test_a_runs_name_does_not_change_with_what_changes_no_result(farm: Make) -> None:
+    assert farm("max_concurrency=3", budget=3).name() == farm().name()
+    names = {farm(*s).name() for s in ((), ("seed=7",), ("nudge.skill=1",), ("sample.temperature=0.3",))}
+    assert len(names) == 4
+    assert farm().name("direct") != farm().name("nudge")
+
+
+def test_seeds_of_purposes_are_independent_and_never_change(farm: Make) -> None:
+    one = farm(seed=3)
+    assert one.seed("sample") == integer(3, "sample") != one.seed("annotate")
+
+
+def test_a_whole_light_experiment_loads_no_torch(tmp_path: Path) -> None:
+    program = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from pathlib import Path\n"
+        "from light_farm import light_farm\n"
+        f"light_farm(Path({str(tmp_path)!r})).evaluate()\n"
+        "print({'torch', 'transformers', 'openai', 'anthropic', 'datasets'} & set(sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "set()\n", done.stderr
