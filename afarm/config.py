@@ -41,7 +41,11 @@ def changes_result(info: Any) -> bool:
 class BackendConfig(Config):
     """Where and in which precision models run."""
 
-    device: str = setting("auto", "auto, cpu, cuda, cuda:1 or mps; auto takes an accelerator where there is one")
+    device: str = setting(
+        "auto",
+        "auto, cpu, cuda, cuda:1 or mps; auto takes an accelerator where there is one. Recorded, not part of a key",
+        changes_result=False,
+    )
     dtype: str = setting(
         "float32", "weights and arithmetic: float32, bfloat16 or float16", pattern="^(float32|bfloat16|float16)$"
     )
@@ -51,7 +55,12 @@ class BackendConfig(Config):
         "how to train every weight in half precision, since small updates to half-precision weights are rounded away",
         pattern="^(no|bf16|fp16)$",
     )
-    threads: int = setting(0, "CPU threads for torch; 0 leaves torch's own choice", ge=0)
+    threads: int = setting(
+        0,
+        "CPU threads for torch; 0 leaves torch's own choice. Recorded, not part of a key",
+        ge=0,
+        changes_result=False,
+    )
     trackers: list[str] = setting(
         [], "accelerate's trackers to log to (tensorboard, wandb); none by default", changes_result=False
     )
@@ -87,7 +96,6 @@ class AnnotateConfig(Config):
     label_noise: float = setting(
         0.25, "share of labels flipped: a pair is left to a fair coin with twice this probability", ge=0, le=0.5
     )
-    keep_draws: bool = setting(False, "hand draws to the reward model as even preferences instead of dropping them")
 
 
 class EvaluateConfig(Config):

@@ -2,8 +2,8 @@
 
 `completions` holds every answer received, under a digest of what was asked; `judgements` what was read from them, under
 who judged what; `in_flight` the intents to ask, which count against a budget until they are resolved. Transport
-failures are not answers and are never stored. The promise: no response that reached this process is bought again, so calls are
-at most those needed plus kills times requests in flight.
+failures are not answers and are never stored. The promise: no response that reached this process is bought again, so
+calls are at most those needed plus kills times requests in flight.
 """
 
 from __future__ import annotations

@@ -9,8 +9,11 @@ The command line is a thin face on this class; the stages themselves are in `afa
 
 from __future__ import annotations
 
+import importlib.metadata
+import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -37,6 +40,7 @@ from afarm.interfaces import (
 from afarm.keyed import digest, integer
 from afarm.labelling import label
 from afarm.ledger import Ledger
+from afarm.pairing import paired
 from afarm.plugins import Plugins, discover
 from afarm.recipe import Settings, parse_override, resolve
 from afarm.records import Evaluation, Instruction, JudgedPair, Output, Pair, Preference
@@ -47,7 +51,10 @@ from afarm.why import why_not_reused
 
 @dataclass(frozen=True, slots=True)
 class StageRun:
-    """What happened to a stage: reused, or made in so many seconds, and why it was not reused."""
+    """What happened to a stage: reused, or made in so many seconds.
+
+    `why` says why it was not reused, or that what is reused was made with other library versions.
+    """
 
     kind: str
     label: str
@@ -182,7 +189,7 @@ class Farm:
         """
         name = annotator or self.config.evaluate.annotator
         context = AnnotateContext(self.seed("evaluate"), self.ask)
-        pairs = stages.paired(reference, outputs)
+        pairs = paired(reference, outputs)
         shown = self.progress(pairs, f"{name}: judging", len(pairs))
         noise = self.config.evaluate.label_noise
         judged = list(label(shown, self.builder.annotator(name), name, context, noise))
@@ -215,7 +222,10 @@ class Farm:
         if self.store.find(stage.kind, artifact_key(made_from)) is None:
             why = why_not_reused(made_from, self.store.of_stage(stage.kind))
             self.on_stage(stage.label, None)
-        artifact, reused = self.store.make(stage.kind, made_from, lambda directory: stage.write(directory, inputs))
+        artifact, reused = self.store.make(
+            stage.kind, made_from, lambda directory: stage.write(directory, inputs), versions()
+        )
+        why = version_changes(artifact.meta.get("versions", {})) if reused else why
         run = StageRun(stage.kind, stage.label, artifact, reused, time.perf_counter() - started, why, upstream)
         self.history[stage.label] = run
         self.on_stage(stage.label, run)
@@ -229,8 +239,8 @@ class Farm:
 
     def made_from(self, stage: str, **ingredients: Any) -> dict[str, Any]:
         """What every stage's result depends on, and the given ingredients of this one."""
-        dtype = self.config.backend.dtype
-        return {"stage": stage, "afarm": core_source(), "dtype": dtype, "seed": self.config.seed, **ingredients}
+        backend = self.config.backend.result_fields()
+        return {"stage": stage, "afarm": core_source(), **backend, "seed": self.config.seed, **ingredients}
 
     def seed(self, purpose: str) -> int:
         """An independent seed for each purpose, from the run's."""
@@ -323,8 +333,15 @@ def problems_ahead(builder: Builder) -> list[str]:
 
 
 def with_inputs(stage: Stage, inputs: Mapping[str, Artifact]) -> dict[str, Any]:
-    """All that a stage's result depends on, its inputs by their content."""
-    return {**stage.made_from, "inputs": {name: artifact.content for name, artifact in inputs.items()}}
+    """All that a stage's result depends on: data by its content, models by their key as well.
+
+    What a model does is not in its files alone: a best-of-n policy whose source is edited writes the same files.
+    """
+    given = {
+        name: f"{artifact.content} of {artifact.key}" if artifact.stage in stages.MODELS else artifact.content
+        for name, artifact in inputs.items()
+    }
+    return {**stage.made_from, "inputs": given}
 
 
 @cache
@@ -332,3 +349,24 @@ def core_source() -> str:
     """A digest of afarm's own code that results depend on: not the command line, the report or the test kit."""
     here = Path(__file__).parent
     return source_digest([*sorted(here.glob("*.py")), here / "backend"])
+
+
+LIBRARIES = ["afarm", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "numpy"]
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Of Python and of every library that numbers can depend on."""
+    found = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def version_changes(before: Mapping[str, str]) -> str:
+    """The libraries whose version is another now, as a clause; empty where there is none."""
+    changed = [
+        f"{name} {old} (now {versions().get(name)})" for name, old in before.items() if versions().get(name) != old
+    ]
+    return f"made with {', '.join(changed)}" if changed else ""

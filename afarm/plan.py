@@ -10,6 +10,7 @@ from afarm.files import read_outputs
 from afarm.interfaces import AnnotateContext
 from afarm.labelling import rule_or_noise
 from afarm.ledger import request_key
+from afarm.pairing import neighbours, paired
 from afarm.pipeline import Farm, with_inputs
 from afarm.records import Pair
 from afarm.stages import Stage
@@ -31,13 +32,15 @@ class PlannedStage:
 
 
 def plan(farm: Farm, method: str) -> list[PlannedStage]:
-    """The stages that evaluating `method` would go through, in order."""
+    """The stages that evaluating `method` would go through, in order.
+
+    A second comparison, at a temperature of the policy's own, is known of only once the policy has sampled.
+    """
     found: dict[str, tuple[PlannedStage, Artifact | None]] = {}
-    if method == farm.start_name or farm.config.evaluate.reference == "data":
-        last = stages.evaluate(farm, method, None, "data")
-    else:
-        last = stages.evaluate(farm, method, stages.outputs(farm, farm.start_name), farm.start_name)
-    _visit(farm, last, found)
+    _visit(farm, stages.main_evaluation(farm, method), found)
+    answered = found[f"outputs {method}"][1]
+    if answered and (second := stages.second_evaluation(farm, method, answered)):
+        _visit(farm, second, found)
     return [planned for planned, _ in found.values()]
 
 
@@ -74,10 +77,10 @@ def _priced(farm: Farm, planned: PlannedStage, inputs: dict[str, Artifact]) -> P
 
 def _pairs(farm: Farm, kind: str, inputs: dict[str, Artifact]) -> Sequence[Pair]:
     if kind == "annotate" and "outputs" in inputs:
-        return stages.neighbours(read_outputs(inputs["outputs"].path / "outputs.jsonl"), farm.config.sample.n)
+        return neighbours(read_outputs(inputs["outputs"].path / "outputs.jsonl"), farm.config.sample.n)
     if kind == "evaluate" and {"outputs", "reference"} <= inputs.keys():
         mine, theirs = (read_outputs(inputs[name].path / "outputs.jsonl") for name in ("outputs", "reference"))
-        return stages.paired(theirs, mine)
+        return paired(theirs, mine)
     return list(_stand_ins(farm, kind))
 
 

@@ -250,9 +250,9 @@ class JudgedPair:
         if "preference" not in row:
             raise DataError(f"{where}: field 'preference' is missing")
         p2, outcome = _read_preference(row["preference"], row.get("outcome"), where)
-        source = row.get("source")
-        if source not in get_args(Source):  # data sets have a column of that name with other contents
-            source = "rule" if pair.identical and row["preference"] == 0 else "judge"
+        source: Source = "rule" if pair.identical and row["preference"] == 0 else "judge"
+        if (given := row.get("source")) in get_args(Source):  # data sets have a column of that name with other contents
+            source = given
         preference = Preference(
             pair.id,
             p2,

@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from afarm.files import read_rows, write_rows
-from afarm.pipeline import Farm, Result, StageRun
+from afarm.pipeline import Farm, Result, StageRun, versions
 from afarm.records import Row
 from afarm.store import write_json
-
-VERSIONS = ["afarm", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "numpy"]
 
 
 def record(farm: Farm, method: str, result: Result, command: str, started: float) -> Path:
@@ -92,17 +90,6 @@ def spend(farm: Farm) -> dict[str, Any]:
         "output_tokens": bought.output_tokens,
         "unpriced_calls": bought.unpriced_calls,
     }
-
-
-def versions() -> dict[str, str]:
-    """Of Python and of every library that numbers can depend on."""
-    found = {"python": platform.python_version()}
-    for name in VERSIONS:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def machine(farm: Farm) -> dict[str, Any]:

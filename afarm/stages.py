@@ -16,7 +16,8 @@ from afarm.errors import ConfigError, DataError, did_you_mean
 from afarm.files import read_outputs, read_preferences, write_rows
 from afarm.interfaces import AnnotateContext, Decoding, EvaluationInputs, Method, MethodInputs, Policy, RewardModel
 from afarm.labelling import label
-from afarm.records import Instruction, JudgedPair, Output, Pair, Score, number_occurrences
+from afarm.pairing import neighbours, paired
+from afarm.records import Instruction, JudgedPair, Output, Pair, Score
 from afarm.store import Artifact
 
 if TYPE_CHECKING:
@@ -51,6 +52,10 @@ NEEDS: dict[str, str] = {
     "validation": "validation",
 }
 """What a method can need, and the split of the data set that serves it."""
+
+
+MODELS = frozenset({"base", "train", "fit-reward"})
+"""The kinds of stage that make a policy or a reward model; the others make rows."""
 
 
 # ------------------------------------------------------------------------------------------------------ policies
@@ -205,16 +210,6 @@ def annotate(farm: Farm) -> Stage:
     return Stage("annotate", "annotate", {"outputs": sample(farm)}, made_from, write)
 
 
-def neighbours(outputs: Sequence[Output], n: int) -> list[Pair]:
-    """Each two of the `n` outputs of an instruction, in turn, as a pair; an odd last one is left out."""
-    pairs = []
-    for begin in range(0, len(outputs), n):
-        group = outputs[begin : begin + n]
-        for first, second in zip(group[::2], group[1::2], strict=False):
-            pairs.append(Pair(first.instruction, first.output, second.output, 0, first.generator, second.generator))
-    return number_occurrences(pairs)
-
-
 def _judge(
     farm: Farm, path: Path, pairs: Sequence[Pair], annotator: str, label_noise: float, purpose: str
 ) -> Mapping[str, Any]:
@@ -227,7 +222,8 @@ def _judge(
     def rows() -> Iterator[Mapping[str, Any]]:
         for judged in label(shown, farm.builder.annotator(annotator), annotator, context, label_noise):
             preference = judged.preference
-            who = {"noise": "(noise)", "rule": "(identical)"}.get(preference.source) or preference.member or annotator
+            who = "(noise)" if preference.source == "noise" else preference.member or annotator
+            who = "(identical)" if judged.pair.identical else who
             members[who] = members.get(who, 0) + 1
             outcomes[preference.outcome] = outcomes.get(preference.outcome, 0) + 1
             yield judged.to_row()
@@ -312,13 +308,24 @@ def outputs(farm: Farm, system: str, temperature: float | None = None) -> Stage:
 def evaluations(farm: Farm, system: str) -> Iterator[Stage]:
     """The comparisons of a system: with its reference and, where it samples at a temperature of its own, also with the
     starting policy at that temperature (best-of-n samples at 1.0, and the temperature alone moves the win rate)."""
+    yield main_evaluation(farm, system)
+    if second := second_evaluation(farm, system, farm.ensure(outputs(farm, system))):
+        yield second
+
+
+def main_evaluation(farm: Farm, system: str) -> Stage:
+    """The comparison of a system with its reference: the data's outputs for the starting policy itself."""
     if system == farm.start_name or farm.config.evaluate.reference == "data":
-        yield evaluate(farm, system, None, "data")
-        return
-    yield evaluate(farm, system, outputs(farm, farm.start_name), farm.start_name)
-    own = farm.ensure(outputs(farm, system)).meta["summary"]["temperature"]
-    if own != farm.config.evaluate.temperature:
-        yield evaluate(farm, system, outputs(farm, farm.start_name, own), f"{farm.start_name} at T={own:g}")
+        return evaluate(farm, system, None, "data")
+    return evaluate(farm, system, outputs(farm, farm.start_name), farm.start_name)
+
+
+def second_evaluation(farm: Farm, system: str, answered: Artifact) -> Stage | None:
+    """The comparison at the temperature that the system was found to sample at, where that is one of its own."""
+    own = answered.meta["summary"]["temperature"]
+    if system == farm.start_name or farm.config.evaluate.reference == "data" or own == farm.config.evaluate.temperature:
+        return None
+    return evaluate(farm, system, outputs(farm, farm.start_name, own), f"{farm.start_name} at T={own:g}")
 
 
 def evaluate(farm: Farm, system: str, reference: Stage | None, reference_name: str) -> Stage:
@@ -327,6 +334,11 @@ def evaluate(farm: Farm, system: str, reference: Stage | None, reference_name: s
     stages = {"outputs": outputs(farm, system)}
     if reference is not None:
         stages["reference"] = reference
+    elif not any(row.output for row in farm.rows("evaluation")):
+        raise DataError(
+            f"data set {farm.config.dataset!r} has instructions only for evaluation, no outputs to compare with: add "
+            f"them, or compare another method with {farm.start_name!r} (--set evaluate.reference=sft)"
+        )
     # The baseline alone needs no reward model, and should not have one fitted just to be scored.
     scored = system != farm.start_name
     names = [n for n in settings.evaluators if scored or "reward_model" not in farm.builder.evaluator(n).needs]
@@ -372,29 +384,6 @@ def references(farm: Farm) -> Sequence[Output]:
             "compare a trained method with the starting policy (--method ppo --set evaluate.reference=sft)"
         )
     return rows
-
-
-def paired(reference: Sequence[Output], outputs: Sequence[Output]) -> list[Pair]:
-    """The reference's output and the system's, for each instruction. Raises `DataError` where they do not match."""
-    by_id = {row.instruction.id: row for row in reference}
-    missing = [row.instruction.instruction for row in outputs if row.instruction.id not in by_id]
-    if missing or len(by_id) != len(outputs):
-        example = f", such as {missing[0][:60]!r}" if missing else ""
-        raise DataError(
-            f"the outputs do not match the reference: {len(missing)} of {len(outputs)} instructions are not among the "
-            f"reference's {len(by_id)}{example}; both must answer the same instructions"
-        )
-    return [
-        Pair(
-            row.instruction,
-            by_id[row.instruction.id].output,
-            row.output,
-            0,
-            by_id[row.instruction.id].generator,
-            row.generator,
-        )
-        for row in outputs
-    ]
 
 
 def scores(farm: Farm, model: RewardModel | None, outputs: Sequence[Output]) -> Sequence[Score]:

@@ -85,12 +85,17 @@ class Store:
             ) from error
 
     def make(
-        self, stage: str, made_from: Mapping[str, Any], write: Callable[[Path], Mapping[str, Any]]
+        self,
+        stage: str,
+        made_from: Mapping[str, Any],
+        write: Callable[[Path], Mapping[str, Any]],
+        versions: Mapping[str, str] | None = None,
     ) -> tuple[Artifact, bool]:
         """The artifact made from these ingredients, and whether it was there already.
 
         Where it is missing, `write(directory)` fills a directory and returns a summary. A directory left by a killed
         or failed `write` is handed to the next one as it is: what is in it may be used (checkpoints) or overwritten.
+        `versions` of libraries are recorded with it, and are no part of its key.
         Raises `StoreError` where the disk is full or cannot be written; then nothing half-written counts.
         """
         key = artifact_key(made_from)
@@ -113,6 +118,7 @@ class Store:
                 "created": started,
                 "seconds": round(time.time() - started, 3),
                 "summary": summary,
+                "versions": dict(versions or {}),
             }
             write_json(partial / META, meta)
             sync_tree(partial)

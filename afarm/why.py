@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import takewhile
 from typing import Any
 
 from afarm.store import Artifact
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one, with dotted names."""
+    """Nested mappings, and lists of mappings, as one mapping with dotted names."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
+        name = f"{prefix}{key}"
+        if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+            value = {str(number): item for number, item in enumerate(value)}
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{name}.")
         else:
-            flat[f"{prefix}{key}"] = value
+            flat[name] = value
     return flat
 
 
@@ -24,8 +28,9 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     before, after = flatten(old), flatten(new)
     said = []
     for name in sorted(before.keys() | after.keys()):
-        if before.get(name) != after.get(name):
-            said.append(f"{name}: {_short(before.get(name, 'absent'))} → {_short(after.get(name, 'absent'))}")
+        was, now = (str(values[name]) if name in values else "absent" for values in (before, after))
+        if was != now:
+            said.append(f"{name}: {_short(was, now)} → {_short(now, was)}")
     return said
 
 
@@ -48,6 +53,11 @@ def why_not_reused(made_from: Mapping[str, Any], others: Iterable[Artifact]) -> 
     return f"differs from {artifact.key[:8]} in {shown}"
 
 
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 40 else text[:18] + "…" + text[-18:]
+def _short(text: str, other: str, width: int = 40) -> str:
+    """At most `width` characters of `text`, those from shortly before where it begins to differ from `other`."""
+    if len(text) <= width:
+        return text
+    start = max(
+        0, sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text, other, strict=False))) - width // 4
+    )
+    return ("…" if start else "") + text[start : start + width] + ("…" if start + width < len(text) else "")

@@ -54,7 +54,7 @@ class PromptTemplate:
         """Token ids of each prompt. A chat template writes its own special tokens; plain text gets the tokenizer's."""
         if not instructions:
             return []
-        texts = [self.render(i) for i in instructions]
+        texts = [_valid(self.render(i)) for i in instructions]
         ids = self.tokenizer(texts, add_special_tokens=self.name == "alpaca", return_attention_mask=False).input_ids
         if self.name == "alpaca":  # some tokenizers close every text; a prompt is still open
             eos = self.tokenizer.eos_token_id
@@ -65,7 +65,9 @@ class PromptTemplate:
         """Token ids of each response, closed by the end-of-sequence token if `end`."""
         if not texts:
             return []
-        ids = self.tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False).input_ids
+        ids = self.tokenizer(
+            [_valid(t) for t in texts], add_special_tokens=False, return_attention_mask=False
+        ).input_ids
         return [[*row, self.tokenizer.eos_token_id] for row in ids] if end else ids
 
     def encode(
@@ -84,3 +86,8 @@ class PromptTemplate:
                 prompt = prompt[-max(1, room) :]
             rows.append((prompt, response[: max_length - len(prompt)]))
         return rows, cut
+
+
+def _valid(text: str) -> str:
+    """`text` with halves of characters (lone surrogates, which files may hold) replaced: no tokenizer takes them."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -89,7 +89,7 @@ def _tell(label: str, run: StageRun | None) -> None:
     if run is None:
         err.print(f"[dim]…[/] {label}", highlight=False)
     elif run.reused:
-        err.print(f"[green]✓[/] {label:<28} reused  [dim]{run.artifact.key[:8]}[/]", highlight=False)
+        err.print(f"[green]✓[/] {label:<28} reused  [dim]{run.artifact.key[:8]}[/]  {run.why}", highlight=False)
     else:
         summary = _one_line(run.artifact.meta["summary"])
         err.print(

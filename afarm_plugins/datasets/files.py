@@ -23,7 +23,9 @@ class Files(Dataset):
         self.config = config
         self.own = {split: getattr(config, split) for split in SPLITS if getattr(config, split)}
         shares = config.shares
-        problems = [f"files.shares.{name}: no such split.{did_you_mean(name, SPLITS)}" for name in shares.keys() - SPLITS]
+        problems = [
+            f"files.shares.{name}: no such split.{did_you_mean(name, SPLITS)}" for name in shares.keys() - SPLITS
+        ]
         if any(share < 0 for share in shares.values()) or sum(shares.values()) > 1 + 1e-9:
             problems.append("files.shares: each must be at least 0, and together they may not exceed 1")
         if not config.path and not self.own:

@@ -18,6 +18,7 @@ class RewardModelConfig(TrainerConfig):
         64, "pairs in one forward pass; times gradient_accumulation_steps it is the batch of one step", ge=1
     )
     head_init_std: float = setting(0.0, "standard deviation of the new head's weights at the start; 0 is zeros", ge=0)
+    keep_draws: bool = setting(False, "learn from draws as even preferences (p2 = 0.5) instead of dropping them")
     eval_fraction: float = setting(0.05, "share of the instructions held out to measure accuracy on", ge=0, lt=1)
     standardize_outputs: int = setting(
         2000, "outputs of the preferences whose rewards are made mean 0, std 1; 0 leaves rewards as they are", ge=0

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -51,13 +51,13 @@ class BradleyTerryRewardModel(TorchRewardModel):
     def fit(
         cls, preferences: Sequence[JudgedPair], start: Policy, config: RewardModelConfig, context: TrainContext
     ) -> BradleyTerryRewardModel:
-        """Draws, unparsed and refused judgements are dropped and counted in the metrics.
+        """Draws (unless `keep_draws`), unparsed and refused judgements are dropped and counted in the metrics.
 
         Raises `DataError` where nothing is left to learn from and `TrainingError` where the loss is not finite.
         """
         if not isinstance(start, CheckpointPolicy):
             raise ModelError(f"a reward model starts from a language model, not from a {type(start).__name__}")
-        decided, counts = decided_only(preferences)
+        decided, counts = usable(preferences, config.keep_draws)
         training, held_out = split(decided, config.eval_fraction, context.seed)
         context.backend.seed(context.seed)
         model: Any = cls.classifier_from(start, config.head_init_std)
@@ -97,17 +97,26 @@ class BradleyTerryRewardModel(TorchRewardModel):
         self.mean, self.std = float(raw.mean()), deviation if deviation > 1e-8 else 1.0
 
 
-def decided_only(preferences: Sequence[JudgedPair]) -> tuple[list[JudgedPair], dict[str, float]]:
-    """(those with a p2, how many there were of each outcome, as metrics). Raises `DataError` where none is left."""
+def usable(preferences: Sequence[JudgedPair], keep_draws: bool = False) -> tuple[list[JudgedPair], dict[str, float]]:
+    """(those to learn from, all with a p2; how many there were of each outcome, as metrics).
+
+    Raises `DataError` where none is left.
+    """
     outcomes = Counter(j.preference.outcome for j in preferences)
-    decided = [j for j in preferences if j.p2 is not None]
-    if not decided:
-        found = ", ".join(f"{n} {outcome}" for outcome, n in outcomes.items()) or "no preferences at all"
+    rows = [even(j) if keep_draws and j.preference.outcome == "draw" else j for j in preferences]
+    found = [j for j in rows if j.p2 is not None]
+    if not found:
+        seen = ", ".join(f"{n} {outcome}" for outcome, n in outcomes.items()) or "no preferences at all"
         raise DataError(
-            f"the reward model has nothing to learn from: {found}. "
+            f"the reward model has nothing to learn from: {seen}. "
             "Check the annotator's answers, or choose another with --annotator"
         )
-    return decided, {f"pairs_{outcome}": float(n) for outcome, n in sorted(outcomes.items())}
+    return found, {f"pairs_{outcome}": float(n) for outcome, n in sorted(outcomes.items())}
+
+
+def even(judged: JudgedPair) -> JudgedPair:
+    """A draw as a label to learn from: each output as likely to be the better one."""
+    return replace(judged, preference=replace(judged.preference, p2=0.5, outcome="decided"))
 
 
 def split(judged: Sequence[JudgedPair], fraction: float, seed: int) -> tuple[list[JudgedPair], list[JudgedPair]]:

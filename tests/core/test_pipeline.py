@@ -21,7 +21,7 @@ from afarm.keyed import integer
 from afarm.pipeline import Farm, Result
 from afarm.records import Instruction, Output, Pair
 from afarm.runs import record
-from afarm.stages import neighbours, paired
+from afarm.pairing import neighbours, paired
 
 Make = Callable[..., Farm]
 
@@ -121,9 +121,10 @@ def test_settings_that_change_no_result_reuse_everything_and_others_what_they_do
     again = farm("evaluate.temperature=0.8")
     again.evaluate()
     assert {label for label, reused in labels(again) if reused} == {*SHARED[:-1], "train nudge"}
-    again = farm(seed=7)
-    again.evaluate()
-    assert not any(reused for label, reused in labels(again))
+    for everything in ("seed=7", "backend.dtype=bfloat16", "backend.mixed_precision=bf16"):
+        again = farm(everything)
+        again.evaluate()
+        assert not any(reused for label, reused in labels(again)), everything
 
 
 def test_a_base_model_that_moved_is_the_same_model(farm: Make, tmp_path: Path) -> None:
@@ -255,6 +256,19 @@ def test_the_baseline_alone_is_compared_with_the_data_and_needs_no_reward_model(
     assert [(reference, e.evaluator) for reference, e in result.evaluations] == [("data", "win_rate")]
     judged = result.judgements["data"]
     assert {row.pair.generator_1 for row in judged} == {"people"}
+
+
+def test_a_comparison_with_the_data_needs_outputs_in_it(farm: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_outputs(self: object, split: str) -> list[Output]:
+        return [Output(Instruction(f"{split} {i}"), "") for i in range(12)]
+
+    monkeypatch.setattr(light_plugin.Numbers, "load", without_outputs)
+    assert farm("sft.skill=0.1").evaluate("direct").win_rate > 50, "the reference is another policy"
+    for one, method in ((farm(), "sft"), (farm("evaluate.reference=data"), "nudge")):
+        RAN.clear()
+        with pytest.raises(DataError, match=r"'numbers'.*no outputs to compare with"):
+            one.evaluate(method)
+        assert RAN == [], "said before anything is trained"
 
 
 def test_a_method_can_be_compared_with_the_datas_outputs(farm: Make) -> None:

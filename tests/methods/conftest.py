@@ -7,4 +7,4 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "backend"))
 
-from tiny_models import policy as policy  # noqa: E402
+from tiny_models import policy as policy
