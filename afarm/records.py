@@ -250,9 +250,10 @@ class JudgedPair:
         if "preference" not in row:
             raise DataError(f"{where}: field 'preference' is missing")
         p2, outcome = _read_preference(row["preference"], row.get("outcome"), where)
-        source: Source = "rule" if pair.identical and row["preference"] == 0 else "judge"
-        if (given := row.get("source")) in get_args(Source):  # data sets have a column of that name with other contents
-            source = given
+        # Other data sets have a column of that name with other contents: those are no source of ours.
+        given: Any = row.get("source")
+        implied: Source = "rule" if pair.identical and row["preference"] == 0 else "judge"
+        source: Source = given if given in get_args(Source) else implied
         preference = Preference(
             pair.id,
             p2,

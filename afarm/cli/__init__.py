@@ -13,6 +13,10 @@ from afarm.errors import AfarmError
 from afarm.plugins import discover
 
 
+INTERRUPTED = 130
+"""The exit code of a command that was stopped with Ctrl-C, as shells have it."""
+
+
 def make_app() -> typer.Typer:
     """The application, with the commands that plugins add."""
     app = typer.Typer(
@@ -37,9 +41,12 @@ def main(arguments: list[str] | None = None) -> Any:
     except AfarmError as error:
         err.print(f"[bold red]Error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(1)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as stop:
+        # Typer turns an interrupt inside a command into an exit with 130.
+        if isinstance(stop, SystemExit) and stop.code != INTERRUPTED:
+            raise
         err.print("\nStopped. Nothing finished is lost: run the same command to go on.")
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
 
 
 def escape(text: str) -> str:

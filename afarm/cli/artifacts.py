@@ -37,13 +37,13 @@ def _open(output_dir: Path) -> Store:
 
 def list_artifacts(output_dir: o.OutputDir = o.DEFAULT_OUTPUT_DIR) -> None:
     """List all artifacts, with their size, their age and whether a run uses them."""
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from afarm.store import tree_size
 
     store = _open(output_dir)
     used = store.in_use()
-    table = Table("stage", "key", "made", "took", "size", "used by a run")
+    table = Table("stage", Column("key", no_wrap=True), "made", "took", "size", "used by a run")
     for artifact in store.all():
         made = time.strftime("%Y-%m-%d %H:%M", time.localtime(artifact.meta["created"]))
         took, size = f"{artifact.meta['seconds']:.1f} s", _size(tree_size(artifact.path))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from afarm.cli import options as o
-from afarm.cli.console import out
+from afarm.cli.console import err, out
 from afarm.cli.run import finish, show_results
 from afarm.errors import ConfigError
 
@@ -69,7 +69,9 @@ def _step(stage: Callable[[Farm], Any]) -> Callable[..., None]:
             stage(farm)
             runs = list(farm.history.values())
         if not runs:
-            out.print(f"Nothing to do: reward model {farm.config.reward_model!r} needs no fitting.")
+            err.print(f"Nothing to do: reward model {farm.config.reward_model!r} needs no fitting.")
+            if as_json:
+                sys.stdout.write(json.dumps({"stage": None}) + "\n")
             return
         last = runs[-1]
         if as_json:

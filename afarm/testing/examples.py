@@ -11,6 +11,7 @@ from afarm.records import Instruction, JudgedPair, Output, Pair, Preference, Sco
 HOSTILE_TEXTS: tuple[str, ...] = (
     "",
     " \n\t ",
+    "half of a character: \ud83d",
     "{output_1} {{ output_2 }} {% raw %} ${input} %s %(x)s",
     "Output (a)",
     "1. Output (b)\n2. Output (b)\n3. Output (a)",

@@ -1,0 +1,187 @@
+"""One measurement in a process of its own, so that its peak memory is its own: `python -m benchmarks.throughput CASE`.
+
+Sampling and training on the toy base and on SmolLM2, ours beside the plain way on the same model and the same tokens.
+Prints one JSON line: tokens, wall seconds, CPU seconds, and peak memory above what was held before the work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from afarm import Decoding, Instruction, MethodInputs, Output, TrainContext
+from afarm.backend import Backend, CheckpointPolicy, join_and_pad
+from afarm.config import BackendConfig
+from afarm.store import DirectoryCheckpoints
+from afarm_plugins.sft import SFTConfig
+from afarm_plugins.sft.sft import SFT
+
+SMOL = Path(".cache/smollm2.gguf")
+LORA = {"r": 16, "alpha": 32}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model", choices=["toy", "smol"])
+    parser.add_argument("work", choices=["sample", "generate", "sft", "plain-sft"])
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    backend = Backend(BackendConfig(device="cpu", threads=arguments.threads))
+    policy, rows = toy(backend) if arguments.model == "toy" else smol(backend)
+    work: Callable[[], int] = {
+        "sample": lambda: sample(policy, rows, arguments.model),
+        "generate": lambda: generate(policy, rows, arguments.model),
+        "sft": lambda: sft(policy, rows, arguments.model),
+        "plain-sft": lambda: plain_sft(policy, rows, arguments.model),
+    }[arguments.work]
+    before, peak, stop = rss(), [0.0], threading.Event()
+    watcher = threading.Thread(target=watch, args=(peak, stop))
+    watcher.start()
+    wall, cpu = time.perf_counter(), time.process_time()
+    tokens = work()
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    stop.set()
+    watcher.join()
+    found = {"model": arguments.model, "work": arguments.work, "threads": arguments.threads, "tokens": tokens}
+    sys.stdout.write(json.dumps({**found, "wall": wall, "cpu": cpu, "memory_mb": peak[0] - before}) + "\n")
+
+
+def rss() -> float:
+    """Megabytes held now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 1e6
+
+
+def watch(peak: list[float], stop: threading.Event) -> None:
+    while not stop.wait(0.02):
+        peak[0] = max(peak[0], rss())
+
+
+# ------------------------------------------------------------------------------------------------- models and data
+
+
+def toy(backend: Backend) -> tuple[CheckpointPolicy, list[Output]]:
+    from afarm_plugins.toy import ToyConfig
+    from afarm_plugins.toy.dataset import ToyDataset
+
+    return backend.load_policy("pkg:afarm_plugins.toy/base"), ToyDataset(ToyConfig()).load("sft")
+
+
+def smol(backend: Backend) -> tuple[CheckpointPolicy, list[Output]]:
+    asked = "Write a short note about {} for a colleague who has never heard of it, and say what to do next."
+    things = ["tides", "glaciers", "compost", "bridges", "sonnets", "batteries", "chess", "bees"]
+    answer = "It is worth a look. Start with a simple example, write down what you see, and ask when you are stuck."
+    rows = [Output(Instruction(asked.format(thing)), f"{thing.capitalize()}: {answer}") for thing in things]
+    return backend.load_policy(str(SMOL)), rows * 2
+
+
+SIZES: dict[str, dict[str, Any]] = {
+    "toy": {"prompts": 2048, "batch": 256, "new": 48, "train": 2048, "train_batch": 64, "lora": None},
+    "smol": {"prompts": 16, "batch": 16, "new": 48, "train": 16, "train_batch": 4, "lora": LORA},
+}
+
+
+# ---------------------------------------------------------------------------------------------------------- sampling
+
+
+def sample(policy: CheckpointPolicy, rows: Sequence[Output], model: str) -> int:
+    """Tokens of afarm's sampler, end-of-sequence included."""
+    size = SIZES[model]
+    decoding = Decoding(temperature=1.0, max_new_tokens=size["new"], per_device_batch_size=size["batch"])
+    instructions = [row.instruction for row in rows[: size["prompts"]]]
+    return sum(len(s.token_ids) for s in policy.sample(instructions, decoding, seed=0))
+
+
+def generate(policy: CheckpointPolicy, rows: Sequence[Output], model: str) -> int:
+    """Tokens of transformers' generate in the same batches, end-of-sequence included, pads not."""
+    size, count = SIZES[model], 0
+    prompts = policy.prompt_ids([row.instruction for row in rows[: size["prompts"]]])
+    torch.manual_seed(0)
+    for begin in range(0, len(prompts), size["batch"]):
+        batch = prompts[begin : begin + size["batch"]]
+        width = max(map(len, batch))
+        ids = torch.tensor([[policy.pad_id] * (width - len(p)) + p for p in batch])
+        mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in batch])
+        with torch.inference_mode():
+            made = policy.model.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                do_sample=True,
+                temperature=1.0,
+                top_k=0,
+                top_p=1.0,
+                max_new_tokens=size["new"],
+                pad_token_id=policy.pad_id,
+                eos_token_id=policy.eos_ids,
+            )[:, width:].tolist()
+        for row in made:
+            ends = [row.index(e) + 1 for e in policy.eos_ids if e in row]
+            count += min([*ends, len(row)])
+    return count
+
+
+# ---------------------------------------------------------------------------------------------------------- training
+
+
+def sft(policy: CheckpointPolicy, rows: Sequence[Output], model: str) -> int:
+    """Tokens (prompt and response) of one epoch of afarm's SFT."""
+    size = SIZES[model]
+    used = list(rows[: size["train"]])
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        checkpoints = DirectoryCheckpoints(directory)
+        context = TrainContext(0, directory, policy.backend, checkpoints, lambda step, metrics: None)
+        config = SFTConfig(
+            learning_rate=1e-4,
+            num_train_epochs=1,
+            per_device_train_batch_size=size["train_batch"],
+            save_steps=0,
+            lora=size["lora"],
+        )
+        SFT(config).train(MethodInputs(start=policy, demonstrations=used), context)
+    return tokens_of(policy, used)
+
+
+def plain_sft(policy: CheckpointPolicy, rows: Sequence[Output], model: str) -> int:
+    """The same epoch in a plain loop: AdamW, the model's own loss, right padding, no trainer."""
+    size = SIZES[model]
+    used = list(rows[: size["train"]])
+    network: Any = policy.model
+    if size["lora"]:
+        from peft import LoraConfig, get_peft_model
+
+        lora = LoraConfig(r=LORA["r"], lora_alpha=LORA["alpha"], target_modules="all-linear", task_type="CAUSAL_LM")
+        network = get_peft_model(network, lora)
+    trained = [p for p in network.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-4, weight_decay=0.0)
+    network.train()
+    encoded, _ = policy.template.encode([r.instruction for r in used], [r.output for r in used], 512)
+    for begin in range(0, len(encoded), size["train_batch"]):
+        chunk = encoded[begin : begin + size["train_batch"]]
+        batch = join_and_pad([p for p, _ in chunk], [r for _, r in chunk], policy.pad_id, torch.device("cpu"))
+        labels = batch.input_ids.masked_fill(~batch.response_mask.bool(), -100)
+        optimizer.zero_grad()
+        network(input_ids=batch.input_ids, attention_mask=batch.attention_mask, labels=labels).loss.backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+    return tokens_of(policy, used)
+
+
+def tokens_of(policy: CheckpointPolicy, rows: Sequence[Output]) -> int:
+    encoded, _ = policy.template.encode([r.instruction for r in rows], [r.output for r in rows], 512)
+    return sum(len(p) + len(r) for p, r in encoded)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""The command line with the core tests' light plugin installed, so that whole experiments run without torch."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+CORE_TESTS = Path(__file__).parents[1] / "core"
+sys.path.insert(0, str(CORE_TESTS))
+
+from light_farm import RECIPE, LightBackend  # noqa: E402
+from light_plugin import RAN, CountingJudge, WordPolicy  # noqa: E402
+
+from afarm.building import Builder  # noqa: E402
+from afarm.cli import main  # noqa: E402
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command did: its exit code and what it printed where."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Afarm = Callable[..., Said]
+
+
+@pytest.fixture
+def afarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Afarm]:
+    """Runs the command line in a directory of its own, with `light.yaml` there and the light plugin installed."""
+    (tmp_path / "site" / "light-1.2.dist-info").mkdir(parents=True)
+    (tmp_path / "site" / "light-1.2.dist-info" / "METADATA").write_text("Name: light\nVersion: 1.2\n")
+    (tmp_path / "site" / "light-1.2.dist-info" / "entry_points.txt").write_text("[afarm]\nlight = light_plugin\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.setattr(Builder, "backend", property(lambda self: LightBackend(WordPolicy)))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "weights").write_text("0")
+    # The environment's own plugin `sft` has the bare name, so this recipe says whose it means.
+    (tmp_path / "light.yaml").write_text(yaml.safe_dump({**RECIPE, "start": "model", "model": "./base"}))
+    RAN.clear()
+    CountingJudge.asked = 0
+
+    def run(*arguments: str) -> Said:
+        capsys.readouterr()
+        try:
+            main(list(arguments))
+            code = 0
+        except SystemExit as stopped:
+            code = int(stopped.code or 0)
+        printed = capsys.readouterr()
+        return Said(code, printed.out, printed.err)
+
+    yield run

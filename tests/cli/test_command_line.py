@@ -1,0 +1,285 @@
+"""The command line: what goes where, with which exit code, and in which words."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Afarm, Said
+from light_plugin import RAN, CountingJudge
+
+from afarm.cli.options import _judges
+from afarm.pipeline import Farm
+
+LIGHT = ["--recipe", "light.yaml"]
+
+
+def write_outputs(path: Path, texts: list[str], generator: str) -> str:
+    rows = [{"instruction": f"i{n}", "output": text, "generator": generator} for n, text in enumerate(texts)]
+    path.write_text(json.dumps(rows))
+    return str(path)
+
+
+# ---------------------------------------------------------------------------------------------------------- errors
+
+
+def failed(said: Said, *parts: str, code: int = 1) -> None:
+    assert said.code == code
+    assert said.out == "", "nothing but results goes to stdout"
+    for part in parts:
+        assert part in said.err
+    assert "Traceback" not in said.err
+
+
+def test_unknown_names_are_suggested_and_nothing_is_run(afarm: Afarm, tmp_path: Path) -> None:
+    failed(afarm("run", "--method", "pp"), "unknown method 'pp'", "'ppo'")
+    failed(afarm("run", "--recipe", "toi"), "unknown recipe 'toi'", "'toy'")
+    failed(afarm("run", "--annotator", "pol"), "unknown annotator 'pol'", "'pool'")
+    failed(afarm("run", "--set", "ppo.lr=1"), "ppo.lr: unknown setting")
+    failed(afarm("run", "--dataset", "toyy"), "unknown data set 'toyy'", "'toy'")
+    failed(afarm("run", "--judge", "offlin"), "unknown judge 'offlin'", "'offline'")
+    failed(afarm("run", "--reward-model", "bradley"), "unknown reward model 'bradley'", "'bradley_terry'")
+    assert not (tmp_path / "afarm-runs").exists()
+
+
+def test_all_problems_are_shown_together(afarm: Afarm) -> None:
+    said = afarm("run", "--method", "pp", "--annotator", "pol", "--set", "sead=1", "--model", "./nowhere")
+    failed(said, "4 problems", "'pp'", "'pol'", "'sead'", "./nowhere")
+
+
+def test_text_that_looks_like_markup_is_shown_as_it_is(afarm: Afarm) -> None:
+    failed(afarm("run", "--method", "[bold]x[/bold]"), "[bold]x[/bold]")
+    failed(afarm("run", "--recipe", "[/red]"), "[/red]")
+
+
+def test_wrong_usage_exits_with_2(afarm: Afarm) -> None:
+    failed(afarm("run", "--no-such-option"), "--no-such-option", code=2)
+    failed(afarm("nonsense"), "nonsense", code=2)
+
+
+def test_an_output_directory_that_cannot_be_written_is_named(afarm: Afarm, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    said = afarm("run", *LIGHT, "--output-dir", "file/out")
+    failed(said, "file/out cannot be written", "--output-dir")
+
+
+def test_missing_data_is_named(afarm: Afarm) -> None:
+    failed(afarm("run", *LIGHT, "--data", "none.json"), "none.json: no such file")
+
+
+def test_an_interrupt_exits_with_130_and_says_that_nothing_is_lost(
+    afarm: Afarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: Farm, method: str | None = None) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Farm, "evaluate", interrupted)
+    failed(afarm("run", *LIGHT), "Nothing finished is lost", "same command", code=130)
+
+
+# ------------------------------------------------------------------------------------------------------------- run
+
+
+def test_a_dry_run_shows_the_plan_and_runs_nothing(afarm: Afarm) -> None:
+    said = afarm("run", *LIGHT, "--dry-run")
+    assert said.code == 0
+    assert "nothing is run" in said.out
+    assert "fit-reward" in said.out
+    planned = afarm("run", *LIGHT, "--dry-run", "--json").json
+    assert [s["label"] for s in planned["stages"]][:2] == ["base", "sample"]
+    assert all(not s["reused"] for s in planned["stages"])
+    assert sum(s["calls"] for s in planned["stages"]) > 0
+    assert RAN == []
+    assert CountingJudge.asked == 0
+
+
+def test_a_run_in_json_prints_one_object_on_stdout_and_the_rest_on_stderr(
+    afarm: Afarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["run", *LIGHT, "--json", "--seed", "3"]
+    monkeypatch.setattr(sys, "argv", ["afarm", *arguments])
+    said = afarm(*arguments)
+    assert said.code == 0, said.err
+    assert said.out.count("\n") == 1
+    record = said.json
+    assert record["method"] == "nudge"
+    assert record["seed"] == 3
+    assert record["headline"]["win_rate"] > 50
+    assert record["command"] == shlex.join(["afarm", *arguments])
+    assert Path(record["report"]).is_file()
+    assert "win rate" in said.err
+    assert "✓ fit-reward" in said.err
+    assert {p.name for p in (tmp_path / "afarm-runs").glob("[!.]*")} == {"artifacts", "ledger.sqlite", "runs"}
+
+
+def test_a_second_run_says_what_it_reuses(afarm: Afarm) -> None:
+    first = afarm("run", *LIGHT)
+    assert "win rate" in first.out
+    assert "reused" not in first.err
+    second = afarm("run", *LIGHT, "--method", "direct")
+    assert second.code == 0
+    for stage in ("base", "sample", "annotate", "fit-reward", "outputs base"):
+        (line,) = [line for line in second.err.splitlines() if line.startswith(f"✓ {stage} ")]
+        assert "reused" in line
+    assert "5 of 8 stages" in second.out
+
+
+def test_options_reach_the_configuration(afarm: Afarm) -> None:
+    said = afarm(
+        *("run", *LIGHT, "--json", "--budget", "5", "--annotator", "gpt4_1", "--seed", "9", "--method", "direct"),
+        *("--judge", "counting:a", "--judge", "strong=counting:b", "--set", "evaluate.temperature=0.5"),
+    )
+    assert said.code == 0, said.err
+    config = said.json["config"]
+    assert config["judge"] == {"*": "counting:a", "strong": "counting:b"}
+    assert (config["budget"], config["annotate"]["annotator"], config["seed"]) == (5.0, "gpt4_1", 9)
+    assert (config["method"], config["evaluate"]["temperature"]) == ("direct", 0.5)
+    assert config["evaluate"]["annotator"] == "pool", "--annotator labels the training pairs; it does not judge itself"
+
+
+@pytest.mark.parametrize(
+    ("options", "judges"),
+    [
+        (["offline"], {"*": "offline"}),
+        (["openai:gpt-x"], {"*": "openai:gpt-x"}),
+        (["strong=openai:gpt-x", "light=offline"], {"strong": "openai:gpt-x", "light": "offline"}),
+        (["strong=a", "b"], {"strong": "a", "*": "b"}),
+        (["local:/models/a=b"], {"*": "local:/models/a=b"}),
+        (["openai-compatible:llama3:8b@http://x/?a=b"], {"*": "openai-compatible:llama3:8b@http://x/?a=b"}),
+    ],
+)
+def test_judges_are_named_for_all_roles_or_for_one(options: list[str], judges: dict[str, str]) -> None:
+    assert _judges(options) == judges
+
+
+# ----------------------------------------------------------------------------------------------------------- steps
+
+
+def test_each_stage_is_a_command_that_prints_where_its_result_is(afarm: Afarm, tmp_path: Path) -> None:
+    made: dict[str, Any] = afarm("annotate", *LIGHT, "--json").json
+    assert made["stage"] == "annotate"
+    assert made["reused"] is False
+    assert Path(made["path"], "preferences.jsonl").is_file()
+    assert made["summary"]["rows"] == 12
+    assert not any("fit-reward" in ran or "Nudge" in ran for ran in RAN)
+    again = afarm("annotate", *LIGHT)
+    assert again.out.strip() == made["path"]
+    assert afarm("train", *LIGHT, "--method", "direct", "--json").json["stage"] == "train direct"
+    assert afarm("evaluate", *LIGHT, "--json").json["method"] == "nudge"
+
+
+def test_a_reward_model_that_needs_no_fitting_is_said_to(afarm: Afarm) -> None:
+    said = afarm("fit-reward", *LIGHT, "--reward-model", "text_utility", "--json")
+    assert said.code == 0
+    assert said.json["stage"] is None
+    assert "needs no fitting" in said.err
+
+
+# ------------------------------------------------------------------------------------------------- files of outputs
+
+
+def test_two_files_of_outputs_are_compared(afarm: Afarm, tmp_path: Path) -> None:
+    mine = write_outputs(tmp_path / "mine.json", ["word word", "word word", "word", "equal"], "mine")
+    theirs = write_outputs(tmp_path / "theirs.json", ["word", "word", "word word", "equal"], "theirs")
+    arguments = ["evaluate", mine, "--reference", theirs, "--annotator", "chatgpt_1", *LIGHT]
+    said = afarm(*arguments, "--json")
+    assert said.code == 0, said.err
+    assert said.json["system"] == "mine"
+    metrics = said.json["metrics"]
+    assert (metrics["win_rate"], metrics["n_wins"], metrics["n_draws"], metrics["n_total"]) == (62.5, 2, 1, 4)
+    assert CountingJudge.asked == 3, "identical outputs are a draw without a call"
+    plain = afarm(*arguments)
+    assert "mine: win rate 62.5 %" in plain.out
+    assert CountingJudge.asked == 3, "answers are not bought twice"
+
+
+def test_files_that_cannot_be_compared_are_explained(afarm: Afarm, tmp_path: Path) -> None:
+    mine = write_outputs(tmp_path / "mine.json", ["a", "b"], "mine")
+    short = write_outputs(tmp_path / "short.json", ["a"], "short")
+    twice = tmp_path / "twice.json"
+    twice.write_text(json.dumps([{"instruction": "i", "output": "x"}] * 2))
+    partial = tmp_path / "partial.json"
+    partial.write_text(json.dumps([{"instruction": "i0"}]))
+    empty = write_outputs(tmp_path / "empty.json", [], "")
+    failed(afarm("evaluate", mine, *LIGHT), "--reference FILE")
+    failed(afarm("evaluate", mine, "--reference", short, *LIGHT), "do not match the reference")
+    failed(afarm("evaluate", mine, "--reference", str(twice), *LIGHT), "rows 0 and 1 hold the same instruction")
+    failed(afarm("evaluate", str(partial), "--reference", mine, *LIGHT), "row 0: field 'output' is missing")
+    failed(afarm("evaluate", empty, "--reference", mine, *LIGHT), "no instructions")
+    failed(afarm("evaluate", "none.json", "--reference", mine, *LIGHT), "none.json: no such file")
+    failed(afarm("evaluate", mine, "--reference", mine, "--annotator", "chatgpt1", *LIGHT), "'chatgpt_1'")
+
+
+# ------------------------------------------------------------------------------------------------ artifacts, report
+
+
+def test_artifacts_are_listed_explained_and_collected(afarm: Afarm, tmp_path: Path) -> None:
+    afarm("run", *LIGHT)
+    keys = {p.parent.name for p in (tmp_path / "afarm-runs" / "artifacts").glob("*/*/artifact.json")}
+    listed = afarm("artifacts", "list")
+    assert len(keys) == 8
+    assert all(key in listed.out for key in keys), "a key must be there whole, to be copied"
+    assert "0 artifacts" in afarm("artifacts", "gc").out
+
+    loose = afarm("train", *LIGHT, "--set", "nudge.skill=0.25", "--json").json
+    why = afarm("artifacts", "why", loose["key"][:8])
+    assert why.code == 0
+    assert "method.settings.skill: 0.5 → 0.25" in why.out
+    assert "no finished run" in why.out
+    shown = afarm("artifacts", "gc")
+    assert f"train/{loose['key']}" in shown.out
+    assert Path(loose["path"]).is_dir(), "only shown, not deleted"
+    assert "1 artifacts" in afarm("artifacts", "gc", "--yes").out
+    assert not Path(loose["path"]).exists()
+    assert {p.parent.name for p in (tmp_path / "afarm-runs" / "artifacts").glob("*/*/artifact.json")} == keys
+
+
+def test_unfinished_artifacts_are_listed_and_kept_unless_asked_for(afarm: Afarm, tmp_path: Path) -> None:
+    partial = tmp_path / "afarm-runs" / "artifacts" / "train" / "0123456789abcdef.partial"
+    partial.mkdir(parents=True)
+    (partial / "state").write_text("x")
+    assert "unfinished" in afarm("artifacts", "list").out
+    afarm("artifacts", "gc", "--yes")
+    assert partial.exists()
+    afarm("artifacts", "gc", "--yes", "--unfinished")
+    assert not partial.exists()
+
+
+def test_artifacts_that_are_not_there_are_errors(afarm: Afarm) -> None:
+    failed(afarm("artifacts", "list"), "afarm-runs does not exist", "--output-dir")
+    made = afarm("sample", *LIGHT, "--json").json
+    failed(afarm("artifacts", "why", "zzzz"), "no artifact 'zzzz'")
+    failed(afarm("artifacts", "why", ""), "give more characters")
+    near = ("0" if made["key"][0] != "0" else "1") + made["key"][1:]
+    failed(afarm("artifacts", "why", near), f"'{made['key']}'")
+
+
+def test_a_report_is_written_again_or_its_run_suggested(afarm: Afarm) -> None:
+    failed(afarm("report"), "no finished run", "afarm run")
+    record = afarm("run", *LIGHT, "--json").json
+    Path(record["report"]).unlink()
+    said = afarm("report")
+    assert Path(said.out.strip()) == Path(record["report"])
+    assert Path(record["report"]).is_file()
+    assert afarm("report", record["name"]).out == said.out
+    failed(afarm("report", record["name"][:-1] + "x"), "no finished run", f"'{record['name']}'")
+
+
+# --------------------------------------------------------------------------------------------------------- listings
+
+
+def test_plugins_and_recipes_are_listed(afarm: Afarm) -> None:
+    found = {p["plugin"]: p for p in afarm("plugins", "--json").json}
+    assert found["light"]["version"] == "1.2"
+    assert {"kind": "method", "name": "light/nudge", "summary": ""} in found["light"]["components"]
+    assert found["ppo"]["error"] == ""
+    shown = afarm("plugins").out
+    assert "light/nudge" in shown
+    assert "light 1.2" in shown
+    assert "toy" in afarm("recipes").out
+    assert "kl_coef: 0.002" in afarm("recipes", "paper").out
+    failed(afarm("recipes", "papr"), "'paper'")
