@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from afarm.errors import StoreError
+from afarm.errors import AfarmError, StoreError
 from afarm.keyed import digest
 
 META = "artifact.json"
@@ -238,18 +238,28 @@ _DISK_TROUBLE = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.ER
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turn operating-system errors about disk and rights into a `StoreError` that says what to do."""
+    """Turn errors about disk and rights, the operating system's and libraries', into a `StoreError` that says what to
+    do."""
     try:
         yield
-    except OSError as error:
-        if error.errno not in _DISK_TROUBLE:
+    except AfarmError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno not in _DISK_TROUBLE:
             raise
-        free = ""
+        free: float | None = None
         with suppress(OSError):
-            free = f" ({shutil.disk_usage(path.parent).free / 2**20:.0f} MiB free)"
+            free = shutil.disk_usage(path.parent).free
+        if isinstance(error, OSError):
+            what, cause = error.filename or path, error.strerror
+        elif os.strerror(errno.ENOSPC) in str(error) or free == 0:
+            # safetensors and torch have errors of their own for a full disk, and torch's do not even name it.
+            what, cause = path, os.strerror(errno.ENOSPC)
+        else:
+            raise
         raise StoreError(
-            f"{error.filename or path} cannot be written: {error.strerror}{free}; nothing finished is lost: "
-            "make room or mend the rights, then run the same command to go on"
+            f"{what} cannot be written: {cause}{'' if free is None else f' ({free / 2**20:.0f} MiB free)'}; nothing "
+            "finished is lost: make room or mend the rights, then run the same command to go on"
         ) from error
 
 

@@ -21,6 +21,12 @@ from benchmarks.throughput import SMOL
 
 PAGE = Path("docs/benchmarks.md")
 BEGIN, END = "<!-- measured -->", "<!-- /measured -->"
+NAMES = {
+    "sample": "afarm samples",
+    "generate": "`transformers.generate`",
+    "sft": "afarm's SFT",
+    "plain-sft": "plain training loop",
+}
 HEAVY = "torch transformers openai anthropic"
 
 
@@ -34,10 +40,8 @@ def start_up() -> list[str]:
     """`import afarm` and `afarm --help`, interpreter included, and what they load."""
     lines = ["| command | seconds, median of 9 | fastest |", "|---|---|---|"]
     afarm = str(Path(sys.executable).with_name("afarm"))
-    for name, command in {
-        "import afarm": [sys.executable, "-c", "import afarm"],
-        "afarm --help": [afarm, "--help"],
-    }.items():
+    commands = {"import afarm": [sys.executable, "-c", "import afarm"], "afarm --help": [afarm, "--help"]}
+    for name, command in commands.items():
         times = [timed(command) for _ in range(10)][1:]
         lines.append(f"| `{name}` | {statistics.median(times):.3f} | {min(times):.3f} |")
     probe = (
@@ -52,13 +56,13 @@ def whole_run() -> list[str]:
     """The default `afarm run`, from a cold start to the report."""
     with tempfile.TemporaryDirectory() as directory:
         begin = time.perf_counter()
-        done = subprocess.run(
-            [sys.executable, "-m", "afarm", "run", "--method", "ppo", "--annotator", "pool", "--json"]
-            + ["--output-dir", directory],
-            check=True,
-            capture_output=True,
-            text=True,
-        )
+        command = [
+            sys.executable,
+            "-m",
+            "afarm",
+            *["run", "--method", "ppo", "--annotator", "pool", "--json", "--output-dir"],
+        ]
+        done = subprocess.run([*command, directory], check=True, capture_output=True, text=True)
         wall = time.perf_counter() - begin
     stages = json.loads(done.stdout)["stages"]
     parts = ", ".join(f"{s['stage']} {s['seconds']:.0f} s" for s in stages if s["seconds"] >= 0.5)
@@ -86,11 +90,9 @@ def throughput() -> list[str]:
             rates[work] = statistics.median(r["tokens"] / r["wall"] for r in runs)
             per_cpu = statistics.median(r["tokens"] / r["cpu"] for r in runs)
             memory = statistics.median(r["memory_mb"] for r in runs)
-            name = {"sample": "afarm samples", "generate": "`transformers.generate`"}.get(
-                work, "afarm's SFT" if work == "sft" else "plain training loop"
-            )
             lines.append(
-                f"| {model}, {threads} thread{'s' * (threads > 1)} | {name} | {rates[work]:,.0f} | {per_cpu:,.0f} | {memory:,.0f} |"
+                f"| {model}, {threads} thread{'s' * (threads > 1)} | {NAMES[work]} "
+                f"| {rates[work]:,.0f} | {per_cpu:,.0f} | {memory:,.0f} |"
             )
         ours, plain = works
         lines.append(f"| | *ours / plain* | *{rates[ours] / rates[plain]:.2f}* | | |")

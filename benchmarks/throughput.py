@@ -45,6 +45,8 @@ def main() -> None:
         "sft": lambda: sft(policy, rows, arguments.model),
         "plain-sft": lambda: plain_sft(policy, rows, arguments.model),
     }[arguments.work]
+    if arguments.work == "sft":
+        import trl  # noqa: F401  (its import is no part of training)
     before, peak, stop = rss(), [0.0], threading.Event()
     watcher = threading.Thread(target=watch, args=(peak, stop))
     watcher.start()

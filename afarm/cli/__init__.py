@@ -12,7 +12,6 @@ from afarm.cli.console import err
 from afarm.errors import AfarmError
 from afarm.plugins import discover
 
-
 INTERRUPTED = 130
 """The exit code of a command that was stopped with Ctrl-C, as shells have it."""
 

@@ -89,17 +89,23 @@ def _tell(label: str, run: StageRun | None) -> None:
     if run is None:
         err.print(f"[dim]…[/] {label}", highlight=False)
     elif run.reused:
-        err.print(f"[green]✓[/] {label:<28} reused  [dim]{run.artifact.key[:8]}[/]  {run.why}", highlight=False)
+        err.print(
+            f"[green]✓[/] {label:<28} reused  [dim]{run.artifact.key[:8]}[/]  {run.why}",
+            highlight=False,
+            soft_wrap=True,
+        )
     else:
         summary = _one_line(run.artifact.meta["summary"])
         err.print(
-            f"[green]✓[/] {label:<28} {run.seconds:5.1f} s [dim]{run.artifact.key[:8]}[/]  {summary}", highlight=False
+            f"[green]✓[/] {label:<28} {run.seconds:5.1f} s [dim]{run.artifact.key[:8]}[/]  {summary}",
+            highlight=False,
+            soft_wrap=True,
         )
 
 
 def _one_line(summary: Mapping[str, Any]) -> str:
     """The few figures of a stage's summary that say how it went."""
-    shown = ["rows", "mean_characters", "loss", "accuracy", "eval_accuracy", "objective/scores", "objective/kl"]
+    shown = ["rows", "mean_characters", "loss", "eval_accuracy", "objective/scores", "objective/kl"]
     return ", ".join(f"{name} {_number(summary[name])}" for name in shown if name in summary)
 
 

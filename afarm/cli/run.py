@@ -129,8 +129,6 @@ def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = Fals
     )
     for result in record["results"][1:]:
         table.add_row(*_result_row(result, first["reference"]))
-    if head["reward"] is not None:
-        table.add_row("reward", f"{head['reward']:.3f} (reference {head['reward_reference']:.3f})")
     if head["kl"] is not None:
         table.add_row("KL to the start", f"{head['kl']:.3f} nats a response")
     table.add_row("mean length", f"{head['length']:.0f} characters (reference {head['length_reference']:.0f})")
@@ -153,12 +151,20 @@ def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = Fals
 
 
 def _result_row(result: Mapping[str, Any], main_reference: str) -> tuple[str, str]:
+    """A further evaluation in one line: its main figure, the reference's, and their paired difference."""
     metrics, name = result["metrics"], result["evaluator"]
     label = name if result["reference"] == main_reference else f"{name}, against {result['reference']}"
     if name == "win_rate":
         return label, f"{metrics['win_rate']:.1f} % ± {metrics['standard_error'] or 0:.1f}"
-    shown = [f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}" for k, v in list(metrics.items())[:4]]
-    return label, ", ".join(shown)
+    if name not in metrics:
+        shown = [f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}" for k, v in list(metrics.items())[:4]]
+        return label, ", ".join(shown)
+    text = f"{metrics[name]:.3f}"
+    if metrics.get(f"{name}_reference") is not None:
+        text += f" (reference {metrics[f'{name}_reference']:.3f}"
+        difference, error = metrics.get(f"{name}_difference"), metrics.get(f"{name}_difference_se")
+        text += f"; paired difference {difference:.3f} ± {error:.3f})" if difference is not None and error else ")"
+    return label, text
 
 
 def _next_command(record: Mapping[str, Any]) -> str:

@@ -36,8 +36,8 @@ class MeanReward(Evaluator):
             gains = [s - reference[row.instruction.id] for s, row in zip(scores, inputs.outputs, strict=True)]
             metrics |= {
                 "reward_reference": statistics.fmean(reference.values()),
-                "reward_gain": statistics.fmean(gains),
-                "reward_gain_standard_error": (
+                "reward_difference": statistics.fmean(gains),
+                "reward_difference_se": (
                     statistics.stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else None
                 ),
             }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ Afarm = Callable[..., Said]
 
 
 @pytest.fixture
-def afarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Afarm]:
+def afarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Afarm:
     """Runs the command line in a directory of its own, with `light.yaml` there and the light plugin installed."""
     (tmp_path / "site" / "light-1.2.dist-info").mkdir(parents=True)
     (tmp_path / "site" / "light-1.2.dist-info" / "METADATA").write_text("Name: light\nVersion: 1.2\n")
@@ -64,4 +64,4 @@ def afarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         printed = capsys.readouterr()
         return Said(code, printed.out, printed.err)
 
-    yield run
+    return run

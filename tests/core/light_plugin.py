@@ -86,9 +86,7 @@ class WordReward(RewardModel):
         return [Score(self.weight * len(output.split())) for output in outputs]
 
     @classmethod
-    def fit(
-        cls, preferences: Sequence[JudgedPair], start: Policy, config: Any, context: TrainContext
-    ) -> WordReward:
+    def fit(cls, preferences: Sequence[JudgedPair], start: Policy, config: Any, context: TrainContext) -> WordReward:
         RAN.append(f"fit-reward {len(preferences)}")
         context.log_metrics(1, {"loss": 0.5})
         return cls(1.0)

@@ -66,7 +66,7 @@ def test_a_role_is_answered_by_its_judge_and_every_other_role_by_the_star(ledger
     ask([question("x", "strong"), question("y", "light")])
     assert (strong.asked, rest.asked) == (["x"], ["y"])
     assert (ask.judge("strong"), ask.judge("light")) == ("a", "b")
-    with pytest.raises(JudgeError, match="'ligth'.*'light'.*--judge ligth="):
+    with pytest.raises(JudgeError, match=r"'ligth'.*'light'.*--judge ligth="):
         Asker({"light": rest}, ledger).judge("ligth")
 
 

@@ -209,7 +209,7 @@ def test_a_ledger_that_cannot_be_opened_or_read_is_an_error_that_says_so(tmp_pat
     with pytest.raises(StoreError, match="ledger"):
         Ledger(tmp_path / "file" / "ledger.sqlite")
     (tmp_path / "not.sqlite").write_text("this is no data base at all" * 100)
-    with pytest.raises(StoreError, match="ledger.*not a database"):
+    with pytest.raises(StoreError, match=r"ledger.*not a database"):
         Ledger(tmp_path / "not.sqlite")
     (tmp_path / "folder.sqlite").mkdir()
     with pytest.raises(StoreError, match="ledger"):
@@ -222,9 +222,8 @@ def test_a_damaged_ledger_is_an_error_when_it_is_read(ledger: Ledger) -> None:
     content = bytearray(ledger.path.read_bytes())
     content[4096:] = b"\xa5" * (len(content) - 4096)
     ledger.path.write_bytes(content)
-    with pytest.raises(StoreError, match="ledger"), Ledger(ledger.path) as damaged:
-        damaged.completions([answered("q0")[2].key])
-        damaged.committed("run")
+    with pytest.raises(StoreError, match="ledger"):
+        Ledger(ledger.path).committed("run")
 
 
 MOUNTS = """\

@@ -18,10 +18,10 @@ from afarm import stages
 from afarm.errors import BudgetError, ConfigError, DataError, TrainingError
 from afarm.files import read_preferences
 from afarm.keyed import integer
+from afarm.pairing import neighbours, paired
 from afarm.pipeline import Farm, Result
 from afarm.records import Instruction, Output, Pair
 from afarm.runs import record
-from afarm.pairing import neighbours, paired
 
 Make = Callable[..., Farm]
 
@@ -68,7 +68,7 @@ def test_stages_run_in_order_and_the_result_is_an_evaluation_of_every_evaluator(
     ] == RAN
     assert [(reference, e.evaluator) for reference, e in result.evaluations] == [("sft", "win_rate"), ("sft", "reward")]
     assert result.win_rate > 50, "more skill, more words, and the judge counts words"
-    assert result.metric("reward_gain") > 0
+    assert result.metric("reward_difference") > 0
     assert len(result.judgements["sft"]) == 10
     with pytest.raises(KeyError):
         result.metric("nonsense")

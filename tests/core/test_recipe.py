@@ -134,7 +134,7 @@ def test_a_section_must_be_a_mapping_and_belong_to_something(plugins: Plugins) -
 
 
 def test_a_recipe_that_cannot_be_read_names_the_nearest_or_the_line(plugins: Plugins, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="unknown recipe 'tou'.*'toy'"):
+    with pytest.raises(ConfigError, match=r"unknown recipe 'tou'.*'toy'"):
         read_recipe("tou")
     with pytest.raises(ConfigError, match="does not exist"):
         read_recipe(str(tmp_path / "none.yaml"))
@@ -242,13 +242,18 @@ def test_the_paper_recipe_has_the_papers_figures(plugins: Plugins) -> None:
     settings = resolve("paper", [], plugins)
     run = settings.run
     # Section 3.1: the splits of Alpaca, and two samples at temperature 1 for each preference instruction.
-    assert (run.rows.sft, run.rows.preference, run.rows.unlabeled, run.rows.validation) == (10_000, 10_000, 20_000, 2000)
+    assert (run.rows.sft, run.rows.preference, run.rows.unlabeled, run.rows.validation) == (
+        10_000,
+        10_000,
+        20_000,
+        2000,
+    )
     assert (run.sample.n, run.sample.temperature) == (2, 1.0)
     # Section 3.2 and appendix C: the pool with a quarter of the labels flipped; no noise in evaluation.
     assert (run.annotate.annotator, run.annotate.label_noise) == ("pool", 0.25)
     assert (run.evaluate.annotator, run.evaluate.label_noise) == ("pool", 0.0)
     # Section 3.3: 805 instructions, against Davinci003; appendix B: T = 0.7 and at most 300 tokens.
-    assert (run.rows.evaluation, run.evaluate.reference) == (805, "data")
+    assert (rows.evaluation, run.evaluate.reference) == (805, "data")
     assert (run.evaluate.temperature, run.evaluate.max_new_tokens, run.sample.max_new_tokens) == (0.7, 300, 300)
     assert (run.seed, run.prompt_template, run.dataset) == (42, "alpaca", "alpaca_farm")
     assert run.backend.mixed_precision == "bf16"

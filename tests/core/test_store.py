@@ -290,9 +290,10 @@ def test_a_kill_while_metrics_are_cut_back_loses_none_of_them(tmp_path: Path, mo
         self.open("w").close()
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(Path, "write_text", killed)
-        MetricsFile(path, resume_from=1)
+        with pytest.raises(KeyboardInterrupt):
+            MetricsFile(path, resume_from=1)
     assert MetricsFile(path, resume_from=1).path.read_text() == '{"step": 1, "loss": 1.0}\n'
 
 
@@ -319,7 +320,7 @@ def test_a_full_disk_is_explained_and_what_is_finished_stays(small_disk: Path) -
     def too_much(directory: Path) -> Mapping[str, Any]:
         return {"rows": write_rows(directory / "rows.jsonl", rows)}
 
-    with pytest.raises(StoreError, match="No space left.*MiB free.*run the same command"):
+    with pytest.raises(StoreError, match=r"No space left.*MiB free.*run the same command"):
         store.make("sample", {"big": 1}, too_much)
     assert [a.made_from for a in store.all()] == [MADE_FROM]
     (partial,) = store.partials()
@@ -327,6 +328,22 @@ def test_a_full_disk_is_explained_and_what_is_finished_stays(small_disk: Path) -
     made, reused = store.make("sample", {"big": 1}, write_hello)
     assert not reused
     assert store.find("sample", made.key) is not None
+
+
+def test_a_full_disk_is_recognised_behind_the_errors_of_libraries(small_disk: Path) -> None:
+    def library(message: str) -> None:
+        with storage_errors(small_disk / "model"):
+            raise RuntimeError(message)
+
+    with pytest.raises(RuntimeError, match="shape"):
+        library("shape mismatch")
+    with pytest.raises(StoreError, match="No space left"):
+        library("Error while serializing: I/O error: No space left on device (os error 28)")
+    with pytest.raises(OSError), (small_disk / "filler").open("wb") as handle:  # noqa: PT012
+        while True:
+            handle.write(b"x" * 4096)
+    with pytest.raises(StoreError, match=r"No space left.*\(0 MiB free\)"):
+        library("[enforce fail at inline_container.cc:672] . unexpected pos 1615040 vs 1614928")
 
 
 def test_a_full_disk_keeps_the_last_checkpoint(small_disk: Path) -> None:
@@ -342,7 +359,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(small_disk: Path) -> None:
 def test_an_output_directory_that_cannot_be_made_is_an_error_that_names_the_option(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     for root in (tmp_path / "file", tmp_path / "file" / "out"):
-        with pytest.raises(StoreError, match="cannot be written.*--output-dir") as caught:
+        with pytest.raises(StoreError, match=r"cannot be written.*--output-dir") as caught:
             Store(root)
         assert str(root) in str(caught.value)
 
@@ -350,7 +367,7 @@ def test_an_output_directory_that_cannot_be_made_is_an_error_that_names_the_opti
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_an_output_directory_without_rights_is_an_error_that_names_the_option(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    with pytest.raises(StoreError, match="Permission denied.*--output-dir"):
+    with pytest.raises(StoreError, match=r"Permission denied.*--output-dir"):
         Store(tmp_path / "out")
 
 

@@ -91,8 +91,8 @@ def test_mean_reward_and_its_paired_difference_by_hand() -> None:
     found = MeanReward().evaluate(scored([2.0, 4.0, 3.0], [1.0, 1.0, 4.0])).metrics
     assert found["reward"] == pytest.approx(3.0)
     assert found["reward_reference"] == pytest.approx(2.0)
-    assert found["reward_gain"] == pytest.approx(1.0)
-    assert found["reward_gain_standard_error"] == pytest.approx(2 / math.sqrt(3))
+    assert found["reward_difference"] == pytest.approx(1.0)
+    assert found["reward_difference_se"] == pytest.approx(2 / math.sqrt(3))
 
 
 def test_the_difference_pairs_instructions_not_rows() -> None:
@@ -104,7 +104,7 @@ def test_the_difference_pairs_instructions_not_rows() -> None:
 def test_mean_reward_without_a_reference_or_with_one_row_has_no_error() -> None:
     alone = replace(scored([2.0, 4.0], [0.0, 0.0]), reference=[], reference_scores=[])
     assert MeanReward().evaluate(alone).metrics == {"reward": 3.0}
-    assert MeanReward().evaluate(scored([2.0], [1.0])).metrics["reward_gain_standard_error"] is None
+    assert MeanReward().evaluate(scored([2.0], [1.0])).metrics["reward_difference_se"] is None
 
 
 def test_scores_that_do_not_belong_to_the_outputs_are_an_error() -> None:

@@ -10,8 +10,8 @@ import pytest
 from afarm.errors import DataError
 from afarm.files import read_outputs, read_preferences
 from afarm.interfaces import EvaluationInputs
-from afarm.records import Output
 from afarm.pairing import paired
+from afarm.records import Output
 from afarm_plugins.evaluators.win_rate import WinRate
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "alpaca_eval"

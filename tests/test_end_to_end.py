@@ -1,0 +1,166 @@
+"""The toy recipe, small, as a user runs it: from start to report, through kills, and on to a second method."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("end_to_end")]
+
+SMALL = {
+    "rows.sft": 200,
+    "rows.preference": 300,
+    "rows.unlabeled": 64,
+    "rows.validation": 16,
+    "rows.evaluation": 32,
+    "sft.num_train_epochs": 2,
+    "sft.save_steps": 2,
+    "bradley_terry.num_train_epochs": 1,
+    "ppo.total_steps": 6,
+    "ppo.rollout_batch_size": 32,
+    "ppo.mini_batch_size": 16,
+    "ppo.save_steps": 2,
+    "best_of_n.n": 4,
+    # Many small transactions, so that a kill can hit between them; neither changes the result.
+    "pool.requests_per_chunk": 2,
+    "max_concurrency": 4,
+}
+
+
+def command(output_dir: Path, *arguments: str) -> list[str]:
+    settings = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
+    return [sys.executable, "-m", "afarm", "run", "--json", "--output-dir", str(output_dir), *settings, *arguments]
+
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def run(output_dir: Path, *arguments: str) -> dict[str, Any]:
+    done = subprocess.run(command(output_dir, *arguments), capture_output=True, text=True, env=ENVIRONMENT)
+    assert done.returncode == 0, done.stderr
+    record: dict[str, Any] = json.loads(done.stdout)
+    return record
+
+
+def run_and_kill(output_dir: Path, when: Callable[[Path], bool]) -> None:
+    """Start the command and kill it, with no chance to clean up, as soon as `when(output_dir)` holds."""
+    process = subprocess.Popen(
+        command(output_dir), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ENVIRONMENT
+    )
+    try:
+        while process.poll() is None and not when(output_dir):
+            time.sleep(0.001)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert process.returncode == -signal.SIGKILL, "it ended before it could be killed"
+
+
+def finished(output_dir: Path, stage: str) -> list[Path]:
+    return [p.parent for p in (output_dir / "artifacts" / stage).glob("[!.]*/artifact.json") if p.parent.suffix == ""]
+
+
+def in_training(output_dir: Path) -> bool:
+    return any((output_dir / "artifacts" / "train").glob("*.partial/checkpoints/step-*"))
+
+
+def in_annotation(output_dir: Path) -> bool:
+    return any((output_dir / "artifacts" / "annotate").glob("*.partial")) and answers(output_dir) >= 10
+
+
+def answers(output_dir: Path) -> int:
+    with suppress(sqlite3.Error), sqlite3.connect(f"file:{output_dir}/ledger.sqlite?mode=ro", uri=True) as ledger:
+        return int(ledger.execute("SELECT COUNT(*) FROM completions").fetchone()[0])
+    return 0
+
+
+def contents(record: dict[str, Any], output_dir: Path) -> dict[str, str]:
+    """What every stage of a run made: the digest of all of its files."""
+    found = {}
+    for stage in record["stages"]:
+        meta = json.loads((output_dir / stage["artifact"] / "artifact.json").read_text())
+        found[stage["stage"]] = f"{meta['key']} {meta['content']}"
+    return found
+
+
+def file_of(record: dict[str, Any], output_dir: Path, stage: str, name: str) -> bytes:
+    (artifact,) = [s["artifact"] for s in record["stages"] if s["stage"] == stage]
+    return (output_dir / artifact / name).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+    """An uninterrupted run, and its directory."""
+    output_dir = tmp_path_factory.mktemp("whole")
+    return run(output_dir), output_dir
+
+
+def test_the_toy_recipe_runs_to_a_report(whole: tuple[dict[str, Any], Path]) -> None:
+    record, output_dir = whole
+    assert record["headline"]["win_rate"] is not None
+    assert 0 <= record["headline"]["win_rate"] <= 100
+    assert record["headline"]["kl"] is not None
+    assert record["results"][0]["metrics"]["n_total"] == 32
+    assert {r["evaluator"] for r in record["results"]} == {"win_rate", "reward", "gold"}
+    assert record["judges"][0]["simulated"] is True
+    assert Path(record["report"]).stat().st_size > 10_000
+    assert record["spend"]["calls"] == answers(output_dir)
+    steps = [json.loads(line) for line in (Path(record["report"]).parent / "metrics.jsonl").open()]
+    assert [row["step"] for row in steps if row["stage"] == "train"] == [1, 2, 3, 4, 5, 6]
+
+
+def test_killed_in_sft_in_annotation_and_in_ppo_it_ends_as_if_nothing_had_happened(
+    whole: tuple[dict[str, Any], Path], tmp_path: Path
+) -> None:
+    expected, elsewhere = whole
+    run_and_kill(tmp_path, in_training)
+    assert finished(tmp_path, "train") == []
+    run_and_kill(tmp_path, in_annotation)
+    assert finished(tmp_path, "annotate") == []
+    (sft,) = finished(tmp_path, "train")
+    made = (sft / "artifact.json").read_bytes()
+    bought = answers(tmp_path)
+    assert bought > 0
+    run_and_kill(tmp_path, in_training)
+    assert len(finished(tmp_path, "annotate")) == 1
+    assert finished(tmp_path, "train") == [sft]
+
+    record = run(tmp_path)
+    assert {s["stage"]: s["reused"] for s in record["stages"]} == {
+        **{s["stage"]: True for s in record["stages"]},
+        **dict.fromkeys(("train ppo", "outputs ppo", "outputs sft", "evaluate ppo against sft"), False),
+    }
+    assert (sft / "artifact.json").read_bytes() == made, "what is finished is not done again"
+    assert contents(record, tmp_path) == contents(expected, elsewhere)
+    assert record["headline"] == expected["headline"]
+    assert answers(tmp_path) == answers(elsewhere)
+    for stage, name in (
+        ("annotate", "preferences.jsonl"),
+        ("outputs ppo", "outputs.jsonl"),
+        ("train ppo", "metrics.jsonl"),
+        ("evaluate ppo against sft", "judgements.jsonl"),
+    ):
+        assert file_of(record, tmp_path, stage, name) == file_of(expected, elsewhere, stage, name), stage
+    weights = "model/model.safetensors"
+    assert file_of(record, tmp_path, "train ppo", weights) == file_of(expected, elsewhere, "train ppo", weights)
+
+
+def test_a_second_method_reuses_sft_samples_preferences_and_reward_model(whole: tuple[dict[str, Any], Path]) -> None:
+    _, output_dir = whole
+    record = run(output_dir, "--method", "best_of_n")
+    reused = {s["stage"]: s["reused"] for s in record["stages"]}
+    assert all(reused[stage] for stage in ("base", "sft", "sample", "annotate", "fit-reward", "outputs sft"))
+    assert not reused["train best_of_n"]
+    references = [r["reference"] for r in record["results"] if r["evaluator"] == "win_rate"]
+    assert references == ["sft", "sft at T=1"]
