@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -17,25 +13,10 @@ sys.path.insert(0, str(CORE_TESTS))
 
 from light_farm import RECIPE, LightBackend  # noqa: E402
 from light_plugin import RAN, CountingJudge, WordPolicy  # noqa: E402
+from said import Afarm, Said  # noqa: E402
 
 from afarm.building import Builder  # noqa: E402
 from afarm.cli import main  # noqa: E402
-
-
-@dataclass(frozen=True)
-class Said:
-    """What a command did: its exit code and what it printed where."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Afarm = Callable[..., Said]
 
 
 @pytest.fixture
@@ -49,7 +30,7 @@ def afarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     monkeypatch.chdir(tmp_path)
     (tmp_path / "base").mkdir()
     (tmp_path / "base" / "weights").write_text("0")
-    # The environment's own plugin `sft` has the bare name, so this recipe says whose it means.
+    # By its bare name, SFT is the environment's own, which needs torch: start from the model as it is.
     (tmp_path / "light.yaml").write_text(yaml.safe_dump({**RECIPE, "start": "model", "model": "./base"}))
     RAN.clear()
     CountingJudge.asked = 0

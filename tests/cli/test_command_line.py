@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Afarm, Said
 from light_plugin import RAN, CountingJudge
+from said import Afarm, Said
 
 from afarm.cli.options import _judges
 from afarm.pipeline import Farm

@@ -242,12 +242,8 @@ def test_the_paper_recipe_has_the_papers_figures(plugins: Plugins) -> None:
     settings = resolve("paper", [], plugins)
     run = settings.run
     # Section 3.1: the splits of Alpaca, and two samples at temperature 1 for each preference instruction.
-    assert (run.rows.sft, run.rows.preference, run.rows.unlabeled, run.rows.validation) == (
-        10_000,
-        10_000,
-        20_000,
-        2000,
-    )
+    rows = run.rows
+    assert (rows.sft, rows.preference, rows.unlabeled, rows.validation) == (10_000, 10_000, 20_000, 2000)
     assert (run.sample.n, run.sample.temperature) == (2, 1.0)
     # Section 3.2 and appendix C: the pool with a quarter of the labels flipped; no noise in evaluation.
     assert (run.annotate.annotator, run.annotate.label_noise) == ("pool", 0.25)
