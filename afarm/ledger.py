@@ -29,6 +29,7 @@ CREATE TABLE IF NOT EXISTS completions (
     key TEXT PRIMARY KEY, judge TEXT NOT NULL, role TEXT, annotator TEXT, run TEXT, request TEXT NOT NULL,
     text TEXT NOT NULL, input_tokens INTEGER, output_tokens INTEGER, cached_input_tokens INTEGER, price REAL,
     finish_reason TEXT, model TEXT, seconds REAL, created REAL NOT NULL);
+CREATE INDEX IF NOT EXISTS prices ON completions (run, price);
 CREATE TABLE IF NOT EXISTS judgements (
     annotator TEXT, pair_id TEXT, shown TEXT, seed INTEGER, draw INTEGER, first REAL, outcome TEXT NOT NULL,
     completion TEXT, created REAL NOT NULL, PRIMARY KEY (annotator, pair_id, shown, seed, draw)) WITHOUT ROWID;

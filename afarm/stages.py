@@ -292,8 +292,7 @@ def outputs(farm: Farm, system: str, temperature: float | None = None) -> Stage:
     asked = default if temperature is None else replace(default, temperature=temperature)
     instructions = farm.instructions("evaluation")
     fields = {"temperature": asked.temperature, "top_p": asked.top_p, "max_new_tokens": asked.max_new_tokens}
-    # The system's name is in the rows, and two methods may well end with equal weights.
-    made_from = farm.made_from("outputs", system=system, decoding=fields, data=farm.data_digest("evaluation"))
+    made_from = farm.made_from("outputs", decoding=fields, data=farm.data_digest("evaluation"))
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
         policy: Policy = farm.load(inputs["policy"])
@@ -348,7 +347,6 @@ def evaluate(farm: Farm, system: str, reference: Stage | None, reference_name: s
         stages["reward_model"] = reward
     made_from = farm.made_from(
         "evaluate",
-        system=system,
         **_annotation(farm, settings.annotator, settings.label_noise),
         evaluators=[farm.builder.identity(farm.builder.component("evaluators", n)) for n in names],
         reward_model=_fixed_reward_identity(farm) if scored and reward is None else "",

@@ -84,6 +84,18 @@ def test_at_most_so_many_requests_are_in_flight_and_that_many_are(ledger: Ledger
     assert judge.most == min(limit, 12)
 
 
+def test_a_slow_answer_holds_up_no_other(ledger: Ledger) -> None:
+    class Slow(ScriptedJudge):
+        async def complete(self, request: ChatRequest) -> Completion:
+            if request.prompt == "q0":
+                async with asyncio.timeout(20):
+                    while len(self.asked) < 19:
+                        await asyncio.sleep(0.001)
+            return await super().complete(request)
+
+    assert len(Asker({"*": Slow()}, ledger, max_concurrency=2)(questions(20))) == 20
+
+
 def test_tens_of_thousands_of_requests_go_through_one_call(ledger: Ledger) -> None:
     judge = ScriptedJudge()
     ask = Asker({"*": judge}, ledger)

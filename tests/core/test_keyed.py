@@ -34,6 +34,7 @@ def test_draws_are_equal_in_processes_with_different_hash_seeds() -> None:
 def test_draws_never_change_between_versions() -> None:
     # Stored labels, splits and artifact keys rest on these: a change of them is a change of every result.
     assert digest("pair", 1, [True, None], length=32) == "6aa469188e5c1e593f3867910990ff0a"
+    assert digest("Größe", "色", "😀") == "80855eeae2ff9dd8f680d845"
     assert uniform(42, "noise", "pair") == 0.9649674981478853
     assert integer(42, "sample") == 419901490441407077
     assert choice(["a", "b", "c", "d", "e"], 42, "member", "pair") == "c"

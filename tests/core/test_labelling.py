@@ -90,6 +90,8 @@ def test_swapped_pairs_get_mirrored_labels_and_another_seed_independent_ones() -
     assert [1 - j.p2 for j in labelled([p.swapped() for p in pairs], 0.25)] == labels
     other = [j.p2 for j in labelled(pairs, 0.25, seed=1)]
     assert abs(sum(a == b for a, b in zip(labels, other, strict=True)) - 500) < 5 * 15.9
+    noisy = [[rule_or_noise(pair, seed, 0.25) is not None for pair in pairs] for seed in (0, 1)]
+    assert abs(sum(a == b for a, b in zip(*noisy, strict=True)) - 500) < 5 * 15.9
 
 
 def test_occurrences_of_one_pair_are_judged_in_their_own_right() -> None:

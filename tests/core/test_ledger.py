@@ -232,6 +232,8 @@ server:/home /home nfs4 rw 0 0
 tmpfs /home/local tmpfs rw 0 0
 server:/with\\040space /with\\040space cifs rw 0 0
 lustre /lus lustre rw 0 0
+/dev/sdb1 /srv/fast xfs rw 0 0
+server:/srv /srv nfs rw 0 0
 short
 """
 
@@ -246,6 +248,8 @@ short
         ("/var/ledger.sqlite", ""),
         ("/with space/x/ledger.sqlite", "cifs"),
         ("/lus/ledger.sqlite", "lustre"),
+        ("/srv/fast/out/ledger.sqlite", ""),
+        ("/srv/slow/out/ledger.sqlite", "nfs"),
     ],
 )
 def test_a_network_file_system_is_told_from_the_mounts(path: str, kind: str, tmp_path: Path) -> None:

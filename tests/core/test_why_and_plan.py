@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,10 @@ def test_answers_that_are_paid_for_already_are_not_planned_again(farm: Make, tmp
     one = farm(*setting)
     one.annotate()
     shutil.rmtree(one.history["annotate"].artifact.path)
+    (annotate,) = [p for p in plan(farm(*setting), "nudge") if p.kind == "annotate"]
+    assert (annotate.reused, annotate.calls) == (False, 0)
+    with sqlite3.connect(one.store.ledger_path) as ledger:
+        ledger.execute("DELETE FROM judgements")  # as a kill leaves it, between an answer and what it taught
     (annotate,) = [p for p in plan(farm(*setting), "nudge") if p.kind == "annotate"]
     assert (annotate.reused, annotate.calls) == (False, 0)
 
