@@ -59,13 +59,15 @@ def gc(
     unfinished: Annotated[
         bool, typer.Option("--unfinished", help="Also what killed stages left to go on from.")
     ] = False,
+    days: Annotated[float, typer.Option("--days", help="Spare what is younger: a run may still be using it.")] = 1.0,
 ) -> None:
     """Delete artifacts that no finished run uses. The ledger of paid answers is never touched."""
     from afarm.store import tree_size
 
     store = _open(output_dir)
     keep = store.in_use()
-    going = [artifact.path for artifact in store.all() if artifact.name not in keep]
+    newest = time.time() - days * 86400
+    going = [a.path for a in store.all() if a.name not in keep and a.meta["created"] <= newest]
     going += store.partials() if unfinished else []
     freed = sum(tree_size(path) for path in going)
     for path in going:

@@ -18,12 +18,30 @@ PATIENCE = 1.0
 
 
 class ProgressBars:
-    """Implements `afarm.Progress` with one bar a loop, shown from the second second on, gone when the loop ends."""
+    """Implements `afarm.Progress` with one bar a loop, shown from the second second on, gone when the loop ends.
+
+    Between `begin` and `end` a line with the stage's name and its time stands above them, so that what is no loop
+    (loading a model, say) is seen to go on as well.
+    """
 
     def __init__(self, console: Console):
         self.console = console
         self._bars: Any = None
         self._open = 0
+        self._stage: Any = None
+
+    def begin(self, label: str) -> None:
+        """Show that the stage `label` is at work. Where the console is no terminal, one line says so."""
+        if self.console.is_terminal:
+            self._stage = self._start(label, None)
+        else:
+            self.console.print(f"… {label}", highlight=False, markup=False)
+
+    def end(self) -> None:
+        """Take the stage's line away."""
+        if self._stage is not None:
+            self._stop(self._stage)
+            self._stage = None
 
     def __call__(self, items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
         if not self.console.is_terminal:
@@ -46,13 +64,15 @@ class ProgressBars:
 
     def _start(self, description: str, total: int | None) -> Any:
         if self._bars is None:
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+            from rich import progress as rich
 
-            self._bars = Progress(
-                TextColumn("  {task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
+            self._bars = rich.Progress(
+                rich.SpinnerColumn(),
+                rich.TextColumn("{task.description}"),
+                rich.BarColumn(),
+                rich.MofNCompleteColumn(),
+                rich.TimeElapsedColumn(),
+                rich.TimeRemainingColumn(),
                 console=self.console,
                 transient=True,
             )

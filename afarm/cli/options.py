@@ -45,7 +45,6 @@ def make_farm(
     judge: list[str] | None = None,
     data: Path | None = None,
     settings: list[str] | None = None,
-    verbose: bool = True,
     **choices: Any,
 ) -> Farm:
     """The farm that the options describe, telling on stderr what each stage does."""
@@ -60,12 +59,13 @@ def make_farm(
         if not data.is_file():
             raise ConfigError([f"--data {data}: no such file"])
         extra.append({"dataset": "files", "files": {"path": str(data)}})
+    bars = ProgressBars(err)
     farm = Farm(
         recipe,
         settings=[*extra, *(settings or [])],
         output_dir=output_dir,
-        progress=ProgressBars(err),
-        on_stage=_tell if verbose else lambda label, run: None,
+        progress=bars,
+        on_stage=lambda label, run: _tell(bars, label, run),
         **choices,
     )
     if kind := network_file_system(farm.store.ledger_path):
@@ -85,10 +85,12 @@ def _judges(options: list[str]) -> dict[str, str]:
     return judges
 
 
-def _tell(label: str, run: StageRun | None) -> None:
+def _tell(bars: ProgressBars, label: str, run: StageRun | None) -> None:
     if run is None:
-        err.print(f"[dim]…[/] {label}", highlight=False)
-    elif run.reused:
+        bars.begin(label)
+        return
+    bars.end()
+    if run.reused:
         err.print(
             f"[green]✓[/] {label:<28} reused  [dim]{run.artifact.key[:8]}[/]  {run.why}",
             highlight=False,

@@ -37,8 +37,6 @@ class MeanReward(Evaluator):
             metrics |= {
                 "reward_reference": statistics.fmean(reference.values()),
                 "reward_difference": statistics.fmean(gains),
-                "reward_difference_se": (
-                    statistics.stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else None
-                ),
+                "reward_difference_se": (statistics.stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else None),
             }
         return Evaluation("reward", inputs.system, metrics)

@@ -138,8 +138,8 @@ def test_splits_have_their_sizes_and_share_no_instruction() -> None:
     }
     ids = [row.instruction.id for loaded in rows.values() for row in loaded]
     assert len(set(ids)) == len(ids)
-    assert all(row.output for row in rows["sft"])
-    assert not any(row.output for split in SPLITS if split != "sft" for row in rows[split])
+    for split, loaded in rows.items():
+        assert {bool(row.output) for row in loaded} == {split in ("sft", "evaluation")}
 
 
 def test_both_kinds_of_prompt_occur() -> None:
