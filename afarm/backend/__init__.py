@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from afarm.backend.padding import TokenBatch, join_and_pad, length_sorted_batches, pad
     from afarm.backend.policy import CheckpointPolicy
     from afarm.backend.prompts import PromptTemplate
-    from afarm.backend.reward import TorchRewardModel, pair_accuracy, token_scores
+    from afarm.backend.reward import TorchRewardModel, agreement, pair_accuracy, pair_rewards, token_scores
     from afarm.backend.runtime import Backend
     from afarm.backend.sampler import Generation, Sampler, TorchSampler
     from afarm.backend.trainer import TrainerBridge, train, trainer_arguments
@@ -29,7 +29,7 @@ _MODULES = {
     "padding": ("TokenBatch", "join_and_pad", "length_sorted_batches", "pad"),
     "policy": ("CheckpointPolicy",),
     "prompts": ("PromptTemplate",),
-    "reward": ("TorchRewardModel", "pair_accuracy", "token_scores"),
+    "reward": ("TorchRewardModel", "agreement", "pair_accuracy", "pair_rewards", "token_scores"),
     "runtime": ("Backend",),
     "sampler": ("Generation", "Sampler", "TorchSampler"),
     "trainer": ("TrainerBridge", "train", "trainer_arguments"),
@@ -49,6 +49,7 @@ __all__ = [
     "TrainerBridge",
     "TrainerConfig",
     "add_adapter",
+    "agreement",
     "hidden_states",
     "join_and_pad",
     "length_sorted_batches",
@@ -57,6 +58,7 @@ __all__ = [
     "model_identity",
     "pad",
     "pair_accuracy",
+    "pair_rewards",
     "project",
     "response_logprobs",
     "response_scatter",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,6 @@ from afarm.backend.padding import length_sorted_batches, pad
 from afarm.backend.prompts import PromptTemplate
 from afarm.backend.runtime import CARD, Backend, quiet
 from afarm.backend.sampler import evaluating
-from afarm.errors import DataError
 from afarm.interfaces import Policy, RewardModel, TrainContext
 from afarm.records import Instruction, JudgedPair, Score
 
@@ -147,20 +146,28 @@ class TorchRewardModel(RewardModel):
         return cls(model, tokenizer, template, context.backend, card.get("mean", 0.0), card.get("std", 1.0))
 
 
-def pair_accuracy(reward_model: RewardModel, judged: Iterable[JudgedPair]) -> float:
-    """Share of decided pairs whose preferred output has the higher reward; equal rewards count a half.
+def pair_accuracy(reward_model: RewardModel, judged: Sequence[JudgedPair]) -> float:
+    """Share of decided pairs whose preferred output has the higher reward; see `agreement`."""
+    return agreement(judged, *pair_rewards(reward_model, judged))
 
-    Raises `DataError` where no pair is decided.
+
+def pair_rewards(reward_model: RewardModel, judged: Sequence[JudgedPair]) -> tuple[list[float], list[float]]:
+    """The rewards of the first and of the second output of each pair."""
+    instructions = [j.pair.instruction for j in judged]
+    first = reward_model.score(instructions, [j.pair.output_1 for j in judged])
+    second = reward_model.score(instructions, [j.pair.output_2 for j in judged])
+    return [s.value for s in first], [s.value for s in second]
+
+
+def agreement(judged: Sequence[JudgedPair], first: Sequence[float], second: Sequence[float]) -> float:
+    """Share of pairs with a preferred output that rewards rank as the judgement does; equal rewards count a half.
+
+    NaN where no pair has a preferred output: there is nothing to agree with.
     """
-    decided = [j for j in judged if j.chosen_rejected is not None]
-    if not decided:
-        raise DataError("no pair has a preferred output, so a reward model's accuracy cannot be measured")
-    instructions = [j.pair.instruction for j in decided]
-    first = reward_model.score(instructions, [j.pair.output_1 for j in decided])
-    second = reward_model.score(instructions, [j.pair.output_2 for j in decided])
-    right = 0.0
-    for judgement, one, two in zip(decided, first, second, strict=True):
-        assert judgement.p2 is not None
-        difference = (two.value - one.value) * (judgement.p2 - 0.5)
-        right += 0.5 if difference == 0 else float(difference > 0)
-    return right / len(decided)
+    right = []
+    for judgement, one, two in zip(judged, first, second, strict=True):
+        if judgement.p2 is None or judgement.p2 == 0.5:
+            continue
+        difference = (two - one) * (judgement.p2 - 0.5)
+        right.append(0.5 if difference == 0 else float(difference > 0))
+    return sum(right) / len(right) if right else float("nan")
