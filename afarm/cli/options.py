@@ -51,7 +51,7 @@ def make_farm(
     from afarm.ledger import network_file_system
     from afarm.pipeline import Farm
 
-    _quiet_libraries()
+    _prepare_environment()
     extra: list[str | Mapping[str, Any]] = []
     if judge:
         extra.append({"judge": _judges(judge)})
@@ -115,9 +115,11 @@ def _number(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def _quiet_libraries() -> None:
-    """Keep other libraries' chatter out of a run's output, unless the user has asked for it."""
+def _prepare_environment() -> None:
+    """Keep other libraries' chatter out of a run's output, unless the user has asked for it, and threads from spinning:
+    on a machine that does something else as well, threads that spin while they wait made sampling 2.5 times slower."""
     for name, value in {
+        "OMP_WAIT_POLICY": "PASSIVE",
         "TOKENIZERS_PARALLELISM": "false",
         "TRANSFORMERS_VERBOSITY": "error",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
