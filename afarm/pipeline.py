@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -47,6 +48,9 @@ from afarm.records import Evaluation, Instruction, JudgedPair, Output, Pair, Pre
 from afarm.stages import Stage
 from afarm.store import Artifact, Store, artifact_key, source_digest
 from afarm.why import why_not_reused
+
+KEPT_MODELS = 2
+"""Models held loaded between stages: the starting policy and the reward model, as training needs both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +128,7 @@ class Farm:
         self.on_stage = on_stage
         self.store = Store(Path(output_dir))
         self.history: dict[str, StageRun] = {}
-        self._live: dict[str, Any] = {}
+        self._live: OrderedDict[str, Any] = OrderedDict()
         self._splits: dict[str, list[Output]] = {}
         self._digests: dict[str, str] = {}
 
@@ -232,9 +236,12 @@ class Farm:
         return artifact
 
     def load(self, artifact: Artifact) -> Any:
-        """The policy or reward model of an artifact, loaded once."""
+        """The policy or reward model of an artifact. The last few are kept, not all: each is a whole model."""
         if artifact.name not in self._live:
+            while len(self._live) >= KEPT_MODELS:
+                self._live.popitem(last=False)
             self._live[artifact.name] = self.builder.load(artifact.path)
+        self._live.move_to_end(artifact.name)
         return self._live[artifact.name]
 
     def made_from(self, stage: str, **ingredients: Any) -> dict[str, Any]:

@@ -178,7 +178,8 @@ def write_outputs(
 ) -> Mapping[str, Any]:
     """Sample, a row to the file as each is ready, so that memory does not grow with their number."""
     repeated = (instruction for instruction in instructions for _ in range(decoding.n))
-    samples = policy.sample(instructions, decoding, seed=farm.seed(purpose))
+    # A seed for each system: with one for all, best-of-n would be compared with one of its own candidates.
+    samples = policy.sample(instructions, decoding, seed=farm.seed(f"{purpose} {generator}"))
     shown = farm.progress(samples, f"{generator}: sampling", len(instructions) * decoding.n)
     characters = cut_off = 0
 

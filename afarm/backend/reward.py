@@ -16,7 +16,7 @@ from afarm.backend.prompts import PromptTemplate
 from afarm.backend.runtime import CARD, Backend, quiet
 from afarm.backend.sampler import evaluating
 from afarm.interfaces import Policy, RewardModel, TrainContext
-from afarm.records import Instruction, JudgedPair, Score
+from afarm.records import Instruction, JudgedPair, Sample, Score
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -107,6 +107,16 @@ class TorchRewardModel(RewardModel):
         with torch.inference_mode(), evaluating(self.model):
             raw = last_token_scores(self.model, input_ids, attention_mask)
         return (raw.clone() - self.mean) / self.std
+
+    def score_samples(self, samples: Sequence[Sample]) -> list[float]:
+        """Rewards of the very tokens that were sampled.
+
+        A response that was cut off is closed first, as every text is that this model learns from: its head was fitted
+        on end-of-sequence tokens and says nothing elsewhere.
+        """
+        end = self.tokenizer.eos_token_id
+        closed = [s.token_ids if s.finish_reason == "stop" else (*s.token_ids, end) for s in samples]
+        return self.score_ids([[*s.prompt_ids, *c] for s, c in zip(samples, closed, strict=True)])
 
     def score_ids(self, sequences: Sequence[Sequence[int]]) -> list[float]:
         """Rewards of ragged token ids, prompt and response joined, in batches of like length."""

@@ -76,7 +76,7 @@ class BestOfNPolicy(Policy):
         """The reward of each sample: of the very tokens that were sampled where the reward model reads them."""
         if self._on_tokens:
             assert isinstance(self.reward_model, TorchRewardModel)
-            return self.reward_model.score_ids([[*s.prompt_ids, *s.token_ids] for s in samples])
+            return self.reward_model.score_samples(samples)
         return [score.value for score in self.reward_model.score(instructions, [s.text for s in samples])]
 
     def save(self, directory: Path) -> None:

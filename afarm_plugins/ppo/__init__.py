@@ -62,7 +62,8 @@ class PPOConfig(Config):
         "zero", "the value head at the start: values of 0, or the reward model's head, so that values start as scores"
     )
     lora: LoraConfig | None = setting(
-        None, "train low-rank adapters instead of all weights; the reference is then the policy without its adapter"
+        None,
+        "train low-rank adapters instead of all weights: less memory for gradients and optimiser, not for weights",
     )
     save_steps: int = setting(20, "steps between checkpoints to resume from", changes_result=False, gt=0)
 

@@ -215,13 +215,11 @@ class Trainer:
     def score(self, instructions: Sequence[Instruction], samples: Sequence[Sample]) -> Tensor:
         """The reward model's scores [B], of the very tokens that were sampled wherever it can read them."""
         config, model = self.config, self.reward_model
-        scores = torch.zeros(len(samples), device=self.device)
         if isinstance(model, TorchRewardModel) and self.same_tokens:
-            for rows, batch in self.batches([s.prompt_ids for s in samples], [s.token_ids for s in samples]):
-                scores[rows] = model.score_tokens(batch.input_ids, batch.attention_mask).float()
+            found = model.score_samples(samples)
         else:
-            found = model.score(instructions, [s.text for s in samples])
-            scores += torch.tensor([s.value for s in found], device=self.device)
+            found = [s.value for s in model.score(instructions, [s.text for s in samples])]
+        scores = torch.tensor(found, device=self.device)
         if config.missing_eos_penalty is not None:
             cut_off = torch.tensor([s.finish_reason != "stop" for s in samples], device=self.device)
             scores -= config.missing_eos_penalty * cut_off
