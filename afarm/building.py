@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,7 @@ class Builder:
             config = self.settings.of(component)
             self._identities[name] = {
                 "name": component.full_name,
-                "source": source_digest(component.sources),
+                "source": loaded_source(component.sources),
                 "settings": config.result_fields() if config else {},
             }
         return self._identities[name]
@@ -108,7 +109,7 @@ class Builder:
                 identify=lambda model: json.dumps(
                     self.identity(self.component("reward_models", model)), sort_keys=True
                 ),
-                source=source_digest(component.sources),
+                source=loaded_source(component.sources),
             )
             made[spec] = component.load()(argument, self.settings.of(component), context)
         return {role: made[spec] for role, spec in self.settings.run.judge.items()}
@@ -131,13 +132,17 @@ class Builder:
         """The backend's mixed precision; nothing where no model has been loaded (a policy behind an API, say)."""
         return nullcontext() if self._backend is None else self._backend.autocast()
 
-    def train_context(self, name: str, directory: Path, seed: int) -> TrainContext:
-        """A context for the training stage `name` in `directory`, going on from the checkpoint found there."""
+    @contextmanager
+    def train_context(self, name: str, directory: Path, seed: int) -> Iterator[TrainContext]:
+        """A context for the training stage `name` in `directory`, going on from the checkpoint found there.
+
+        Inside it, models compute in the backend's mixed precision; at its end trackers are closed.
+        """
         checkpoints = DirectoryCheckpoints(directory)
         newest = checkpoints.latest()
         metrics = MetricsFile(directory / "metrics.jsonl", resume_from=newest[0] if newest else None)
-        log = self.backend.tracked(name, directory / "trackers", metrics)
-        return TrainContext(seed, directory, self.backend, checkpoints, log, self.progress)
+        with self.backend.tracked(name, directory / "trackers", metrics) as log, self.backend.autocast():
+            yield TrainContext(seed, directory, self.backend, checkpoints, log, self.progress)
 
     def load_context(self, directory: Path) -> TrainContext:
         """A context for loading only: it writes nothing."""
@@ -170,3 +175,9 @@ class Builder:
 def is_fitted(reward_model: type[RewardModel]) -> bool:
     """Whether a reward model is learned from preferences, as against a formula or a finished model."""
     return reward_model.fit.__func__ is not RewardModel.fit.__func__  # type: ignore[attr-defined]
+
+
+@cache
+def loaded_source(sources: tuple[Path, ...]) -> str:
+    """A digest of a plugin's source, taken once a process: code that is edited later is not the code that runs."""
+    return source_digest(sources)

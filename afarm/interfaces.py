@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
@@ -339,7 +339,6 @@ class MethodInputs:
     demonstrations: Sequence[Output] = ()
     validation: Sequence[Instruction] = ()
     annotate: Callable[[Sequence[Pair]], list[Preference]] | None = None
-    decoding: Decoding = field(default_factory=Decoding)
 
 
 class Method(ABC):

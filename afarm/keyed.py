@@ -35,5 +35,5 @@ def choice(options: Sequence[T], *key: object) -> T:
 
 
 def integer(*key: object) -> int:
-    """A 63-bit seed drawn for `key`, for libraries that want an integer."""
+    """A 60-bit seed drawn for `key`, for libraries that want an integer."""
     return int(digest(*key, length=15), 16)

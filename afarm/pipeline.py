@@ -295,8 +295,24 @@ class Farm:
                 raise DataError(
                     f"rows.{split} asks for {limit} rows, but split {split!r} of data set {name!r} has {len(rows)}"
                 )
-            self._splits[split] = rows[: limit or None]
+            rows = rows[: limit or None]
+            if split != "evaluation":
+                self._refuse_evaluation_rows(split, rows)
+            self._splits[split] = rows
         return self._splits[split]
+
+    def _refuse_evaluation_rows(self, split: str, rows: Sequence[Output]) -> None:
+        """Nothing may be trained on what it is evaluated on. Raises `DataError` naming an instruction of both."""
+        try:
+            evaluated = {row.instruction.id for row in self.rows("evaluation")}
+        except DataError:  # a data set without that split, which is found out when something is evaluated
+            return
+        shared = [row.instruction.instruction for row in rows if row.instruction.id in evaluated]
+        if shared:
+            raise DataError(
+                f"split {split!r} of data set {self.config.dataset!r} shares {len(shared)} instructions with "
+                f"'evaluation', such as {shared[0][:60]!r}: remove them from one of the two"
+            )
 
     def instructions(self, split: str) -> list[Instruction]:
         """The instructions of a split."""

@@ -105,8 +105,7 @@ def _train(farm: Farm, name: str, begin: Stage, label: str) -> Stage:
     )
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
-        context = farm.builder.train_context(label, directory, farm.seed(f"train {name}"))
-        with context.backend.autocast():
+        with farm.builder.train_context(label, directory, farm.seed(f"train {name}")) as context:
             policy = method.train(_method_inputs(farm, method, inputs), context)
         farm.builder.save(policy, directory)
         return last_metrics(directory)
@@ -137,7 +136,6 @@ def _method_inputs(farm: Farm, method: Method, inputs: Inputs) -> MethodInputs:
         demonstrations=farm.rows("sft") if "demonstrations" in needs else (),
         validation=farm.instructions("validation") if "validation" in needs else (),
         annotate=farm.annotate_pairs if "annotator" in needs else None,
-        decoding=evaluation_decoding(farm),
     )
 
 
@@ -259,9 +257,8 @@ def fit_reward(farm: Farm) -> Stage | None:
     made_from = farm.made_from("fit-reward", reward_model=farm.builder.identity(component))
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
-        context = farm.builder.train_context("fit-reward", directory, farm.seed("fit-reward"))
         preferences = _training_preferences(farm, inputs["preferences"])
-        with context.backend.autocast():
+        with farm.builder.train_context("fit-reward", directory, farm.seed("fit-reward")) as context:
             fitted = cls.fit(preferences, farm.load(inputs["policy"]), farm.settings.of(component), context)
         farm.builder.save(fitted, directory)
         return last_metrics(directory)

@@ -7,6 +7,7 @@ shipped inside a Python package.
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,13 +37,13 @@ def local_path(spec: str) -> Path | None:
 
 
 def model_identity(spec: str) -> str:
-    """A digest of the files behind a local spec; `id@commit` for a cached Hub model, `id` for one not cached yet.
+    """A digest of the files behind a local spec; `id@commit` for a Hub model, `id` where no commit is known.
 
     Raises `ModelError` where a local spec names nothing.
     """
     path = local_path(spec)
     if path is None:
-        commit = _cached_commit(spec)
+        commit = _commit(spec)
         return f"{spec}@{commit}" if commit else spec
     files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file() and _counts(p, path))
     whole = hashlib.blake2b(digest_size=16)
@@ -84,11 +85,15 @@ def _package_path(spec: str) -> Path:
     raise ModelError(f"model {spec!r}: package {package!r} has nothing at {inside!r}")
 
 
-def _cached_commit(hub_id: str) -> str | None:
+def _commit(hub_id: str) -> str | None:
     try:
-        from huggingface_hub import try_to_load_from_cache
+        from huggingface_hub import HfApi, try_to_load_from_cache
 
         cached = try_to_load_from_cache(hub_id, "config.json")
     except (ImportError, ValueError):  # not installed; or not a valid id, which loading will report
         return None
-    return Path(cached).parent.name if isinstance(cached, str) else None
+    if isinstance(cached, str):
+        return Path(cached).parent.name
+    with suppress(Exception):  # without a network loading will say what is wrong, better than this could
+        return HfApi().model_info(hub_id, timeout=5).sha
+    return None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from afarm.backend.identity import local_path
+from afarm.backend.identity import local_path, model_identity
 from afarm.backend.prompts import PromptTemplate, TemplateName
 from afarm.config import BackendConfig
 from afarm.errors import ConfigError, ModelError
@@ -49,13 +49,15 @@ class Backend:
             return nullcontext()
         return torch.autocast(self.device.type, kind, cache_enabled=False)
 
-    def tracked(self, name: str, directory: Path, log: LogMetrics) -> LogMetrics:
+    @contextmanager
+    def tracked(self, name: str, directory: Path, log: LogMetrics) -> Iterator[LogMetrics]:
         """`log`, and where the configuration names trackers (tensorboard, wandb …) those of accelerate as well.
 
         Raises `ConfigError` where a tracker is not installed.
         """
         if not self.config.trackers:
-            return log
+            yield log
+            return
         from accelerate import Accelerator
 
         try:
@@ -70,7 +72,10 @@ class Backend:
             log(step, metrics)
             accelerator.log(dict(metrics), step=step)
 
-        return both
+        try:
+            yield both
+        finally:
+            accelerator.end_training()
 
     def seed(self, seed: int) -> None:
         """Seed Python's, numpy's and torch's global generators: dropout, new weights, shuffling."""
@@ -100,6 +105,8 @@ class Backend:
         is_gguf = path is not None and path.suffix == ".gguf"
         where = str(path.parent if is_gguf and path else path or spec)
         options = {"gguf_file": path.name} if is_gguf and path else {}
+        if path is None:  # of the commit that the artifacts' keys name
+            options = {"revision": model_identity(str(spec)).partition("@")[2] or "main"}
         try:
             # The GGUF reader's bar knows no switch; what goes wrong is raised, so nothing else is lost.
             with quiet(), redirect_stderr(io.StringIO()) if is_gguf else nullcontext():
@@ -155,6 +162,10 @@ def _device(name: str) -> torch.device:
         return found
     try:
         device = torch.device(name)
+        if device.index:  # the trainers below take the first device they see
+            raise ConfigError(
+                [f"backend.device {name!r}: set CUDA_VISIBLE_DEVICES={device.index} and use cuda instead"]
+            )
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(

@@ -147,7 +147,8 @@ class TorchSampler:
                 mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=-1)
             logits = self._forward(token.unsqueeze(-1), position, mask if padded else None, cache)
             position = position + 1
-        exact = next(self.model.parameters()).dtype == torch.float32
+        weights = next(self.model.parameters())
+        exact = weights.dtype == torch.float32 and not torch.is_autocast_enabled(weights.device.type)
         kept_logprobs = logprobs.tolist() if exact else [None] * len(rows)
         return [
             Generation(ids[:n], lp[:n] if lp is not None else None, "stop" if stop else "length")

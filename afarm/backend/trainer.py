@@ -55,7 +55,10 @@ def trainer_arguments(kind: type, config: TrainerConfig, context: TrainContext, 
         "dataloader_pin_memory": backend.device.type == "cuda",
     }
     with quiet():
-        return kind(**(settings | more))
+        arguments = kind(**(settings | more))
+    # One process drives one device: with several in sight the trainer would multiply the batch by their number.
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+    return arguments
 
 
 class TrainerBridge(TrainerCallback):

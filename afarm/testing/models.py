@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from afarm.config import Config
-from afarm.interfaces import Decoding, MethodInputs
+from afarm.interfaces import MethodInputs
 from afarm.records import Output, Pair, Preference
 from afarm.testing.contexts import KeyedReward
 from afarm.testing.examples import make_instructions, separable_preferences
@@ -131,7 +131,6 @@ def tiny_inputs(needs: Iterable[str], count: int = 12) -> MethodInputs:
         demonstrations=demonstrations if "demonstrations" in needs else (),
         validation=instructions[2 * count : 2 * count + 4] if "validation" in needs else (),
         annotate=_prefer_by_key if "annotator" in needs else None,
-        decoding=Decoding(max_new_tokens=6, per_device_batch_size=4),
     )
 
 

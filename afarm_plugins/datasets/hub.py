@@ -43,4 +43,7 @@ class AlpacaFarm(Dataset):
             output = Output.from_row(row, f"{repository} {name}/{hub_split}: row {number}")
             # Alpaca-52k repeats some instructions; the first of each stands.
             distinct.setdefault(output.instruction.id, output)
+        if split != "evaluation":  # and what is evaluated is never trained on
+            for row in self.load("evaluation"):
+                distinct.pop(row.instruction.id, None)
         return list(distinct.values())

@@ -195,9 +195,10 @@ def test_trackers_are_off_unless_named(tmp_path: Path) -> None:
     def log(step: int, metrics: Mapping[str, float]) -> None:
         logged.append((step, dict(metrics)))
 
-    assert Backend(BackendConfig(device="cpu")).tracked("ppo", tmp_path / "off", log) is log
-    tracked = Backend(BackendConfig(device="cpu", trackers=["tensorboard"])).tracked("ppo", tmp_path / "on", log)
-    tracked(3, {"loss": 0.5})
+    with Backend(BackendConfig(device="cpu")).tracked("ppo", tmp_path / "off", log) as untracked:
+        assert untracked is log
+    with Backend(BackendConfig(device="cpu", trackers=["tensorboard"])).tracked("ppo", tmp_path / "on", log) as tracked:
+        tracked(3, {"loss": 0.5})
     assert logged == [(3, {"loss": 0.5})]
     assert list((tmp_path / "on").rglob("events.out.tfevents*"))
     assert not (tmp_path / "off").exists()

@@ -9,7 +9,7 @@ from tiny_models import judged, make_context, make_gpt2, make_instructions, make
 
 from afarm.backend import CheckpointPolicy, LoraConfig, TorchRewardModel, add_adapter, pad, pair_accuracy, token_scores
 from afarm.interfaces import RewardModel
-from afarm.records import Instruction, Score
+from afarm.records import Instruction, Sample, Score
 
 SEQUENCES = [[3, 5, 6, 4, 7, 8, 1], [3, 9, 4, 1], [3, 10, 11, 4, 12]]
 
@@ -137,3 +137,12 @@ def test_pair_accuracy_by_hand() -> None:
     assert pair_accuracy(Longer(), preferences) == 0.5
     assert pair_accuracy(Longer(), preferences[:1]) == 1.0
     assert math.isnan(pair_accuracy(Longer(), preferences[3:])), "nothing to agree with"
+
+
+def test_a_response_that_was_cut_off_is_closed_before_it_is_scored() -> None:
+    model = make_reward_model(make_policy())
+    whole = Sample("", (3, 5), (6, 4, 1), None, "stop")
+    cut = Sample("", (3, 5), (6, 4), None, "length")
+    closed, open_ended = model.score_ids([[3, 5, 6, 4, 1], [3, 5, 6, 4]])
+    assert closed != pytest.approx(open_ended, abs=1e-3)
+    assert model.score_samples([whole, cut]) == pytest.approx([closed, closed], abs=1e-6)

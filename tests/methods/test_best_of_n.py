@@ -48,7 +48,7 @@ def test_picks_the_highest_of_the_policys_own_n_samples(policy: CheckpointPolicy
         assert len(best) == 7
         for k, chosen in enumerate(best):
             candidates = all_samples[k * n : (k + 1) * n]
-            rewards = reward_model.score_ids([[*c.prompt_ids, *c.token_ids] for c in candidates])
+            rewards = reward_model.score_samples(candidates)
             assert chosen.token_ids == candidates[rewards.index(max(rewards))].token_ids
             assert chosen.score == pytest.approx(max(rewards), abs=1e-5)
 

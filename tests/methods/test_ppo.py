@@ -294,7 +294,10 @@ def test_scores_are_of_the_sampled_tokens_not_of_text_tokenised_again(tmp_path: 
     trainer = trainer_for(tmp_path)
     rollout, _ = trainer.collect(0)
     model, tokenizer = tiny_reward_model(tiny_policy()), tiny_policy().tokenizer
-    expected = model.score_ids([[*p, *r] for p, r in zip(rollout.prompts, rollout.responses, strict=True)])
+    # What was cut off is closed with the end token: the reward model knows no other last token.
+    closed = [r if r[-1] == 1 else [*r, 1] for r in rollout.responses]
+    assert closed != list(rollout.responses)
+    expected = model.score_ids([[*p, *r] for p, r in zip(rollout.prompts, closed, strict=True)])
     assert rollout.scores.tolist() == pytest.approx(expected, abs=1e-5)
     texts = [tokenizer.decode(r, skip_special_tokens=True) for r in rollout.responses]
     again = [tokenizer(t, add_special_tokens=False).input_ids for t in texts]

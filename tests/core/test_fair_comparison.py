@@ -1,0 +1,54 @@
+"""Systems are compared fairly: on draws of their own, and on nothing that was trained on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from afarm import DataError, Decoding, Farm, Instruction, Sample
+from afarm.interfaces import no_progress
+from afarm.keyed import integer
+from afarm.stages import write_outputs
+
+
+class RemembersSeeds:
+    def __init__(self) -> None:
+        self.seeds: list[int] = []
+
+    def sample(self, instructions: Sequence[Instruction], decoding: Decoding, *, seed: int) -> Iterator[Sample]:
+        self.seeds.append(seed)
+        for _ in instructions:
+            yield Sample("text")
+
+
+def test_each_system_samples_with_a_seed_of_its_own(tmp_path: Path) -> None:
+    farm: Any = SimpleNamespace(
+        seed=lambda purpose: integer(1, purpose), progress=no_progress, builder=SimpleNamespace(autocast=nullcontext)
+    )
+    policy: Any = RemembersSeeds()
+    for system in ("sft", "best_of_n", "sft"):
+        write_outputs(farm, tmp_path, policy, [Instruction("a")], Decoding(), system, "outputs")
+    sft, best_of_n, again = policy.seeds
+    assert sft == again
+    assert sft != best_of_n
+
+
+def test_what_is_evaluated_is_never_trained_on(tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+    file.write_text(json.dumps([{"instruction": f"do {i}", "output": "done"} for i in range(5)]))
+    names = ("preference", "unlabeled", "evaluation")
+    farm = Farm(
+        "smol",
+        model="pkg:afarm_plugins.toy/base",
+        output_dir=tmp_path / "runs",
+        settings=[{"rows": dict.fromkeys(names, 0)}, {"files": dict.fromkeys(names, str(file))}],
+    )
+    assert len(farm.rows("evaluation")) == 5
+    with pytest.raises(DataError, match=r"shares 5 instructions with 'evaluation', such as 'do 0'"):
+        farm.rows("preference")
