@@ -20,22 +20,19 @@ def neighbours(outputs: Sequence[Output], n: int) -> list[Pair]:
 
 def paired(reference: Sequence[Output], outputs: Sequence[Output]) -> list[Pair]:
     """The reference's output and the system's, for each instruction. Raises `DataError` where they do not match."""
-    by_id = {row.instruction.id: row for row in reference}
-    missing = [row.instruction.instruction for row in outputs if row.instruction.id not in by_id]
-    if missing or len(by_id) != len(outputs):
-        example = f", such as {missing[0][:60]!r}" if missing else ""
+    theirs = {row.instruction.id: row for row in reference}
+    mine = {row.instruction.id for row in outputs}
+    extra = [row.instruction for row in outputs if row.instruction.id not in theirs]
+    lacking = [row.instruction for row in reference if row.instruction.id not in mine]
+    if extra or lacking:
+        example = (extra or lacking)[0].instruction[:60]
         raise DataError(
-            f"the outputs do not match the reference: {len(missing)} of {len(outputs)} instructions are not among the "
-            f"reference's {len(by_id)}{example}; both must answer the same instructions"
+            f"the outputs do not match the reference: {len(extra)} of {len(outputs)} instructions are not among the "
+            f"reference's {len(theirs)}, and {len(lacking)} of those have no output, such as {example!r}; both must "
+            "answer the same instructions"
         )
-    return [
-        Pair(
-            row.instruction,
-            by_id[row.instruction.id].output,
-            row.output,
-            0,
-            by_id[row.instruction.id].generator,
-            row.generator,
-        )
-        for row in outputs
-    ]
+    pairs = []
+    for row in outputs:
+        other = theirs[row.instruction.id]
+        pairs.append(Pair(row.instruction, other.output, row.output, 0, other.generator, row.generator))
+    return pairs

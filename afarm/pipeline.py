@@ -191,6 +191,8 @@ class Farm:
 
         Raises `DataError` where they answer different instructions.
         """
+        if not outputs:
+            raise DataError("there are no outputs to compare")
         name = annotator or self.config.evaluate.annotator
         context = AnnotateContext(self.seed("evaluate"), self.ask)
         pairs = paired(reference, outputs)
