@@ -6,15 +6,26 @@ the result. Those that do are part of an artifact's key; the others (batch sizes
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+from afarm.errors import did_you_mean
 
 
 class Config(BaseModel):
     """The base of every config: unknown fields are errors, values are checked, instances are frozen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, protected_namespaces=())
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_yes_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """YAML's yes is true, and Python's true would pass for 1."""
+        wanted = cls.model_fields[info.field_name].annotation if info.field_name else None
+        if isinstance(value, bool) and {int, float} & {wanted, *get_args(wanted)}:
+            raise ValueError(f"must be a number, not {str(value).lower()}")
+        return value
 
     def result_fields(self) -> dict[str, Any]:
         """The settings that change the result, as JSON values: what an artifact's key digests."""
@@ -106,11 +117,14 @@ class EvaluateConfig(Config):
     reference: str = setting(
         "sft", "what systems are compared with: sft, or data (the data set's own outputs)", pattern="^(sft|data)$"
     )
-    evaluators: list[str] = setting(["win_rate", "reward"], "evaluators to run")
+    evaluators: list[str] = setting(["win_rate", "reward"], "evaluators to run", min_length=1)
     temperature: float = setting(0.7, "sampling temperature of the outputs that are judged", ge=0)
     top_p: float = setting(1.0, "nucleus sampling of those outputs", gt=0, le=1)
     max_new_tokens: int = setting(300, "the longest output, in tokens", gt=0)
     per_device_batch_size: int = setting(64, "rows sampled at once: memory and speed", gt=0, changes_result=False)
+
+
+JUDGE_ROLES = ("strong", "light", "completion", "*")
 
 
 class RunConfig(Config):
@@ -140,3 +154,11 @@ class RunConfig(Config):
     annotate: AnnotateConfig = setting(AnnotateConfig(), "the training labels")
     evaluate: EvaluateConfig = setting(EvaluateConfig(), "the comparison with the reference")
     backend: BackendConfig = setting(BackendConfig(), "devices and precision")
+
+    @field_validator("judge")
+    @classmethod
+    def _refuse_unknown_roles(cls, judge: dict[str, str]) -> dict[str, str]:
+        unknown = [f"unknown role {role!r}.{did_you_mean(role, JUDGE_ROLES)}" for role in judge.keys() - JUDGE_ROLES]
+        if unknown:
+            raise ValueError("; ".join(sorted(unknown)))
+        return judge

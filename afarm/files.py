@@ -25,6 +25,8 @@ def read_rows(path: Path | str) -> Iterator[Row]:
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     name = path.name.removesuffix(".gz")
+    if not name.endswith((".json", ".jsonl", ".parquet")):
+        raise DataError(f"{path}: unknown format: afarm reads .json, .jsonl and .parquet, the first two also as .gz")
     if name.endswith(".parquet"):
         yield from _read_parquet(path)
         return
@@ -44,9 +46,21 @@ def read_rows(path: Path | str) -> Iterator[Row]:
                     raise DataError(f"{path}: row {number}: must be an object, not {type(row).__name__}")
                 yield row
                 number += 1
-    except (json.JSONDecodeError, UnicodeDecodeError, gzip.BadGzipFile, zlib.error, EOFError) as error:
+    except (ValueError, RecursionError, gzip.BadGzipFile, zlib.error, EOFError) as error:
         where = f"{path}: row {number}" if kind == "JSON lines" else str(path)
-        raise DataError(f"{where}: not valid {kind}: {error}") from error
+        raise DataError(f"{where}: not valid {kind}: {_cause(error, kind)}") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _cause(error: Exception, kind: str) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "no UTF-8 text: save it as UTF-8"
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    if isinstance(error, json.JSONDecodeError) and kind == "JSON lines":  # its line number would always be 1
+        return f"{error.msg} at column {error.colno}"
+    return str(error)
 
 
 def _read_parquet(path: Path) -> Iterator[Row]:

@@ -49,7 +49,7 @@ def _visit(farm: Farm, stage: Stage, found: dict[str, tuple[PlannedStage, Artifa
         return found[stage.label][1]
     inputs = {name: _visit(farm, upstream, found) for name, upstream in stage.inputs.items()}
     present = {name: artifact for name, artifact in inputs.items() if artifact is not None}
-    artifact, why = None, "waits for what comes before it"
+    artifact, why = None, ""  # what it waits for says why
     if len(present) == len(inputs):
         made_from = with_inputs(stage, present)
         artifact = farm.store.find(stage.kind, artifact_key(made_from))

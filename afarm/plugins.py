@@ -60,15 +60,33 @@ class Plugins:
         return "".join(f"\nPlugin {p.name!r} ({p.package}) failed to load: {p.error}" for p in self.broken)
 
     def add_commands(self, app: typer.Typer) -> list[str]:
-        """Let each plugin add its commands to `app`. Returns what went wrong, a sentence for each that failed."""
+        """Let each plugin add its commands to `app`, beside those that are there. Returns what went wrong, a sentence
+        for each that failed."""
         problems = []
         for name, module in self.manager.list_name_plugin():
             if hook := getattr(module, "register_commands", None):
+                there = [*app.registered_commands, *app.registered_groups]
                 try:
                     hook(app=app)
                 except Exception as error:
                     problems.append(f"plugin {name!r} could not add its commands: {type(error).__name__}: {error}")
+                taken = {_command_name(entry) for entry in there}
+                registered: list[list[Any]] = [app.registered_commands, app.registered_groups]
+                for entries in registered:
+                    for entry in [e for e in entries if e not in there and _command_name(e) in taken]:
+                        entries.remove(entry)
+                        problems.append(f"plugin {name!r} may not replace the command {_command_name(entry)!r}")
         return problems
+
+
+def _command_name(entry: Any) -> str | None:
+    """What a command or a group of commands is called on the command line."""
+    from typer.main import get_command_name, solve_typer_info_defaults
+    from typer.models import TyperInfo
+
+    if isinstance(entry, TyperInfo):
+        return solve_typer_info_defaults(entry).name
+    return entry.name or get_command_name(entry.callback.__name__)
 
 
 def discover(entry_points: Iterable[importlib.metadata.EntryPoint] | None = None) -> Plugins:

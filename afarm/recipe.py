@@ -47,14 +47,17 @@ def read_recipe(name: str) -> dict[str, Any]:
         path = Path(name)
         if not path.is_file():
             raise ConfigError([f"recipe file {name} does not exist"])
-        text = path.read_text(encoding="utf-8")
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ConfigError([f"recipe file {name} is no UTF-8 text: save it as UTF-8"]) from error
     elif name in recipe_names():
         text = (resources.files("afarm") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
     else:
         raise ConfigError([f"unknown recipe {name!r}.{did_you_mean(name, recipe_names())} `afarm recipes` shows them."])
     try:
         values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # an impossible date is a ValueError
         raise ConfigError([f"recipe {name} is no valid YAML: {error}"]) from error
     if not isinstance(values, dict):
         raise ConfigError([f"recipe {name} must be a mapping of settings"])
@@ -68,7 +71,7 @@ def parse_override(text: str) -> dict[str, Any]:
         raise ConfigError([f"--set {text!r} is not of the form section.setting=value, such as ppo.learning_rate=1e-5"])
     try:
         parsed: Any = yaml.safe_load(value) if value else ""
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError([f"--set {text!r}: the value is no valid YAML; put text in quotes"]) from error
     if isinstance(parsed, str):
         with suppress(ValueError):  # YAML 1.1 reads 1e-5 as text
@@ -150,11 +153,12 @@ def _components_by_name(plugins: Plugins) -> dict[str, list[Component]]:
     return names
 
 
-def _by_full_name(
-    sections: Mapping[str, Mapping[str, Any]], names: Mapping[str, list[Component]]
-) -> dict[str, Mapping[str, Any]]:
+def _by_full_name(sections: Mapping[str, Any], names: Mapping[str, list[Component]]) -> dict[str, Mapping[str, Any]]:
+    """The sections, those apart that are none: they have been reported, and what else is wrong is still looked for."""
     found: dict[str, Mapping[str, Any]] = {}
     for name, section in sections.items():
+        if not isinstance(section, Mapping):
+            continue
         for full_name in [c.full_name for c in names.get(name, ())] or [name]:
             found[full_name] = section
     return found
@@ -214,6 +218,8 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> list[str]:
             problems.append(f"{where}: unknown setting.{did_you_mean(str(found['loc'][-1]), known)}")
         elif found["type"] == "missing":
             problems.append(f"{where}: is required: give it in the recipe or with --set {where}=…")
+        elif found["type"] == "value_error":  # a check of our own says it all
+            problems.append(f"{where}: {found['ctx']['error']}")
         else:
             problems.append(f"{where}: {found['msg']} (given: {found['input']!r})")
     return problems

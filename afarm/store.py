@@ -51,11 +51,14 @@ def artifact_key(made_from: Mapping[str, Any]) -> str:
 class Store:
     """The directory tree under `--output-dir`."""
 
-    def __init__(self, root: Path):
-        """Creates `root` where it is missing. Raises `StoreError` where it cannot be written."""
+    def __init__(self, root: Path, create: bool = True):
+        """Creates `root` where it is missing, unless told to leave it as it is. Raises `StoreError` where it cannot be
+        written."""
         self.root = root
         self.artifacts = root / "artifacts"
         self.runs = root / "runs"
+        if not create:
+            return
         try:
             for directory in (self.artifacts, self.runs):
                 directory.mkdir(parents=True, exist_ok=True)
@@ -150,13 +153,32 @@ class Store:
         """What killed or running stages have left unfinished."""
         return sorted(self.artifacts.glob("*/*.partial"))
 
+    def abandoned(self, before: float) -> list[Path]:
+        """The unfinished ones that nobody writes now, nor has written to since the time `before` (in Unix seconds)."""
+        return [path for path in self.partials() if not self._is_locked(path) and _newest(path) <= before]
+
+    def _is_locked(self, partial: Path) -> bool:
+        lock = partial.with_name(f".{partial.stem}.lock")
+        if not lock.exists():
+            return False
+        with lock.open("a") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
     def uses(self) -> dict[str, set[str]]:
-        """For each finished run, the names of the artifacts that it refers to."""
+        """For each finished run, the names of the artifacts that it refers to. Raises `StoreError` where its record is
+        damaged."""
         found: dict[str, set[str]] = {}
         for record in sorted(self.runs.glob("*/run.json")):
-            with suppress(OSError, ValueError):
+            try:
                 run = json.loads(record.read_text(encoding="utf-8"))
                 found[record.parent.name] = {f"{s['kind']}/{s['key']}" for s in run["stages"]}
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                # Taken for a run that uses nothing, its artifacts would be collected.
+                raise StoreError(f"{record} is damaged ({error}): mend or delete it") from error
         return found
 
     def in_use(self) -> set[str]:
@@ -320,6 +342,11 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _newest(directory: Path) -> float:
+    """When anything in `directory` was last changed, in Unix seconds."""
+    return max(path.stat().st_mtime for path in [directory, *directory.rglob("*")])
 
 
 def tree_size(directory: Path) -> int:

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 
 def add_to(app: typer.Typer) -> None:
-    group = typer.Typer(
-        no_args_is_help=True, help="What is stored, what can go, and why something was or was not reused."
-    )
+    group = typer.Typer(no_args_is_help=True, help="What is stored, what can go, and what was reused.")
     group.command("list")(list_artifacts)
     group.command("gc")(gc)
     group.command("why")(why)
@@ -32,20 +30,21 @@ def _open(output_dir: Path) -> Store:
 
     if not output_dir.is_dir():
         raise StoreError(f"{output_dir} does not exist: name the directory of your runs with --output-dir")
-    return Store(output_dir)
+    return Store(output_dir, create=False)
 
 
 def list_artifacts(output_dir: o.OutputDir = o.DEFAULT_OUTPUT_DIR) -> None:
-    """List all artifacts, with their size, their age and whether a run uses them."""
+    """List all artifacts, with their size, their age and whether a finished run uses them."""
     from rich.table import Column, Table
 
     from afarm.store import tree_size
 
     store = _open(output_dir)
     used = store.in_use()
-    table = Table("stage", Column("key", no_wrap=True), "made", "took", "size", "used by a run")
+    columns = [Column(name, no_wrap=True) for name in ("stage", "key", "made", "took", "size", "used")]
+    table = Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for artifact in store.all():
-        made = time.strftime("%Y-%m-%d %H:%M", time.localtime(artifact.meta["created"]))
+        made = time.strftime("%d %b %H:%M", time.localtime(artifact.meta["created"]))
         took, size = f"{artifact.meta['seconds']:.1f} s", _size(tree_size(artifact.path))
         table.add_row(artifact.stage, artifact.key, made, took, size, "yes" if artifact.name in used else "no")
     for partial in store.partials():
@@ -68,7 +67,7 @@ def gc(
     keep = store.in_use()
     newest = time.time() - days * 86400
     going = [a.path for a in store.all() if a.name not in keep and a.meta["created"] <= newest]
-    going += store.partials() if unfinished else []
+    going += store.abandoned(newest) if unfinished else []
     freed = sum(tree_size(path) for path in going)
     for path in going:
         out.print(str(path.relative_to(store.root)), highlight=False)
@@ -104,6 +103,8 @@ def why(
 
 def _find(store: Store, key: str) -> Artifact:
     wanted = key.rpartition("/")[2]
+    if not wanted:
+        raise StoreError("name an artifact by its key, or its first characters: `afarm artifacts list` shows them")
     found = [a for a in store.all() if a.key.startswith(wanted)]
     if len(found) == 1:
         return found[0]

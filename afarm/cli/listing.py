@@ -20,7 +20,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def plugins(as_json: o.Json = False) -> None:
-    """List every plugin, what it registers, its version, and for a broken one the cause."""
+    """List every plugin, and why a broken one is broken."""
     from afarm.plugins import discover
 
     found = discover().found

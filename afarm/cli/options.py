@@ -16,7 +16,10 @@ from afarm.errors import ConfigError
 if TYPE_CHECKING:
     from afarm.pipeline import Farm, StageRun
 
-Recipe = Annotated[str, typer.Option("--recipe", help="A recipe by name (`afarm recipes`), or a YAML file.")]
+DEFAULT_RECIPE = "toy"
+RECIPE_HELP = "A recipe by name (`afarm recipes`), or a YAML file."
+Recipe = Annotated[str, typer.Option("--recipe", help=RECIPE_HELP)]
+RecipeIfAny = Annotated[str | None, typer.Option("--recipe", help=RECIPE_HELP, show_default=DEFAULT_RECIPE)]
 Method = Annotated[str | None, typer.Option("--method", help="The method to train (`afarm plugins` lists them).")]
 Annotator = Annotated[str | None, typer.Option("--annotator", help="Who labels the training pairs.")]
 Judge = Annotated[
@@ -50,29 +53,52 @@ def make_farm(
     """The farm that the options describe, telling on stderr what each stage does."""
     from afarm.ledger import network_file_system
     from afarm.pipeline import Farm
+    from afarm.recipe import parse_override
 
     _prepare_environment()
-    extra: list[str | Mapping[str, Any]] = []
+    given: dict[str, Any] = {name: value for name, value in choices.items() if value is not None}
+    if "annotator" in given:
+        given["annotate"] = {"annotator": given.pop("annotator")}
     if judge:
-        extra.append({"judge": _judges(judge)})
+        given["judge"] = _judges(judge)
     if data is not None:
-        if not data.is_file():
-            raise ConfigError([f"--data {data}: no such file"])
-        extra.append({"dataset": "files", "files": {"path": str(data)}})
+        if given.get("dataset", "files") != "files":
+            raise ConfigError([f"--data {data} and --dataset {given['dataset']} contradict each other: give one"])
+        given |= {"dataset": "files", "files": {"path": str(data)}}
+    overrides = [parse_override(text) for text in settings or []]
+    _refuse_contradictions(given, overrides, settings or [])
     bars = ProgressBars(err)
     farm = Farm(
         recipe,
-        settings=[*extra, *(settings or [])],
+        settings=[given, *overrides],
         output_dir=output_dir,
         progress=bars,
         on_stage=lambda label, run: _tell(bars, label, run),
-        **choices,
     )
     if kind := network_file_system(farm.store.ledger_path):
         err.print(
             f"[yellow]{output_dir} is on a network file system ({kind}): locking is slower; prefer a local disk.[/]"
         )
     return farm
+
+
+OPTIONS = {"annotate.annotator": "--annotator", "files.path": "--data", "reward_model": "--reward-model"}
+"""The options that are not called like the settings they give."""
+
+
+def _refuse_contradictions(given: Mapping[str, Any], overrides: list[dict[str, Any]], settings: list[str]) -> None:
+    """Raises `ConfigError` where --set gives a setting that an option gives as well, and another value."""
+    from afarm.why import flatten
+
+    by_option = flatten(given)
+    problems = []
+    for text, override in zip(settings, overrides, strict=True):
+        for name, value in flatten(override).items():
+            if name in by_option and by_option[name] != value:
+                option = OPTIONS.get(name, f"--{name.partition('.')[0]}")
+                problems.append(f"{option} {by_option[name]} and --set {text} contradict each other: give one")
+    if problems:
+        raise ConfigError(problems)
 
 
 def _judges(options: list[str]) -> dict[str, str]:

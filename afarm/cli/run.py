@@ -30,7 +30,7 @@ def run(
     annotator: o.Annotator = None,
     judge: o.Judge = None,
     reward_model: o.RewardModel = None,
-    recipe: o.Recipe = "toy",
+    recipe: o.Recipe = o.DEFAULT_RECIPE,
     model: o.Model = None,
     dataset: o.Dataset = None,
     data: o.Data = None,
@@ -41,7 +41,7 @@ def run(
     as_json: o.Json = False,
     dry_run: bool = typer.Option(False, "--dry-run", help="Show what would be done and bought, and do nothing."),
 ) -> None:
-    """Run the whole experiment: SFT, samples, preferences, reward model, policy, outputs, win rate, report."""
+    """Run the whole experiment, from SFT to the report."""
     started = time.time()
     with o.make_farm(
         recipe,
@@ -93,7 +93,7 @@ def _show_plan(farm: Farm, method: str, as_json: bool) -> None:
         sys.stdout.write(json.dumps({"method": method, "stages": [asdict(p) for p in planned]}) + "\n")
         return
     table = Table(title=f"Plan: {farm.settings.recipe} · {method} (nothing is run)", title_justify="left")
-    for column in ("stage", "", "judge calls", "at most", "why"):
+    for column in ("stage", "do", "judge calls", "at most", "why"):
         table.add_column(column, justify="right" if column in ("judge calls", "at most") else "left")
     for p in planned:
         price = "unknown" if p.dollars is None else f"${p.dollars:.2f}"
@@ -114,24 +114,23 @@ def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = Fals
 
     console = err if to_stderr else out
     head, spend = record["headline"], record["spend"]
-    first = record["results"][0]
-    table = Table(title=f"{record['method']} against {first['reference']}", title_justify="left", show_header=False)
+    results = record["results"]
+    reference = results[0]["reference"]
+    main = next((result for result in results if result["evaluator"] == "win_rate"), None)
+    table = Table(title=f"{record['method']} against {reference}", title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column()
-    metrics = first["metrics"]
-    error = head["standard_error"]
-    table.add_row(
-        "win rate", f"{head['win_rate']:.1f} % ± {error:.1f} (standard error)" if error else f"{head['win_rate']:.1f} %"
-    )
-    table.add_row(
-        "",
-        ", ".join(f"{metrics[f'n_{what}']} {word}" for what, word in OUTCOMES.items()),
-    )
-    for result in record["results"][1:]:
-        table.add_row(*_result_row(result, first["reference"]))
+    if main is not None:
+        error = f" ± {head['standard_error']:.1f} (standard error)" if head["standard_error"] else ""
+        table.add_row("win rate", f"{head['win_rate']:.1f} %{error}")
+        table.add_row("", ", ".join(f"{main['metrics'][f'n_{what}']} {word}" for what, word in OUTCOMES.items()))
+    for result in results:
+        if result is not main:
+            table.add_row(*_result_row(result, reference))
     if head["kl"] is not None:
         table.add_row("KL to the start", f"{head['kl']:.3f} nats a response")
-    table.add_row("mean length", f"{head['length']:.0f} characters (reference {head['length_reference']:.0f})")
+    if head["length"] is not None:
+        table.add_row("mean length", f"{head['length']:.0f} characters (reference {head['length_reference']:.0f})")
     unpriced = f", {spend['unpriced_calls']} of unknown price" if spend["unpriced_calls"] else ""
     table.add_row(
         "spend",

@@ -20,6 +20,9 @@ from afarm.errors import ConfigError
 if TYPE_CHECKING:
     from afarm.pipeline import Farm
 
+TEXT_JUDGE = "offline:text_utility"
+"""Who judges two files of outputs where neither a judge nor a recipe is named."""
+
 STEPS: dict[str, tuple[str, Callable[[Farm], Any]]] = {
     "sft": ("Train the starting policy on demonstrations.", methodcaller("sft")),
     "sample": ("Sample the outputs that will be compared.", methodcaller("sample")),
@@ -42,7 +45,7 @@ def _step(stage: Callable[[Farm], Any]) -> Callable[..., None]:
         annotator: o.Annotator = None,
         judge: o.Judge = None,
         reward_model: o.RewardModel = None,
-        recipe: o.Recipe = "toy",
+        recipe: o.Recipe = o.DEFAULT_RECIPE,
         model: o.Model = None,
         dataset: o.Dataset = None,
         data: o.Data = None,
@@ -97,7 +100,7 @@ def evaluate(
     annotator: o.Annotator = None,
     judge: o.Judge = None,
     reward_model: o.RewardModel = None,
-    recipe: o.Recipe = "toy",
+    recipe: o.RecipeIfAny = None,
     model: o.Model = None,
     dataset: o.Dataset = None,
     data: o.Data = None,
@@ -107,10 +110,18 @@ def evaluate(
     output_dir: o.OutputDir = o.DEFAULT_OUTPUT_DIR,
     as_json: o.Json = False,
 ) -> None:
-    """Compare a method's policy with its reference, or any file of outputs with --reference FILE."""
+    """Compare a policy, or a file of outputs, with a reference."""
     started = time.time()
+    if reference is not None and outputs is None:
+        raise ConfigError(["--reference needs a file of outputs before it"])
+    if outputs is not None and reference is None:
+        raise ConfigError([f"{outputs} needs something to be compared with: --reference FILE"])
+    if reference is not None and not judge and recipe is None:
+        # The default recipe's judge knows the tasks of its own data set only.
+        settings = [f"judge.*={TEXT_JUDGE}", *(settings or [])]
+        err.print(f"[dim]Unless you name a judge with --judge, it is {TEXT_JUDGE}, a formula.[/]", highlight=False)
     with o.make_farm(
-        recipe,
+        recipe or o.DEFAULT_RECIPE,
         output_dir,
         judge=judge,
         data=data,
@@ -124,7 +135,7 @@ def evaluate(
         # With two files, --annotator is who judges them; with a method, who labelled its training pairs.
         annotator=annotator if outputs is None else None,
     ) as farm:
-        if outputs is None:
+        if outputs is None or reference is None:
             record, page = finish(farm, farm.config.method, started)
             if as_json:
                 sys.stdout.write(json.dumps({**record, "report": str(page)}, ensure_ascii=False) + "\n")
@@ -132,8 +143,6 @@ def evaluate(
             return
         from afarm.files import read_outputs, require_distinct
 
-        if reference is None:
-            raise ConfigError([f"{outputs} needs something to be compared with: --reference FILE"])
         mine = require_distinct(read_outputs(outputs), str(outputs))
         theirs = require_distinct(read_outputs(reference), str(reference))
         found = farm.compare(mine, theirs, annotator)
@@ -156,10 +165,10 @@ def report(
     from afarm.runs import latest_run
 
     runs = output_dir / "runs"
+    known = [path.parent.name for path in runs.glob("*/run.json")]
+    if run and run not in known:
+        raise StoreError(f"no finished run {run!r} in {output_dir}.{did_you_mean(run, known)}")
     directory = runs / run if run else latest_run(runs)
     if directory is None:
         raise StoreError(f"no finished run in {output_dir}: start one with `afarm run`")
-    if not (directory / "run.json").is_file():
-        known = [path.parent.name for path in runs.glob("*/run.json")]
-        raise StoreError(f"no finished run {directory.name!r} in {output_dir}.{did_you_mean(directory.name, known)}")
     out.print(str(build(directory)), soft_wrap=True, highlight=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from afarm.errors import ConfigError, DataError, did_you_mean
-from afarm.files import read_rows
+from afarm.files import read_rows, require_distinct
 from afarm.interfaces import Dataset
 from afarm.keyed import uniform
 from afarm.records import Instruction, Output, Row
@@ -45,6 +45,8 @@ class Files(Dataset):
         if not path:
             raise DataError(f"split {split!r} has no file: --set files.{split}=FILE, or --data FILE for all splits")
         rows = [(row, f"{path}: row {number}") for number, row in enumerate(read_rows(path))]
+        # Looked at before the file is cut up, so that what is wrong is named by its rows in the file.
+        require_distinct((Output(_instruction(row, where), "") for row, where in rows), path)
         needed = split == "sft" or (split == "evaluation" and any("output" in row for row, _ in rows))
         outputs = []
         for row, where in rows:
@@ -67,3 +69,10 @@ class Files(Dataset):
                 return split
             at -= share
         return ""
+
+
+def _instruction(row: Row, where: str) -> Instruction:
+    instruction = Instruction.from_row(row, where)
+    if not instruction.instruction.strip():
+        raise DataError(f"{where}: field 'instruction' is blank")
+    return instruction

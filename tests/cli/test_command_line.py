@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,26 @@ def test_an_output_directory_that_cannot_be_written_is_named(afarm: Afarm, tmp_p
 
 
 def test_missing_data_is_named(afarm: Afarm) -> None:
-    failed(afarm("run", *LIGHT, "--data", "none.json"), "none.json: no such file")
+    failed(afarm("run", *LIGHT, "--data", "none.json", "--method", "pp"), "no such file: none.json", "'pp'")
+
+
+def test_an_option_and_a_setting_that_contradict_each_other_are_both_named(afarm: Afarm, tmp_path: Path) -> None:
+    failed(afarm("run", *LIGHT, "--seed", "3", "--set", "seed=4"), "--seed 3", "--set seed=4")
+    failed(afarm("run", *LIGHT, "--annotator", "a", "--set", "annotate.annotator=b"), "--annotator a", "annotator=b")
+    failed(afarm("run", *LIGHT, "--judge", "counting:a", "--set", "judge.*=counting"), "--judge", "judge.*=counting")
+    (tmp_path / "d.json").write_text('[{"instruction": "x"}]')
+    failed(afarm("run", *LIGHT, "--data", "d.json", "--dataset", "toy"), "--data d.json", "--dataset toy")
+    both = [*LIGHT, "--seed", "3", "--set", "seed=3", "--judge", "counting:a", "--set", "judge.strong=counting:b"]
+    assert afarm("run", *both, "--dry-run").code == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_stdout_that_cannot_be_written_is_one_clear_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "afarm", "recipes"]
+        said = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert said.returncode == 1
+    assert said.stderr == "Error: No space left on device\n"
 
 
 def test_an_interrupt_exits_with_130_and_says_that_nothing_is_lost(
@@ -89,6 +109,7 @@ def test_a_dry_run_shows_the_plan_and_runs_nothing(afarm: Afarm) -> None:
     assert said.code == 0
     assert "nothing is run" in said.out
     assert "fit-reward" in said.out
+    assert "do" in said.out.splitlines()[2].split()
     planned = afarm("run", *LIGHT, "--dry-run", "--json").json
     assert [s["label"] for s in planned["stages"]][:2] == ["base", "sample"]
     assert all(not s["reused"] for s in planned["stages"])
@@ -156,6 +177,16 @@ def test_judges_are_named_for_all_roles_or_for_one(options: list[str], judges: d
     assert _judges(options) == judges
 
 
+def test_results_are_shown_whatever_the_evaluators(afarm: Afarm) -> None:
+    alone = afarm("run", *LIGHT, "--set", "evaluate.evaluators=[reward]")
+    assert alone.code == 0, alone.err
+    assert "paired difference" in alone.out
+    assert "win rate" not in alone.out
+    other_way_round = afarm("run", *LIGHT, "--set", "evaluate.evaluators=[reward, win_rate]")
+    assert "won" in other_way_round.out
+    assert other_way_round.out.count("paired difference") == 1
+
+
 # ----------------------------------------------------------------------------------------------------------- steps
 
 
@@ -197,6 +228,18 @@ def test_two_files_of_outputs_are_compared(afarm: Afarm, tmp_path: Path) -> None
     assert CountingJudge.asked == 3, "answers are not bought twice"
 
 
+def test_two_files_are_judged_by_a_formula_on_text_where_nobody_else_is_named(afarm: Afarm, tmp_path: Path) -> None:
+    mine = write_outputs(tmp_path / "mine.json", ["a clear and helpful answer to it", "yes"], "mine")
+    theirs = write_outputs(tmp_path / "theirs.json", ["no", "no"], "theirs")
+    said = afarm("evaluate", mine, "--reference", theirs, "--json")
+    assert said.code == 0, said.err
+    assert said.json["metrics"]["n_total"] == 2
+    assert said.err.count("offline:text_utility") == 1
+    assert "offline:text_utility" not in afarm("evaluate", mine, "--reference", theirs, *LIGHT).err
+    named = afarm("evaluate", mine, "--reference", theirs, "--judge", "light/counting")
+    assert "offline:text_utility" not in named.err
+
+
 def test_files_that_cannot_be_compared_are_explained(afarm: Afarm, tmp_path: Path) -> None:
     mine = write_outputs(tmp_path / "mine.json", ["a", "b"], "mine")
     short = write_outputs(tmp_path / "short.json", ["a"], "short")
@@ -206,6 +249,7 @@ def test_files_that_cannot_be_compared_are_explained(afarm: Afarm, tmp_path: Pat
     partial.write_text(json.dumps([{"instruction": "i0"}]))
     empty = write_outputs(tmp_path / "empty.json", [], "")
     failed(afarm("evaluate", mine, *LIGHT), "--reference FILE")
+    failed(afarm("evaluate", "--reference", mine, *LIGHT), "--reference needs a file of outputs before it")
     failed(afarm("evaluate", mine, "--reference", short, *LIGHT), "do not match the reference")
     failed(afarm("evaluate", mine, "--reference", str(twice), *LIGHT), "rows 0 and 1 hold the same instruction")
     failed(afarm("evaluate", str(partial), "--reference", mine, *LIGHT), "row 0: field 'output' is missing")
@@ -223,6 +267,9 @@ def test_artifacts_are_listed_explained_and_collected(afarm: Afarm, tmp_path: Pa
     listed = afarm("artifacts", "list")
     assert len(keys) == 8
     assert all(key in listed.out for key in keys), "a key must be there whole, to be copied"
+    lines = [line.rstrip() for line in listed.out.splitlines()]
+    assert sum(any(key in line for key in keys) and line.endswith("yes") for line in lines) == 8, "no row is broken"
+    assert max(map(len, lines)) <= 80
     assert "0 artifacts" in afarm("artifacts", "gc").out
 
     loose = afarm("train", *LIGHT, "--set", "nudge.skill=0.25", "--json").json
@@ -247,14 +294,20 @@ def test_unfinished_artifacts_are_listed_and_kept_unless_asked_for(afarm: Afarm,
     afarm("artifacts", "gc", "--yes")
     assert partial.exists()
     afarm("artifacts", "gc", "--yes", "--unfinished")
+    assert partial.exists(), "a run may still be writing what is a minute old"
+    afarm("artifacts", "gc", "--yes", "--unfinished", "--days", "0")
     assert not partial.exists()
 
 
-def test_artifacts_that_are_not_there_are_errors(afarm: Afarm) -> None:
+def test_artifacts_that_are_not_there_are_errors(afarm: Afarm, tmp_path: Path) -> None:
     failed(afarm("artifacts", "list"), "afarm-runs does not exist", "--output-dir")
+    (tmp_path / "empty").mkdir()
+    assert afarm("artifacts", "list", "--output-dir", "empty").code == 0
+    assert list((tmp_path / "empty").iterdir()) == [], "looking changes nothing"
     made = afarm("sample", *LIGHT, "--json").json
     failed(afarm("artifacts", "why", "zzzz"), "no artifact 'zzzz'")
-    failed(afarm("artifacts", "why", ""), "give more characters")
+    failed(afarm("artifacts", "why", ""), "afarm artifacts list")
+    failed(afarm("artifacts", "why", "sample/"), "afarm artifacts list")
     near = ("0" if made["key"][0] != "0" else "1") + made["key"][1:]
     failed(afarm("artifacts", "why", near), f"'{made['key']}'")
 
@@ -267,6 +320,7 @@ def test_a_report_is_written_again_or_its_run_suggested(afarm: Afarm) -> None:
     assert Path(said.out.strip()) == Path(record["report"])
     assert Path(record["report"]).is_file()
     assert afarm("report", record["name"]).out == said.out
+    failed(afarm("report", f"../runs/{record['name']}"), "no finished run '../runs/", f"'{record['name']}'")
     failed(afarm("report", record["name"][:-1] + "x"), "no finished run", f"'{record['name']}'")
 
 

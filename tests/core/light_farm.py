@@ -49,8 +49,8 @@ class LightBackend:
         self.loaded.append(spec)
         return self.policy(0.0)
 
-    def tracked(self, name: str, directory: Path, log: Any) -> Any:
-        return log
+    def tracked(self, name: str, directory: Path, log: Any) -> AbstractContextManager[Any]:
+        return nullcontext(log)
 
     def autocast(self) -> AbstractContextManager[None]:
         return nullcontext()

@@ -128,6 +128,15 @@ def test_a_triple_that_is_wrong_is_named_with_the_field_of_its_own_format(tmp_pa
         ("a.json", b"[{", "not valid JSON"),
         ("a.json", b"", "not valid JSON"),
         ("a.json", b'[{"instruction": "\xff"}]', "not valid JSON"),
+        ("a.json", '[{"instruction": "x"}]'.encode("utf-16"), "save it as UTF-8"),
+        ("a.json", b"[" * 200_000, "nested too deeply"),
+        ("a.json", b'[{"instruction": ' + b"9" * 5000 + b"}]", "not valid JSON"),
+        (
+            "a.jsonl",
+            b'{"instruction": "x", "output": "y"}\n\n{"a": nope}',
+            "row 1: not valid JSON lines: Expecting value at column 7",
+        ),
+        ("a.csv", b"instruction\nx", "reads .json, .jsonl and .parquet"),
         ("a.jsonl", b'{"instruction": "x", "output": "y"}\n{"instr', "row 1: not valid JSON"),
         ("a.json.gz", b"no gzip", "not valid"),
         ("a.json.gz", gzip.compress(b"[{}]", mtime=0)[:-12], "not valid"),
@@ -147,7 +156,7 @@ def test_a_file_that_is_not_what_its_name_says_is_an_error(
 
 
 def test_a_missing_file_or_a_directory_is_named(tmp_path: Path) -> None:
-    for path in (tmp_path / "none.json", tmp_path):
+    for path in (tmp_path / "none.json", tmp_path / "none.csv", tmp_path):
         with pytest.raises(DataError, match="no such file"):
             read_outputs(path)
 

@@ -204,6 +204,29 @@ def test_plugins_add_commands_and_one_that_fails_is_a_warning(
     assert "plugin 'bad-farm:bad_commands' could not add its commands: ZeroDivisionError" in shown.err
 
 
+def test_a_plugin_cannot_take_the_place_of_a_command_that_is_there(
+    publish: Publish, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = """
+    import typer
+    app.command()(recipes)
+    app.add_typer(typer.Typer(), name="artifacts")
+    app.command("shear")(lambda: print("baa"))
+
+def recipes():
+    print("mine")
+"""
+    publish("cuckoo-farm", "cuckoo", COMMANDS.format(body=body))
+    for command, said in ((["recipes"], "toy"), (["artifacts", "list", "--help"], "List all"), (["shear"], "baa")):
+        with pytest.raises(SystemExit) as stop:
+            main(command)
+        assert stop.value.code == 0
+        shown = capsys.readouterr()
+        assert said in shown.out
+        assert "plugin 'cuckoo-farm:cuckoo' may not replace the command 'recipes'" in shown.err
+        assert "plugin 'cuckoo-farm:cuckoo' may not replace the command 'artifacts'" in shown.err
+
+
 def test_a_plugin_that_fails_half_way_leaves_nothing_behind(publish: Publish) -> None:
     publish("half-farm", "half_farm", good("half_farm", "half") + "    raise RuntimeError('no more')\n")
     found = discover()

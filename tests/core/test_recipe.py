@@ -56,7 +56,7 @@ def test_override_values_are_yaml_and_scientific_numbers_are_numbers(text: str, 
     assert type(parsed[section][name]) is type(value)
 
 
-@pytest.mark.parametrize("text", ["ppo.learning_rate", "=3", "", "ppo.lora={r: 1", "a=[1"])
+@pytest.mark.parametrize("text", ["ppo.learning_rate", "=3", "", "ppo.lora={r: 1", "a=[1", "a=2020-99-99"])
 def test_an_override_that_cannot_be_read_is_an_error_that_shows_it(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_override(text)
@@ -133,12 +133,37 @@ def test_a_section_must_be_a_mapping_and_belong_to_something(plugins: Plugins) -
     assert "takes no settings" in problems(plugins, "win_rate.x=1")[0]
 
 
+def test_a_section_that_is_no_mapping_is_a_problem_and_no_crash_for_what_looks_further(plugins: Plugins) -> None:
+    with pytest.raises(ConfigError, match="ppo: must be a section"):
+        resolve("toy", [parse_override("ppo=3")], plugins, lambda s: [str(s.of(plugins.get("methods", "ppo")))][1:])
+
+
+def test_judges_are_for_known_roles(plugins: Plugins) -> None:
+    (said,) = problems(plugins, {"judge": {"*": "offline", "strng": "offline"}})
+    assert said == "judge: unknown role 'strng'. Did you mean 'strong'?"
+
+
+@pytest.mark.parametrize("override", ["seed=yes", "budget=true", "ppo.learning_rate=on", "rows.evaluation=no"])
+def test_yes_and_no_are_no_numbers(override: str, plugins: Plugins) -> None:
+    (said,) = problems(plugins, override)
+    assert said.startswith(override.partition("=")[0] + ": must be a number")
+
+
+def test_some_evaluator_must_be_named(plugins: Plugins) -> None:
+    assert problems(plugins, "evaluate.evaluators=[]")[0].startswith("evaluate.evaluators: ")
+
+
 def test_a_recipe_that_cannot_be_read_names_the_nearest_or_the_line(plugins: Plugins, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"unknown recipe 'tou'.*'toy'"):
         read_recipe("tou")
     with pytest.raises(ConfigError, match="does not exist"):
         read_recipe(str(tmp_path / "none.yaml"))
     bad = tmp_path / "bad.yaml"
+    unreadable = ((b"model: \xff", "UTF-8"), (b"a: 2020-99-99", "valid YAML"), (b"[" * 99_999, "valid YAML"))
+    for content, problem in unreadable:
+        bad.write_bytes(content)
+        with pytest.raises(ConfigError, match=problem):
+            read_recipe(str(bad))
     for text, said in (("a: [1\nb: 2", "line 2"), ("- 1", "mapping"), ("", "mapping"), ("1: 2\nmodel: x", "'1'|1")):
         bad.write_text(text)
         with pytest.raises(ConfigError, match=said):

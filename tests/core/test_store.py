@@ -218,6 +218,27 @@ def test_only_what_a_finished_run_refers_to_is_in_use(store: Store) -> None:
     assert {a.name for a in store.all()} == {kept.name, loose.name}
 
 
+@pytest.mark.parametrize("damage", ["{", "[]", "{}", '{"stages": [{}]}', '{"stages": 3}', "\x80"])
+def test_a_damaged_run_hides_nothing_that_it_uses(store: Store, damage: str) -> None:
+    (store.run_dir("one") / "run.json").write_bytes(damage.encode("latin-1"))
+    with pytest.raises(StoreError, match=r"one/run\.json is damaged .*: mend or delete it"):
+        store.in_use()
+
+
+def test_what_is_young_or_being_written_is_not_abandoned(store: Store) -> None:
+    partial = store.artifacts / "train" / "0123.partial"
+    (partial / "checkpoints").mkdir(parents=True)
+    state = partial / "checkpoints" / "state"
+    state.write_text("x")
+    later = time.time() + 10
+    assert store.abandoned(later) == [partial]
+    os.utime(state, (later + 10, later + 10))
+    assert store.abandoned(later) == [], "a file deep inside is young"
+    with store._locked("train", "0123"):
+        assert store.abandoned(later + 20) == [], "its writer is at work"
+    assert store.abandoned(later + 20) == [partial]
+
+
 @pytest.mark.parametrize("damage", ["{", "", "{}", "[]", '{"content": "x"}', "\x80"])
 def test_a_damaged_artifact_is_an_error_that_says_what_to_delete(store: Store, damage: str) -> None:
     made, _ = store.make("sample", MADE_FROM, write_hello)

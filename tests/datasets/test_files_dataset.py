@@ -61,11 +61,11 @@ def test_splits_do_not_depend_on_the_order_in_which_shares_are_given(tmp_path: P
     assert instructions(one, "evaluation") == instructions(other, "evaluation")
 
 
-def test_the_outputs_of_a_repeated_instruction_never_end_up_in_two_splits(tmp_path: Path) -> None:
-    content = [{**row, "output": text} for row in rows(100) for text in ("a", "b")]
-    dataset = files(tmp_path / "a.jsonl", content)
-    found = [instructions(dataset, split) for split in SPLITS]
-    assert sum(map(len, found)) == 100
+def test_a_repeated_instruction_is_named_by_its_rows_in_the_file_whatever_the_split(tmp_path: Path) -> None:
+    dataset = files(tmp_path / "a.jsonl", [*rows(100), rows(8)[7]])
+    for split in SPLITS:
+        with pytest.raises(DataError, match=r"a\.jsonl: rows 7 and 100 hold the same instruction"):
+            dataset.load(split)
 
 
 # --------------------------------------------------------------------------------------------- outputs, where needed
@@ -119,10 +119,16 @@ def test_all_problems_of_the_settings_are_reported_at_once(tmp_path: Path) -> No
         Files(FilesConfig())
 
 
-@pytest.mark.parametrize("content", [[], [{"instruction": "x", "output": " "}]])
-def test_a_split_without_rows_is_an_error_that_names_its_share(content: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_a_split_without_rows_is_an_error_that_names_its_share(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a\.jsonl: split 'sft' is empty.*files\.shares\.sft"):
-        files(tmp_path / "a.jsonl", content, shares={"sft": 1.0}).load("sft")
+        files(tmp_path / "a.jsonl", [{"instruction": "x", "output": " "}], shares={"sft": 1.0}).load("sft")
+
+
+def test_a_file_without_rows_and_a_blank_instruction_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"a\.jsonl: no instructions"):
+        files(tmp_path / "a.jsonl", []).load("preference")
+    with pytest.raises(DataError, match=r"a\.jsonl: row 2: field 'instruction' is blank"):
+        files(tmp_path / "a.jsonl", [*rows(2), {"instruction": " \n"}]).load("preference")
 
 
 def test_a_row_without_an_instruction_is_named_in_a_file_that_is_cut_up(tmp_path: Path) -> None:
