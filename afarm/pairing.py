@@ -35,27 +35,6 @@ def paired(reference: Sequence[Output], outputs: Sequence[Output]) -> list[Pair]
             f"{' and '.join(said)}; both must answer the same instructions"
         )
     pairs = []
-    for begin in range(0, len(outputs), n):
-        group = outputs[begin : begin + n]
-        for first, second in zip(group[::2], group[1::2], strict=False):
-            pairs.append(Pair(first.instruction, first.output, second.output, 0, first.generator, second.generator))
-    return number_occurrences(pairs)
-
-
-def paired(reference: Sequence[Output], outputs: Sequence[Output]) -> list[Pair]:
-    """The reference's output and the system's, for each instruction. Raises `DataError` where they do not match."""
-    theirs = {row.instruction.id: row for row in reference}
-    mine = {row.instruction.id for row in outputs}
-    extra = [row.instruction for row in outputs if row.instruction.id not in theirs]
-    lacking = [row.instruction for row in reference if row.instruction.id not in mine]
-    if extra or lacking:
-        example = (extra or lacking)[0].instruction[:60]
-        raise DataError(
-            f"the outputs do not match the reference: {len(extra)} of {len(outputs)} instructions are not among the "
-            f"reference's {len(theirs)}, and {len(lacking)} of those have no output, such as {example!r}; both must "
-            "answer the same instructions"
-        )
-    pairs = []
     for row in outputs:
         other = theirs[row.instruction.id]
         pairs.append(Pair(row.instruction, other.output, row.output, 0, other.generator, row.generator))
