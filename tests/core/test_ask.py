@@ -241,6 +241,8 @@ def test_an_interrupt_stores_what_was_already_sent(tmp_path: Path) -> None:
         [sys.executable, "-c", INTERRUPTED, str(Path(__file__).parent), str(path), str(log)],
         stdout=subprocess.PIPE,
         text=True,
+        # What a shell starts in the background ignores interrupts, and so would whatever these tests start.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 60
     while (not log.exists() or len(log.read_text().splitlines()) < 5) and time.monotonic() < deadline:
