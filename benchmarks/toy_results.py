@@ -18,6 +18,8 @@ from pathlib import Path
 
 from afarm import Decoding, Evaluation, Farm, Output
 from afarm.records import JudgedPair
+from afarm_plugins.toy import ToyConfig
+from afarm_plugins.toy.dataset import ToyDataset
 
 BEST_OF = (1, 4, 16, 64, 256)
 LONG_STEPS = (20, 80, 200)
@@ -74,8 +76,12 @@ def label_accuracy(farm: Farm, judged: Sequence[JudgedPair]) -> float:
 
 
 def reward_accuracy(farm: Farm) -> float:
-    """Share of pairs of SFT samples (T = 1, instructions that nothing was trained on) ranked as gold ranks them."""
-    instructions = farm.instructions("validation")
+    """Share of pairs of SFT samples (T = 1) ranked as gold ranks them, pairs of equal gold left out.
+
+    On the 2,000 preference instructions that the recipe leaves unused: nothing was trained on them.
+    """
+    rows = ToyDataset(ToyConfig()).load("preference")[farm.config.rows.preference :]
+    instructions = [row.instruction for row in rows]
     decoding = Decoding(temperature=1.0, max_new_tokens=48, n=2, per_device_batch_size=512)
     texts = [s.text for s in farm.sft().sample(instructions, decoding, seed=farm.seed("reward accuracy"))]
     repeated = [i for i in instructions for _ in range(2)]
