@@ -6,6 +6,7 @@ B, and the ratio of medians is what to quote: absolute times drift with the mach
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +71,7 @@ def whole_run() -> list[str]:
     return [f"`afarm run --method ppo --annotator pool`, imports included: **{wall:.0f} s** ({parts})."]
 
 
-def throughput() -> list[str]:
+def throughput(repeats: int) -> list[str]:
     lines = [
         "| model | work | tokens/s | tokens per CPU second | memory above the model, MB |",
         "|---|---|---|---|---|",
@@ -80,7 +82,7 @@ def throughput() -> list[str]:
         cases += [("smol", both, ("sample", "generate")), ("smol", both, ("sft", "plain-sft"))]
     for model, threads, works in cases:
         found: dict[str, list[dict[str, Any]]] = {work: [] for work in works}
-        for _ in range(3):
+        for _ in range(repeats):
             for work in works:
                 command = [sys.executable, "-m", "benchmarks.throughput", model, work, "--threads", str(threads)]
                 done = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -103,16 +105,24 @@ def main() -> None:
     import torch
     import transformers
 
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=3, help="how often each throughput is measured")
+    repeats = parser.parse_args().repeats
     text = PAGE.read_text(encoding="utf-8")
     machine = (
         f"Measured {time.strftime('%Y-%m-%d')} on {os.cpu_count()} CPU cores ({processor()}), {platform.system()}, "
         f"Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}; "
-        f"load average before the start {os.getloadavg()[0]:.1f}."
+        f"load average before the start {os.getloadavg()[0]:.1f}; throughput is the median of {repeats}."
     )
-    parts = [machine, "", "### Start", ""]
-    for title, measure in (("", start_up), ("### The whole experiment", whole_run), ("### Throughput", throughput)):
-        sys.stderr.write(f"{measure.__name__} …\n")
-        parts += [title, "", *measure(), ""] if title else [*measure(), ""]
+    parts = [machine, ""]
+    measurements = {
+        "### Start": start_up,
+        "### The whole experiment": whole_run,
+        "### Throughput": partial(throughput, repeats),
+    }
+    for title, measure in measurements.items():
+        sys.stderr.write(f"{title.removeprefix('### ')} …\n")
+        parts += [title, "", *measure(), ""]
     before, after = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
     PAGE.write_text(f"{before}\n\n" + "\n".join(parts).rstrip() + f"\n\n{after}", encoding="utf-8")
     sys.stdout.write("\n".join(parts) + f"\nWritten to {PAGE}.\n")
