@@ -62,6 +62,11 @@ def run(
             _show_plan(farm, name, as_json)
             return
         record, report = finish(farm, name, started)
+    present(record, report, as_json)
+
+
+def present(record: Mapping[str, Any], report: Path, as_json: bool) -> None:
+    """The result screen; with `as_json` the record on stdout, and the screen on stderr."""
     if as_json:
         sys.stdout.write(json.dumps({**record, "report": str(report)}, ensure_ascii=False) + "\n")
     show_results(record, report, to_stderr=as_json)

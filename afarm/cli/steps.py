@@ -14,7 +14,7 @@ import typer
 
 from afarm.cli import options as o
 from afarm.cli.console import err, out
-from afarm.cli.run import finish, show_results
+from afarm.cli.run import finish, present
 from afarm.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -137,9 +137,7 @@ def evaluate(
     ) as farm:
         if outputs is None or reference is None:
             record, page = finish(farm, farm.config.method, started)
-            if as_json:
-                sys.stdout.write(json.dumps({**record, "report": str(page)}, ensure_ascii=False) + "\n")
-            show_results(record, page, to_stderr=as_json)
+            present(record, page, as_json)
             return
         from afarm.files import read_outputs, require_distinct
 
