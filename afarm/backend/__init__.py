@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from afarm.backend.reward import TorchRewardModel, agreement, pair_accuracy, pair_rewards, token_scores
     from afarm.backend.runtime import Backend
     from afarm.backend.sampler import Generation, Sampler, TorchSampler
-    from afarm.backend.trainer import TrainerBridge, train, trainer_arguments
+    from afarm.backend.trainer import LengthSortedTrainer, TrainerBridge, train, trainer_arguments
 
 _MODULES = {
     "adapters": ("add_adapter", "merge_adapter", "merged_copy"),
@@ -32,7 +32,7 @@ _MODULES = {
     "reward": ("TorchRewardModel", "agreement", "pair_accuracy", "pair_rewards", "token_scores"),
     "runtime": ("Backend",),
     "sampler": ("Generation", "Sampler", "TorchSampler"),
-    "trainer": ("TrainerBridge", "train", "trainer_arguments"),
+    "trainer": ("LengthSortedTrainer", "TrainerBridge", "train", "trainer_arguments"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -40,6 +40,7 @@ __all__ = [
     "Backend",
     "CheckpointPolicy",
     "Generation",
+    "LengthSortedTrainer",
     "LoraConfig",
     "PromptTemplate",
     "Sampler",

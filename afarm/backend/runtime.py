@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +23,8 @@ from afarm.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from afarm.backend.policy import CheckpointPolicy
+
+T = TypeVar("T")
 
 LogMetrics = Callable[[int, Mapping[str, float]], None]
 """Takes a step and its metrics."""
@@ -48,6 +52,24 @@ class Backend:
         if kind is None:
             return nullcontext()
         return torch.autocast(self.device.type, kind, cache_enabled=False)
+
+    def together(self, *calls: Callable[[], T]) -> list[T]:
+        """The results of `calls`, none of which may write what another reads or writes.
+
+        On a CPU whose cores torch's threads leave idle they run side by side, so that models too small to occupy
+        several cores occupy one each; elsewhere one after the other. No result depends on which it is.
+        """
+        workers = min(len(calls), _cores() // torch.get_num_threads()) if self.device.type == "cpu" else 1
+        if workers < 2:
+            return [call() for call in calls]
+        gradients = torch.is_grad_enabled()  # a mode of the thread, as autocast is
+
+        def alike(call: Callable[[], T]) -> T:
+            with torch.set_grad_enabled(gradients), self.autocast():
+                return call()
+
+        with ThreadPoolExecutor(workers) as pool:
+            return list(pool.map(alike, calls))
 
     @contextmanager
     def tracked(self, name: str, directory: Path, log: LogMetrics) -> Iterator[LogMetrics]:
@@ -151,6 +173,11 @@ def _dequantized(model: Any, kind: Any) -> Any:
     fresh.load_state_dict(model.state_dict())
     fresh.generation_config = model.generation_config
     return fresh
+
+
+def _cores() -> int:
+    """The CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _device(name: str) -> torch.device:

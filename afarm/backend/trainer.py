@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.data import Sampler
 from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
@@ -16,6 +17,7 @@ from afarm.backend.config import TrainerConfig
 from afarm.backend.runtime import quiet
 from afarm.errors import TrainingError
 from afarm.interfaces import TrainContext
+from afarm.keyed import integer
 
 if TYPE_CHECKING:
     from transformers import Trainer
@@ -59,6 +61,47 @@ def trainer_arguments(kind: type, config: TrainerConfig, context: TrainContext, 
     # One process drives one device: with several in sight the trainer would multiply the batch by their number.
     arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments
+
+
+class LengthSortedSteps(Sampler[int]):
+    """Each epoch all rows in a random order, with those of one optimiser step longest first.
+
+    Which rows a step learns from is as random as ever, so its gradient is too; sorted, its micro-batches hold few pads.
+    The order is a function of seed and epoch: resuming needs no generator's state.
+    """
+
+    def __init__(self, lengths: Sequence[int], rows_per_step: int, seed: int):
+        self.lengths = lengths
+        self.rows_per_step = rows_per_step
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(integer(self.seed, "training order", self.epoch))
+        order = torch.randperm(len(self.lengths), generator=generator).tolist()
+        for start in range(0, len(order), self.rows_per_step):
+            yield from sorted(order[start : start + self.rows_per_step], key=lambda row: -self.lengths[row])
+
+
+class LengthSortedTrainer:
+    """Mixed into one of TRL's trainers: rows by `LengthSortedSteps`, from the data set's `length` column."""
+
+    args: Any
+    train_dataset: Any
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> LengthSortedSteps:
+        args = self.args
+        rows_per_step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        return LengthSortedSteps(self.train_dataset["length"], rows_per_step, args.seed)
+
+    def _send_telemetry(self) -> None:
+        """A run tells nobody about itself."""
 
 
 class TrainerBridge(TrainerCallback):

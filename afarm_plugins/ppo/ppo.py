@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -164,8 +164,14 @@ class Trainer:
         config = self.config
         instructions, samples = self.sample(step)
         prompts, responses = [s.prompt_ids for s in samples], [s.token_ids for s in samples]
-        scores = self.score(instructions, samples)
-        logprobs, ref_logprobs, old_values, mask = self.evaluate(prompts, responses)
+        lengths = torch.tensor([len(r) for r in responses], device=self.device)
+        mask = torch.arange(int(lengths.max()), device=self.device) < lengths.unsqueeze(1)
+        scores, logprobs, ref_logprobs, old_values = self.context.backend.together(
+            lambda: self.score(instructions, samples),
+            lambda: self.read(lambda batch: self.logprobs(self.policy.model, batch), prompts, responses),
+            lambda: self.read(lambda batch: self.logprobs(self.reference, batch), prompts, responses),
+            lambda: self.read(lambda batch: values(self.value_model, batch), prompts, responses),
+        )
         if not (torch.isfinite(scores).all() and torch.isfinite(logprobs).all()):
             raise self.diverged(step, "a score or a log-probability is not a finite number")
 
@@ -226,24 +232,19 @@ class Trainer:
         return scores
 
     @torch.no_grad()
-    def evaluate(self, prompts: Sequence[Tokens], responses: Sequence[Tokens]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Log-probabilities under policy and reference, values, and the response mask: four [B, R]."""
-        lengths = torch.tensor([len(r) for r in responses], device=self.device)
-        mask = torch.arange(int(lengths.max()), device=self.device) < lengths.unsqueeze(1)
-        logprobs, ref_logprobs, old_values = torch.zeros(3, *mask.shape, device=self.device).unbind()
-        for rows, batch in self.batches(prompts, responses):
-            width = slice(int(lengths[rows].max()))
-            logprobs[rows, width] = self.logprobs(self.policy.model, batch)
-            ref_logprobs[rows, width] = self.logprobs(self.reference, batch)
-            old_values[rows, width] = values(self.value_model, batch)
-        return logprobs, ref_logprobs, old_values, mask
-
-    def batches(self, prompts: Sequence[Tokens], responses: Sequence[Tokens]) -> Iterator[tuple[list[int], TokenBatch]]:
-        """Rows and their tokens, for passes without gradients."""
+    def read(
+        self, of: Callable[[TokenBatch], Tensor], prompts: Sequence[Tokens], responses: Sequence[Tokens]
+    ) -> Tensor:
+        """What `of` gives for each response token, [B, R] and 0 at pads, in batches of like length."""
+        found = torch.zeros(len(responses), max(map(len, responses)), device=self.device)
         lengths = [len(p) + len(r) for p, r in zip(prompts, responses, strict=True)]
         for rows in length_sorted_batches(lengths, self.config.per_device_rollout_batch_size):
-            chosen = [prompts[i] for i in rows], [responses[i] for i in rows]
-            yield rows, join_and_pad(*chosen, self.policy.pad_id, self.device)
+            part = of(self.batch([prompts[i] for i in rows], [responses[i] for i in rows]))
+            found[rows, : part.shape[1]] = part
+        return found
+
+    def batch(self, prompts: Sequence[Tokens], responses: Sequence[Tokens]) -> TokenBatch:
+        return join_and_pad(prompts, responses, self.policy.pad_id, self.device)
 
     def logprobs(self, model: nn.Module, batch: TokenBatch) -> Tensor:
         """Log-probabilities [b, r] of the response tokens, at the temperature they were sampled at."""
@@ -281,29 +282,53 @@ class Trainer:
         return {**means, "policy/grad_norm": sum(norms) / len(norms), "lr": learning_rate}
 
     def backward(self, minibatch: Rollout) -> Mapping[str, Tensor]:
-        """Add the gradient of the minibatch's mean loss, a micro-batch at a time. Returns sums over its tokens."""
-        config = self.config
+        """Add the gradient of the minibatch's mean loss. Returns sums over its tokens."""
         tokens = minibatch.mask.sum()
-        sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.device), tokens=tokens)
-        lengths = [len(p) + len(r) for p, r in zip(minibatch.prompts, minibatch.responses, strict=True)]
-        for rows in length_sorted_batches(lengths, config.per_device_train_batch_size):
-            micro = minibatch.part(rows)
-            batch = join_and_pad(micro.prompts, micro.responses, self.policy.pad_id, self.device)
-            logprobs = self.logprobs(self.policy.model, batch)
-            policy = objective.policy_loss(
-                logprobs, micro.logprobs, micro.advantages, micro.mask, config.cliprange, tokens
+        policy, value = self.context.backend.together(
+            lambda: self.policy_backward(minibatch, tokens), lambda: self.value_backward(minibatch, tokens)
+        )
+        return {"tokens": tokens, **policy, **value}
+
+    def policy_backward(self, minibatch: Rollout, tokens: Tensor) -> Mapping[str, Tensor]:
+        sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.device))
+        for micro, batch in self.micro_batches(minibatch):
+            found = objective.policy_loss(
+                self.logprobs(self.policy.model, batch),
+                micro.logprobs,
+                micro.advantages,
+                micro.mask,
+                self.config.cliprange,
+                tokens,
             )
-            value = objective.value_loss(
-                values(self.value_model, batch), micro.values, micro.returns, micro.mask, config.cliprange_value, tokens
-            )
-            (policy.loss + config.vf_coef * value.loss).backward()
-            sums["loss/policy_avg"] += policy.loss.detach() * tokens
-            sums["loss/value_avg"] += value.loss.detach() * tokens
-            sums["policy/approxkl_avg"] += policy.approx_kl
-            sums["policy/clipfrac_avg"] += policy.clipped
-            sums["val/clipfrac_avg"] += value.clipped
-            sums["val/ratio"] += policy.ratio
+            found.loss.backward()
+            sums["loss/policy_avg"] += found.loss.detach() * tokens
+            sums["policy/approxkl_avg"] += found.approx_kl
+            sums["policy/clipfrac_avg"] += found.clipped
+            sums["val/ratio"] += found.ratio
         return sums
+
+    def value_backward(self, minibatch: Rollout, tokens: Tensor) -> Mapping[str, Tensor]:
+        sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.device))
+        for micro, batch in self.micro_batches(minibatch):
+            found = objective.value_loss(
+                values(self.value_model, batch),
+                micro.values,
+                micro.returns,
+                micro.mask,
+                self.config.cliprange_value,
+                tokens,
+            )
+            (self.config.vf_coef * found.loss).backward()
+            sums["loss/value_avg"] += found.loss.detach() * tokens
+            sums["val/clipfrac_avg"] += found.clipped
+        return sums
+
+    def micro_batches(self, minibatch: Rollout) -> Iterator[tuple[Rollout, TokenBatch]]:
+        """The minibatch in pieces that fit in memory, rows of like length together."""
+        lengths = [len(p) + len(r) for p, r in zip(minibatch.prompts, minibatch.responses, strict=True)]
+        for rows in length_sorted_batches(lengths, self.config.per_device_train_batch_size):
+            micro = minibatch.part(rows)
+            yield micro, self.batch(micro.prompts, micro.responses)
 
     # ------------------------------------------------------------------------------------------- going on
 

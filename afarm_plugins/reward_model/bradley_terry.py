@@ -21,6 +21,7 @@ from trl import RewardConfig, RewardTrainer
 
 from afarm.backend import (
     CheckpointPolicy,
+    LengthSortedTrainer,
     TorchRewardModel,
     add_adapter,
     agreement,
@@ -45,9 +46,14 @@ MEASURED_PAIRS = 1000
 """Training pairs that the training accuracy is measured on, at least."""
 
 
-def preference_loss(reward_1: torch.Tensor, reward_2: torch.Tensor, p2: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy (a scalar, nats) of σ(reward_2 − reward_1) against p2; all [B]."""
-    return F.binary_cross_entropy_with_logits(reward_2 - reward_1, p2)
+def preference_loss(
+    reward_1: torch.Tensor, reward_2: torch.Tensor, p2: torch.Tensor, pairs: int | None = None
+) -> torch.Tensor:
+    """Cross-entropy (a scalar, nats) of σ(reward_2 − reward_1) against p2, all [B]: summed, and divided by `pairs`.
+
+    `pairs` counts those of the whole step, of which these may be a part (default: B, for the mean).
+    """
+    return F.binary_cross_entropy_with_logits(reward_2 - reward_1, p2, reduction="sum") / (pairs or len(p2))
 
 
 class BradleyTerryRewardModel(TorchRewardModel):
@@ -140,13 +146,18 @@ def split(judged: Sequence[JudgedPair], fraction: float, seed: int) -> tuple[lis
 def tokenize(
     reward_model: TorchRewardModel, judged: Sequence[JudgedPair], max_length: int
 ) -> tuple[list[dict[str, Any]], int]:
-    """(examples of `ids_1`, `ids_2`, `p2`, how many outputs were cut to `max_length`), TRL's column names."""
+    """(examples, with TRL's column names, and how many outputs were cut to `max_length`)."""
     instructions = [j.pair.instruction for j in judged]
     first, cut_1 = reward_model.template.encode(instructions, [j.pair.output_1 for j in judged], max_length)
     second, cut_2 = reward_model.template.encode(instructions, [j.pair.output_2 for j in judged], max_length)
     examples = [
         # TRL takes data with these two columns as tokenised. Which one is better is p2's to say.
-        {"chosen_ids": [*p2, *r2], "rejected_ids": [*p1, *r1], "p_chosen": j.p2}
+        {
+            "chosen_ids": [*p2, *r2],
+            "rejected_ids": [*p1, *r1],
+            "p_chosen": j.p2,
+            "length": max(len(p1) + len(r1), len(p2) + len(r2)),
+        }
         for (p1, r1), (p2, r2), j in zip(first, second, judged, strict=True)
     ]
     return examples, cut_1 + cut_2
@@ -165,8 +176,13 @@ class PairCollator:
         return {"input_ids": ids, "attention_mask": mask, "p_chosen": labels}
 
 
-class SoftLabelTrainer(RewardTrainer):
-    """TRL's trainer with the loss above."""
+class SoftLabelTrainer(LengthSortedTrainer, RewardTrainer):
+    """TRL's trainer with the loss above, the mean over the pairs of a step however it is cut into micro-batches."""
+
+    loss_is_scaled_for_ga = True
+
+    def _get_num_items_in_batch(self, batch_samples: list[dict[str, torch.Tensor]], device: torch.device) -> int:
+        return sum(len(batch["p_chosen"]) for batch in batch_samples)
 
     def compute_loss(
         self, model: Any, inputs: dict[str, torch.Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -174,16 +190,13 @@ class SoftLabelTrainer(RewardTrainer):
         rewards = last_token_scores(self.accelerator.unwrap_model(model), inputs["input_ids"], inputs["attention_mask"])
         second, first = rewards.chunk(2)
         p2 = inputs["p_chosen"]
-        loss = preference_loss(first, second, p2)
+        loss = preference_loss(first, second, p2, num_items_in_batch)
         with torch.no_grad():
             agreement = ((second - first) * (p2 - 0.5) > 0).float()[p2 != 0.5]
             if len(agreement):
                 self._metrics["train"]["accuracy"].append(agreement.mean().item())
             self._metrics["train"]["margin"].append((second - first).abs().mean().item())
         return (loss, {"rewards": rewards}) if return_outputs else loss
-
-    def _send_telemetry(self) -> None:
-        """A run tells nobody about itself."""
 
 
 def optimizer(model: Any, config: RewardModelConfig) -> torch.optim.AdamW:

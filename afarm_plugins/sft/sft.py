@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from afarm.backend import CheckpointPolicy, add_adapter, merge_adapter, train, trainer_arguments
+from afarm.backend import (
+    CheckpointPolicy,
+    LengthSortedTrainer,
+    add_adapter,
+    merge_adapter,
+    train,
+    trainer_arguments,
+)
 from afarm.errors import DataError
 from afarm.interfaces import Method, MethodInputs, Policy, TrainContext
 from afarm.records import Output
@@ -40,9 +47,8 @@ class SFT(Method):
         from trl import SFTConfig as TRLConfig
         from trl import SFTTrainer
 
-        class QuietSFTTrainer(SFTTrainer):
-            def _send_telemetry(self) -> None:
-                """A run tells nobody about itself."""
+        class Trainer(LengthSortedTrainer, SFTTrainer):
+            pass
 
         start = inputs.start
         assert isinstance(start, CheckpointPolicy)  # `check` has refused anything else
@@ -50,7 +56,7 @@ class SFT(Method):
         context.backend.seed(context.seed)
         policy = start.copy()
         model = add_adapter(policy.model, self.config.lora) if self.config.lora else policy.model
-        trainer = QuietSFTTrainer(
+        trainer = Trainer(
             model=model,
             args=trainer_arguments(TRLConfig, self.config, context, dataset_kwargs={"skip_prepare_dataset": True}),
             train_dataset=Dataset.from_list(examples),
@@ -67,7 +73,7 @@ class SFT(Method):
 def tokenize(
     policy: CheckpointPolicy, demonstrations: Sequence[Output], max_length: int
 ) -> tuple[list[dict[str, Any]], int]:
-    """(examples of `input_ids` and `labels`, how many were cut to `max_length`); prompt labels are `IGNORED`.
+    """(examples of `input_ids`, `labels` and `length`, how many were cut to `max_length`); prompt labels are `IGNORED`.
 
     Raises `DataError` where there are no demonstrations, or none has an output.
     """
@@ -78,4 +84,5 @@ def tokenize(
             "choose another data set with --dataset, or a recipe that skips SFT"
         )
     rows, cut = policy.template.encode([d.instruction for d in usable], [d.output for d in usable], max_length)
-    return [{"input_ids": [*p, *r], "labels": [IGNORED] * len(p) + r} for p, r in rows], cut
+    examples = [{"input_ids": [*p, *r], "labels": [IGNORED] * len(p) + r, "length": len(p) + len(r)} for p, r in rows]
+    return examples, cut

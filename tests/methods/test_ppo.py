@@ -17,7 +17,15 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from afarm.backend import Backend, CheckpointPolicy, LoraConfig, PromptTemplate, TorchRewardModel, response_logprobs
+from afarm.backend import (
+    Backend,
+    CheckpointPolicy,
+    LoraConfig,
+    PromptTemplate,
+    TorchRewardModel,
+    response_logprobs,
+    runtime,
+)
 from afarm.backend.padding import TokenBatch, join_and_pad
 from afarm.config import BackendConfig
 from afarm.errors import DataError, TrainingError
@@ -268,6 +276,14 @@ def test_gradient_checkpointing_recomputes_after_sampling(tmp_path: Path) -> Non
     trainer.update(0, rollout)
     assert len(calls) == 2 * 6  # 2 passes × 3 minibatches, each computed twice
     assert not any(calls)  # attention drops nothing
+
+
+def test_side_by_side_on_two_cores_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policies = []
+    for cores in (1, 4):
+        monkeypatch.setattr(runtime, "_cores", lambda cores=cores: cores * torch.get_num_threads())
+        policies.append(train(tmp_path / str(cores), lora=LoraConfig(r=2)))
+    assert_same_weights(policies[0].model, policies[1].model, rtol=0.0, atol=0.0)
 
 
 def test_same_seed_same_policy_and_another_seed_another(tmp_path: Path) -> None:

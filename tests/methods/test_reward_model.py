@@ -77,6 +77,21 @@ def test_rewards_of_the_training_outputs_are_standardised(tmp_path: Path) -> Non
     assert values.std(correction=0).item() == pytest.approx(1, abs=1e-4)
 
 
+def test_how_a_step_is_cut_into_micro_batches_changes_nothing(tmp_path: Path) -> None:
+    # 27 pairs in steps of 8: the last step has 3, in micro-batches of 2 and 1, whose means weigh differently
+    settings = {"learning_rate": 1e-3, "num_train_epochs": 1, "lr_scheduler_type": "constant", "eval_fraction": 0.0}
+    whole, log = fit(tmp_path / "1", preferences(27), per_device_train_batch_size=8, **settings)
+    split, split_log = fit(
+        tmp_path / "2",
+        preferences(27),
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=4,
+        **settings,
+    )
+    assert same_weights(whole.model, split.model, tolerance=1e-4)
+    assert split_log.values("loss") == pytest.approx(log.values("loss"), abs=1e-4)
+
+
 def test_swapped_pairs_give_the_same_model(tmp_path: Path) -> None:
     rows = preferences(48)
     swapped = [JudgedPair(r.pair.swapped(), r.preference.swapped()) for r in rows]
@@ -134,7 +149,9 @@ def test_each_output_is_read_to_its_eos_after_its_prompt() -> None:
     examples, cut = tokenize(model, [judged(make_instructions(1)[0], "w1", "w2 w3", 0.3)], 512)
     assert cut == 0
     prompt = policy.prompt_ids(make_instructions(1))[0]
-    assert examples == [{"chosen_ids": [*prompt, 7, 8, 1], "rejected_ids": [*prompt, 6, 1], "p_chosen": 0.3}]
+    assert examples == [
+        {"chosen_ids": [*prompt, 7, 8, 1], "rejected_ids": [*prompt, 6, 1], "p_chosen": 0.3, "length": 7}
+    ]
     assert tokenize(model, [judged(make_instructions(1)[0], "w1", "w2 w3", 0.3)], len(prompt) + 2)[1] == 1
 
 

@@ -1,0 +1,53 @@
+"""Calls side by side, and what a thread would otherwise forget."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from afarm.backend import Backend, runtime
+from afarm.config import BackendConfig
+
+
+@pytest.fixture
+def cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "_cores", lambda: 2 * torch.get_num_threads())
+
+
+def test_calls_run_at_the_same_time_and_keep_their_order(cores: None) -> None:
+    meeting = threading.Barrier(2, timeout=10)  # neither gets past it alone
+
+    def call(value: int) -> int:
+        meeting.wait()
+        return value
+
+    assert Backend(BackendConfig(device="cpu")).together(lambda: call(1), lambda: call(2)) == [1, 2]
+
+
+def test_calls_take_the_callers_grad_mode_and_precision_along(cores: None) -> None:
+    backend = Backend(BackendConfig(device="cpu", mixed_precision="bf16"))
+    weight = torch.ones(2, 2, requires_grad=True)
+
+    def call() -> tuple[bool, torch.dtype]:
+        product = weight @ weight
+        return product.requires_grad, product.dtype
+
+    assert backend.together(call, call) == [(True, torch.bfloat16)] * 2
+    with torch.no_grad():
+        assert backend.together(call, call) == [(False, torch.bfloat16)] * 2
+
+
+def test_a_call_that_fails_fails_the_whole(cores: None) -> None:
+    def fails() -> None:
+        raise ValueError("this one")
+
+    with pytest.raises(ValueError, match="this one"):
+        Backend(BackendConfig(device="cpu")).together(lambda: None, fails)
+
+
+def test_one_after_the_other_where_no_core_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "_cores", torch.get_num_threads)
+    here = threading.get_ident()
+    assert Backend(BackendConfig(device="cpu")).together(threading.get_ident, threading.get_ident) == [here, here]
