@@ -1,9 +1,11 @@
 """What comes out of the toy world: methods, over-optimisation, and how good the reward model is. Several seeds.
 
-    python -m benchmarks.toy_results --seeds 1 2 3 --output-dir DIR
+    python -m benchmarks.toy_results --seeds 1 2 3 --models DIR2 DIR3 --output-dir DIR
 
 prints the tables of docs/toy-results.md. Every setting is the toy recipe's; the long, weakly regularised PPO runs
-change `ppo.kl_coef` and `ppo.total_steps` only. Finished parts are reused, so it can be stopped and started again.
+change `ppo.kl_coef` and `ppo.total_steps` only. The first seed starts from the bundled base model and the others from
+those of `--models` (`python -m afarm_plugins.toy.train_base --seed 2 --output DIR2`), if any are given. Finished parts
+are reused, so it can be stopped and started again.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import math
 import statistics
 import sys
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 from afarm import Decoding, Evaluation, Farm, Output
@@ -26,9 +29,8 @@ LONG_STEPS = (20, 80, 200)
 LONG_KL = 0.02
 
 
-def measure(seed: int, output_dir: Path, judged: str | None) -> dict[str, float]:
+def measure(seed: int, output_dir: Path, settings: list[str]) -> dict[str, float]:
     """All figures of one seed, flat."""
-    settings = [] if judged is None else [f"annotate.annotator={judged}", "annotate.label_noise=0"]
     found: dict[str, float] = {}
     with Farm("toy", seed=seed, output_dir=output_dir, settings=settings) as farm:
         found["labels against gold"] = label_accuracy(farm, farm.annotate())
@@ -116,12 +118,15 @@ def over_optimise_best_of_n(farm: Farm, found: dict[str, float]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--models", nargs="+", default=[], help="base models for the seeds after the first")
     parser.add_argument("--output-dir", type=Path, default=Path("afarm-runs/toy-results"))
     parser.add_argument("--annotator", help="label with this annotator and no noise, instead of the recipe's")
     arguments = parser.parse_args()
+    labels = [f"annotate.annotator={arguments.annotator}", "annotate.label_noise=0"] if arguments.annotator else []
+    bases: list[list[str]] = [[], *([f"model={model}"] for model in arguments.models)]
     tables = []
-    for seed in arguments.seeds:
-        tables.append(measure(seed, arguments.output_dir, arguments.annotator))
+    for seed, base in zip_longest(arguments.seeds, bases[: len(arguments.seeds)], fillvalue=[]):
+        tables.append(measure(seed, arguments.output_dir, [*labels, *base]))
         sys.stderr.write(json.dumps({"seed": seed, **tables[-1]}) + "\n")
     print("| | " + " | ".join(f"seed {s}" for s in arguments.seeds) + " | mean ± s.e. over seeds |")
     print("|---" * (len(arguments.seeds) + 2) + "|")
