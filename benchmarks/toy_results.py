@@ -16,7 +16,6 @@ import math
 import statistics
 import sys
 from collections.abc import Sequence
-from itertools import zip_longest
 from pathlib import Path
 
 from afarm import Decoding, Evaluation, Farm, Output
@@ -123,9 +122,9 @@ def main() -> None:
     parser.add_argument("--annotator", help="label with this annotator and no noise, instead of the recipe's")
     arguments = parser.parse_args()
     labels = [f"annotate.annotator={arguments.annotator}", "annotate.label_noise=0"] if arguments.annotator else []
-    bases: list[list[str]] = [[], *([f"model={model}"] for model in arguments.models)]
     tables = []
-    for seed, base in zip_longest(arguments.seeds, bases[: len(arguments.seeds)], fillvalue=[]):
+    for place, seed in enumerate(arguments.seeds):
+        base = [f"model={arguments.models[place - 1]}"] if 0 < place <= len(arguments.models) else []
         tables.append(measure(seed, arguments.output_dir, [*labels, *base]))
         sys.stderr.write(json.dumps({"seed": seed, **tables[-1]}) + "\n")
     print("| | " + " | ".join(f"seed {s}" for s in arguments.seeds) + " | mean ± s.e. over seeds |")
