@@ -4,8 +4,9 @@ The names here and in `afarm.backend` are the public surface: plugins import fro
 no torch, transformers, openai or anthropic; a name is imported from its module when it is first used.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from afarm.lazy import lazy_names
 
 if TYPE_CHECKING:
     from afarm.config import Config, setting
@@ -24,26 +25,30 @@ if TYPE_CHECKING:
     from afarm.interfaces import (
         AnnotateContext,
         Annotator,
-        Ask,
-        Capabilities,
-        ChatRequest,
+        BuildContext,
         Checkpoints,
-        Comparison,
-        Completion,
         Dataset,
         Decoding,
         EvaluationInputs,
         Evaluator,
-        Judge,
-        JudgeContext,
-        Judgement,
-        JudgementKey,
         Method,
         MethodInputs,
         Policy,
         Progress,
         RewardModel,
         TrainContext,
+    )
+    from afarm.judges import (
+        Ask,
+        Capabilities,
+        ChatRequest,
+        Comparison,
+        Completion,
+        Judge,
+        Judgement,
+        JudgementKey,
+        Price,
+        Tool,
     )
     from afarm.pipeline import Farm, Result
     from afarm.records import Evaluation, Instruction, JudgedPair, Message, Output, Pair, Preference, Sample, Score
@@ -65,26 +70,30 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "interfaces": (
         "AnnotateContext",
         "Annotator",
-        "Ask",
-        "Capabilities",
-        "ChatRequest",
         "Checkpoints",
-        "Comparison",
-        "Completion",
         "Dataset",
         "Decoding",
         "EvaluationInputs",
         "Evaluator",
-        "Judge",
-        "JudgeContext",
-        "Judgement",
-        "JudgementKey",
+        "BuildContext",
         "Method",
         "MethodInputs",
         "Policy",
         "Progress",
         "RewardModel",
         "TrainContext",
+    ),
+    "judges": (
+        "Ask",
+        "Capabilities",
+        "ChatRequest",
+        "Comparison",
+        "Completion",
+        "Judge",
+        "Judgement",
+        "JudgementKey",
+        "Price",
+        "Tool",
     ),
     "pipeline": ("Farm", "Result"),
     "records": (
@@ -99,7 +108,6 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "Score",
     ),
 }
-_HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "AfarmError",
@@ -107,6 +115,7 @@ __all__ = [
     "Annotator",
     "Ask",
     "BudgetError",
+    "BuildContext",
     "Capabilities",
     "ChatRequest",
     "Checkpoints",
@@ -123,7 +132,6 @@ __all__ = [
     "Farm",
     "Instruction",
     "Judge",
-    "JudgeContext",
     "JudgeError",
     "JudgedPair",
     "Judgement",
@@ -137,6 +145,7 @@ __all__ = [
     "PluginError",
     "Policy",
     "Preference",
+    "Price",
     "Progress",
     "Register",
     "Result",
@@ -144,17 +153,15 @@ __all__ = [
     "Sample",
     "Score",
     "StoreError",
+    "Tool",
     "TrainContext",
     "TrainingError",
     "hookimpl",
     "setting",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+if not TYPE_CHECKING:  # to a checker, a misspelt name stays an error
+    __getattr__ = lazy_names(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:

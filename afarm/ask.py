@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from afarm.errors import AfarmError, BudgetError, JudgeError, did_you_mean
-from afarm.interfaces import Capabilities, ChatRequest, Completion, Judge, Judgement, JudgementKey
+from afarm.judges import Capabilities, ChatRequest, Completion, Judge, Judgement, JudgementKey, unsupported
 from afarm.ledger import Ledger, encodable, request_key
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class Spend:
 
 
 class Asker:
-    """Implements `afarm.interfaces.Ask`. `judges` maps family roles to judges; "*" answers for every other role."""
+    """Implements `afarm.judges.Ask`. `judges` maps family roles to judges; "*" answers for every other role."""
 
     def __init__(
         self,
@@ -57,12 +57,14 @@ class Asker:
         run: str = "",
         max_concurrency: int = 64,
         budget: float | None = None,
+        allow_degraded: bool = False,
     ):
         self.judges = dict(judges)
         self.ledger = ledger
         self.run = run
         self.max_concurrency = max_concurrency
         self.budget = budget
+        self.allow_degraded = allow_degraded
         self.spend = Spend()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -70,7 +72,7 @@ class Asker:
     # ---------------------------------------------------------------------------------------- the `Ask` interface
 
     def __call__(self, requests: Sequence[ChatRequest]) -> list[Completion]:
-        """See `afarm.interfaces.Ask.__call__`."""
+        """See `afarm.judges.Ask.__call__`."""
         keys = [request_key(r, self.judge(r.role)) for r in requests]
         answers = self.ledger.completions(list(dict.fromkeys(keys)))
         missing = {key: r for key, r in zip(keys, requests, strict=True) if key not in answers}
@@ -80,22 +82,32 @@ class Asker:
         return [answers[key] for key in keys]
 
     def recall(self, keys: Sequence[JudgementKey]) -> dict[JudgementKey, Judgement]:
-        """See `afarm.interfaces.Ask.recall`."""
+        """See `afarm.judges.Ask.recall`."""
         found = self.ledger.recall(keys)
         self.spend.judgements_reused += len(found)
         return found
 
     def learn(self, judgements: Mapping[JudgementKey, Judgement]) -> None:
-        """See `afarm.interfaces.Ask.learn`."""
+        """See `afarm.judges.Ask.learn`."""
         self.ledger.learn(judgements)
 
     def judge(self, role: str) -> str:
-        """See `afarm.interfaces.Ask.judge`."""
+        """See `afarm.judges.Ask.judge`."""
         return self._judge(role).identity
 
     def capabilities(self, role: str) -> Capabilities:
-        """See `afarm.interfaces.Ask.capabilities`."""
+        """See `afarm.judges.Ask.capabilities`."""
         return self._judge(role).capabilities
+
+    def degraded(self, request: ChatRequest) -> tuple[str, ...]:
+        """See `afarm.judges.Ask.degraded`."""
+        names = unsupported(request, self.capabilities(request.role))
+        if names and not self.allow_degraded:
+            raise JudgeError(
+                f"{self.judge(request.role)} takes no {' or '.join(names)}, which {request.annotator or 'a request'} "
+                "asks for: choose another judge, or leave it out with --allow-degraded (every label then says so)"
+            )
+        return names
 
     def worst_case_price(self, request: ChatRequest) -> float | None:
         """The most that `request` can cost in dollars; None where its judge's prices are unknown."""

@@ -12,17 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from afarm.errors import ConfigError, PluginError, StoreError
-from afarm.interfaces import (
-    Annotator,
-    Evaluator,
-    Judge,
-    JudgeContext,
-    Method,
-    Policy,
-    RewardModel,
-    TrainContext,
-    no_progress,
-)
+from afarm.interfaces import Annotator, BuildContext, Evaluator, Method, Policy, RewardModel, TrainContext, no_progress
+from afarm.judges import Judge
 from afarm.plugins import Plugins
 from afarm.recipe import Settings
 from afarm.registry import Component
@@ -58,10 +49,19 @@ class Builder:
             }
         return self._identities[name]
 
+    def annotator_identity(self, name: str) -> dict[str, Any]:
+        """`identity` of an annotator, with what its spec names."""
+        found = self.identity(self.component("annotators", name))
+        own = self.annotator(name).identity
+        return {**found, "spec": own} if own else found
+
     def _build(self, kind: str, name: str, interface: type) -> Any:
         component = self.component(kind, name)
         cls, config = component.load(), self.settings.of(component)
-        made = cls() if config is None else cls(config)
+        if component.spec:
+            made = cls(config, name.partition(":")[2], self._context(component))
+        else:
+            made = cls() if config is None else cls(config)
         if not isinstance(made, interface):
             raise PluginError(
                 f"{component.full_name!r} of plugin {component.plugin!r} makes a {type(made).__name__}, "
@@ -98,20 +98,21 @@ class Builder:
         made: RewardModel = self._build("reward_models", name, RewardModel)
         return made
 
+    def _context(self, component: Component) -> BuildContext:
+        return BuildContext(
+            reward_model=self.fixed_reward_model,
+            identify=lambda model: json.dumps(self.identity(self.component("reward_models", model)), sort_keys=True),
+            source=loaded_source(component.sources),
+            backend=lambda: self.backend,
+        )
+
     def judges(self) -> dict[str, Judge]:
         """The judge for each family role; equal specs share one."""
         made: dict[str, Judge] = {}
         for spec in dict.fromkeys(self.settings.run.judge.values()):
             name, _, argument = spec.partition(":")
             component = self.component("judges", name)
-            context = JudgeContext(
-                reward_model=self.fixed_reward_model,
-                identify=lambda model: json.dumps(
-                    self.identity(self.component("reward_models", model)), sort_keys=True
-                ),
-                source=loaded_source(component.sources),
-            )
-            made[spec] = component.load()(argument, self.settings.of(component), context)
+            made[spec] = component.load()(argument, self.settings.of(component), self._context(component))
         return {role: made[spec] for role, spec in self.settings.run.judge.items()}
 
     # --------------------------------------------------------------------------------------------- models on disk

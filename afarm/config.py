@@ -16,7 +16,10 @@ from afarm.errors import did_you_mean
 class Config(BaseModel):
     """The base of every config: unknown fields are errors, values are checked, instances are frozen."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, protected_namespaces=())
+    # Validators are built when a config is first used: building all plugins' at import took a quarter of the start.
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, protected_namespaces=(), defer_build=True
+    )
 
     @field_validator("*", mode="before")
     @classmethod
@@ -39,8 +42,14 @@ class Config(BaseModel):
 
 
 def setting(default: Any, description: str, *, changes_result: bool = True, **constraints: Any) -> Any:
-    """A config field. `constraints` are pydantic's (`gt`, `ge`, `le` …); pass `...` as default for a required field."""
-    return Field(default, description=description, json_schema_extra={"changes_result": changes_result}, **constraints)
+    """A config field. `constraints` are pydantic's (`gt`, `ge`, `le` …).
+
+    Pass `...` as default for a required field. Where the default is another config, pass what makes it (its class, if
+    that has all defaults): made here, every start would wait for its validators to be built.
+    """
+    given: dict[str, Any] = {"default_factory" if callable(default) else "default": default}
+    given["json_schema_extra"] = {"changes_result": changes_result}
+    return Field(description=description, **given, **constraints)
 
 
 def changes_result(info: Any) -> bool:
@@ -75,6 +84,11 @@ class BackendConfig(Config):
     trackers: list[str] = setting(
         [], "accelerate's trackers to log to (tensorboard, wandb); none by default", changes_result=False
     )
+
+    @field_validator("mixed_precision", mode="before")
+    @classmethod
+    def _yaml_reads_no_as_false(cls, value: object) -> object:
+        return "no" if value is False else value
 
 
 # ------------------------------------------------------------------------------------------------- the run's settings
@@ -149,11 +163,11 @@ class RunConfig(Config):
     seed: int = setting(42, "the seed that all draws derive from", ge=0)
     budget: float | None = setting(None, "dollars that judges may cost in this run", ge=0, changes_result=False)
     max_concurrency: int = setting(64, "judge requests in flight at once", gt=0, changes_result=False)
-    rows: RowsConfig = setting(RowsConfig(), "rows used of each split")
-    sample: SampleConfig = setting(SampleConfig(), "the outputs to compare")
-    annotate: AnnotateConfig = setting(AnnotateConfig(), "the training labels")
-    evaluate: EvaluateConfig = setting(EvaluateConfig(), "the comparison with the reference")
-    backend: BackendConfig = setting(BackendConfig(), "devices and precision")
+    rows: RowsConfig = setting(RowsConfig, "rows used of each split")
+    sample: SampleConfig = setting(SampleConfig, "the outputs to compare")
+    annotate: AnnotateConfig = setting(AnnotateConfig, "the training labels")
+    evaluate: EvaluateConfig = setting(EvaluateConfig, "the comparison with the reference")
+    backend: BackendConfig = setting(BackendConfig, "devices and precision")
 
     @field_validator("judge")
     @classmethod

@@ -25,7 +25,7 @@ hookspec = pluggy.HookspecMarker(GROUP)
 hookimpl = pluggy.HookimplMarker(GROUP)
 
 Register = Callable[..., None]
-"""`register(name, target, *, config=None, summary="", defaults=None)`; see `afarm.registry.Registry.register`."""
+"""`register(name, target, *, config=None, summary="", defaults=None, spec="")`; see `afarm.registry.Component`."""
 
 
 class Hooks:

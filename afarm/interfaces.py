@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
-from afarm.records import Evaluation, Instruction, JudgedPair, Message, Output, Pair, Preference, Sample, Score
+from afarm.judges import Ask, ChatRequest, Price
+from afarm.records import Evaluation, Instruction, JudgedPair, Output, Pair, Preference, Sample, Score
 
 if TYPE_CHECKING:
     from afarm.backend import Backend
 
 T = TypeVar("T")
-
 
 # ---------------------------------------------------------------------------------------------- what contexts offer
 
@@ -35,113 +35,6 @@ def no_progress(items: Iterable[T], description: str, total: int | None = None) 
     yield from items
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """One comparison as a judge is shown it: `first` above `second`. Carried beside the prompt, never sent.
-
-    `order` names which of the pair's outputs, in canonical order, is shown first ("ab" or "ba"); dummies that pad a
-    batch have an empty `pair_id`.
-    """
-
-    pair_id: str
-    instruction: Instruction
-    first: str
-    second: str
-    order: str = "ab"
-    draw: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
-    """One question to a judge LLM.
-
-    Sent: `messages` (a chat) or `prompt` (text completion), the sampling parameters, and the strings to `favour` and
-    `avoid` (logit bias, tokenised for the judge in use). Unsent: the family `role` the user maps to a judge, the
-    structured `comparisons` and the `answer_format` ("list", "single" or "json"), which the offline judge reads instead
-    of parsing the prompt; `annotator` for the accounts; `seed` and `draw`, which tell independent samples apart.
-    """
-
-    role: str
-    messages: tuple[Message, ...] = ()
-    prompt: str = ""
-    max_tokens: int = 256
-    temperature: float = 1.0
-    top_p: float = 1.0
-    favour: tuple[str, ...] = ()
-    avoid: tuple[str, ...] = ()
-    comparisons: tuple[Comparison, ...] = ()
-    answer_format: str = ""
-    annotator: str = ""
-    seed: int = 0
-    draw: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """A judge's answer as received. `price` in US dollars, None where unknown; `key` is the ledger's, set by afarm."""
-
-    text: str
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_input_tokens: int = 0
-    price: float | None = None
-    finish_reason: str = ""
-    model: str = ""
-    seconds: float = 0.0
-    key: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """What was learned from an answer about one comparison, in the order it was shown.
-
-    `first` is the probability that the output shown first is better; None unless `outcome` is "decided".
-    """
-
-    first: float | None
-    outcome: str = "decided"
-    completion: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class JudgementKey:
-    """What identifies a judgement: who judged (a fingerprint of prompt, parameters and judge), what, and which draw."""
-
-    annotator: str
-    pair_id: str
-    order: str
-    seed: int
-    draw: int = 0
-
-
-class Ask(Protocol):
-    """The metered way to a judge: cached in the ledger, budgeted, concurrent. Safe inside a running event loop."""
-
-    def __call__(self, requests: Sequence[ChatRequest]) -> list[Completion]:
-        """One completion a request, in order. Answers already paid for are not bought again.
-
-        Raises `JudgeError` where a judge cannot answer and `BudgetError` where the next request could exceed the
-        budget; whatever was answered before that is in the ledger.
-        """
-        ...
-
-    def recall(self, keys: Sequence[JudgementKey]) -> dict[JudgementKey, Judgement]:
-        """The judgements already learned, of those asked for."""
-        ...
-
-    def learn(self, judgements: Mapping[JudgementKey, Judgement]) -> None:
-        """Remember judgements, so that a later batch with other companions does not buy them again."""
-        ...
-
-    def judge(self, role: str) -> str:
-        """The identity of the judge that answers for `role`, for fingerprints."""
-        ...
-
-    def capabilities(self, role: str) -> Capabilities:
-        """What the judge that answers for `role` supports."""
-        ...
-
-
 # ------------------------------------------------------------------------------------------------------- contexts
 
 
@@ -154,18 +47,28 @@ class AnnotateContext:
     progress: Progress = no_progress
 
 
-@dataclass(frozen=True, slots=True)
-class JudgeContext:
-    """Given to judges.
+def _no_backend() -> Backend:
+    raise NotImplementedError("this context gives no access to models")
 
-    `reward_model` opens a reward model by name (the offline judge's utility, say), and `identify` gives a text that
-    changes whenever its source or settings do. `source` digests the judge plugin's own source. A simulated judge puts
-    both into its identity, so that editing a formula never reuses yesterday's answers.
+
+@dataclass(frozen=True, slots=True)
+class BuildContext:
+    """Given to judges, and to annotators that take a spec.
+
+    `reward_model` opens a reward model by name (the offline judge's utility, say) or from the directory of a fitted
+    one, and `identify` gives a text that changes whenever its source, settings or files do. `source` digests the
+    plugin's own source. A simulated judge puts both into its identity, so that editing a formula never reuses
+    yesterday's answers. `backend` loads torch, when it is called, for what runs models itself. `price` gives the price
+    of a provider's model, None where it is unknown, and `throttled` is told of every answer that asks to slow down,
+    with the seconds to wait where it says how many.
     """
 
     reward_model: Callable[[str], RewardModel]
     identify: Callable[[str], str] = lambda name: name
     source: str = ""
+    backend: Callable[[], Backend] = _no_backend
+    price: Callable[[str, str], Price | None] = lambda provider, model: None
+    throttled: Callable[[float | None], None] = lambda seconds: None
 
 
 class Checkpoints(Protocol):
@@ -206,6 +109,9 @@ class Dataset(ABC):
     Splits: "sft" (demonstrations), "preference", "unlabeled", "validation" and "evaluation".
     """
 
+    remote: ClassVar[bool] = False
+    """Whether `load` may fetch over a network. What does not is looked at before a run starts."""
+
     @abstractmethod
     def load(self, split: str) -> list[Output]:
         """All rows of `split`. `output` is the demonstration or reference, empty where the split has none.
@@ -217,8 +123,16 @@ class Dataset(ABC):
 class Annotator(ABC):
     """Says which output of each pair is better. Built as `Class(config)`.
 
+    One that was registered with a `spec` (`register("reward", …, spec="MODEL")`, used as `--annotator reward:gold`) is
+    built as `Class(config, spec, context)`: the text after the colon, empty where there is none, and a `BuildContext`.
+
     Identical outputs and label noise are afarm's business: an annotator only sees the pairs it must judge.
     """
+
+    @property
+    def identity(self) -> str:
+        """What changes its labels beside its source and settings: a digest of the file that its spec names, say."""
+        return ""
 
     @abstractmethod
     def annotate(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Preference]:
@@ -227,44 +141,6 @@ class Annotator(ABC):
     def plan(self, pairs: Sequence[Pair], context: AnnotateContext) -> Sequence[ChatRequest]:
         """The requests that `annotate` would send for `pairs`, for estimates. Sends nothing."""
         return ()
-
-
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """What a judge takes. A parameter it cannot take is an error that says so."""
-
-    chat: bool = True
-    completion: bool = False
-    temperature: bool = True
-    logit_bias: bool = False
-    logprobs: bool = False
-    schema: bool = False
-    batch: bool = False
-
-
-class Judge(ABC):
-    """The LLM behind a prompt annotator. Built as `Class(spec, config, context)`; `spec` is what follows the name in
-    `--judge name:spec`. Only afarm's engine calls it, so no plugin can pay twice."""
-
-    capabilities: ClassVar[Capabilities] = Capabilities()
-    simulated: ClassVar[bool] = False
-    """Whether answers come from a stated formula instead of a language model: every report built on one says so."""
-
-    @property
-    @abstractmethod
-    def identity(self) -> str:
-        """What the ledger files answers under, such as "openai:gpt-5": whatever changes answers must be in it."""
-
-    @abstractmethod
-    async def complete(self, request: ChatRequest) -> Completion:
-        """Answer one request. Raises `JudgeError` where no answer was received."""
-
-    def worst_case_price(self, request: ChatRequest) -> float | None:
-        """The most that `request` can cost in US dollars, None where prices are unknown. Reserved while in flight."""
-        return None
-
-    async def close(self) -> None:  # noqa: B027  (most judges hold nothing open)
-        """Release connections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,6 +253,10 @@ class Evaluator(ABC):
 
     needs: ClassVar[frozenset[str]] = frozenset()
     """Of "judgements", "reward_model", "human": what must be there."""
+
+    def check(self, instructions: Sequence[Instruction]) -> Sequence[str]:
+        """Problems with evaluating answers to these that can be seen before anything runs, each a sentence."""
+        return ()
 
     @abstractmethod
     def evaluate(self, inputs: EvaluationInputs) -> Evaluation:

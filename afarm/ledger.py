@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from afarm.errors import StoreError
-from afarm.interfaces import ChatRequest, Completion, Judgement, JudgementKey
+from afarm.judges import ChatRequest, Completion, Judgement, JudgementKey
 from afarm.keyed import digest
 
 SCHEMA = """
@@ -66,6 +66,9 @@ def request_key(request: ChatRequest, judge: str) -> str:
         request.top_p,
         request.favour,
         request.avoid,
+        request.schema,
+        asdict(request.tool) if request.tool else None,
+        request.top_logprobs,
     ]
     about = [[c.pair_id, c.order, c.draw] for c in request.comparisons]
     return digest(

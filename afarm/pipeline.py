@@ -21,30 +21,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from pydantic import ValidationError
-
 from afarm import stages
 from afarm.ask import Asker
 from afarm.building import Builder
-from afarm.errors import AfarmError, ConfigError, DataError, PluginError
-from afarm.files import read_outputs, read_preferences, read_rows, require_distinct
-from afarm.interfaces import (
-    AnnotateContext,
-    Dataset,
-    EvaluationInputs,
-    Judge,
-    Policy,
-    Progress,
-    RewardModel,
-    no_progress,
-)
+from afarm.errors import DataError
+from afarm.files import read_outputs, read_preferences, read_rows
+from afarm.interfaces import AnnotateContext, EvaluationInputs, Policy, Progress, RewardModel, no_progress
+from afarm.judges import Judge
 from afarm.keyed import digest, integer
 from afarm.labelling import label
 from afarm.ledger import Ledger
 from afarm.pairing import paired
 from afarm.plugins import Plugins, discover
-from afarm.recipe import Settings, parse_override, resolve
+from afarm.preflight import problems_ahead
+from afarm.recipe import Settings, parse_overrides, resolve
 from afarm.records import Evaluation, Instruction, JudgedPair, Output, Pair, Preference
+from afarm.splits import Splits
 from afarm.stages import Stage
 from afarm.store import Artifact, Store, artifact_key, source_digest
 from afarm.why import why_not_reused
@@ -99,8 +91,8 @@ class Result:
 class Farm:
     """One experiment: a recipe with its overrides, and a directory where everything it makes is kept.
 
-    `settings` are overrides, as `"ppo.learning_rate=1e-5"` or as mappings; keyword `choices` are fields of
-    `afarm.config.RunConfig` (`seed=1, model=…`). `annotator` is short for `annotate.annotator`. Raises `ConfigError`
+    `settings` are overrides, one or several, as `"ppo.learning_rate=1e-5"` or as mappings; keyword `choices` are fields
+    of `afarm.config.RunConfig` (`seed=1, model=…`). `annotator` is short for `annotate.annotator`. Raises `ConfigError`
     with every problem at once, before any model is loaded.
     """
 
@@ -108,7 +100,7 @@ class Farm:
         self,
         recipe: str = "toy",
         *,
-        settings: Iterable[str | Mapping[str, Any]] = (),
+        settings: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]] = (),
         output_dir: Path | str = "afarm-runs",
         annotator: str | None = None,
         plugins: Plugins | None = None,
@@ -116,21 +108,25 @@ class Farm:
         on_stage: Callable[[str, StageRun | None], None] = lambda label, run: None,
         **choices: Any,
     ):
-        overrides = [{k: v for k, v in choices.items() if v is not None}]
+        given = [{k: v for k, v in choices.items() if v is not None}]
         if annotator is not None:
-            overrides.append({"annotate": {"annotator": annotator}})
-        overrides += [parse_override(s) if isinstance(s, str) else dict(s) for s in settings]
+            given.append({"annotate": {"annotator": annotator}})
+        given += parse_overrides(settings)
         plugins = plugins or discover()
-        self.settings: Settings = resolve(recipe, overrides, plugins, lambda s: problems_ahead(Builder(plugins, s)))
+
+        def look_ahead(settings: Settings) -> list[str]:
+            # What is opened to look at it (data, a device) is kept: nothing is read twice.
+            self.builder = Builder(plugins, settings, progress)
+            self.splits = Splits(self.builder)
+            return problems_ahead(self.builder, self.splits, Path(output_dir))
+
+        self.settings: Settings = resolve(recipe, given, plugins, look_ahead)
         self.config = self.settings.run
-        self.builder = Builder(plugins, self.settings, progress)
         self.progress = progress
         self.on_stage = on_stage
         self.store = Store(Path(output_dir))
         self.history: dict[str, StageRun] = {}
         self._live: OrderedDict[str, Any] = OrderedDict()
-        self._splits: dict[str, list[Output]] = {}
-        self._digests: dict[str, str] = {}
 
     def __enter__(self) -> Farm:
         return self
@@ -289,72 +285,15 @@ class Farm:
 
     def rows(self, split: str) -> list[Output]:
         """The rows of a split that this run uses. Raises `DataError` where it is empty or repeats an instruction."""
-        if split not in self._splits:
-            name = self.config.dataset
-            rows = require_distinct(self._dataset.load(split), f"data set {name!r}, split {split!r}")
-            limit: int = getattr(self.config.rows, split)
-            if limit > len(rows):
-                raise DataError(
-                    f"rows.{split} asks for {limit} rows, but split {split!r} of data set {name!r} has {len(rows)}"
-                )
-            rows = rows[: limit or None]
-            if split != "evaluation":
-                self._refuse_evaluation_rows(split, rows)
-            self._splits[split] = rows
-        return self._splits[split]
-
-    def _refuse_evaluation_rows(self, split: str, rows: Sequence[Output]) -> None:
-        """Nothing may be trained on what it is evaluated on. Raises `DataError` naming an instruction of both."""
-        try:
-            evaluated = {row.instruction.id for row in self.rows("evaluation")}
-        except DataError:  # a data set without that split, which is found out when something is evaluated
-            return
-        shared = [row.instruction.instruction for row in rows if row.instruction.id in evaluated]
-        if shared:
-            raise DataError(
-                f"split {split!r} of data set {self.config.dataset!r} shares {len(shared)} instructions with "
-                f"'evaluation', such as {shared[0][:60]!r}: remove them from one of the two"
-            )
+        return self.splits.rows(split)
 
     def instructions(self, split: str) -> list[Instruction]:
         """The instructions of a split."""
-        return [row.instruction for row in self.rows(split)]
+        return self.splits.instructions(split)
 
     def data_digest(self, split: str) -> str:
         """A digest of a split's rows, so that changed data is another ingredient."""
-        if split not in self._digests:
-            self._digests[split] = digest([row.to_row() for row in self.rows(split)])
-        return self._digests[split]
-
-    @cached_property
-    def _dataset(self) -> Dataset:
-        return self.builder.dataset()
-
-
-def problems_ahead(builder: Builder) -> list[str]:
-    """What can be seen to go wrong before a model is loaded: a missing model or data file, needs that nothing meets."""
-    from afarm.backend.identity import local_path
-
-    config = builder.settings.run
-    looks: list[Callable[[], object]] = [
-        lambda: local_path(config.model),
-        builder.dataset,
-        lambda: stages.check_method(builder, config.method),
-        builder.judges,
-    ]
-    problems: list[str] = []
-    for look in looks:
-        try:
-            look()
-        except ConfigError as error:
-            problems += error.problems
-        except PluginError:
-            pass  # an unknown name, which `resolve` reports
-        except AfarmError as error:
-            problems.append(str(error))
-        except ValidationError:
-            pass  # a wrong setting of that plugin, likewise
-    return problems
+        return self.splits.digest(split)
 
 
 def with_inputs(stage: Stage, inputs: Mapping[str, Artifact]) -> dict[str, Any]:

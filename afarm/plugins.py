@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -18,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from afarm.config import Config
-from afarm.errors import did_you_mean
+from afarm.errors import PluginError, did_you_mean
 from afarm.hookspecs import GROUP, KINDS, Hooks, hook_names
 from afarm.registry import FIRST_PARTY, Component, Registry
 
@@ -37,6 +39,12 @@ class Plugin:
     components: list[Component] = field(default_factory=list)
     error: str = ""
 
+    def may_bring(self, name: str) -> bool:
+        """Whether `name` is near this plugin's name or its package's, or has a word of theirs (`package/name` does)."""
+        own = [self.name.lower(), self.package.lower()]
+        words = set(_words(self.name) + _words(self.package)) - {GROUP, "unknown"}
+        return bool(words & set(_words(name)) or get_close_matches(name.lower(), own, cutoff=0.7))
+
 
 @dataclass(slots=True)
 class Plugins:
@@ -51,13 +59,18 @@ class Plugins:
         return [p for p in self.found if p.error]
 
     def get(self, kind: str, name: str) -> Component:
-        """Like `Registry.get`; an unknown name's message also lists the plugins that failed to load."""
-        return self.registry.get(kind, name, self.causes)
+        """Like `Registry.get`; an unknown name's message also says which plugins failed to load (`why_unknown`)."""
+        return self.registry.get(kind, name, self.why_unknown(name))
 
-    @property
-    def causes(self) -> str:
-        """A line for each plugin that failed to load: why a name may be unknown."""
-        return "".join(f"\nPlugin {p.name!r} ({p.package}) failed to load: {p.error}" for p in self.broken)
+    def why_unknown(self, name: str) -> str:
+        """Lines for a message that `name` is unknown: each plugin that failed to load and by its own name may be the
+        one that brings it, with its error, and how many others failed."""
+        suspects = [p for p in self.broken if p.may_bring(name)]
+        lines = [f"Plugin {p.name!r} ({p.package}) failed to load: {p.error}" for p in suspects]
+        if others := len(self.broken) - len(suspects):
+            counted = f"{others} {'other ' if suspects else ''}plugin{'s' if others > 1 else ''}"
+            lines.append(f"{counted} failed to load: afarm plugins")
+        return "".join(f"\n{line}" for line in lines)
 
     def add_commands(self, app: typer.Typer) -> list[str]:
         """Let each plugin add its commands to `app`, beside those that are there. Returns what went wrong, a sentence
@@ -79,6 +92,10 @@ class Plugins:
         return problems
 
 
+def _words(name: str) -> list[str]:
+    return re.findall(r"[^\W_]+", name.lower())
+
+
 def _command_name(entry: Any) -> str | None:
     """What a command or a group of commands is called on the command line."""
     from typer.main import get_command_name, solve_typer_info_defaults
@@ -89,18 +106,24 @@ def _command_name(entry: Any) -> str | None:
     return entry.name or get_command_name(entry.callback.__name__)
 
 
-def discover(entry_points: Iterable[importlib.metadata.EntryPoint] | None = None) -> Plugins:
-    """Load all plugins of the environment (or those given). Never raises for a plugin's fault."""
+def discover(
+    entry_points: Iterable[importlib.metadata.EntryPoint] | None = None, *, check_configs: bool = True
+) -> Plugins:
+    """Load all plugins of the environment (or those given). Never raises for a plugin's fault.
+
+    Without `check_configs`, which takes nearly as long as all the rest, a config that pydantic cannot build passes:
+    enough where only the names or the commands are wanted.
+    """
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(Hooks)
     plugins = Plugins(manager, Registry(), [])
     points = importlib.metadata.entry_points(group=GROUP) if entry_points is None else entry_points
     for point in sorted(points, key=lambda p: (p.value.partition(".")[0] != "afarm_plugins", p.name, p.value)):
-        plugins.found.append(_load(point, plugins))
+        plugins.found.append(_load(point, plugins, check_configs))
     return plugins
 
 
-def _load(point: importlib.metadata.EntryPoint, plugins: Plugins) -> Plugin:
+def _load(point: importlib.metadata.EntryPoint, plugins: Plugins, check_configs: bool) -> Plugin:
     dist = point.dist
     plugin = Plugin(point.name, dist.name if dist else "unknown", dist.version if dist else "", point.value)
     name = f"{plugin.package}:{plugin.name}"
@@ -110,6 +133,9 @@ def _load(point: importlib.metadata.EntryPoint, plugins: Plugins) -> Plugin:
             raise TypeError(problem)
         plugins.manager.register(module, name)
         _collect(module, plugin, name, plugins)
+        if check_configs:
+            for config in {component.config for component in plugin.components if component.config}:
+                config.model_rebuild()  # builds it, where it is not built yet
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a plugin may raise anything at import, SystemExit included
@@ -152,8 +178,11 @@ def _register(
         config: type[Config] | None = None,
         summary: str = "",
         defaults: dict[str, Any] | None = None,
+        spec: str = "",
     ) -> None:
-        """`target` is a class or `"package.module:Class"`; `defaults` are config values under this name."""
+        """`target` is a class or `"package.module:Class"`; the rest is as `afarm.registry.Component` has it."""
+        if wrong := _wrong_type(name, target, config, summary, defaults, spec):
+            raise PluginError(f"register_{kind}: register({name!r}, …): {wrong}")
         component = Component(
             kind,
             name,
@@ -163,12 +192,30 @@ def _register(
             config,
             summary,
             defaults or {},
+            spec,
             _add_target(sources, target),
         )
         registry.register(component)
         plugin.components.append(component)
 
     return register
+
+
+def _wrong_type(name: Any, target: Any, config: Any, summary: Any, defaults: Any, spec: Any) -> str:
+    """What is wrong with the types that `register` was given, whose callers nothing has checked; empty if nothing."""
+    if not isinstance(name, str):
+        return f"the name must be text, not {name!r}"
+    if not isinstance(target, str | type):
+        return f"the target must be a class or 'package.module:Class', not {target!r}"
+    if config is not None and not (isinstance(config, type) and issubclass(config, Config)):
+        return f"config must be a subclass of afarm.Config, not {config!r}"
+    if not isinstance(summary, str):
+        return f"the summary must be text, not {summary!r}"
+    if not isinstance(spec, str):
+        return f"spec must be text that says what may follow the name after a colon, not {spec!r}"
+    if defaults is not None and not isinstance(defaults, Mapping):
+        return f"defaults must be a mapping of settings, not {defaults!r}"
+    return ""
 
 
 def _sources(module: Any) -> tuple[Path, ...]:

@@ -81,6 +81,16 @@ def parse_override(text: str) -> dict[str, Any]:
     return parsed
 
 
+def parse_overrides(settings: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Overrides as a farm is given them: one or several, each as text (`a.b=value`) or as a mapping."""
+    found = [settings] if isinstance(settings, str | Mapping) or not isinstance(settings, Iterable) else list(settings)
+    if strange := [one for one in found if not isinstance(one, str | Mapping)]:
+        raise ConfigError(
+            [f"settings: {strange[0]!r} is neither text, such as 'ppo.learning_rate=1e-5', nor a mapping"]
+        )
+    return [parse_override(one) if isinstance(one, str) else dict(one) for one in found]
+
+
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """`base` with the values of `over`, mappings merged key by key."""
     merged = dict(base)
@@ -110,15 +120,25 @@ def resolve(
     for name, section in sections.items():
         # What a recipe says about a plugin that failed to load must not stop a run that does not use it.
         if name in names or not plugins.broken or shipped.get(name) != section:
-            problems += _check_section(name, section, names, plugins.causes)
+            problems += _check_section(name, section, names, plugins)
     if run is None:
-        raise ConfigError(problems)
+        raise ConfigError(_said_once(problems))
     settings = Settings(recipe, run, _by_full_name(sections, names))
     problems += _check_names(run, plugins)
     problems += [p for p in check(settings) if p not in problems]
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(_said_once(problems))
     return settings
+
+
+def _said_once(problems: Iterable[str]) -> list[str]:
+    """`problems`, each without those of its further lines (which plugins failed, say) that an earlier one has."""
+    shown: list[str] = []
+    said: set[str] = set()
+    for first, *further in (problem.split("\n") for problem in problems):
+        shown.append("\n".join([first, *(line for line in further if line not in said)]))
+        said.update(further)
+    return shown
 
 
 def _validate(own: Mapping[str, Any]) -> tuple[RunConfig | None, list[str]]:
@@ -131,7 +151,7 @@ def _validate(own: Mapping[str, Any]) -> tuple[RunConfig | None, list[str]]:
         for found in error.errors():
             own = _without(own, found["loc"])
     try:
-        return RunConfig.model_validate({"model": ".", **own}), problems
+        return RunConfig.model_validate({"model": "not/given", **own}), problems
     except ValidationError:
         return None, problems
 
@@ -164,9 +184,10 @@ def _by_full_name(sections: Mapping[str, Any], names: Mapping[str, list[Componen
     return found
 
 
-def _check_section(name: str, section: Any, names: Mapping[str, list[Component]], causes: str) -> list[str]:
+def _check_section(name: str, section: Any, names: Mapping[str, list[Component]], plugins: Plugins) -> list[str]:
     if name not in names:
-        return [f"unknown setting or section {name!r}.{did_you_mean(name, [*RunConfig.model_fields, *names])}{causes}"]
+        near = _in_a_section(name, names) or did_you_mean(name, [*RunConfig.model_fields, *names])
+        return [f"unknown setting or section {name!r}.{near}{plugins.why_unknown(name)}"]
     configured = [c for c in names[name] if c.config is not None]
     if not isinstance(section, Mapping):
         return [f"{name}: must be a section of settings, such as {name}.{_first_field(configured)}"]
@@ -178,8 +199,19 @@ def _check_section(name: str, section: Any, names: Mapping[str, list[Component]]
             component.settings(section)
         except ValidationError as error:
             assert component.config is not None
-            problems += [f"{name}.{text}" for text in _explain(error, component.config)]
+            problems += [f"{name}.{text}".replace(".:", ":", 1) for text in _explain(error, component.config)]
     return list(dict.fromkeys(problems))
+
+
+def _in_a_section(name: str, names: Mapping[str, list[Component]]) -> str:
+    """A clause for a setting that was given without its section, with every section that has it; empty for others."""
+    run = [section for section in RunConfig.model_fields if name in _fields_at(RunConfig, [section])]
+    owners: dict[type[Config], str] = {}  # of the names that share a config, such as the annotators', one will do
+    for owner, config in ((n, c.config) for n, found in names.items() for c in found):
+        if config is not None and name in config.model_fields:
+            owners.setdefault(config, owner)
+    homes = [*run, *owners.values()]
+    return f" Did you mean {' or '.join(repr(f'{home}.{name}') for home in sorted(homes))}?" if homes else ""
 
 
 def _first_field(components: list[Component]) -> str:

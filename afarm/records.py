@@ -164,7 +164,8 @@ class Preference:
     `p2` is the probability, in [0, 1], that `output_2` is better; None unless `outcome` is "decided". A draw is not
     p2 = 0.5: "draw" says that neither is better, 0.5 that the annotator is torn. `strength` is a person's "slightly"
     (0.5) or "clearly" (1). `member` is the pool member that judged, `order` which output it saw first ("12" or "21"),
-    `draw` which independent draw this is, and `completion` the ledger's key of the answer.
+    `draw` which independent draw this is, and `completion` the ledger's key of the answer. `degraded` names what the
+    annotator asked of its judge and the judge could not take.
     """
 
     pair_id: str
@@ -176,6 +177,7 @@ class Preference:
     order: str = ""
     draw: int = 0
     completion: str = ""
+    degraded: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.outcome == "decided") != (self.p2 is not None):
@@ -234,6 +236,7 @@ class JudgedPair:
             "draw": preference.draw,
             "completion": preference.completion,
             "occurrence": pair.occurrence,
+            **({"degraded": ",".join(preference.degraded)} if preference.degraded else {}),
         }
 
     @classmethod
@@ -264,6 +267,7 @@ class JudgedPair:
             _text(row, "order", where, default=""),
             _number(row, "draw", where, int) or 0,
             _text(row, "completion", where, default=""),
+            tuple(filter(None, _text(row, "degraded", where, default="").split(","))),
         )
         return cls(pair, preference, _text(row, "annotator", where, default=""))
 

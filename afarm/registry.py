@@ -22,7 +22,11 @@ FIRST_PARTY = "afarm"
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """One registered component: what it is called, who brings it, and where its class is (not yet imported)."""
+    """One registered component: what it is called, who brings it, and where its class is (not yet imported).
+
+    `spec` says what may follow the name after a colon ("FILE"); empty where nothing may. `defaults` replace the
+    config's own, so that one class and config serve several names.
+    """
 
     kind: str
     name: str
@@ -32,6 +36,7 @@ class Component:
     config: type[Config] | None = None
     summary: str = ""
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    spec: str = ""
     sources: tuple[Path, ...] = ()
     """Files and folders of the plugin's own source: what an artifact's key digests."""
 
@@ -96,11 +101,18 @@ class Registry:
         self._components[component.kind][component.full_name] = component
 
     def get(self, kind: str, name: str, hints: str = "") -> Component:
-        """The component of that kind and name (bare, or `package/name`).
+        """The component of that kind and name (bare, or `package/name`), whatever follows a colon.
 
         Raises `PluginError` naming the nearest names where it is unknown (with `hints`, such as plugins that failed to
-        load), and all candidates where it is ambiguous.
+        load), all candidates where it is ambiguous, and what has a spec that takes none.
         """
+        name, colon, _ = name.partition(":")
+        component = self._get(kind, name, hints)
+        if colon and not component.spec and kind != "judges":
+            raise PluginError(f"{KINDS[kind]} {component.full_name!r} takes nothing after a colon")
+        return component
+
+    def _get(self, kind: str, name: str, hints: str) -> Component:
         components = self._components[kind]
         if name in components:
             return components[name]

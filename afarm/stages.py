@@ -63,9 +63,11 @@ MODELS = frozenset({"base", "train", "fit-reward"})
 
 def base(farm: Farm) -> Stage:
     """The base model as it is: a pointer, not a copy."""
+    from afarm.backend.availability import require_on_hub
     from afarm.backend.identity import model_identity
 
     spec, template = farm.config.model, farm.config.prompt_template
+    require_on_hub(spec)
     identity = model_identity(spec)
     made_from = farm.made_from("base", model=identity, prompt_template=template)
 
@@ -234,7 +236,7 @@ def _judge(
 def _annotation(farm: Farm, annotator: str, label_noise: float) -> dict[str, Any]:
     """What labels depend on: the annotator and the judges behind it, their source and settings, and the noise."""
     return {
-        "annotator": farm.builder.identity(farm.builder.component("annotators", annotator)),
+        "annotator": farm.builder.annotator_identity(annotator),
         "judges": {role: judge.identity for role, judge in sorted(farm.judges.items())},
         "label_noise": label_noise,
     }

@@ -48,6 +48,25 @@ def artifact_key(made_from: Mapping[str, Any]) -> str:
     return digest("artifact", made_from, length=16)
 
 
+def require_writable(root: Path) -> None:
+    """Raises `StoreError` where nothing can be written in `root` or, while it is missing, where it would be made."""
+    nearest = next(path for path in (root, *root.absolute().parents) if path.exists())
+    probe = nearest / f".probe-{os.getpid()}"
+    with _output_errors(root):
+        probe.write_bytes(b"")
+        probe.unlink()
+
+
+@contextmanager
+def _output_errors(root: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"the output directory {root} cannot be written: {error.strerror}; choose another with --output-dir"
+        ) from error
+
+
 class Store:
     """The directory tree under `--output-dir`."""
 
@@ -59,16 +78,10 @@ class Store:
         self.runs = root / "runs"
         if not create:
             return
-        try:
+        with _output_errors(root):
             for directory in (self.artifacts, self.runs):
                 directory.mkdir(parents=True, exist_ok=True)
-            probe = root / f".probe-{os.getpid()}"
-            probe.write_bytes(b"")
-            probe.unlink()
-        except OSError as error:
-            raise StoreError(
-                f"the output directory {root} cannot be written: {error.strerror}; choose another with --output-dir"
-            ) from error
+        require_writable(root)
 
     @property
     def ledger_path(self) -> Path:

@@ -55,16 +55,30 @@ def run(output_dir: Path, *arguments: str) -> dict[str, Any]:
 
 def run_and_kill(output_dir: Path, when: Callable[[Path], bool]) -> None:
     """Start the command and kill it, with no chance to clean up, as soon as `when(output_dir)` holds."""
+    code, _ = run_and_stop(output_dir, when, signal.SIGKILL)
+    assert code == -signal.SIGKILL, "it ended before it could be killed"
+
+
+def run_and_stop(output_dir: Path, when: Callable[[Path], bool], with_signal: signal.Signals) -> tuple[int, str]:
+    """Start the command and send it a signal as soon as `when(output_dir)` holds: its exit code and its stderr."""
     process = subprocess.Popen(
-        command(output_dir), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ENVIRONMENT
+        command(output_dir),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+        # Where the tests themselves run in the background, interrupts would be ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         while process.poll() is None and not when(output_dir):
             time.sleep(0.001)
+        process.send_signal(with_signal)
+        _, said = process.communicate(timeout=60)
     finally:
-        process.send_signal(signal.SIGKILL)
+        process.kill()
         process.wait()
-    assert process.returncode == -signal.SIGKILL, "it ended before it could be killed"
+    return process.returncode, said
 
 
 def finished(output_dir: Path, stage: str) -> list[Path]:
@@ -77,6 +91,14 @@ def in_training(output_dir: Path) -> bool:
 
 def in_annotation(output_dir: Path) -> bool:
     return any((output_dir / "artifacts" / "annotate").glob("*.partial")) and answers(output_dir) >= 10
+
+
+def in_sampling(output_dir: Path) -> bool:
+    return any((output_dir / "artifacts" / "sample").glob("*.partial/outputs.jsonl"))
+
+
+def in_fitting(output_dir: Path) -> bool:
+    return any((output_dir / "artifacts" / "fit-reward").glob("*.partial/metrics.jsonl"))
 
 
 def answers(output_dir: Path) -> int:
@@ -154,6 +176,22 @@ def test_killed_in_sft_in_annotation_and_in_ppo_it_ends_as_if_nothing_had_happen
         assert file_of(record, tmp_path, stage, name) == file_of(expected, elsewhere, stage, name), stage
     weights = "model/model.safetensors"
     assert file_of(record, tmp_path, "train ppo", weights) == file_of(expected, elsewhere, "train ppo", weights)
+
+
+def test_interrupted_in_sft_in_sampling_and_in_the_reward_model_the_same_command_goes_on(
+    whole: tuple[dict[str, Any], Path], tmp_path: Path
+) -> None:
+    expected, elsewhere = whole
+    for when, unfinished in ((in_training, "train"), (in_sampling, "sample"), (in_fitting, "fit-reward")):
+        code, said = run_and_stop(tmp_path, when, signal.SIGINT)
+        assert (code, finished(tmp_path, unfinished)) == (130, []), said
+        assert "run the same command to go on" in said
+        assert "Traceback" not in said
+    record = run(tmp_path)
+    assert [s["stage"] for s in record["stages"] if s["reused"]] == ["base", "sft", "sample", "annotate"]
+    assert contents(record, tmp_path) == contents(expected, elsewhere)
+    assert record["headline"] == expected["headline"]
+    assert answers(tmp_path) == answers(elsewhere)
 
 
 def test_a_second_method_reuses_sft_samples_preferences_and_reward_model(whole: tuple[dict[str, Any], Path]) -> None:

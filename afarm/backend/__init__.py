@@ -6,11 +6,11 @@ from here (`from afarm.backend import CheckpointPolicy, response_logprobs`), con
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from afarm.backend.config import LoraConfig, TrainerConfig
 from afarm.backend.identity import model_identity
+from afarm.lazy import lazy_names
 
 if TYPE_CHECKING:
     from afarm.backend.adapters import add_adapter, merge_adapter, merged_copy
@@ -34,7 +34,6 @@ _MODULES = {
     "sampler": ("Generation", "Sampler", "TorchSampler"),
     "trainer": ("LengthSortedTrainer", "TrainerBridge", "train", "trainer_arguments"),
 }
-_HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "Backend",
@@ -68,8 +67,5 @@ __all__ = [
     "trainer_arguments",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+if not TYPE_CHECKING:  # to a checker, a misspelt name stays an error
+    __getattr__ = lazy_names(__name__, _MODULES)

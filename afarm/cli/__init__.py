@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import typer
 
 from afarm.cli import artifacts, listing, run, steps
-from afarm.cli.console import err
+from afarm.cli.console import err, escape
 from afarm.errors import AfarmError
 from afarm.plugins import discover
 
@@ -30,8 +30,8 @@ def make_app() -> typer.Typer:
     )
     for part in (run, steps, artifacts, listing):
         part.add_to(app)
-    for problem in discover().add_commands(app):
-        err.print(f"[yellow]Warning:[/] {escape(problem)}", highlight=False, soft_wrap=True)
+    for problem in discover(check_configs=False).add_commands(app):
+        err().print(f"[yellow]Warning:[/] {escape(problem)}", highlight=False, soft_wrap=True)
     return app
 
 
@@ -54,17 +54,10 @@ def main(arguments: list[str] | None = None) -> Any:
         # Typer turns an interrupt inside a command into an exit with 130.
         if isinstance(stop, SystemExit) and stop.code != INTERRUPTED:
             raise
-        err.print("\nStopped. Nothing finished is lost: run the same command to go on.")
+        err().print("\nStopped. Nothing finished is lost: run the same command to go on.")
         sys.exit(INTERRUPTED)
 
 
 def _fail(message: str) -> NoReturn:
-    err.print(f"[bold red]Error:[/] {escape(message)}", highlight=False, soft_wrap=True)
+    err().print(f"[bold red]Error:[/] {escape(message)}", highlight=False, soft_wrap=True)
     sys.exit(1)
-
-
-def escape(text: str) -> str:
-    """`text` with nothing in it read as markup."""
-    from rich.markup import escape as rich_escape
-
-    return rich_escape(text)

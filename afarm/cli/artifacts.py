@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from afarm.cli import options as o
 from afarm.cli.console import out
+from afarm.cli.options import DEFAULT_OUTPUT_DIR, OutputDir
 from afarm.errors import StoreError, did_you_mean
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def _open(output_dir: Path) -> Store:
     return Store(output_dir, create=False)
 
 
-def list_artifacts(output_dir: o.OutputDir = o.DEFAULT_OUTPUT_DIR) -> None:
+def list_artifacts(output_dir: OutputDir = DEFAULT_OUTPUT_DIR) -> None:
     """List all artifacts, with their size, their age and whether a finished run uses them."""
     from rich.table import Column, Table
 
@@ -49,11 +49,11 @@ def list_artifacts(output_dir: o.OutputDir = o.DEFAULT_OUTPUT_DIR) -> None:
         table.add_row(artifact.stage, artifact.key, made, took, size, "yes" if artifact.name in used else "no")
     for partial in store.partials():
         table.add_row(partial.parent.name, partial.stem, "unfinished", "", _size(tree_size(partial)), "no")
-    out.print(table)
+    out().print(table)
 
 
 def gc(
-    output_dir: o.OutputDir = o.DEFAULT_OUTPUT_DIR,
+    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
     yes: Annotated[bool, typer.Option("--yes", help="Delete; without it, only show what would go.")] = False,
     unfinished: Annotated[
         bool, typer.Option("--unfinished", help="Also what killed stages left to go on from.")
@@ -70,35 +70,35 @@ def gc(
     going += store.abandoned(newest) if unfinished else []
     freed = sum(tree_size(path) for path in going)
     for path in going:
-        out.print(str(path.relative_to(store.root)), highlight=False)
+        out().print(str(path.relative_to(store.root)), highlight=False)
         if yes:
             shutil.rmtree(path)
     verb = "freed" if yes else "could be freed (--yes deletes)"
-    out.print(f"{len(going)} artifacts, {_size(freed)} {verb}.")
+    out().print(f"{len(going)} artifacts, {_size(freed)} {verb}.")
 
 
 def why(
     key: Annotated[str, typer.Argument(help="The key, or its first characters, as `afarm artifacts list` shows it.")],
-    output_dir: o.OutputDir = o.DEFAULT_OUTPUT_DIR,
+    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Show what an artifact was made from, and what sets it apart from its nearest relative."""
     from afarm.why import flatten, nearest
 
     store = _open(output_dir)
     artifact = _find(store, key)
-    out.print(f"[bold]{artifact.name}[/] was made from", highlight=False)
+    out().print(f"[bold]{artifact.name}[/] was made from", highlight=False)
     for name, value in flatten(artifact.made_from).items():
-        out.print(f"  {name}: {value}", highlight=False, soft_wrap=True, markup=False)
+        out().print(f"  {name}: {value}", highlight=False, soft_wrap=True, markup=False)
     runs = [run for run, names in store.uses().items() if artifact.name in names]
-    out.print(f"Used by: {', '.join(runs) or 'no finished run'}", highlight=False, soft_wrap=True)
+    out().print(f"Used by: {', '.join(runs) or 'no finished run'}", highlight=False, soft_wrap=True)
     relative = nearest(artifact.made_from, (a for a in store.of_stage(artifact.stage) if a.key != artifact.key))
     if relative is None:
-        out.print(f"There is no other {artifact.stage} artifact. It is reused whenever all of the above is the same.")
+        out().print(f"There is no other {artifact.stage} artifact. It is reused whenever all of the above is the same.")
         return
     other, said = relative
-    out.print(f"It was not reused for, nor made from, {other.name}, because (there → here):", highlight=False)
+    out().print(f"It was not reused for, nor made from, {other.name}, because (there → here):", highlight=False)
     for line in said:
-        out.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
+        out().print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
 
 
 def _find(store: Store, key: str) -> Artifact:

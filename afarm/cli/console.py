@@ -4,17 +4,39 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sized
-from typing import Any, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from rich.console import Console
+if TYPE_CHECKING:
+    from rich.console import Console
 
 T = TypeVar("T")
 
-out = Console()
-err = Console(stderr=True)
-
 PATIENCE = 1.0
 """Seconds after which a loop deserves a progress bar."""
+
+
+@cache
+def out() -> Console:
+    """The console on stdout. Made when something is printed, as rich takes a tenth of the start to import."""
+    from rich.console import Console
+
+    return Console()
+
+
+@cache
+def err() -> Console:
+    """The console on stderr."""
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+def escape(text: str) -> str:
+    """`text` with nothing in it read as markup."""
+    from rich.markup import escape
+
+    return escape(text)
 
 
 class ProgressBars:

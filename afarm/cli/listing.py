@@ -7,10 +7,9 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
-from afarm.cli import options as o
-from afarm.cli.console import out
+from afarm.cli.console import escape, out
+from afarm.cli.options import Json
 from afarm.hookspecs import KINDS
 
 
@@ -19,7 +18,7 @@ def add_to(app: typer.Typer) -> None:
     app.command("recipes")(recipes)
 
 
-def plugins(as_json: o.Json = False) -> None:
+def plugins(as_json: Json = False) -> None:
     """List every plugin, and why a broken one is broken."""
     from afarm.plugins import discover
 
@@ -40,19 +39,21 @@ def plugins(as_json: o.Json = False) -> None:
         sys.stdout.write(json.dumps(rows) + "\n")
         return
     for plugin in found:
-        out.print(f"[bold]{escape(plugin.name)}[/]  [dim]{escape(plugin.package)} {plugin.version}[/]", highlight=False)
+        out().print(
+            f"[bold]{escape(plugin.name)}[/]  [dim]{escape(plugin.package)} {plugin.version}[/]", highlight=False
+        )
         if plugin.error:
-            out.print(f"  [red]broken[/]  {escape(plugin.error)}", highlight=False)
+            out().print(f"  [red]broken[/]  {escape(plugin.error)}", highlight=False)
         for component in plugin.components:
             kind = f"{KINDS[component.kind]:<12}"
             summary = f"[dim]{escape(component.summary)}[/]"
-            out.print(
+            out().print(
                 f"  {kind}  [bold]{escape(component.full_name):<16}[/]  {summary}", highlight=False, soft_wrap=True
             )
         if not plugin.components and not plugin.error:
-            out.print("  commands only")
+            out().print("  commands only")
     broken = sum(bool(plugin.error) for plugin in found)
-    out.print(f"{len(found)} plugins" + (f", {broken} broken" if broken else ""), highlight=False)
+    out().print(f"{len(found)} plugins" + (f", {broken} broken" if broken else ""), highlight=False)
 
 
 def recipes(
@@ -65,9 +66,11 @@ def recipes(
     from afarm.recipe import read_recipe, recipe_names
 
     if name is not None:
-        out.print(yaml.safe_dump(read_recipe(name), sort_keys=False, allow_unicode=True), markup=False, highlight=False)
+        out().print(
+            yaml.safe_dump(read_recipe(name), sort_keys=False, allow_unicode=True), markup=False, highlight=False
+        )
         return
     table = Table("recipe", "what it is")
     for recipe in recipe_names():
         table.add_row(recipe, escape(str(read_recipe(recipe).get("summary", ""))))
-    out.print(table)
+    out().print(table)

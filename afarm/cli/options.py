@@ -1,85 +1,122 @@
 """The options that commands share, and the farm they describe."""
 
-from __future__ import annotations
+# Annotations are evaluated here: `with_options` hands those of the fields on to Typer.
 
+import inspect
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from afarm.cli.console import ProgressBars, err
+from afarm.config import RunConfig
 from afarm.errors import ConfigError
 
 if TYPE_CHECKING:
     from afarm.pipeline import Farm, StageRun
 
 DEFAULT_RECIPE = "toy"
+DEFAULT_OUTPUT_DIR = Path("afarm-runs")
 RECIPE_HELP = "A recipe by name (`afarm recipes`), or a YAML file."
-Recipe = Annotated[str, typer.Option("--recipe", help=RECIPE_HELP)]
-RecipeIfAny = Annotated[str | None, typer.Option("--recipe", help=RECIPE_HELP, show_default=DEFAULT_RECIPE)]
-Method = Annotated[str | None, typer.Option("--method", help="The method to train (`afarm plugins` lists them).")]
-Annotator = Annotated[str | None, typer.Option("--annotator", help="Who labels the training pairs.")]
-Judge = Annotated[
-    list[str] | None,
-    typer.Option("--judge", help="The judge LLM, as NAME:SPEC, or ROLE=NAME:SPEC for one family role; repeatable."),
-]
-RewardModel = Annotated[str | None, typer.Option("--reward-model", help="The reward model to fit or use.")]
-Model = Annotated[str | None, typer.Option("--model", help="The base model: a Hub id, a directory or a .gguf file.")]
-Dataset = Annotated[str | None, typer.Option("--dataset", help="The data set, by name.")]
-Data = Annotated[Path | None, typer.Option("--data", help="Your own file of instructions, cut into splits.")]
-Set = Annotated[
-    list[str] | None, typer.Option("--set", help="A setting, as section.name=value; repeatable.", metavar="NAME=VALUE")
-]
-Seed = Annotated[int | None, typer.Option("--seed", help="The seed that every draw derives from.")]
+
 OutputDir = Annotated[Path, typer.Option("--output-dir", help="Where everything is kept.")]
-Budget = Annotated[float | None, typer.Option("--budget", help="Dollars that judges may cost at most.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout, all else on stderr.")]
 
-DEFAULT_OUTPUT_DIR = Path("afarm-runs")
 
+@dataclass(frozen=True)
+class FarmOptions:
+    """The options of every command that makes a farm, in the order of --help. To add an option, add a field: one that
+    is called like a field of `RunConfig` gives that setting."""
 
-def make_farm(
-    recipe: str,
-    output_dir: Path,
-    *,
-    judge: list[str] | None = None,
-    data: Path | None = None,
-    settings: list[str] | None = None,
-    **choices: Any,
-) -> Farm:
-    """The farm that the options describe, telling on stderr what each stage does."""
-    from afarm.ledger import network_file_system
-    from afarm.pipeline import Farm
-    from afarm.recipe import parse_override
+    method: Annotated[
+        str | None, typer.Option("--method", help="The method to train (`afarm plugins` lists them).")
+    ] = None
+    annotator: Annotated[str | None, typer.Option("--annotator", help="Who labels the training pairs.")] = None
+    judge: Annotated[
+        list[str] | None,
+        typer.Option("--judge", help="The judge LLM, as NAME:SPEC, or ROLE=NAME:SPEC for one family role; repeatable."),
+    ] = None
+    reward_model: Annotated[str | None, typer.Option("--reward-model", help="The reward model to fit or use.")] = None
+    recipe: Annotated[str | None, typer.Option("--recipe", help=RECIPE_HELP)] = DEFAULT_RECIPE
+    model: Annotated[
+        str | None, typer.Option("--model", help="The base model: a Hub id, a directory or a .gguf file.")
+    ] = None
+    dataset: Annotated[str | None, typer.Option("--dataset", help="The data set, by name.")] = None
+    data: Annotated[Path | None, typer.Option("--data", help="Your own file of instructions, cut into splits.")] = None
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A setting, as section.name=value; repeatable.", metavar="NAME=VALUE"),
+    ] = None
+    seed: Annotated[int | None, typer.Option("--seed", help="The seed that every draw derives from.")] = None
+    budget: Annotated[float | None, typer.Option("--budget", help="Dollars that judges may cost at most.")] = None
+    output_dir: OutputDir = DEFAULT_OUTPUT_DIR
+    as_json: Json = False
 
-    _prepare_environment()
-    given: dict[str, Any] = {name: value for name, value in choices.items() if value is not None}
-    if "annotator" in given:
-        given["annotate"] = {"annotator": given.pop("annotator")}
-    if judge:
-        given["judge"] = _judges(judge)
-    if data is not None:
-        if given.get("dataset", "files") != "files":
-            raise ConfigError([f"--data {data} and --dataset {given['dataset']} contradict each other: give one"])
-        given |= {"dataset": "files", "files": {"path": str(data)}}
-    overrides = [parse_override(text) for text in settings or []]
-    _refuse_contradictions(given, overrides, settings or [])
-    bars = ProgressBars(err)
-    farm = Farm(
-        recipe,
-        settings=[given, *overrides],
-        output_dir=output_dir,
-        progress=bars,
-        on_stage=lambda label, run: _tell(bars, label, run),
-    )
-    if kind := network_file_system(farm.store.ledger_path):
-        err.print(
-            f"[yellow]{output_dir} is on a network file system ({kind}): locking is slower; prefer a local disk.[/]"
+    def farm(self) -> "Farm":
+        """The farm that the options describe, telling on stderr what each stage does."""
+        from afarm.ledger import network_file_system
+        from afarm.pipeline import Farm
+        from afarm.recipe import parse_override
+
+        _prepare_environment()
+        overrides = [parse_override(text) for text in self.settings or []]
+        given = self._given()
+        _refuse_contradictions(given, overrides, self.settings or [])
+        bars = ProgressBars(err())
+        farm = Farm(
+            self.recipe or DEFAULT_RECIPE,
+            settings=[given, *overrides],
+            output_dir=self.output_dir,
+            progress=bars,
+            on_stage=lambda label, run: _tell(bars, label, run),
         )
-    return farm
+        if kind := network_file_system(farm.store.ledger_path):
+            place = f"{self.output_dir} is on a network file system ({kind})"
+            err().print(f"[yellow]{place}: locking is slower; prefer a local disk.[/]")
+        return farm
+
+    def _given(self) -> dict[str, Any]:
+        """The options as settings. Raises `ConfigError` where two contradict each other."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        given = {k: v for k, v in values.items() if k in RunConfig.model_fields and v not in (None, [])}
+        if self.judge:
+            given["judge"] = _judges(self.judge)
+        if self.annotator is not None:
+            given["annotate"] = {"annotator": self.annotator}
+        if self.data is not None:
+            if given.get("dataset", "files") != "files":
+                raise ConfigError([f"--data {self.data} and --dataset {self.dataset} contradict each other: give one"])
+            given |= {"dataset": "files", "files": {"path": str(self.data)}}
+        return given
+
+
+@dataclass(frozen=True)
+class EvaluateOptions(FarmOptions):
+    """The same, where it matters whether a recipe was named."""
+
+    recipe: Annotated[str | None, typer.Option("--recipe", help=RECIPE_HELP, show_default=DEFAULT_RECIPE)] = None
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """`command` as Typer is to see it: its parameter `options`, a dataclass, gives way to one parameter a field."""
+    parameters = dict(inspect.signature(command, eval_str=True).parameters)
+    options: type[FarmOptions] = parameters["options"].annotation
+    own = [Parameter(f.name, Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type) for f in fields(options)]
+
+    def expanded(**given: Any) -> None:
+        command(options=options(**{parameter.name: given.pop(parameter.name) for parameter in own}), **given)
+
+    shown = [p for name, parameter in parameters.items() for p in (own if name == "options" else [parameter])]
+    shown = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in shown]
+    expanded.__doc__ = command.__doc__
+    expanded.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+    return expanded
 
 
 OPTIONS = {"annotate.annotator": "--annotator", "files.path": "--data", "reward_model": "--reward-model"}
@@ -111,20 +148,20 @@ def _judges(options: list[str]) -> dict[str, str]:
     return judges
 
 
-def _tell(bars: ProgressBars, label: str, run: StageRun | None) -> None:
+def _tell(bars: ProgressBars, label: str, run: "StageRun | None") -> None:
     if run is None:
         bars.begin(label)
         return
     bars.end()
     if run.reused:
-        err.print(
+        err().print(
             f"[green]✓[/] {label:<28} reused  [dim]{run.artifact.key[:8]}[/]  {run.why}",
             highlight=False,
             soft_wrap=True,
         )
     else:
         summary = _one_line(run.artifact.meta["summary"])
-        err.print(
+        err().print(
             f"[green]✓[/] {label:<28} {run.seconds:5.1f} s [dim]{run.artifact.key[:8]}[/]  {summary}",
             highlight=False,
             soft_wrap=True,

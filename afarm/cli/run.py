@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from afarm.cli import options as o
 from afarm.cli.console import err, out
+from afarm.cli.options import FarmOptions, with_options
 
 if TYPE_CHECKING:
     from afarm.pipeline import Farm
@@ -25,44 +25,20 @@ def add_to(app: typer.Typer) -> None:
     app.command("run")(run)
 
 
+@with_options
 def run(
-    method: o.Method = None,
-    annotator: o.Annotator = None,
-    judge: o.Judge = None,
-    reward_model: o.RewardModel = None,
-    recipe: o.Recipe = o.DEFAULT_RECIPE,
-    model: o.Model = None,
-    dataset: o.Dataset = None,
-    data: o.Data = None,
-    settings: o.Set = None,
-    seed: o.Seed = None,
-    budget: o.Budget = None,
-    output_dir: o.OutputDir = o.DEFAULT_OUTPUT_DIR,
-    as_json: o.Json = False,
+    options: FarmOptions,
     dry_run: bool = typer.Option(False, "--dry-run", help="Show what would be done and bought, and do nothing."),
 ) -> None:
     """Run the whole experiment, from SFT to the report."""
     started = time.time()
-    with o.make_farm(
-        recipe,
-        output_dir,
-        judge=judge,
-        data=data,
-        settings=settings,
-        annotator=annotator,
-        method=method,
-        reward_model=reward_model,
-        model=model,
-        dataset=dataset,
-        seed=seed,
-        budget=budget,
-    ) as farm:
+    with options.farm() as farm:
         name = farm.config.method
         if dry_run:
-            _show_plan(farm, name, as_json)
+            _show_plan(farm, name, options.as_json)
             return
         record, report = finish(farm, name, started)
-    present(record, report, as_json)
+    present(record, report, options.as_json)
 
 
 def present(record: Mapping[str, Any], report: Path, as_json: bool) -> None:
@@ -106,18 +82,18 @@ def _show_plan(farm: Farm, method: str, as_json: bool) -> None:
         table.add_row(
             p.label, "reuse" if p.reused else "run", str(p.calls) if asks else "", price if asks else "", p.why
         )
-    out.print(table)
+    out().print(table)
     calls = sum(p.calls for p in planned)
     known = [p.dollars for p in planned if p.dollars is not None]
     unknown = " plus calls of unknown price" if len(known) < len(planned) else ""
-    out.print(f"About {calls} judge calls, at most ${sum(known):.2f}{unknown}. Leave --dry-run out to start.")
+    out().print(f"About {calls} judge calls, at most ${sum(known):.2f}{unknown}. Leave --dry-run out to start.")
 
 
 def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = False) -> None:
     """One screen: the numbers, what they cost, where the report is, and what to try next."""
     from rich.table import Table
 
-    console = err if to_stderr else out
+    console = err() if to_stderr else out()
     head, spend = record["headline"], record["spend"]
     results = record["results"]
     reference = results[0]["reference"]

@@ -6,14 +6,15 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from afarm.cli import options as o
 from afarm.cli.console import err, out
+from afarm.cli.options import DEFAULT_OUTPUT_DIR, EvaluateOptions, FarmOptions, OutputDir, with_options
 from afarm.cli.run import finish, present
 from afarm.errors import ConfigError
 
@@ -40,44 +41,18 @@ def add_to(app: typer.Typer) -> None:
 
 
 def _step(stage: Callable[[Farm], Any]) -> Callable[..., None]:
-    def step(
-        method: o.Method = None,
-        annotator: o.Annotator = None,
-        judge: o.Judge = None,
-        reward_model: o.RewardModel = None,
-        recipe: o.Recipe = o.DEFAULT_RECIPE,
-        model: o.Model = None,
-        dataset: o.Dataset = None,
-        data: o.Data = None,
-        settings: o.Set = None,
-        seed: o.Seed = None,
-        budget: o.Budget = None,
-        output_dir: o.OutputDir = o.DEFAULT_OUTPUT_DIR,
-        as_json: o.Json = False,
-    ) -> None:
-        with o.make_farm(
-            recipe,
-            output_dir,
-            judge=judge,
-            data=data,
-            settings=settings,
-            annotator=annotator,
-            method=method,
-            reward_model=reward_model,
-            model=model,
-            dataset=dataset,
-            seed=seed,
-            budget=budget,
-        ) as farm:
+    @with_options
+    def step(options: FarmOptions) -> None:
+        with options.farm() as farm:
             stage(farm)
             runs = list(farm.history.values())
         if not runs:
-            err.print(f"Nothing to do: reward model {farm.config.reward_model!r} needs no fitting.")
-            if as_json:
+            err().print(f"Nothing to do: reward model {farm.config.reward_model!r} needs no fitting.")
+            if options.as_json:
                 sys.stdout.write(json.dumps({"stage": None}) + "\n")
             return
         last = runs[-1]
-        if as_json:
+        if options.as_json:
             made = {
                 "stage": last.label,
                 "key": last.artifact.key,
@@ -86,58 +61,40 @@ def _step(stage: Callable[[Farm], Any]) -> Callable[..., None]:
             }
             sys.stdout.write(json.dumps({**made, "summary": dict(last.artifact.meta["summary"])}) + "\n")
         else:
-            out.print(str(last.artifact.path), soft_wrap=True, highlight=False)
+            out().print(str(last.artifact.path), soft_wrap=True, highlight=False)
 
     return step
 
 
+@with_options
 def evaluate(
     outputs: Annotated[
         Path | None, typer.Argument(help="A file of outputs to evaluate, instead of a method's.")
     ] = None,
     reference: Annotated[Path | None, typer.Option("--reference", help="The file of reference outputs.")] = None,
-    method: o.Method = None,
-    annotator: o.Annotator = None,
-    judge: o.Judge = None,
-    reward_model: o.RewardModel = None,
-    recipe: o.RecipeIfAny = None,
-    model: o.Model = None,
-    dataset: o.Dataset = None,
-    data: o.Data = None,
-    settings: o.Set = None,
-    seed: o.Seed = None,
-    budget: o.Budget = None,
-    output_dir: o.OutputDir = o.DEFAULT_OUTPUT_DIR,
-    as_json: o.Json = False,
+    *,
+    options: EvaluateOptions,
 ) -> None:
     """Compare a policy, or a file of outputs, with a reference."""
     started = time.time()
+    annotator = options.annotator
     if reference is not None and outputs is None:
         raise ConfigError(["--reference needs a file of outputs before it"])
-    if outputs is not None and reference is None:
-        raise ConfigError([f"{outputs} needs something to be compared with: --reference FILE"])
-    if reference is not None and not judge and recipe is None:
-        # The default recipe's judge knows the tasks of its own data set only.
-        settings = [f"judge.*={TEXT_JUDGE}", *(settings or [])]
-        err.print(f"[dim]Unless you name a judge with --judge, it is {TEXT_JUDGE}, a formula.[/]", highlight=False)
-    with o.make_farm(
-        recipe or o.DEFAULT_RECIPE,
-        output_dir,
-        judge=judge,
-        data=data,
-        settings=settings,
-        method=method,
-        reward_model=reward_model,
-        model=model,
-        dataset=dataset,
-        seed=seed,
-        budget=budget,
+    if outputs is not None:
+        if reference is None:
+            raise ConfigError([f"{outputs} needs something to be compared with: --reference FILE"])
         # With two files, --annotator is who judges them; with a method, who labelled its training pairs.
-        annotator=annotator if outputs is None else None,
-    ) as farm:
+        options = replace(options, annotator=None)
+        if not options.judge and options.recipe is None:
+            # The default recipe's judge knows the tasks of its own data set only.
+            options = replace(options, settings=[f"judge.*={TEXT_JUDGE}", *(options.settings or [])])
+            err().print(
+                f"[dim]Unless you name a judge with --judge, it is {TEXT_JUDGE}, a formula.[/]", highlight=False
+            )
+    with options.farm() as farm:
         if outputs is None or reference is None:
             record, page = finish(farm, farm.config.method, started)
-            present(record, page, as_json)
+            present(record, page, options.as_json)
             return
         from afarm.files import read_outputs, require_distinct
 
@@ -145,17 +102,17 @@ def evaluate(
         theirs = require_distinct(read_outputs(reference), str(reference))
         found = farm.compare(mine, theirs, annotator)
     metrics = dict(found.metrics)
-    if as_json:
+    if options.as_json:
         sys.stdout.write(json.dumps({"system": found.system, "metrics": metrics}) + "\n")
     else:
         error = metrics["standard_error"]
-        out.print(f"{found.system}: win rate {metrics['win_rate']:.1f} %" + (f" ± {error:.1f}" if error else ""))
-        out.print(", ".join(f"{k} {v}" for k, v in metrics.items() if k.startswith("n_")), highlight=False)
+        out().print(f"{found.system}: win rate {metrics['win_rate']:.1f} %" + (f" ± {error:.1f}" if error else ""))
+        out().print(", ".join(f"{k} {v}" for k, v in metrics.items() if k.startswith("n_")), highlight=False)
 
 
 def report(
     run: Annotated[str | None, typer.Argument(help="The run's name; the last one where none is given.")] = None,
-    output_dir: o.OutputDir = o.DEFAULT_OUTPUT_DIR,
+    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Write a run's report again."""
     from afarm.errors import StoreError, did_you_mean
@@ -169,4 +126,4 @@ def report(
     directory = runs / run if run else latest_run(runs)
     if directory is None:
         raise StoreError(f"no finished run in {output_dir}: start one with `afarm run`")
-    out.print(str(build(directory)), soft_wrap=True, highlight=False)
+    out().print(str(build(directory)), soft_wrap=True, highlight=False)

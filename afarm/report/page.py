@@ -26,6 +26,8 @@ from afarm.report.run import Run, number, read_run
 from afarm.why import flatten
 
 SHOWN_OUTPUTS = 24
+MOST_CHARACTERS = 4000
+"""Characters shown of one text. Longer ones are cut and say so, so that the page stays small enough to open."""
 MOST_SUMMARY = 6
 """Figures of a stage's summary that its row has room for."""
 Z_95 = 1.96
@@ -254,10 +256,10 @@ def describe_outputs(run: Run) -> dict[str, Any]:
         {
             "number": place,
             "verdict": comparisons.verdict(row),
-            "instruction": _text(row.get("instruction")),
-            "input": _text(row.get("input")),
-            "reference": _text(row.get("output_1")),
-            "system": _text(row.get("output_2")),
+            "instruction": describe_text(row.get("instruction")),
+            "input": describe_text(row.get("input")),
+            "reference": describe_text(row.get("output_1")),
+            "system": describe_text(row.get("output_2")),
             "reference_name": _text(row.get("generator_1")) or "reference",
             "system_name": _text(row.get("generator_2")) or _text(run.record.get("method")) or "system",
             "member": _text(row.get("member")),
@@ -271,6 +273,12 @@ def describe_outputs(run: Run) -> dict[str, Any]:
         "all": comparisons.tally(run.outputs),
         "shown": {v: sum(row["verdict"] == v for row in shown) for v in comparisons.VERDICTS},
     }
+
+
+def describe_text(value: object) -> dict[str, Any]:
+    """As much of a text as is shown, how long all of it is (characters), and whether it was cut."""
+    text = _text(value)
+    return {"shown": text[:MOST_CHARACTERS], "length": len(text), "cut": len(text) > MOST_CHARACTERS}
 
 
 def _results(run: Run) -> list[dict[str, Any]]:

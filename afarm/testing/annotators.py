@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from afarm.interfaces import Annotator, ChatRequest
+from afarm.interfaces import Annotator
+from afarm.judges import ChatRequest
 from afarm.ledger import request_key
 from afarm.records import Instruction, Pair, Preference
 from afarm.testing.asking import Answer, FakeAsk, first_at_random, render, unreadable

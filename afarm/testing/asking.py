@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from afarm.interfaces import Capabilities, ChatRequest, Completion, Judgement, JudgementKey
+from afarm.judges import Capabilities, ChatRequest, Completion, Judgement, JudgementKey, unsupported
 from afarm.keyed import uniform
 from afarm.ledger import request_key
 
@@ -71,7 +71,7 @@ class FakeAsk:
         self._judgements: dict[JudgementKey, Judgement] = {}
 
     def __call__(self, requests: Sequence[ChatRequest]) -> list[Completion]:
-        """See `afarm.interfaces.Ask.__call__`."""
+        """See `afarm.judges.Ask.__call__`."""
         return [self._complete(request) for request in requests]
 
     def _complete(self, request: ChatRequest) -> Completion:
@@ -82,11 +82,11 @@ class FakeAsk:
         return self._completions[key]
 
     def recall(self, keys: Sequence[JudgementKey]) -> dict[JudgementKey, Judgement]:
-        """See `afarm.interfaces.Ask.recall`."""
+        """See `afarm.judges.Ask.recall`."""
         return {key: self._judgements[key] for key in keys if key in self._judgements}
 
     def learn(self, judgements: Mapping[JudgementKey, Judgement]) -> None:
-        """See `afarm.interfaces.Ask.learn`."""
+        """See `afarm.judges.Ask.learn`."""
         self._judgements.update(judgements)
 
     def judge(self, role: str) -> str:
@@ -96,6 +96,10 @@ class FakeAsk:
     def capabilities(self, role: str) -> Capabilities:
         """The same capabilities for every role."""
         return self._capabilities
+
+    def degraded(self, request: ChatRequest) -> tuple[str, ...]:
+        """What of `request` the capabilities do not cover; it is always allowed."""
+        return unsupported(request, self._capabilities)
 
     def asked_about(self) -> list[str]:
         """The ids of the pairs in what was sent, in order, dummies left out."""

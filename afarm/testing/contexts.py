@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from afarm.interfaces import AnnotateContext, Ask, JudgeContext, RewardModel, TrainContext
+from afarm.interfaces import AnnotateContext, BuildContext, RewardModel, TrainContext
+from afarm.judges import Ask
 from afarm.keyed import uniform
 from afarm.records import Instruction, Score
 from afarm.store import DirectoryCheckpoints
@@ -34,10 +35,10 @@ def annotate_context(seed: int = 0, ask: Ask | None = None) -> AnnotateContext:
     return AnnotateContext(seed, FakeAsk() if ask is None else ask)
 
 
-def judge_context(reward_model: RewardModel | None = None) -> JudgeContext:
+def judge_context(reward_model: RewardModel | None = None) -> BuildContext:
     """A context for judges, in which every reward model that a judge opens is `reward_model` (a `KeyedReward`)."""
     opened = reward_model or KeyedReward()
-    return JudgeContext(reward_model=lambda name: opened, identify=lambda name: name, source="test")
+    return BuildContext(reward_model=lambda name: opened, identify=lambda name: name, source="test")
 
 
 def train_context(directory: Path, seed: int = 0, log_metrics: MetricsRecorder | None = None) -> TrainContext:

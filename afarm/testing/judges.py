@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from afarm.errors import JudgeError
-from afarm.interfaces import Capabilities, ChatRequest, Comparison, Completion, Judge
+from afarm.judges import Capabilities, ChatRequest, Comparison, Completion, Judge
 from afarm.records import Instruction, Message
 from afarm.testing.conformance import require
 from afarm.testing.examples import HOSTILE_TEXTS, make_instructions, make_pairs

@@ -15,6 +15,8 @@ from afarm.testing.contexts import KeyedReward
 from afarm.testing.examples import make_instructions, separable_preferences
 
 if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
     from afarm.backend import CheckpointPolicy, TorchRewardModel
 
 WORDS = [f"w{i}" for i in range(40)]
@@ -56,15 +58,23 @@ def tiny_config(config: type[Config] | None, **values: Any) -> Config | None:
     return config.model_validate(shared | values)
 
 
-def tiny_policy(seed: int = 0, **settings: Any) -> CheckpointPolicy:
+def tiny_policy(
+    seed: int = 0, *, tokenizer: PreTrainedTokenizerFast | None = None, **settings: Any
+) -> CheckpointPolicy:
     """A randomly initialised policy over 45 words (w0 … w39 and special ones); `settings` are `LlamaConfig`'s."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     from afarm.backend import Backend, CheckpointPolicy, PromptTemplate
     from afarm.config import BackendConfig
 
-    tokenizer = _tokenizer()
+    tokenizer = tokenizer or tiny_tokenizer()
+    template, backend = PromptTemplate("auto", tokenizer), Backend(BackendConfig(device="cpu"))
+    return CheckpointPolicy(tiny_model(seed, **settings), tokenizer, template, backend)
+
+
+def tiny_model(seed: int = 0, **settings: Any) -> LlamaForCausalLM:
+    """A random Llama for `tiny_tokenizer`'s words, the same for a seed; `settings` are `LlamaConfig`'s."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     defaults = {
         "vocab_size": len(SPECIAL) + len(WORDS),
         "hidden_size": 32,
@@ -79,11 +89,11 @@ def tiny_policy(seed: int = 0, **settings: Any) -> CheckpointPolicy:
     }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = LlamaForCausalLM(LlamaConfig(**(defaults | settings))).eval()
-    return CheckpointPolicy(model, tokenizer, PromptTemplate("auto", tokenizer), Backend(BackendConfig(device="cpu")))
+        return LlamaForCausalLM(LlamaConfig(**(defaults | settings))).eval()
 
 
-def _tokenizer() -> Any:
+def tiny_tokenizer(pad_token: str = SPECIAL[0], chat: bool = True) -> PreTrainedTokenizerFast:
+    """One token a word: the special ones, then w0 … w39; without a chat template where `chat` is false."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -92,12 +102,13 @@ def _tokenizer() -> Any:
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=inner,
-        pad_token="<pad>",
+        pad_token=pad_token,
         eos_token="<eos>",
         unk_token="<unk>",
         additional_special_tokens=["<q>", "<a>"],
     )
-    tokenizer.chat_template = CHAT_TEMPLATE
+    if chat:
+        tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
 
 

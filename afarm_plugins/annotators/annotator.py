@@ -16,15 +16,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
-from afarm.interfaces import (
-    AnnotateContext,
-    Annotator,
-    ChatRequest,
-    Comparison,
-    Completion,
-    Judgement,
-    JudgementKey,
-)
+from afarm.interfaces import AnnotateContext, Annotator
+from afarm.judges import ChatRequest, Comparison, Completion, Judgement, JudgementKey
 from afarm.keyed import choice, uniform
 from afarm.records import Pair, Preference
 from afarm_plugins.annotators import PromptAnnotatorConfig

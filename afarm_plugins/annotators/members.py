@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from afarm.config import Config, setting
 from afarm.errors import PluginError, did_you_mean
-from afarm.interfaces import ChatRequest, Comparison
+from afarm.judges import ChatRequest, Comparison
 from afarm.keyed import digest
 from afarm.records import Instruction, Message
 

@@ -21,13 +21,17 @@ class OfflineConfig(Config):
         "text_utility", "name of the reward model that is the judge's utility; `--judge offline:NAME` overrides it"
     )
     strong: RoleNoise = setting(
-        RoleNoise(noise=0.3, length_bias=0.5, position_bias=0.05), "errs as a strong chat model"
+        lambda: RoleNoise(noise=0.3, length_bias=0.5, position_bias=0.05), "errs as a strong chat model"
     )
-    light: RoleNoise = setting(RoleNoise(noise=1.4, length_bias=1.2, position_bias=0.2), "errs as a light chat model")
+    light: RoleNoise = setting(
+        lambda: RoleNoise(noise=1.4, length_bias=1.2, position_bias=0.2), "errs as a light chat model"
+    )
     completion: RoleNoise = setting(
-        RoleNoise(noise=2.7, length_bias=2.0, position_bias=0.3), "errs as a completion model"
+        lambda: RoleNoise(noise=2.7, length_bias=2.0, position_bias=0.3), "errs as a completion model"
     )
-    other: RoleNoise = setting(RoleNoise(noise=1.4, length_bias=1.2, position_bias=0.2), "errs in any other role")
+    other: RoleNoise = setting(
+        lambda: RoleNoise(noise=1.4, length_bias=1.2, position_bias=0.2), "errs in any other role"
+    )
     unparsed_rate: float = setting(0.0, "share of comparisons answered with nothing that can be parsed", ge=0, le=1)
 
 

@@ -14,9 +14,11 @@ import json
 import math
 from collections.abc import Callable, Sequence
 
-from afarm.errors import JudgeError
-from afarm.interfaces import Capabilities, ChatRequest, Comparison, Completion, Judge, JudgeContext, RewardModel
+from afarm.errors import DataError, JudgeError
+from afarm.interfaces import BuildContext, RewardModel
+from afarm.judges import Capabilities, ChatRequest, Comparison, Completion, Judge
 from afarm.keyed import digest, uniform
+from afarm.records import Instruction
 from afarm_plugins.judges import OfflineConfig, RoleNoise
 
 CHARACTERS_A_TOKEN = 4
@@ -34,7 +36,7 @@ class OfflineJudge(Judge):
     capabilities = Capabilities(chat=True, completion=True, temperature=True, logit_bias=True)
     simulated = True
 
-    def __init__(self, spec: str, config: OfflineConfig | None, context: JudgeContext):
+    def __init__(self, spec: str, config: OfflineConfig | None, context: BuildContext):
         self.config = config or OfflineConfig()
         self.utility_name = spec or self.config.utility
         self._context = context
@@ -53,6 +55,14 @@ class OfflineJudge(Judge):
         settings = self.config.model_dump(mode="json", exclude={"utility"})
         sources = [self._context.source, self._context.identify(self.utility_name)]
         return f"offline:{self.utility_name}@{digest(settings, sources, length=12)}"
+
+    def check(self, instructions: Sequence[Instruction]) -> Sequence[str]:
+        """A utility may be defined for one data set only, as the toy world's gold reward is."""
+        try:
+            self.utility.score(instructions, [""] * len(instructions))
+        except DataError as error:
+            return [str(error)]
+        return ()
 
     async def complete(self, request: ChatRequest) -> Completion:
         """Raises `JudgeError` where the request carries no comparisons or asks for an unknown answer format."""

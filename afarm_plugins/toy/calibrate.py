@@ -16,7 +16,8 @@ from random import Random
 from statistics import fmean
 from typing import Any
 
-from afarm.interfaces import Comparison, JudgeContext
+from afarm.interfaces import BuildContext
+from afarm.judges import Comparison
 from afarm.records import Pair
 from afarm_plugins.toy import crowd
 from afarm_plugins.toy.demonstrators import draw_author, write_answer
@@ -152,7 +153,7 @@ def offline_judge() -> Any:
     """The offline judge as registered, with the gold reward as its utility."""
     # By name, as the registry does: one plugin does not import another.
     judge = import_module("afarm_plugins.judges.offline").OfflineJudge
-    return judge("gold", None, JudgeContext(reward_model=lambda name: GoldReward()))
+    return judge("gold", None, BuildContext(reward_model=lambda name: GoldReward()))
 
 
 def main() -> None:

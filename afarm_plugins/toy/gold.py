@@ -26,6 +26,14 @@ class GoldEvaluator(Evaluator):
     counts as half a win; in percent, like the judges' win rates.
     """
 
+    def check(self, instructions: Sequence[Instruction]) -> Sequence[str]:
+        try:
+            for instruction in instructions:
+                gold(instruction, "")
+        except DataError as error:
+            return [str(error)]
+        return ()
+
     def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
         """Raises `DataError` where there are no outputs, or a reference is for another instruction."""
         if not inputs.outputs:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from afarm.errors import JudgeError
-from afarm.interfaces import AnnotateContext, Capabilities, Completion
+from afarm.interfaces import AnnotateContext
+from afarm.judges import Capabilities, Completion
 from afarm.keyed import uniform
 from afarm.records import Instruction, Pair
 from afarm_plugins.annotators import OTHERS, POOL, PromptAnnotatorConfig

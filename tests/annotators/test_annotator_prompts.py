@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from afarm.errors import PluginError
-from afarm.interfaces import Comparison
+from afarm.judges import Comparison
 from afarm.records import Instruction, Message
 from afarm_plugins.annotators import OTHERS, POOL, PromptAnnotatorConfig, members
 from afarm_plugins.annotators.members import entry_names, load_member

@@ -27,8 +27,8 @@ HEAVY = {
 
 MAY_REACH_FOR_THE_BACKEND = {
     "afarm.building": "makes the backend when something is about to train or sample",
-    "afarm.stages": "the torch-free identity of a model",
-    "afarm.pipeline": "the torch-free path of a model",
+    "afarm.stages": "the torch-free identity of a model, and whether the Hub has it",
+    "afarm.preflight": "the torch-free look at whether there is a model",
     "afarm.testing.contexts": "a training context has a backend",
     "afarm.testing.models": "tiny models are the backend's",
 }
@@ -38,11 +38,12 @@ BACKEND_STANDS_ON = {
     "afarm.errors",
     "afarm.interfaces",
     "afarm.keyed",
+    "afarm.lazy",
     "afarm.records",
     "afarm.backend",
 }
 
-PLUGINS_STAND_ON = BACKEND_STANDS_ON | {"afarm", "afarm.hookspecs", "afarm.files"}
+PLUGINS_STAND_ON = BACKEND_STANDS_ON | {"afarm", "afarm.hookspecs", "afarm.judges", "afarm.files"}
 
 
 def in_core(module: Module) -> bool:
@@ -102,7 +103,7 @@ def test_core_imports_heavy_libraries_inside_functions_only() -> None:
 
 
 def test_the_backends_front_door_and_configs_import_no_heavy_library() -> None:
-    doors = {"afarm.backend", "afarm.backend.config", "afarm.backend.identity"}
+    doors = {"afarm.backend", "afarm.backend.config", "afarm.backend.identity", "afarm.backend.availability"}
     light = [module for module in BACKEND if module.name in doors]
 
     def wrong(module: Module, found: Import) -> bool:

@@ -54,3 +54,23 @@ assert (dict(os.environ), list(warnings.filters)) == before
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_showing_the_help_makes_no_console_and_builds_no_validator() -> None:
+    """Either takes a good part of the time until the help is there."""
+    code = (
+        STEPS["showing the help"]
+        + """
+import json, sys
+from afarm.config import Config
+def below(config):
+    return [config] + [c for inner in config.__subclasses__() for c in below(inner)]
+built = [c.__name__ for c in below(Config) if c.__pydantic_complete__]
+sys.stderr.write(json.dumps({"configs": len(below(Config)), "built": built, "rich": "rich.console" in sys.modules}))
+"""
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stderr)
+    assert found["configs"] > 10
+    assert (found["built"], found["rich"]) == ([], False)

@@ -9,50 +9,20 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaForCausalLM
 
-from afarm.backend import Backend, CheckpointPolicy, PromptTemplate
+from afarm.backend import Backend, CheckpointPolicy
 from afarm.config import BackendConfig
 from afarm.interfaces import TrainContext
 from afarm.records import Instruction, JudgedPair, Pair, Preference
+from afarm.testing.models import WORDS, tiny_model, tiny_policy, tiny_tokenizer
 
-WORDS = [f"w{i}" for i in range(40)]
-CHAT_TEMPLATE = "{% for m in messages %}<q> {{ m['content'] }} {% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
-
-
-def make_tokenizer(pad_token: str = "<pad>", chat: bool = True) -> PreTrainedTokenizerFast:
-    vocabulary = {word: i for i, word in enumerate(["<pad>", "<eos>", "<unk>", "<q>", "<a>", *WORDS])}
-    inner = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=inner,
-        pad_token=pad_token,
-        eos_token="<eos>",
-        unk_token="<unk>",
-        additional_special_tokens=["<q>", "<a>"],
-    )
-    if chat:
-        tokenizer.chat_template = CHAT_TEMPLATE
-    return tokenizer
+make_tokenizer = tiny_tokenizer
 
 
 def make_model(seed: int = 0, **overrides: Any) -> LlamaForCausalLM:
-    torch.manual_seed(seed)
-    settings = {
-        "vocab_size": 45,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "max_position_embeddings": 256,
-        "pad_token_id": 0,
-        "bos_token_id": None,
-        "eos_token_id": 1,
-        "initializer_range": 0.3,  # far enough from uniform that a wrong position or mask shows
-    }
-    model = LlamaForCausalLM(LlamaConfig(**(settings | overrides)))
-    return model.eval()
+    torch.manual_seed(seed)  # for what a test draws next
+    return tiny_model(seed, **overrides)
 
 
 def make_gpt2(seed: int = 0) -> GPT2LMHeadModel:
@@ -65,9 +35,8 @@ def make_gpt2(seed: int = 0) -> GPT2LMHeadModel:
 
 
 def make_policy(seed: int = 0, pad_token: str = "<pad>", **overrides: Any) -> CheckpointPolicy:
-    tokenizer = make_tokenizer(pad_token)
-    model = make_model(seed, **overrides)
-    return CheckpointPolicy(model, tokenizer, PromptTemplate("auto", tokenizer), Backend(BackendConfig(device="cpu")))
+    torch.manual_seed(seed)
+    return tiny_policy(seed, tokenizer=make_tokenizer(pad_token), **overrides)
 
 
 def make_instructions(count: int) -> list[Instruction]:

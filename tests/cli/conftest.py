@@ -29,6 +29,7 @@ def afarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     monkeypatch.setattr(Builder, "backend", property(lambda self: LightBackend(WordPolicy)))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "config.json").write_text("{}")
     (tmp_path / "base" / "weights").write_text("0")
     # By its bare name, SFT is the environment's own, which needs torch: start from the model as it is.
     (tmp_path / "light.yaml").write_text(yaml.safe_dump({**RECIPE, "start": "model", "model": "./base"}))

@@ -19,23 +19,17 @@ from afarm.errors import DataError, JudgeError
 from afarm.interfaces import (
     AnnotateContext,
     Annotator,
-    Capabilities,
-    ChatRequest,
-    Comparison,
-    Completion,
     Dataset,
     Decoding,
     EvaluationInputs,
     Evaluator,
-    Judge,
-    Judgement,
-    JudgementKey,
     Method,
     MethodInputs,
     Policy,
     RewardModel,
     TrainContext,
 )
+from afarm.judges import Capabilities, ChatRequest, Comparison, Completion, Judge, Judgement, JudgementKey
 from afarm.keyed import integer, uniform
 from afarm.records import Evaluation, Instruction, JudgedPair, Output, Pair, Preference, Sample, Score
 from afarm.testing import (

@@ -15,7 +15,7 @@ import pytest
 
 from afarm.building import Builder, is_fitted
 from afarm.config import RunConfig
-from afarm.interfaces import Judge
+from afarm.judges import Judge
 from afarm.plugins import discover
 from afarm.recipe import Settings
 from afarm.records import Instruction

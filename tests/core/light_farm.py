@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ import yaml
 
 from afarm.pipeline import Farm
 from afarm.plugins import Plugins, discover
+
+Make = Callable[..., Farm]
+"""Makes a farm from settings and choices: the fixture `farm`."""
 
 RECIPE: dict[str, Any] = {
     "summary": "light",
@@ -60,6 +64,7 @@ def light_farm(directory: Path, *settings: str, module: str = "light_plugin", **
     """A farm in `directory`, over the light recipe."""
     model = directory / "base"
     model.mkdir(parents=True, exist_ok=True)
+    (model / "config.json").write_text("{}")
     (model / "weights").write_text("0")
     recipe = directory / "light.yaml"
     recipe.write_text(yaml.safe_dump(RECIPE))

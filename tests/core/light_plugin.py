@@ -14,20 +14,8 @@ from typing import Any
 from afarm.config import Config, setting
 from afarm.errors import TrainingError
 from afarm.hookspecs import Register, hookimpl
-from afarm.interfaces import (
-    Capabilities,
-    ChatRequest,
-    Completion,
-    Dataset,
-    Decoding,
-    Judge,
-    JudgeContext,
-    Method,
-    MethodInputs,
-    Policy,
-    RewardModel,
-    TrainContext,
-)
+from afarm.interfaces import BuildContext, Dataset, Decoding, Method, MethodInputs, Policy, RewardModel, TrainContext
+from afarm.judges import Capabilities, ChatRequest, Completion, Judge
 from afarm.keyed import uniform
 from afarm.records import Instruction, JudgedPair, Output, Pair, Sample, Score
 from afarm.testing import render
@@ -171,7 +159,7 @@ class CountingJudge(Judge):
     capabilities = Capabilities(chat=True, completion=True, logit_bias=True)
     asked = 0
 
-    def __init__(self, spec: str, config: None, context: JudgeContext):
+    def __init__(self, spec: str, config: None, context: BuildContext):
         self.spec = spec
 
     @property

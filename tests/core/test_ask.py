@@ -17,7 +17,8 @@ from scripted_judges import ScriptedJudge, question, questions
 
 from afarm.ask import Asker
 from afarm.errors import BudgetError, JudgeError
-from afarm.interfaces import ChatRequest, Completion, JudgeContext, Judgement, JudgementKey
+from afarm.interfaces import BuildContext
+from afarm.judges import ChatRequest, Completion, Judgement, JudgementKey
 from afarm.ledger import Ledger, request_key
 
 
@@ -261,13 +262,13 @@ def test_an_interrupt_stores_what_was_already_sent(tmp_path: Path) -> None:
 
 
 def test_the_offline_judge_answers_tens_of_thousands_of_comparisons(ledger: Ledger) -> None:
-    from afarm.interfaces import Comparison
+    from afarm.judges import Comparison
     from afarm.records import Instruction
     from afarm.testing import KeyedReward
     from afarm_plugins.judges import OfflineConfig
     from afarm_plugins.judges.offline import OfflineJudge
 
-    context: Any = JudgeContext(reward_model=lambda name: KeyedReward(), source="test")
+    context: Any = BuildContext(reward_model=lambda name: KeyedReward(), source="test")
     ask = Asker({"*": OfflineJudge("", OfflineConfig(), context)}, ledger)
     requests = [
         ChatRequest(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from afarm import DataError, Decoding, Farm, Instruction, Sample
+from afarm import ConfigError, Decoding, Farm, Instruction, Sample
 from afarm.interfaces import no_progress
 from afarm.keyed import integer
 from afarm.stages import write_outputs
@@ -43,12 +43,10 @@ def test_what_is_evaluated_is_never_trained_on(tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
     file.write_text(json.dumps([{"instruction": f"do {i}", "output": "done"} for i in range(5)]))
     names = ("preference", "unlabeled", "evaluation")
-    farm = Farm(
-        "smol",
-        model="pkg:afarm_plugins.toy/base",
-        output_dir=tmp_path / "runs",
-        settings=[{"rows": dict.fromkeys(names, 0)}, {"files": dict.fromkeys(names, str(file))}],
-    )
-    assert len(farm.rows("evaluation")) == 5
-    with pytest.raises(DataError, match=r"shares 5 instructions with 'evaluation', such as 'do 0'"):
-        farm.rows("preference")
+    with pytest.raises(ConfigError, match=r"'preference'.* shares 5 instructions with 'evaluation', such as 'do 0'"):
+        Farm(
+            "smol",
+            model="pkg:afarm_plugins.toy/base",
+            output_dir=tmp_path / "runs",
+            settings=[{"rows": dict.fromkeys(names, 0)}, {"files": dict.fromkeys(names, str(file))}],
+        )

@@ -16,9 +16,9 @@ from scripted_judges import ScriptedJudge, question, questions
 
 from afarm.ask import Asker
 from afarm.errors import StoreError
-from afarm.interfaces import ChatRequest, Comparison, Completion, Judgement, JudgementKey, Message
+from afarm.judges import ChatRequest, Comparison, Completion, Judgement, JudgementKey
 from afarm.ledger import Ledger, network_file_system, request_key
-from afarm.records import Instruction
+from afarm.records import Instruction, Message
 
 
 @pytest.fixture

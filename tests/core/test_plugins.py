@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from afarm.cli import main
-from afarm.errors import PluginError
+from afarm.errors import ConfigError, PluginError
 from afarm.hookspecs import GROUP, hook_names
 from afarm.plugins import Plugin, Plugins, discover
+from afarm.recipe import resolve
 
 Publish = Callable[..., None]
 
@@ -152,6 +153,26 @@ BROKEN = {
     "a name with a colon": (good("broken", "mine:fast"), "'mine:fast' is no component name"),
     "an empty name": (good("broken", ""), "'' is no component name"),
     "a name with outer spaces": (good("broken", " mine"), "' mine' is no component name"),
+    "a name that is no text": (good("broken").replace('"mine", "broken', '3, "broken'), "the name must be text, not 3"),
+    "a target that is nothing": (
+        good("broken").replace('"broken_classes:Mine"', "None"),
+        "register_annotators: register('mine', …): the target must be a class or 'package.module:Class', not None",
+    ),
+    "a target that is an object": (good("broken").replace('"broken_classes:Mine"', "MyConfig()"), "not MyConfig("),
+    "a config that is no class": (
+        good("broken").replace("config=MyConfig", "config=MyConfig()"),
+        "config must be a subclass of afarm.Config, not MyConfig(",
+    ),
+    "a config of another kind": (good("broken").replace("config=MyConfig", "config=dict"), "afarm.Config, not <class"),
+    "a summary that is no text": (good("broken").replace('summary="mine"', "summary=None"), "the summary must be text"),
+    "defaults that are no mapping": (
+        good("broken").replace('summary="mine"', "defaults=5"),
+        "defaults must be a mapping of settings, not 5",
+    ),
+    "a config that pydantic cannot build": (
+        good("broken").replace("margin: int", "margin: object()"),
+        "PydanticSchemaGenerationError",
+    ),
     "one name twice": (
         good("broken") + '    register("mine", "broken:Mine")\n',
         "'broken-farm/mine' is registered twice",
@@ -235,12 +256,50 @@ def test_a_plugin_that_fails_half_way_leaves_nothing_behind(publish: Publish) ->
         found.get("annotators", "half")
 
 
-def test_an_unknown_names_message_tells_the_nearest_name_and_which_plugins_failed(publish: Publish) -> None:
-    publish("broken-farm", "broken", "import no_such_module_anywhere\n")
+@pytest.mark.parametrize("name", ["kto", "Kto", "online_kto", "kto-farm/kto", "kto_frm", "farm-for-kto/x"])
+def test_an_unknown_names_message_says_why_the_plugin_that_may_have_it_failed(name: str, publish: Publish) -> None:
+    publish("kto-farm", "kto", "import no_such_module_anywhere\n")
+    publish("other-broken", "other", "1 / 0\n")
     with pytest.raises(PluginError) as caught:
-        discover().get("methods", "pppo")
-    assert "unknown method 'pppo'. Did you mean 'ppo'" in str(caught.value)
-    assert "Plugin 'broken' (broken-farm) failed to load: ModuleNotFoundError" in str(caught.value)
+        discover().get("methods", name)
+    message, *further = str(caught.value).split("\n")
+    assert message.startswith(f"unknown method {name!r}.")
+    assert further == [
+        "Plugin 'kto' (kto-farm) failed to load: ModuleNotFoundError: No module named 'no_such_module_anywhere'",
+        "1 other plugin failed to load: afarm plugins",
+    ]
+
+
+@pytest.mark.parametrize("name", ["pppo", "afarm/ppo", "/", "unknown"])
+def test_an_unknown_names_message_only_counts_the_plugins_that_have_nothing_to_do_with_it(
+    name: str, publish: Publish
+) -> None:
+    publish("kto-flock", "kto", "import no_such_module_anywhere\n")
+    publish("afarm-barn", "barn", "1 / 0\n")
+    with pytest.raises(PluginError) as caught:
+        discover().get("methods", name)
+    message, *further = str(caught.value).split("\n")
+    assert message.startswith(f"unknown method {name!r}.")
+    assert further == ["2 plugins failed to load: afarm plugins"]
+
+
+def test_several_unknown_names_count_the_broken_plugins_once(publish: Publish) -> None:
+    publish("kto-flock", "kto", "1 / 0\n")
+    with pytest.raises(ConfigError) as caught:
+        resolve("toy", [{"method": "pppo", "dataset": "toyy", "sead": 1}], discover())
+    assert len(caught.value.problems) == 3
+    assert str(caught.value).count("1 plugin failed to load: afarm plugins") == 1
+
+
+def test_a_config_that_pydantic_cannot_build_does_not_take_the_help_down(
+    publish: Publish, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish("my-farm", "my_farm", good("my_farm").replace("margin: int", "margin: object()"))
+    publish("shear-farm", "shear", COMMANDS.format(body='app.command("shear", help="Shear.")(lambda: None)'))
+    with pytest.raises(SystemExit) as stop:
+        main(["--help"])
+    assert stop.value.code == 0
+    assert "Shear." in capsys.readouterr().out
 
 
 def test_an_entry_point_to_nowhere_is_a_broken_plugin() -> None:

@@ -11,8 +11,9 @@ import pytest
 from afarm.config import Config, RunConfig, changes_result, setting
 from afarm.errors import ConfigError
 from afarm.hookspecs import KINDS
+from afarm.pipeline import Farm
 from afarm.plugins import Plugins, discover
-from afarm.recipe import Settings, merge, parse_override, read_recipe, recipe_names, resolve
+from afarm.recipe import Settings, merge, parse_override, parse_overrides, read_recipe, recipe_names, resolve
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +55,32 @@ def test_override_values_are_yaml_and_scientific_numbers_are_numbers(text: str, 
     parsed = parse_override(text)
     assert parsed == {section: {name: value}}
     assert type(parsed[section][name]) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("given", "overrides"),
+    [
+        ((), []),
+        ("seed=1", [{"seed": 1}]),
+        ({"seed": 1}, [{"seed": 1}]),
+        (["seed=1", {"ppo": {"total_steps": 2}}], [{"seed": 1}, {"ppo": {"total_steps": 2}}]),
+        ((text for text in ("seed=1", "budget=2")), [{"seed": 1}, {"budget": 2}]),
+    ],
+)
+def test_a_farm_takes_one_override_or_several_as_text_or_mappings(given: Any, overrides: list[Any]) -> None:
+    assert parse_overrides(given) == overrides
+
+
+@pytest.mark.parametrize("given", [3, [3], [("seed", 1)], None, [None]])
+def test_what_is_no_override_is_an_error_that_shows_it(given: Any) -> None:
+    with pytest.raises(ConfigError, match=r"is neither text, such as .* nor a mapping"):
+        parse_overrides(given)
+
+
+@pytest.mark.parametrize("settings", ["seed=1", {"seed": 1}])
+def test_a_farms_settings_may_be_one_override(settings: Any, tmp_path: Path) -> None:
+    with Farm("toy", settings=settings, output_dir=tmp_path) as farm:
+        assert farm.config.seed == 1
 
 
 @pytest.mark.parametrize("text", ["ppo.learning_rate", "=3", "", "ppo.lora={r: 1", "a=[1", "a=2020-99-99"])
@@ -117,6 +144,11 @@ def test_problems_that_a_further_check_finds_are_reported_beside_wrong_fields(pl
         resolve("toy", [{"seed": -1, "method": "pop"}], plugins, lambda settings: ["the cat is out"])
     assert len(caught.value.problems) == 3
     assert "the cat is out" in caught.value.problems
+
+
+def test_no_mixed_precision_is_no_though_yaml_reads_false(plugins: Plugins) -> None:
+    settings = resolve("toy", [parse_override("backend.mixed_precision=no")], plugins)
+    assert settings.run.backend.mixed_precision == "no"
 
 
 def test_a_missing_model_says_how_to_give_one(plugins: Plugins, tmp_path: Path) -> None:

@@ -4,36 +4,18 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from light_farm import light_farm
+from light_farm import Make, light_farm
 from light_plugin import RAN, CountingJudge
 
 from afarm.building import loaded_source
-from afarm.pipeline import Farm
 from afarm.plan import PlannedStage, plan
 from afarm.store import Artifact
 from afarm.why import differences, flatten, nearest, why_not_reused
-
-Make = Callable[..., Farm]
-
-
-@pytest.fixture
-def farm(tmp_path: Path) -> Iterator[Make]:
-    made: list[Farm] = []
-    RAN.clear()
-    CountingJudge.asked = 0
-
-    def make(*settings: str, **choices: Any) -> Farm:
-        made.append(light_farm(tmp_path, *settings, **choices))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
 
 
 def artifact(key: str, created: float, **made_from: Any) -> Artifact:

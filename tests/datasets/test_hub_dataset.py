@@ -53,3 +53,15 @@ def test_a_split_it_does_not_have_and_a_copy_that_is_not_there_are_errors(datase
     missing = AlpacaFarm(HubConfig(repository=str(tmp_path / "none")))
     with pytest.raises(DataError, match=r"cannot be loaded.*--data FILE"):
         missing.load("sft")
+
+
+def test_without_a_network_the_hubs_data_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    library = pytest.importorskip("datasets")
+    monkeypatch.setattr(library.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # where nobody answers
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    with pytest.raises(DataError, match=r"nobody/nothing: the Hub cannot be reached.*--data FILE"):
+        AlpacaFarm(HubConfig(repository="nobody/nothing")).load("sft")
+    assert "Retrying" not in "".join(capfd.readouterr())

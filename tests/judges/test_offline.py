@@ -11,8 +11,9 @@ from dataclasses import replace
 import pytest
 
 from afarm.errors import JudgeError
-from afarm.interfaces import ChatRequest, Comparison, Completion, JudgeContext, Message, RewardModel
-from afarm.records import Instruction, Score
+from afarm.interfaces import BuildContext, RewardModel
+from afarm.judges import ChatRequest, Comparison, Completion
+from afarm.records import Instruction, Message, Score
 from afarm_plugins.judges import OfflineConfig, RoleNoise
 from afarm_plugins.judges.offline import OfflineJudge
 
@@ -30,7 +31,7 @@ class CountsX(RewardModel):
 
 
 def judge(spec: str = "", **settings: object) -> OfflineJudge:
-    return OfflineJudge(spec, OfflineConfig(**settings), JudgeContext(reward_model=lambda name: CountsX()))  # type: ignore[arg-type]
+    return OfflineJudge(spec, OfflineConfig(**settings), BuildContext(reward_model=lambda name: CountsX()))  # type: ignore[arg-type]
 
 
 def comparison(number: int, first: str = "x", second: str = "y", **fields: object) -> Comparison:

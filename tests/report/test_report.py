@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import realistic_outputs
 
 from afarm.errors import DataError, StoreError
 from afarm.report import build, comparisons
 from afarm.report.charts import MOST_POINTS, curve_charts, thin
 from afarm.report.diagram import HEIGHT, WIDTH, diagrams, find_inputs, place, title, without_shortcuts
 from afarm.report.format import compact, decimal, dollars, moment, seconds
-from afarm.report.page import describe_annotators, interval
+from afarm.report.page import MOST_CHARACTERS, SHOWN_OUTPUTS, describe_annotators, interval
 from afarm.report.run import read_run
 
 MakeRun = Callable[..., Path]
@@ -397,3 +398,23 @@ def _contrast(first: str, second: str) -> float:
 
     high, low = sorted((luminance(first), luminance(second)), reverse=True)
     return (high + 0.05) / (low + 0.05)
+
+
+def test_texts_too_long_to_show_are_cut_with_their_whole_length_and_the_page_stays_small(make_run: MakeRun) -> None:
+    short = build(make_run()).stat().st_size
+    long = {"instruction": "do " * 50_000, "output_1": "word " * 40_000, "output_2": " " * 200_000}
+    row = realistic_outputs(1)[0] | long
+    path = build(make_run(outputs=[row | {"input": f"number {i}"} for i in range(100)]))
+    page = Page(path)
+    assert page.text.count(f"Cut here: the first {MOST_CHARACTERS:,} of 200,000 characters") == 2 * SHOWN_OUTPUTS
+    assert page.text.count(f"Cut here: the first {MOST_CHARACTERS:,} of 150,000 characters") == SHOWN_OUTPUTS
+    assert page.text.count(" 200,000 characters") == 4 * SHOWN_OUTPUTS, "beside each output, and in its note"
+    assert "empty output" not in page.text
+    assert path.stat().st_size < short + 3.2 * SHOWN_OUTPUTS * MOST_CHARACTERS
+
+
+def test_a_text_of_just_the_length_that_is_shown_is_whole(make_run: MakeRun) -> None:
+    row = realistic_outputs(1)[0] | {"output_2": "x" * MOST_CHARACTERS}
+    page = Page(build(make_run(outputs=[row])))
+    assert "x" * MOST_CHARACTERS in page.text
+    assert "Cut here" not in page.text

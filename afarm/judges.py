@@ -1,0 +1,247 @@
+"""The judge's side: what it is asked and answers, what it can take and costs, and the metered way to it."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from afarm.records import Instruction, Message
+
+CHARACTERS_A_TOKEN = 4
+"""Of English text under today's tokenizers, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One comparison as a judge is shown it: `first` above `second`. Carried beside the prompt, never sent.
+
+    `order` names which of the pair's outputs, in canonical order, is shown first ("ab" or "ba"); dummies that pad a
+    batch have an empty `pair_id`.
+    """
+
+    pair_id: str
+    instruction: Instruction
+    first: str
+    second: str
+    order: str = "ab"
+    draw: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that an answer must call. Its arguments, as JSON, are the answer's text."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """One question to a judge LLM.
+
+    Sent: `messages` (a chat) or `prompt` (text completion), the sampling parameters, the strings to `favour` and
+    `avoid` (logit bias, tokenised for the judge in use), a JSON `schema` that holds a judge with structured output to
+    the format (and is left out elsewhere: the prompt asks for the format as well), a `tool` to call, and how many
+    `top_logprobs` to give for each token. Unsent: the family `role` the user maps to a judge, the
+    structured `comparisons` and the `answer_format` ("list", "single" or "json"), which the offline judge reads instead
+    of parsing the prompt; `annotator` for the accounts; `seed` and `draw`, which tell independent samples apart.
+    """
+
+    role: str
+    messages: tuple[Message, ...] = ()
+    prompt: str = ""
+    max_tokens: int = 256
+    temperature: float = 1.0
+    top_p: float = 1.0
+    favour: tuple[str, ...] = ()
+    avoid: tuple[str, ...] = ()
+    schema: Mapping[str, Any] | None = None
+    tool: Tool | None = None
+    top_logprobs: int = 0
+    comparisons: tuple[Comparison, ...] = ()
+    answer_format: str = ""
+    annotator: str = ""
+    seed: int = 0
+    draw: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A judge's answer as received. `price` in US dollars, None where unknown.
+
+    `logprobs` are, where they were asked for, the likeliest tokens at each position of the answer with their natural
+    log-probabilities. `degraded` names the parameters that the judge could not take and was not sent, `key` is the
+    ledger's: both are set by afarm.
+    """
+
+    text: str
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+    price: float | None = None
+    finish_reason: str = ""
+    model: str = ""
+    seconds: float = 0.0
+    key: str = ""
+    logprobs: tuple[Mapping[str, float], ...] | None = None
+    degraded: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What was learned from an answer about one comparison, in the order it was shown.
+
+    `first` is the probability that the output shown first is better; None unless `outcome` is "decided".
+    """
+
+    first: float | None
+    outcome: str = "decided"
+    completion: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgementKey:
+    """What identifies a judgement: who judged (a fingerprint of prompt, parameters and judge), what, and which draw."""
+
+    annotator: str
+    pair_id: str
+    order: str
+    seed: int
+    draw: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """US dollars per million tokens. `batch` is what an answer through a batch endpoint costs of that."""
+
+    input: float
+    output: float
+    cached_input: float | None = None
+    batch: float = 0.5
+
+    def of(self, input_tokens: int, output_tokens: int, cached_input_tokens: int = 0) -> float:
+        """Dollars. `cached_input_tokens` are a part of `input_tokens`, at full price where no other is known."""
+        cached = self.input if self.cached_input is None else self.cached_input
+        fresh = input_tokens - cached_input_tokens
+        return (fresh * self.input + cached_input_tokens * cached + output_tokens * self.output) / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a judge takes. A parameter it cannot take is an error that says so."""
+
+    chat: bool = True
+    completion: bool = False
+    temperature: bool = True
+    logit_bias: bool = False
+    logprobs: bool = False
+    schema: bool = False
+    tool: bool = False
+    batch: bool = False
+
+
+class Judge(ABC):
+    """The LLM behind a prompt annotator. Built as `Class(spec, config, context)`; `spec` is what follows the name in
+    `--judge name:spec`. Only afarm's engine calls it, so no plugin can pay twice."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities()
+    simulated: ClassVar[bool] = False
+    """Whether answers come from a stated formula instead of a language model: every report built on one says so."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """What the ledger files answers under, such as "openai:gpt-5": whatever changes answers must be in it."""
+
+    @abstractmethod
+    async def complete(self, request: ChatRequest) -> Completion:
+        """Answer one request. Raises `JudgeError` where no answer was received."""
+
+    async def submit(self, requests: Sequence[ChatRequest]) -> str:
+        """Hand in `requests` to the vendor's batch endpoint and return its ticket, for judges that declare `batch`.
+
+        Raises `JudgeError` where it was not accepted.
+        """
+        raise NotImplementedError(f"{self.identity} has no batch endpoint")
+
+    async def collect(self, ticket: str) -> Sequence[Completion | None] | None:
+        """The answers to the requests of `ticket`, in their order, None for each that failed; None while it runs.
+
+        Raises `JudgeError` where the ticket is not known (any more).
+        """
+        raise NotImplementedError(f"{self.identity} has no batch endpoint")
+
+    def count_tokens(self, request: ChatRequest) -> int:
+        """The input tokens of `request`, for estimates: about, where the judge has no tokenizer at hand."""
+        text = request.prompt + "".join(message.content for message in request.messages)
+        return math.ceil(len(text) / CHARACTERS_A_TOKEN)
+
+    def worst_case_price(self, request: ChatRequest) -> float | None:
+        """The most that `request` can cost in US dollars, None where prices are unknown. Reserved while in flight."""
+        return None
+
+    def price(self) -> Price | None:
+        """What this judge charges, None where that is unknown."""
+        return None
+
+    def check(self, instructions: Sequence[Instruction]) -> Sequence[str]:
+        """Problems with judging answers to these that can be seen before anything runs, each a sentence."""
+        return ()
+
+    async def close(self) -> None:  # noqa: B027  (most judges hold nothing open)
+        """Release connections."""
+
+
+def unsupported(request: ChatRequest, capabilities: Capabilities) -> tuple[str, ...]:
+    """The parameters of `request` that a judge with these capabilities cannot take, by name.
+
+    A temperature and a top_p of 1 are what every model samples with by itself. A schema is help, not a need: the prompt
+    asks for the format as well.
+    """
+    missing = {
+        "temperature": request.temperature != 1.0 and not capabilities.temperature,
+        "top_p": request.top_p != 1.0 and not capabilities.temperature,
+        "logit_bias": bool(request.favour or request.avoid) and not capabilities.logit_bias,
+        "top_logprobs": request.top_logprobs > 0 and not capabilities.logprobs,
+        "tool": request.tool is not None and not capabilities.tool,
+    }
+    return tuple(name for name, lacks in missing.items() if lacks)
+
+
+class Ask(Protocol):
+    """The metered way to a judge: cached in the ledger, budgeted, concurrent. Safe inside a running event loop."""
+
+    def __call__(self, requests: Sequence[ChatRequest]) -> list[Completion]:
+        """One completion a request, in order. Answers already paid for are not bought again.
+
+        Raises `JudgeError` where a judge cannot answer and `BudgetError` where the next request could exceed the
+        budget; whatever was answered before that is in the ledger.
+        """
+        ...
+
+    def recall(self, keys: Sequence[JudgementKey]) -> dict[JudgementKey, Judgement]:
+        """The judgements already learned, of those asked for."""
+        ...
+
+    def learn(self, judgements: Mapping[JudgementKey, Judgement]) -> None:
+        """Remember judgements, so that a later batch with other companions does not buy them again."""
+        ...
+
+    def judge(self, role: str) -> str:
+        """The identity of the judge that answers for `role`, for fingerprints."""
+        ...
+
+    def capabilities(self, role: str) -> Capabilities:
+        """What the judge that answers for `role` supports."""
+        ...
+
+    def degraded(self, request: ChatRequest) -> tuple[str, ...]:
+        """The parameters of `request` that its judge cannot take, and that are left out where the user allows that.
+
+        Raises `JudgeError` naming judge, annotator and parameters where he does not.
+        """
+        ...

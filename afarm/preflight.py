@@ -1,0 +1,144 @@
+"""What can be seen to go wrong before the first stage, so that it is all reported at once.
+
+No model is loaded here and no network asked: the stages do that themselves when they are laid out, before any runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from afarm import stages
+from afarm.building import Builder, is_fitted
+from afarm.errors import AfarmError, ConfigError, DataError, PluginError, did_you_mean
+from afarm.splits import Splits
+from afarm.store import require_writable
+
+
+def problems_ahead(builder: Builder, splits: Splits, output_dir: Path) -> list[str]:
+    """Each problem as a sentence, beside the unknown names and wrong settings that `afarm.recipe.resolve` finds."""
+    from afarm.backend.availability import require_local
+
+    config = builder.settings.run
+    judging: list[Callable[[], object]] = [
+        builder.judges,
+        lambda: builder.annotator(config.annotate.annotator),
+        lambda: builder.annotator(config.evaluate.annotator),
+    ]
+    looks: list[Callable[[], object]] = [
+        lambda: require_writable(output_dir),
+        lambda: require_local(config.model),
+        lambda: require_device(builder),
+        lambda: require_trackers(config.backend.trackers),
+        lambda: stages.check_method(builder, config.method),
+        lambda: splits.dataset,
+        lambda: require_rows(builder, splits),
+        lambda: require_known_tasks(builder, splits),
+        *judging,
+        *(lambda name=name: builder.evaluator(name) for name in config.evaluate.evaluators),
+    ]
+    problems: list[str] = []
+    for look in looks:
+        try:
+            look()
+        except ConfigError as error:
+            problems += error.problems
+        except PluginError as error:
+            # Without torch two files can still be judged: what it takes to train is asked for by what trains.
+            if look in judging:
+                problems.append(str(error))
+        except AfarmError as error:
+            problems.append(str(error))
+        except ValidationError:
+            pass  # a wrong setting of that plugin, which `resolve` reports
+    return list(dict.fromkeys(problems))
+
+
+def require_device(builder: Builder) -> None:
+    """Raises `ConfigError` where the device is not there. The CPU always is, and `auto` takes what is."""
+    if builder.settings.run.backend.device in ("auto", "cpu"):
+        return
+    try:
+        _ = builder.backend
+    except PluginError as error:  # no torch to ask
+        raise ConfigError([str(error)]) from error
+
+
+def require_trackers(names: Sequence[str]) -> None:
+    """Raises `ConfigError` naming the trackers that are unknown or not installed, which accelerate would leave out."""
+    if not names:
+        return
+    try:
+        from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
+    except ImportError as error:
+        raise ConfigError([f"backend.trackers needs {error.name!r}: pip install 'afarm[train]'"]) from error
+    known = {str(name) for name in LOGGER_TYPE_TO_CLASS}
+    installed = {str(name) for name in get_available_trackers()}
+    problems = [
+        f"backend.trackers: {name} is not installed: pip install {name}"
+        if name in known
+        else f"backend.trackers: unknown tracker {name!r}.{did_you_mean(name, known)}"
+        for name in names
+        if name not in installed | {"all"}
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def require_rows(builder: Builder, splits: Splits) -> None:
+    """Raises `ConfigError` for splits that do not hold what the run asks of them.
+
+    A split that is missing is left to the stage that needs it: `afarm sft` does without most. A data set that holds
+    none of them is a broken one. What comes over the network is left alone.
+    """
+    if splits.dataset.remote:
+        return
+    needed = list(dict.fromkeys(splits_needed(builder)))
+    missing: dict[str, str] = {}
+    problems: list[str] = []
+    for split in needed:
+        try:
+            splits.load(split)
+        except DataError as error:
+            missing[split] = str(error)
+            continue
+        try:
+            splits.rows(split)
+        except DataError as error:
+            problems.append(str(error))
+    if len(missing) == len(needed):
+        problems += dict.fromkeys(missing.values())
+    if problems:
+        raise ConfigError(problems)
+
+
+def require_known_tasks(builder: Builder, splits: Splits) -> None:
+    """Raises `ConfigError` where a judge or an evaluator says that it knows nothing of the run's instructions."""
+    if splits.dataset.remote:
+        return
+    try:
+        instructions = splits.instructions("evaluation")
+    except DataError:  # which `require_rows` or the stage that reads them reports
+        return
+    evaluators = [(name, builder.evaluator(name)) for name in builder.settings.run.evaluate.evaluators]
+    problems = [f"evaluator {name!r}: {p}" for name, evaluator in evaluators for p in evaluator.check(instructions)]
+    for role, judge in builder.judges().items():
+        problems += [f"judge of {'all roles' if role == '*' else role}: {p}" for p in judge.check(instructions)]
+    if problems:
+        raise ConfigError(problems)
+
+
+def splits_needed(builder: Builder) -> Iterator[str]:
+    """The splits that the whole run reads, from the first demonstration to the evaluation."""
+    config = builder.settings.run
+    needs = set(builder.method(config.method).needs)
+    if config.start == "sft":
+        needs.add("demonstrations")
+    if "reward_model" in needs and is_fitted(builder.reward_model_class(config.reward_model)):
+        needs.add("preferences")
+    yield from (split for need, split in stages.NEEDS.items() if split and need in needs)
+    if "preferences" in needs:
+        yield "preference"
+    yield "evaluation"

@@ -1,0 +1,81 @@
+"""The rows of a data set that a run uses: as many as it asks for, each instruction once, none of them both learned from
+and evaluated on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from afarm.building import Builder
+from afarm.errors import DataError
+from afarm.files import require_distinct
+from afarm.interfaces import Dataset
+from afarm.keyed import digest
+from afarm.records import Instruction, Output
+
+
+class Splits:
+    """The splits of the run's data set, each read once and kept."""
+
+    def __init__(self, builder: Builder):
+        self._builder = builder
+        self._name = builder.settings.run.dataset
+        self._dataset: Dataset | None = None
+        self._loaded: dict[str, list[Output]] = {}
+        self._rows: dict[str, list[Output]] = {}
+        self._digests: dict[str, str] = {}
+
+    @property
+    def dataset(self) -> Dataset:
+        """The run's data set, built when first asked for."""
+        if self._dataset is None:
+            self._dataset = self._builder.dataset()
+        return self._dataset
+
+    def load(self, split: str) -> list[Output]:
+        """All rows of a split. Raises `DataError` where the data set has no such split, or it is empty."""
+        if split not in self._loaded:
+            self._loaded[split] = self.dataset.load(split)
+        return self._loaded[split]
+
+    def rows(self, split: str) -> list[Output]:
+        """The rows of a split that this run uses.
+
+        Raises `DataError` where there are none or fewer than the run asks for, where an instruction is there twice, or
+        where one is in the evaluation as well.
+        """
+        if split not in self._rows:
+            rows = require_distinct(self.load(split), f"data set {self._name!r}, split {split!r}")
+            limit: int = getattr(self._builder.settings.run.rows, split)
+            if limit > len(rows):
+                raise DataError(
+                    f"rows.{split} asks for {limit} rows, but split {split!r} of data set {self._name!r} has "
+                    f"{len(rows)}: ask for fewer (--set rows.{split}={len(rows)}), or add some"
+                )
+            rows = rows[: limit or None]
+            if split != "evaluation":
+                self._refuse_evaluation_rows(split, rows)
+            self._rows[split] = rows
+        return self._rows[split]
+
+    def digest(self, split: str) -> str:
+        """A digest of a split's rows, so that changed data is another ingredient."""
+        if split not in self._digests:
+            self._digests[split] = digest([row.to_row() for row in self.rows(split)])
+        return self._digests[split]
+
+    def instructions(self, split: str) -> list[Instruction]:
+        """The instructions of a split."""
+        return [row.instruction for row in self.rows(split)]
+
+    def _refuse_evaluation_rows(self, split: str, rows: Sequence[Output]) -> None:
+        """Nothing may be trained on what it is evaluated on. Raises `DataError` naming an instruction of both."""
+        try:
+            evaluated = {row.instruction.id for row in self.rows("evaluation")}
+        except DataError:  # a data set without that split, which is found out when something is evaluated
+            return
+        shared = [row.instruction.instruction for row in rows if row.instruction.id in evaluated]
+        if shared:
+            raise DataError(
+                f"split {split!r} of data set {self._name!r} shares {len(shared)} instructions with "
+                f"'evaluation', such as {shared[0][:60]!r}: remove them from one of the two"
+            )

@@ -1,0 +1,125 @@
+"""The options that commands share: who takes them, who does not, and which settings they give."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from said import Afarm
+from test_command_line import failed
+
+from afarm.cli.options import FarmOptions
+
+SHARED = [
+    "--method",
+    "--annotator",
+    "--judge",
+    "--reward-model",
+    "--recipe",
+    "--model",
+    "--dataset",
+    "--data",
+    "--set",
+    "--seed",
+    "--budget",
+    "--output-dir",
+    "--json",
+]
+
+
+def options_of(afarm: Afarm, *command: str) -> list[str]:
+    """The options that a command's --help lists, in its order."""
+    said = afarm(*command, "--help")
+    assert said.code == 0
+    return re.findall(r"^ +(--[a-z-]+)", said.out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("command", "before", "after"),
+    [
+        ("run", [], ["--dry-run"]),
+        *((step, [], []) for step in ("sft", "sample", "annotate", "fit-reward", "train")),
+        ("evaluate", ["--reference"], []),
+    ],
+)
+def test_commands_that_make_a_farm_take_the_same_options(
+    command: str, before: list[str], after: list[str], afarm: Afarm
+) -> None:
+    assert options_of(afarm, command) == [*before, *SHARED, *after]
+
+
+@pytest.mark.parametrize(
+    ("command", "own"),
+    [
+        ("report", ["--output-dir"]),
+        ("artifacts list", ["--output-dir"]),
+        ("artifacts gc", ["--output-dir", "--yes", "--unfinished", "--days"]),
+        ("artifacts why", ["--output-dir"]),
+        ("plugins", ["--json"]),
+        ("recipes", []),
+    ],
+)
+def test_commands_that_make_no_farm_refuse_the_options_of_one(command: str, own: list[str], afarm: Afarm) -> None:
+    assert options_of(afarm, *command.split()) == own
+    failed(afarm(*command.split(), "--seed", "3"), "No such option: --seed", code=2)
+
+
+@pytest.mark.parametrize(
+    ("given", "settings"),
+    [
+        ({"judge": [], "settings": []}, {}),
+        (
+            {"method": "m", "reward_model": "r", "model": "b", "dataset": "d", "seed": 0, "budget": 0.0},
+            {"method": "m", "reward_model": "r", "model": "b", "dataset": "d", "seed": 0, "budget": 0.0},
+        ),
+        ({"annotator": "a"}, {"annotate": {"annotator": "a"}}),
+        ({"judge": ["offline", "strong=x:y"]}, {"judge": {"*": "offline", "strong": "x:y"}}),
+        ({"data": Path("d.json")}, {"dataset": "files", "files": {"path": "d.json"}}),
+        ({"as_json": True, "output_dir": Path("o"), "recipe": "smol"}, {}),
+    ],
+)
+def test_an_option_gives_its_setting_and_one_that_is_not_given_gives_none(
+    given: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    assert FarmOptions(**given)._given() == settings
+
+
+# ------------------------------------------------------------------------------------------------------ near misses
+
+
+@pytest.mark.parametrize(
+    ("arguments", "nearest"),
+    [
+        (["--method", "pppo"], "Did you mean 'ppo'"),
+        (["--annotator", "gpt4-4"], "Did you mean 'gpt4_4'"),
+        (["--recipe", "tpy"], "Did you mean 'toy'"),
+        (["--set", "ppo.learning_rte=1"], "Did you mean 'learning_rate'"),
+        (["--set", "pppo.learning_rate=1"], "Did you mean 'ppo'"),
+        (["--set", "sead=1"], "Did you mean 'seed'"),
+        (["--set", "learning_rate=1"], "'ppo.learning_rate'"),
+        (["--set", "label_noise=0.1"], "'annotate.label_noise'"),
+        (["--set", "evaluate.anotator=pool"], "Did you mean 'annotator'"),
+        (["--set", "evaluate.evaluators=[win_rat]"], "Did you mean 'win_rate'"),
+        (["--judge", "strng=offline"], "Did you mean 'strong'"),
+    ],
+)
+def test_a_near_miss_of_a_name_names_the_nearest(arguments: list[str], nearest: str, afarm: Afarm) -> None:
+    failed(afarm("run", *arguments), nearest)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "nearest"),
+    [
+        (["evalute"], "'evaluate'"),
+        (["artifacts", "lst"], "'list'"),
+        (["run", "--outputdir", "x"], "--output-dir"),
+        (["run", "--dry_run"], "--dry-run"),
+        (["evaluate", "--refrence", "x"], "--reference"),
+    ],
+)
+def test_a_near_miss_of_a_command_or_an_option_names_the_nearest(
+    arguments: list[str], nearest: str, afarm: Afarm
+) -> None:
+    failed(afarm(*arguments), nearest, code=2)

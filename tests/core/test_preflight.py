@@ -1,0 +1,238 @@
+"""What is wrong with a run and can be known before its first stage is said then, and all of it at once."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from light_farm import Make, light_farm, light_plugins
+from light_plugin import RAN, Numbers
+
+from afarm.backend.availability import require_on_hub
+from afarm.errors import ConfigError, DataError, ModelError
+from afarm.pipeline import Farm
+from afarm.plan import plan
+from afarm.records import Output
+
+
+def problems(tmp_path: Path, *settings: str, **choices: object) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        light_farm(tmp_path, *settings, **choices)
+    assert RAN == []
+    return caught.value.problems
+
+
+@pytest.fixture(autouse=True)
+def nothing_has_run() -> None:
+    RAN.clear()
+
+
+def test_wrong_settings_names_and_needs_are_reported_at_once(tmp_path: Path) -> None:
+    found = problems(tmp_path, "nudge.skil=1", "reward_model=word", "judge.*=countin", method="needy")
+    for said in ("nudge.skil", "'word'", "'unknown/counting'", "needs 'reward_modell'", "'reward_model'"):
+        assert said in "\n".join(found)
+    assert len(found) == 4
+
+
+def test_everything_that_only_a_look_at_the_machine_can_tell_is_reported_beside_them(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "model.gguf").write_bytes(b"<!DOCTYPE html>")
+    settings = ("backend.device=warp", "backend.trackers=[abacus]", "rows.preference=13", "evaluate.evaluators=[nope]")
+    with pytest.raises(ConfigError) as caught:
+        Farm(
+            str(light_farm(tmp_path).settings.recipe),
+            settings=settings,
+            plugins=light_plugins(),
+            model=str(tmp_path / "model.gguf"),
+            output_dir=tmp_path / "file" / "out",
+        )
+    expected = [
+        "file/out cannot be written",
+        "is no GGUF file",
+        "backend.device 'warp' is not available here",
+        "unknown tracker 'abacus'",
+        "rows.preference asks for 13 rows",
+        "unknown evaluator 'nope'",
+    ]
+    for said in expected:
+        assert any(said in problem for problem in caught.value.problems), (said, caught.value.problems)
+    assert len(caught.value.problems) == len(expected)
+
+
+# ---------------------------------------------------------------------------------------------------------- models
+
+
+def test_a_model_that_is_not_there_is_a_problem_of_the_configuration(tmp_path: Path) -> None:
+    (said,) = problems(tmp_path, "model=/nowhere/at/all")
+    assert "/nowhere/at/all" in said
+    assert "--model" in said
+
+
+def test_what_no_model_was_saved_in_or_as_is_named(tmp_path: Path) -> None:
+    for name in ("empty", "adapter"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"GGUF")
+    (tmp_path / "cut.gguf").write_bytes(b"GG")
+    (tmp_path / "whole.gguf").write_bytes(b"GGUF and so on")
+    for name, why in (("empty", "no config.json"), ("model.safetensors", "only .gguf"), ("cut.gguf", "b'GG'")):
+        (said,) = problems(tmp_path, f"model={tmp_path / name}")
+        assert name in said
+        assert why in said
+        assert "--model" in said
+    for name in ("adapter", "whole.gguf"):
+        light_farm(tmp_path, f"model={tmp_path / name}")
+
+
+def test_a_recipe_without_a_model_is_told_so_and_nothing_else(tmp_path: Path) -> None:
+    recipe = tmp_path / "own.yaml"
+    recipe.write_text("dataset: numbers\nmethod: nudge\nreward_model: words\nstart: model\n")
+    with pytest.raises(ConfigError) as caught:
+        Farm(str(recipe), plugins=light_plugins(), settings=["judge.*=counting"], output_dir=tmp_path / "out")
+    (said,) = caught.value.problems
+    assert said.startswith("model: is required")
+
+
+class KnowsNothing(BaseHTTPRequestHandler):
+    """A Hub without a model, as huggingface.co answers for a name that it does not have."""
+
+    def do_GET(self) -> None:
+        self.send_response(404)
+        self.send_header("X-Error-Code", "RepoNotFound")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def hub() -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), KnowsNothing)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def at_the_hub(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_on_hub.cache_clear()
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+
+
+def test_without_the_hub_nothing_runs_and_the_message_says_what_works(
+    farm: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_the_hub("http://127.0.0.1:9", monkeypatch)  # the port of "discard", where nobody answers
+    one = farm("model=nope/nope")
+    for begin in (one.evaluate, lambda: plan(one, "nudge")):
+        with pytest.raises(ModelError, match=r"'nope/nope'.*Hub cannot be reached.*--model FILE\.gguf"):
+            begin()
+    assert RAN == []
+    assert one.store.all() == [], "not even the pointer to the model"
+
+
+def test_a_name_that_the_hub_does_not_know_is_told_apart(hub: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_the_hub(hub, monkeypatch)
+    with pytest.raises(ModelError, match=r"'nope/nope'.*the Hub has no model of that name.*--model.*hf auth login"):
+        require_on_hub("nope/nope")
+    with pytest.raises(ModelError, match="no Hub id either"):
+        require_on_hub("no name!")
+
+
+# --------------------------------------------------------------------------------------------- devices and trackers
+
+
+def test_a_tracker_must_be_known_and_installed(tmp_path: Path) -> None:
+    absent = next(name for name in ("aim", "swanlab", "clearml", "wandb") if importlib.util.find_spec(name) is None)
+    found = problems(tmp_path, f"backend.trackers=[{absent}, tensorbord, tensorboard]")
+    assert found == [
+        f"backend.trackers: {absent} is not installed: pip install {absent}",
+        "backend.trackers: unknown tracker 'tensorbord'. Did you mean 'tensorboard'?",
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------------ rows
+
+
+def test_more_rows_than_there_are_names_the_setting_and_what_there_is(tmp_path: Path) -> None:
+    found = problems(tmp_path, "rows.preference=13", "rows.evaluation=40")
+    assert [p.partition(":")[0] for p in found] == [
+        "rows.preference asks for 13 rows, but split 'preference' of data set 'numbers' has 12",
+        "rows.evaluation asks for 40 rows, but split 'evaluation' of data set 'numbers' has 12",
+    ]
+
+
+def test_splits_that_the_method_does_not_read_are_left_alone(tmp_path: Path) -> None:
+    light_farm(tmp_path, "rows.unlabeled=13", "rows.validation=13", method="direct")
+    (said,) = problems(tmp_path, "rows.unlabeled=13", "rows.validation=13", method="nudge")
+    assert "rows.unlabeled" in said
+
+
+def test_the_preferences_that_a_reward_model_is_fitted_to_are_read(tmp_path: Path) -> None:
+    (said,) = problems(tmp_path, "rows.preference=13", method="hot")
+    assert "rows.preference" in said
+
+
+def test_a_file_that_cannot_be_read_is_a_problem_of_the_configuration_and_said_once(tmp_path: Path) -> None:
+    data = tmp_path / "rows.json"
+    data.write_text(json.dumps([{"instruction": "a", "output": "b"}, {"instrction": "c"}]))
+    with pytest.raises(ConfigError) as caught:
+        Farm("smol", settings=[f"files.path={data}"], model="pkg:afarm_plugins.toy/base", output_dir=tmp_path / "out")
+    (said,) = caught.value.problems
+    assert f"{data}: row 1" in said
+    assert "'instruction'" in said
+
+
+def test_a_judge_and_an_evaluator_that_know_nothing_of_the_data_say_so(tmp_path: Path) -> None:
+    data = tmp_path / "rows.json"
+    data.write_text(json.dumps([{"instruction": f"Name {i} rivers.", "output": "The Rhine."} for i in range(40)]))
+    settings: list[str | dict[str, object]] = [
+        {"files": {"path": str(data), "shares": dict.fromkeys(("sft", "preference", "unlabeled", "evaluation"), 0.25)}},
+        {"rows": dict.fromkeys(("sft", "preference", "unlabeled", "validation", "evaluation"), 0)},
+    ]
+    with pytest.raises(ConfigError) as caught:
+        Farm("toy", settings=settings, dataset="files", output_dir=tmp_path / "out")
+    evaluator, judge = caught.value.problems
+    assert evaluator.startswith("evaluator 'gold': the toy world does not know the instruction 'Name ")
+    assert judge.startswith("judge of all roles: the toy world does not know the instruction 'Name ")
+    settings += ["evaluate.evaluators=[win_rate]", "judge.*=offline:text_utility"]
+    Farm("toy", settings=settings, dataset="files", output_dir=tmp_path / "out")
+
+
+def test_a_split_that_is_missing_stops_only_what_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(self: Numbers, split: str) -> list[Output]:
+        if split == "evaluation":
+            raise DataError("there is no evaluation split")
+        return whole(self, split)
+
+    whole = Numbers.load
+    monkeypatch.setattr(Numbers, "load", load)
+    one = light_farm(tmp_path)
+    one.train()
+    with pytest.raises(DataError, match="there is no evaluation split"):
+        one.evaluate()
+
+
+def test_what_comes_over_the_network_is_left_until_a_stage_is_laid_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Numbers, "remote", True)
+    one = light_farm(tmp_path, "rows.preference=13")
+    with pytest.raises(DataError, match=r"rows\.preference asks for 13 rows"):
+        one.evaluate()
+    assert RAN == []
+
+
+# ---------------------------------------------------------------------------------------------- the output directory
+
+
+def test_a_look_at_the_output_directory_leaves_nothing_there(tmp_path: Path) -> None:
+    problems(tmp_path, "rows.preference=13")
+    assert {p.name for p in tmp_path.iterdir()} == {"base", "light.yaml"}
