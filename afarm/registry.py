@@ -71,6 +71,7 @@ class Component:
 
 _EXTRA_OF = {
     **dict.fromkeys(["torch", "transformers", "trl", "peft", "accelerate", "datasets", "gguf", "safetensors"], "train"),
+    **dict.fromkeys(["openai", "anthropic", "genai_prices", "bpe_openai"], "judges"),
     "plotly": "report",
 }
 
