@@ -86,6 +86,9 @@ class Backend:
             accelerator = Accelerator(
                 cpu=self.device.type == "cpu", log_with=self.config.trackers, project_dir=str(directory)
             )
+            kept = {str(getattr(tracker, "value", tracker)) for tracker in accelerator.log_with}
+            if missing := {"all"}.isdisjoint(self.config.trackers) and set(self.config.trackers) - kept:
+                raise ImportError(f"{', '.join(sorted(missing))} is not installed")  # accelerate would leave it out
             accelerator.init_trackers(name)
         except (ValueError, ImportError) as error:
             raise ConfigError([f"backend.trackers {self.config.trackers}: {_first_line(error)}"]) from error

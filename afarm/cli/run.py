@@ -126,8 +126,8 @@ def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = Fals
         console.print(
             "[yellow]The offline judge is a formula, no person or language model: a gain is a gain in that formula.[/]"
         )
-    console.print(f"Report: {report}", soft_wrap=True, highlight=False)
-    console.print(f"Next:   {_next_command(record)}", soft_wrap=True, highlight=False)
+    console.print(f"Report: {report}", soft_wrap=True, highlight=False, markup=False)
+    console.print(f"Next:   {_next_command(record)}", soft_wrap=True, highlight=False, markup=False)
 
 
 def _result_row(result: Mapping[str, Any], main_reference: str) -> tuple[str, str]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import threading
+from pathlib import Path
 
 import pytest
 import torch
 
 from afarm.backend import Backend, runtime
 from afarm.config import BackendConfig
+from afarm.errors import ConfigError
 
 
 @pytest.fixture
@@ -51,3 +54,22 @@ def test_one_after_the_other_where_no_core_is_idle(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(runtime, "_cores", torch.get_num_threads)
     here = threading.get_ident()
     assert Backend(BackendConfig(device="cpu")).together(threading.get_ident, threading.get_ident) == [here, here]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is not None, reason="wandb is installed here")
+def test_a_tracker_that_is_not_installed_is_an_error_and_not_left_out(tmp_path: Path) -> None:
+    backend = Backend(BackendConfig(device="cpu", trackers=["tensorboard", "wandb"]))
+    with (
+        pytest.raises(ConfigError, match="wandb is not installed"),
+        backend.tracked("run", tmp_path, lambda step, metrics: None),
+    ):
+        pass
+
+
+def test_a_tracker_gets_what_is_logged(tmp_path: Path) -> None:
+    logged = []
+    backend = Backend(BackendConfig(device="cpu", trackers=["tensorboard"]))
+    with backend.tracked("run", tmp_path, lambda step, metrics: logged.append((step, metrics))) as log:
+        log(1, {"loss": 0.5})
+    assert logged == [(1, {"loss": 0.5})]
+    assert list(tmp_path.rglob("events.out.tfevents.*"))
