@@ -9,17 +9,23 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Coroutine, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, TypeVar
 
-from afarm.errors import AfarmError, BudgetError, JudgeError, did_you_mean
-from afarm.judges import Capabilities, ChatRequest, Completion, Judge, Judgement, JudgementKey, unsupported
-from afarm.ledger import Ledger, encodable, request_key
+from afarm.errors import JudgeError, did_you_mean
+from afarm.judges import Capabilities, ChatRequest, Completion, Judge, Judgement, JudgementKey, unsupported, without
+from afarm.ledger import Ledger, request_key
+from afarm.limiter import Limiter
+from afarm.sending import Desk, Lane, Question, Sending, misfits
 
 T = TypeVar("T")
-Answer = tuple[ChatRequest, str, Completion]
+
+BLOCK = 256
+"""Requests looked up in the ledger at once."""
+AHEAD = 4
+"""How many times the requests in flight are taken from a stream ahead of their answers, so that none waits for it."""
 
 
 @dataclass(slots=True)
@@ -47,7 +53,12 @@ class Spend:
 
 
 class Asker:
-    """Implements `afarm.judges.Ask`. `judges` maps family roles to judges; "*" answers for every other role."""
+    """Implements `afarm.judges.Ask`. `judges` maps family roles to judges; "*" answers for every other role.
+
+    Each judge is asked at most `max_concurrency` requests at once, fewer while it says that this is too much: through
+    its limiter in `limiters`, where it has one that it tells so. With `batch_api`, judges that have a batch endpoint
+    are asked through it, looking every `batch_poll_seconds`.
+    """
 
     def __init__(
         self,
@@ -58,6 +69,9 @@ class Asker:
         max_concurrency: int = 64,
         budget: float | None = None,
         allow_degraded: bool = False,
+        batch_api: bool = False,
+        batch_poll_seconds: float = 60.0,
+        limiters: Mapping[Judge, Limiter] | None = None,
     ):
         self.judges = dict(judges)
         self.ledger = ledger
@@ -65,7 +79,12 @@ class Asker:
         self.max_concurrency = max_concurrency
         self.budget = budget
         self.allow_degraded = allow_degraded
+        self.batch_api = batch_api
         self.spend = Spend()
+        self._desk = Desk(ledger, run, budget, lambda q, completion: self.spend.add(q.sent, completion))
+        self._desk.batch_poll_seconds = batch_poll_seconds
+        self._limiters = dict(limiters or {})
+        self._lanes: dict[Judge, Lane] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -73,18 +92,80 @@ class Asker:
 
     def __call__(self, requests: Sequence[ChatRequest]) -> list[Completion]:
         """See `afarm.judges.Ask.__call__`."""
-        keys = [request_key(r, self.judge(r.role)) for r in requests]
-        answers = self.ledger.completions(list(dict.fromkeys(keys)))
-        missing = {key: r for key, r in zip(keys, requests, strict=True) if key not in answers}
-        self.spend.answers_reused += len(answers)
-        if missing:
-            answers |= self._wait(self._send_all(missing))
-        return [answers[key] for key in keys]
+        answers: dict[int, Completion] = dict(self.stream(requests))
+        return [answers[index] for index in range(len(requests))]
+
+    def stream(self, requests: Iterable[ChatRequest]) -> Iterator[tuple[int, Completion]]:
+        """See `afarm.judges.Ask.stream`."""
+        indices: dict[str, list[int]] = {}
+        direct: set[str] = set()
+        remaining = enumerate(requests)
+        sending: Sending | None = None
+        exhausted = False
+        try:
+            while not exhausted or indices:
+                if not exhausted and len(direct) < AHEAD * self.max_concurrency:
+                    block = list(islice(remaining, BLOCK))
+                    exhausted = len(block) < BLOCK
+                    found, questions = self._look_up(block, indices)
+                    if questions and sending is None:
+                        sending = self._start()
+                    if sending is not None:
+                        self._running_loop().call_soon_threadsafe(sending.add, questions, exhausted)
+                    direct.update(q.key for q in questions if q.lane.direct is None)
+                    yield from found
+                    continue
+                landed = sending.results.get() if sending else None
+                if not isinstance(landed, list):
+                    sending = None
+                    raise landed or JudgeError("the engine was stopped")
+                for question, completion in landed:
+                    direct.discard(question.key)
+                    for index in indices.pop(question.key):
+                        yield index, completion
+        finally:
+            if sending is not None:
+                self._stop(sending, stop=bool(indices) or not exhausted)
+
+    def _look_up(
+        self, block: Sequence[tuple[int, ChatRequest]], indices: dict[str, list[int]]
+    ) -> tuple[list[tuple[int, Completion]], list[Question]]:
+        """The answers that are in the ledger, and the questions still to be asked; `indices` says who awaits them."""
+        questions = [(index, self._question(request)) for index, request in block]
+        new = list(dict.fromkeys(q.key for _, q in questions if q.key not in indices))
+        known = self.ledger.completions(new)
+        found: list[tuple[int, Completion]] = []
+        unknown: list[Question] = []
+        for index, question in questions:
+            if question.key in known:
+                found.append((index, known[question.key]))
+            elif question.key in indices:
+                indices[question.key].append(index)
+            else:
+                indices[question.key] = [index]
+                unknown.append(question)
+        if known:
+            self.spend.answers_reused += len(known)
+            self.ledger.reused(self.run, list(known))
+        return found, unknown
+
+    def _question(self, request: ChatRequest) -> Question:
+        """The request as its judge can take it. Raises `JudgeError` where it cannot."""
+        lane = self._lane(request.role)
+        degraded = self.degraded(request)
+        key = request_key(request, lane.identity, degraded)
+        return Question(key, without(request, degraded) if degraded else request, degraded, lane)
+
+    def key(self, request: ChatRequest) -> str:
+        """What the ledger files the answer to `request` under."""
+        return self._question(request).key
 
     def recall(self, keys: Sequence[JudgementKey]) -> dict[JudgementKey, Judgement]:
         """See `afarm.judges.Ask.recall`."""
         found = self.ledger.recall(keys)
-        self.spend.judgements_reused += len(found)
+        if found:
+            self.spend.judgements_reused += len(found)
+            self.ledger.reused(self.run, [judgement.completion for judgement in found.values()])
         return found
 
     def learn(self, judgements: Mapping[JudgementKey, Judgement]) -> None:
@@ -93,27 +174,29 @@ class Asker:
 
     def judge(self, role: str) -> str:
         """See `afarm.judges.Ask.judge`."""
-        return self._judge(role).identity
+        return self._lane(role).identity
 
     def capabilities(self, role: str) -> Capabilities:
         """See `afarm.judges.Ask.capabilities`."""
-        return self._judge(role).capabilities
+        return self.judge_of(role).capabilities
 
     def degraded(self, request: ChatRequest) -> tuple[str, ...]:
         """See `afarm.judges.Ask.degraded`."""
-        names = unsupported(request, self.capabilities(request.role))
-        if names and not self.allow_degraded:
-            raise JudgeError(
-                f"{self.judge(request.role)} takes no {' or '.join(names)}, which {request.annotator or 'a request'} "
-                "asks for: choose another judge, or leave it out with --allow-degraded (every label then says so)"
-            )
-        return names
+        judge = self.judge_of(request.role)
+        if not self.allow_degraded and (problems := misfits(request, judge)):
+            raise JudgeError(problems[0])
+        return unsupported(request, judge.capabilities)
 
     def worst_case_price(self, request: ChatRequest) -> float | None:
         """The most that `request` can cost in dollars; None where its judge's prices are unknown."""
-        return self._judge(request.role).worst_case_price(request)
+        lane = self._lane(request.role)
+        price, charged = lane.judge.worst_case_price(request), lane.judge.price()
+        if price is None or lane.direct is None:
+            return price
+        return price * (charged.batch if charged else 0.5)
 
-    def _judge(self, role: str) -> Judge:
+    def judge_of(self, role: str) -> Judge:
+        """The judge that answers for `role`. Raises `JudgeError` where there is none."""
         try:
             return self.judges.get(role) or self.judges["*"]
         except KeyError:
@@ -122,121 +205,35 @@ class Asker:
                 f"Name one with --judge {role}=…"
             ) from None
 
-    # ------------------------------------------------------------------------------------------------- the engine
-
-    async def _send_all(self, missing: Mapping[str, ChatRequest]) -> dict[str, Completion]:
-        """Send every request, at most `max_concurrency` at once, and store each answer before it is returned.
-
-        The first failure stops further sending; what is in flight is awaited and stored, then the failure is raised.
-        """
-        waiting = list(reversed(list(missing.items())))
-        flying: dict[asyncio.Task[Completion], tuple[str, ChatRequest]] = {}
-        answers: dict[str, Completion] = {}
-        failure: BaseException | None = None
-        try:
-            while flying or (waiting and failure is None):
-                if failure is None:
-                    room = self.max_concurrency - len(flying)
-                    try:
-                        batch = self._reserve(waiting, room, waits=bool(flying))
-                    except BudgetError as error:
-                        failure, batch = error, []
-                    for key, request in batch:
-                        flying[asyncio.create_task(self._judge(request.role).complete(request))] = key, request
-                if flying:
-                    failure = await self._land(flying, answers) or failure
-        except asyncio.CancelledError:
-            await self._drain(flying, answers)
-            raise
-        if failure is not None:
-            raise failure
-        return answers
-
-    def _reserve(self, waiting: list[tuple[str, ChatRequest]], room: int, waits: bool) -> list[tuple[str, ChatRequest]]:
-        """Take up to `room` requests that the budget allows, and write their intents.
-
-        Raises `BudgetError` where not one more may be sent and none is in flight (`waits`) to release money.
-        """
-        batch: list[tuple[str, ChatRequest]] = []
-        prices: list[float] = []
-        committed = self.ledger.committed(self.run) if self.budget is not None else 0.0
-        while waiting and len(batch) < room:
-            key, request = waiting[-1]
-            price = self.worst_case_price(request)
-            if self.budget is not None:
-                if price is None:
-                    raise BudgetError(
-                        f"the price of {self.judge(request.role)} is unknown, so a budget cannot be kept; "
-                        "name a judge with a price, or leave --budget out"
-                    )
-                if committed + sum(prices) + price > self.budget:
-                    if not batch and not waits:
-                        raise BudgetError(
-                            f"the budget of ${self.budget:.2f} is reached (${committed:.2f} committed); what is paid "
-                            "for is kept: run the same command with a larger --budget to go on"
-                        )
-                    break
-            waiting.pop()
-            batch.append((key, request))
-            prices.append(price or 0.0)
-        priced = [(key, price) for (key, _), price in zip(batch, prices, strict=True) if price]
-        if priced:
-            self.ledger.intend([k for k, _ in priced], [p for _, p in priced], self.run)
-        return batch
-
-    async def _land(
-        self, flying: dict[asyncio.Task[Completion], tuple[str, ChatRequest]], answers: dict[str, Completion]
-    ) -> BaseException | None:
-        """Wait for at least one request, store all answers that are in, in one transaction; return a failure."""
-        done, _ = await asyncio.wait(flying, return_when=asyncio.FIRST_COMPLETED)
-        failure: BaseException | None = None
-        landed: list[Answer] = []
-        abandoned: list[str] = []
-        for task in done:
-            key, request = flying.pop(task)
-            error = task.exception() if not task.cancelled() else asyncio.CancelledError()
-            if error is None:
-                answer = task.result()
-                landed.append(
-                    (request, self.judge(request.role), replace(answer, key=key, text=encodable(answer.text)))
-                )
-            else:
-                abandoned.append(key)
-                failure = failure or _explained(error, self.judge(request.role))
-        self.ledger.resolve(landed, self.run, abandoned)
-        for request, _, completion in landed:
-            answers[completion.key] = completion
-            self.spend.add(request, completion)
-        return failure
-
-    async def _drain(
-        self, flying: dict[asyncio.Task[Completion], tuple[str, ChatRequest]], answers: dict[str, Completion]
-    ) -> None:
-        """After an interrupt: give what was already sent a little time to arrive, since it is paid for."""
-        try:
-            async with asyncio.timeout(10):
-                while flying:
-                    await self._land(flying, answers)
-        except TimeoutError:
-            for task in flying:
-                task.cancel()
+    def _lane(self, role: str) -> Lane:
+        judge = self.judge_of(role)
+        if judge not in self._lanes:
+            limiter = self._limiters.get(judge) or Limiter(self.max_concurrency)
+            direct = Lane(judge, limiter, judge.identity)
+            batch = self.batch_api and judge.capabilities.batch
+            self._lanes[judge] = replace(direct, direct=direct) if batch else direct
+        return self._lanes[judge]
 
     # ------------------------------------------------------------------------------------------- the loop's thread
 
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(work, self._running_loop())
-        try:
-            return future.result()
-        except KeyboardInterrupt:
-            self._stop(future)
-            raise
+    def _start(self) -> Sending:
+        async def start() -> Sending:
+            sending = Sending(self._desk)
+            sending.task = asyncio.create_task(sending.run())  # a loop holds its tasks weakly
+            return sending
 
-    def _stop(self, future: Future[T]) -> None:
-        """Cancel the work and wait until it has stored what was in flight (a second interrupt abandons that)."""
-        loop = self._running_loop()
-        future.cancel()
-        idle = asyncio.run_coroutine_threadsafe(_others_done(), loop)
-        idle.result(timeout=15)
+        return self._wait(start())
+
+    def _stop(self, sending: Sending, stop: bool) -> None:
+        """Wait until a stream has ended; with `stop`, until it has stored what was in flight when nobody listened any
+        more (a second interrupt abandons that)."""
+        if stop:
+            self._running_loop().call_soon_threadsafe(sending.stop)
+        while isinstance(sending.results.get(), list):
+            pass
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._running_loop()).result()
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
@@ -249,6 +246,7 @@ class Asker:
         """Close the judges and stop the loop's thread. The ledger stays open: it is the caller's."""
         if self._loop is None or self._thread is None:
             return
+        self._wait(_others_done())
         for judge in dict.fromkeys(self.judges.values()):
             self._wait(judge.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -258,15 +256,7 @@ class Asker:
 
 
 async def _others_done() -> None:
+    """A batch that is being handed in is given the time to be written down."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     if others:
-        await asyncio.wait(others)
-
-
-def _explained(error: BaseException, judge: str) -> AfarmError:
-    """The error itself where it already explains itself, otherwise one that names the judge."""
-    if isinstance(error, AfarmError):
-        return error
-    wrapped = JudgeError(f"{judge} failed: {type(error).__name__}: {error}")
-    wrapped.__cause__ = error
-    return wrapped
+        await asyncio.wait(others, timeout=15)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from afarm.errors import ConfigError, PluginError, StoreError
 from afarm.interfaces import Annotator, BuildContext, Evaluator, Method, Policy, RewardModel, TrainContext, no_progress
 from afarm.judges import Judge
+from afarm.limiter import Limiter
 from afarm.plugins import Plugins
+from afarm.prices import Prices
 from afarm.recipe import Settings
 from afarm.registry import Component
-from afarm.store import DirectoryCheckpoints, MetricsFile, source_digest, write_json
+from afarm.store import DirectoryCheckpoints, MetricsFile, content_digest, source_digest, write_json
 
 if TYPE_CHECKING:
     from afarm.backend import Backend
@@ -31,7 +34,9 @@ class Builder:
     plugins: Plugins
     settings: Settings
     progress: Progress = no_progress
+    limiters: dict[Judge, Limiter] = field(default_factory=dict)
     _backend: Any = None
+    _reward_models: dict[str, RewardModel] = field(default_factory=dict)
     _identities: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def component(self, kind: str, name: str) -> Component:
@@ -98,22 +103,51 @@ class Builder:
         made: RewardModel = self._build("reward_models", name, RewardModel)
         return made
 
+    def reward_model(self, name: str) -> RewardModel:
+        """One that is built, by its name, or a fitted one by its artifact's directory. Opened once."""
+        if name not in self._reward_models:
+            directory = Path(name)
+            self._reward_models[name] = self._fitted(directory) if directory.is_dir() else self.fixed_reward_model(name)
+        return self._reward_models[name]
+
+    def reward_model_identity(self, name: str) -> str:
+        """A text that changes with a reward model: with its source and settings, or with its files and their code."""
+        directory = Path(name)
+        if not directory.is_dir():
+            return json.dumps(self.identity(self.component("reward_models", name)), sort_keys=True)
+        if name not in self._identities:
+            code = importlib.util.find_spec(_fitted_class(directory).partition(":")[0])
+            source = source_digest([Path(code.origin).parent]) if code and code.origin else ""
+            self._identities[name] = {"files": content_digest(directory), "source": source}
+        return json.dumps(self._identities[name], sort_keys=True)
+
+    def _fitted(self, directory: Path) -> RewardModel:
+        _fitted_class(directory)
+        made = self.load(directory)
+        if not isinstance(made, RewardModel):
+            raise ConfigError([f"{directory} holds a {type(made).__name__}, no reward model"])
+        return made
+
     def _context(self, component: Component) -> BuildContext:
         return BuildContext(
-            reward_model=self.fixed_reward_model,
-            identify=lambda model: json.dumps(self.identity(self.component("reward_models", model)), sort_keys=True),
+            reward_model=self.reward_model,
+            identify=self.reward_model_identity,
             source=loaded_source(component.sources),
             backend=lambda: self.backend,
         )
 
     def judges(self) -> dict[str, Judge]:
         """The judge for each family role; equal specs share one."""
+        run = self.settings.run
+        prices = Prices(run.prices, run.price)
         made: dict[str, Judge] = {}
-        for spec in dict.fromkeys(self.settings.run.judge.values()):
+        for spec in dict.fromkeys(run.judge.values()):
             name, _, argument = spec.partition(":")
-            component = self.component("judges", name)
-            made[spec] = component.load()(argument, self.settings.of(component), self._context(component))
-        return {role: made[spec] for role, spec in self.settings.run.judge.items()}
+            component, limiter = self.component("judges", name), Limiter(run.max_concurrency)
+            context = replace(self._context(component), price=partial(prices.of, spec), throttled=limiter.throttled)
+            made[spec] = component.load()(argument, self.settings.of(component), context)
+            self.limiters[made[spec]] = limiter
+        return {role: made[spec] for role, spec in run.judge.items()}
 
     # --------------------------------------------------------------------------------------------- models on disk
 
@@ -171,6 +205,17 @@ class Builder:
                 f"{directory} was made by {record['class']}, which cannot be loaded ({error}); install its plugin again"
             ) from error
         return cls.load(directory / "model", self.load_context(directory))
+
+
+def _fitted_class(directory: Path) -> str:
+    """The class of the trained object in `directory`, as text. Raises `ConfigError` where there is none."""
+    try:
+        name: str = json.loads((directory / "class.json").read_text(encoding="utf-8"))["class"]
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(
+            [f"{directory} holds no fitted reward model: name a directory such as artifacts/fit-reward/KEY"]
+        ) from error
+    return name
 
 
 def is_fitted(reward_model: type[RewardModel]) -> bool:

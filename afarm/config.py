@@ -162,7 +162,29 @@ class RunConfig(Config):
     )
     seed: int = setting(42, "the seed that all draws derive from", ge=0)
     budget: float | None = setting(None, "dollars that judges may cost in this run", ge=0, changes_result=False)
-    max_concurrency: int = setting(64, "judge requests in flight at once", gt=0, changes_result=False)
+    prices: str = setting("", "a YAML file of prices, by judge spec; see docs/money.md", changes_result=False)
+    price: dict[str, str] = setting(
+        {},
+        "prices by judge spec, as INPUT/OUTPUT or INPUT/OUTPUT/CACHED in dollars per million tokens",
+        changes_result=False,
+    )
+    max_concurrency: int = setting(
+        64,
+        "requests in flight at once to each judge; fewer while it says that this is too much",
+        gt=0,
+        changes_result=False,
+    )
+    allow_degraded: bool = setting(
+        False, "leave out what a judge cannot take (a temperature, say) instead of refusing; every label then says so"
+    )
+    batch_api: bool = setting(
+        False,
+        "ask through the batch endpoints of judges that have one: half the price, an answer within a day",
+        changes_result=False,
+    )
+    batch_poll_seconds: float = setting(
+        60.0, "seconds between two looks at a pending batch", gt=0, changes_result=False
+    )
     rows: RowsConfig = setting(RowsConfig, "rows used of each split")
     sample: SampleConfig = setting(SampleConfig, "the outputs to compare")
     annotate: AnnotateConfig = setting(AnnotateConfig, "the training labels")

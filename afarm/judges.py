@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 from afarm.records import Instruction, Message
 
 CHARACTERS_A_TOKEN = 4
 """Of English text under today's tokenizers, about."""
+MESSAGE_TOKENS = 16
+"""More than what a chat format adds to a message, and a conversation, beside its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,10 @@ class ChatRequest:
     `avoid` (logit bias, tokenised for the judge in use), a JSON `schema` that holds a judge with structured output to
     the format (and is left out elsewhere: the prompt asks for the format as well), a `tool` to call, and how many
     `top_logprobs` to give for each token. Unsent: the family `role` the user maps to a judge, the
-    structured `comparisons` and the `answer_format` ("list", "single" or "json"), which the offline judge reads instead
-    of parsing the prompt; `annotator` for the accounts; `seed` and `draw`, which tell independent samples apart.
+    structured `comparisons` and the `answer_format` ("list", "single", "json" or "rating"), which the offline judge
+    reads instead of parsing the prompt; the `labels` of a format of its own, one a line ("labels") or one a token
+    ("tokens"): what is written for the first output, for the second and, where that can be said, for a draw;
+    `annotator` for the accounts; `seed` and `draw`, which tell independent samples apart.
     """
 
     role: str
@@ -64,6 +68,7 @@ class ChatRequest:
     top_logprobs: int = 0
     comparisons: tuple[Comparison, ...] = ()
     answer_format: str = ""
+    labels: tuple[str, ...] = ()
     annotator: str = ""
     seed: int = 0
     draw: int = 0
@@ -148,7 +153,8 @@ class Judge(ABC):
     """The LLM behind a prompt annotator. Built as `Class(spec, config, context)`; `spec` is what follows the name in
     `--judge name:spec`. Only afarm's engine calls it, so no plugin can pay twice."""
 
-    capabilities: ClassVar[Capabilities] = Capabilities()
+    capabilities: Capabilities = Capabilities()
+    """Of the class, or of the instance where they depend on the model."""
     simulated: ClassVar[bool] = False
     """Whether answers come from a stated formula instead of a language model: every report built on one says so."""
 
@@ -181,8 +187,16 @@ class Judge(ABC):
         return math.ceil(len(text) / CHARACTERS_A_TOKEN)
 
     def worst_case_price(self, request: ChatRequest) -> float | None:
-        """The most that `request` can cost in US dollars, None where prices are unknown. Reserved while in flight."""
-        return None
+        """The most that `request` can cost in US dollars, None where prices are unknown. Reserved while in flight.
+
+        Unless a judge knows better: a token for each byte of the prompt, since no tokenizer gives more, and
+        `MESSAGE_TOKENS` for each message.
+        """
+        price = self.price()
+        if price is None:
+            return None
+        text = request.prompt + "".join(message.content + message.name for message in request.messages)
+        return price.of(len(text.encode()) + MESSAGE_TOKENS * (1 + len(request.messages)), request.max_tokens)
 
     def price(self) -> Price | None:
         """What this judge charges, None where that is unknown."""
@@ -212,6 +226,19 @@ def unsupported(request: ChatRequest, capabilities: Capabilities) -> tuple[str, 
     return tuple(name for name, lacks in missing.items() if lacks)
 
 
+def without(request: ChatRequest, parameters: Sequence[str]) -> ChatRequest:
+    """`request` with these `parameters`, named as by `unsupported`, left out."""
+    plain: dict[str, dict[str, Any]] = {
+        "temperature": {"temperature": 1.0},
+        "top_p": {"top_p": 1.0},
+        "logit_bias": {"favour": (), "avoid": ()},
+        "top_logprobs": {"top_logprobs": 0},
+        "tool": {"tool": None},
+    }
+    left_out = {field: value for name in parameters for field, value in plain[name].items()}
+    return replace(request, **left_out)
+
+
 class Ask(Protocol):
     """The metered way to a judge: cached in the ledger, budgeted, concurrent. Safe inside a running event loop."""
 
@@ -220,6 +247,14 @@ class Ask(Protocol):
 
         Raises `JudgeError` where a judge cannot answer and `BudgetError` where the next request could exceed the
         budget; whatever was answered before that is in the ledger.
+        """
+        ...
+
+    def stream(self, requests: Iterable[ChatRequest]) -> Iterator[tuple[int, Completion]]:
+        """The same for any number of requests, in bounded memory: (number of the request, completion), as they land.
+
+        Requests are taken from the iterable as there is room for them, so that as many as allowed are in flight
+        throughout. Whoever stops listening pays for what is in flight only.
         """
         ...
 

@@ -14,8 +14,9 @@ from afarm.interfaces import AnnotateContext, Annotator
 from afarm.keyed import uniform
 from afarm.records import JudgedPair, Pair, Preference
 
-CHUNK = 1024
-"""Pairs handed to an annotator at once: enough to keep many requests in flight, few enough to hold in memory."""
+CHUNK = 8192
+"""Pairs handed to an annotator at once: few enough to hold in memory, and so many that the end of a chunk, where few
+requests are in flight, does not count, though a batched annotator puts several pairs into one."""
 
 
 def rule_or_noise(pair: Pair, seed: int, label_noise: float) -> Preference | None:
@@ -29,13 +30,18 @@ def rule_or_noise(pair: Pair, seed: int, label_noise: float) -> Preference | Non
 
 
 def label(
-    pairs: Iterable[Pair], annotator: Annotator, name: str, context: AnnotateContext, label_noise: float = 0.0
+    pairs: Iterable[Pair],
+    annotator: Annotator,
+    name: str,
+    context: AnnotateContext,
+    label_noise: float = 0.0,
+    chunk_size: int = CHUNK,
 ) -> Iterator[JudgedPair]:
     """Judge `pairs` in order, a chunk at a time, so that any number needs the memory of one chunk.
 
     Raises `PluginError` where the annotator does not return one preference a pair, in order.
     """
-    for chunk in _batched(pairs, CHUNK):
+    for chunk in _batched(pairs, chunk_size):
         given = [rule_or_noise(pair, context.seed, label_noise) for pair in chunk]
         asked = [pair for pair, preference in zip(chunk, given, strict=True) if preference is None]
         answers = list(annotator.annotate(asked, context) or ()) if asked else []

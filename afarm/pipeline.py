@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from afarm import stages
-from afarm.ask import Asker
+from afarm.ask import Asker, Spend
 from afarm.building import Builder
 from afarm.errors import DataError
 from afarm.files import read_outputs, read_preferences, read_rows
@@ -265,7 +265,16 @@ class Farm:
             run=self.name(),
             max_concurrency=self.config.max_concurrency,
             budget=self.config.budget,
+            allow_degraded=self.config.allow_degraded,
+            batch_api=self.config.batch_api,
+            batch_poll_seconds=self.config.batch_poll_seconds,
+            limiters=self.builder.limiters,
         )
+
+    @property
+    def spend(self) -> Spend | None:
+        """What the judges have cost so far, None before the first was asked."""
+        return self.ask.spend if "ask" in self.__dict__ else None
 
     def name(self, method: str | None = None) -> str:
         """The run's name: the same command has the same one, so that it goes on where it stopped."""

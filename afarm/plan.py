@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from afarm import stages
+from afarm.ask import Asker
 from afarm.files import read_outputs
 from afarm.interfaces import AnnotateContext
-from afarm.labelling import rule_or_noise
-from afarm.ledger import request_key
+from afarm.judges import ChatRequest, Judgement, JudgementKey
+from afarm.labelling import CHUNK, rule_or_noise
 from afarm.pairing import neighbours, paired
 from afarm.pipeline import Farm, with_inputs
 from afarm.records import Pair
@@ -17,18 +19,71 @@ from afarm.stages import Stage
 from afarm.store import Artifact, artifact_key
 from afarm.why import why_not_reused
 
+TYPICAL_OUTPUT = {"single": 6, "list": 8, "json": 60, "rating": 4}
+"""Tokens of an answer in each format, for each comparison, where the ledger has no such answers to go by."""
+ENOUGH_ANSWERS = 20
+"""Answers in the ledger from which their mean length is taken for the expected one."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeEstimate:
+    """What one judge would be asked and could charge. Dollars are None where its prices are unknown.
+
+    `output_tokens` and `dollars` are expected, going by earlier answers of the same annotator where there are enough;
+    `most_output_tokens` and `most_dollars` are what a budget reserves. Re-asks of unreadable answers are not in it.
+    """
+
+    judge: str
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    most_output_tokens: int = 0
+    dollars: float | None = 0.0
+    most_dollars: float | None = 0.0
+
+    def __add__(self, other: JudgeEstimate) -> JudgeEstimate:
+        return JudgeEstimate(
+            self.judge,
+            self.calls + other.calls,
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.most_output_tokens + other.most_output_tokens,
+            _sum([self.dollars, other.dollars]),
+            _sum([self.most_dollars, other.most_dollars]),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedStage:
-    """What would happen to a stage. `calls` are expected judge requests and `dollars` the most they can cost, None
-    where a price is unknown; both are estimates where the outputs to be judged do not exist yet."""
+    """What would happen to a stage, and what its judges would be asked: an estimate where the outputs to be judged do
+    not exist yet. `calls` are expected judge requests and `dollars` the most they can cost, None where a price is
+    unknown."""
 
     kind: str
     label: str
     reused: bool
     why: str = ""
-    calls: int = 0
-    dollars: float | None = 0.0
+    judges: tuple[JudgeEstimate, ...] = ()
+
+    @property
+    def calls(self) -> int:
+        return sum(judge.calls for judge in self.judges)
+
+    @property
+    def dollars(self) -> float | None:
+        return _sum([judge.most_dollars for judge in self.judges])
+
+
+def _sum(parts: Sequence[float | None]) -> float | None:
+    return None if any(part is None for part in parts) else sum(part or 0.0 for part in parts)
+
+
+def by_judge(planned: Sequence[PlannedStage]) -> list[JudgeEstimate]:
+    """The estimates of all stages, added up for each judge."""
+    found: dict[str, JudgeEstimate] = {}
+    for estimate in (estimate for stage in planned for estimate in stage.judges):
+        found[estimate.judge] = found.get(estimate.judge, JudgeEstimate(estimate.judge)) + estimate
+    return list(found.values())
 
 
 def plan(farm: Farm, method: str) -> list[PlannedStage]:
@@ -61,18 +116,59 @@ def _visit(farm: Farm, stage: Stage, found: dict[str, tuple[PlannedStage, Artifa
     return artifact
 
 
+class _Onlooker(Asker):
+    """Reads the ledger without counting what it finds as reused: looking at prices saves nobody anything."""
+
+    def recall(self, keys: Sequence[JudgementKey]) -> dict[JudgementKey, Judgement]:
+        return self.ledger.recall(keys)
+
+
 def _priced(farm: Farm, planned: PlannedStage, inputs: dict[str, Artifact]) -> PlannedStage:
-    """Count the requests that the pairs need and the ledger does not answer, and their worst price."""
+    """Estimate the requests that the pairs need and the ledger does not answer, from their real prompts."""
     settings = farm.config.annotate if planned.kind == "annotate" else farm.config.evaluate
     seed = farm.seed(planned.kind)
     pairs = [p for p in _pairs(farm, planned.kind, inputs) if rule_or_noise(p, seed, settings.label_noise) is None]
-    annotator = farm.builder.annotator(settings.annotator)
-    requests = annotator.plan(pairs, AnnotateContext(seed, farm.ask, farm.progress))
-    keys = [request_key(r, farm.ask.judge(r.role)) for r in requests]
-    known = farm.ask.ledger.completions(keys)
-    prices = [farm.ask.worst_case_price(r) for r, key in zip(requests, keys, strict=True) if key not in known]
-    dollars = None if any(p is None for p in prices) else sum(p or 0.0 for p in prices)
-    return replace(planned, calls=len(prices), dollars=dollars)
+    config = farm.config
+    ask = _Onlooker(farm.judges, farm.ask.ledger, allow_degraded=config.allow_degraded, batch_api=config.batch_api)
+    annotator, context = farm.builder.annotator(settings.annotator), AnnotateContext(seed, ask, farm.progress)
+    lengths = _Lengths(ask)
+    found: dict[str, JudgeEstimate] = {}
+    for start in range(0, len(pairs), CHUNK):
+        requests = {ask.key(r): r for r in annotator.plan(pairs[start : start + CHUNK], context)}
+        known = ask.ledger.completions(list(requests))
+        for request in (r for key, r in requests.items() if key not in known):
+            judge = ask.judge(request.role)
+            found[judge] = found.get(judge, JudgeEstimate(judge)) + _estimate(ask, request, lengths)
+    return replace(planned, judges=tuple(found.values()))
+
+
+def _estimate(ask: Asker, request: ChatRequest, lengths: _Lengths) -> JudgeEstimate:
+    judge = ask.judge_of(request.role)
+    tokens, answer = judge.count_tokens(request), lengths.expected(request)
+    price, most = judge.price(), ask.worst_case_price(request)
+    dollars = 0.0 if most == 0 else None if price is None else price.of(tokens, answer)
+    if price is not None and dollars and ask.batch_api and judge.capabilities.batch:
+        dollars *= price.batch
+    return JudgeEstimate(judge.identity, 1, tokens, answer, request.max_tokens, dollars, most)
+
+
+class _Lengths:
+    """How long answers are expected to be."""
+
+    def __init__(self, ask: Asker):
+        self.ask = ask
+        self._means: dict[tuple[str, str], float | None] = {}
+
+    def expected(self, request: ChatRequest) -> int:
+        """In tokens: the mean of this annotator's earlier answers, or what is typical of the answer format."""
+        who = self.ask.judge(request.role), request.annotator
+        if who not in self._means:
+            query = "SELECT AVG(output_tokens), COUNT(*) FROM completions WHERE judge = ? AND annotator = ?"
+            mean, count = self.ask.ledger.read(query, who)[0]
+            self._means[who] = mean if count >= ENOUGH_ANSWERS else None
+        mean = self._means[who]
+        typical = TYPICAL_OUTPUT.get(request.answer_format, request.max_tokens) * max(1, len(request.comparisons))
+        return min(math.ceil(typical if mean is None else mean), request.max_tokens)
 
 
 def _pairs(farm: Farm, kind: str, inputs: dict[str, Artifact]) -> Sequence[Pair]:

@@ -13,6 +13,9 @@ from pydantic import ValidationError
 from afarm import stages
 from afarm.building import Builder, is_fitted
 from afarm.errors import AfarmError, ConfigError, DataError, PluginError, did_you_mean
+from afarm.interfaces import AnnotateContext
+from afarm.records import Instruction, Pair
+from afarm.sending import misfits, unpriced
 from afarm.splits import Splits
 from afarm.store import require_writable
 
@@ -36,6 +39,8 @@ def problems_ahead(builder: Builder, splits: Splits, output_dir: Path) -> list[s
         lambda: splits.dataset,
         lambda: require_rows(builder, splits),
         lambda: require_known_tasks(builder, splits),
+        lambda: require_used_prices(builder),
+        lambda: require_fitting_judges(builder),
         *judging,
         *(lambda name=name: builder.evaluator(name) for name in config.evaluate.evaluators),
     ]
@@ -128,6 +133,51 @@ def require_known_tasks(builder: Builder, splits: Splits) -> None:
         problems += [f"judge of {'all roles' if role == '*' else role}: {p}" for p in judge.check(instructions)]
     if problems:
         raise ConfigError(problems)
+
+
+def require_used_prices(builder: Builder) -> None:
+    """Raises `ConfigError` for a price of a judge that is not in use: most likely a name that is spelled otherwise."""
+    run = builder.settings.run
+    used = set(run.judge.values())
+    problems = [
+        f"--price names {spec!r}, which is none of the judges.{did_you_mean(spec, used)}"
+        for spec in run.price
+        if spec not in used
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+STAND_INS = 512
+"""Made-up pairs that a pool is asked about to see all its members: at 13 members, one is missed once in 10^17 times."""
+
+
+def require_fitting_judges(builder: Builder) -> None:
+    """Raises `ConfigError` for judges that cannot take what the run's annotators ask for, unless that may be left out,
+    and for judges of unknown price where there is a budget to keep."""
+    from afarm.ask import Asker
+    from afarm.ledger import Ledger
+
+    run = builder.settings.run
+    pairs = [
+        Pair(Instruction(f"stand-in {i}", "input" if i % 2 else ""), "an output", "another one")
+        for i in range(STAND_INS)
+    ]
+    problems: list[str] = []
+    with Ledger(Path(":memory:")) as nothing:
+        ask = Asker(builder.judges(), nothing, allow_degraded=True)
+        for name in dict.fromkeys([run.annotate.annotator, run.evaluate.annotator]):
+            try:
+                requests = builder.annotator(name).plan(pairs, AnnotateContext(0, ask))
+            except DataError:  # one that knows the instructions of its own world only
+                continue
+            for request in requests:
+                if not run.allow_degraded:
+                    problems += misfits(request, ask.judge_of(request.role))
+                if run.budget is not None and ask.worst_case_price(request) is None:
+                    problems.append(unpriced(run.judge.get(request.role) or run.judge["*"]))
+    if problems:
+        raise ConfigError(dict.fromkeys(problems))
 
 
 def splits_needed(builder: Builder) -> Iterator[str]:

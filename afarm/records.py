@@ -163,9 +163,9 @@ class Preference:
 
     `p2` is the probability, in [0, 1], that `output_2` is better; None unless `outcome` is "decided". A draw is not
     p2 = 0.5: "draw" says that neither is better, 0.5 that the annotator is torn. `strength` is a person's "slightly"
-    (0.5) or "clearly" (1). `member` is the pool member that judged, `order` which output it saw first ("12" or "21"),
-    `draw` which independent draw this is, and `completion` the ledger's key of the answer. `degraded` names what the
-    annotator asked of its judge and the judge could not take.
+    (0.5) or "clearly" (1). `member` is the pool member that judged, `order` which output it saw first ("12", "21" or
+    "both" in turn), `draw` which independent draw this is, and `completion` the ledger's key of the answer, or the keys
+    of several, with commas between. `degraded` names what the annotator asked and the judge could not take.
     """
 
     pair_id: str

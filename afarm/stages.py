@@ -15,9 +15,10 @@ from afarm.building import Builder, is_fitted
 from afarm.errors import ConfigError, DataError, did_you_mean
 from afarm.files import read_outputs, read_preferences, write_rows
 from afarm.interfaces import AnnotateContext, Decoding, EvaluationInputs, Method, MethodInputs, Policy, RewardModel
-from afarm.labelling import label
+from afarm.labelling import CHUNK, label
 from afarm.pairing import neighbours, paired
 from afarm.records import Instruction, JudgedPair, Output, Pair, Score
+from afarm.sending import LARGEST_BATCH
 from afarm.store import Artifact
 
 if TYPE_CHECKING:
@@ -215,13 +216,15 @@ def _judge(
     farm: Farm, path: Path, pairs: Sequence[Pair], annotator: str, label_noise: float, purpose: str
 ) -> Mapping[str, Any]:
     """Judge `pairs` into the file at `path`, and count who decided what."""
-    context = AnnotateContext(farm.seed(purpose), farm.ask)  # the bar below counts pairs: one is enough
-    shown = farm.progress(pairs, f"{annotator}: judging", len(pairs))
+    context = AnnotateContext(farm.seed(purpose), farm.ask, farm.progress)
+    chunk_size = LARGEST_BATCH if farm.config.batch_api else CHUNK  # a batch takes hours, however small it is
+    many = len(pairs) > chunk_size  # where one chunk is all, the annotator's own bar says all
+    shown = farm.progress(pairs, f"{annotator}: pairs", len(pairs)) if many else pairs
     members: dict[str, int] = {}
     outcomes: dict[str, int] = {}
 
     def rows() -> Iterator[Mapping[str, Any]]:
-        for judged in label(shown, farm.builder.annotator(annotator), annotator, context, label_noise):
+        for judged in label(shown, farm.builder.annotator(annotator), annotator, context, label_noise, chunk_size):
             preference = judged.preference
             who = "(noise)" if preference.source == "noise" else preference.member or annotator
             who = "(identical)" if judged.pair.identical else who

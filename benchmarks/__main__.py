@@ -15,10 +15,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.judging import judging
 from benchmarks.throughput import SMOL
 
 PAGE = Path("docs/benchmarks.md")
@@ -115,10 +117,11 @@ def main() -> None:
         f"load average before the start {os.getloadavg()[0]:.1f}; throughput is the median of {repeats}."
     )
     parts = [machine, ""]
-    measurements = {
+    measurements: dict[str, Callable[[], list[str]]] = {
         "### Start": start_up,
         "### The whole experiment": whole_run,
         "### Throughput": partial(throughput, repeats),
+        "### Judging": judging,
     }
     for title, measure in measurements.items():
         sys.stderr.write(f"{title.removeprefix('### ')} …\n")

@@ -32,8 +32,7 @@ SMALL = {
     "ppo.mini_batch_size": 16,
     "ppo.save_steps": 2,
     "best_of_n.n": 4,
-    # Many small transactions, so that a kill can hit between them; neither changes the result.
-    "pool.requests_per_chunk": 2,
+    # Few in flight, so that a kill can hit between transactions; it does not change the result.
     "max_concurrency": 4,
 }
 

@@ -10,9 +10,10 @@ sample does not depend on what shares its batch (up to the last bits that batch 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -64,13 +65,21 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
 class TorchSampler:
     """Samples from a transformers causal LM (adapters included) with its key-value cache.
 
-    `eos_ids` end a response and belong to it.
+    `eos_ids` end a response and belong to it. `logit_bias` is added to the logits of these tokens before one is chosen,
+    and is no part of the log-probabilities.
     """
 
-    def __init__(self, model: PreTrainedModel, eos_ids: Sequence[int], pad_id: int):
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        eos_ids: Sequence[int],
+        pad_id: int,
+        logit_bias: Mapping[int, float] = MappingProxyType({}),
+    ):
         self.model = model
         self.eos_ids = list(eos_ids)
         self.pad_id = pad_id
+        self.logit_bias = logit_bias
 
     def generate(
         self, prompts: Sequence[Sequence[int]], keys: Sequence[str], decoding: Decoding, *, seed: int
@@ -128,8 +137,10 @@ class TorchSampler:
         stopped = torch.zeros(len(rows), dtype=torch.bool, device=device)
         uniforms = uniforms.to(device) if uniforms is not None else None
         active = torch.arange(len(rows), device=device)
+        bias = self._bias(logits)
         for step in range(limit):
-            token = choose(logits, decoding, None if uniforms is None else uniforms[active, step])
+            biased = logits if bias is None else logits + bias
+            token = choose(biased, decoding, None if uniforms is None else uniforms[active, step])
             tokens[active, step] = token
             logprobs[active, step] = logits.gather(-1, token.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)
             done = torch.isin(token, eos)
@@ -154,6 +165,14 @@ class TorchSampler:
             Generation(ids[:n], lp[:n] if lp is not None else None, "stop" if stop else "length")
             for ids, lp, n, stop in zip(tokens.tolist(), kept_logprobs, lengths.tolist(), stopped.tolist(), strict=True)
         ]
+
+    def _bias(self, logits: torch.Tensor) -> torch.Tensor | None:
+        """What is added to `logits` [B, V] and to those after them: [V], or None where nothing is."""
+        if not self.logit_bias:
+            return None
+        bias = logits.new_zeros(logits.shape[-1])
+        bias[list(self.logit_bias)] = logits.new_tensor(list(self.logit_bias.values()))
+        return bias
 
     def _forward(
         self, ids: torch.Tensor, position: torch.Tensor, mask: torch.Tensor | None, cache: DynamicCache

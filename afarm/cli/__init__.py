@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from afarm.cli import artifacts, listing, run, steps
+from afarm.cli import annotators, artifacts, cost, ledger, listing, run, steps
 from afarm.cli.console import err, escape
 from afarm.errors import AfarmError
 from afarm.plugins import discover
@@ -28,7 +28,7 @@ def make_app() -> typer.Typer:
         rich_markup_mode=None,  # rich tables in --help cost more time than all the rest of the start
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for part in (run, steps, artifacts, listing):
+    for part in (run, steps, cost, ledger, artifacts, listing, annotators):
         part.add_to(app)
     for problem in discover(check_configs=False).add_commands(app):
         err().print(f"[yellow]Warning:[/] {escape(problem)}", highlight=False, soft_wrap=True)

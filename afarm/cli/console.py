@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -48,6 +48,8 @@ class ProgressBars:
 
     def __init__(self, console: Console):
         self.console = console
+        self.note: Callable[[], str] = str
+        """What to say at the end of a bar: the spend so far, say."""
         self._bars: Any = None
         self._open = 0
         self._stage: Any = None
@@ -77,7 +79,8 @@ class ProgressBars:
                 if task is None and time.monotonic() - started > PATIENCE:
                     task = self._start(description, total)
                 if task is not None:
-                    self._bars.update(task, completed=done)
+                    rate = done / (time.monotonic() - started)
+                    self._bars.update(task, completed=done, rate=f"{rate:,.1f}/s", note=self.note())
                 yield item
                 done += 1
         finally:
@@ -93,15 +96,17 @@ class ProgressBars:
                 rich.TextColumn("{task.description}"),
                 rich.BarColumn(),
                 rich.MofNCompleteColumn(),
+                rich.TextColumn("{task.fields[rate]}"),
                 rich.TimeElapsedColumn(),
                 rich.TimeRemainingColumn(),
+                rich.TextColumn("{task.fields[note]}"),
                 console=self.console,
                 transient=True,
             )
         if self._open == 0:
             self._bars.start()
         self._open += 1
-        return self._bars.add_task(description, total=total)
+        return self._bars.add_task(description, total=total, rate="", note="")
 
     def _stop(self, task: Any) -> None:
         self._bars.remove_task(task)

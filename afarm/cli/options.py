@@ -6,16 +6,17 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
 from afarm.cli.console import ProgressBars, err
-from afarm.config import RunConfig
-from afarm.errors import ConfigError
+from afarm.config import AnnotateConfig, RunConfig
+from afarm.errors import ConfigError, PluginError
 
 if TYPE_CHECKING:
     from afarm.pipeline import Farm, StageRun
@@ -37,6 +38,15 @@ class FarmOptions:
         str | None, typer.Option("--method", help="The method to train (`afarm plugins` lists them).")
     ] = None
     annotator: Annotated[str | None, typer.Option("--annotator", help="Who labels the training pairs.")] = None
+    both_orders: Annotated[
+        bool | None, typer.Option("--both-orders", help="Judge each pair in both orders; where they disagree, a draw.")
+    ] = None
+    votes: Annotated[
+        int | None, typer.Option("--votes", min=1, help="Independent draws of the judgement of each pair.")
+    ] = None
+    vote: Annotated[
+        str | None, typer.Option("--vote", help="How votes make a label: majority, or mean.", metavar="RULE")
+    ] = None
     judge: Annotated[
         list[str] | None,
         typer.Option("--judge", help="The judge LLM, as NAME:SPEC, or ROLE=NAME:SPEC for one family role; repeatable."),
@@ -54,12 +64,30 @@ class FarmOptions:
     ] = None
     seed: Annotated[int | None, typer.Option("--seed", help="The seed that every draw derives from.")] = None
     budget: Annotated[float | None, typer.Option("--budget", help="Dollars that judges may cost at most.")] = None
+    price: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--price",
+            help="What a judge charges, in dollars per million tokens; repeatable.",
+            metavar="JUDGE=INPUT/OUTPUT[/CACHED]",
+        ),
+    ] = None
+    max_concurrency: Annotated[
+        int | None, typer.Option("--max-concurrency", help="Requests in flight at once to each judge.")
+    ] = None
+    allow_degraded: Annotated[
+        bool | None,
+        typer.Option("--allow-degraded", help="Leave out what a judge cannot take; every label then says so."),
+    ] = None
+    batch_api: Annotated[
+        bool | None, typer.Option("--batch-api", help="Ask through batch endpoints: half the price, within a day.")
+    ] = None
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR
     as_json: Json = False
 
     def farm(self) -> "Farm":
         """The farm that the options describe, telling on stderr what each stage does."""
-        from afarm.ledger import network_file_system
+        from afarm.ledger_schema import network_file_system
         from afarm.pipeline import Farm
         from afarm.recipe import parse_override
 
@@ -75,6 +103,7 @@ class FarmOptions:
             progress=bars,
             on_stage=lambda label, run: _tell(bars, label, run),
         )
+        bars.note = lambda: _spent(farm)
         if kind := network_file_system(farm.store.ledger_path):
             place = f"{self.output_dir} is on a network file system ({kind})"
             err().print(f"[yellow]{place}: locking is slower; prefer a local disk.[/]")
@@ -84,15 +113,51 @@ class FarmOptions:
         """The options as settings. Raises `ConfigError` where two contradict each other."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         given = {k: v for k, v in values.items() if k in RunConfig.model_fields and v not in (None, [])}
+        if self.price:
+            given["price"] = _prices(self.price)
         if self.judge:
             given["judge"] = _judges(self.judge)
         if self.annotator is not None:
             given["annotate"] = {"annotator": self.annotator}
+        if judging := self.judging():
+            given[self._section(judging)] = judging
         if self.data is not None:
             if given.get("dataset", "files") != "files":
                 raise ConfigError([f"--data {self.data} and --dataset {self.dataset} contradict each other: give one"])
             given |= {"dataset": "files", "files": {"path": str(self.data)}}
         return given
+
+    def judging(self) -> dict[str, Any]:
+        """The settings of the annotator that have options of their own, those that were given."""
+        return {name: value for name in JUDGING if (value := getattr(self, name)) is not None}
+
+    def judging_by(self, annotator: str | None) -> Self:
+        """These options where `annotator` only compares two files: what it is told stands, as settings."""
+        if not (judging := self.judging()):
+            return replace(self, annotator=None)
+        section = replace(self, annotator=annotator)._section(judging)
+        told = [f"{section}.{name}={str(value).lower()}" for name, value in judging.items()]
+        return replace(
+            self, annotator=None, both_orders=None, votes=None, vote=None, settings=[*told, *(self.settings or [])]
+        )
+
+    def _section(self, judging: Mapping[str, Any]) -> str:
+        """The section of the annotator in use. Raises `ConfigError` where it has no such settings."""
+        from afarm.plugins import discover
+        from afarm.recipe import merge, parse_override, read_recipe
+
+        name = self.annotator
+        if name is None:
+            values: dict[str, Any] = read_recipe(self.recipe or DEFAULT_RECIPE)
+            for text in self.settings or []:
+                values = merge(values, parse_override(text))
+            name = str(values.get("annotate", {}).get("annotator") or AnnotateConfig().annotator)
+        with suppress(PluginError):  # an unknown name is reported with all else that is wrong
+            config = discover(check_configs=False).get("annotators", name).config
+            known = config.model_fields if config else {}
+            if lacking := [f"--{setting.replace('_', '-')}" for setting in judging if setting not in known]:
+                raise ConfigError([f"annotator {name!r} takes no {' and no '.join(lacking)}"])
+        return name.partition(":")[0]
 
 
 @dataclass(frozen=True)
@@ -119,6 +184,9 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     return expanded
 
 
+JUDGING = ("both_orders", "votes", "vote")
+"""The settings of an annotator that have options: they go to the section of the annotator in use."""
+
 OPTIONS = {"annotate.annotator": "--annotator", "files.path": "--data", "reward_model": "--reward-model"}
 """The options that are not called like the settings they give."""
 
@@ -132,7 +200,9 @@ def _refuse_contradictions(given: Mapping[str, Any], overrides: list[dict[str, A
     for text, override in zip(settings, overrides, strict=True):
         for name, value in flatten(override).items():
             if name in by_option and by_option[name] != value:
-                option = OPTIONS.get(name, f"--{name.partition('.')[0]}")
+                leaf = name.rpartition(".")[2]
+                own = f"--{leaf.replace('_', '-')}" if leaf in JUDGING else f"--{name.partition('.')[0]}"
+                option = OPTIONS.get(name, own)
                 problems.append(f"{option} {by_option[name]} and --set {text} contradict each other: give one")
     if problems:
         raise ConfigError(problems)
@@ -146,6 +216,18 @@ def _judges(options: list[str]) -> dict[str, str]:
         named = equals and ":" not in role and "@" not in role
         judges[role if named else "*"] = spec if named else option
     return judges
+
+
+def _spent(farm: "Farm") -> str:
+    """What has been paid so far, for the end of a progress bar; nothing where judges cost nothing."""
+    spend = farm.spend
+    unknown = f" + {spend.unpriced_calls} calls of unknown price" if spend and spend.unpriced_calls else ""
+    return f"${spend.dollars:.2f}{unknown}" if spend and (spend.dollars or unknown) else ""
+
+
+def _prices(options: list[str]) -> dict[str, str]:
+    """`openai:gpt-5=1.25/10`; an address in a spec may hold an equals sign too."""
+    return {spec: rates for spec, _, rates in (option.rpartition("=") for option in options)}
 
 
 def _tell(bars: ProgressBars, label: str, run: "StageRun | None") -> None:
@@ -171,7 +253,15 @@ def _tell(bars: ProgressBars, label: str, run: "StageRun | None") -> None:
 def _one_line(summary: Mapping[str, Any]) -> str:
     """The few figures of a stage's summary that say how it went."""
     shown = ["rows", "mean_characters", "loss", "eval_accuracy", "objective/scores", "objective/kl"]
-    return ", ".join(f"{name} {_number(summary[name])}" for name in shown if name in summary)
+    figures = {name: summary[name] for name in shown if name in summary}
+    outcomes = summary.get("outcomes", {})
+    identical = summary.get("members", {}).get("(identical)", 0)
+    counts = {"identical": identical, "draws": outcomes.get("draw", 0) - identical}
+    counts |= {name: outcomes.get(name, 0) for name in ("unparsed", "refused")}
+    figures |= {name: count for name, count in counts.items() if count > 0}
+    if count := summary.get("pairs_left_out"):
+        figures["pairs left out"] = int(count)
+    return ", ".join(f"{name} {_number(value)}" for name, value in figures.items())
 
 
 def _number(value: Any) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from afarm.cli.console import err, out
+from afarm.cli.cost import show_plan
 from afarm.cli.options import FarmOptions, with_options
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def run(
     with options.farm() as farm:
         name = farm.config.method
         if dry_run:
-            _show_plan(farm, name, options.as_json)
+            show_plan(farm, name, options.as_json)
             return
         record, report = finish(farm, name, started)
     present(record, report, options.as_json)
@@ -60,33 +61,6 @@ def finish(farm: Farm, method: str, started: float) -> tuple[dict[str, Any], Pat
 def command_line() -> str:
     """The command as it was given, to be given again."""
     return shlex.join(["afarm", *sys.argv[1:]])
-
-
-def _show_plan(farm: Farm, method: str, as_json: bool) -> None:
-    from dataclasses import asdict
-
-    from rich.table import Table
-
-    from afarm.plan import plan
-
-    planned = plan(farm, method)
-    if as_json:
-        sys.stdout.write(json.dumps({"method": method, "stages": [asdict(p) for p in planned]}) + "\n")
-        return
-    table = Table(title=f"Plan: {farm.settings.recipe} · {method} (nothing is run)", title_justify="left")
-    for column in ("stage", "do", "judge calls", "at most", "why"):
-        table.add_column(column, justify="right" if column in ("judge calls", "at most") else "left")
-    for p in planned:
-        price = "unknown" if p.dollars is None else f"${p.dollars:.2f}"
-        asks = p.calls > 0
-        table.add_row(
-            p.label, "reuse" if p.reused else "run", str(p.calls) if asks else "", price if asks else "", p.why
-        )
-    out().print(table)
-    calls = sum(p.calls for p in planned)
-    known = [p.dollars for p in planned if p.dollars is not None]
-    unknown = " plus calls of unknown price" if len(known) < len(planned) else ""
-    out().print(f"About {calls} judge calls, at most ${sum(known):.2f}{unknown}. Leave --dry-run out to start.")
 
 
 def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = False) -> None:

@@ -84,7 +84,7 @@ def evaluate(
         if reference is None:
             raise ConfigError([f"{outputs} needs something to be compared with: --reference FILE"])
         # With two files, --annotator is who judges them; with a method, who labelled its training pairs.
-        options = replace(options, annotator=None)
+        options = options.judging_by(annotator)
         if not options.judge and options.recipe is None:
             # The default recipe's judge knows the tasks of its own data set only.
             options = replace(options, settings=[f"judge.*={TEXT_JUDGE}", *(options.settings or [])])

@@ -142,10 +142,12 @@ def _check_unreadable_answers(annotator: Annotator, pairs: Sequence[Pair]) -> No
     spoilt = pairs[3].id
 
     def one_without_a_verdict(request: ChatRequest) -> str:
-        return render([None if c.pair_id == spoilt else True for c in request.comparisons], request.answer_format)
+        verdicts = [None if c.pair_id == spoilt else True for c in request.comparisons]
+        return render(verdicts, request.answer_format, request.labels)
 
     found = labels(annotator, pairs, FakeAsk(one_without_a_verdict))
-    lost = [pair_id for pair_id, (_, outcome) in found.items() if outcome != "decided" and pair_id != spoilt]
+    unread = {pair_id for pair_id, (_, outcome) in found.items() if outcome in ("unparsed", "refused")}
+    lost = unread - {spoilt}
     require(not lost, f"one unreadable verdict cost {len(lost)} other pairs of its batch theirs")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from afarm.judges import Capabilities, ChatRequest, Completion, Judgement, JudgementKey, unsupported
@@ -17,14 +17,20 @@ Verdict = bool | None
 _LABEL: dict[Verdict, str] = {True: "Output (a)", False: "Output (b)", None: "I cannot choose."}
 
 
-def render(verdicts: Sequence[Verdict], answer_format: str) -> str:
-    """Verdicts as a judge writes them in one of the three answer formats.
+def render(verdicts: Sequence[Verdict], answer_format: str, labels: Sequence[str] = ()) -> str:
+    """Verdicts as a judge writes them in one of the five answer formats.
 
     "single": `Output (a)` or `Output (b)`. "list": one such line for each comparison, numbered from 1. "json": a list
-    of objects with `index` (from 1), `explanation` and the boolean `first_is_better`. Raises `ValueError` for others.
+    of objects with `index` (from 1), `explanation` and the boolean `first_is_better`. "rating", of a single output:
+    6 for True and 2 for False. "labels": the first of `labels` for True, the second for False, one a line. Raises
+    `ValueError` for others.
     """
+    if answer_format == "labels":
+        return "\n".join(_LABEL[None] if verdict is None else labels[not verdict] for verdict in verdicts)
     if answer_format == "single":
         return _LABEL[verdicts[0]]
+    if answer_format == "rating":
+        return {True: "6", False: "2", None: _LABEL[None]}[verdicts[0]]
     if answer_format == "list":
         return "\n".join(f"{i}. {_LABEL[verdict]}" for i, verdict in enumerate(verdicts, start=1))
     if answer_format == "json":
@@ -33,7 +39,7 @@ def render(verdicts: Sequence[Verdict], answer_format: str) -> str:
             for i, verdict in enumerate(verdicts, start=1)
         ]
         return json.dumps(objects)
-    raise ValueError(f"unknown answer format {answer_format!r}; known: single, list, json")
+    raise ValueError(f"unknown answer format {answer_format!r}; known: single, list, json, rating, labels")
 
 
 def first_at_random(request: ChatRequest) -> str:
@@ -42,7 +48,7 @@ def first_at_random(request: ChatRequest) -> str:
         uniform(request.seed, "fake judge", request.annotator, c.pair_id, c.order, c.draw) < 0.5
         for c in request.comparisons
     ]
-    return render(verdicts, request.answer_format)
+    return render(verdicts, request.answer_format, request.labels)
 
 
 def unreadable(request: ChatRequest) -> str:
@@ -73,6 +79,11 @@ class FakeAsk:
     def __call__(self, requests: Sequence[ChatRequest]) -> list[Completion]:
         """See `afarm.judges.Ask.__call__`."""
         return [self._complete(request) for request in requests]
+
+    def stream(self, requests: Iterable[ChatRequest]) -> Iterator[tuple[int, Completion]]:
+        """See `afarm.judges.Ask.stream`. Answers land in no particular order here either."""
+        landed = [(index, self._complete(request)) for index, request in enumerate(requests)]
+        yield from reversed(landed)
 
     def _complete(self, request: ChatRequest) -> Completion:
         key = request_key(request, self._identity)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from afarm.interfaces import AnnotateContext, BuildContext, RewardModel, TrainContext
 from afarm.judges import Ask
@@ -11,6 +12,9 @@ from afarm.keyed import uniform
 from afarm.records import Instruction, Score
 from afarm.store import DirectoryCheckpoints
 from afarm.testing.asking import FakeAsk
+
+if TYPE_CHECKING:
+    from afarm.backend import Backend
 
 
 class KeyedReward(RewardModel):
@@ -36,21 +40,28 @@ def annotate_context(seed: int = 0, ask: Ask | None = None) -> AnnotateContext:
 
 
 def judge_context(reward_model: RewardModel | None = None) -> BuildContext:
-    """A context for judges, in which every reward model that a judge opens is `reward_model` (a `KeyedReward`)."""
+    """A context for judges, in which every reward model that a judge opens is `reward_model` (a `KeyedReward`).
+
+    Its backend, which loads torch, is the CPU's.
+    """
     opened = reward_model or KeyedReward()
-    return BuildContext(reward_model=lambda name: opened, identify=lambda name: name, source="test")
+    return BuildContext(reward_model=lambda name: opened, identify=lambda name: name, source="test", backend=_backend)
+
+
+def _backend() -> Backend:
+    from afarm.backend import Backend
+    from afarm.config import BackendConfig
+
+    return Backend(BackendConfig(device="cpu"))
 
 
 def train_context(directory: Path, seed: int = 0, log_metrics: MetricsRecorder | None = None) -> TrainContext:
     """A context for training on the CPU into `directory`, going on from the checkpoint found there. Loads torch."""
-    from afarm.backend import Backend
-    from afarm.config import BackendConfig
-
     directory.mkdir(parents=True, exist_ok=True)
     return TrainContext(
         seed=seed,
         directory=directory,
-        backend=Backend(BackendConfig(device="cpu")),
+        backend=_backend(),
         checkpoints=DirectoryCheckpoints(directory),
         log_metrics=MetricsRecorder() if log_metrics is None else log_metrics,
     )

@@ -1,15 +1,21 @@
-"""The prompt annotators: the pool of 13 (AlpacaFarm, App. C), its members by name, and greedy_gpt4.
+"""Annotators: the pool of 13 prompts (AlpacaFarm, App. C), each by its name, greedy_gpt4, pools of your own, ratings,
+and reward models.
 
-An annotator here is data: an entry in `members.yaml` and a template under `prompts/`. See docs/annotators.md.
+A prompt annotator here is data: an entry in `members.yaml` and a template under `prompts/`. See docs/annotators.md.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import field_validator
 
 from afarm.config import Config, setting
 from afarm.errors import did_you_mean
 from afarm.hookspecs import Register, hookimpl
+
+if TYPE_CHECKING:
+    import typer
 
 POOL = {
     "gpt4_1": "strong judge, batches of 4, explains in JSON before it decides",
@@ -31,18 +37,35 @@ POOL = {
 OTHERS = {"greedy_gpt4": "strong judge at temperature 0, batches of 5: the paper's single low-variance annotator"}
 """Entries that are not in the pool."""
 
+BEYOND = {
+    "pool": "one of 13 prompt annotators, drawn for each pair; pool:FILE.yaml is a pool of your own",
+    "ratings": "each output scored alone from 1 to 7, the pair derived from the scores",
+    "reward": "a reward model as annotator, no call: reward:NAME, or reward:DIRECTORY of a fitted one",
+}
+"""The annotators that are no single prompt that compares."""
+
+MOST_REASKS = 99
+"""Far more than is sensible; what it leaves apart are the draws of one vote and the next (`annotator.Look`)."""
+
 
 class PromptAnnotatorConfig(Config):
-    """Which entries judge. A single annotator is a pool of one."""
+    """Which entries judge, and how often. A single annotator is a pool of one."""
 
     members: list[str] = setting(
         list(POOL), "the annotators one of which is drawn for each pair; one named twice is drawn twice as often"
     )
-    max_reasks: int = setting(
-        2, "how often a pair whose answer cannot be read is asked again, alone, before it is unparsed", ge=0
+    both_orders: bool = setting(
+        False, "judge each pair in both orders: agreement gives the label, disagreement is a draw"
     )
-    requests_per_chunk: int = setting(
-        512, "requests sent before what they taught is stored; bounds memory", ge=1, changes_result=False
+    votes: int = setting(1, "independent draws of the judgement of each pair", ge=1)
+    vote: Literal["majority", "mean"] = setting(
+        "majority", "how several votes become a label: majority (a tie is a draw) or mean (a soft label)"
+    )
+    max_reasks: int = setting(
+        2,
+        "how often a pair whose answer cannot be read is asked again, alone, before it is unparsed",
+        ge=0,
+        le=MOST_REASKS,
     )
 
     @field_validator("members")
@@ -57,9 +80,54 @@ class PromptAnnotatorConfig(Config):
         return members
 
 
+class RatingsConfig(Config):
+    """Each output scored alone from 1 to 7; the better score is preferred, equal ones are a draw."""
+
+    role: str = setting("strong", "the family role whose judge scores: strong, light or completion")
+    temperature: float = setting(1.0, "sampling temperature", ge=0)
+    max_tokens: int = setting(20, "the longest answer in tokens", ge=1)
+    max_reasks: int = setting(
+        2, "how often an output whose score cannot be read is scored again, before its pairs are unparsed", ge=0
+    )
+
+
+class RewardAnnotatorConfig(Config):
+    """A reward model's scores as labels."""
+
+    soft: bool = setting(
+        False, "label with the sigmoid of the difference of the rewards, not with 1 or 0 for the higher one"
+    )
+
+
 @hookimpl
 def register_annotators(register: Register) -> None:
     target = "afarm_plugins.annotators.annotator:PromptAnnotator"
-    register("pool", target, config=PromptAnnotatorConfig, summary="one of 13 prompt annotators, drawn for each pair")
+    register(
+        "pool",
+        target,
+        config=PromptAnnotatorConfig,
+        summary=BEYOND["pool"],
+        spec="FILE",
+    )
     for name, summary in {**POOL, **OTHERS}.items():
         register(name, target, config=PromptAnnotatorConfig, defaults={"members": [name]}, summary=summary)
+    register(
+        "ratings",
+        "afarm_plugins.annotators.ratings:RatingsAnnotator",
+        config=RatingsConfig,
+        summary=BEYOND["ratings"],
+    )
+    register(
+        "reward",
+        "afarm_plugins.annotators.reward:RewardAnnotator",
+        config=RewardAnnotatorConfig,
+        summary=BEYOND["reward"],
+        spec="MODEL",
+    )
+
+
+@hookimpl
+def register_commands(app: typer.Typer) -> None:
+    from afarm_plugins.annotators.listing import add_to
+
+    add_to(app)

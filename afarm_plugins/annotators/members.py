@@ -1,26 +1,28 @@
-"""The members of the pool: what an entry of `members.yaml` holds, and how it becomes a request."""
+"""Prompt annotators as data: what an entry of `members.yaml` holds, and how it becomes a request."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import jinja2
 import jinja2.meta
 import yaml
-from pydantic import ValidationError
+from pydantic import ValidationError, model_validator
 
 from afarm.config import Config, setting
-from afarm.errors import PluginError, did_you_mean
+from afarm.errors import ConfigError, did_you_mean
 from afarm.judges import ChatRequest, Comparison
 from afarm.keyed import digest
 from afarm.records import Instruction, Message
 
 PACKAGE = "afarm_plugins.annotators"
+
+C = TypeVar("C", bound=Config)
 
 
 def dummy(with_input: bool) -> Comparison:
@@ -34,16 +36,33 @@ class Entry(Config):
     role: str = setting(..., "the family role that the user maps to a judge: strong, light or completion")
     kind: Literal["chat", "completion"] = setting("chat", "whether the template writes turns or one text to complete")
     prompt: str = setting(..., "the template, a file under prompts/ without its ending")
-    answer_format: Literal["single", "list", "json"] = setting(..., "how the answer is written")
+    answer_format: Literal["single", "list", "json", "rating"] = setting(..., "how the answer is written")
     batch_size: int = setting(..., "comparisons in one prompt; fewer are filled up with dummies", ge=1)
     max_tokens: int = setting(..., "the longest answer in tokens", ge=1)
     temperature: float = setting(1.0, "sampling temperature", ge=0)
     top_p: float = setting(1.0, "nucleus sampling", gt=0, le=1)
-    demonstrations: list[list[str]] = setting(..., "names in demonstrations.yaml, in rounds judged together")
+    demonstrations: list[list[str]] = setting([], "names in demonstrations.yaml, in rounds judged together")
     verdicts: dict[str, Literal["a", "b"]] = setting({}, "own answers to demonstrations, where they differ")
     persona: str = setting("", "who the judge is to be")
     favour: list[str] = setting([], "answers to make likelier, by logit bias")
     avoid: list[str] = setting([], "hedges to make unlikely, by logit bias")
+
+    @model_validator(mode="after")
+    def _one_answer_for_one_comparison(self) -> Entry:
+        if self.answer_format in ("single", "rating") and self.batch_size > 1:
+            raise ValueError(f"batch_size: an answer of the format {self.answer_format!r} is about one comparison: 1")
+        return self
+
+
+class Solved(Config):
+    """One entry of `demonstrations.yaml`: a comparison that prompts show solved."""
+
+    instruction: str = setting(..., "the task")
+    input: str = setting("", "the material it works on")
+    first: str = setting(..., "Output (a)")
+    second: str = setting(..., "Output (b)")
+    better: Literal["a", "b"] = setting(..., "which is better, to a reader without a persona")
+    reason: str = setting("", "why, for prompts that explain")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +74,30 @@ class Demonstration:
     reason: str
 
 
+VERDICTS: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "verdicts": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "index": {"type": "integer"},
+                    "explanation": {"type": "string"},
+                    "first_is_better": {"type": "boolean"},
+                },
+                "required": ["index", "explanation", "first_is_better"],
+                "additionalProperties": False,
+            },
+        }
+    },
+    "required": ["verdicts"],
+    "additionalProperties": False,
+}
+"""The schema of JSON answers, the reason before the verdict. Vendors want an object at its root, so the list that the
+prompt asks for is inside one; the parser reads both."""
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
     """A prompt annotator: an entry, its demonstrations, and the source of every template that its prompt is made of."""
@@ -63,14 +106,24 @@ class Member:
     entry: Entry
     rounds: tuple[tuple[Demonstration, ...], ...]
     sources: tuple[tuple[str, str], ...]
+    templates: jinja2.Environment = field(compare=False, repr=False)
 
-    def fingerprint(self, judge: str, as_chat: bool) -> str:
-        """Changes with whatever changes its answers: prompt, parameters, and the judge's identity."""
+    def fingerprint(self, judge: str = "", as_chat: bool = False, degraded: Sequence[str] = ()) -> str:
+        """Changes with whatever changes its answers: prompt, parameters, the judge's identity, and what it leaves out.
+
+        Without a judge, what of it is the member's own.
+        """
         shown = [
             [d.comparison.instruction.to_row(), d.comparison.first, d.comparison.second, d.better, d.reason]
             for d in sum(self.rounds, ())
         ]
-        return digest(self.name, self.entry.model_dump(mode="json"), shown, self.sources, judge, as_chat)
+        entry = self.entry.model_dump(mode="json")
+        return digest(self.name, entry, self.schema, shown, self.sources, judge, as_chat, list(degraded))
+
+    @property
+    def schema(self) -> Mapping[str, Any] | None:
+        """The JSON schema of its answers, None where they are no JSON."""
+        return VERDICTS if self.entry.answer_format == "json" else None
 
     def request(self, comparisons: Sequence[Comparison], *, seed: int, draw: int, as_chat: bool = False) -> ChatRequest:
         """Ask about up to `batch_size` comparisons that all have an input or all have none.
@@ -92,6 +145,7 @@ class Member:
             top_p=entry.top_p,
             favour=tuple(entry.favour),
             avoid=tuple(entry.avoid),
+            schema=self.schema,
             comparisons=filled,
             answer_format=entry.answer_format,
             annotator=self.name,
@@ -107,76 +161,135 @@ class Member:
             messages.append(Message(role, caller().removesuffix("\n")))
             return ""
 
-        outside = (
-            _environment()
-            .get_template(f"{self.entry.prompt}.jinja")
-            .render(
-                comparisons=comparisons,
-                rounds=self.rounds,
-                demonstrations=sum(self.rounds, ()),
-                persona=self.entry.persona,
-                with_input=with_input,
-                turn=turn,
-            )
+        outside = self.templates.get_template(f"{self.entry.prompt}.jinja").render(
+            comparisons=comparisons,
+            rounds=self.rounds,
+            demonstrations=sum(self.rounds, ()),
+            persona=self.entry.persona,
+            with_input=with_input,
+            turn=turn,
         )
         return tuple(messages), "" if messages else outside.removesuffix("\n")
 
 
-@cache
-def load_member(name: str) -> Member:
-    """The member called `name`. Raises `PluginError` naming the file where an entry or a template is wrong."""
-    entries = _yaml("members.yaml")
-    if name not in entries:
-        raise PluginError(f"members.yaml has no entry {name!r}.{did_you_mean(name, entries)}")
+@dataclass(frozen=True, slots=True)
+class Library:
+    """Entries, the demonstrations they name and the templates they fill. `where` is what messages call it."""
+
+    where: str
+    entries: Mapping[str, Any]
+    demonstrations: Mapping[str, Any]
+    templates: jinja2.Environment
+
+    def member(self, name: str) -> Member:
+        """The member called `name`. Raises `ConfigError` naming the file, the entry and the field where it is wrong."""
+        at = f"{self.where}: {name}"
+        if name not in self.entries:
+            raise ConfigError([f"{self.where} has no entry {name!r}.{did_you_mean(name, self.entries)}"])
+        entry = validated(Entry, self.entries[name], at)
+        rounds = tuple(tuple(self._demonstration(d, entry, at) for d in round) for round in entry.demonstrations)
+        shown = {d for round in entry.demonstrations for d in round}
+        if strange := sorted(entry.verdicts.keys() - shown):
+            raise ConfigError([f"{at}: verdicts: {strange[0]!r} is none of its demonstrations"])
+        try:
+            sources = self._sources(f"{entry.prompt}.jinja")
+            member = Member(name, entry, rounds, tuple(sorted(sources.items())), self.templates)
+            for with_input in (False, True):
+                _require_fitting(member, with_input)
+        except (jinja2.TemplateError, UnicodeDecodeError, ValueError, TypeError) as error:
+            raise ConfigError([f"{at}: prompt: {entry.prompt}.jinja: {_told(error)}"]) from error
+        return member
+
+    def _demonstration(self, name: str, entry: Entry, at: str) -> Demonstration:
+        if name not in self.demonstrations:
+            near = did_you_mean(name, self.demonstrations)
+            raise ConfigError([f"{at}: demonstrations: no demonstration {name!r}.{near}"])
+        solved = validated(Solved, self.demonstrations[name], f"{self.where}: demonstration {name}")
+        shown = Comparison(name, Instruction(solved.instruction, solved.input), solved.first, solved.second)
+        return Demonstration(shown, entry.verdicts.get(name, solved.better), solved.reason)
+
+    def _sources(self, template: str) -> dict[str, str]:
+        """The text of `template` and of all it imports."""
+        assert self.templates.loader
+        source = self.templates.loader.get_source(self.templates, template)[0]
+        found = {template: source}
+        for imported in jinja2.meta.find_referenced_templates(self.templates.parse(source)):
+            found |= self._sources(imported or template) if imported not in found else {}
+        return found
+
+
+def validated(config: type[C], values: Any, at: str) -> C:
+    """`values` as a config. Raises `ConfigError` with each finding as a sentence that names its place and field."""
+    if not isinstance(values, Mapping):
+        raise ConfigError([f"{at}: must be a mapping of {', '.join(config.model_fields)}"])
     try:
-        entry = Entry.model_validate(entries[name])
-        sources = _sources(f"{entry.prompt}.jinja")
-    except (ValidationError, jinja2.TemplateError) as error:
-        raise PluginError(f"members.yaml, {name}: {type(error).__name__}: {error}") from error
-    known = _yaml("demonstrations.yaml")
-    rounds = tuple(
-        tuple(_demonstration(known, shown, entry, name) for shown in round) for round in entry.demonstrations
-    )
-    return Member(name, entry, rounds, tuple(sorted(sources.items())))
+        return config.model_validate(dict(values))
+    except ValidationError as error:
+        problems = []
+        for found in error.errors():
+            name = ".".join(str(part) for part in found["loc"])
+            if found["type"] == "extra_forbidden":
+                problems.append(f"{at}: {name}: unknown field.{did_you_mean(name, config.model_fields)}")
+            elif found["type"] == "missing":
+                problems.append(f"{at}: {name}: is missing")
+            elif found["type"] == "value_error":
+                problems.append(": ".join(filter(None, [at, name, str(found["ctx"]["error"])])))
+            else:
+                problems.append(f"{at}: {name}: {found['msg']} (given: {found['input']!r})")
+        raise ConfigError(problems) from error
 
 
-def entry_names() -> list[str]:
-    """The names in `members.yaml`, in its order."""
-    return list(_yaml("members.yaml"))
+def _require_fitting(member: Member, with_input: bool) -> None:
+    """Raises `ValueError` where the template does not write what the entry's kind says, `TemplateError` for others."""
+    request = member.request([dummy(with_input)], seed=0, draw=0)
+    if member.entry.kind == "chat" and not request.messages:
+        raise ValueError('writes no turn; use {% call turn("user") %} … {% endcall %}, or kind: completion')
+    if member.entry.kind == "completion" and not request.prompt:
+        raise ValueError("writes turns, or nothing; with kind: completion it must be one text")
 
 
-def _demonstration(known: dict[str, Any], name: str, entry: Entry, member: str) -> Demonstration:
-    if name not in known:
-        raise PluginError(f"members.yaml, {member}: no demonstration {name!r}.{did_you_mean(name, known)}")
-    row = known[name]
-    comparison = Comparison(name, Instruction(row["instruction"], row.get("input", "")), row["first"], row["second"])
-    return Demonstration(comparison, entry.verdicts.get(name, row["better"]), row["reason"])
+def _told(error: Exception) -> str:
+    if isinstance(error, jinja2.TemplateNotFound):
+        return f"there is no template {error.name}"
+    line = f"line {error.lineno}: " if isinstance(error, jinja2.TemplateSyntaxError) else ""
+    return f"{line}{error}"
 
 
-def _yaml(file: str) -> dict[str, Any]:
-    return yaml.safe_load(resources.files(PACKAGE).joinpath(file).read_text(encoding="utf-8"))
+# ------------------------------------------------------------------------------------------------ those that ship
 
 
-@cache
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader(PACKAGE, "prompts"),
+def environment(*first: jinja2.BaseLoader) -> jinja2.Environment:
+    """Templates from `first`, and from prompts/ where those have none of the name."""
+    made = jinja2.Environment(
+        loader=jinja2.ChoiceLoader([*first, jinja2.PackageLoader(PACKAGE, "prompts")]),
         autoescape=False,  # prompts are text: outputs must come through as they are
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     # Jinja's own `tojson` escapes for HTML.
-    environment.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False)
-    return environment
+    made.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False)
+    return made
 
 
-def _sources(template: str) -> dict[str, str]:
-    """The text of `template` and of all it imports."""
-    environment = _environment()
-    assert environment.loader
-    source = environment.loader.get_source(environment, template)[0]
-    found = {template: source}
-    for imported in jinja2.meta.find_referenced_templates(environment.parse(source)):
-        found |= _sources(imported or template)
+def shipped_yaml(file: str) -> dict[str, Any]:
+    """The contents of a YAML file that comes with the package."""
+    found: dict[str, Any] = yaml.safe_load(resources.files(PACKAGE).joinpath(file).read_text(encoding="utf-8"))
     return found
+
+
+@cache
+def shipped() -> Library:
+    """The entries of `members.yaml`."""
+    return Library("members.yaml", shipped_yaml("members.yaml"), shipped_yaml("demonstrations.yaml"), environment())
+
+
+@cache
+def load_member(name: str) -> Member:
+    """The member of `members.yaml` called `name`. Raises `ConfigError` where there is none."""
+    return shipped().member(name)
+
+
+def entry_names() -> list[str]:
+    """The names in `members.yaml`, in its order."""
+    return list(shipped().entries)

@@ -8,13 +8,21 @@ not a verdict, two verdicts for one comparison are none, and one unreadable verd
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
 
 FORMATS = ("single", "list", "json")
+"""How comparisons are answered."""
+RATING = "rating"
+"""How a single output is."""
+WORST, BEST = 1, 7
+"""The ends of the scale of ratings."""
 
 _THINKING = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
+# What a judge quotes is not what it says, unless it says nothing else.
+_QUOTED = re.compile(r"^[ \t]*>.*$", re.MULTILINE)
 # A completion model that is done may go on with a comparison of its own making, whose verdicts are not ours.
 _RUN_ON = re.compile(r"^[ \t#*]*Instruction[ \t]*:", re.MULTILINE)
 
@@ -32,6 +40,15 @@ _END = re.compile(
     rf"(?:{_REASON}| than\b)",
     re.IGNORECASE,
 )
+_MARK_LEAD = re.compile(
+    r"(?:(?:my |the |final |overall )*(?:mark|rating|score|grade|answer|verdict)(?: from 1 to 7)?(?: is| of)?"
+    r"|i(?:'d| would)? (?:give|rate) (?:it|this)(?: an?)?)[\s*_`\"':=]*",
+    re.IGNORECASE,
+)
+_MARK = re.compile(
+    r"(?P<mark>[0-9]{1,3}(?:\.[0-9]{1,3})?)(?:\s?(?:/|out of)\s?(?P<of>[0-9]{1,3}))?(?![\w/%]|[-–.,:][0-9])",
+    re.IGNORECASE,
+)
 _NEXT_SENTENCE = re.compile(r"[.!]\s")
 _ANY_LABEL = re.compile(r"\boutput ?\(?[ab]\)?(?!\w)|\([ab]\)", re.IGNORECASE)
 
@@ -39,24 +56,37 @@ _ANY_LABEL = re.compile(r"\boutput ?\(?[ab]\)?(?!\w)|\([ab]\)", re.IGNORECASE)
 def parse(text: str, answer_format: str, size: int) -> list[float | None]:
     """The probability (1.0 or 0.0) that the first output is better, for each of `size` comparisons; None if unreadable.
 
-    Raises `ValueError` for an unknown `answer_format`; no text, however odd, raises.
+    For the format "rating" it is the mark instead, from 0.0 (the worst) to 1.0 (the best). Raises `ValueError` for an
+    unknown `answer_format`; no text, however odd, raises.
     """
     text = _THINKING.sub("", text)
+    own = _QUOTED.sub("", text)
+    text = own if own.strip() else text
     if answer_format == "json":
         return parse_json(text, size)
     if run_on := _RUN_ON.search(text):
         text = text[: run_on.start()]
     if answer_format == "list":
         return parse_list(text, size)
+    if answer_format == RATING:
+        return [parse_rating(text)] + [None] * (size - 1)
     if answer_format == "single":
         return [parse_single(text)] + [None] * (size - 1)
-    raise ValueError(f"unknown answer format {answer_format!r}; known: {', '.join(FORMATS)}")
+    raise ValueError(f"unknown answer format {answer_format!r}; known: {', '.join([*FORMATS, RATING])}")
 
 
 def parse_single(text: str) -> float | None:
     """The one verdict in `text`: None where no line is a verdict, or where lines contradict each other."""
     verdicts = {verdict for line in text.splitlines() if (verdict := _verdict(line)) is not None}
     return verdicts.pop() if len(verdicts) == 1 else None
+
+
+def parse_rating(text: str) -> float | None:
+    """The one mark in `text`, as a share of the way from the worst to the best: None where no line is a mark of the
+    scale, or where lines contradict each other."""
+    marks = {mark for line in text.splitlines() if (mark := _mark(line)) is not None}
+    only = marks.pop() if len(marks) == 1 else math.inf
+    return (only - WORST) / (BEST - WORST) if WORST <= only <= BEST else None
 
 
 def parse_list(text: str, size: int) -> list[float | None]:
@@ -108,6 +138,25 @@ def _verdict(line: str) -> float | None:
     if not _END.match(rest) and not (sentence and not _ANY_LABEL.search(rest)):
         return None
     return 1.0 if (label["named"] or label["bare"]).lower() == "a" else 0.0
+
+
+def _mark(line: str) -> float | None:
+    """The mark that a line gives: a number of its own, or after "Rating:" or before "/7", when a remark may follow.
+
+    A number on another scale (8/10) or below 0 is returned as infinite: it is out of range, and contradicts any other.
+    """
+    if re.match(r"[\s*_`]*[-−][0-9]", line):
+        return math.inf
+    line = line.strip(_MARKUP)
+    lead = _MARK_LEAD.match(line)
+    found = _MARK.match(line, lead.end() if lead else 0)
+    if not found:
+        return None
+    rest = line[found.end() :].lstrip(_MARKUP)
+    # A bare number before other text is an item of a list, or a count of something.
+    if not (lead or found["of"]) and not re.match(_REASON, rest, re.IGNORECASE):
+        return None
+    return math.inf if found["of"] not in (None, str(BEST)) else float(found["mark"])
 
 
 def _verdict_objects(text: str) -> Iterator[dict[str, Any]]:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from typing import Literal
+
+from pydantic import field_validator
+
 from afarm.config import Config, setting
+from afarm.errors import did_you_mean
 from afarm.hookspecs import Register, hookimpl
+from afarm.judges import Capabilities
 
 
 class RoleNoise(Config):
@@ -32,16 +39,119 @@ class OfflineConfig(Config):
     other: RoleNoise = setting(
         lambda: RoleNoise(noise=1.4, length_bias=1.2, position_bias=0.2), "errs in any other role"
     )
+    rating_thresholds: list[float] = setting(
+        [-1.5, 0.0, 1.2, 2.5, 4.5, 6.5],
+        "the utilities, with noise, from which an output that is rated alone gets a 2, 3 … 7; below the first, a 1",
+        min_length=6,
+        max_length=6,
+    )
     unparsed_rate: float = setting(0.0, "share of comparisons answered with nothing that can be parsed", ge=0, le=1)
+
+
+class LocalConfig(Config):
+    """A language model of your own as the judge."""
+
+    answer: Literal["text", "probabilities"] = setting(
+        "text",
+        "text, written in the prompt's format; or probabilities, read off the two labels where the answer would start, "
+        "for annotators that judge one pair with a label",
+    )
+    per_device_batch_size: int = setting(
+        16,
+        "requests answered at once: memory and speed. With 1 not even the last bits of an answer depend on the others",
+        ge=1,
+        changes_result=False,
+    )
+
+
+class VendorConfig(Config):
+    """A judge behind a vendor's API, or a server that speaks it."""
+
+    base_url: str = setting("", "where the API is; empty takes the vendor's own")
+    key_variable: str = setting("", "the environment variable that holds the key", changes_result=False)
+    max_retries: int = setting(
+        6, "times a request is sent again after 429, 5xx, a dropped connection or nonsense", ge=0, changes_result=False
+    )
+    timeout: float = setting(120.0, "seconds to wait for an answer to one request", gt=0, changes_result=False)
+    effort: str = setting("", "how hard a reasoning model thinks (none, low, medium, high …); empty leaves its default")
+    thinking_tokens: int = setting(
+        4096, "added to the token limit of models that think first: vendors count thoughts as output", ge=0
+    )
+    capabilities: dict[str, bool] = setting(
+        {}, "what the model takes where its name does not tell: temperature, logit_bias, logprobs, schema, tool …"
+    )
+
+    @field_validator("base_url")
+    @classmethod
+    def _refuse_keys(cls, url: str) -> str:
+        if "@" in url:
+            raise ValueError("a key goes into the environment variable that key_variable names, never into a URL")
+        return url
+
+    @field_validator("capabilities")
+    @classmethod
+    def _refuse_unknown_capabilities(cls, given: dict[str, bool]) -> dict[str, bool]:
+        known = [field.name for field in fields(Capabilities)]
+        unknown = [f"unknown capability {name!r}.{did_you_mean(name, known)}" for name in sorted(given.keys() - known)]
+        if unknown:
+            raise ValueError("; ".join(unknown))
+        return given
+
+
+class ReplayConfig(Config):
+    """Answers from a file of stored annotations, without a call."""
+
+    missing: Literal["error", "unparsed"] = setting(
+        "error", "what a comparison that the file does not hold is: an error, or an answer that cannot be read"
+    )
+    seed: int = setting(
+        0,
+        "the seed of the alpaca_eval run that wrote the file: it tells in which order a stored raw completion saw the "
+        "outputs",
+        ge=0,
+    )
 
 
 @hookimpl
 def register_judges(register: Register) -> None:
     register(
+        "openai",
+        "afarm_plugins.judges.openai_judge:OpenAIJudge",
+        config=VendorConfig,
+        defaults={"key_variable": "OPENAI_API_KEY"},
+        summary="openai:MODEL asks OpenAI; the key is taken from OPENAI_API_KEY",
+    )
+    register(
+        "anthropic",
+        "afarm_plugins.judges.anthropic_judge:AnthropicJudge",
+        config=VendorConfig,
+        defaults={"key_variable": "ANTHROPIC_API_KEY"},
+        summary="anthropic:MODEL asks Anthropic; the key is taken from ANTHROPIC_API_KEY",
+    )
+    register(
+        "openai-compatible",
+        "afarm_plugins.judges.openai_judge:CompatibleJudge",
+        config=VendorConfig,
+        defaults={"key_variable": "OPENAI_COMPATIBLE_API_KEY"},
+        summary="openai-compatible:MODEL@URL asks a server that speaks OpenAI's format (vLLM, Ollama, llama.cpp …)",
+    )
+    register(
         "offline",
         "afarm_plugins.judges.offline:OfflineJudge",
         config=OfflineConfig,
         summary="simulated: a stated utility plus noise; offline:NAME takes the reward model NAME as its utility",
+    )
+    register(
+        "local",
+        "afarm_plugins.judges.local:LocalJudge",
+        config=LocalConfig,
+        summary="a language model of your own: local:MODEL takes a Hub id, a directory or a .gguf file",
+    )
+    register(
+        "replay",
+        "afarm_plugins.judges.replay:ReplayJudge",
+        config=ReplayConfig,
+        summary="replay:FILE answers from stored annotations: AlpacaEval's, preferences, or an export of the ledger",
     )
 
 

@@ -5,7 +5,13 @@ it is what its utility rewards; it is never evidence of quality, and every repor
 
     P(first is better) = sigmoid((U(first) - U(second) + b * log(words ratio)) / noise + position)
 
-with noise, b and position by family role (design: the annotator statistics of AlpacaFarm, section 3).
+with noise, b and position by family role (design: the annotator statistics of AlpacaFarm, section 3). An output that is
+rated alone, from 1 to 7, gets 1 and one more for each of the stated thresholds that
+
+    U(output) + b * log((1 + words) / (1 + 10)) + noise * gumbel
+
+reaches, where the draw of a Gumbel variable has mean 0: of two outputs, the one with the higher sum is then the first
+with just the probability above, position apart, so that ratings are the same taste through a coarser scale.
 """
 
 from __future__ import annotations
@@ -23,6 +29,13 @@ from afarm_plugins.judges import OfflineConfig, RoleNoise
 
 CHARACTERS_A_TOKEN = 4
 REMEMBERED_SCORES = 65536
+RATING = "rating"
+"""The answer format of an output that is rated alone: the comparison's `first`, in the order "alone"."""
+ALONE = "alone"
+RATED_WORDS = 10
+"""The number of words that is no advantage where an output is rated alone."""
+EULER = 0.5772156649015329
+"""The mean of a standard Gumbel variable."""
 ROLES = ("strong", "light", "completion")
 
 
@@ -71,22 +84,21 @@ class OfflineJudge(Judge):
                 f"the offline judge only compares outputs, and the request of {request.annotator or 'an annotator'} "
                 "carries no comparisons; choose a language model with --judge"
             )
+        if request.answer_format == RATING:
+            return _completion(request, self._rate(request.comparisons[0], request))
         render = FORMATS.get(request.answer_format)
         if render is None:
-            raise JudgeError(
-                f"the offline judge has no answer format {request.answer_format!r}; it knows {', '.join(FORMATS)}"
-            )
+            known = ", ".join([*FORMATS, RATING])
+            raise JudgeError(f"the offline judge has no answer format {request.answer_format!r}; it knows {known}")
         self._remember([c for c in request.comparisons if c.pair_id])
-        text = render([self._choose(comparison, request) for comparison in request.comparisons])
-        asked = request.prompt + "".join(message.content for message in request.messages)
-        return Completion(text, _tokens(asked), _tokens(text), price=0.0)
+        return _completion(request, render([self._choose(comparison, request) for comparison in request.comparisons]))
 
     def worst_case_price(self, request: ChatRequest) -> float:
         return 0.0
 
     def first_is_better(self, comparison: Comparison, role: str, temperature: float = 1.0) -> float:
         """The probability that this judge prefers the output shown first."""
-        noise: RoleNoise = getattr(self.config, role) if role in ROLES else self.config.other
+        noise = self._noise(role)
         self._remember([comparison])
         scores = self._scores
         key = comparison.instruction.id
@@ -96,6 +108,23 @@ class OfflineJudge(Judge):
         if temperature <= 0:
             return float(logit >= 0)
         return 0.5 * (1 + math.tanh(logit / temperature / 2))
+
+    def _noise(self, role: str) -> RoleNoise:
+        noise: RoleNoise = getattr(self.config, role) if role in ROLES else self.config.other
+        return noise
+
+    def _rate(self, shown: Comparison, request: ChatRequest) -> str:
+        """The mark of the one output of `shown`, which is its `first`."""
+        key = (request.annotator, shown.pair_id, shown.draw)
+        if uniform(request.seed, "offline unparsed", *key) < self.config.unparsed_rate:
+            return _LABEL[None]
+        role = self._noise(request.role)
+        self._remember([shown])
+        value = self._scores[shown.instruction.id, shown.first]
+        value += role.length_bias * math.log((1 + _words(shown.first)) / (1 + RATED_WORDS))
+        draw = max(uniform(request.seed, "offline rating", *key), 1e-12)
+        value += role.noise * request.temperature * (-math.log(-math.log(draw)) - EULER)
+        return str(1 + sum(value >= threshold for threshold in self.config.rating_thresholds))
 
     def _choose(self, comparison: Comparison, request: ChatRequest) -> bool | None:
         """Whether the first is better; None for no usable answer. Dummies that fill a batch get a fixed answer."""
@@ -115,12 +144,17 @@ class OfflineJudge(Judge):
         wanted = {
             (c.instruction.id, output): c.instruction
             for c in comparisons
-            for output in (c.first, c.second)
+            for output in ((c.first,) if c.order == ALONE else (c.first, c.second))
             if (c.instruction.id, output) not in self._scores
         }
         if wanted:
             scores = self.utility.score(list(wanted.values()), [output for _, output in wanted])
             self._scores.update((key, score.value) for key, score in zip(wanted, scores, strict=True))
+
+
+def _completion(request: ChatRequest, text: str) -> Completion:
+    asked = request.prompt + "".join(message.content for message in request.messages)
+    return Completion(text, _tokens(asked), _tokens(text), price=0.0)
 
 
 def _words(text: str) -> int:

@@ -123,7 +123,8 @@ def usable(preferences: Sequence[JudgedPair], keep_draws: bool = False) -> tuple
             f"the reward model has nothing to learn from: {seen}. "
             "Check the annotator's answers, or choose another with --annotator"
         )
-    return found, {f"pairs_{outcome}": float(n) for outcome, n in sorted(outcomes.items())}
+    counts = {f"pairs_{outcome}": float(n) for outcome, n in sorted(outcomes.items())}
+    return found, {**counts, "pairs_left_out": float(len(preferences) - len(found))}
 
 
 def even(judged: JudgedPair) -> JudgedPair:

@@ -45,6 +45,8 @@ def write(answer_format, verdicts, explanation="short"):
         ("Output (a): terse but right.\nOutput (b): long and wrong.\n\nOutput (a)", A),
         ("I compared Output (a) with Output (b).\n\nVerdict: Output (b)", B),
         ("<think>\nOutput (a)\nno, wait\n</think>\nOutput (b)", B),
+        ("> Output (b)\n> and so on\n\nOutput (a)", A),
+        ("> Output (b)", B),
         # A completion model that goes on with a comparison of its own.
         ("Output (a)\n\n==========\n\nInstruction:\nName a fish.\n\nOutput (a):\nEel\n\nBetter: Output (b)", A),
         ("", UNREAD),
@@ -129,6 +131,56 @@ def test_one_json_object_needs_no_index():
 def test_labels_in_a_json_explanation_do_not_count():
     text = write("json", [B], explanation="Output (a)\nOutput (a) is better\n1. Output (a)")
     assert parse(text, "json", 1) == [B]
+
+
+@pytest.mark.parametrize(
+    ("text", "mark"),
+    [
+        ("5", 5),
+        (" **7** \n", 7),
+        ("1.", 1),
+        ("Rating: 6", 6),
+        ("**Final score:** 3/7", 3),
+        ("My rating is 4.", 4),
+        ("I would give it a 2, since it stops in the middle.", 2),
+        ("6/7 - right and complete", 6),
+        ("6 out of 7", 6),
+        ("5 because it is right", 5),
+        ("5.5", 5.5),
+        ("The answer names 3 fish.\n\nMark: 6", 6),
+        ("1. It is right.\n2. It is short.\n\nRating: 5", 5),
+        ("<think>7, or perhaps 2\n7\n</think>\n4", 4),
+        ("Rating: 5\n5/7", 5),
+        ("```\n3\n```", 3),
+        ("", None),
+        ("0", None),
+        ("8", None),
+        ("-3", None),
+        ("10", None),
+        ("8/10", None),
+        ("5/10", None),
+        ("4-5", None),
+        ("4 or 5", None),
+        ("5%", None),
+        ("5th", None),
+        ("2024-05-01", None),
+        ("Rating: 5\nRating: 6", None),
+        ("Rating: 5\nRating: 9", None),
+        ("1. It is right.", None),
+        ("3 fish are named", None),
+        ("excellent", None),
+        ("It deserves a 5", None),
+        ("٣", None),
+    ],
+)
+def test_a_rating_is_a_number_of_the_scale_on_a_line_of_its_own(text, mark):
+    assert parse(text, "rating", 1) == [None if mark is None else pytest.approx((mark - 1) / 6)]
+
+
+@given(st.text())
+def test_no_text_makes_a_rating_off_the_scale(text):
+    (mark,) = parse(text, "rating", 1)
+    assert mark is None or 0 <= mark <= 1
 
 
 def test_an_unknown_format_is_an_error():

@@ -1,5 +1,6 @@
 """Every entry is what its description says, and whatever is compared comes through its prompt untouched."""
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from afarm.errors import PluginError
+from afarm.errors import ConfigError
 from afarm.judges import Comparison
 from afarm.records import Instruction, Message
 from afarm_plugins.annotators import OTHERS, POOL, PromptAnnotatorConfig, members
@@ -100,6 +101,42 @@ def test_a_request_carries_what_the_entry_says(name):
     assert text_of(request) == text_of(request).rstrip(), (
         "a prompt that ends in a space or a line break invites odd tokens"
     )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_json_answers_carry_the_schema_of_what_is_demonstrated_and_others_none(name):
+    member = load_member(name)
+    request = ask(name, comparison())
+    if member.entry.answer_format != "json":
+        assert request.schema is None
+        return
+    assert (request.schema["type"], request.schema["required"]) == ("object", ["verdicts"])  # vendors want an object
+    item = request.schema["properties"]["verdicts"]["items"]
+    types = {"integer": int, "string": str, "boolean": bool}
+    for message in request.messages:
+        for shown in json.loads(message.content) if message.role == "assistant" else []:
+            # The reason comes before the verdict, in what is shown as in what is asked for.
+            assert list(shown) == list(item["properties"]) == item["required"]
+            assert list(shown)[-2:] == ["explanation", "first_is_better"]
+            assert [type(value) for value in shown.values()] == [types[p["type"]] for p in item["properties"].values()]
+    for schema in (request.schema, item):
+        assert schema["additionalProperties"] is False
+    size = member.entry.batch_size
+    answer = {"verdicts": [{"index": i + 1, "explanation": "", "first_is_better": i == 0} for i in range(size)]}
+    assert parse(json.dumps(answer), "json", size) == [float(i == 0) for i in range(size)]
+
+
+def test_favoured_answers_are_the_two_labels_and_avoided_hedges_are_single_tokens():
+    tokenizers = pytest.importorskip("bpe_openai")
+    encodings = [tokenizers.get_encoding(name) for name in ("cl100k_base", "o200k_base")]
+    for name in NAMES:
+        entry = load_member(name).entry
+        assert entry.favour in ([], ["Output (a)", "Output (b)"])
+        # What takes several tokens cannot be avoided without forbidding other words that begin alike.
+        longer = [word for word in entry.avoid if any(len(e.encode(word)) > 1 for e in encodings)]
+        assert longer == []
+        for word in ("Both", "Neither", "None", "Either", "depends", "Sorry"):
+            assert word in entry.avoid or not entry.avoid
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -258,7 +295,7 @@ def test_an_unknown_member_is_an_error_that_names_the_nearest():
         PromptAnnotatorConfig(members=["gpt4_6"])
     with pytest.raises(ValidationError, match="at least one"):
         PromptAnnotatorConfig(members=[])
-    with pytest.raises(PluginError, match=r"members\.yaml has no entry 'davinci_1'"):
+    with pytest.raises(ConfigError, match=r"members\.yaml has no entry 'davinci_1'"):
         load_member("davinci_1")
 
 
@@ -271,12 +308,10 @@ def test_an_unknown_member_is_an_error_that_names_the_nearest():
         ({"demonstrations": [["capitol"]]}, "no demonstration 'capitol'.*capital"),
     ],
 )
-def test_a_wrong_entry_is_an_error_that_names_it(monkeypatch, change, message):
-    real = members._yaml
+def test_a_wrong_entry_is_an_error_that_names_it(change, message):
     broken = {f"broken {change}": {**load_member("gpt4_3").entry.model_dump(), **change}}
-    monkeypatch.setattr(members, "_yaml", lambda file: broken if file == "members.yaml" else real(file))
-    with pytest.raises(PluginError, match=f"(?s)members.yaml, broken.*{message}"):
-        load_member(f"broken {change}")
+    with pytest.raises(ConfigError, match=f"(?s)members.yaml: broken.*{message}"):
+        replace(members.shipped(), entries=broken).member(f"broken {change}")
 
 
 DOCS = Path(__file__).parents[2] / "docs" / "annotators.md"
@@ -284,7 +319,8 @@ DOCS = Path(__file__).parents[2] / "docs" / "annotators.md"
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_documentation_says_what_the_entry_says(name):
-    (row,) = [line for line in DOCS.read_text(encoding="utf-8").splitlines() if line.startswith(f"| {name} |")]
+    row, apart = [line for line in DOCS.read_text(encoding="utf-8").splitlines() if line.startswith(f"| {name} |")]
+    assert len(apart.strip("|").split("|")) == 2
     _, role, batch, _, answer, _, max_tokens, bias = [cell.strip() for cell in row.strip("|").split("|")]
     entry = load_member(name).entry
     assert (role, batch, answer) == (entry.role, str(entry.batch_size), entry.answer_format)

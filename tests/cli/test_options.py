@@ -15,6 +15,9 @@ from afarm.cli.options import FarmOptions
 SHARED = [
     "--method",
     "--annotator",
+    "--both-orders",
+    "--votes",
+    "--vote",
     "--judge",
     "--reward-model",
     "--recipe",
@@ -24,6 +27,10 @@ SHARED = [
     "--set",
     "--seed",
     "--budget",
+    "--price",
+    "--max-concurrency",
+    "--allow-degraded",
+    "--batch-api",
     "--output-dir",
     "--json",
 ]
@@ -77,6 +84,16 @@ def test_commands_that_make_no_farm_refuse_the_options_of_one(command: str, own:
         ({"annotator": "a"}, {"annotate": {"annotator": "a"}}),
         ({"judge": ["offline", "strong=x:y"]}, {"judge": {"*": "offline", "strong": "x:y"}}),
         ({"data": Path("d.json")}, {"dataset": "files", "files": {"path": "d.json"}}),
+        ({"votes": 3, "both_orders": True}, {"pool": {"votes": 3, "both_orders": True}}),
+        (
+            {"annotator": "gpt4_4", "vote": "mean"},
+            {"annotate": {"annotator": "gpt4_4"}, "gpt4_4": {"vote": "mean"}},
+        ),
+        (
+            {"annotator": "pool:my.yaml", "votes": 2},
+            {"annotate": {"annotator": "pool:my.yaml"}, "pool": {"votes": 2}},
+        ),
+        ({"votes": 2, "settings": ["annotate.annotator=greedy_gpt4"]}, {"greedy_gpt4": {"votes": 2}}),
         ({"as_json": True, "output_dir": Path("o"), "recipe": "smol"}, {}),
     ],
 )
@@ -84,6 +101,20 @@ def test_an_option_gives_its_setting_and_one_that_is_not_given_gives_none(
     given: dict[str, Any], settings: dict[str, Any]
 ) -> None:
     assert FarmOptions(**given)._given() == settings
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--annotator", "ratings", "--votes", "3"], "annotator 'ratings' takes no --votes"),
+        (["--annotator", "crowd", "--both-orders"], "annotator 'crowd' takes no --both-orders"),
+        (["--vote", "best"], "pool.vote: Input should be 'majority' or 'mean'"),
+        (["--votes", "3", "--set", "pool.votes=5"], "--votes 3 and --set pool.votes=5 contradict"),
+        (["--annotator", "pol", "--votes", "3"], "unknown annotator 'pol'. Did you mean 'pool'"),
+    ],
+)
+def test_what_an_annotator_cannot_be_told_is_said(arguments: list[str], said: str, afarm: Afarm) -> None:
+    failed(afarm("run", *arguments), said)
 
 
 # ------------------------------------------------------------------------------------------------------ near misses

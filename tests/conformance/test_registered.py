@@ -47,6 +47,22 @@ TOY_WORLD_ONLY = {"annotators/crowd", "reward_models/gold", "evaluators/gold"}
 RANDOM_WITHOUT_A_JUDGE = {"annotators/crowd"}
 """Annotators whose labels differ from seed to seed though they ask no judge."""
 
+HERE = Path(__file__).parent
+
+SPECS = {
+    "annotators/reward": "any",
+    "annotators/alpaca_eval": str(HERE / "letters"),
+    "judges/openai": "gpt-4o",
+    "judges/anthropic": "claude-opus-4-8",
+    "judges/local": "pkg:afarm_plugins.toy/base",
+    "judges/openai-compatible": "llama3:8b@http://localhost:11434/v1",
+    "judges/replay": str(HERE / "judged.jsonl"),
+}
+"""What follows the name and a colon, of components that cannot do without."""
+
+SETTINGS = {"annotators/alpaca_eval": {"draws": "pair"}}
+"""Settings other than the defaults: AlpacaEval's own draws hang on the instruction alone, and mirror nothing."""
+
 TOY_OUTPUTS = ["it is big.", "it is big. it looks old.", "oak. it is quiet", "", "a a a", "fox, bear. they look soft."]
 
 
@@ -62,13 +78,15 @@ def key(component: Component) -> str:
 
 def build(component: Component, **values: Any) -> Any:
     cls, config = component.load(), component.settings(values)
+    if component.spec:
+        return cls(config, SPECS.get(key(component), ""), judge_context())
     return cls() if config is None else cls(config)
 
 
 def annotator(component: Component, directory: Path) -> None:
     own = key(component) in TOY_WORLD_ONLY
     check_annotator(
-        build(component),
+        build(component, **SETTINGS.get(key(component), {})),
         instructions=toy_instructions() if own else (),
         outputs=TOY_OUTPUTS if own else (),
         is_random=key(component) in RANDOM_WITHOUT_A_JUDGE,
@@ -76,7 +94,7 @@ def annotator(component: Component, directory: Path) -> None:
 
 
 def judge(component: Component, directory: Path) -> None:
-    made = component.load()("", component.settings(), judge_context())
+    made = component.load()(SPECS.get(key(component), ""), component.settings(), judge_context())
     assert isinstance(made, Judge)
     check_judge(made)
 
@@ -141,7 +159,7 @@ def test_no_installed_plugin_is_broken() -> None:
 
 def test_the_tables_name_registered_components_only() -> None:
     known = {key(component) for component in PLUGINS.registry}
-    assert {*CANNOT_RUN_HERE, *TOY_WORLD_ONLY, *RANDOM_WITHOUT_A_JUDGE} <= known
+    assert {*CANNOT_RUN_HERE, *TOY_WORLD_ONLY, *RANDOM_WITHOUT_A_JUDGE, *SPECS, *SETTINGS} <= known
 
 
 def test_the_builder_accepts_the_defaults_of_every_component() -> None:

@@ -30,7 +30,7 @@ class ScriptedJudge(Judge):
     ):
         self.name = name
         self.seconds = seconds
-        self.price = price
+        self.charge = price
         self.worst = worst
         self.fail = fail
         self.log = log
@@ -54,7 +54,7 @@ class ScriptedJudge(Judge):
             self.flying -= 1
         if error := self.fail(request.prompt):
             raise error
-        return Completion(f"echo {request.prompt}", 10, 2, price=self.price)
+        return Completion(f"echo {request.prompt}", 10, 2, price=self.charge)
 
     def worst_case_price(self, request: ChatRequest) -> float | None:
         return self.worst

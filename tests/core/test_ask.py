@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,12 @@ from typing import Any
 import pytest
 from scripted_judges import ScriptedJudge, question, questions
 
-from afarm.ask import Asker
+from afarm.ask import BLOCK, Asker
 from afarm.errors import BudgetError, JudgeError
 from afarm.interfaces import BuildContext
-from afarm.judges import ChatRequest, Completion, Judgement, JudgementKey
+from afarm.judges import Capabilities, ChatRequest, Completion, Judgement, JudgementKey
 from afarm.ledger import Ledger, request_key
+from afarm.limiter import Limiter
 
 
 @pytest.fixture
@@ -132,6 +134,120 @@ def test_it_can_be_closed_twice_and_used_again(ledger: Ledger) -> None:
     assert ask(questions(2))[1].text == "echo q1"
 
 
+# -------------------------------------------------------------------------------------------------------- streams
+
+
+def test_a_stream_takes_requests_as_there_is_room_and_keeps_all_in_flight(ledger: Ledger) -> None:
+    taken = 0
+
+    def many() -> Iterator[ChatRequest]:
+        nonlocal taken
+        for number in range(3000):
+            taken += 1
+            yield question(f"q{number}")
+
+    judge = ScriptedJudge(seconds=0.001)
+    ask = Asker({"*": judge}, ledger, max_concurrency=8)
+    found: dict[int, str] = {}
+    ahead = 0
+    for index, completion in ask.stream(many()):
+        found[index] = completion.text
+        ahead = max(ahead, taken - len(found))
+    assert found == {i: f"echo q{i}" for i in range(3000)}
+    assert judge.most == 8
+    assert ahead <= 3 * BLOCK, "a hundred thousand requests must not be held in memory"
+
+
+def test_who_stops_listening_to_a_stream_pays_for_what_is_in_flight_only(ledger: Ledger) -> None:
+    judge = ScriptedJudge(seconds=0.01, price=0.01, worst=0.01)
+    ask = Asker({"*": judge}, ledger, run="run", max_concurrency=4)
+    stream = ask.stream(iter(questions(200)))
+    next(stream)
+    stream.close()
+    sent = len(judge.asked)
+    assert sent <= 16
+    assert stored(ledger, questions(200)) == sent
+    assert ledger.committed("run") == pytest.approx(0.01 * sent)
+    assert len(ask(questions(20))) == 20, "it can be asked again"
+
+
+def test_equal_requests_in_a_stream_are_bought_once_and_all_answered(ledger: Ledger) -> None:
+    judge = ScriptedJudge(seconds=0.001)
+    ask = Asker({"*": judge}, ledger, max_concurrency=4)
+    found = dict(ask.stream(question(f"q{i % 7}") for i in range(1000)))
+    assert {i: c.text for i, c in found.items()} == {i: f"echo q{i % 7}" for i in range(1000)}
+    assert len(judge.asked) == 7
+
+
+def test_two_threads_share_the_limit_of_their_judge(ledger: Ledger) -> None:
+    judge = ScriptedJudge(seconds=0.01)
+    ask = Asker({"*": judge}, ledger, max_concurrency=4)
+    with ThreadPoolExecutor(2) as pool:
+        parts = list(pool.map(ask, [questions(40)[:20], questions(40)[20:]]))
+    assert [c.text for part in parts for c in part] == [f"echo q{i}" for i in range(40)]
+    assert judge.most == 4
+
+
+# ---------------------------------------------------------------------------------------------------- slowing down
+
+
+def test_a_judge_that_says_it_is_asked_too_much_is_asked_less_and_then_more_again(ledger: Ledger) -> None:
+    limiter = Limiter(16)
+
+    class Busy(ScriptedJudge):
+        flights: list[int] = []
+
+        async def complete(self, request: ChatRequest) -> Completion:
+            number = int(request.prompt[1:])
+            self.flights.append(self.flying + 1)
+            if number == 20:
+                limiter.throttled(0.05)
+                assert limiter.room() == 0
+            return await super().complete(request)
+
+    judge = Busy(seconds=0.005)
+    ask = Asker({"*": judge}, ledger, max_concurrency=16, limiters={judge: limiter})
+    assert len(ask(questions(200))) == 200
+    assert max(judge.flights[:16]) == 16
+    assert max(judge.flights[40:60]) <= 12
+    assert 8 < limiter.limit <= 16
+
+
+# ------------------------------------------------------------------------------------------- what a judge cannot take
+
+
+class Plain(ScriptedJudge):
+    capabilities = Capabilities(completion=True, temperature=False)
+
+    async def complete(self, request: ChatRequest) -> Completion:
+        self.sent = request
+        return await super().complete(request)
+
+
+def test_what_a_judge_cannot_take_is_an_error_that_names_it_or_is_left_out_and_recorded(ledger: Ledger) -> None:
+    hot = question("q", temperature=0.7, favour=("(a)",), schema={"type": "object"})
+    judge = Plain("plain")
+    with pytest.raises(JudgeError, match=r"plain takes no temperature or logit_bias, which someone.*--allow-degraded"):
+        Asker({"*": judge}, ledger)([hot])
+    assert judge.asked == []
+    lenient = Asker({"*": judge}, ledger, allow_degraded=True)
+    (answer,) = lenient([hot])
+    assert answer.degraded == ("temperature", "logit_bias")
+    assert (judge.sent.temperature, judge.sent.favour, judge.sent.schema) == (1.0, (), {"type": "object"})
+    assert lenient([hot]) == [answer], "stored with what was left out"
+    (plain,) = lenient([replace(hot, temperature=1.0, favour=())])
+    assert plain.degraded == ()
+    assert len(judge.asked) == 2, "a request that asks for nothing more is another one"
+
+
+def test_a_degraded_answer_does_not_pass_for_a_full_one_once_the_judge_can(ledger: Ledger) -> None:
+    hot = question("q", temperature=0.7)
+    Asker({"*": Plain("same")}, ledger, allow_degraded=True)([hot])
+    able = ScriptedJudge("same")
+    assert Asker({"*": able}, ledger)([hot])[0].degraded == ()
+    assert able.asked == ["q"]
+
+
 # ------------------------------------------------------------------------------------------------------- failures
 
 
@@ -195,7 +311,7 @@ def test_money_reserved_for_the_worst_case_is_spent_on_once_it_is_released(ledge
 
 
 def test_requests_in_flight_when_another_process_was_killed_count(ledger: Ledger) -> None:
-    ledger.intend(["lost"], [0.5], "run")
+    ledger.claim([("lost", 0.5)], "run")
     judge = ScriptedJudge(price=0.2, worst=0.2)
     with pytest.raises(BudgetError):
         Asker({"*": judge}, ledger, run="run", budget=1.0)(questions(5))
@@ -225,7 +341,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from scripted_judges import ScriptedJudge, questions
-from afarm.ask import Asker
+from afarm.ask import BLOCK, Asker
 from afarm.ledger import Ledger
 
 judge = ScriptedJudge(seconds=0.5, price=0.01, worst=0.01, log=Path(sys.argv[3]))

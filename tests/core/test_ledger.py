@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +19,8 @@ from scripted_judges import ScriptedJudge, question, questions
 from afarm.ask import Asker
 from afarm.errors import StoreError
 from afarm.judges import ChatRequest, Comparison, Completion, Judgement, JudgementKey
-from afarm.ledger import Ledger, network_file_system, request_key
+from afarm.ledger import Ledger, request_key
+from afarm.ledger_schema import network_file_system
 from afarm.records import Instruction, Message
 
 
@@ -102,31 +105,117 @@ def test_everything_that_is_sent_is_part_of_a_requests_key_and_what_is_not_is_no
     assert request_key(replace(base, answer_format="json"), "judge") == keys[0]
 
 
+def test_log_probabilities_and_what_was_left_out_come_back_with_an_answer(ledger: Ledger) -> None:
+    request, judge, plain = answered("q")
+    told = replace(plain, logprobs=({"m": -0.25, "half \ud83d": -math.inf}, {}), degraded=("temperature",))
+    ledger.resolve([(request, judge, told), answered("r")], "run")
+    with Ledger(ledger.path) as again:
+        found = again.completions([told.key, answered("r")[2].key])
+    assert found == {told.key: told, answered("r")[2].key: answered("r")[2]}
+
+
+FIRST_TABLES = """
+CREATE TABLE completions (
+    key TEXT PRIMARY KEY, judge TEXT NOT NULL, role TEXT, annotator TEXT, run TEXT, request TEXT NOT NULL,
+    text TEXT NOT NULL, input_tokens INTEGER, output_tokens INTEGER, cached_input_tokens INTEGER, price REAL,
+    finish_reason TEXT, model TEXT, seconds REAL, created REAL NOT NULL);
+CREATE INDEX prices ON completions (run, price);
+CREATE TABLE judgements (
+    annotator TEXT, pair_id TEXT, shown TEXT, seed INTEGER, draw INTEGER, first REAL, outcome TEXT NOT NULL,
+    completion TEXT, created REAL NOT NULL, PRIMARY KEY (annotator, pair_id, shown, seed, draw)) WITHOUT ROWID;
+CREATE TABLE in_flight (
+    key TEXT NOT NULL, owner TEXT NOT NULL, run TEXT, reserved REAL, created REAL NOT NULL);
+INSERT INTO completions VALUES
+    ('k1', 'judge', 'strong', 'someone', 'run', '{}', 'Output (a)', 11, 3, 5, 0.25, 'stop', 'model-1', 0.5, 1e9),
+    ('k2', 'judge', 'strong', 'someone', 'run', '{}', 'Output (b)', 11, 3, 5, 0.5, 'stop', 'model-1', 0.5, 1e9),
+    ('k3', 'judge', 'strong', 'someone', 'other', '{}', '', 0, 0, 0, NULL, '', '', 0, 1e9);
+INSERT INTO in_flight VALUES ('lost', 'owner', 'run', 0.125, 1e9);
+INSERT INTO judgements VALUES ('a', 'p', 'ab', 1, 0, 1.0, 'decided', 'k1', 1e9);
+"""
+
+
+def test_a_ledger_of_the_first_afarm_is_brought_up_to_date_and_loses_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "old.sqlite"
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(FIRST_TABLES)
+    for _ in range(2):  # as it is, and when it has been brought up to date
+        with Ledger(path) as ledger:
+            found = ledger.completions(["k1", "k3"])
+            assert found["k1"] == Completion("Output (a)", 11, 3, 5, 0.25, "stop", "model-1", 0.5, "k1")
+            assert found["k3"].price is None
+            assert ledger.committed("run") == pytest.approx(0.875)
+            assert ledger.recall([JudgementKey("a", "p", "ab", 1)])
+            assert ledger.claim([("lost", 0.0), ("k1", 0.0)], "x").granted == ["lost"]
+            ledger.resolve([], "x", ["lost"])
+    with Ledger(path) as ledger:
+        ledger.resolve([answered("q", price=0.125)], "run")
+        assert ledger.committed("run") == pytest.approx(1.0)
+
+
+def test_a_ledger_from_the_future_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "new.sqlite"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA user_version = 99")
+    with pytest.raises(StoreError, match="newer afarm"):
+        Ledger(path)
+
+
 # ------------------------------------------------------------------------------------------------ budget and intents
+
+
+def test_what_another_living_process_has_in_flight_is_held_until_it_is_answered_or_dead(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = answered("q")
+    wanted = [(answer[2].key, 0.5)]
+    other = Ledger(ledger.path)
+    assert ledger.claim(wanted, "run").granted
+    assert other.claim(wanted, "run").held == [answer[2].key]
+    monkeypatch.setattr("afarm.ledger.LIVE_SECONDS", -1.0)
+    assert other.claim(wanted, "run").granted == [answer[2].key], "nobody has heard of it for a while"
+    ledger.resolve([answer], "run")
+    assert other.claim(wanted, "run").answered == [answer[2].key]
+
+
+def test_two_processes_do_not_exceed_a_budget_together(ledger: Ledger) -> None:
+    other = Ledger(ledger.path)
+    first = ledger.claim([(f"a{i}", 0.25) for i in range(3)], "run", budget=1.0)
+    second = other.claim([(f"b{i}", 0.25) for i in range(3)], "run", budget=1.0)
+    assert (first.granted, first.over_budget) == (["a0", "a1", "a2"], False)
+    assert (second.granted, second.over_budget, second.committed) == (["b0"], True, 1.0)
+
+
+def test_an_answer_that_was_bought_twice_is_paid_twice(ledger: Ledger) -> None:
+    ledger.resolve([answered("q", price=0.25)], "run")
+    Ledger(ledger.path).resolve([answered("q", "Output (b)", price=0.5)], "run")
+    assert ledger.committed("run") == 0.75
 
 
 def test_intents_count_against_the_budget_until_they_are_resolved(ledger: Ledger) -> None:
     answer = answered("q", price=0.02)
-    ledger.intend([answer[2].key, "failing"], [0.5, 0.25], "run")
+    ledger.claim([(answer[2].key, 0.5), ("failing", 0.25)], "run")
     assert ledger.committed("run") == pytest.approx(0.75)
     assert ledger.committed("another run") == 0
     ledger.resolve([answer], "run", abandoned=["failing"])
     assert ledger.committed("run") == pytest.approx(0.02)
 
 
-def test_what_was_in_flight_at_a_kill_stays_counted_even_if_a_process_id_comes_back(ledger: Ledger) -> None:
+def test_what_was_in_flight_at_a_kill_stays_counted_even_if_a_process_id_comes_back(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("afarm.ledger.LIVE_SECONDS", 0.0)
     answer = answered("q", price=0.02)
-    ledger.intend([answer[2].key], [0.5], "run")
+    ledger.claim([(answer[2].key, 0.5)], "run")
     # A container's first process has the same id after every restart: here, this process plays both.
     restarted = Ledger(ledger.path)
-    restarted.intend([answer[2].key], [0.5], "run")
+    assert restarted.claim([(answer[2].key, 0.5)], "run").granted == [answer[2].key]
     restarted.resolve([answer], "run")
     assert restarted.committed("run") == pytest.approx(0.52)
 
 
 def test_an_answer_and_its_intent_change_in_one_transaction(ledger: Ledger) -> None:
     answer = answered("q", price=0.02)
-    ledger.intend([answer[2].key], [0.5], "run")
+    ledger.claim([(answer[2].key, 0.5)], "run")
     ledger._db.execute("CREATE TRIGGER stop BEFORE DELETE ON in_flight BEGIN SELECT RAISE(ABORT, 'killed here'); END")
     with pytest.raises(StoreError, match="killed here"):
         ledger.resolve([answer], "run")
@@ -270,6 +359,6 @@ def test_a_network_file_system_gets_no_write_ahead_log(tmp_path: Path, monkeypat
     Ledger(tmp_path / "local.sqlite")
     assert journal_mode(tmp_path / "local.sqlite") == "wal"
     mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
-    monkeypatch.setattr("afarm.ledger.NETWORK_FILE_SYSTEMS", {kind for _, _, kind, *_ in mounts})
+    monkeypatch.setattr("afarm.ledger_schema.NETWORK_FILE_SYSTEMS", {kind for _, _, kind, *_ in mounts})
     Ledger(tmp_path / "network.sqlite").resolve([answered("q")], "run")
     assert journal_mode(tmp_path / "network.sqlite") == "delete"

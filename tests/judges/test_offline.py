@@ -181,3 +181,48 @@ def test_requests_it_cannot_answer_are_errors() -> None:
         ask(judge(), request())
     with pytest.raises(JudgeError, match=r"'essay'.*single, list, json"):
         ask(judge(), request(comparison(1), answer_format="essay"))
+
+
+# ---------------------------------------------------------------------------------------------------------- ratings
+
+
+def rated(number: int, output: str) -> Comparison:
+    return Comparison(f"output-{number}", TASK, output, "", "alone")
+
+
+def rate(offline: OfflineJudge, shown: Comparison, **fields: object) -> int:
+    return int(ask(offline, request(shown, answer_format="rating", **fields)).text)
+
+
+def test_without_noise_a_rating_counts_the_thresholds_that_the_utility_reaches() -> None:
+    offline = judge(strong=RoleNoise(noise=1.0), rating_thresholds=[1, 2, 3, 4, 5, 6])
+    marks = [rate(offline, rated(x, "x" * x), temperature=0.0) for x in range(9)]
+    assert marks == [1, 2, 3, 4, 5, 6, 7, 7, 7]
+    # Ten words are no advantage; 21 add b * log(22 / 11) = 1.0 to the utility of 2.
+    longer = judge(strong=RoleNoise(length_bias=1.01 / math.log(2)), rating_thresholds=[1, 2, 3, 4, 5, 6])
+    ten, twenty_one = (" ".join(["x", "x", *["y"] * (n - 2)]) for n in (10, 21))
+    assert [rate(longer, rated(i, text), temperature=0.0) for i, text in enumerate((ten, twenty_one))] == [3, 4]
+
+
+def test_noise_moves_ratings_as_it_moves_comparisons() -> None:
+    """Of two outputs, the latent value behind the better one is higher as often as the comparison prefers it."""
+    role = RoleNoise(noise=2.0)
+    offline = judge(strong=role, rating_thresholds=[-9, -8, 2, 90, 91, 92])
+    # One threshold between: P(mark of 4) = P(U + 2 * (gumbel - mean) >= 2) = 1 - exp(-exp(-(2 - U) / 2 - mean)).
+    for utility in (0, 2, 4):
+        marks = [rate(offline, rated(i, "x" * utility)) for i in range(4000)]
+        expected = 1 - math.exp(-math.exp(-(2 - utility) / 2 - 0.5772156649))
+        assert sum(mark == 4 for mark in marks) / 4000 == pytest.approx(expected, abs=0.03)
+
+
+def test_a_rating_depends_on_seed_output_and_draw_only() -> None:
+    offline = judge()
+    shown = rated(1, "x y")
+    marks = {rate(offline, shown, seed=seed, role="completion") for seed in range(40)}
+    assert len(marks) > 2
+    assert {rate(judge(), shown, seed=3, role="completion") for _ in range(3)} == {
+        rate(offline, shown, seed=3, role="completion")
+    }
+    again = {rate(offline, replace(shown, draw=draw), role="completion") for draw in range(40)}
+    assert len(again) > 2
+    assert ask(judge(unparsed_rate=1.0), request(shown, answer_format="rating")).text == "I cannot choose."

@@ -119,6 +119,7 @@ def test_draws_and_unparsed_answers_are_dropped_and_counted(tmp_path: Path) -> N
     assert log.values("pairs_draw") == [7]
     assert log.values("pairs_unparsed") == [3]
     assert log.values("pairs_decided") == [30]
+    assert log.values("pairs_left_out") == [10]
     assert same_weights(model.model, clean.model)
 
 

@@ -1,0 +1,157 @@
+"""Labels from files: any file with one row per label, of one annotator or of several."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from afarm.errors import DataError, did_you_mean
+from afarm.files import read_rows
+from afarm.judges import Completion
+from afarm.records import JudgedPair, Preference
+
+HUMANS = "humans"
+"""What all people together are called: each of their labels is one of the same annotator's."""
+HUMAN_NAMES = {"human", "humans"}
+NOISE = "(noise)"
+"""Whose labels a pool's are that label noise drew, where members are told apart."""
+
+Completions = Callable[[Sequence[str]], Mapping[str, Completion]]
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """One judgement of one pair by one annotator.
+
+    `p2` is the probability that output_2 is better, 0.5 for a draw, None where there is no readable answer.
+    `canonical` says whether output_1 comes first in the pair's canonical order: files may hold a pair either way round.
+    `shown_first` is 1 or 2 where it is known which output the annotator saw first. `price` (US dollars) and `seconds`
+    are None where they are not known.
+    """
+
+    pair_id: str
+    annotator: str
+    p2: float | None
+    canonical: bool
+    output_1: str
+    output_2: str
+    generator_1: str = ""
+    generator_2: str = ""
+    shown_first: int | None = None
+    price: float | None = None
+    seconds: float | None = None
+    completion: str = ""
+
+    @property
+    def choice(self) -> str | None:
+        """The better output in the pair's canonical order, "low" or "high", or "draw"; None where unread."""
+        if self.p2 is None:
+            return None
+        if self.p2 == 0.5:
+            return "draw"
+        return "low" if (self.p2 < 0.5) == self.canonical else "high"
+
+
+def read_labels(
+    files: Sequence[Path | str], humans: Sequence[str] = (), by_member: bool = False
+) -> dict[str, list[Label]]:
+    """The labels of each annotator, by name, people's under `HUMANS`.
+
+    A row belongs to the annotator it names, or to its file where it names none; with `by_member`, a pool's rows to the
+    member that judged, or to `NOISE`. People are the annotators and files that `humans` names; unless it names any,
+    annotators called "human" or "humans", and rows whose source is human. Pairs of identical outputs are left out:
+    those are draws by rule, and agreeing on them is no merit. Raises `DataError` naming file, row and field where a row
+    is no judged pair, and where `humans` names nobody.
+    """
+    named = set(humans)
+    met: set[str] = set()
+    found: dict[str, list[Label]] = {}
+    for file in files:
+        path = Path(file)
+        stem = path.name.removesuffix(".gz").rsplit(".", 1)[0]
+        aliases = {str(file), path.name, stem}
+        for number, row in enumerate(read_rows(path)):
+            judged = JudgedPair.from_row(_with_known_order(row), f"{path}: row {number}")
+            if judged.pair.identical:
+                continue
+            name = (_member(judged.preference) if by_member else "") or judged.annotator or stem
+            called = {name, *aliases} & named
+            met |= called
+            unnamed = not named and (name in HUMAN_NAMES or judged.preference.source == "human")
+            annotator = HUMANS if called or unnamed else name
+            found.setdefault(annotator, []).append(_label(judged, annotator, row))
+    if missing := sorted(named - met):
+        raise DataError(
+            f"--humans {missing[0]}: no file and no annotator in these files is called that."
+            f"{did_you_mean(missing[0], found)}"
+        )
+    if not found:
+        raise DataError(f"{', '.join(map(str, files))}: no labels of different outputs")
+    return {name: found[name] for name in sorted(found, key=lambda name: (name != HUMANS, name))}
+
+
+def with_prices(labels: Mapping[str, Sequence[Label]], completions: Completions) -> dict[str, list[Label]]:
+    """`labels` with the price and time of their completions, where their rows gave none.
+
+    The labels that one completion gave share its price and time evenly.
+    """
+    priced = {}
+    for name, given in labels.items():
+        wanted = Counter(label.completion for label in given if label.completion and label.price is None)
+        known = completions(list(wanted)) if wanted else {}
+        priced[name] = [
+            label
+            if label.price is not None or label.completion not in known
+            else _shared(label, known[label.completion], wanted[label.completion])
+            for label in given
+        ]
+    return priced
+
+
+def _shared(label: Label, completion: Completion, among: int) -> Label:
+    price = None if completion.price is None else completion.price / among
+    return replace(label, price=price, seconds=completion.seconds / among if completion.seconds else None)
+
+
+def _with_known_order(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`row` without an `order` that is not ours: other tools have columns of that name with other contents."""
+    return row if isinstance(row.get("order", ""), str) else {**row, "order": ""}
+
+
+def _member(preference: Preference) -> str:
+    return preference.member or (NOISE if preference.source == "noise" else "")
+
+
+def _label(judged: JudgedPair, annotator: str, row: Mapping[str, Any]) -> Label:
+    pair, preference = judged.pair, judged.preference
+    return Label(
+        pair.id,
+        annotator,
+        0.5 if preference.outcome == "draw" else preference.p2,
+        pair.is_canonical,
+        pair.output_1,
+        pair.output_2,
+        pair.generator_1,
+        pair.generator_2,
+        {"12": 1, "21": 2}.get(preference.order),
+        _amount(row, "price_per_example"),
+        _amount(row, "time_per_example"),
+        preference.completion,
+    )
+
+
+def _amount(row: Mapping[str, Any], name: str) -> float | None:
+    value = row.get(name)
+    known = isinstance(value, int | float) and not isinstance(value, bool) and value == value
+    return float(value) if known and value is not None else None
+
+
+def by_pair(labels: Iterable[Label]) -> dict[str, list[Label]]:
+    """Labels by the pair they judge."""
+    found: dict[str, list[Label]] = {}
+    for label in labels:
+        found.setdefault(label.pair_id, []).append(label)
+    return found

@@ -1,0 +1,152 @@
+"""`afarm annotators compare`: what is known of annotators from their labels."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from afarm.cli.console import err, escape, out
+from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
+from afarm.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from afarm.analysis import Comparison, Figure, Label, Profile
+
+Column = tuple[str, "Callable[[Profile], Figure | None]", str]
+"""Heading, the figure, and how its value and error are written."""
+
+QUALITY: tuple[Column, ...] = (
+    ("agreement %", lambda p: p.agreement, ".1f"),
+    ("bias %", lambda p: p.bias, ".1f"),
+    ("variance %", lambda p: p.variance, ".1f"),
+    ("unparsed %", lambda p: p.unparsed, ".1f"),
+    ("$ per 1,000", lambda p: p.price, ".2f"),
+    ("s per 1,000", lambda p: p.seconds, ".0f"),
+    ("Spearman", lambda p: p.spearman, ".2f"),
+    ("Pearson", lambda p: p.pearson, ".2f"),
+)
+PREFERENCES: tuple[Column, ...] = (
+    ("longer", lambda p: p.prefers_longer, ".2f"),
+    ("lists", lambda p: p.prefers_lists, ".2f"),
+    ("output_1", lambda p: p.prefers_first, ".2f"),
+    ("first shown", lambda p: p.prefers_first_shown, ".2f"),
+    ("own family", lambda p: p.prefers_own_family, ".2f"),
+)
+
+
+def add_to(app: typer.Typer) -> None:
+    group = typer.Typer(help="Who labels, and what their labels tell of them.")
+    group.command("compare")(compare)
+    app.add_typer(group, name="annotators")
+
+
+def compare(
+    files: Annotated[
+        list[Path], typer.Argument(help="Files with one row per label: preferences, annotations; .json, .jsonl, .gz.")
+    ],
+    humans: Annotated[
+        list[str] | None,
+        typer.Option("--humans", help="An annotator or a file whose labels are people's; repeatable.", metavar="NAME"),
+    ] = None,
+    by_member: Annotated[bool, typer.Option("--by-member", help="A pool's members apart.")] = False,
+    family: Annotated[
+        list[str] | None,
+        typer.Option("--family", help="The model family of an annotator or system; repeatable.", metavar="NAME=FAMILY"),
+    ] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Also write a page with plots here.")] = None,
+    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+    as_json: Json = False,
+) -> None:
+    """Compare annotators: agreement with people and each other, bias, variance, price, what they prefer."""
+    from afarm import analysis
+
+    families = _families(family or [])
+    labels = analysis.read_labels(files, humans or [], by_member)
+    comparison = analysis.compare(_with_prices(labels, output_dir), families)
+    if html is not None:
+        from afarm.analysis.page import write
+
+        write(comparison, [str(file) for file in files], html)
+    if as_json:
+        sys.stdout.write(json.dumps(comparison.to_json()) + "\n")
+    else:
+        _present(comparison)
+    if html is not None:
+        err().print(f"Plots: {html}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _families(given: Sequence[str]) -> dict[str, str]:
+    """Raises `ConfigError` for what is not NAME=FAMILY."""
+    named = [text.partition("=") for text in given]
+    wrong = [f"--family {''.join(parts)}: the form is NAME=FAMILY" for parts in named if not parts[0] or not parts[2]]
+    if wrong:
+        raise ConfigError(wrong)
+    return {name: family for name, _, family in named}
+
+
+def _with_prices(labels: dict[str, list[Label]], output_dir: Path) -> dict[str, list[Label]]:
+    """What afarm's own labels cost stands in the ledger beside them."""
+    from afarm.analysis.labels import with_prices
+    from afarm.ledger import Ledger
+
+    path = output_dir / "ledger.sqlite"
+    if not path.is_file() or not any(label.completion for given in labels.values() for label in given):
+        return labels
+    with Ledger(path) as ledger:
+        return with_prices(labels, ledger.completions)
+
+
+def _present(comparison: Comparison) -> None:
+    profiles = comparison.profiles
+    out().print(_table("Quality and price, ± standard error", QUALITY, profiles))
+    out().print(_table("Share of choices for …", PREFERENCES, profiles))
+    if comparison.matrix:
+        out().print(_matrix(comparison))
+    else:
+        out().print("No pair has two labels, so neither variance nor mutual agreement can be known.", style="dim")
+    if all(profile.agreement is None for profile in profiles):
+        out().print(
+            "No human labels here, so agreement with people and bias cannot be known: name them with --humans.",
+            style="dim",
+        )
+
+
+def _table(title: str, columns: Sequence[Column], profiles: Sequence[Profile]) -> Table:
+    """One row an annotator. Columns that nobody has a figure for are left out."""
+    shown = [column for column in columns if any(column[1](profile) for profile in profiles)]
+    table = _empty(title, ["annotator", "pairs", "labels", *(heading for heading, _, _ in shown)])
+    for profile in profiles:
+        figures = [written(figure(profile), form) for _, figure, form in shown]
+        table.add_row(escape(profile.annotator), str(profile.pairs), str(profile.labels), *figures)
+    return table
+
+
+def _matrix(comparison: Comparison) -> Table:
+    names = [profile.annotator for profile in comparison.profiles]
+    table = _empty("Agreement of one label with another, % ± standard error (pairs)", ["", *map(escape, names)])
+    for one in names:
+        figures = [comparison.agreement(one, other) for other in names]
+        table.add_row(escape(one), *(f"{written(f, '.1f')} ({f.n})" if f else "-" for f in figures))
+    return table
+
+
+def _empty(title: str, headings: Sequence[str]) -> Table:
+    from rich.table import Column, Table
+
+    columns = [Column(heading, justify="right" if i else "left", overflow="fold") for i, heading in enumerate(headings)]
+    return Table(*columns, title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+
+
+def written(figure: Figure | None, form: str) -> str:
+    """A value with its error, a dash where there is none."""
+    if figure is None:
+        return "-"
+    error = "" if figure.error is None else f" ±{figure.error:{form}}"
+    return f"{figure.value:{form}}{error}"

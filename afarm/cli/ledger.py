@@ -1,0 +1,100 @@
+"""`afarm ledger`: what was spent on what, and what was not paid again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from afarm.cli.console import err, out
+from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
+from afarm.errors import StoreError
+
+if TYPE_CHECKING:
+    from afarm.ledger import Ledger
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("ledger")(ledger)
+
+
+def ledger(
+    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+    export: Annotated[
+        Path | None, typer.Option("--export", help="Write every answer to this file, JSONL or (.csv) CSV.")
+    ] = None,
+    forget: Annotated[
+        str | None, typer.Option("--forget", help="Wait no more for the batch with this ticket.", metavar="TICKET")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what judges have cost: by run, judge, annotator and day, and what was not paid again."""
+    from afarm import accounts
+    from afarm.ledger import Ledger
+    from afarm.store import Store
+
+    path = Store(output_dir).ledger_path
+    if not path.is_file():
+        raise StoreError(f"no ledger in {output_dir}: nothing has been asked of a judge there (--output-dir)")
+    with Ledger(path) as opened:
+        if forget is not None:
+            count = opened.forget_batch(forget)
+            if not count:
+                raise StoreError(f"no batch {forget!r} is waited for: `afarm ledger` lists those that are")
+            err().print(f"Forgot the batch of {count} requests: they will be asked, and paid, again.")
+        if export is not None:
+            count = accounts.export(opened, export)
+            err().print(f"{count} answers written to {export}", highlight=False, soft_wrap=True)
+        if as_json:
+            sys.stdout.write(json.dumps(accounts.summary(opened), ensure_ascii=False) + "\n")
+        elif export is None and forget is None:
+            _show(opened)
+
+
+def _show(ledger: Ledger) -> None:
+    from rich import box
+    from rich.table import Table
+
+    from afarm.accounts import GROUPS, accounts, open_items
+
+    for group in GROUPS:
+        rows = accounts(ledger, group)
+        table = Table(title=f"by {group}", title_justify="left", box=box.SIMPLE)
+        table.add_column(group, overflow="fold", min_width=min(30, max(len(a.name) for a in rows)) if rows else None)
+        columns = {
+            "answers": [f"{a.answers:,}" for a in rows],
+            "tokens in": [f"{a.input_tokens:,}" for a in rows],
+            "out": [f"{a.output_tokens:,}" for a in rows],
+            "dollars": [f"{a.dollars:.4f}" for a in rows],
+            "unpriced": [f"{a.unpriced:,}" for a in rows] if any(a.unpriced for a in rows) else [],
+            "reused": [f"{a.reused:,}" for a in rows] if any(a.reused for a in rows) else [],
+            "saved": [f"{a.saved:.4f}" for a in rows] if any(a.saved for a in rows) else [],
+        }
+        shown = {title: cells for title, cells in columns.items() if cells}
+        for title in shown:
+            table.add_column(title, justify="right")
+        for number, account in enumerate(rows):
+            table.add_row(account.name or "–", *(cells[number] for cells in shown.values()))
+        out().print(table)
+    _show_open(open_items(ledger))
+
+
+def _show_open(items: dict[str, Any]) -> None:
+    for batch in items["batches"]:
+        out().print(
+            f"Pending: batch {batch['ticket']} of {batch['judge']}, {batch['requests']} requests, at most "
+            f"${batch['reserved']:.2f}. The same command collects it.",
+            soft_wrap=True,
+            highlight=False,
+        )
+    lost = items["in_flight"]
+    if lost["requests"]:
+        out().print(
+            f"In flight, now or at a kill: {lost['requests']} requests, at most ${lost['reserved']:.2f} "
+            "(counted against the budgets of their runs).",
+            soft_wrap=True,
+            highlight=False,
+        )

@@ -1,0 +1,303 @@
+"""Evaluator directories of AlpacaEval: `configs.yaml` and the templates it names, read and checked whole."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import ValidationError
+
+from afarm.config import Config, setting
+from afarm.errors import ConfigError, did_you_mean
+from afarm.judges import Capabilities, ChatRequest, Comparison, Tool
+from afarm.keyed import digest
+from afarm.records import Instruction, Message
+from afarm_plugins.alpaca_eval.parsers import Parser, checked
+from afarm_plugins.alpaca_eval.template import COLUMNS, Template, read_template
+
+DUMMY = Comparison("", Instruction("1+1="), "2", "3")
+"""What AlpacaEval fills a batch up with. Its verdict is not read."""
+
+PROCESSORS = ("ChainOfThoughtProcessor", "JsonKeysToColumnProcessor", "PaddingForBatchesProcessor")
+"""Those that change no label: two add columns about an answer that afarm keeps whole, one pads batches as is done."""
+
+HOW_ONLY = frozenset(
+    [
+        *("price_per_token", "client_kwargs", "client_config_path", "client_function_name", "model_kwargs"),
+        *("batch_size", "num_procs", "n_retries", "sleep_time", "timeout", "waiting_time", "cache_dir"),
+        *("is_strip", "is_skip_multi_tokens_to_avoid", "is_fast_tokenizer"),
+        *("requires_chatml", "is_chatml_prompt", "is_chat"),
+    ]
+)
+"""Completion arguments that say how a model is reached, not what it is asked: here that is the judge's business."""
+
+PROVIDERS = {
+    "openai_completions": "openai",
+    "anthropic_completions": "anthropic",
+    "bedrock_anthropic_completions": "anthropic",
+    "vllm_local_completions": "local",
+    "huggingface_local_completions": "local",
+}
+"""Completion functions and the judge that reaches the same models. Others: whatever serves them at a URL."""
+
+DEFAULT_TEMPERATURES = {"vllm_local_completions": 1.0, "huggingface_local_completions": 0.0} | {
+    "huggingface_api_completions": 0.0
+}
+"""Where a directory names no temperature; 0.7 with every other completion function."""
+
+LIGHT = ("gpt-3.5", "chatgpt", "-mini", "haiku", "instant")
+"""Parts of the names of models that answer for the light family."""
+
+
+class Arguments(Config):
+    """`completions_kwargs`, as far as they say what a model is asked."""
+
+    model_name: str = setting(..., "the model that the directory was made for")
+    max_tokens: int | None = setting(None, "the longest answer in tokens", ge=1)
+    max_new_tokens: int | None = setting(None, "the same, as Hugging Face and vLLM call it", ge=1)
+    max_tokens_to_sample: int | None = setting(None, "the same, as Anthropic called it", ge=1)
+    temperature: float | None = setting(None, "sampling temperature", ge=0)
+    top_p: float = setting(1.0, "nucleus sampling", gt=0, le=1)
+    logprobs: Any = setting(False, "true, or for text completion how many")
+    top_logprobs: int = setting(0, "how many of the likeliest tokens are given at each position", ge=0)
+    tools: list[dict[str, Any]] = setting([], "functions to call")
+    tool_choice: Any = setting(None, "the function that must be called")
+    tokens_to_favor: list[str] = setting([], "texts to make likelier, by logit bias")
+    tokens_to_avoid: list[str] = setting([], "texts to make unlikely, by logit bias")
+
+
+class Entry(Config):
+    """One annotator in `configs.yaml`."""
+
+    prompt_template: str = setting(..., "a file, relative to the parent of the directory")
+    fn_completions: str = setting("openai_completions", "how its model was reached")
+    completions_kwargs: dict[str, Any] = setting(..., "the model and what it is asked with")
+    fn_completion_parser: str = setting("regex_parser", "how answers are read")
+    completion_parser_kwargs: dict[str, Any] = setting({}, "the parser's arguments")
+    completion_key: Literal["completions", "completions_all"] = setting("completions", "what the parser is given")
+    batch_size: int = setting(1, "comparisons in one prompt", ge=1)
+    is_randomize_output_order: bool = setting(True, "whether the outputs are shown in a drawn order")
+    random_seed_column: str | list[str] = setting(["instruction"], "the columns that the order is drawn from")
+    processors_to_kwargs: dict[str, Any] = setting({}, "what is done with rows before and after")
+    is_shuffle: bool = setting(True, "no effect: which pairs share a batch changes no draw here")
+    is_add_default_processors: bool = setting(True, "no effect: batches are always filled up")
+    packages_for_which_to_show_version: Any = setting(None, "no effect")
+    pretty_name: str = setting("", "no effect")
+    link: str = setting("", "no effect")
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One annotator of a directory, ready to ask and to read."""
+
+    name: str
+    entry: Entry
+    arguments: Arguments
+    template: Template
+    parser: Parser
+    tool: Tool | None
+    labels: tuple[str, ...]
+
+    @property
+    def seed_columns(self) -> list[str]:
+        """The columns whose texts, in this order, the order of the outputs is drawn from."""
+        given = self.entry.random_seed_column
+        return [given] if isinstance(given, str) else sorted(given)
+
+    @property
+    def role(self) -> str:
+        """The family role: completion for plain text, light for models called so, strong for all others."""
+        if not self.template.turns:
+            return "completion"
+        return "light" if any(part in self.arguments.model_name for part in LIGHT) else "strong"
+
+    @property
+    def made_for(self) -> str:
+        """The judge that the directory asks for, as `--judge` takes it."""
+        model, provider = self.arguments.model_name, PROVIDERS.get(self.entry.fn_completions)
+        client = self.entry.completions_kwargs.get("client_kwargs")
+        url = client.get("base_url") if isinstance(client, Mapping) else None
+        return f"{provider}:{model}" if provider and not url else f"openai-compatible:{model}@{url or 'URL'}"
+
+    @property
+    def content(self) -> str:
+        """A digest of all that the files say about this member."""
+        return digest(self.name, self.entry.model_dump(mode="json"), self.template.text)
+
+    def request(self, comparisons: Sequence[Comparison], takes: Capabilities, *, seed: int, draw: int) -> ChatRequest:
+        """Ask about up to `batch_size` comparisons. Plain text is sent as one user message where a judge only chats."""
+        filled = (*comparisons, *[DUMMY] * (self.entry.batch_size - len(comparisons)))
+        messages, prompt = self.template.fill(filled), ""
+        if not self.template.turns:
+            text = messages[0].content
+            messages, prompt = ((), text) if takes.completion else ((Message("user", text),), "")
+        given = self.arguments
+        longest = given.max_tokens or given.max_new_tokens or given.max_tokens_to_sample or 2048
+        temperature = DEFAULT_TEMPERATURES.get(self.entry.fn_completions, 0.7)
+        alternatives = given.top_logprobs or int(given.logprobs)
+        return ChatRequest(
+            role=self.role,
+            messages=messages,
+            prompt=prompt,
+            max_tokens=longest,
+            temperature=temperature if given.temperature is None else given.temperature,
+            top_p=given.top_p,
+            favour=tuple(given.tokens_to_favor),
+            avoid=tuple(given.tokens_to_avoid),
+            tool=self.tool,
+            top_logprobs=alternatives,
+            comparisons=filled,
+            answer_format="" if not self.labels else "tokens" if self.parser.reads_logprobs else "labels",
+            labels=self.labels,
+            annotator=self.name,
+            seed=seed,
+            draw=draw,
+        )
+
+
+def load(spec: str) -> list[Member]:
+    """The annotators of the directory (or YAML file) at `spec`, or of that name in an installed alpaca_eval.
+
+    Raises `ConfigError` with every problem, each naming its file, annotator and field.
+    """
+    path = find(spec)
+    try:
+        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigError([f"{path}: cannot be read as YAML: {' '.join(str(error).split())}"]) from error
+    if not isinstance(entries, dict) or not entries:
+        raise ConfigError([f"{path}: must map names of annotators to their settings"])
+    members: list[Member] = []
+    problems: list[str] = []
+    for name, values in entries.items():
+        member, found = _member(str(name), values, path.parent.parent)
+        problems += [f"{path}: {name}: {problem}" for problem in found]
+        members += [member] if member else []
+    if problems:
+        raise ConfigError(problems)
+    return members
+
+
+def find(spec: str) -> Path:
+    """The YAML file that `spec` stands for. Raises `ConfigError` where there is none."""
+    if not spec:
+        raise ConfigError(["alpaca_eval: name an evaluator directory: --annotator alpaca_eval:DIRECTORY"])
+    installed = installed_directories()
+    path = Path(spec).expanduser()
+    if not path.exists():
+        path = installed.get(spec, path)
+    if path.is_dir():
+        path = path / "configs.yaml"
+    if path.is_file():
+        return path.resolve()
+    lacking = f"alpaca_eval: {spec!r} is no evaluator directory (there is no {path})"
+    if not installed:
+        raise ConfigError([f"{lacking}, and no alpaca_eval is installed to take that name from: give a path"])
+    raise ConfigError([f"{lacking} and no evaluator of the installed alpaca_eval.{did_you_mean(spec, installed)}"])
+
+
+def installed_directories() -> dict[str, Path]:
+    """The evaluator directories of the alpaca_eval that is installed, by name. It is looked up, not imported."""
+    package = importlib.util.find_spec("alpaca_eval")
+    roots = package.submodule_search_locations if package else None
+    return {
+        path.parent.name: path.parent
+        for root in roots or ()
+        for path in sorted((Path(root) / "evaluators_configs").glob("*/configs.yaml"))
+    }
+
+
+def _member(name: str, values: Any, base: Path) -> tuple[Member | None, list[str]]:
+    """One annotator, and what is wrong with it."""
+    if not isinstance(values, dict):
+        return None, ["must be a mapping of settings"]
+    problems: list[str] = []
+    try:
+        entry = Entry.model_validate(values)
+    except ValidationError as error:
+        problems += _explained(error, Entry, "")
+        wrong = {found["loc"][0] for found in error.errors()}
+        try:  # what else is wrong is reported too
+            entry = Entry.model_validate({k: v for k, v in values.items() if k not in wrong})
+        except ValidationError:
+            return None, problems
+    problems += checked(entry.fn_completion_parser, entry.completion_parser_kwargs)
+    arguments: Arguments | None = None
+    asked = {k: v for k, v in entry.completions_kwargs.items() if k not in HOW_ONLY}
+    try:
+        arguments = Arguments.model_validate(asked)
+    except ValidationError as error:
+        problems += _explained(error, Arguments, "completions_kwargs: ")
+    tool, found = _tool(arguments) if arguments else (None, [])
+    problems += found
+    template, found = _template(entry, base)
+    problems += found + _mismatches(entry, arguments)
+    if problems or not arguments or not template:
+        return None, problems
+    parser = Parser(entry.fn_completion_parser, entry.completion_parser_kwargs)
+    return Member(name, entry, arguments, template, parser, tool, parser.labels(entry.batch_size)), []
+
+
+def _template(entry: Entry, base: Path) -> tuple[Template | None, list[str]]:
+    path = base / entry.prompt_template
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        return None, [f"prompt_template: {path} cannot be read: {getattr(error, 'strerror', None) or error}"]
+    template, problems = read_template(text, entry.batch_size)
+    return template, [f"prompt_template: {path} {problem}" for problem in problems]
+
+
+def _mismatches(entry: Entry, arguments: Arguments | None) -> list[str]:
+    """Settings that are right by themselves and do not go together, or that would have to be passed over."""
+    problems = []
+    needed = "completions_all" if entry.fn_completion_parser == "logprob_parser" else "completions"
+    if entry.completion_key != needed:
+        problems.append(f"completion_key: {entry.fn_completion_parser} reads {needed}, not {entry.completion_key}")
+    elif needed == "completions_all" and arguments and not (arguments.top_logprobs or arguments.logprobs):
+        problems.append("completions_kwargs: logprob_parser needs logprobs: true and top_logprobs")
+    for name in entry.processors_to_kwargs:
+        if name not in PROCESSORS:
+            problems.append(f"processors_to_kwargs: {name!r} is not known here.{did_you_mean(name, PROCESSORS)}")
+    given = entry.random_seed_column
+    for column in [given] if isinstance(given, str) else given:
+        if column not in COLUMNS:
+            problems.append(f"random_seed_column: a pair has no {column!r}.{did_you_mean(column, COLUMNS)}")
+    return problems
+
+
+def _tool(arguments: Arguments) -> tuple[Tool | None, list[str]]:
+    """The function that an answer must call."""
+    functions = [function for row in arguments.tools if isinstance(function := row.get("function"), dict)]
+    if len(functions) != len(arguments.tools):
+        return None, ["completions_kwargs: tools: each must be a mapping with a 'function'"]
+    choice = arguments.tool_choice
+    chosen = choice.get("function", {}).get("name") if isinstance(choice, dict) else None
+    if chosen:
+        functions = [function for function in functions if function.get("name") == chosen]
+    if len(functions) != (1 if arguments.tools or chosen else 0):
+        return None, [f"completions_kwargs: tool_choice must name one of the tools, not {choice!r}"]
+    if not functions:
+        return None, []
+    name, parameters = functions[0].get("name"), functions[0].get("parameters")
+    if not isinstance(name, str) or not isinstance(parameters, dict):
+        return None, ["completions_kwargs: tools: a function needs a 'name' and 'parameters'"]
+    return Tool(name, str(functions[0].get("description") or ""), parameters), []
+
+
+def _explained(error: ValidationError, model: type[Config], before: str) -> list[str]:
+    """Each of pydantic's findings as one sentence that names the field."""
+    said = []
+    for found in error.errors():
+        where = ".".join(map(str, found["loc"]))
+        if found["type"] == "extra_forbidden":
+            said.append(f"{before}{where}: not known here.{did_you_mean(where, model.model_fields)}")
+        elif found["type"] == "missing":
+            said.append(f"{before}{where}: is missing")
+        else:
+            said.append(f"{before}{where}: {found['msg']} (given: {found['input']!r})")
+    return said

@@ -1,0 +1,93 @@
+"""What vendors' errors say, read alike, and without the key."""
+
+from __future__ import annotations
+
+import email.utils
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import httpx2
+
+SLOW_DOWN = frozenset({429, 529})
+NO_CREDIT = ("insufficient_quota", "credit balance is too low", "billing_hard_limit")
+FILTERED_CODES = frozenset({"content_filter", "content_policy_violation", "invalid_prompt"})
+FILTERED_WORDS = ("content filtering policy", "content management policy", "violating our usage policy")
+LONGEST_MESSAGE = 300
+
+LIKE_A_KEY = re.compile(r"\b(sk|pk|key|Bearer)[-_][\w*.…-]{4,}|\*{4,}")
+
+CAPABILITY_OF = {
+    "temperature": "temperature",
+    "top_p": "temperature",
+    "logit_bias": "logit_bias",
+    "logprobs": "logprobs",
+    "top_logprobs": "logprobs",
+    "response_format": "schema",
+    "output_config": "schema",
+    "tools": "tool",
+    "tool_choice": "tool",
+}
+"""Which capability a vendor's parameter belongs to, for errors that name the parameter."""
+
+
+def redacted(text: str, key: str) -> str:
+    """`text` in one line, cut, with every word that has the key's beginning, or looks like a key, taken out.
+
+    Vendors quote a refused key, most with stars in the middle.
+    """
+    start = key[:6]
+    words = [
+        "[key]" if (len(start) == 6 and start in word) or LIKE_A_KEY.search(word) else word for word in text.split()
+    ]
+    line = " ".join(words)
+    return line if len(line) <= LONGEST_MESSAGE else line[: LONGEST_MESSAGE - 1] + "…"
+
+
+class NoAnswer(httpx2.RemoteProtocolError):
+    """A response with status 200 that holds no answer. Of a kind that SDKs send again after."""
+
+
+def nonsense(body: Any, text: str) -> str:
+    """What a server sent in place of an answer."""
+    error = body.get("error") if isinstance(body, Mapping) else None
+    if error:
+        return str(error.get("message", error) if isinstance(error, Mapping) else error)
+    return f"no answer in {text[:80]!r}" if body is not None else f"no JSON: {text[:80]!r}"
+
+
+def causes_of(error: BaseException) -> list[BaseException]:
+    """`error` and what caused it: SDKs and transports wrap each other's errors in ones that say less."""
+    chain = [error]
+    while chain[-1].__cause__ is not None:
+        chain.append(chain[-1].__cause__)
+    return chain
+
+
+def details(error: BaseException) -> Mapping[str, Any]:
+    """What the vendor's error body says: one SDK gives the body itself, the other its "error"."""
+    body = getattr(error, "body", None)
+    inner = body.get("error", body) if isinstance(body, Mapping) else None
+    return inner if isinstance(inner, Mapping) else {}
+
+
+def is_filtered(error: Any) -> bool:
+    """Whether a request was turned down for its content. Azure, OpenAI and Anthropic each say so differently."""
+    said = str(error).lower()
+    return error.status_code == 400 and (
+        details(error).get("code") in FILTERED_CODES or any(words in said for words in FILTERED_WORDS)
+    )
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds to wait, from milliseconds, seconds or a date; None where it does not say."""
+    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        try:
+            return max(0.0, float(headers[name]) / unit)
+        except (KeyError, ValueError):
+            continue
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(headers["retry-after"]).timestamp() - time.time())
+    except (KeyError, ValueError):
+        return None

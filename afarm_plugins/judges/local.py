@@ -1,0 +1,167 @@
+"""A language model of your own as the judge: any Hugging Face causal LM or GGUF file, on the shared backend.
+
+Requests that wait at the same time are answered as one batch, on a thread beside the event loop. Answers are text, or
+the probabilities of the two labels where the answer would start: small models that cannot keep to a format can often
+still tell which label is likelier. No torch here; the model itself is in `local_model`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from afarm.backend.availability import require_local
+from afarm.backend.identity import local_path, model_identity
+from afarm.errors import JudgeError
+from afarm.interfaces import BuildContext
+from afarm.judges import Capabilities, ChatRequest, Completion, Judge, Price
+from afarm.keyed import digest
+from afarm_plugins.judges import LocalConfig
+
+if TYPE_CHECKING:
+    from afarm_plugins.judges.local_model import LocalModel
+
+Waiting = tuple[ChatRequest, "asyncio.Future[Completion]"]
+
+
+class LocalJudge(Judge):
+    """See the module. `spec` is a model as `--model` takes it: a Hub id, a directory, a `.gguf` file.
+
+    An answer depends on the model, the request and its draw, not on what shares its batch (up to the last bits that
+    batch shapes change in matrix products; with `per_device_batch_size` 1 not even those).
+    """
+
+    capabilities = Capabilities(chat=True, completion=True, temperature=True, logit_bias=True)
+
+    def __init__(self, spec: str, config: LocalConfig | None, context: BuildContext):
+        """Raises `JudgeError` where no model is named, `ModelError` where there is none at the path that is."""
+        if not spec:
+            raise JudgeError(
+                "the judge local needs a model: --judge local:MODEL, a Hub id (org/name), a directory or a .gguf file"
+            )
+        require_local(spec)
+        self.spec = spec
+        self.config = config or LocalConfig()
+        self._context = context
+        self._model: LocalModel | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._waiting: list[Waiting] = []
+        self._worker: asyncio.Task[None] | None = None
+
+    @cached_property
+    def identity(self) -> str:
+        """The model's name, and a digest of its files (or Hub commit), the answer mode, the precision and the source.
+
+        The chat template is among the model's files. A file that has moved is the same model.
+        """
+        path = local_path(self.spec)
+        precision = self._context.backend().config.result_fields()
+        what = [model_identity(self.spec), self.config.result_fields(), precision, self._context.source]
+        return f"local:{path.name if path else self.spec}@{digest(what, length=12)}"
+
+    def price(self) -> Price:
+        return Price(0.0, 0.0)
+
+    def worst_case_price(self, request: ChatRequest) -> float:
+        return 0.0
+
+    async def complete(self, request: ChatRequest) -> Completion:
+        """Answer in a batch with whatever else is waiting.
+
+        A prompt that is longer than the model's context gets an empty answer with finish reason "context_length": the
+        model cannot judge that pair, and to cut the prompt would be to judge another. Raises `JudgeError` for a chat
+        where the model has no chat template, and for what probabilities cannot answer.
+        """
+        if self.config.answer == "probabilities":
+            _require_one_label(request)
+        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        self._waiting.append((request, future))
+        if self._worker is None or self._worker.done():
+            # It starts once the running callbacks end, so requests that are sent together are all waiting by then.
+            self._worker = asyncio.create_task(self._work())
+        return await future
+
+    async def close(self) -> None:
+        """Wait for the batch at work, and let the model go."""
+        if self._thread is not None:
+            self._thread.shutdown()
+        self._thread = self._model = None
+
+    async def _work(self) -> None:
+        """Answer what waits, batch after batch, until nothing does."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="afarm-local")
+        while batch := self._next_batch():
+            requests = [request for request, _ in batch]
+            try:
+                answers = await asyncio.get_running_loop().run_in_executor(self._thread, self._answer, requests)
+            except Exception as error:
+                for _, future in batch:
+                    if not future.done():
+                        future.set_exception(error)
+            else:
+                for (_, future), answer in zip(batch, answers, strict=True):
+                    if not future.done():  # whoever asked may have been cancelled
+                        future.set_result(answer)
+
+    def _next_batch(self) -> list[Waiting]:
+        """Take the request that has waited longest, and those with its parameters that are nearest to it in length."""
+        self._waiting = [waiting for waiting in self._waiting if not waiting[1].done()]
+        if not self._waiting:
+            return []
+        first = self._waiting[0][0]
+        alike = [waiting for waiting in self._waiting if _parameters(waiting[0]) == _parameters(first)]
+        alike.sort(key=lambda waiting: abs(_characters(waiting[0]) - _characters(first)))
+        batch = alike[: self.config.per_device_batch_size]
+        taken = {id(future) for _, future in batch}
+        self._waiting = [waiting for waiting in self._waiting if id(waiting[1]) not in taken]
+        return batch
+
+    def _answer(self, requests: Sequence[ChatRequest]) -> list[Completion]:
+        """On the worker's thread: nothing else touches the model."""
+        if self._model is None:
+            from afarm_plugins.judges.local_model import LocalModel
+
+            self._model = LocalModel(self.spec, self._context.backend())
+        started = time.monotonic()
+        model = self._model
+        answers = model.weigh(requests) if self.config.answer == "probabilities" else model.write(requests)
+        seconds = (time.monotonic() - started) / len(requests)
+        name = self.identity.removeprefix("local:")
+        return [
+            Completion(
+                answer.text,
+                answer.input_tokens,
+                answer.output_tokens,
+                price=0.0,
+                finish_reason=answer.finish_reason,
+                model=name,
+                seconds=seconds,
+                logprobs=answer.logprobs,
+            )
+            for answer in answers
+        ]
+
+
+def _require_one_label(request: ChatRequest) -> None:
+    if request.answer_format == "single" and len(request.comparisons) == 1:
+        return
+    asks = f"answers in the format {request.answer_format or 'of its own'!r} about {len(request.comparisons)} pairs"
+    raise JudgeError(
+        "local.answer=probabilities reads one label about one pair, and "
+        f"{request.annotator or 'the request'} asks for {asks}: choose an annotator that judges one pair with a label "
+        "(gpt4_4, chatgpt_1, chatgpt_3, chatgpt_4, davinci003_2, davinci003_4), or set local.answer=text"
+    )
+
+
+def _parameters(request: ChatRequest) -> tuple[object, ...]:
+    """What requests of one batch share."""
+    return request.temperature, request.top_p, request.max_tokens, request.favour, request.avoid
+
+
+def _characters(request: ChatRequest) -> int:
+    return len(request.prompt) + sum(len(message.content) for message in request.messages)

@@ -1,0 +1,169 @@
+"""The model behind the local judge: how it reads a request, writes an answer or weighs the two labels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import jinja2
+import torch
+
+from afarm.backend import Backend, TorchSampler, hidden_states, pad, project
+from afarm.errors import JudgeError
+from afarm.interfaces import Decoding
+from afarm.judges import ChatRequest
+from afarm.keyed import digest
+
+LABELS = ("Output (a)", "Output (b)")
+FAVOUR = 7.0
+"""Added to the logits of favoured tokens (AlpacaFarm, App. C)."""
+AVOID = -100.0
+"""Added to those of hedges that are single tokens."""
+
+TOO_LONG = "context_length"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the model said to one request, and how much it read and wrote."""
+
+    text: str
+    input_tokens: int
+    output_tokens: int
+    finish_reason: str
+    logprobs: tuple[Mapping[str, float], ...] | None = None
+
+
+class LocalModel:
+    """A causal LM with its tokenizer. Raises `ModelError` where it cannot be loaded."""
+
+    def __init__(self, spec: str, backend: Backend):
+        # A judge's prompts are the annotator's: the template by which a policy is prompted is not used.
+        self.policy = backend.load_policy(spec, prompt_template="alpaca")
+        self.spec = spec
+        self.backend = backend
+        self.model = self.policy.model.eval()
+        self.tokenizer = self.policy.tokenizer
+        control = [re.escape(t) for t in self.tokenizer.get_added_vocab() if len(t) > 1 and not t.isspace()]
+        self._control = re.compile("|".join(sorted(control, key=len, reverse=True)) or r"(?!)")
+
+    def write(self, requests: Sequence[ChatRequest]) -> list[Answer]:
+        """An answer in words to each of `requests`, which share their sampling parameters."""
+        first = requests[0]
+        prompts = [self.prompt_ids(request) for request in requests]
+        answers: dict[int, Answer] = {
+            i: Answer("", len(ids), 0, TOO_LONG)
+            for i, ids in enumerate(prompts)
+            if len(ids) + first.max_tokens > self.context_length
+        }
+        rest = [i for i in range(len(requests)) if i not in answers]
+        bias = self.logit_bias(first)
+        sampler = TorchSampler(self.model, self.policy.eos_ids, self.policy.pad_id, logit_bias=bias)
+        decoding = Decoding(first.temperature, first.top_p, first.max_tokens, 1, len(requests))
+        keys = [draw_key(requests[i], prompts[i]) for i in rest]
+        with self.backend.autocast():
+            for i, made in zip(rest, sampler.generate([prompts[i] for i in rest], keys, decoding, seed=0), strict=True):
+                text = self.tokenizer.decode(made.token_ids, skip_special_tokens=True)
+                answers[i] = Answer(text, len(prompts[i]), len(made.token_ids), made.finish_reason)
+        return [answers[i] for i in range(len(requests))]
+
+    def weigh(self, requests: Sequence[ChatRequest]) -> list[Answer]:
+        """The labels' log-probabilities, normalised over the two, where the answer to each of `requests` would start.
+
+        What the labels begin with alike is given, so they are compared at the first token in which they differ.
+        """
+        rows = [self.label_ids(request) for request in requests]
+        fitting = [i for i, (context, _) in enumerate(rows) if len(context) < self.context_length]
+        answers = {i: Answer("", len(context), 0, TOO_LONG) for i, (context, _) in enumerate(rows) if i not in fitting}
+        if fitting:
+            with self.backend.autocast(), torch.inference_mode():
+                device = self.model.device
+                ids, mask = pad([rows[i][0] for i in fitting], self.policy.pad_id, "left", device)
+                logits = project(self.model, hidden_states(self.model, ids, mask)[:, -1])
+                labels = torch.tensor([rows[i][1] for i in fitting], device=device)
+                both = logits.gather(-1, labels).double().log_softmax(-1).tolist()
+            for i, (first, second) in zip(fitting, both, strict=True):
+                likelier = LABELS[0] if first >= second else LABELS[1]
+                weights = dict(zip(LABELS, (first, second), strict=True))
+                answers[i] = Answer(likelier, len(rows[i][0]), 1, "probabilities", (weights,))
+        return [answers[i] for i in range(len(requests))]
+
+    # ------------------------------------------------------------------------------------------------- what it reads
+
+    @property
+    def context_length(self) -> int:
+        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 2**31
+
+    def prompt_ids(self, request: ChatRequest) -> list[int]:
+        """The request as the model reads it, up to where the answer starts."""
+        return self._encode(self._text(request), request)
+
+    def label_ids(self, request: ChatRequest) -> tuple[list[int], tuple[int, int]]:
+        """The prompt with what both labels begin with, and the token in which each goes on."""
+        text = self._text(request)
+        text += "" if request.messages or text[-1:].isspace() else " "  # a text goes on after a space, a turn starts
+        one, two = (self._encode(text + label, request) for label in LABELS)
+        same = next(i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b)
+        return one[:same], (one[same], two[same])
+
+    def logit_bias(self, request: ChatRequest) -> dict[int, float]:
+        """By token: all tokens of what is favoured, and hedges that are one token; at a start and after a space."""
+        bias: dict[int, float] = {}
+        for texts, value in ((request.favour, FAVOUR), (request.avoid, AVOID)):
+            for text in (start + text for text in texts for start in ("", " ")):
+                ids = self.tokenizer(text, add_special_tokens=False).input_ids
+                if value == FAVOUR or len(ids) == 1:
+                    bias |= dict.fromkeys(ids, value)
+        return bias
+
+    def _encode(self, text: str, request: ChatRequest) -> list[int]:
+        """Token ids. A chat template has written its own special tokens; plain text gets the tokenizer's."""
+        ids: list[int] = self.tokenizer(text, add_special_tokens=not request.messages).input_ids
+        closed = not request.messages and len(ids) > 1 and ids[-1] == self.tokenizer.eos_token_id
+        return ids[:-1] if closed else ids  # some tokenizers close every text; a prompt is still open
+
+    def _text(self, request: ChatRequest) -> str:
+        if not request.messages:
+            return self._harmless(request.prompt)
+        if not self.tokenizer.chat_template:
+            raise JudgeError(
+                f"local:{self.spec} has no chat template, so it cannot be asked as a chat, as "
+                f"{request.annotator or 'this annotator'} does: use an instruction-tuned model, or an annotator with "
+                "completion prompts (davinci003_1 … davinci003_4)"
+            )
+        turns = [{"role": m.role, "content": self._harmless(m.content)} for m in request.messages]
+        try:
+            return self._render(turns)
+        except jinja2.TemplateError:
+            pass  # some templates know no system turn, which then opens the first of the user's
+        try:
+            return self._render(without_system_turn(turns))
+        except jinja2.TemplateError as error:
+            raise JudgeError(f"the chat template of local:{self.spec} refuses the prompt: {error}") from error
+
+    def _render(self, turns: list[dict[str, str]]) -> str:
+        # Models that may think first are to answer at once: their thoughts would fill the few tokens of an answer.
+        return str(
+            self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, enable_thinking=False)
+        )
+
+    def _harmless(self, text: str) -> str:
+        """`text` in which nothing is a control token: outputs that hold `<|im_end|>` must not end a turn."""
+        valid = text.encode("utf-8", "replace").decode("utf-8")  # halves of characters are no text to a tokenizer
+        return self._control.sub(lambda found: f"{found[0][0]} {found[0][1:]}", valid)
+
+
+def without_system_turn(turns: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    """`turns` with the system's text in front of the first other turn."""
+    system = "\n\n".join(turn["content"] for turn in turns if turn["role"] == "system")
+    others = [dict(turn) for turn in turns if turn["role"] != "system"]
+    if system and others:
+        others[0]["content"] = f"{system}\n\n{others[0]['content']}"
+    return others
+
+
+def draw_key(request: ChatRequest, prompt_ids: Sequence[int]) -> str:
+    """What the draws of an answer depend on: who asks what, about which pairs, and which draw it is."""
+    about = [[c.pair_id, c.order, c.draw] for c in request.comparisons]
+    return digest(request.seed, request.annotator, request.draw, about, list(prompt_ids))

@@ -1,0 +1,280 @@
+"""A judge that answers from a file of stored annotations, so that published results are recomputed without a call.
+
+Rows are preferences (AlpacaEval's `annotations.json`, afarm's `preferences.jsonl`), or what an export of the ledger
+holds: requests and their answers. A raw completion is given back as it is to the annotator that it was for, shown the
+outputs in the same order; from any other row the preference is written in the answer format that is asked for, for the
+annotator's own parser to read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from afarm.errors import DataError, JudgeError
+from afarm.files import read_rows
+from afarm.interfaces import BuildContext
+from afarm.judges import Capabilities, ChatRequest, Comparison, Completion, Judge, Price
+from afarm.keyed import digest
+from afarm.records import JudgedPair, Row
+from afarm_plugins.judges import ReplayConfig
+from afarm_plugins.judges.offline import FORMATS
+
+T = TypeVar("T")
+
+DRAW = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One stored preference, with the completion that it was read from, where that is kept."""
+
+    number: int
+    row: JudgedPair
+    raw: Completion | None
+
+    def is_of(self, annotator: str) -> bool:
+        return annotator in (self.row.annotator, self.row.preference.member)
+
+    def first(self, comparison: Comparison) -> float | None:
+        """The probability that the output shown first is better: one half for a draw, None for no usable answer."""
+        if self.row.preference.outcome == "draw":
+            return DRAW
+        p2 = self.row.p2
+        return None if p2 is None else 1 - p2 if comparison.first == self.row.pair.output_1 else p2
+
+
+@dataclass(slots=True)
+class Stored:
+    """What a file holds: preferences by pair id, and (annotator, answer) by a digest of what was asked."""
+
+    judged: dict[str, list[Judged]] = field(default_factory=dict)
+    answered: dict[str, list[tuple[str, Completion]]] = field(default_factory=dict)
+
+
+class ReplayJudge(Judge):
+    """See the module. `spec` is the file. Whatever an annotator asks for is taken, since nothing is sent."""
+
+    capabilities = Capabilities(
+        chat=True, completion=True, temperature=True, logit_bias=True, logprobs=True, schema=True, tool=True
+    )
+
+    def __init__(self, spec: str, config: ReplayConfig | None, context: BuildContext | None = None):
+        """Raises `DataError` where there is no such file."""
+        self.config = config or ReplayConfig()
+        self.path = Path(spec).expanduser()
+        if not spec or not self.path.is_file():
+            raise DataError(f"{spec or 'replay'}: no such file: --judge replay:FILE names one of stored annotations")
+        self._seen: set[str] = set()
+        self._missing: set[str] = set()
+
+    @cached_property
+    def identity(self) -> str:
+        """The file's name, and a digest of its content and of the settings."""
+        with self.path.open("rb") as handle:
+            content = hashlib.file_digest(handle, "sha256").hexdigest()
+        return f"replay:{self.path.name}@{digest(content, self.config.model_dump(mode='json'), length=12)}"
+
+    @cached_property
+    def stored(self) -> Stored:
+        """The file's rows, read when first needed. Raises `DataError` naming the row that cannot be read."""
+        return read_stored(self.path)
+
+    def price(self) -> Price:
+        return Price(0.0, 0.0)
+
+    def worst_case_price(self, request: ChatRequest) -> float:
+        return 0.0
+
+    async def complete(self, request: ChatRequest) -> Completion:
+        """Raises `JudgeError` where the file does not hold what is asked, or the answer cannot be written."""
+        asked = _asked([[m.role, m.content] for m in request.messages], request.prompt)
+        if answers := self.stored.answered.get(asked):
+            own = [completion for annotator, completion in answers if annotator == request.annotator]
+            return _nth(own or [completion for _, completion in answers], request.draw)
+        if not self.stored.judged:
+            return await self._lacking(request, [asked], {asked})
+        real = [comparison for comparison in request.comparisons if comparison.pair_id]
+        found = {c.pair_id: judged for c in real if (judged := self._find(c, request))}
+        if lacking := {c.pair_id for c in real} - found.keys():
+            return await self._lacking(request, [c.pair_id for c in real], lacking)
+        self._seen.update(found)
+        if len(real) == 1 and (raw := self._raw(found[real[0].pair_id], real[0], request)):
+            return raw
+        # Dummies, which fill a batch, are answered with something: their answer is not read.
+        verdicts = [found[c.pair_id].first(c) if c.pair_id else 1.0 for c in request.comparisons]
+        return _written(verdicts, request, str(self.path))
+
+    def _find(self, comparison: Comparison, request: ChatRequest) -> Judged | None:
+        """The row about this pair: the annotator's own before others, and of several the one of this draw."""
+        rows = self.stored.judged.get(comparison.pair_id)
+        return _nth([row for row in rows if row.is_of(request.annotator)] or rows, request.draw) if rows else None
+
+    async def _lacking(self, request: ChatRequest, asked: Sequence[str], lacking: set[str]) -> Completion:
+        """What a comparison that is not stored comes to, as `missing` says."""
+        self._seen.update(asked)
+        self._missing.update(lacking)
+        if self.config.missing == "unparsed":
+            return Completion("", price=0.0, finish_reason="missing")
+        await asyncio.sleep(0)  # what is asked at the same time is looked up too, and counted
+        instruction = next((c.instruction.instruction for c in request.comparisons if c.pair_id in lacking), "")
+        raise JudgeError(
+            f"{self.path} does not hold {len(self._missing)} of the {len(self._seen)} comparisons asked for so far"
+            + (f", such as the one about {instruction[:60]!r}" if instruction else "")
+            + "; leave them unparsed with --set replay.missing=unparsed, or name a file that has them"
+        )
+
+    def _raw(self, judged: Judged, comparison: Comparison, request: ChatRequest) -> Completion | None:
+        """The stored completion, where this annotator would have been given it: in the order that is shown now.
+
+        Raises `JudgeError` where it says the contrary of the stored preference, as it does under a wrong seed.
+        """
+        raw = judged.raw
+        if raw is None or not judged.is_of(request.annotator):
+            return None
+        pair, order = judged.row.pair, judged.row.preference.order
+        if not order:
+            key = f"is_switched_outputs{pair.instruction.instruction}{self.config.seed}"
+            order = "21" if random.Random(key).choices([False, True])[0] else "12"
+        if (order == "12") != (comparison.first == pair.output_1):
+            return None
+        stored, said = judged.first(comparison), _said(raw, request)
+        if stored is not None and said is not None and (stored - 0.5) * (said - 0.5) < 0:
+            raise JudgeError(
+                f"{self.path}: row {judged.number}: the raw completion prefers one output and the preference the "
+                f"other: was the file written with a seed other than {self.config.seed}? Name it with "
+                "--set replay.seed=…"
+            )
+        return raw
+
+
+def read_stored(path: Path) -> Stored:
+    """The rows of `path`. Raises `DataError` naming the first that is neither a judgement nor an answer."""
+    stored = Stored()
+    for number, row in enumerate(read_rows(path)):
+        where = f"{path}: row {number}"
+        if "request" in row and "text" in row:
+            request = _object(row["request"], f"{where}: field 'request'")
+            asked = _asked([[m["role"], m["content"]] for m in request.get("messages", ())], request.get("prompt", ""))
+            stored.answered.setdefault(asked, []).append((str(row.get("annotator", "")), _answer(row, where)))
+        elif "output_1" in row:
+            judged = JudgedPair.from_row(row, where)
+            kept = Judged(number, judged, _completion(row.get("raw_completion"), where))
+            stored.judged.setdefault(judged.pair.id, []).append(kept)
+        else:
+            raise DataError(
+                f"{where}: is neither a judgement (instruction, output_1, output_2, preference) nor an "
+                "answer of the ledger (request, text)"
+            )
+    return stored
+
+
+def _answer(row: Row, where: str) -> Completion:
+    """An answer as the ledger keeps it."""
+    logprobs = row.get("logprobs")
+    if isinstance(logprobs, str):
+        logprobs = _parsed(logprobs, f"{where}: field 'logprobs'")
+    positions = None if logprobs is None else tuple(dict(position) for position in logprobs)
+    return Completion(
+        str(row["text"]), price=0.0, finish_reason=str(row.get("finish_reason") or ""), logprobs=positions
+    )
+
+
+def _completion(raw: Any, where: str) -> Completion | None:
+    """A raw completion of AlpacaEval: a text, or OpenAI's choice as an object, which may be written as text."""
+    if raw is None or raw != raw:  # NaN is how a data frame writes null
+        return None
+    if isinstance(raw, str) and raw.startswith("{") and "logprobs" in raw:
+        raw = _object(raw, f"{where}: field 'raw_completion'")
+    if isinstance(raw, str):
+        return Completion(raw, price=0.0)
+    try:
+        text = raw.get("text") or raw["message"]["content"] or ""
+        content = (raw.get("logprobs") or {}).get("content")
+        positions = (
+            None
+            if content is None
+            else tuple(
+                {likely["token"]: float(likely["logprob"]) for likely in position["top_logprobs"]}
+                for position in content
+            )
+        )
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise DataError(
+            f"{where}: field 'raw_completion' is neither a text nor a choice with 'text' and 'logprobs': {error!r}"
+        ) from error
+    return Completion(text, price=0.0, finish_reason=raw.get("finish_reason") or "", logprobs=positions)
+
+
+def _object(value: Any, where: str) -> dict[str, Any]:
+    parsed = _parsed(value, where) if isinstance(value, str) else value
+    if not isinstance(parsed, dict):
+        raise DataError(f"{where} must be an object, not {type(parsed).__name__}")
+    return parsed
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise DataError(f"{where} is not valid JSON: {error}") from error
+
+
+def _asked(messages: Sequence[Sequence[str]], prompt: str) -> str:
+    return digest(messages, prompt)
+
+
+def _nth(rows: Sequence[T], draw: int) -> T:
+    """The one of this draw, or the last where there are fewer."""
+    return rows[min(draw, len(rows) - 1)]
+
+
+# ------------------------------------------------------------------------------- verdicts, as annotators' parsers read
+
+
+def _said(raw: Completion, request: ChatRequest) -> float | None:
+    """Which of the request's labels a raw completion says: 1 the first, 0 the second; None where that is not plain."""
+    if len(request.labels) < 2:
+        return None
+    first, second = request.labels[:2]
+    if request.answer_format == "tokens":
+        likeliest = raw.logprobs[-1] if raw.logprobs else {}
+        p, q = (math.exp(likeliest.get(token, -math.inf)) for token in (first, second))
+        return p / (p + q) if p + q else None
+    return {first.strip(): 1.0, second.strip(): 0.0}.get(raw.text.strip())
+
+
+def _written(verdicts: Sequence[float | None], request: ChatRequest, where: str) -> Completion:
+    """An answer that says `verdicts`, each the probability that the first is better. Raises `JudgeError`."""
+    if request.answer_format == "tokens":
+        return _written_as_tokens(verdicts, request.labels)
+    if request.answer_format != "labels" and request.answer_format not in FORMATS:
+        raise JudgeError(
+            f"{where} holds no answer to {request.annotator} itself, and a preference cannot be written as "
+            f"{request.answer_format or 'it answers'!r}"
+        )
+    if DRAW in verdicts and (request.answer_format != "labels" or len(request.labels) < 3):
+        raise JudgeError(f"{where} holds a draw, which the answers of {request.annotator} cannot say")
+    if request.answer_format != "labels":
+        choices = [None if p is None else p > DRAW for p in verdicts]
+        return Completion(FORMATS[request.answer_format](choices), price=0.0)
+    lines = ["" if p is None else request.labels[2 if p == DRAW else int(p < DRAW)] for p in verdicts]
+    return Completion("\n".join(lines), price=0.0)
+
+
+def _written_as_tokens(verdicts: Sequence[float | None], labels: Sequence[str]) -> Completion:
+    """One token for each verdict. A probability of 0 is a token that is not among the likeliest."""
+    positions = [
+        {} if p is None else {t: math.log(q) for t, q in zip(labels, (p, 1 - p), strict=False) if q > 0}
+        for p in verdicts
+    ]
+    text = "".join(max(position, key=position.__getitem__) if position else "" for position in positions)
+    return Completion(text, price=0.0, logprobs=tuple(positions))

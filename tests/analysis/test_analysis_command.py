@@ -1,0 +1,143 @@
+"""`afarm annotators compare`: the tables, the JSON and the page."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from afarm.analysis import compare, read_labels
+from afarm.analysis.page import render
+from afarm.cli import main
+
+HOSTILE = "</script><b>judge</b>"
+
+
+def write_labels(directory: Path, people: bool = True) -> list[str]:
+    """Twelve pairs with four labels of two annotators, and of people."""
+    names = ["gpt4_x", HOSTILE, *(["human"] if people else [])]
+    rows: list[dict[str, Any]] = [
+        {
+            "instruction": f"task {i}",
+            "output_1": "short" + "!" * i,
+            "output_2": "long " * 9,
+            "generator_1": "gpt-4" if i % 2 else "claude-2",
+            "generator_2": "vicuna-13b" if i % 3 else "text_davinci_003",
+            "preference": 1 + (i * 5 + k * k + n) % 3 // 2,
+            "annotator": name,
+            "price_per_example": 0.001 * (n + 1),
+            "time_per_example": 0.5,
+            "order": "12" if k % 2 else "21",
+        }
+        for i in range(12)
+        for n, name in enumerate(names)
+        for k in range(4)
+    ]
+    path = directory / "labels.json"
+    path.write_text(json.dumps(rows))
+    return [str(path)]
+
+
+def run(*arguments: str) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["annotators", "compare", *arguments])
+    assert stopped.value.code == 0
+
+
+def test_json_holds_every_figure_and_nothing_else_is_on_stdout(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = write_labels(tmp_path)
+    run(*files, "--json", "--html", str(tmp_path / "page.html"))
+    found = json.loads(capsys.readouterr().out)
+    assert [row["annotator"] for row in found["annotators"]] == ["humans", HOSTILE, "gpt4_x"]
+    judge = found["annotators"][2]
+    assert judge["price"] == {"value": pytest.approx(1.0), "error": pytest.approx(0), "n": 48}
+    assert judge["prefers_own_family"]["n"] == 24  # of pairs 1, 5, 7, 11 (gpt-4 first) and 0, 6 (davinci second)
+    assert {frozenset(row["annotators"]) for row in found["agreement"]} == {
+        frozenset(names)
+        for names in ([a, b] for a in (HOSTILE, "gpt4_x", "humans") for b in (HOSTILE, "gpt4_x", "humans"))
+    }
+    assert found == json.loads(json.dumps(compare(read_labels(files)).to_json()))
+
+
+def test_tables_name_every_annotator_and_say_what_cannot_be_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(*write_labels(tmp_path, people=False))
+    printed = capsys.readouterr().out
+    assert printed.count("gpt4_x") >= 3
+    assert "No human labels" in printed
+    assert "agreement %" not in printed
+
+
+def test_labels_of_pairs_that_nobody_else_judged_have_no_matrix(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        {"instruction": str(i), "output_1": "a", "output_2": "b", "preference": 1, "annotator": f"j{i}"} for i in (1, 2)
+    ]
+    (tmp_path / "p.json").write_text(json.dumps(rows))
+    run(str(tmp_path / "p.json"), "--html", str(tmp_path / "page.html"))
+    assert "No pair has two labels" in capsys.readouterr().out
+    assert 'id="mutual"' not in (tmp_path / "page.html").read_text()
+
+
+def test_the_ledger_tells_what_labels_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from afarm.judges import ChatRequest, Completion
+    from afarm.ledger import Ledger
+
+    with Ledger(tmp_path / "runs" / "ledger.sqlite") as ledger:
+        ledger.resolve([(ChatRequest("strong"), "judge", Completion("", price=0.02, key="k", seconds=3.0))], "run")
+    row = {"instruction": "i", "output_1": "a", "output_2": "b", "preference": 1, "annotator": "p", "completion": "k"}
+    (tmp_path / "p.json").write_text(json.dumps([row]))
+    run(str(tmp_path / "p.json"), "--output-dir", str(tmp_path / "runs"), "--json")
+    [profile] = json.loads(capsys.readouterr().out)["annotators"]
+    assert profile["price"]["value"] == pytest.approx(20)
+    assert profile["seconds"]["value"] == pytest.approx(3000)
+
+
+def test_errors_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = write_labels(tmp_path)
+    for arguments, said in ((["--humans", "gpt4_y"], "gpt4_x"), (["--family", "gpt4_x"], "NAME=FAMILY")):
+        with pytest.raises(SystemExit) as stopped:
+            main(["annotators", "compare", *files, *arguments])
+        assert stopped.value.code == 1
+        printed = capsys.readouterr()
+        assert said in printed.err
+        assert printed.out == ""
+
+
+def test_the_page_has_its_tables_without_plotly_and_reads_names_as_text(tmp_path: Path) -> None:
+    page = render(compare(read_labels(write_labels(tmp_path))), ["labels.json"], None)
+    assert "pip install" in page
+    assert "<script" not in page
+    assert HOSTILE not in page
+    assert "&lt;/script&gt;&lt;b&gt;judge&lt;/b&gt;" in page
+
+
+@pytest.mark.browser
+def test_the_page_draws_its_plots_quietly(tmp_path: Path) -> None:
+    from playwright.sync_api import sync_playwright
+
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if not chromium:
+        pytest.skip("needs Chromium: apt-get install chromium")
+    run(*write_labels(tmp_path), "--html", str(tmp_path / "page.html"))
+    with sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 420, "height": 900})
+        complaints: list[str] = []
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto((tmp_path / "page.html").as_uri())
+        page.wait_for_function("document.querySelectorAll('.plot .main-svg').length >= 4")
+        assert page.locator("#chart-agreement .points path.point").count() == 3
+        assert page.locator("#chart-bias .points path.point").count() == 3
+        assert page.locator("#chart-matrix .hm image").count() == 1
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert complaints == []
+        browser.close()

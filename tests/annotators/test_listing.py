@@ -1,0 +1,62 @@
+"""`afarm annotators`: everyone who can label, and the judges for the roles."""
+
+import json
+
+import typer
+from typer.testing import CliRunner
+
+from afarm.plugins import discover
+from afarm_plugins.annotators import BEYOND, OTHERS, POOL
+from afarm_plugins.annotators.listing import add_to, families, listing
+from afarm_plugins.annotators.members import load_member
+
+
+def said(*arguments):
+    app = typer.Typer()
+    app.command("other")(lambda: None)
+    add_to(app)
+    done = CliRunner().invoke(app, ["annotators", *arguments])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_every_annotator_of_the_plugin_is_listed_with_its_role():
+    rows = json.loads(said("--json"))["annotators"]
+    registered = {c.name for c in discover().registry if c.kind == "annotators" and c.plugin.endswith(":annotators")}
+    assert {row["name"] for row in rows} == registered == {*POOL, *OTHERS, *BEYOND}
+    roles = {row["name"]: row["role"] for row in rows}
+    assert all(roles[name] == load_member(name).entry.role for name in [*POOL, *OTHERS])
+    assert all(row["varies"] and not row["varies"].startswith(",") for row in rows)
+
+
+def test_the_page_shows_what_to_type():
+    text = said()
+    for name in [*POOL, *OTHERS, *BEYOND]:
+        assert f"\n{name} " in f"\n{text}"
+    assert "gpt-4-0314 (retired)" in text
+    newest = families()["years"][max(families()["years"])]["anthropic"]
+    assert f"--judge anthropic:{newest['light']} --judge strong=anthropic:{newest['strong']}" in text
+
+
+def test_the_data_file_names_roles_that_members_have_and_dates_models_that_it_names():
+    found = listing()
+    assert {load_member(name).entry.role for name in [*POOL, *OTHERS]} == set(found["roles"])
+    vendors = [vendor for year in found["years"].values() for vendor in year.values()]
+    assert {role for models in vendors for role in models} == set(found["roles"])
+    assert set(found["until"]) <= {model for models in vendors for model in models.values()}
+    assert list(found["years"]) == sorted(found["years"])
+    assert found["years"][2023]["openai"] == {
+        "strong": "gpt-4-0314",
+        "light": "gpt-3.5-turbo-0301",
+        "completion": "text-davinci-003",
+    }
+
+
+def test_the_listing_stands_beside_commands_that_others_put_under_its_name():
+    app, group = typer.Typer(), typer.Typer()
+    group.command("compare")(lambda: print("compared"))
+    app.add_typer(group, name="annotators")
+    add_to(app)
+    assert len(app.registered_groups) == 1
+    assert CliRunner().invoke(app, ["annotators", "compare"]).output == "compared\n"
+    assert "davinci003_4" in CliRunner().invoke(app, ["annotators"]).output

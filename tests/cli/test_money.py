@@ -1,0 +1,59 @@
+"""`afarm cost`, `afarm ledger` and the options about money."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from light_plugin import RAN, CountingJudge
+from said import Afarm
+
+
+def test_cost_and_dry_run_agree_and_send_nothing(afarm: Afarm) -> None:
+    cost = afarm("cost", "--recipe", "light.yaml", "--json")
+    dry = afarm("run", "--recipe", "light.yaml", "--dry-run", "--json")
+    assert (cost.code, dry.code) == (0, 0)
+    assert cost.json == dry.json
+    (judge,) = cost.json["judges"]
+    assert judge["calls"] > 0
+    assert judge["most_dollars"] > 0
+    assert (RAN, CountingJudge.asked) == ([], 0)
+    shown = afarm("cost", "--recipe", "light.yaml")
+    assert f"About {judge['calls']} judge calls" in shown.out
+    assert f"at most ${judge['most_dollars']:.2f}" in shown.out
+
+
+def test_half_the_estimate_as_a_budget_stops_at_or_under_it_and_says_how_to_go_on(afarm: Afarm) -> None:
+    most = afarm("cost", "--recipe", "light.yaml", "--json").json["judges"][0]["most_dollars"]
+    stopped = afarm("run", "--recipe", "light.yaml", "--budget", str(most / 2))
+    assert stopped.code == 1
+    assert "larger --budget to go on" in stopped.err
+    spent = sum(account["dollars"] for account in afarm("ledger", "--json").json["by"]["run"])
+    assert 0 < spent <= most / 2 + 1e-9
+    asked = CountingJudge.asked
+    assert afarm("run", "--recipe", "light.yaml", "--budget", str(most * 2)).code == 0
+    rows = afarm("ledger", "--json").json["by"]["judge"]
+    assert sum(row["answers"] for row in rows) == CountingJudge.asked > asked
+
+
+def test_the_ledger_is_shown_and_exported(afarm: Afarm, tmp_path: Path) -> None:
+    nothing = afarm("ledger")
+    assert nothing.code == 1
+    assert "no ledger" in nothing.err
+    assert afarm("annotate", "--recipe", "light.yaml").code == 0
+    shown = afarm("ledger")
+    for word in ("by run", "by judge", "by annotator", "by day", "counting", "chatgpt_1"):
+        assert word in shown.out
+    assert afarm("ledger", "--export", "all.jsonl").code == 0
+    rows = [json.loads(line) for line in Path("all.jsonl").read_text().splitlines()]
+    assert len(rows) == CountingJudge.asked
+    assert "no batch 'x'" in afarm("ledger", "--forget", "x").err
+    assert afarm("ledger", "--export", "no/such/place.csv").code == 1
+
+
+def test_options_about_money_become_settings(afarm: Afarm) -> None:
+    wrong = afarm("cost", "--recipe", "light.yaml", "--price", "counting=1")
+    assert "--price counting=1 is not of the form" in wrong.err
+    right = ["--price", "counting=1/2/0.5", "--max-concurrency", "3", "--allow-degraded", "--batch-api"]
+    assert afarm("cost", "--recipe", "light.yaml", *right).code == 0
+    assert "greater than 0" in afarm("cost", "--recipe", "light.yaml", "--max-concurrency", "0").err

@@ -1,0 +1,98 @@
+"""How much a judge is asked at once: less when it asks to slow down, slowly more again."""
+
+from __future__ import annotations
+
+from afarm.limiter import LONGEST_PAUSE, PAUSE, Limiter
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def limiter(maximum: int = 16) -> tuple[Limiter, Clock]:
+    clock = Clock()
+    return Limiter(maximum, clock), clock
+
+
+def succeed(one: Limiter, times: int) -> None:
+    for _ in range(times):
+        one.sent()
+        one.landed(True)
+
+
+def test_room_is_what_is_not_in_flight() -> None:
+    one, _ = limiter(3)
+    one.sent()
+    one.sent()
+    assert one.room() == 1
+    one.sent()
+    assert one.room() == 0
+    one.landed(False)
+    assert one.room() == 1
+
+
+def test_a_wave_of_refusals_halves_the_limit_once_and_holds_until_the_wait_is_over() -> None:
+    one, clock = limiter(16)
+    for _ in range(16):
+        one.throttled(5.0)
+    assert (one.limit, one.room(), one.opens_in()) == (8, 0, 5.0)
+    clock.now += 4.0
+    one.throttled(5.0)
+    assert (one.limit, one.opens_in()) == (8, 5.0), "the same wave, but its wait is longer"
+    clock.now += 5.0
+    assert one.room() == 8
+    one.throttled(0.0)
+    assert one.limit == 4, "after the wait it is another wave"
+
+
+def test_a_refusal_without_a_wait_or_with_an_absurd_one_holds_for_a_sensible_time() -> None:
+    one, clock = limiter()
+    one.throttled(None)
+    assert one.opens_in() == PAUSE
+    one.throttled(1e9)
+    assert one.opens_in() == LONGEST_PAUSE
+    clock.now += LONGEST_PAUSE
+    one.throttled(-3.0)
+    assert one.opens_in() == 0.0
+    one.throttled(-3.0)
+    assert one.limit == 4, "a wave lasts a while even if there is nothing to wait for"
+
+
+def test_the_limit_never_falls_below_one() -> None:
+    one, clock = limiter(2)
+    for _ in range(5):
+        one.throttled(0.0)
+        clock.now += PAUSE
+    assert one.limit == one.room() == 1
+
+
+def test_each_full_round_of_successes_makes_room_for_one_more_up_to_the_maximum() -> None:
+    one, clock = limiter(8)
+    one.throttled(0.0)
+    clock.now += PAUSE
+    succeed(one, 3)
+    assert one.limit == 4
+    succeed(one, 1)
+    assert one.limit == 5
+    succeed(one, 5 + 6 + 7)
+    assert one.limit == 8
+    succeed(one, 100)
+    assert one.limit == 8
+
+
+def test_failures_are_no_successes_and_a_refusal_starts_the_round_anew() -> None:
+    one, clock = limiter(8)
+    one.throttled(0.0)
+    clock.now += PAUSE
+    for _ in range(10):
+        one.sent()
+        one.landed(False)
+    assert one.limit == 4
+    succeed(one, 3)
+    one.throttled(0.0)
+    succeed(one, 1)
+    assert one.limit == 2
