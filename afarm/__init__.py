@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     )
     from afarm.pipeline import Farm, Result
     from afarm.records import Evaluation, Instruction, JudgedPair, Message, Output, Pair, Preference, Sample, Score
+    from afarm.version import __version__
 
 _MODULES: dict[str, tuple[str, ...]] = {
     "config": ("Config", "setting"),
@@ -96,6 +97,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "Tool",
     ),
     "pipeline": ("Farm", "Result"),
+    "version": ("__version__",),
     "records": (
         "Evaluation",
         "Instruction",
@@ -156,6 +158,7 @@ __all__ = [
     "Tool",
     "TrainContext",
     "TrainingError",
+    "__version__",
     "hookimpl",
     "setting",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, TypeVar
@@ -57,7 +57,8 @@ class Asker:
 
     Each judge is asked at most `max_concurrency` requests at once, fewer while it says that this is too much: through
     its limiter in `limiters`, where it has one that it tells so. With `batch_api`, judges that have a batch endpoint
-    are asked through it, looking every `batch_poll_seconds`.
+    are asked through it, looking every `batch_poll_seconds`. `stage` names the artifact that is being made: the ledger
+    counts what is bought to its account as well.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Asker:
         batch_api: bool = False,
         batch_poll_seconds: float = 60.0,
         limiters: Mapping[Judge, Limiter] | None = None,
+        stage: Callable[[], str] = lambda: "",
     ):
         self.judges = dict(judges)
         self.ledger = ledger
@@ -83,6 +85,7 @@ class Asker:
         self.spend = Spend()
         self._desk = Desk(ledger, run, budget, lambda q, completion: self.spend.add(q.sent, completion))
         self._desk.batch_poll_seconds = batch_poll_seconds
+        self._desk.stage = stage
         self._limiters = dict(limiters or {})
         self._lanes: dict[Judge, Lane] = {}
         self._loop: asyncio.AbstractEventLoop | None = None

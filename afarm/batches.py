@@ -75,7 +75,7 @@ async def _collect(sending: Sending, lane: Lane, ticket: str) -> None:
         while ledger.pending_ticket(ticket):  # until here, or in another process, it is collected
             answers: Sequence[Completion | None] | None = await lane.judge.collect(ticket)
             if answers is not None:
-                ledger.collected(ticket, answers)
+                ledger.collected(ticket, answers, sending.desk.stage())
                 return
             await asyncio.sleep(sending.desk.batch_poll_seconds)
     finally:

@@ -5,22 +5,41 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from afarm.blame import blame
 from afarm.errors import ConfigError, PluginError, StoreError
-from afarm.interfaces import Annotator, BuildContext, Evaluator, Method, Policy, RewardModel, TrainContext, no_progress
+from afarm.interfaces import (
+    Annotator,
+    BuildContext,
+    EvaluationInputs,
+    Evaluator,
+    Method,
+    Policy,
+    RewardModel,
+    TrainContext,
+    no_progress,
+)
 from afarm.judges import Judge
 from afarm.limiter import Limiter
 from afarm.plugins import Plugins
 from afarm.prices import Prices
 from afarm.recipe import Settings
+from afarm.records import Evaluation
 from afarm.registry import Component
-from afarm.store import DirectoryCheckpoints, MetricsFile, content_digest, source_digest, write_json
+from afarm.store import (
+    DirectoryCheckpoints,
+    MetricsFile,
+    content_digest,
+    source_digest,
+    storage_errors,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from afarm.backend import Backend
@@ -34,6 +53,7 @@ class Builder:
     plugins: Plugins
     settings: Settings
     progress: Progress = no_progress
+    tell: Callable[[str], None] = lambda text: None
     limiters: dict[Judge, Limiter] = field(default_factory=dict)
     _backend: Any = None
     _reward_models: dict[str, RewardModel] = field(default_factory=dict)
@@ -63,10 +83,11 @@ class Builder:
     def _build(self, kind: str, name: str, interface: type) -> Any:
         component = self.component(kind, name)
         cls, config = component.load(), self.settings.of(component)
-        if component.spec:
-            made = cls(config, name.partition(":")[2], self._context(component))
-        else:
-            made = cls() if config is None else cls(config)
+        with blame(kind, name):
+            if component.spec:
+                made = cls(config, name.partition(":")[2], self._context(component))
+            else:
+                made = cls() if config is None else cls(config)
         if not isinstance(made, interface):
             raise PluginError(
                 f"{component.full_name!r} of plugin {component.plugin!r} makes a {type(made).__name__}, "
@@ -91,6 +112,11 @@ class Builder:
     def evaluator(self, name: str) -> Evaluator:
         made: Evaluator = self._build("evaluators", name, Evaluator)
         return made
+
+    def evaluate(self, name: str, inputs: EvaluationInputs) -> Evaluation:
+        """What the evaluator `name` finds. Raises `PluginError` where it fails."""
+        with blame("evaluators", name):
+            return self.evaluator(name).evaluate(inputs)
 
     def reward_model_class(self, name: str) -> type[RewardModel]:
         loaded: type[RewardModel] = self.component("reward_models", name).load()
@@ -145,7 +171,9 @@ class Builder:
             name, _, argument = spec.partition(":")
             component, limiter = self.component("judges", name), Limiter(run.max_concurrency)
             context = replace(self._context(component), price=partial(prices.of, spec), throttled=limiter.throttled)
-            made[spec] = component.load()(argument, self.settings.of(component), context)
+            cls, config = component.load(), self.settings.of(component)
+            with blame("judges", name):
+                made[spec] = cls(argument, config, context)
             self.limiters[made[spec]] = limiter
         return {role: made[spec] for role, spec in run.judge.items()}
 
@@ -168,15 +196,20 @@ class Builder:
         return nullcontext() if self._backend is None else self._backend.autocast()
 
     @contextmanager
-    def train_context(self, name: str, directory: Path, seed: int) -> Iterator[TrainContext]:
-        """A context for the training stage `name` in `directory`, going on from the checkpoint found there.
+    def training(self, kind: str, name: str, label: str, directory: Path, seed: int) -> Iterator[TrainContext]:
+        """A context for the training stage `label` in `directory`, going on from the checkpoint found there.
 
-        Inside it, models compute in the backend's mixed precision; at its end trackers are closed.
+        Inside it, models compute in the backend's mixed precision; at its end trackers are closed. What a full disk
+        makes a trainer say becomes a `StoreError`, what else goes wrong a `PluginError` naming the component of that
+        kind and name.
         """
         checkpoints = DirectoryCheckpoints(directory)
         newest = checkpoints.latest()
+        if newest:
+            self.tell(f"{label}: going on from step {newest[0]}")
         metrics = MetricsFile(directory / "metrics.jsonl", resume_from=newest[0] if newest else None)
-        with self.backend.tracked(name, directory / "trackers", metrics) as log, self.backend.autocast():
+        tracked = self.backend.tracked(label, directory / "trackers", metrics)
+        with blame(kind, name), storage_errors(directory), tracked as log, self.backend.autocast():
             yield TrainContext(seed, directory, self.backend, checkpoints, log, self.progress)
 
     def load_context(self, directory: Path) -> TrainContext:

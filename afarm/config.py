@@ -30,6 +30,12 @@ class Config(BaseModel):
             raise ValueError(f"must be a number, not {str(value).lower()}")
         return value
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _one_name_is_a_list_of_one(cls, value: Any, info: ValidationInfo) -> Any:
+        wanted = cls.model_fields[info.field_name].annotation if info.field_name else None
+        return [value] if wanted == list[str] and isinstance(value, str) else value
+
     def result_fields(self) -> dict[str, Any]:
         """The settings that change the result, as JSON values: what an artifact's key digests."""
         dumped = self.model_dump(mode="json")

@@ -230,6 +230,10 @@ class Method(ABC):
     def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
         """Raises `TrainingError` naming the step where training cannot go on."""
 
+    def decoding(self, default: Decoding) -> Decoding:
+        """What its policies will say in `Policy.decoding`: a plan is made before there is one."""
+        return default
+
     def check(self, start: type[Policy] | None = None) -> Sequence[str]:
         """Problems that can be seen before a model is loaded, each a sentence."""
         return ()

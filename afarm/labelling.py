@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from afarm.blame import blame
 from afarm.errors import PluginError
 from afarm.interfaces import AnnotateContext, Annotator
 from afarm.keyed import uniform
@@ -39,12 +40,13 @@ def label(
 ) -> Iterator[JudgedPair]:
     """Judge `pairs` in order, a chunk at a time, so that any number needs the memory of one chunk.
 
-    Raises `PluginError` where the annotator does not return one preference a pair, in order.
+    Raises `PluginError` where the annotator fails, or does not return one preference a pair, in order.
     """
     for chunk in _batched(pairs, chunk_size):
         given = [rule_or_noise(pair, context.seed, label_noise) for pair in chunk]
         asked = [pair for pair, preference in zip(chunk, given, strict=True) if preference is None]
-        answers = list(annotator.annotate(asked, context) or ()) if asked else []
+        with blame("annotators", name):
+            answers = list(annotator.annotate(asked, context) or ()) if asked else []
         if [getattr(answer, "pair_id", None) for answer in answers] != [pair.id for pair in asked]:
             raise PluginError(f"annotator {name!r} must return one preference for each pair, in the order of the pairs")
         remaining = iter(answers)

@@ -2,9 +2,10 @@
 
 `completions` holds every answer received, under a digest of what was asked; `judgements` what was read from them, under
 who judged what; `in_flight` the intents to ask, which count against a budget until they are resolved; `batch_requests`
-what a vendor's batch endpoint has been handed and not answered yet; `spent` the dollars of each run and `reuse` what
-was not paid again. Transport failures are not answers and are never stored. The promise: no response that reached this
-process is bought again, so calls are at most those needed plus kills times requests in flight.
+what a vendor's batch endpoint has been handed and not answered yet; `spent` the dollars of each run, `stage_spend` what
+was bought to make each artifact, and `reuse` what was not paid again. Transport failures are not answers and are never
+stored. The promise: no response that reached this process is bought again, so calls are at most those needed plus kills
+times requests in flight.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ from afarm.ledger_schema import network_file_system, prepare
 
 LIVE_SECONDS = 6.0
 """How long after its last sign of life a process is still taken to wait for what it has in flight."""
+
+STAGE_SPEND = ("calls", "input_tokens", "output_tokens", "dollars", "unpriced_calls")
+"""What is counted for each stage; `dollars` leave out calls whose price is unknown."""
 
 Answer = tuple[ChatRequest, str, Completion]
 """What was asked, the identity of the judge, and the completion with its key."""
@@ -198,17 +202,18 @@ class Ledger:
         with self.transaction() as db:
             db.execute("UPDATE in_flight SET seen = ? WHERE owner = ?", [time.time(), self._owner])
 
-    def resolve(self, answers: Sequence[Answer], run: str, abandoned: Sequence[str] = ()) -> None:
-        """Store answers and close their intents.
+    def resolve(self, answers: Sequence[Answer], run: str, abandoned: Sequence[str] = (), stage: str = "") -> None:
+        """Store answers, bought by `run` to make the artifact `stage`, and close their intents.
 
         `abandoned` are the keys of requests that are known to have failed without an answer.
         """
         closed = [(key, self._owner) for key in [*(c.key for _, _, c in answers), *abandoned]]
         with self.transaction() as db:
-            self._store(db, [row_of(request, judge, completion, run) for request, judge, completion in answers])
+            rows = [row_of(request, judge, completion, run) for request, judge, completion in answers]
+            self._store(db, rows, stage)
             db.executemany("DELETE FROM in_flight WHERE key = ? AND owner = ?", closed)
 
-    def _store(self, db: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+    def _store(self, db: sqlite3.Connection, rows: Sequence[tuple[Any, ...]], stage: str) -> None:
         """Completions as rows of the table. The first answer to a request stands; every one is paid for."""
         db.executemany(f"INSERT OR IGNORE INTO completions VALUES ({','.join('?' * 17)})", rows)
         paid: dict[str, float] = {}
@@ -217,6 +222,20 @@ class Ledger:
                 paid[row[4]] = paid.get(row[4], 0.0) + row[10]
         more = "ON CONFLICT (run) DO UPDATE SET dollars = dollars + excluded.dollars"
         db.executemany(f"INSERT INTO spent VALUES (?, ?) {more}", list(paid.items()))
+        if stage and rows:
+            prices = [row[10] for row in rows]
+            tokens = [sum(row[column] or 0 for row in rows) for column in (7, 8)]
+            counts = [len(rows), *tokens, sum(price or 0.0 for price in prices), prices.count(None)]
+            more = ", ".join(f"{name} = {name} + excluded.{name}" for name in STAGE_SPEND)
+            db.execute(
+                f"INSERT INTO stage_spend VALUES (?,?,?,?,?,?) ON CONFLICT (stage) DO UPDATE SET {more}",
+                [stage, *counts],
+            )
+
+    def stage_spend(self, stage: str) -> dict[str, float]:
+        """What was bought to make the artifact `stage`, by whichever runs and processes: `STAGE_SPEND`, by name."""
+        rows = self.read(f"SELECT {', '.join(STAGE_SPEND)} FROM stage_spend WHERE stage = ?", [stage])
+        return dict(zip(STAGE_SPEND, rows[0] if rows else (0, 0, 0, 0.0, 0), strict=True))
 
     def committed(self, run: str) -> float:
         """Dollars of `run` that are spent, or may be: paid answers, and what is in flight or was when it was killed."""
@@ -259,8 +278,8 @@ class Ledger:
         """Whether a batch is still to be collected."""
         return bool(self.read("SELECT 1 FROM batch_requests WHERE ticket = ? LIMIT 1", [ticket]))
 
-    def collected(self, ticket: str, answers: Sequence[Completion | None]) -> None:
-        """Store what a batch answered, None for what failed, and forget the ticket.
+    def collected(self, ticket: str, answers: Sequence[Completion | None], stage: str = "") -> None:
+        """Store what a batch answered, None for what failed, as bought for `stage`, and forget the ticket.
 
         Nothing is done where another process has collected it in the meantime. Raises `JudgeError` where the number of
         answers is not that of the requests.
@@ -276,7 +295,7 @@ class Ledger:
                 for row, answer in zip(asked, answers, strict=False)
                 if answer is not None
             ]
-            self._store(db, rows)
+            self._store(db, rows, stage)
             db.execute("DELETE FROM batch_requests WHERE ticket = ?", [ticket])
 
     def forget_batch(self, ticket: str) -> int:

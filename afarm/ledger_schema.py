@@ -5,8 +5,9 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-VERSION = 2
-"""Of the tables. The first had no logprobs, degraded, spent, reuse or batch_requests, and intents no sign of life."""
+VERSION = 3
+"""Of the tables. The first had no logprobs, degraded, spent, reuse or batch_requests, and intents no sign of life; the
+second no stage_spend."""
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS completions (
@@ -20,6 +21,9 @@ CREATE TABLE IF NOT EXISTS in_flight (
     key TEXT NOT NULL, owner TEXT NOT NULL, run TEXT, reserved REAL, created REAL NOT NULL, seen REAL);
 CREATE INDEX IF NOT EXISTS in_flight_keys ON in_flight (key);
 CREATE TABLE IF NOT EXISTS spent (run TEXT PRIMARY KEY, dollars REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS stage_spend (
+    stage TEXT PRIMARY KEY, calls INTEGER, input_tokens INTEGER, output_tokens INTEGER, dollars REAL,
+    unpriced_calls INTEGER) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS reuse (
     run TEXT, judge TEXT, annotator TEXT, day TEXT, answers INTEGER, dollars REAL,
     PRIMARY KEY (run, judge, annotator, day)) WITHOUT ROWID;
@@ -53,7 +57,8 @@ def prepare(db: sqlite3.Connection) -> None:
             raise sqlite3.DatabaseError(f"it was written by a newer afarm (tables {version}, known {VERSION})")
         if version < VERSION:
             old = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'completions'").fetchone()
-            _run(db, (UPGRADE if old else "") + SCHEMA + (TOTALS if old else ""))
+            first = old and version < 2
+            _run(db, (UPGRADE if first else "") + SCHEMA + (TOTALS if first else ""))
             db.execute(f"PRAGMA user_version = {VERSION}")
         db.execute("COMMIT")
     finally:

@@ -23,6 +23,7 @@ from typing import Any
 
 from afarm import stages
 from afarm.ask import Asker, Spend
+from afarm.blame import blame
 from afarm.building import Builder
 from afarm.errors import DataError
 from afarm.files import read_outputs, read_preferences, read_rows
@@ -106,6 +107,7 @@ class Farm:
         plugins: Plugins | None = None,
         progress: Progress = no_progress,
         on_stage: Callable[[str, StageRun | None], None] = lambda label, run: None,
+        tell: Callable[[str], None] = lambda text: None,
         **choices: Any,
     ):
         given = [{k: v for k, v in choices.items() if v is not None}]
@@ -116,7 +118,7 @@ class Farm:
 
         def look_ahead(settings: Settings) -> list[str]:
             # What is opened to look at it (data, a device) is kept: nothing is read twice.
-            self.builder = Builder(plugins, settings, progress)
+            self.builder = Builder(plugins, settings, progress, tell)
             self.splits = Splits(self.builder)
             return problems_ahead(self.builder, self.splits, Path(output_dir))
 
@@ -124,9 +126,10 @@ class Farm:
         self.config = self.settings.run
         self.progress = progress
         self.on_stage = on_stage
-        self.store = Store(Path(output_dir))
+        self.store = Store(Path(output_dir), tell=tell)
         self.history: dict[str, StageRun] = {}
         self._live: OrderedDict[str, Any] = OrderedDict()
+        self._making = ""  # the name of the artifact that is being written
 
     def __enter__(self) -> Farm:
         return self
@@ -196,19 +199,19 @@ class Farm:
         noise = self.config.evaluate.label_noise
         judged = list(label(shown, self.builder.annotator(name), name, context, noise))
         inputs = EvaluationInputs(outputs[0].generator or "outputs", outputs, reference, judged)
-        return self.builder.evaluator("win_rate").evaluate(inputs)
+        return self.builder.evaluate("win_rate", inputs)
 
     def annotate_pairs(self, pairs: Sequence[Pair]) -> list[Preference]:
         """The run's annotator on pairs of one's own, under the run's budget and without label noise."""
         annotator = self.builder.annotator(self.config.annotate.annotator)
-        return annotator.annotate(pairs, AnnotateContext(self.seed("online"), self.ask, self.progress))
+        with blame("annotators", self.config.annotate.annotator):
+            return annotator.annotate(pairs, AnnotateContext(self.seed("online"), self.ask, self.progress))
 
     def close(self) -> None:
         """Stop the judges' thread and close the ledger. The farm can be used again."""
-        if "ask" in self.__dict__:
-            self.ask.close()
-            self.ask.ledger.close()
-            del self.__dict__["ask"]
+        for name in ("ask", "ledger"):
+            if name in self.__dict__:
+                self.__dict__.pop(name).close()
 
     # ---------------------------------------------------------------------------------------- making and reusing
 
@@ -222,16 +225,29 @@ class Farm:
         started = time.perf_counter()
         why = ""
         if self.store.find(stage.kind, artifact_key(made_from)) is None:
-            why = why_not_reused(made_from, self.store.of_stage(stage.kind))
+            why = why_not_reused(made_from, self.store.of_stage(stage.kind, stage.label))
             self.on_stage(stage.label, None)
+        name = f"{stage.kind}/{artifact_key(made_from)}"
+
+        def write(directory: Path) -> Mapping[str, Any]:
+            self._making = name
+            try:
+                return stage.write(directory, inputs)
+            finally:
+                self._making = ""
+
         artifact, reused = self.store.make(
-            stage.kind, made_from, lambda directory: stage.write(directory, inputs), versions()
+            stage.kind, made_from, write, versions(), label=stage.label, spend=lambda: self._bought_for(name)
         )
         why = version_changes(artifact.meta.get("versions", {})) if reused else why
         run = StageRun(stage.kind, stage.label, artifact, reused, time.perf_counter() - started, why, upstream)
         self.history[stage.label] = run
         self.on_stage(stage.label, run)
         return artifact
+
+    def _bought_for(self, artifact: str) -> Mapping[str, float]:
+        """What judges cost to make an artifact, by this process or by those that were stopped at it before."""
+        return self.ledger.stage_spend(artifact) if self.store.ledger_path.exists() else {}
 
     def load(self, artifact: Artifact) -> Any:
         """The policy or reward model of an artifact. The last few are kept, not all: each is a whole model."""
@@ -261,7 +277,7 @@ class Farm:
         """The metered way to this run's judges."""
         return Asker(
             self.judges,
-            Ledger(self.store.ledger_path),
+            self.ledger,
             run=self.name(),
             max_concurrency=self.config.max_concurrency,
             budget=self.config.budget,
@@ -269,7 +285,13 @@ class Farm:
             batch_api=self.config.batch_api,
             batch_poll_seconds=self.config.batch_poll_seconds,
             limiters=self.builder.limiters,
+            stage=lambda: self._making,
         )
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """What was paid and learned under the output directory."""
+        return Ledger(self.store.ledger_path)
 
     @property
     def spend(self) -> Spend | None:

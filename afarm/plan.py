@@ -87,15 +87,18 @@ def by_judge(planned: Sequence[PlannedStage]) -> list[JudgeEstimate]:
 
 
 def plan(farm: Farm, method: str) -> list[PlannedStage]:
-    """The stages that evaluating `method` would go through, in order.
-
-    A second comparison, at a temperature of the policy's own, is known of only once the policy has sampled.
-    """
+    """The stages that evaluating `method` would go through, in order."""
     found: dict[str, tuple[PlannedStage, Artifact | None]] = {}
     _visit(farm, stages.main_evaluation(farm, method), found)
-    answered = found[f"outputs {method}"][1]
-    if answered and (second := stages.second_evaluation(farm, method, answered)):
+    if second := stages.second_evaluation(farm, method, found[f"outputs {method}"][1]):
         _visit(farm, second, found)
+    return [planned for planned, _ in found.values()]
+
+
+def plan_of(farm: Farm, stage: Stage) -> list[PlannedStage]:
+    """The stages that making `stage` would go through, in order."""
+    found: dict[str, tuple[PlannedStage, Artifact | None]] = {}
+    _visit(farm, stage, found)
     return [planned for planned, _ in found.values()]
 
 
@@ -108,7 +111,7 @@ def _visit(farm: Farm, stage: Stage, found: dict[str, tuple[PlannedStage, Artifa
     if len(present) == len(inputs):
         made_from = with_inputs(stage, present)
         artifact = farm.store.find(stage.kind, artifact_key(made_from))
-        why = "" if artifact else why_not_reused(made_from, farm.store.of_stage(stage.kind))
+        why = "" if artifact else why_not_reused(made_from, farm.store.of_stage(stage.kind, stage.label))
     planned = PlannedStage(stage.kind, stage.label, artifact is not None, why)
     if artifact is None and stage.kind in ("annotate", "evaluate"):
         planned = _priced(farm, planned, present)

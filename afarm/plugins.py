@@ -59,8 +59,11 @@ class Plugins:
         return [p for p in self.found if p.error]
 
     def get(self, kind: str, name: str) -> Component:
-        """Like `Registry.get`; an unknown name's message also says which plugins failed to load (`why_unknown`)."""
-        return self.registry.get(kind, name, self.why_unknown(name))
+        """Like `Registry.get`; an unknown name's message also says which plugins failed to load (`why_unknown`), and
+        suggests no others where one of those is called like it."""
+        base = name.partition(":")[0].lower()
+        named = any({base, base.partition("/")[0]} & {p.name.lower(), p.package.lower()} for p in self.broken)
+        return self.registry.get(kind, name, self.why_unknown(name), suggest=not named)
 
     def why_unknown(self, name: str) -> str:
         """Lines for a message that `name` is unknown: each plugin that failed to load and by its own name may be the

@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from afarm import stages
+from afarm.blame import blame
 from afarm.building import Builder, is_fitted
 from afarm.errors import AfarmError, ConfigError, DataError, PluginError, did_you_mean
 from afarm.interfaces import AnnotateContext
@@ -52,7 +53,7 @@ def problems_ahead(builder: Builder, splits: Splits, output_dir: Path) -> list[s
             problems += error.problems
         except PluginError as error:
             # Without torch two files can still be judged: what it takes to train is asked for by what trains.
-            if look in judging:
+            if look in judging or not isinstance(error.__cause__, ImportError | None):
                 problems.append(str(error))
         except AfarmError as error:
             problems.append(str(error))
@@ -95,8 +96,8 @@ def require_trackers(names: Sequence[str]) -> None:
 def require_rows(builder: Builder, splits: Splits) -> None:
     """Raises `ConfigError` for splits that do not hold what the run asks of them.
 
-    A split that is missing is left to the stage that needs it: `afarm sft` does without most. A data set that holds
-    none of them is a broken one. What comes over the network is left alone.
+    A split that is missing is left to the stage that needs it: `afarm sft` does without most. Where another does not
+    hold enough either, or none is there, all of that is said at once. What comes over the network is left alone.
     """
     if splits.dataset.remote:
         return
@@ -113,7 +114,7 @@ def require_rows(builder: Builder, splits: Splits) -> None:
             splits.rows(split)
         except DataError as error:
             problems.append(str(error))
-    if len(missing) == len(needed):
+    if problems or len(missing) == len(needed):
         problems += dict.fromkeys(missing.values())
     if problems:
         raise ConfigError(problems)
@@ -168,7 +169,8 @@ def require_fitting_judges(builder: Builder) -> None:
         ask = Asker(builder.judges(), nothing, allow_degraded=True)
         for name in dict.fromkeys([run.annotate.annotator, run.evaluate.annotator]):
             try:
-                requests = builder.annotator(name).plan(pairs, AnnotateContext(0, ask))
+                with blame("annotators", name):
+                    requests = builder.annotator(name).plan(pairs, AnnotateContext(0, ask))
             except DataError:  # one that knows the instructions of its own world only
                 continue
             for request in requests:

@@ -306,8 +306,10 @@ def _text(row: Mapping[str, Any], name: str, where: str, default: str | None = N
     value = row.get(name)
     if value is None and default is not None:
         return default
-    if value is None:
+    if name not in row:
         raise DataError(f"{where}: field {name!r} is missing")
+    if value is None:
+        raise DataError(f"{where}: field {name!r} is null; it must be text")
     if not isinstance(value, str):
         raise DataError(f"{where}: field {name!r} must be text, not {type(value).__name__}")
     return value

@@ -101,19 +101,19 @@ class Registry:
             )
         self._components[component.kind][component.full_name] = component
 
-    def get(self, kind: str, name: str, hints: str = "") -> Component:
+    def get(self, kind: str, name: str, hints: str = "", suggest: bool = True) -> Component:
         """The component of that kind and name (bare, or `package/name`), whatever follows a colon.
 
         Raises `PluginError` naming the nearest names where it is unknown (with `hints`, such as plugins that failed to
-        load), all candidates where it is ambiguous, and what has a spec that takes none.
+        load; without `suggest` those alone), all candidates where it is ambiguous, and what has a spec that takes none.
         """
         name, colon, _ = name.partition(":")
-        component = self._get(kind, name, hints)
+        component = self._get(kind, name, hints, suggest)
         if colon and not component.spec and kind != "judges":
             raise PluginError(f"{KINDS[kind]} {component.full_name!r} takes nothing after a colon")
         return component
 
-    def _get(self, kind: str, name: str, hints: str) -> Component:
+    def _get(self, kind: str, name: str, hints: str, suggest: bool) -> Component:
         components = self._components[kind]
         if name in components:
             return components[name]
@@ -123,7 +123,8 @@ class Registry:
         if candidates:
             names = " or ".join(repr(c.full_name) for c in candidates)
             raise PluginError(f"{KINDS[kind]} {name!r} is ambiguous: write {names}")
-        raise PluginError(f"unknown {KINDS[kind]} {name!r}.{did_you_mean(name, self.names(kind))}{hints}")
+        near = did_you_mean(name, self.names(kind)) if suggest else ""
+        raise PluginError(f"unknown {KINDS[kind]} {name!r}.{near}{hints}")
 
     def names_of(self, component: Component) -> list[str]:
         """The names that `component` can be got by: its full one, and the bare one where no other has that."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from afarm.files import read_rows, write_rows
+from afarm.ledger import STAGE_SPEND
 from afarm.pipeline import Farm, Result, StageRun, versions
 from afarm.records import Row
 from afarm.store import write_json
@@ -80,16 +81,19 @@ def headline(farm: Farm, method: str, result: Result) -> dict[str, float | None]
 
 
 def spend(farm: Farm) -> dict[str, Any]:
-    """What judges cost in this invocation."""
+    """What judges cost to make all stages of the run, whenever and by whichever run they were made, and beside it
+    `this_time`: what was bought, and what was not bought again, by the command that wrote this record."""
     bought = farm.ask.spend
+    this_time = {name: getattr(bought, name) for name in STAGE_SPEND}
+    made = [run.artifact.meta.get("spend", {}) for run in farm.history.values()]
     return {
-        "dollars": round(bought.dollars, 6),
-        "calls": bought.calls,
-        "answers_reused": bought.answers_reused + bought.judgements_reused,
-        "input_tokens": bought.input_tokens,
-        "output_tokens": bought.output_tokens,
-        "unpriced_calls": bought.unpriced_calls,
+        **_rounded({name: sum(spent.get(name, 0) for spent in made) for name in STAGE_SPEND}),
+        "this_time": {**_rounded(this_time), "answers_reused": bought.answers_reused + bought.judgements_reused},
     }
+
+
+def _rounded(spent: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 6) if name == "dollars" else value for name, value in spent.items()}
 
 
 def machine(farm: Farm) -> dict[str, Any]:
@@ -112,6 +116,7 @@ def _stage(farm: Farm, run: StageRun) -> dict[str, Any]:
         "key": run.artifact.key,
         "reused": run.reused,
         "why": run.why,
+        "spend": _rounded(run.artifact.meta.get("spend", {})),
         "seconds": round(run.seconds, 2) if not run.reused else run.artifact.meta["seconds"],
         "artifact": str(run.artifact.path.relative_to(farm.store.root)),
         "summary": dict(run.artifact.meta["summary"]),

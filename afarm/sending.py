@@ -64,6 +64,8 @@ class Desk:
     budget: float | None
     bought: Bought
     batch_poll_seconds: float = 60.0
+    stage: Callable[[], str] = lambda: ""
+    """Names the artifact that is being made, to whose account answers go."""
     sendings: list[Sending] = field(default_factory=list)
 
     @property
@@ -188,7 +190,7 @@ class Sending:
                 abandoned.append(question.key)
                 self._failure = self._failure or explained(error, question)
         answers = [(question.sent, question.lane.identity, completion) for question, completion in landed]
-        self.desk.ledger.resolve(answers, self.desk.run, abandoned)
+        self.desk.ledger.resolve(answers, self.desk.run, abandoned, self.desk.stage())
         self.deliver(landed)
         if len(self.desk.sendings) > 1:
             self.desk.wake()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from afarm.blame import blame
 from afarm.building import Builder
 from afarm.errors import DataError
 from afarm.files import require_distinct
@@ -34,7 +35,8 @@ class Splits:
     def load(self, split: str) -> list[Output]:
         """All rows of a split. Raises `DataError` where the data set has no such split, or it is empty."""
         if split not in self._loaded:
-            self._loaded[split] = self.dataset.load(split)
+            with blame("datasets", self._name):
+                self._loaded[split] = self.dataset.load(split)
         return self._loaded[split]
 
     def rows(self, split: str) -> list[Output]:

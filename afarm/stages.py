@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from afarm.blame import blame
 from afarm.building import Builder, is_fitted
 from afarm.errors import ConfigError, DataError, did_you_mean
 from afarm.files import read_outputs, read_preferences, write_rows
@@ -108,7 +109,7 @@ def _train(farm: Farm, name: str, begin: Stage, label: str) -> Stage:
     )
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
-        with farm.builder.train_context(label, directory, farm.seed(f"train {name}")) as context:
+        with farm.builder.training("methods", name, label, directory, farm.seed(f"train {name}")) as context:
             policy = method.train(_method_inputs(farm, method, inputs), context)
         farm.builder.save(policy, directory)
         return last_metrics(directory)
@@ -263,7 +264,8 @@ def fit_reward(farm: Farm) -> Stage | None:
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
         preferences = _training_preferences(farm, inputs["preferences"])
-        with farm.builder.train_context("fit-reward", directory, farm.seed("fit-reward")) as context:
+        seed = farm.seed("fit-reward")
+        with farm.builder.training("reward_models", name, "fit-reward", directory, seed) as context:
             fitted = cls.fit(preferences, farm.load(inputs["policy"]), farm.settings.of(component), context)
         farm.builder.save(fitted, directory)
         return last_metrics(directory)
@@ -322,10 +324,13 @@ def main_evaluation(farm: Farm, system: str) -> Stage:
     return evaluate(farm, system, outputs(farm, farm.start_name), farm.start_name)
 
 
-def second_evaluation(farm: Farm, system: str, answered: Artifact) -> Stage | None:
-    """The comparison at the temperature that the system was found to sample at, where that is one of its own."""
-    own = answered.meta["summary"]["temperature"]
-    if system == farm.start_name or farm.config.evaluate.reference == "data" or own == farm.config.evaluate.temperature:
+def second_evaluation(farm: Farm, system: str, answered: Artifact | None) -> Stage | None:
+    """The comparison at a temperature of the system's own: its outputs', or, before there are any, its method's."""
+    if system == farm.start_name or farm.config.evaluate.reference == "data":
+        return None
+    expected = farm.builder.method(system).decoding(evaluation_decoding(farm)).temperature
+    own = answered.meta["summary"]["temperature"] if answered else expected
+    if own == farm.config.evaluate.temperature:
         return None
     return evaluate(farm, system, outputs(farm, farm.start_name, own), f"{farm.start_name} at T={own:g}")
 
@@ -368,7 +373,7 @@ def evaluate(farm: Farm, system: str, reference: Stage | None, reference_name: s
         results = [
             {"system": system, "reference": reference_name, "evaluator": name, "metrics": dict(found.metrics)}
             for name in names
-            for found in [farm.builder.evaluator(name).evaluate(given)]
+            for found in [farm.builder.evaluate(name, given)]
         ]
         write_rows(directory / "results.jsonl", results)
         return {**summary, "temperature": inputs["outputs"].meta["summary"]["temperature"]}
@@ -391,5 +396,5 @@ def scores(farm: Farm, model: RewardModel | None, outputs: Sequence[Output]) -> 
     """The reward model's scores of outputs, in their order; none without a model."""
     if model is None:
         return ()
-    with farm.builder.autocast():
+    with blame("reward_models", farm.config.reward_model), farm.builder.autocast():
         return model.score([o.instruction for o in outputs], [o.output for o in outputs])

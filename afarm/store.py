@@ -70,10 +70,11 @@ def _output_errors(root: Path) -> Iterator[None]:
 class Store:
     """The directory tree under `--output-dir`."""
 
-    def __init__(self, root: Path, create: bool = True):
+    def __init__(self, root: Path, create: bool = True, tell: Callable[[str], None] = lambda text: None):
         """Creates `root` where it is missing, unless told to leave it as it is. Raises `StoreError` where it cannot be
-        written."""
+        written. `tell` is told what a user should hear of: that another process is waited for."""
         self.root = root
+        self.tell = tell
         self.artifacts = root / "artifacts"
         self.runs = root / "runs"
         if not create:
@@ -106,12 +107,16 @@ class Store:
         made_from: Mapping[str, Any],
         write: Callable[[Path], Mapping[str, Any]],
         versions: Mapping[str, str] | None = None,
+        *,
+        label: str = "",
+        spend: Callable[[], Mapping[str, float]] = dict,
     ) -> tuple[Artifact, bool]:
         """The artifact made from these ingredients, and whether it was there already.
 
         Where it is missing, `write(directory)` fills a directory and returns a summary. A directory left by a killed
         or failed `write` is handed to the next one as it is: what is in it may be used (checkpoints) or overwritten.
-        `versions` of libraries are recorded with it, and are no part of its key.
+        The `versions` of libraries, its `label` and what was spent on it (asked once it is written) are recorded with
+        it, and are no part of its key.
         Raises `StoreError` where the disk is full or cannot be written; then nothing half-written counts.
         """
         key = artifact_key(made_from)
@@ -128,11 +133,13 @@ class Store:
             shutil.rmtree(partial / CHECKPOINTS, ignore_errors=True)
             meta: dict[str, Any] = {
                 "stage": stage,
+                "label": label,
                 "key": key,
                 "made_from": made_from,
                 "content": content_digest(partial),
                 "created": started,
                 "seconds": round(time.time() - started, 3),
+                "spend": dict(spend()),
                 "summary": summary,
                 "versions": dict(versions or {}),
             }
@@ -149,14 +156,19 @@ class Store:
         directory = self.artifacts / stage
         directory.mkdir(parents=True, exist_ok=True)
         with (directory / f".{key}.lock").open("w") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self.tell(f"{stage} {key[:8]}: another process is making it; waiting for that one")
+                fcntl.flock(handle, fcntl.LOCK_EX)
             yield
 
-    def of_stage(self, stage: str) -> list[Artifact]:
-        """Every finished artifact of a stage, the oldest first."""
+    def of_stage(self, stage: str, label: str | None = None) -> list[Artifact]:
+        """Every finished artifact of a kind of stage, or only those made under `label`; the oldest first."""
         keys = [m.parent.name for m in (self.artifacts / stage).glob(f"*/{META}") if m.parent.suffix != ".partial"]
         found = [artifact for key in keys if (artifact := self.find(stage, key))]
-        return sorted(found, key=lambda a: a.meta["created"])
+        fitting = [a for a in found if label is None or a.meta.get("label") == label]
+        return sorted(fitting, key=lambda a: a.meta["created"])
 
     def all(self) -> list[Artifact]:
         """Every finished artifact, by stage and age."""

@@ -35,7 +35,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def nearest(made_from: Mapping[str, Any], others: Iterable[Artifact]) -> tuple[Artifact, list[str]] | None:
-    """The artifact of the same stage with the fewest differences (the newest of equals), and those differences."""
+    """Of `others`, made for the same purpose, the one with the fewest differences (the newest of equals), and those."""
     ranked = [(len(d), -a.meta["created"], a, d) for a in others if (d := differences(a.made_from, made_from))]
     if not ranked:
         return None

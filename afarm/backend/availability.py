@@ -5,11 +5,9 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+from afarm.backend import gguf
 from afarm.backend.identity import local_path
 from afarm.errors import ModelError
-
-GGUF_MAGIC = b"GGUF"
-"""The first bytes of every GGUF file (ggml's specification of the format)."""
 
 CONFIGS = ("config.json", "adapter_config.json")
 """What transformers saves beside weights or, for adapters, peft does."""
@@ -36,14 +34,15 @@ def require_local(spec: str) -> None:
         )
     try:
         with path.open("rb") as handle:
-            magic = handle.read(len(GGUF_MAGIC))
+            magic = handle.read(len(gguf.MAGIC))
     except OSError as error:
         raise ModelError(f"model {spec!r}: cannot be read ({error.strerror}); check --model") from error
-    if magic != GGUF_MAGIC:
+    if magic != gguf.MAGIC:
         raise ModelError(
-            f"model {spec!r}: is no GGUF file, whatever its name says: it starts with {magic!r}, not {GGUF_MAGIC!r}; "
+            f"model {spec!r}: is no GGUF file, whatever its name says: it starts with {magic!r}, not {gguf.MAGIC!r}; "
             "was its download cut short? Get it again, or check --model"
         )
+    gguf.require_whole(path)
 
 
 @cache

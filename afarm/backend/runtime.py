@@ -6,6 +6,7 @@ import io
 import json
 import os
 import random
+import struct
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import torch
 
+from afarm.backend.gguf import damaged
 from afarm.backend.identity import local_path, model_identity
 from afarm.backend.prompts import PromptTemplate, TemplateName
 from afarm.config import BackendConfig
@@ -137,7 +139,9 @@ class Backend:
             with quiet(), redirect_stderr(io.StringIO()) if is_gguf else nullcontext():
                 tokenizer = AutoTokenizer.from_pretrained(where, **options)
                 model = kind.from_pretrained(where, dtype=self.dtype, **options)
-        except (OSError, ValueError, ImportError, RuntimeError) as error:
+        except (OSError, ValueError, ImportError, RuntimeError, LookupError, struct.error) as error:
+            if is_gguf and path and isinstance(error, LookupError | struct.error):
+                raise damaged(path) from error
             raise ModelError(f"model {str(spec)!r} cannot be loaded: {_first_line(error)}; check --model") from error
         if is_gguf:
             model = _dequantized(model, kind)

@@ -4,35 +4,56 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, NoReturn
+import traceback
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from afarm.cli import annotators, artifacts, cost, ledger, listing, run, steps
 from afarm.cli.console import err, escape
-from afarm.errors import AfarmError
+from afarm.errors import AfarmError, PluginError
 from afarm.plugins import discover
 
 INTERRUPTED = 130
 """The exit code of a command that was stopped with Ctrl-C, as shells have it."""
 
 
+TRACEBACK = "AFARM_TRACEBACK"
+"""The variable that, set to anything, shows where in the code an error was raised."""
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from afarm import __version__
+
+        typer.echo(f"afarm {__version__}")
+        raise typer.Exit
+
+
 def make_app() -> typer.Typer:
     """The application, with the commands that plugins add."""
     app = typer.Typer(
         name="afarm",
-        help="A wind tunnel for learning from human feedback: samples, preferences, reward model, policy, win rate.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # rich tables in --help cost more time than all the rest of the start
         context_settings={"help_option_names": ["-h", "--help"]},
     )
+    app.callback()(about)
     for part in (run, steps, cost, ledger, artifacts, listing, annotators):
         part.add_to(app)
     for problem in discover(check_configs=False).add_commands(app):
         err().print(f"[yellow]Warning:[/] {escape(problem)}", highlight=False, soft_wrap=True)
     return app
+
+
+def about(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version of afarm.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """A wind tunnel for learning from human feedback: samples, preferences, reward model, policy, win rate."""
 
 
 def main(arguments: list[str] | None = None) -> Any:
@@ -43,7 +64,10 @@ def main(arguments: list[str] | None = None) -> Any:
         finally:
             sys.stdout.flush()
     except AfarmError as error:
-        _fail(str(error))
+        if os.environ.get(TRACEBACK):
+            traceback.print_exception(error)
+        plugin_failed = isinstance(error, PluginError) and error.__cause__ is not None
+        _fail(f"{error}\n{TRACEBACK}=1 shows where." if plugin_failed and not os.environ.get(TRACEBACK) else str(error))
     except OSError as error:
         # What stdout could not take would be tried again at exit, with a traceback.
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115

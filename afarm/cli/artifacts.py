@@ -28,7 +28,9 @@ def add_to(app: typer.Typer) -> None:
 def _open(output_dir: Path) -> Store:
     from afarm.store import Store
 
-    if not output_dir.is_dir():
+    if output_dir.exists() and not output_dir.is_dir():
+        raise StoreError(f"{output_dir} is a file: name the directory of your runs with --output-dir")
+    if not output_dir.exists():
         raise StoreError(f"{output_dir} does not exist: name the directory of your runs with --output-dir")
     return Store(output_dir, create=False)
 
@@ -66,8 +68,13 @@ def gc(
     store = _open(output_dir)
     keep = store.in_use()
     newest = time.time() - days * 86400
-    going = [a.path for a in store.all() if a.name not in keep and a.meta["created"] <= newest]
-    going += store.abandoned(newest) if unfinished else []
+    unused = [a for a in store.all() if a.name not in keep]
+    going = [a.path for a in unused if a.meta["created"] <= newest]
+    spared = len(unused) - len(going)
+    if unfinished:
+        left = store.abandoned(time.time())
+        old = store.abandoned(newest)
+        going, spared = going + old, spared + len(left) - len(old)
     freed = sum(tree_size(path) for path in going)
     for path in going:
         out().print(str(path.relative_to(store.root)), highlight=False)
@@ -75,6 +82,10 @@ def gc(
             shutil.rmtree(path)
     verb = "freed" if yes else "could be freed (--yes deletes)"
     out().print(f"{len(going)} artifacts, {_size(freed)} {verb}.")
+    if spared:
+        out().print(
+            f"{spared} that no run uses are spared, being younger than {days:g} days (--days 0 takes them too)."
+        )
 
 
 def why(
@@ -91,7 +102,8 @@ def why(
         out().print(f"  {name}: {value}", highlight=False, soft_wrap=True, markup=False)
     runs = [run for run, names in store.uses().items() if artifact.name in names]
     out().print(f"Used by: {', '.join(runs) or 'no finished run'}", highlight=False, soft_wrap=True)
-    relative = nearest(artifact.made_from, (a for a in store.of_stage(artifact.stage) if a.key != artifact.key))
+    alike = store.of_stage(artifact.stage, artifact.meta.get("label"))
+    relative = nearest(artifact.made_from, (a for a in alike if a.key != artifact.key))
     if relative is None:
         out().print(f"There is no other {artifact.stage} artifact. It is reused whenever all of the above is the same.")
         return

@@ -61,6 +61,10 @@ class ProgressBars:
         else:
             self.console.print(f"… {label}", highlight=False, markup=False)
 
+    def tell(self, text: str) -> None:
+        """Say what is worth knowing of the stage at work, whatever the console."""
+        self.console.print(f"… {text}", highlight=False, markup=False, soft_wrap=True)
+
     def end(self) -> None:
         """Take the stage's line away."""
         if self._stage is not None:

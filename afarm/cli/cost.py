@@ -25,15 +25,18 @@ def add_to(app: typer.Typer) -> None:
 @with_options
 def cost(options: FarmOptions) -> None:
     """Estimate what the judges of a run would cost, and send nothing."""
-    with options.farm() as farm:
+    with options.only_look() as farm:
         show_plan(farm, farm.config.method, options.as_json, all_stages=False)
 
 
-def show_plan(farm: Farm, method: str, as_json: bool, all_stages: bool = True) -> None:
-    """The stages of a run and what each judge would be asked; without `all_stages`, only those that ask."""
+def show_plan(
+    farm: Farm, method: str, as_json: bool, all_stages: bool = True, planned: Sequence[PlannedStage] | None = None
+) -> None:
+    """The stages of a run, or those `planned`, and what each judge would be asked; without `all_stages`, only those
+    that ask."""
     from afarm.plan import by_judge, plan
 
-    planned = plan(farm, method)
+    planned = plan(farm, method) if planned is None else planned
     if as_json:
         sys.stdout.write(json.dumps(_as_json(method, planned)) + "\n")
         return

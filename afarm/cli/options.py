@@ -5,11 +5,12 @@
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from inspect import Parameter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 DEFAULT_RECIPE = "toy"
 DEFAULT_OUTPUT_DIR = Path("afarm-runs")
 RECIPE_HELP = "A recipe by name (`afarm recipes`), or a YAML file."
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done and bought, and do nothing.")]
+Stray = Annotated[str | None, typer.Argument(hidden=True)]
+"""No command that has it takes such an argument: who writes one means an option, and is told which."""
 
 OutputDir = Annotated[Path, typer.Option("--output-dir", help="Where everything is kept.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout, all else on stderr.")]
@@ -85,6 +90,19 @@ class FarmOptions:
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR
     as_json: Json = False
 
+    @contextmanager
+    def only_look(self) -> "Iterator[Farm]":
+        """The farm, for a look at what it would do: where there is no output directory yet, none is made."""
+        if self.output_dir.exists():
+            with self.farm() as farm:
+                yield farm
+            return
+        from afarm.store import require_writable
+
+        require_writable(self.output_dir)
+        with TemporaryDirectory() as nowhere, replace(self, output_dir=Path(nowhere)).farm() as farm:
+            yield farm
+
     def farm(self) -> "Farm":
         """The farm that the options describe, telling on stderr what each stage does."""
         from afarm.ledger_schema import network_file_system
@@ -102,6 +120,7 @@ class FarmOptions:
             output_dir=self.output_dir,
             progress=bars,
             on_stage=lambda label, run: _tell(bars, label, run),
+            tell=bars.tell,
         )
         bars.note = lambda: _spent(farm)
         if kind := network_file_system(farm.store.ledger_path):
@@ -183,6 +202,35 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     return expanded
 
+
+def refuse_stray(name: str | None) -> None:
+    """Raises `ConfigError` saying which option a component's name belongs to, or that nothing is called so."""
+    if name is None:
+        return
+    if option := option_of(name):
+        raise ConfigError([f"{name!r} must be named by its option: {option} {name}"])
+    raise typer.BadParameter(f"Got unexpected extra argument ({name})")
+
+
+def option_of(name: str) -> str:
+    """The option that takes `name`, where a component or a recipe is called so; empty for other names."""
+    from afarm.plugins import discover
+    from afarm.recipe import recipe_names
+
+    registry = discover(check_configs=False).registry
+    kinds = {c.kind for c in registry if name in registry.names_of(c)}
+    found = [option for kind, option in NAMED_BY_OPTION.items() if kind in kinds]
+    return found[0] if found else "--recipe" if name in recipe_names() else ""
+
+
+NAMED_BY_OPTION = {
+    "methods": "--method",
+    "annotators": "--annotator",
+    "reward_models": "--reward-model",
+    "judges": "--judge",
+    "datasets": "--dataset",
+}
+"""The options that take a component's name, by its kind."""
 
 JUDGING = ("both_orders", "votes", "vote")
 """The settings of an annotator that have options: they go to the section of the annotator in use."""

@@ -14,7 +14,7 @@ import typer
 
 from afarm.cli.console import err, out
 from afarm.cli.cost import show_plan
-from afarm.cli.options import FarmOptions, with_options
+from afarm.cli.options import DryRun, FarmOptions, Stray, refuse_stray, with_options
 
 if TYPE_CHECKING:
     from afarm.pipeline import Farm
@@ -28,17 +28,20 @@ def add_to(app: typer.Typer) -> None:
 
 @with_options
 def run(
+    stray: Stray = None,
+    *,
     options: FarmOptions,
-    dry_run: bool = typer.Option(False, "--dry-run", help="Show what would be done and bought, and do nothing."),
+    dry_run: DryRun = False,
 ) -> None:
     """Run the whole experiment, from SFT to the report."""
     started = time.time()
+    refuse_stray(stray)
+    if dry_run:
+        with options.only_look() as farm:
+            show_plan(farm, farm.config.method, options.as_json)
+        return
     with options.farm() as farm:
-        name = farm.config.method
-        if dry_run:
-            show_plan(farm, name, options.as_json)
-            return
-        record, report = finish(farm, name, started)
+        record, report = finish(farm, farm.config.method, started)
     present(record, report, options.as_json)
 
 
@@ -86,10 +89,12 @@ def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = Fals
         table.add_row("KL to the start", f"{head['kl']:.3f} nats a response")
     if head["length"] is not None:
         table.add_row("mean length", f"{head['length']:.0f} characters (reference {head['length_reference']:.0f})")
+    now = spend["this_time"]
     unpriced = f", {spend['unpriced_calls']} of unknown price" if spend["unpriced_calls"] else ""
+    part = f" (this time ${now['dollars']:.2f} for {now['calls']})" if now["calls"] != spend["calls"] else ""
     table.add_row(
         "spend",
-        f"${spend['dollars']:.2f} for {spend['calls']} calls{unpriced}; {spend['answers_reused']} answers reused",
+        f"${spend['dollars']:.2f} for {spend['calls']} calls{unpriced}{part}; {now['answers_reused']} answers reused",
     )
     ran = [f"{s['stage']} {s['seconds']:.0f} s" for s in record["stages"] if not s["reused"] and s["seconds"] >= 0.5]
     reused = sum(s["reused"] for s in record["stages"])

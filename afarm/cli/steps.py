@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from afarm.cli.console import err, out
-from afarm.cli.options import DEFAULT_OUTPUT_DIR, EvaluateOptions, FarmOptions, OutputDir, with_options
+from afarm.cli.cost import show_plan
+from afarm.cli.options import (
+    DEFAULT_OUTPUT_DIR,
+    DryRun,
+    EvaluateOptions,
+    FarmOptions,
+    OutputDir,
+    Stray,
+    option_of,
+    refuse_stray,
+    with_options,
+)
 from afarm.cli.run import finish, present
 from afarm.errors import ConfigError
 
@@ -24,27 +35,33 @@ if TYPE_CHECKING:
 TEXT_JUDGE = "offline:text_utility"
 """Who judges two files of outputs where neither a judge nor a recipe is named."""
 
-STEPS: dict[str, tuple[str, Callable[[Farm], Any]]] = {
-    "sft": ("Train the starting policy on demonstrations.", methodcaller("sft")),
-    "sample": ("Sample the outputs that will be compared.", methodcaller("sample")),
-    "annotate": ("Have the annotator compare the sampled outputs.", methodcaller("annotate")),
-    "fit-reward": ("Fit the reward model to the preferences.", methodcaller("fit_reward")),
-    "train": ("Train a method's policy.", methodcaller("train")),
+SPEND = ("calls", "answers_reused", "judgements_reused", "input_tokens", "output_tokens", "dollars", "unpriced_calls")
+
+STEPS: dict[str, str] = {
+    "sft": "Train the starting policy on demonstrations.",
+    "sample": "Sample the outputs that will be compared.",
+    "annotate": "Have the annotator compare the sampled outputs.",
+    "fit-reward": "Fit the reward model to the preferences.",
+    "train": "Train a method's policy.",
 }
 
 
 def add_to(app: typer.Typer) -> None:
-    for name, (summary, stage) in STEPS.items():
-        app.command(name, help=f"{summary} Earlier stages are run, or reused, first.")(_step(stage))
+    for name, summary in STEPS.items():
+        app.command(name, help=f"{summary} Earlier stages are run, or reused, first.")(_step(name))
     app.command("evaluate")(evaluate)
     app.command("report")(report)
 
 
-def _step(stage: Callable[[Farm], Any]) -> Callable[..., None]:
+def _step(name: str) -> Callable[..., None]:
     @with_options
-    def step(options: FarmOptions) -> None:
+    def step(stray: Stray = None, *, options: FarmOptions, dry_run: DryRun = False) -> None:
+        refuse_stray(stray)
+        if dry_run:
+            _show_step(name, options)
+            return
         with options.farm() as farm:
-            stage(farm)
+            methodcaller(name.replace("-", "_"))(farm)
             runs = list(farm.history.values())
         if not runs:
             err().print(f"Nothing to do: reward model {farm.config.reward_model!r} needs no fitting.")
@@ -66,6 +83,24 @@ def _step(stage: Callable[[Farm], Any]) -> Callable[..., None]:
     return step
 
 
+def _show_step(name: str, options: FarmOptions) -> None:
+    """What a step would do and buy."""
+    from afarm import stages
+    from afarm.plan import plan_of
+
+    with options.only_look() as farm:
+        method = farm.config.method
+        steps: dict[str, Callable[[], stages.Stage | None]] = {
+            "sft": lambda: stages.start(farm),
+            "sample": lambda: stages.sample(farm),
+            "annotate": lambda: stages.annotate(farm),
+            "fit-reward": lambda: stages.fit_reward(farm),
+            "train": lambda: stages.train(farm, method),
+        }
+        stage = steps[name]()
+        show_plan(farm, method, options.as_json, planned=plan_of(farm, stage) if stage else [])
+
+
 @with_options
 def evaluate(
     outputs: Annotated[
@@ -74,6 +109,7 @@ def evaluate(
     reference: Annotated[Path | None, typer.Option("--reference", help="The file of reference outputs.")] = None,
     *,
     options: EvaluateOptions,
+    dry_run: DryRun = False,
 ) -> None:
     """Compare a policy, or a file of outputs, with a reference."""
     started = time.time()
@@ -81,6 +117,12 @@ def evaluate(
     if reference is not None and outputs is None:
         raise ConfigError(["--reference needs a file of outputs before it"])
     if outputs is not None:
+        if not outputs.exists() and option_of(str(outputs)):
+            refuse_stray(str(outputs))
+        if dry_run:
+            raise ConfigError(
+                ["--dry-run plans the evaluation of a method; what judges may cost for two files, --budget limits"]
+            )
         if reference is None:
             raise ConfigError([f"{outputs} needs something to be compared with: --reference FILE"])
         # With two files, --annotator is who judges them; with a method, who labelled its training pairs.
@@ -91,6 +133,10 @@ def evaluate(
             err().print(
                 f"[dim]Unless you name a judge with --judge, it is {TEXT_JUDGE}, a formula.[/]", highlight=False
             )
+    if dry_run:
+        with options.only_look() as farm:
+            show_plan(farm, farm.config.method, options.as_json)
+        return
     with options.farm() as farm:
         if outputs is None or reference is None:
             record, page = finish(farm, farm.config.method, started)
@@ -101,13 +147,24 @@ def evaluate(
         mine = require_distinct(read_outputs(outputs), str(outputs))
         theirs = require_distinct(read_outputs(reference), str(reference))
         found = farm.compare(mine, theirs, annotator)
+        told = {"annotator": annotator or farm.config.evaluate.annotator, **judging(farm)}
     metrics = dict(found.metrics)
     if options.as_json:
-        sys.stdout.write(json.dumps({"system": found.system, "metrics": metrics}) + "\n")
+        sys.stdout.write(json.dumps({"system": found.system, "metrics": metrics, **told}) + "\n")
     else:
         error = metrics["standard_error"]
         out().print(f"{found.system}: win rate {metrics['win_rate']:.1f} %" + (f" ± {error:.1f}" if error else ""))
         out().print(", ".join(f"{k} {v}" for k, v in metrics.items() if k.startswith("n_")), highlight=False)
+
+
+def judging(farm: Farm) -> dict[str, Any]:
+    """Who judged, whether any of them is simulated, and what it cost."""
+    judges = [{"role": r, "identity": j.identity, "simulated": j.simulated} for r, j in sorted(farm.judges.items())]
+    return {
+        "judges": judges,
+        "simulated": any(judge["simulated"] for judge in judges),
+        "spend": {name: getattr(farm.ask.spend, name) for name in SPEND},
+    }
 
 
 def report(

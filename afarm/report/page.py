@@ -30,6 +30,8 @@ MOST_CHARACTERS = 4000
 """Characters shown of one text. Longer ones are cut and say so, so that the page stays small enough to open."""
 MOST_SUMMARY = 6
 """Figures of a stage's summary that its row has room for."""
+FIGURES = ("calls", "input_tokens", "output_tokens", "dollars", "unpriced_calls")
+"""What is counted where judges are paid."""
 Z_95 = 1.96
 """Standard errors on either side of a 95% interval, by the normal approximation."""
 
@@ -94,7 +96,6 @@ def describe(run: Run) -> dict[str, Any]:
         for j in run.get("judges", [])
         if isinstance(j, dict)
     ]
-    spend = run.get("spend", {})
     win_rates = list(describe_win_rates(run))
     return {
         "run": {
@@ -115,8 +116,7 @@ def describe(run: Run) -> dict[str, Any]:
         "box_height": HEIGHT,
         "curves": list(describe_curves(run)),
         "annotators": describe_annotators(run.get("annotators", {})),
-        "spend": spend
-        and _pick(spend, "dollars", "calls", "answers_reused", "input_tokens", "output_tokens", "unpriced_calls"),
+        "spend": describe_spend(run),
         "outputs": describe_outputs(run),
         "config": [(name, _json(value)) for name, value in flatten(run.get("config", {})).items()],
         "versions": {"afarm": record.get("afarm_version"), **run.get("versions", {})},
@@ -136,6 +136,18 @@ def describe_stage(stage: Mapping[str, Any]) -> dict[str, Any]:
         "seconds": number(stage.get("seconds")),
         "rows": number(summary.get("rows")),
         "summary": [(name.removeprefix("outcomes."), value) for name, value in flatten(summary).items()][:MOST_SUMMARY],
+    }
+
+
+def describe_spend(run: Run) -> dict[str, Any]:
+    """What judges cost: in all, stage by stage where one asked, and by the command that wrote the record."""
+    spend = run.get("spend", {})
+    this_time = spend.get("this_time")
+    stages = [(_text(s.get("stage")), s.get("spend")) for s in run.get("stages", []) if isinstance(s, dict)]
+    return spend and {
+        **_pick(spend, *FIGURES),
+        "stages": [{"stage": n, **_pick(s, *FIGURES)} for n, s in stages if isinstance(s, dict) and s.get("calls")],
+        "this_time": _pick(this_time, *FIGURES, "answers_reused") if isinstance(this_time, dict) else None,
     }
 
 

@@ -46,6 +46,9 @@ def check_method(method: Method, directory: Path, *, inputs: MethodInputs | None
     expected = draw(policy)
     again = method.train(given, train_context(directory / "second"))
     require(_equal(draw(again), expected), "equal seeds must train equal policies")
+    default = Decoding(temperature=0.35)
+    promised, found = method.decoding(default), policy.decoding(default)
+    require(promised == found, f"Method.decoding must say what its policy's will: {promised}, not {found}")
     resumed = train_killed_and_resumed(lambda context: method.train(given, context), directory / "killed")
     if resumed is not None:
         require(_equal(draw(resumed), expected), "killed and gone on with, training must end as it would have")

@@ -33,6 +33,9 @@ class BestOfN(Method):
     def __init__(self, config: BestOfNConfig):
         self.config = config
 
+    def decoding(self, default: Decoding) -> Decoding:
+        return replace(default, temperature=self.config.temperature)
+
     def train(self, inputs: MethodInputs, context: TrainContext) -> BestOfNPolicy:
         assert inputs.reward_model is not None  # named in `needs`
         return BestOfNPolicy(inputs.start, inputs.reward_model, self.config.n, self.config.temperature)

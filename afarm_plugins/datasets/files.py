@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from afarm.errors import ConfigError, DataError, did_you_mean
@@ -41,6 +42,8 @@ class Files(Dataset):
     def load(self, split: str) -> list[Output]:
         """See `Dataset.load`. Rows with an empty output are left out where the split needs one: demonstrations do, and
         references do unless the file has instructions only."""
+        if split not in SPLITS:
+            raise DataError(f"there is no split {split!r}; the splits are {', '.join(SPLITS)}")
         path = self.own.get(split) or self.config.path
         if not path:
             raise DataError(f"split {split!r} has no file: --set files.{split}=FILE, or --data FILE for all splits")
@@ -50,25 +53,45 @@ class Files(Dataset):
         needed = split == "sft" or (split == "evaluation" and any("output" in row for row, _ in rows))
         outputs = []
         for row, where in rows:
-            if split not in self.own and self._split_of(row, where) != split:
+            if split not in self.own and _split_at(self._at(row, where), self.config.shares) != split:
                 continue
             output = Output.from_row(row if needed else {"output": "", **row}, where)
             if output.output.strip() or not (needed and self.config.drop_empty):
                 outputs.append(output)
         if not outputs:
-            share = self.config.shares.get(split, 0)
-            mend = "" if split in self.own else f" (its share is {share:g}: --set files.shares.{split}=0.2)"
+            mend = "" if split in self.own else self._mend(split, [self._at(row, where) for row, where in rows])
             raise DataError(f"{path}: split {split!r} is empty{mend}")
         return outputs
 
-    def _split_of(self, row: Row, where: str) -> str:
-        at = uniform("split", Instruction.from_row(row, where).id)
-        for split in SPLITS:
-            share = self.config.shares.get(split, 0.0)
-            if at < share:
-                return split
-            at -= share
-        return ""
+    def _mend(self, split: str, positions: list[float]) -> str:
+        """What fills a split that the cut leaves empty: more rows, a file of its own, or the least larger share that
+        gets some, at the expense of the largest other split where nothing is left over."""
+        shares = {name: self.config.shares.get(name, 0.0) for name in SPLITS}
+        mend = f" (it got none of {len(positions)} rows): add rows, or name a file for it (--set files.{split}=FILE)"
+        if any(_split_at(at, shares) == split for at in positions):  # they were left out
+            return ": each of its rows has an empty 'output': fill them in, or add rows"
+        donor = max(shares.keys() - {split}, key=lambda name: (shares[name], name))
+        filled = {name for name in SPLITS if shares[name] and any(_split_at(at, shares) == name for at in positions)}
+        for tenths in range(1, 10):
+            larger = {**shares, split: round(shares[split] + tenths / 10, 6)}
+            larger[donor] = round(larger[donor] - max(0.0, sum(larger.values()) - 1), 6)
+            if larger[donor] > 0 and {split, *filled} <= {_split_at(at, larger) for at in positions}:
+                changed = [name for name in SPLITS if larger[name] != shares[name]]
+                return mend + ", or cut anew: " + " ".join(f"--set files.shares.{n}={larger[n]:g}" for n in changed)
+        return mend
+
+    def _at(self, row: Row, where: str) -> float:
+        return uniform("split", Instruction.from_row(row, where).id)
+
+
+def _split_at(at: float, shares: Mapping[str, float]) -> str:
+    """The split that a row at this place between 0 and 1 belongs to; empty for none."""
+    for split in SPLITS:
+        share = shares.get(split, 0.0)
+        if at < share:
+            return split
+        at -= share
+    return ""
 
 
 def _instruction(row: Row, where: str) -> Instruction:

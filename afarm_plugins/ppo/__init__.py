@@ -74,7 +74,10 @@ class PPOConfig(Config):
                 f"mini_batch_size ({self.mini_batch_size}) exceeds rollout_batch_size ({self.rollout_batch_size})"
             )
         if self.warmup_steps >= self.total_steps:
-            raise ValueError(f"warmup_steps ({self.warmup_steps}) must be below total_steps ({self.total_steps})")
+            raise ValueError(
+                f"warmup_steps ({self.warmup_steps}) must be below total_steps ({self.total_steps}): "
+                f"--set ppo.warmup_steps={self.total_steps // 10}"
+            )
         if self.value_head_init == "reward_model" and self.value_init != "reward_model":
             raise ValueError("value_head_init=reward_model needs value_init=reward_model: the head reads that trunk")
         return self

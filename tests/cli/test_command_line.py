@@ -338,3 +338,36 @@ def test_plugins_and_recipes_are_listed(afarm: Afarm) -> None:
     assert "toy" in afarm("recipes").out
     assert "kl_coef: 0.002" in afarm("recipes", "paper").out
     failed(afarm("recipes", "papr"), "'paper'")
+
+
+# ------------------------------------------------------------------------------------------- names and looks ahead
+
+
+def test_a_method_in_the_place_of_an_argument_is_told_its_option(afarm: Afarm) -> None:
+    for command in ("evaluate", "train", "run"):
+        failed(afarm(command, "best_of_n", *LIGHT), "--method best_of_n")
+    failed(afarm("train", "nonsense", *LIGHT), "nonsense", code=2)
+
+
+def test_a_look_ahead_makes_no_output_directory(afarm: Afarm, tmp_path: Path) -> None:
+    for command in (["cost"], *([name, "--dry-run"] for name in ("run", "annotate", "train", "evaluate"))):
+        said = afarm(*command, *LIGHT)
+        assert said.code == 0, said.err
+        assert "Nothing was sent" in said.out
+    assert not (tmp_path / "afarm-runs").exists()
+    planned = afarm("annotate", *LIGHT, "--dry-run", "--json").json
+    assert [stage["label"] for stage in planned["stages"]] == ["base", "sample", "annotate"]
+
+
+def test_the_version_is_shown(afarm: Afarm) -> None:
+    import afarm as package
+
+    assert afarm("--version").out == f"afarm {package.__version__}\n"
+
+
+def test_one_name_stands_for_a_list_of_one_and_is_checked(afarm: Afarm) -> None:
+    failed(afarm("run", *LIGHT, "--set", "evaluate.evaluators=win_rat"), "unknown evaluator 'win_rat'", "'win_rate'")
+
+
+def test_ppo_says_which_setting_mends_too_long_a_warmup(afarm: Afarm) -> None:
+    failed(afarm("run", "--set", "ppo.total_steps=1"), "--set ppo.warmup_steps=0")

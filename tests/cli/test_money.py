@@ -23,6 +23,16 @@ def test_cost_and_dry_run_agree_and_send_nothing(afarm: Afarm) -> None:
     assert f"at most ${judge['most_dollars']:.2f}" in shown.out
 
 
+def test_the_same_command_again_still_says_what_the_run_has_cost(afarm: Afarm) -> None:
+    first = afarm("run", "--recipe", "light.yaml")
+    calls = afarm("run", "--recipe", "light.yaml", "--json")
+    spend = calls.json["spend"]
+    assert f"for {spend['calls']} calls; 0 answers reused" in first.out
+    shown = " ".join(calls.err.replace("│", " ").split())
+    assert f"for {spend['calls']} calls (this time $0.00 for 0); 0 answers reused" in shown
+    assert spend["calls"] > 0
+
+
 def test_half_the_estimate_as_a_budget_stops_at_or_under_it_and_says_how_to_go_on(afarm: Afarm) -> None:
     most = afarm("cost", "--recipe", "light.yaml", "--json").json["judges"][0]["most_dollars"]
     stopped = afarm("run", "--recipe", "light.yaml", "--budget", str(most / 2))

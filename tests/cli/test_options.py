@@ -47,8 +47,8 @@ def options_of(afarm: Afarm, *command: str) -> list[str]:
     ("command", "before", "after"),
     [
         ("run", [], ["--dry-run"]),
-        *((step, [], []) for step in ("sft", "sample", "annotate", "fit-reward", "train")),
-        ("evaluate", ["--reference"], []),
+        *((step, [], ["--dry-run"]) for step in ("sft", "sample", "annotate", "fit-reward", "train")),
+        ("evaluate", ["--reference"], ["--dry-run"]),
     ],
 )
 def test_commands_that_make_a_farm_take_the_same_options(

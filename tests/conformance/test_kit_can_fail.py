@@ -556,6 +556,11 @@ class ForgetsItsTemperature(WrappedPolicy):
         return cls(CheckpointPolicy.load(directory, context), temperature=0.0)
 
 
+class SamplesHotAndDoesNotSaySo(WrappedPolicy):
+    def decoding(self, default: Decoding) -> Decoding:
+        return replace(default, temperature=0.9)
+
+
 class Wraps(Method):
     def __init__(self, wrapper: type[WrappedPolicy]):
         self.wrapper = wrapper
@@ -583,6 +588,7 @@ def test_a_sound_method_passes(method: Method, tmp_path: Path) -> None:
         (Wraps(SamplesOnce), "n samples an instruction"),
         (Wraps(SeedsByBatchSize), "must not change samples"),
         (Wraps(ForgetsItsTemperature), "saved and loaded"),
+        (Wraps(SamplesHotAndDoesNotSaySo), r"Method\.decoding must say"),
     ],
     ids=lambda value: getattr(value, "wrapper", type(value)).__name__ if isinstance(value, Method) else "",
 )

@@ -131,6 +131,9 @@ class Hot(Teach):
 
     needs = frozenset({"reward_model"})
 
+    def decoding(self, default: Decoding) -> Decoding:
+        return replace(default, temperature=1.0)
+
     def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
         assert isinstance(inputs.start, WordPolicy)
         context.log_metrics(1, {})

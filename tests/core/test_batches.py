@@ -85,6 +85,16 @@ def test_what_a_batch_could_not_answer_is_asked_one_by_one(tmp_path: Path) -> No
         assert sorted(judge.asked) == ["q1", "q4"]
 
 
+def test_what_a_batch_answers_is_counted_to_the_stage_that_asked(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        judge = Vendor(tmp_path, fails=lambda prompt: prompt == "q1")
+        Asker({"*": judge}, ledger, run="run", batch_api=True, batch_poll_seconds=0.01, stage=lambda: "annotate/x")(
+            questions(6)
+        )
+        spent = ledger.stage_spend("annotate/x")
+        assert (spent["calls"], spent["dollars"]) == (6, pytest.approx(5 * 0.05 + 0.1))
+
+
 def test_a_judge_without_a_batch_endpoint_is_asked_as_ever(tmp_path: Path) -> None:
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
         ask = Asker({"*": ScriptedJudge()}, ledger, batch_api=True)

@@ -88,7 +88,7 @@ def test_trls_triples_are_preferences_for_the_first_output(tmp_path: Path) -> No
     [
         ({"output": "x"}, "row 1: field 'instruction' is missing"),
         ({"instruction": "x"}, "row 1: field 'output' is missing"),
-        ({"instruction": None, "output": "x"}, "row 1: field 'instruction' is missing"),
+        ({"instruction": None, "output": "x"}, "row 1: field 'instruction' is null; it must be text"),
         ({"instruction": ["x"], "output": "x"}, "row 1: field 'instruction' must be text, not list"),
         ({"instruction": "x", "output": "x", "input": 7}, "row 1: field 'input' must be text, not int"),
         (["instruction", "output"], "row 1: must be an object, not list"),

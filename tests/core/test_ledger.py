@@ -19,7 +19,7 @@ from scripted_judges import ScriptedJudge, question, questions
 from afarm.ask import Asker
 from afarm.errors import StoreError
 from afarm.judges import ChatRequest, Comparison, Completion, Judgement, JudgementKey
-from afarm.ledger import Ledger, request_key
+from afarm.ledger import STAGE_SPEND, Ledger, request_key
 from afarm.ledger_schema import network_file_system
 from afarm.records import Instruction, Message
 
@@ -150,6 +150,32 @@ def test_a_ledger_of_the_first_afarm_is_brought_up_to_date_and_loses_nothing(tmp
     with Ledger(path) as ledger:
         ledger.resolve([answered("q", price=0.125)], "run")
         assert ledger.committed("run") == pytest.approx(1.0)
+
+
+def test_a_ledger_of_the_second_tables_is_brought_up_to_date_and_counts_nothing_twice(tmp_path: Path) -> None:
+    path = tmp_path / "second.sqlite"
+    with Ledger(path) as ledger:
+        ledger.resolve([answered("q", price=0.25)], "run")
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("DROP TABLE stage_spend")
+        db.execute("PRAGMA user_version = 2")
+        db.commit()
+    with Ledger(path) as ledger:
+        assert ledger.committed("run") == pytest.approx(0.25)
+        assert ledger.stage_spend("annotate/x") == dict.fromkeys(STAGE_SPEND, 0)
+
+
+def test_what_is_bought_for_a_stage_adds_up_over_runs_and_what_is_bought_for_none_is_in_no_account(
+    tmp_path: Path,
+) -> None:
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        ledger.resolve([answered("a", price=0.25)], "one", stage="annotate/x")
+        ledger.resolve([answered("b", price=0.5), answered("c", price=None)], "two", stage="annotate/x")
+        ledger.resolve([answered("d", price=8.0)], "one")
+        counted = ledger.stage_spend("annotate/x")
+        expected = {"calls": 3, "input_tokens": 33, "output_tokens": 9, "dollars": 0.75, "unpriced_calls": 1}
+        assert counted == expected
+        assert ledger.stage_spend("evaluate/y")["calls"] == 0
 
 
 def test_a_ledger_from_the_future_is_left_alone(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ import asyncio
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import light_plugin
 import pytest
@@ -16,6 +18,7 @@ from light_plugin import RAN, CountingJudge, WordPolicy, WordReward
 from afarm import stages
 from afarm.errors import BudgetError, DataError, TrainingError
 from afarm.files import read_preferences
+from afarm.judges import ChatRequest, Completion
 from afarm.keyed import integer
 from afarm.pairing import neighbours, paired
 from afarm.pipeline import Farm, Result
@@ -324,9 +327,59 @@ def test_a_runs_record_says_what_was_run_with_what_and_what_came_of_it(farm: Mak
     assert [(s["stage"], s["step"]) for s in steps if s["stage"] == "train"] == [("train", i) for i in (1, 2, 3)]
     assert read_preferences(directory / "outputs.jsonl") == list(result.judgements["sft"])
     assert one.store.in_use() == {r.artifact.name for r in one.history.values()}
-    again = farm()
-    assert record(again, "nudge", again.evaluate(), "", 2.0) == directory
-    assert json.loads((directory / "run.json").read_text())["spend"]["calls"] == 0
+
+
+def recorded(one: Farm, method: str = "nudge") -> dict[str, Any]:
+    directory = record(one, method, one.evaluate(method), "", 1.0)
+    run: dict[str, Any] = json.loads((directory / "run.json").read_text())
+    return run
+
+
+def test_a_rerun_keeps_what_the_run_has_cost_and_says_that_it_bought_nothing(farm: Make) -> None:
+    first, again = recorded(farm())["spend"], recorded(farm())["spend"]
+    assert first["calls"] == first["this_time"]["calls"] > 0
+    assert (first["input_tokens"], first["output_tokens"]) == (100 * first["calls"], 10 * first["calls"])
+    assert {k: v for k, v in again.items() if k != "this_time"} == {k: v for k, v in first.items() if k != "this_time"}
+    assert (again["this_time"]["calls"], again["this_time"]["dollars"]) == (0, 0.0)
+
+
+def test_a_stage_counts_what_it_cost_and_another_run_that_reuses_it_counts_it_too(farm: Make) -> None:
+    spent = {s["stage"]: s["spend"].get("calls", 0) for s in recorded(farm())["stages"]}
+    assert {stage for stage, calls in spent.items() if calls} == {"annotate", "evaluate nudge against sft"}
+    asked = CountingJudge.asked
+    other = recorded(farm(), "direct")
+    calls = {s["stage"]: s["spend"].get("calls", 0) for s in other["stages"]}
+    assert calls["annotate"] == spent["annotate"]
+    assert other["spend"]["calls"] == calls["annotate"] + calls["evaluate direct against sft"]
+    assert other["spend"]["this_time"]["calls"] == calls["evaluate direct against sft"] <= CountingJudge.asked - asked
+
+
+def test_a_stage_that_was_stopped_and_resumed_counts_all_its_calls(farm: Make) -> None:
+    with pytest.raises(BudgetError):
+        farm(budget=0.003, annotator="chatgpt_1").annotate()
+    assert CountingJudge.asked == 3
+    resumed = farm(annotator="chatgpt_1")
+    resumed.annotate()
+    spent = resumed.history["annotate"].artifact.meta["spend"]
+    assert spent["calls"] == CountingJudge.asked > 3
+    assert spent["dollars"] == pytest.approx(0.001 * CountingJudge.asked)
+    assert resumed.ask.spend.calls == CountingJudge.asked - 3
+
+
+def test_calls_of_unknown_price_are_counted_and_a_method_that_asks_has_its_own_account(
+    farm: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complete = CountingJudge.complete
+
+    async def unpriced(self: CountingJudge, request: ChatRequest) -> Completion:
+        return replace(await complete(self, request), price=None)
+
+    monkeypatch.setattr(CountingJudge, "complete", unpriced)
+    one = farm()
+    one.train("online")
+    spent = one.history["train online"].artifact.meta["spend"]
+    assert (spent["calls"], spent["unpriced_calls"], spent["dollars"]) == (1, 1, 0.0)
+    assert one.history["sft"].artifact.meta["spend"].get("calls", 0) == 0
 
 
 def test_a_runs_name_does_not_change_with_what_changes_no_result(farm: Make) -> None:

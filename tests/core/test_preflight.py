@@ -9,11 +9,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
 
+import numpy as np
 import pytest
 from light_farm import Make, light_farm, light_plugins
 from light_plugin import RAN, Numbers
 
 from afarm.backend.availability import require_on_hub
+from afarm.backend.gguf import require_whole
 from afarm.errors import ConfigError, DataError, ModelError
 from afarm.pipeline import Farm
 from afarm.plan import plan
@@ -67,6 +69,31 @@ def test_everything_that_only_a_look_at_the_machine_can_tell_is_reported_beside_
 # ---------------------------------------------------------------------------------------------------------- models
 
 
+def tiny_gguf(path: Path) -> None:
+    """A file with a text, a list of texts and two tensors, as its format's own writer lays it out."""
+    gguf = pytest.importorskip("gguf")
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_token_list(["a", "b"])
+    writer.add_tensor("one", np.ones((3, 5), np.float32))
+    writer.add_tensor("two", np.ones((4, 32), np.float16))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_a_gguf_file_that_ends_early_is_found_out_wherever_it_ends(tmp_path: Path) -> None:
+    tiny_gguf(tmp_path / "whole.gguf")
+    require_whole(tmp_path / "whole.gguf")
+    content = (tmp_path / "whole.gguf").read_bytes()
+    # What pads the last tensor is no part of it.
+    data = content.rstrip(b"\0")
+    for end in (4, 8, 20, 24, 60, len(data) // 2, len(data) - 2):
+        (tmp_path / "cut.gguf").write_bytes(content[:end])
+        with pytest.raises(ModelError, match=r"cut\.gguf' is truncated or damaged.*download it again"):
+            require_whole(tmp_path / "cut.gguf")
+
+
 def test_a_model_that_is_not_there_is_a_problem_of_the_configuration(tmp_path: Path) -> None:
     (said,) = problems(tmp_path, "model=/nowhere/at/all")
     assert "/nowhere/at/all" in said
@@ -79,8 +106,14 @@ def test_what_no_model_was_saved_in_or_as_is_named(tmp_path: Path) -> None:
     (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"GGUF")
     (tmp_path / "cut.gguf").write_bytes(b"GG")
-    (tmp_path / "whole.gguf").write_bytes(b"GGUF and so on")
-    for name, why in (("empty", "no config.json"), ("model.safetensors", "only .gguf"), ("cut.gguf", "b'GG'")):
+    tiny_gguf(tmp_path / "whole.gguf")
+    (tmp_path / "short.gguf").write_bytes((tmp_path / "whole.gguf").read_bytes()[:-1])
+    for name, why in (
+        ("empty", "no config.json"),
+        ("model.safetensors", "only .gguf"),
+        ("cut.gguf", "b'GG'"),
+        ("short.gguf", "truncated"),
+    ):
         (said,) = problems(tmp_path, f"model={tmp_path / name}")
         assert name in said
         assert why in said

@@ -187,7 +187,7 @@ def test_an_output_keeps_its_details_and_its_earlier_turns_through_a_file(tmp_pa
 @pytest.mark.parametrize("field", ["instruction", "output"])
 def test_a_missing_or_wrong_text_is_an_error_that_names_row_and_field(field: str) -> None:
     row: dict[str, Any] = {"instruction": "a", "output": "b"}
-    for value, said in ((None, "is missing"), (3, "must be text, not int")):
+    for value, said in ((None, "is null"), (3, "must be text, not int")):
         with pytest.raises(DataError, match=f"row 2: field '{field}' {said}"):
             Output.from_row({**row, field: value}, "row 2")
     with pytest.raises(DataError, match=f"row 2: field '{field}' is missing"):

@@ -75,6 +75,21 @@ def test_an_edited_setting_is_named_as_the_reason(farm: Make) -> None:
     assert "inputs.policy" in again.history["sample"].why
 
 
+def test_a_stage_is_compared_with_earlier_ones_of_its_own_system_and_purpose(farm: Make) -> None:
+    farm("sft.skill=0.25").evaluate("nudge")
+    planned = {p.label: p.why for p in plan(farm(), "hot")}
+    assert planned["sft"].endswith("in method.settings.skill: 0.25 → 0.5")
+    one = farm()
+    one.evaluate("hot")
+    why = {label: run.why for label, run in one.history.items()}
+    assert "inputs.policy" in why["outputs sft"]
+    for new in ("train hot", "outputs hot", "outputs sft at T=1", "evaluate hot against sft"):
+        assert why[new] == "none stored yet", "neither SFT's nor nudge's is a relative of it"
+    again = farm("hot.skill=0.75")
+    again.evaluate("hot")
+    assert again.history["train hot"].why.endswith("in method.settings.skill: 0.5 → 0.75")
+
+
 def test_an_edited_plugin_source_never_gives_yesterdays_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "scratch_plugin.py"
     shutil.copy(Path(__file__).parent / "light_plugin.py", source)
@@ -116,6 +131,19 @@ def test_a_plan_lists_the_stages_of_a_run_in_order_and_runs_nothing(farm: Make) 
     assert not any(p.reused for p in planned)
     assert {p.label: p.why for p in planned}["base"] == "none stored yet"
     assert {p.label: p.why for p in planned}["sft"] == ""
+
+
+def test_a_second_comparison_is_planned_before_anything_is_stored(farm: Make) -> None:
+    setting = ["evaluate.annotator=chatgpt_1"]
+    planned = {p.label: p for p in plan(farm(*setting), "hot")}
+    assert RAN == []
+    one = farm(*setting)
+    one.evaluate("hot")
+    assert list(planned) == list(one.history)
+    assert (planned["evaluate hot against sft"].calls, planned["evaluate hot against sft at T=1"].calls) == (10, 10)
+    cold = farm("evaluate.temperature=1.0")
+    assert "outputs sft at T=1" not in summary(plan(cold, "hot")), "there is nothing more to compare"
+    assert "outputs base at T=1" in summary(plan(farm("start=model"), "hot"))
 
 
 @pytest.mark.parametrize("method", ["nudge", "sft", "hot"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -119,9 +120,22 @@ def test_all_problems_of_the_settings_are_reported_at_once(tmp_path: Path) -> No
         Files(FilesConfig())
 
 
-def test_a_split_without_rows_is_an_error_that_names_its_share(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"a\.jsonl: split 'sft' is empty.*files\.shares\.sft"):
+def test_a_split_whose_outputs_are_all_empty_says_so(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"a\.jsonl: split 'sft' is empty.*has an empty 'output'"):
         files(tmp_path / "a.jsonl", [{"instruction": "x", "output": " "}], shares={"sft": 1.0}).load("sft")
+
+
+def test_the_shares_that_are_proposed_for_an_empty_split_fill_it(tmp_path: Path) -> None:
+    few, defaults = rows(6), FilesConfig().shares
+    found = files(tmp_path / "a.jsonl", few, shares=defaults)
+    with pytest.raises(DataError) as caught:
+        [found.load(split) for split in ("validation", "evaluation", "preference", "unlabeled")]
+    said = str(caught.value)
+    assert "add rows" in said
+    proposed = {name: float(value) for name, value in re.findall(r"--set files\.shares\.(\w+)=([\d.]+)", said)}
+    split = re.findall("split '(\\w+)' is empty", said)[0]
+    assert proposed[split] > defaults[split]
+    assert files(tmp_path / "a.jsonl", few, shares={**defaults, **proposed}).load(split)
 
 
 def test_a_file_without_rows_and_a_blank_instruction_are_named(tmp_path: Path) -> None:

@@ -65,8 +65,9 @@ RECORD: Row = {
         {"stage": "evaluate ppo against sft", "key": "6b12cd34ef560718293a4b5c", "reused": False, "seconds": 1.9,
          "artifact": "artifacts/evaluate/6b12cd34ef560718293a4b5c", "summary": {"rows": 805}},
     ],
-    "spend": {"dollars": 0.0, "calls": 1523, "answers_reused": 210, "input_tokens": 812345, "output_tokens": 40211,
-              "unpriced_calls": 0},
+    "spend": {"dollars": 0.0, "calls": 1523, "input_tokens": 812345, "output_tokens": 40211, "unpriced_calls": 0,
+              "this_time": {"dollars": 0.0, "calls": 1523, "input_tokens": 812345, "output_tokens": 40211,
+                            "unpriced_calls": 0, "answers_reused": 210}},
     "annotators": {
         "training": {**{m: 70 + 3 * i for i, m in enumerate(MEMBERS)}, "(noise)": 1003, "(identical)": 3},
         "evaluation": {**{m: 66 - 2 * i for i, m in enumerate(MEMBERS)}, "(identical)": 12},
@@ -137,6 +138,12 @@ def realistic_outputs(count: int = 200) -> list[Row]:
 
 def write_lines(path: Path, rows: Iterable[Row]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+@pytest.fixture
+def output_row() -> Row:
+    """One row as in a run's outputs, to be changed."""
+    return realistic_outputs(1)[0]
 
 
 MakeRun = Callable[..., Path]

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import realistic_outputs
 
 from afarm.errors import DataError, StoreError
 from afarm.report import build, comparisons
@@ -163,6 +162,22 @@ def test_calls_of_unknown_price_are_named(make_run: MakeRun) -> None:
     spend = {"dollars": 1.5, "calls": 12, "unpriced_calls": 7}
     assert "Calls of unknown price, not in the sum 7" in Page(build(make_run(spend=spend))).text
     assert "unknown price" not in Page(build(make_run(spend={**spend, "unpriced_calls": 0}))).text
+
+
+def test_what_the_run_has_cost_is_beside_what_was_bought_this_time_stage_by_stage(make_run: MakeRun) -> None:
+    now = {"dollars": 0.25, "calls": 3, "answers_reused": 210, "unpriced_calls": 0}
+    spend = {"dollars": 1.5, "calls": 12, "unpriced_calls": 0, "this_time": now}
+    annotate = {"stage": "annotate", "spend": {"dollars": 1.25, "calls": 9, "input_tokens": 800, "output_tokens": 70}}
+    sft = {"stage": "sft", "spend": {}}
+    text = Page(build(make_run(spend=spend, stages=[annotate, sft]))).text
+    assert "12 calls to judges; this time $0.25 for 3" in text
+    assert "210 answers were reused" in text
+    table = text.split("Judges and spend")[-1]
+    for row in ("annotate $1.25 9 800 70", "All stages $1.50 12", "Bought this time $0.25 3"):
+        assert row in table
+    assert "sft $" not in table
+    all_of_it = {**spend, "this_time": {**now, "calls": 12}}
+    assert "; this time" not in Page(build(make_run(spend=all_of_it))).text
 
 
 @pytest.mark.usefixtures("without_plotly")
@@ -400,10 +415,12 @@ def _contrast(first: str, second: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def test_texts_too_long_to_show_are_cut_with_their_whole_length_and_the_page_stays_small(make_run: MakeRun) -> None:
+def test_texts_too_long_to_show_are_cut_with_their_whole_length_and_the_page_stays_small(
+    make_run: MakeRun, output_row: dict[str, Any]
+) -> None:
     short = build(make_run()).stat().st_size
     long = {"instruction": "do " * 50_000, "output_1": "word " * 40_000, "output_2": " " * 200_000}
-    row = realistic_outputs(1)[0] | long
+    row = output_row | long
     path = build(make_run(outputs=[row | {"input": f"number {i}"} for i in range(100)]))
     page = Page(path)
     assert page.text.count(f"Cut here: the first {MOST_CHARACTERS:,} of 200,000 characters") == 2 * SHOWN_OUTPUTS
@@ -413,8 +430,8 @@ def test_texts_too_long_to_show_are_cut_with_their_whole_length_and_the_page_sta
     assert path.stat().st_size < short + 3.2 * SHOWN_OUTPUTS * MOST_CHARACTERS
 
 
-def test_a_text_of_just_the_length_that_is_shown_is_whole(make_run: MakeRun) -> None:
-    row = realistic_outputs(1)[0] | {"output_2": "x" * MOST_CHARACTERS}
+def test_a_text_of_just_the_length_that_is_shown_is_whole(make_run: MakeRun, output_row: dict[str, Any]) -> None:
+    row = output_row | {"output_2": "x" * MOST_CHARACTERS}
     page = Page(build(make_run(outputs=[row])))
     assert "x" * MOST_CHARACTERS in page.text
     assert "Cut here" not in page.text
