@@ -3,6 +3,7 @@
 # Annotations are evaluated here: `with_options` hands those of the fields on to Typer.
 
 import inspect
+import json
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -151,14 +152,10 @@ class FarmOptions:
         return {name: value for name in JUDGING if (value := getattr(self, name)) is not None}
 
     def judging_by(self, annotator: str | None) -> Self:
-        """These options where `annotator` only compares two files: what it is told stands, as settings."""
-        if not (judging := self.judging()):
-            return replace(self, annotator=None)
-        section = replace(self, annotator=annotator)._section(judging)
-        told = [f"{section}.{name}={str(value).lower()}" for name, value in judging.items()]
-        return replace(
-            self, annotator=None, both_orders=None, votes=None, vote=None, settings=[*told, *(self.settings or [])]
-        )
+        """These options where `annotator` only compares two files: nobody else judges anything."""
+        if annotator is None:
+            return self
+        return replace(self, settings=[f"evaluate.annotator={json.dumps(annotator)}", *(self.settings or [])])
 
     def _section(self, judging: Mapping[str, Any]) -> str:
         """The section of the annotator in use. Raises `ConfigError` where it has no such settings."""

@@ -228,6 +228,17 @@ def test_two_files_of_outputs_are_compared(afarm: Afarm, tmp_path: Path) -> None
     assert CountingJudge.asked == 3, "answers are not bought twice"
 
 
+def test_two_files_ask_nothing_of_annotators_that_do_not_compare_them(afarm: Afarm, tmp_path: Path) -> None:
+    mine = write_outputs(tmp_path / "mine.json", ["word word", "two"], "mine")
+    theirs = write_outputs(tmp_path / "theirs.json", ["word", "one"], "theirs")
+    judge = ["--judge", "openai-compatible:m@http://127.0.0.1:9/v1", "--set", "openai-compatible.max_retries=0"]
+    for annotator, asks_for_bias in (("gpt4_3", False), ("gpt4_4", True)):
+        said = afarm("evaluate", mine, "--reference", theirs, "--annotator", annotator, *judge)
+        assert said.code == 1
+        assert ("logit_bias" in said.err) == asks_for_bias
+        assert "chatgpt" not in said.err, "a member of the recipe's pool, which is not asked"
+
+
 def test_two_files_are_judged_by_a_formula_on_text_where_nobody_else_is_named(afarm: Afarm, tmp_path: Path) -> None:
     mine = write_outputs(tmp_path / "mine.json", ["a clear and helpful answer to it", "yes"], "mine")
     theirs = write_outputs(tmp_path / "theirs.json", ["no", "no"], "theirs")
