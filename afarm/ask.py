@@ -88,6 +88,7 @@ class Asker:
         self._desk.stage = stage
         self._limiters = dict(limiters or {})
         self._lanes: dict[Judge, Lane] = {}
+        self._starting = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -239,11 +240,12 @@ class Asker:
         return asyncio.run_coroutine_threadsafe(work, self._running_loop()).result()
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._loop.run_forever, name="afarm-ask", daemon=True)
-            self._thread.start()
-        return self._loop
+        with self._starting:  # of two threads that ask at once, one starts the loop
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="afarm-ask", daemon=True)
+                self._thread.start()
+            return self._loop
 
     def close(self) -> None:
         """Close the judges and stop the loop's thread. The ledger stays open: it is the caller's."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 
 from afarm.errors import DataError
@@ -29,9 +30,13 @@ class WinRate(Evaluator):
             if row.pair.output_2 != output.output or row.pair.instruction.id != output.instruction.id:
                 raise DataError(f"{inputs.system}: judgement {number} is not about output {number}")
         wins = [value for row in judged if (value := win(row)) is not None]
-        if not wins:
-            raise DataError(f"{inputs.system}: none of {len(judged)} pairs has a usable judgement")
         outcomes = [row.preference.outcome for row in judged]
+        if not wins:
+            found = ", ".join(f"{count} {outcome}" for outcome, count in sorted(Counter(outcomes).items()))
+            raise DataError(
+                f"{inputs.system}: none of {len(judged)} pairs has a usable judgement ({found}); what the judge wrote: "
+                "afarm ledger --export FILE"
+            )
         n = len(wins)
         return Evaluation(
             "win_rate",

@@ -188,6 +188,40 @@ def test_two_threads_share_the_limit_of_their_judge(ledger: Ledger) -> None:
     assert judge.most == 4
 
 
+def test_threads_that_ask_first_at_the_same_time_share_one_loop(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = asyncio.new_event_loop
+
+    def slowly() -> asyncio.AbstractEventLoop:
+        time.sleep(0.05)
+        loops.append(make())
+        return loops[-1]
+
+    loops: list[asyncio.AbstractEventLoop] = []
+    monkeypatch.setattr(asyncio, "new_event_loop", slowly)
+    ask = Asker({"*": ScriptedJudge()}, ledger)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: ask._running_loop(), range(4)))
+    ask.close()
+    assert len(loops) == 1
+
+
+def test_two_processes_share_the_answers_of_a_free_server(ledger: Ledger) -> None:
+    # Each ledger object is an owner of its own, as each process is.
+    with Ledger(ledger.path) as other:
+        judges = [ScriptedJudge(seconds=0.05), ScriptedJudge(seconds=0.05)]
+        asks = [
+            Asker({"*": judge}, book, max_concurrency=40) for judge, book in zip(judges, (ledger, other), strict=True)
+        ]
+        with ThreadPoolExecutor(2) as pool:
+            parts = list(pool.map(lambda ask: ask(questions(40)), asks))
+        for ask in asks:
+            ask.close()
+    assert [[c.text for c in part] for part in parts] == [[f"echo q{i}" for i in range(40)]] * 2
+    assert sum(len(judge.asked) for judge in judges) == 40
+
+
 # ---------------------------------------------------------------------------------------------------- slowing down
 
 

@@ -74,7 +74,7 @@ def test_judgements_that_do_not_belong_to_the_outputs_are_an_error_that_names_th
         (replace(right, judgements=right.judgements[::-1]), "judgement 0 is not about output 0"),
         (replace(right, outputs=[*right.outputs[:3], replace(right.outputs[3], output="z")]), "judgement 3"),
         (replace(right, judgements=[], outputs=[]), "none of 0 pairs"),
-        (inputs([(None, "unparsed")] * 2), "none of 2 pairs has a usable judgement"),
+        (inputs([(None, "unparsed")] * 2), r"none of 2 pairs has a usable judgement \(2 unparsed\)"),
     ]
     for given, said in wrong:
         with pytest.raises(DataError, match=said):
