@@ -82,11 +82,10 @@ def work(port: int, count: int, in_flight: int, directory: Path) -> dict[str, fl
         decided = sum(j.preference.outcome == "decided" for j in label(pairs(count), annotator, "bench", context))
         ask.close()
     assert decided == count, f"{decided} of {count} pairs were decided"
-    usage = resource.getrusage(resource.RUSAGE_SELF)
     return {
         "wall": time.perf_counter() - begin,
         "cpu": time.process_time() - cpu,
-        "memory_mb": usage.ru_maxrss / 1024,
+        "memory_mb": peak_memory(),
         "calls": ask.spend.calls,
     }
 
@@ -178,6 +177,15 @@ def judging() -> list[str]:
     if ratios:
         lines += ["", f"afarm against alpaca_eval: {'; '.join(ratios)}."]
     return lines
+
+
+def peak_memory() -> float:
+    """MB of this process alone: `ru_maxrss` starts from what the process that made it held."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+    return int(peak.split()[1]) / 1024
 
 
 def main() -> None:
