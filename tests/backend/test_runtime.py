@@ -64,12 +64,3 @@ def test_a_tracker_that_is_not_installed_is_an_error_and_not_left_out(tmp_path: 
         backend.tracked("run", tmp_path, lambda step, metrics: None),
     ):
         pass
-
-
-def test_a_tracker_gets_what_is_logged(tmp_path: Path) -> None:
-    logged = []
-    backend = Backend(BackendConfig(device="cpu", trackers=["tensorboard"]))
-    with backend.tracked("run", tmp_path, lambda step, metrics: logged.append((step, metrics))) as log:
-        log(1, {"loss": 0.5})
-    assert logged == [(1, {"loss": 0.5})]
-    assert list(tmp_path.rglob("events.out.tfevents.*"))
