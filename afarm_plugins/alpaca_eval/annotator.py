@@ -20,7 +20,16 @@ from typing import TypeVar
 
 from afarm.errors import JudgeError
 from afarm.interfaces import AnnotateContext, Annotator, BuildContext
-from afarm.judges import Ask, Capabilities, ChatRequest, Comparison, Completion, Judgement, JudgementKey
+from afarm.judges import (
+    Ask,
+    Capabilities,
+    ChatRequest,
+    Comparison,
+    Completion,
+    Judgement,
+    JudgementKey,
+    learn_as_they_land,
+)
 from afarm.keyed import choice, digest, uniform
 from afarm.records import Pair, Preference
 from afarm_plugins.alpaca_eval import AlpacaEvalConfig
@@ -31,10 +40,6 @@ T = TypeVar("T")
 
 REFUSALS = frozenset({"refusal", "content_filter"})
 """Finish reasons with which judges say that they decline to answer."""
-
-
-STORED_TOGETHER = 64
-"""Judgements that go to the ledger in one transaction. Their answers are there already: none is bought twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,21 +212,13 @@ def pack(questions: Iterable[Question]) -> Iterator[list[Question]]:
 def ask(questions: Sequence[Question], context: AnnotateContext) -> dict[JudgementKey, Judgement]:
     """Ask, every member's requests together, and store what the answers teach as they land."""
     batches = list(pack(questions))
-    learned: dict[JudgementKey, Judgement] = {}
-    fresh: dict[JudgementKey, Judgement] = {}
-    answers = context.ask.stream(map(request, batches))
-    try:
-        for index, completion in context.progress(answers, "judging", len(batches)):
-            judgements = read(batches[index][0].by.member, completion, len(batches[index]))
-            fresh |= {question.key: judgement for question, judgement in zip(batches[index], judgements, strict=True)}
-            if len(fresh) >= STORED_TOGETHER:
-                context.ask.learn(fresh)
-                learned |= fresh
-                fresh = {}
-    finally:
-        if fresh:
-            context.ask.learn(fresh)
-    return learned | fresh
+    answers = context.progress(context.ask.stream(map(request, batches)), "judging", len(batches))
+    return learn_as_they_land(context.ask, batches, answers, _learned)
+
+
+def _learned(batch: Sequence[Question], completion: Completion) -> dict[JudgementKey, Judgement]:
+    judgements = read(batch[0].by.member, completion, len(batch))
+    return {question.key: judgement for question, judgement in zip(batch, judgements, strict=True)}
 
 
 def request(batch: Sequence[Question]) -> ChatRequest:

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TypeVar
 
 from afarm.interfaces import AnnotateContext
-from afarm.judges import Ask, ChatRequest, Comparison, Completion, Judgement, JudgementKey
+from afarm.judges import Ask, ChatRequest, Comparison, Completion, Judgement, JudgementKey, learn_as_they_land
 from afarm_plugins.annotators.members import Member, dummy
 from afarm_plugins.annotators.parsing import parse
 
@@ -22,9 +22,6 @@ T = TypeVar("T")
 
 REFUSALS = frozenset({"refusal", "content_filter"})
 """Finish reasons with which judges say that they decline to answer."""
-
-STORED_TOGETHER = 64
-"""Judgements that go to the ledger in one transaction. Their answers are there already: none is bought twice."""
 
 PROBABILITIES = "probabilities"
 """The finish reason of a judge that gives the log-probabilities of the two labels and writes nothing."""
@@ -118,23 +115,14 @@ def _ask(questions: Sequence[Question], context: AnnotateContext) -> dict[Judgem
     had reached the ledger are found there.
     """
     batches = list(_pack(questions))
-    learned: dict[JudgementKey, Judgement] = {}
-    fresh: dict[JudgementKey, Judgement] = {}
     answers = context.ask.stream(map(_request, batches))
     shown = context.progress(answers, "judging", len(batches)) if len(batches) > 1 else answers
-    try:
-        for index, completion in shown:
-            batch = batches[index]
-            judgements = read(batch[0].by.member, completion, len(batch))
-            fresh |= {question.key: judgement for question, judgement in zip(batch, judgements, strict=True)}
-            if len(fresh) >= STORED_TOGETHER:
-                context.ask.learn(fresh)
-                learned |= fresh
-                fresh = {}
-    finally:
-        if fresh:
-            context.ask.learn(fresh)
-    return learned | fresh
+    return learn_as_they_land(context.ask, batches, shown, _learned)
+
+
+def _learned(batch: Sequence[Question], completion: Completion) -> dict[JudgementKey, Judgement]:
+    judgements = read(batch[0].by.member, completion, len(batch))
+    return {question.key: judgement for question, judgement in zip(batch, judgements, strict=True)}
 
 
 def _pack(questions: Iterable[Question]) -> Iterator[list[Question]]:
