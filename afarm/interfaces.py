@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 from afarm.judges import Ask, ChatRequest, Price
 from afarm.records import Evaluation, Instruction, JudgedPair, Output, Pair, Preference, Sample, Score
@@ -204,8 +204,9 @@ class RewardModel(ABC):
 class MethodInputs:
     """What a method may learn from; what it did not list in `needs` may be empty.
 
-    `start` is the SFT policy (also the KL reference), `annotate` asks the run's annotator about new pairs under the
-    run's budget, for online methods.
+    `start` is the SFT policy (also the KL reference), or the base model for a method that begins there. `annotate` asks
+    the run's annotator about new pairs under the run's budget, for online methods. `decoding` is how the evaluation
+    will decode the policy, for methods that choose among checkpoints.
     """
 
     start: Policy
@@ -215,13 +216,19 @@ class MethodInputs:
     demonstrations: Sequence[Output] = ()
     validation: Sequence[Instruction] = ()
     annotate: Callable[[Sequence[Pair]], list[Preference]] | None = None
+    decoding: Decoding = Decoding()
 
 
 class Method(ABC):
     """Learns a policy. Built as `Class(config)`."""
 
-    needs: ClassVar[frozenset[str]] = frozenset()
-    """What it cannot do without: preferences, reward_model, unlabeled, demonstrations, validation, annotator."""
+    needs: frozenset[str] = frozenset()
+    """What it cannot do without: preferences, reward_model, unlabeled, demonstrations (those of the SFT split) or
+    all_demonstrations (of every split that is not evaluated on), validation, annotator. A class says so, or an instance
+    where it depends on the settings."""
+
+    begins_with: ClassVar[Literal["start", "base"]] = "start"
+    """The policy that `inputs.start` is: the SFT policy that methods start from, or the base model itself."""
 
     def __init__(self, config: Any = None):
         self.config = config

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,18 +21,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from afarm import stages
+from afarm import evaluation, stages
 from afarm.ask import Asker, Spend
-from afarm.blame import blame
 from afarm.building import Builder
-from afarm.errors import DataError
 from afarm.files import read_outputs, read_preferences, read_rows
-from afarm.interfaces import AnnotateContext, EvaluationInputs, Policy, Progress, RewardModel, no_progress
+from afarm.head_to_head import HeadToHead
+from afarm.interfaces import AnnotateContext, Policy, Progress, RewardModel, no_progress
 from afarm.judges import Judge
 from afarm.keyed import digest, integer
 from afarm.labelling import label
 from afarm.ledger import Ledger
-from afarm.pairing import paired
 from afarm.plugins import Plugins, discover
 from afarm.preflight import problems_ahead
 from afarm.recipe import Settings, parse_overrides, resolve
@@ -73,8 +71,8 @@ class Result:
 
     def metric(self, name: str) -> float:
         """A number by its name, from the first evaluation that has it. Raises `KeyError`."""
-        for _, evaluation in self.evaluations:
-            if isinstance(value := evaluation.metrics.get(name), int | float):
+        for _, found in self.evaluations:
+            if isinstance(value := found.metrics.get(name), int | float):
                 return float(value)
         raise KeyError(name)
 
@@ -87,6 +85,10 @@ class Result:
     def standard_error(self) -> float:
         """Of the win rate, in percentage points."""
         return self.metric("standard_error")
+
+    def degraded(self, reference: str) -> dict[str, int]:
+        """How many judgements against `reference` were made without a parameter, by its name."""
+        return dict(Counter(name for row in self.judgements[reference] for name in row.preference.degraded))
 
 
 class Farm:
@@ -169,43 +171,39 @@ class Farm:
 
     def outputs(self, method: str | None = None) -> list[Output]:
         """The answers of a method's policy to the evaluation instructions."""
-        return read_outputs(self.ensure(stages.outputs(self, method or self.config.method)).path / "outputs.jsonl")
+        return read_outputs(self.ensure(evaluation.outputs(self, method or self.config.method)).path / "outputs.jsonl")
 
     def evaluate(self, method: str | None = None) -> Result:
         """How a method's policy compares with its reference."""
         name = method or self.config.method
-        found: list[tuple[str, Evaluation]] = []
-        judgements: dict[str, Sequence[JudgedPair]] = {}
-        for stage in stages.evaluations(self, name):
-            path = self.ensure(stage).path
-            for row in read_rows(path / "results.jsonl"):
-                found.append((row["reference"], Evaluation(row["evaluator"], row["system"], row["metrics"])))
-                judgements[row["reference"]] = read_preferences(path / "judgements.jsonl")
-        return Result(name, tuple(found), judgements)
+        return read_result(name, [self.ensure(stage) for stage in evaluation.evaluations(self, name)])
 
-    def compare(
-        self, outputs: Sequence[Output], reference: Sequence[Output], annotator: str | None = None
-    ) -> Evaluation:
+    def compare(self, outputs: Sequence[Output], reference: Sequence[Output], annotator: str | None = None) -> Result:
         """The win rate of any outputs over any others, judged by the evaluation's annotator unless one is named.
 
-        Raises `DataError` where they answer different instructions.
+        It is kept in the store and reused, and has a name and a budget of its own. Raises `DataError` where they answer
+        different instructions.
         """
-        if not outputs:
-            raise DataError("there are no outputs to compare")
-        name = annotator or self.config.evaluate.annotator
-        context = AnnotateContext(self.seed("evaluate"), self.ask)
-        pairs = paired(reference, outputs)
-        shown = self.progress(pairs, f"{name}: judging", len(pairs))
-        noise = self.config.evaluate.label_noise
-        judged = list(label(shown, self.builder.annotator(name), name, context, noise))
-        inputs = EvaluationInputs(outputs[0].generator or "outputs", outputs, reference, judged)
-        return self.builder.evaluate("win_rate", inputs)
+        compared = self.head_to_head(outputs, reference, annotator)
+        return read_result(compared.system, [compared.run().artifact])
+
+    def head_to_head(
+        self,
+        outputs: Sequence[Output],
+        reference: Sequence[Output],
+        annotator: str | None = None,
+        names: tuple[str, str] | None = None,
+    ) -> HeadToHead:
+        """What `compare` makes, before it is made. The systems' `names` are their outputs' `generator` unless given."""
+        given = [next((row.generator for row in rows), "") for rows in (outputs, reference)]
+        system, other = names or (given[0] or "outputs", given[1] or "reference")
+        return HeadToHead(self, outputs, reference, annotator or self.config.evaluate.annotator, system, other)
 
     def annotate_pairs(self, pairs: Sequence[Pair]) -> list[Preference]:
         """The run's annotator on pairs of one's own, under the run's budget and without label noise."""
-        annotator = self.builder.annotator(self.config.annotate.annotator)
-        with blame("annotators", self.config.annotate.annotator):
-            return annotator.annotate(pairs, AnnotateContext(self.seed("online"), self.ask, self.progress))
+        name = self.config.annotate.annotator
+        context = AnnotateContext(self.seed("online"), self.ask, self.progress)
+        return [judged.preference for judged in label(pairs, self.builder.annotator(name), name, context)]
 
     def close(self) -> None:
         """Stop the judges' thread and close the ledger. The farm can be used again."""
@@ -302,7 +300,7 @@ class Farm:
         """The run's name: the same command has the same one, so that it goes on where it stopped."""
         config = self.config
         fields = {k: v for k, v in config.result_fields().items() if k != "method"}
-        settings = digest(fields, self.settings.sections, length=6)
+        settings = digest(fields, self.settings.result_sections(self.builder.plugins.registry), length=6)
         chosen = method or config.method
         parts = [Path(self.settings.recipe).stem, chosen, config.annotate.annotator, f"seed{config.seed}", settings]
         return "-".join(part.replace("/", "_") for part in parts)
@@ -325,6 +323,17 @@ class Farm:
     def data_digest(self, split: str) -> str:
         """A digest of a split's rows, so that changed data is another ingredient."""
         return self.splits.digest(split)
+
+
+def read_result(system: str, artifacts: Iterable[Artifact]) -> Result:
+    """What is stored of the evaluations of `system`."""
+    found: list[tuple[str, Evaluation]] = []
+    judgements: dict[str, Sequence[JudgedPair]] = {}
+    for artifact in artifacts:
+        for row in read_rows(artifact.path / "results.jsonl"):
+            found.append((row["reference"], Evaluation(row["evaluator"], row["system"], row["metrics"])))
+            judgements[row["reference"]] = read_preferences(artifact.path / "judgements.jsonl")
+    return Result(system, tuple(found), judgements)
 
 
 def with_inputs(stage: Stage, inputs: Mapping[str, Artifact]) -> dict[str, Any]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from afarm import stages
+from afarm import evaluation
 from afarm.ask import Asker
 from afarm.files import read_outputs
+from afarm.head_to_head import HeadToHead
 from afarm.interfaces import AnnotateContext
 from afarm.judges import ChatRequest, Judgement, JudgementKey
 from afarm.labelling import CHUNK, rule_or_noise
@@ -89,8 +90,8 @@ def by_judge(planned: Sequence[PlannedStage]) -> list[JudgeEstimate]:
 def plan(farm: Farm, method: str) -> list[PlannedStage]:
     """The stages that evaluating `method` would go through, in order."""
     found: dict[str, tuple[PlannedStage, Artifact | None]] = {}
-    _visit(farm, stages.main_evaluation(farm, method), found)
-    if second := stages.second_evaluation(farm, method, found[f"outputs {method}"][1]):
+    _visit(farm, evaluation.main_evaluation(farm, method), found)
+    if second := evaluation.second_evaluation(farm, method, found[f"outputs {method}"][1]):
         _visit(farm, second, found)
     return [planned for planned, _ in found.values()]
 
@@ -102,21 +103,36 @@ def plan_of(farm: Farm, stage: Stage) -> list[PlannedStage]:
     return [planned for planned, _ in found.values()]
 
 
+def plan_of_two(given: HeadToHead) -> list[PlannedStage]:
+    """What comparing two sets of outputs would do: one stage, priced from its own prompts."""
+    farm, stage = given.farm, given.stage()
+    artifact, why = _look(farm, stage, {})
+    asked: tuple[JudgeEstimate, ...] = ()
+    if artifact is None:
+        asked = _priced(farm, "evaluate", given.pairs, given.annotator, farm.config.evaluate.label_noise)
+    return [PlannedStage(stage.kind, stage.label, artifact is not None, why, asked)]
+
+
 def _visit(farm: Farm, stage: Stage, found: dict[str, tuple[PlannedStage, Artifact | None]]) -> Artifact | None:
     if stage.label in found:
         return found[stage.label][1]
     inputs = {name: _visit(farm, upstream, found) for name, upstream in stage.inputs.items()}
     present = {name: artifact for name, artifact in inputs.items() if artifact is not None}
-    artifact, why = None, ""  # what it waits for says why
-    if len(present) == len(inputs):
-        made_from = with_inputs(stage, present)
-        artifact = farm.store.find(stage.kind, artifact_key(made_from))
-        why = "" if artifact else why_not_reused(made_from, farm.store.of_stage(stage.kind, stage.label))
+    artifact, why = _look(farm, stage, present) if len(present) == len(inputs) else (None, "")
     planned = PlannedStage(stage.kind, stage.label, artifact is not None, why)
     if artifact is None and stage.kind in ("annotate", "evaluate"):
-        planned = _priced(farm, planned, present)
+        settings = farm.config.annotate if stage.kind == "annotate" else farm.config.evaluate
+        pairs = _pairs(farm, stage.kind, present)
+        planned = replace(planned, judges=_priced(farm, stage.kind, pairs, settings.annotator, settings.label_noise))
     found[stage.label] = planned, artifact
     return artifact
+
+
+def _look(farm: Farm, stage: Stage, inputs: Mapping[str, Artifact]) -> tuple[Artifact | None, str]:
+    """The artifact of `stage`, or why there is none; what has to wait for its inputs is left for them to explain."""
+    made_from = with_inputs(stage, inputs)
+    artifact = farm.store.find(stage.kind, artifact_key(made_from))
+    return artifact, "" if artifact else why_not_reused(made_from, farm.store.of_stage(stage.kind, stage.label))
 
 
 class _Onlooker(Asker):
@@ -126,14 +142,15 @@ class _Onlooker(Asker):
         return self.ledger.recall(keys)
 
 
-def _priced(farm: Farm, planned: PlannedStage, inputs: dict[str, Artifact]) -> PlannedStage:
+def _priced(
+    farm: Farm, purpose: str, pairs: Iterable[Pair], annotator_name: str, label_noise: float
+) -> tuple[JudgeEstimate, ...]:
     """Estimate the requests that the pairs need and the ledger does not answer, from their real prompts."""
-    settings = farm.config.annotate if planned.kind == "annotate" else farm.config.evaluate
-    seed = farm.seed(planned.kind)
-    pairs = [p for p in _pairs(farm, planned.kind, inputs) if rule_or_noise(p, seed, settings.label_noise) is None]
+    seed = farm.seed(purpose)
+    pairs = [pair for pair in pairs if rule_or_noise(pair, seed, label_noise) is None]
     config = farm.config
     ask = _Onlooker(farm.judges, farm.ask.ledger, allow_degraded=config.allow_degraded, batch_api=config.batch_api)
-    annotator, context = farm.builder.annotator(settings.annotator), AnnotateContext(seed, ask, farm.progress)
+    annotator, context = farm.builder.annotator(annotator_name), AnnotateContext(seed, ask, farm.progress)
     lengths = _Lengths(ask)
     found: dict[str, JudgeEstimate] = {}
     for start in range(0, len(pairs), CHUNK):
@@ -142,7 +159,7 @@ def _priced(farm: Farm, planned: PlannedStage, inputs: dict[str, Artifact]) -> P
         for request in (r for key, r in requests.items() if key not in known):
             judge = ask.judge(request.role)
             found[judge] = found.get(judge, JudgeEstimate(judge)) + _estimate(ask, request, lengths)
-    return replace(planned, judges=tuple(found.values()))
+    return tuple(found.values())
 
 
 def _estimate(ask: Asker, request: ChatRequest, lengths: _Lengths) -> JudgeEstimate:

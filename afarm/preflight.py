@@ -190,7 +190,7 @@ def splits_needed(builder: Builder) -> Iterator[str]:
         needs.add("demonstrations")
     if "reward_model" in needs and is_fitted(builder.reward_model_class(config.reward_model)):
         needs.add("preferences")
-    yield from (split for need, split in stages.NEEDS.items() if split and need in needs)
+    yield from (split for need, splits in stages.NEEDS.items() if need in needs for split in splits)
     if "preferences" in needs:
         yield "preference"
     yield "evaluation"

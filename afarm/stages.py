@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from afarm.blame import blame
 from afarm.building import Builder, is_fitted
-from afarm.errors import ConfigError, DataError, did_you_mean
+from afarm.errors import ConfigError, did_you_mean
 from afarm.files import read_outputs, read_preferences, write_rows
-from afarm.interfaces import AnnotateContext, Decoding, EvaluationInputs, Method, MethodInputs, Policy, RewardModel
-from afarm.labelling import CHUNK, label
-from afarm.pairing import neighbours, paired
-from afarm.records import Instruction, JudgedPair, Output, Pair, Score
-from afarm.sending import LARGEST_BATCH
+from afarm.interfaces import Decoding, Method, MethodInputs, Policy, RewardModel
+from afarm.judging import annotation, judge_pairs
+from afarm.pairing import neighbours
+from afarm.records import Instruction, JudgedPair, Output
 from afarm.store import Artifact
 
 if TYPE_CHECKING:
@@ -45,15 +43,16 @@ class Stage:
     write: Write
 
 
-NEEDS: dict[str, str] = {
-    "preferences": "",
-    "reward_model": "",
-    "annotator": "",
-    "demonstrations": "sft",
-    "unlabeled": "unlabeled",
-    "validation": "validation",
+NEEDS: dict[str, tuple[str, ...]] = {
+    "preferences": (),
+    "reward_model": (),
+    "annotator": (),
+    "demonstrations": ("sft",),
+    "all_demonstrations": ("sft", "preference", "unlabeled", "validation"),
+    "unlabeled": ("unlabeled",),
+    "validation": ("validation",),
 }
-"""What a method can need, and the split of the data set that serves it."""
+"""What a method can need, and the splits of the data set that serve it."""
 
 
 MODELS = frozenset({"base", "train", "fit-reward"})
@@ -86,10 +85,13 @@ def start(farm: Farm) -> Stage:
 
 
 def train(farm: Farm, name: str) -> Stage:
-    """Training by the method `name`. SFT is the method that starts from the base model; the others start from it."""
+    """Training by the method `name`, from the policy that it begins with. What `base` would train is there already."""
+    if name == "base":
+        return base(farm)
     if name == farm.start_name:
-        return base(farm) if name == "base" else _train(farm, name, base(farm), "sft")
-    return _train(farm, name, start(farm), f"train {name}")
+        return _train(farm, name, base(farm), "sft")
+    begin = base if farm.builder.method(name).begins_with == "base" else start
+    return _train(farm, name, begin(farm), f"train {name}")
 
 
 def _train(farm: Farm, name: str, begin: Stage, label: str) -> Stage:
@@ -103,9 +105,9 @@ def _train(farm: Farm, name: str, begin: Stage, label: str) -> Stage:
     made_from = farm.made_from(
         "train",
         method=farm.builder.identity(farm.builder.component("methods", name)),
-        reward_model=_fixed_reward_identity(farm) if "reward_model" in method.needs and reward is None else "",
-        annotator=_annotation(farm, farm.config.annotate.annotator, 0.0) if "annotator" in method.needs else "",
-        data={need: farm.data_digest(NEEDS[need]) for need in sorted(method.needs) if NEEDS[need]},
+        reward_model=fixed_reward_identity(farm) if "reward_model" in method.needs and reward is None else "",
+        annotator=annotation(farm, farm.config.annotate.annotator, 0.0) if "annotator" in method.needs else "",
+        data={need: [farm.data_digest(s) for s in NEEDS[need]] for need in sorted(method.needs) if NEEDS[need]},
     )
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
@@ -132,15 +134,23 @@ def check_method(builder: Builder, name: str) -> Method:
 
 def _method_inputs(farm: Farm, method: Method, inputs: Inputs) -> MethodInputs:
     needs = method.needs
+    splits = next((NEEDS[need] for need in ("all_demonstrations", "demonstrations") if need in needs), ())
     return MethodInputs(
         start=farm.load(inputs["start"]),
         preferences=_training_preferences(farm, inputs["preferences"]) if "preferences" in needs else (),
-        reward_model=_reward_model(farm, inputs) if "reward_model" in needs else None,
+        reward_model=loaded_reward_model(farm, inputs) if "reward_model" in needs else None,
         unlabeled=farm.instructions("unlabeled") if "unlabeled" in needs else (),
-        demonstrations=farm.rows("sft") if "demonstrations" in needs else (),
+        demonstrations=[row for split in splits for row in farm.rows(split)],
         validation=farm.instructions("validation") if "validation" in needs else (),
         annotate=farm.annotate_pairs if "annotator" in needs else None,
+        decoding=evaluation_decoding(farm),
     )
+
+
+def evaluation_decoding(farm: Farm) -> Decoding:
+    """How systems are decoded to be compared, unless they ask for something else."""
+    settings = farm.config.evaluate
+    return Decoding(settings.temperature, settings.top_p, settings.max_new_tokens, 1, settings.per_device_batch_size)
 
 
 def last_metrics(directory: Path) -> dict[str, Any]:
@@ -203,47 +213,14 @@ def write_outputs(
 def annotate(farm: Farm) -> Stage:
     """The training preferences, with the recipe's label noise."""
     settings = farm.config.annotate
-    made_from = farm.made_from("annotate", **_annotation(farm, settings.annotator, settings.label_noise))
+    made_from = farm.made_from("annotate", **annotation(farm, settings.annotator, settings.label_noise))
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
         pairs = neighbours(read_outputs(inputs["outputs"].path / "outputs.jsonl"), farm.config.sample.n)
         path = directory / "preferences.jsonl"
-        return _judge(farm, path, pairs, settings.annotator, settings.label_noise, "annotate")
+        return judge_pairs(farm, path, pairs, settings.annotator, settings.label_noise, "annotate")
 
     return Stage("annotate", "annotate", {"outputs": sample(farm)}, made_from, write)
-
-
-def _judge(
-    farm: Farm, path: Path, pairs: Sequence[Pair], annotator: str, label_noise: float, purpose: str
-) -> Mapping[str, Any]:
-    """Judge `pairs` into the file at `path`, and count who decided what."""
-    context = AnnotateContext(farm.seed(purpose), farm.ask, farm.progress)
-    chunk_size = LARGEST_BATCH if farm.config.batch_api else CHUNK  # a batch takes hours, however small it is
-    many = len(pairs) > chunk_size  # where one chunk is all, the annotator's own bar says all
-    shown = farm.progress(pairs, f"{annotator}: pairs", len(pairs)) if many else pairs
-    members: dict[str, int] = {}
-    outcomes: dict[str, int] = {}
-
-    def rows() -> Iterator[Mapping[str, Any]]:
-        for judged in label(shown, farm.builder.annotator(annotator), annotator, context, label_noise, chunk_size):
-            preference = judged.preference
-            who = "(noise)" if preference.source == "noise" else preference.member or annotator
-            who = "(identical)" if judged.pair.identical else who
-            members[who] = members.get(who, 0) + 1
-            outcomes[preference.outcome] = outcomes.get(preference.outcome, 0) + 1
-            yield judged.to_row()
-
-    count = write_rows(path, rows())
-    return {"rows": count, "outcomes": outcomes, "members": dict(sorted(members.items()))}
-
-
-def _annotation(farm: Farm, annotator: str, label_noise: float) -> dict[str, Any]:
-    """What labels depend on: the annotator and the judges behind it, their source and settings, and the noise."""
-    return {
-        "annotator": farm.builder.annotator_identity(annotator),
-        "judges": {role: judge.identity for role, judge in sorted(farm.judges.items())},
-        "label_noise": label_noise,
-    }
 
 
 def _training_preferences(farm: Farm, artifact: Artifact) -> list[JudgedPair]:
@@ -273,128 +250,11 @@ def fit_reward(farm: Farm) -> Stage | None:
     return Stage("fit-reward", "fit-reward", {"policy": start(farm), "preferences": annotate(farm)}, made_from, write)
 
 
-def _reward_model(farm: Farm, inputs: Inputs) -> RewardModel:
+def loaded_reward_model(farm: Farm, inputs: Inputs) -> RewardModel:
     stored = inputs.get("reward_model")
     loaded: RewardModel = farm.load(stored) if stored else farm.builder.fixed_reward_model(farm.config.reward_model)
     return loaded
 
 
-def _fixed_reward_identity(farm: Farm) -> Mapping[str, Any]:
+def fixed_reward_identity(farm: Farm) -> Mapping[str, Any]:
     return farm.builder.identity(farm.builder.component("reward_models", farm.config.reward_model))
-
-
-# ---------------------------------------------------------------------------------------------------- evaluation
-
-
-def evaluation_decoding(farm: Farm) -> Decoding:
-    settings = farm.config.evaluate
-    return Decoding(settings.temperature, settings.top_p, settings.max_new_tokens, 1, settings.per_device_batch_size)
-
-
-def outputs(farm: Farm, system: str, temperature: float | None = None) -> Stage:
-    """A system's answers to the evaluation instructions, at the recipe's temperature unless another is given."""
-    default = evaluation_decoding(farm)
-    asked = default if temperature is None else replace(default, temperature=temperature)
-    instructions = farm.instructions("evaluation")
-    fields = {"temperature": asked.temperature, "top_p": asked.top_p, "max_new_tokens": asked.max_new_tokens}
-    made_from = farm.made_from("outputs", decoding=fields, data=farm.data_digest("evaluation"))
-
-    def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
-        policy: Policy = farm.load(inputs["policy"])
-        own = policy.decoding(asked)
-        summary = write_outputs(farm, directory, policy, instructions, own, system, "outputs")
-        return {**summary, "temperature": own.temperature}
-
-    name = system if temperature is None else f"{system} at T={temperature:g}"
-    return Stage("outputs", f"outputs {name}", {"policy": train(farm, system)}, made_from, write)
-
-
-def evaluations(farm: Farm, system: str) -> Iterator[Stage]:
-    """The comparisons of a system: with its reference and, where it samples at a temperature of its own, also with the
-    starting policy at that temperature (best-of-n samples at 1.0, and the temperature alone moves the win rate)."""
-    yield main_evaluation(farm, system)
-    if second := second_evaluation(farm, system, farm.ensure(outputs(farm, system))):
-        yield second
-
-
-def main_evaluation(farm: Farm, system: str) -> Stage:
-    """The comparison of a system with its reference: the data's outputs for the starting policy itself."""
-    if system == farm.start_name or farm.config.evaluate.reference == "data":
-        return evaluate(farm, system, None, "data")
-    return evaluate(farm, system, outputs(farm, farm.start_name), farm.start_name)
-
-
-def second_evaluation(farm: Farm, system: str, answered: Artifact | None) -> Stage | None:
-    """The comparison at a temperature of the system's own: its outputs', or, before there are any, its method's."""
-    if system == farm.start_name or farm.config.evaluate.reference == "data":
-        return None
-    expected = farm.builder.method(system).decoding(evaluation_decoding(farm)).temperature
-    own = answered.meta["summary"]["temperature"] if answered else expected
-    if own == farm.config.evaluate.temperature:
-        return None
-    return evaluate(farm, system, outputs(farm, farm.start_name, own), f"{farm.start_name} at T={own:g}")
-
-
-def evaluate(farm: Farm, system: str, reference: Stage | None, reference_name: str) -> Stage:
-    """Judge a system's outputs against a reference's (None: the data set's own), and run the evaluators."""
-    settings = farm.config.evaluate
-    stages = {"outputs": outputs(farm, system)}
-    if reference is not None:
-        stages["reference"] = reference
-    elif not any(row.output for row in farm.rows("evaluation")):
-        raise DataError(
-            f"data set {farm.config.dataset!r} has instructions only for evaluation, no outputs to compare with: add "
-            f"them, or compare another method with {farm.start_name!r} (--set evaluate.reference=sft)"
-        )
-    # The baseline alone needs no reward model, and should not have one fitted just to be scored.
-    scored = system != farm.start_name
-    names = [n for n in settings.evaluators if scored or "reward_model" not in farm.builder.evaluator(n).needs]
-    scored = scored and any("reward_model" in farm.builder.evaluator(n).needs for n in names)
-    reward = fit_reward(farm) if scored else None
-    if reward is not None:
-        stages["reward_model"] = reward
-    made_from = farm.made_from(
-        "evaluate",
-        **_annotation(farm, settings.annotator, settings.label_noise),
-        evaluators=[farm.builder.identity(farm.builder.component("evaluators", n)) for n in names],
-        reward_model=_fixed_reward_identity(farm) if scored and reward is None else "",
-        reference={"name": reference_name, "data": farm.data_digest("evaluation") if reference is None else ""},
-    )
-
-    def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
-        mine = read_outputs(inputs["outputs"].path / "outputs.jsonl")
-        theirs = read_outputs(inputs["reference"].path / "outputs.jsonl") if reference else references(farm)
-        path = directory / "judgements.jsonl"
-        summary = _judge(farm, path, paired(theirs, mine), settings.annotator, settings.label_noise, "evaluate")
-        model = _reward_model(farm, inputs) if scored else None
-        given = EvaluationInputs(
-            system, mine, theirs, read_preferences(path), scores(farm, model, mine), scores(farm, model, theirs)
-        )
-        results = [
-            {"system": system, "reference": reference_name, "evaluator": name, "metrics": dict(found.metrics)}
-            for name in names
-            for found in [farm.builder.evaluate(name, given)]
-        ]
-        write_rows(directory / "results.jsonl", results)
-        return {**summary, "temperature": inputs["outputs"].meta["summary"]["temperature"]}
-
-    return Stage("evaluate", f"evaluate {system} against {reference_name}", stages, made_from, write)
-
-
-def references(farm: Farm) -> Sequence[Output]:
-    """The data set's own outputs. Raises `DataError` where it has none to be compared with."""
-    rows = farm.rows("evaluation")
-    if not any(row.output.strip() for row in rows):
-        raise DataError(
-            f"split 'evaluation' of data set {farm.config.dataset!r} has no outputs to be compared with; "
-            "compare a trained method with the starting policy (--method ppo --set evaluate.reference=sft)"
-        )
-    return rows
-
-
-def scores(farm: Farm, model: RewardModel | None, outputs: Sequence[Output]) -> Sequence[Score]:
-    """The reward model's scores of outputs, in their order; none without a model."""
-    if model is None:
-        return ()
-    with blame("reward_models", farm.config.reward_model), farm.builder.autocast():
-        return model.score([o.instruction for o in outputs], [o.output for o in outputs])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,14 +28,23 @@ logger = logging.getLogger(__name__)
 class CheckpointPolicy(Policy):
     """A transformers causal LM (with LoRA adapters or without), its tokenizer and its prompt template.
 
+    `control_tokens` were added to its vocabulary to steer it: prompts hold them, and they are never sampled.
     `truncated` counts the prompts that were too long and lost their beginning.
     """
 
-    def __init__(self, model: Any, tokenizer: PreTrainedTokenizerBase, template: PromptTemplate, backend: Backend):
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: PreTrainedTokenizerBase,
+        template: PromptTemplate,
+        backend: Backend,
+        control_tokens: Sequence[str] = (),
+    ):
         self.model = model
         self.tokenizer = tokenizer
         self.template = template
         self.backend = backend
+        self.control_tokens = tuple(control_tokens)
         self.truncated = 0
 
     @property
@@ -64,7 +74,8 @@ class CheckpointPolicy(Policy):
 
     def sampler(self) -> Sampler:
         """The engine behind `sample`."""
-        return TorchSampler(self.model, self.eos_ids, self.pad_id)
+        never = dict.fromkeys(self.tokenizer.convert_tokens_to_ids(list(self.control_tokens)), -math.inf)
+        return TorchSampler(self.model, self.eos_ids, self.pad_id, never)
 
     def sample(self, instructions: Sequence[Instruction], decoding: Decoding, *, seed: int) -> Iterator[Sample]:
         limit = getattr(self.model.config, "max_position_embeddings", None)
@@ -85,7 +96,29 @@ class CheckpointPolicy(Policy):
 
     def copy(self) -> CheckpointPolicy:
         """An independent copy: training it leaves this one as it is. The tokenizer is shared."""
-        return CheckpointPolicy(copy.deepcopy(self.model), self.tokenizer, self.template, self.backend)
+        return self._with(copy.deepcopy(self.model), self.tokenizer, self.template)
+
+    def controlled(self, control: str) -> CheckpointPolicy:
+        """The same model (not a copy) with `control` in front of its prompts; see `PromptTemplate`."""
+        return self._with(self.model, self.tokenizer, self.template.with_control(control))
+
+    def copy_with_tokens(self, tokens: Sequence[str]) -> CheckpointPolicy:
+        """An independent copy whose vocabulary has these control tokens as well, each embedded as the mean of all."""
+        model, tokenizer = copy.deepcopy(self.model), copy.deepcopy(self.tokenizer)
+        tokenizer.add_tokens(list(tokens), special_tokens=True)
+        known = model.get_input_embeddings().weight.shape[0]
+        if len(tokenizer) > known:
+            with quiet():
+                model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+            added = tokenizer.convert_tokens_to_ids(list(tokens))
+            with torch.no_grad():
+                for embedding in {model.get_input_embeddings(), model.get_output_embeddings()}:
+                    embedding.weight[added] = embedding.weight[:known].mean(0)
+        template = PromptTemplate(self.template.name, tokenizer, control=self.template.control)
+        return CheckpointPolicy(model, tokenizer, template, self.backend, (*self.control_tokens, *tokens))
+
+    def _with(self, model: Any, tokenizer: PreTrainedTokenizerBase, template: PromptTemplate) -> CheckpointPolicy:
+        return CheckpointPolicy(model, tokenizer, template, self.backend, self.control_tokens)
 
     def save(self, directory: Path) -> None:
         """Weights (safetensors, adapters merged), tokenizer, prompt template. transformers alone can load it too."""
@@ -93,7 +126,10 @@ class CheckpointPolicy(Policy):
         with quiet():
             merged_copy(self.model).save_pretrained(directory)
         self.tokenizer.save_pretrained(directory)
-        (directory / CARD).write_text(json.dumps({"prompt_template": self.template.name}) + "\n", "utf-8")
+        card: dict[str, Any] = {"prompt_template": self.template.name}
+        if self.template.control or self.control_tokens:
+            card |= {"control": self.template.control, "control_tokens": self.control_tokens}
+        (directory / CARD).write_text(json.dumps(card) + "\n", "utf-8")
 
     @classmethod
     def load(cls, directory: Path, context: TrainContext) -> CheckpointPolicy:

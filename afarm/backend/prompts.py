@@ -21,11 +21,18 @@ _CLOSING = ". Write a response that carries it out well.\n\n"
 class PromptTemplate:
     """Renders and encodes prompts. `name` is "chat" (the tokenizer's own chat template) or "alpaca" (headed sections).
 
-    "auto" takes the chat template where there is one. Raises `ModelError` where there is none, and where the tokenizer
-    has no end-of-sequence token, without which a response never ends.
+    "auto" takes the chat template where there is one. `control` is a text in front of every prompt, behind the token
+    that begins a text where the prompt has one: a token that asks for good outputs, say. Raises `ModelError` where
+    there is no template, and where the tokenizer has no end-of-sequence token, without which a response never ends.
     """
 
-    def __init__(self, name: TemplateName | str, tokenizer: PreTrainedTokenizerBase, model: str = "the model"):
+    def __init__(
+        self,
+        name: TemplateName | str,
+        tokenizer: PreTrainedTokenizerBase,
+        model: str = "the model",
+        control: str = "",
+    ):
         if name not in ("auto", "chat", "alpaca"):
             raise ModelError(f"prompt_template is {name!r}; it must be auto, chat or alpaca")
         if name != "alpaca" and not tokenizer.chat_template:
@@ -37,6 +44,11 @@ class PromptTemplate:
             raise ModelError(f"the tokenizer of {model} has no end-of-sequence token: set eos_token in its files")
         self.name = "chat" if name == "auto" else name
         self.tokenizer = tokenizer
+        self.control = control
+
+    def with_control(self, control: str) -> PromptTemplate:
+        """The same template with `control` in front of its prompts, in place of what stands there."""
+        return PromptTemplate(self.name, self.tokenizer, control=control)
 
     def render(self, instruction: Instruction) -> str:
         """The prompt as text, up to where the response starts."""
@@ -59,7 +71,11 @@ class PromptTemplate:
         if self.name == "alpaca":  # some tokenizers close every text; a prompt is still open
             eos = self.tokenizer.eos_token_id
             ids = [row[:-1] if len(row) > 1 and row[-1] == eos else row for row in ids]
-        return ids
+        if not self.control:
+            return ids
+        control = self.tokenizer(self.control, add_special_tokens=False).input_ids
+        starts = [int(bool(row) and row[0] == self.tokenizer.bos_token_id) for row in ids]
+        return [row[:at] + control + row[at:] for row, at in zip(ids, starts, strict=True)]
 
     def encode_responses(self, texts: Sequence[str], end: bool = True) -> list[list[int]]:
         """Token ids of each response, closed by the end-of-sequence token if `end`."""

@@ -122,7 +122,8 @@ class Backend:
 
         model, tokenizer, card = self.load(spec, AutoModelForCausalLM)
         name = card.get("prompt_template", "auto") if prompt_template == "auto" else prompt_template
-        return CheckpointPolicy(model, tokenizer, PromptTemplate(name, tokenizer, str(spec)), self)
+        template = PromptTemplate(name, tokenizer, str(spec), card.get("control", ""))
+        return CheckpointPolicy(model, tokenizer, template, self, card.get("control_tokens", ()))
 
     def load(self, spec: str | Path, kind: Any) -> tuple[torch.nn.Module, Any, dict[str, Any]]:
         """(model, tokenizer, what afarm saved beside them) by the transformers auto class `kind`, on the device."""

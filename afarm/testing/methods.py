@@ -20,7 +20,7 @@ from afarm.testing.models import tiny_inputs
 
 T = TypeVar("T")
 
-NEEDS = {"preferences", "reward_model", "annotator", "demonstrations", "unlabeled", "validation"}
+NEEDS = {"preferences", "reward_model", "annotator", "demonstrations", "all_demonstrations", "unlabeled", "validation"}
 """What a run can give a method."""
 
 CLOSE = 1e-4

@@ -139,7 +139,7 @@ def tiny_inputs(needs: Iterable[str], count: int = 12) -> MethodInputs:
         preferences=separable_preferences(count) if "preferences" in needs else (),
         reward_model=tiny_reward_model(start) if "reward_model" in needs else None,
         unlabeled=instructions[count : 2 * count] if "unlabeled" in needs else (),
-        demonstrations=demonstrations if "demonstrations" in needs else (),
+        demonstrations=demonstrations if {"demonstrations", "all_demonstrations"} & needs else (),
         validation=instructions[2 * count : 2 * count + 4] if "validation" in needs else (),
         annotate=_prefer_by_key if "annotator" in needs else None,
     )

@@ -11,7 +11,7 @@ from dataclasses import replace
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from afarm.backend import TorchRewardModel
 from afarm.config import Config
@@ -28,7 +28,7 @@ CARD = "best_of_n.json"
 class BestOfN(Method):
     """Wraps the policy that was given in a `BestOfNPolicy`."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"reward_model"})
+    needs = frozenset({"reward_model"})
 
     def __init__(self, config: BestOfNConfig):
         self.config = config

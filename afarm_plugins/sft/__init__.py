@@ -1,4 +1,4 @@
-"""Supervised fine-tuning on demonstrations: the first stage of every run, and the baseline `--method sft`."""
+"""Supervised fine-tuning on demonstrations: the first stage of every run, and baselines of the paper's table."""
 
 from __future__ import annotations
 
@@ -18,3 +18,10 @@ def register_methods(register: Register) -> None:
         config=SFTConfig,
         summary="supervised fine-tuning on demonstrations; the baseline alone",
     )
+    register(
+        "sft_all",
+        "afarm_plugins.sft.sft:SFTOnAllSplits",
+        config=SFTConfig,
+        summary="supervised fine-tuning on the demonstrations of all splits (the paper's SFT 52k)",
+    )
+    register("base", "afarm_plugins.sft.sft:Untuned", summary="the base model as it is, trained on nothing")

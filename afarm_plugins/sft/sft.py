@@ -7,7 +7,7 @@ Tokenising is ours, so that a prompt is encoded here exactly as it is when the p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from afarm.backend import (
     CheckpointPolicy,
@@ -31,7 +31,8 @@ IGNORED = -100
 class SFT(Method):
     """Trains a copy of `inputs.start` on `inputs.demonstrations`."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"demonstrations"})
+    needs = frozenset({"demonstrations"})
+    begins_with = "base"
 
     def __init__(self, config: SFTConfig):
         self.config = config
@@ -68,6 +69,21 @@ class SFT(Method):
         # TRL puts a forward of its own on the instance, bound to this very object: a copy would run the original.
         policy.model.__dict__.pop("forward", None)
         return policy
+
+
+class SFTOnAllSplits(SFT):
+    """Learns from the demonstrations of the other training splits as well: what preferences are weighed against."""
+
+    needs = frozenset({"all_demonstrations"})
+
+
+class Untuned(Method):
+    """Learns nothing. afarm evaluates the base model in place of what this would copy."""
+
+    begins_with = "base"
+
+    def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
+        return inputs.start
 
 
 def tokenize(

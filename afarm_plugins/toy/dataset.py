@@ -1,4 +1,4 @@
-"""The toy data set: instructions of the world in disjoint splits, with an author's answer where one is needed."""
+"""The toy data set: instructions of the world in disjoint splits, each with an author's answer."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from afarm_plugins.toy.world import draw_instruction, read_task
 
 NAME = "toy"
 SPLITS = ("evaluation", "validation", "sft", "preference", "unlabeled")
-WITH_OUTPUTS = ("sft", "evaluation")
-"""Splits with outputs: demonstrations to learn from, and references for a baseline to be compared with."""
 PATIENCE = 100_000
 
 
 class ToyDataset(Dataset):
-    """Unique instructions, none in two splits. "sft" and "evaluation" have an answer each, by a random author."""
+    """Unique instructions, none in two splits, with an answer each by a random author."""
 
     def __init__(self, config: ToyConfig | None = None):
         self.config = config or ToyConfig()
@@ -37,11 +35,9 @@ class ToyDataset(Dataset):
         if not size:
             raise DataError(f"the toy split {split!r} is empty; give it a size with --set toy.{split}=500")
         instructions = _instructions(self.config.world_seed, sum(sizes))[start : start + size]
-        return [self._row(instruction, split) for instruction in instructions]
+        return [self._row(instruction) for instruction in instructions]
 
-    def _row(self, instruction: Instruction, split: str) -> Output:
-        if split not in WITH_OUTPUTS:
-            return Output(instruction, "")
+    def _row(self, instruction: Instruction) -> Output:
         random = Random(f"{NAME}:{self.config.world_seed}:demonstration:{instruction.id}")
         task = read_task(instruction.instruction, instruction.input)
         return Output(instruction, write_answer(task, draw_author(random), random), "demonstrator")

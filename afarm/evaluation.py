@@ -1,0 +1,147 @@
+"""The stages of evaluation: a system's outputs, and their comparison with a reference's (paper, section 3.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from afarm.blame import blame
+from afarm.errors import DataError
+from afarm.files import read_outputs, read_preferences, write_rows
+from afarm.interfaces import EvaluationInputs, Policy, RewardModel
+from afarm.judging import annotation, judge_pairs
+from afarm.pairing import paired
+from afarm.records import Output, Score
+from afarm.stages import (
+    Inputs,
+    Stage,
+    evaluation_decoding,
+    fit_reward,
+    fixed_reward_identity,
+    loaded_reward_model,
+    train,
+    write_outputs,
+)
+from afarm.store import Artifact
+
+if TYPE_CHECKING:
+    from afarm.pipeline import Farm
+
+
+def outputs(farm: Farm, system: str, temperature: float | None = None) -> Stage:
+    """A system's answers to the evaluation instructions, at the recipe's temperature unless another is given."""
+    default = evaluation_decoding(farm)
+    asked = default if temperature is None else replace(default, temperature=temperature)
+    instructions = farm.instructions("evaluation")
+    fields = {"temperature": asked.temperature, "top_p": asked.top_p, "max_new_tokens": asked.max_new_tokens}
+    made_from = farm.made_from("outputs", decoding=fields, data=farm.data_digest("evaluation"))
+
+    def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
+        policy: Policy = farm.load(inputs["policy"])
+        own = policy.decoding(asked)
+        summary = write_outputs(farm, directory, policy, instructions, own, system, "outputs")
+        return {**summary, "temperature": own.temperature}
+
+    name = system if temperature is None else f"{system} at T={temperature:g}"
+    return Stage("outputs", f"outputs {name}", {"policy": train(farm, system)}, made_from, write)
+
+
+def evaluations(farm: Farm, system: str) -> Iterator[Stage]:
+    """The comparisons of a system: with its reference and, where it samples at a temperature of its own, also with the
+    starting policy at that temperature (best-of-n samples at 1.0, and the temperature alone moves the win rate)."""
+    yield main_evaluation(farm, system)
+    if second := second_evaluation(farm, system, farm.ensure(outputs(farm, system))):
+        yield second
+
+
+def main_evaluation(farm: Farm, system: str) -> Stage:
+    """The comparison of a system with its reference: the data's outputs for the starting policy itself."""
+    if system == farm.start_name or farm.config.evaluate.reference == "data":
+        return evaluate(farm, system, None, "data")
+    return evaluate(farm, system, outputs(farm, farm.start_name), farm.start_name)
+
+
+def second_evaluation(farm: Farm, system: str, answered: Artifact | None) -> Stage | None:
+    """The comparison at a temperature of the system's own: its outputs', or, before there are any, its method's."""
+    if system == farm.start_name or farm.config.evaluate.reference == "data":
+        return None
+    expected = farm.builder.method(system).decoding(evaluation_decoding(farm)).temperature
+    own = answered.meta["summary"]["temperature"] if answered else expected
+    if own == farm.config.evaluate.temperature:
+        return None
+    return evaluate(farm, system, outputs(farm, farm.start_name, own), f"{farm.start_name} at T={own:g}")
+
+
+def evaluate(farm: Farm, system: str, reference: Stage | None, reference_name: str) -> Stage:
+    """Judge a system's outputs against a reference's (None: the data set's own), and run the evaluators."""
+    settings = farm.config.evaluate
+    stages = {"outputs": outputs(farm, system)}
+    if reference is not None:
+        stages["reference"] = reference
+    elif not any(row.output for row in farm.rows("evaluation")):
+        raise DataError(
+            f"data set {farm.config.dataset!r} has instructions only for evaluation, no outputs to compare with: add "
+            f"them, or compare another method with {farm.start_name!r} (--set evaluate.reference=sft)"
+        )
+    # The baseline alone needs no reward model, and should not have one fitted just to be scored.
+    scored = system != farm.start_name
+    names = [n for n in settings.evaluators if scored or "reward_model" not in farm.builder.evaluator(n).needs]
+    scored = scored and any("reward_model" in farm.builder.evaluator(n).needs for n in names)
+    reward = fit_reward(farm) if scored else None
+    if reward is not None:
+        stages["reward_model"] = reward
+    made_from = farm.made_from(
+        "evaluate",
+        **annotation(farm, settings.annotator, settings.label_noise),
+        evaluators=[farm.builder.identity(farm.builder.component("evaluators", n)) for n in names],
+        reward_model=fixed_reward_identity(farm) if scored and reward is None else "",
+        reference={"name": reference_name, "data": farm.data_digest("evaluation") if reference is None else ""},
+    )
+
+    def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
+        mine = read_outputs(inputs["outputs"].path / "outputs.jsonl")
+        theirs = read_outputs(inputs["reference"].path / "outputs.jsonl") if reference else references(farm)
+        path = directory / "judgements.jsonl"
+        summary = judge_pairs(farm, path, paired(theirs, mine), settings.annotator, settings.label_noise, "evaluate")
+        model = loaded_reward_model(farm, inputs) if scored else None
+        given = EvaluationInputs(
+            system, mine, theirs, read_preferences(path), scores(farm, model, mine), scores(farm, model, theirs)
+        )
+        write_results(farm, directory, names, given, reference_name, summary["degraded"])
+        return {**summary, "temperature": inputs["outputs"].meta["summary"]["temperature"]}
+
+    return Stage("evaluate", f"evaluate {system} against {reference_name}", stages, made_from, write)
+
+
+def write_results(
+    farm: Farm, directory: Path, names: Sequence[str], given: EvaluationInputs, reference: str, degraded: Mapping[str, int]
+) -> None:
+    """What each of the evaluators `names` finds, a row to `results.jsonl`, with what the judgements were made without."""
+    compared = {"system": given.system, "reference": reference}
+    results = (
+        {**compared, "evaluator": name, "metrics": dict(found.metrics), "degraded": dict(degraded)}
+        for name in names
+        for found in [farm.builder.evaluate(name, given)]
+    )
+    write_rows(directory / "results.jsonl", results)
+
+
+def references(farm: Farm) -> Sequence[Output]:
+    """The data set's own outputs. Raises `DataError` where it has none to be compared with."""
+    rows = farm.rows("evaluation")
+    if not any(row.output.strip() for row in rows):
+        raise DataError(
+            f"split 'evaluation' of data set {farm.config.dataset!r} has no outputs to be compared with; "
+            "compare a trained method with the starting policy (--method ppo --set evaluate.reference=sft)"
+        )
+    return rows
+
+
+def scores(farm: Farm, model: RewardModel | None, outputs: Sequence[Output]) -> Sequence[Score]:
+    """The reward model's scores of outputs, in their order; none without a model."""
+    if model is None:
+        return ()
+    with blame("reward_models", farm.config.reward_model), farm.builder.autocast():
+        return model.score([o.instruction for o in outputs], [o.output for o in outputs])
