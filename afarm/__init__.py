@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         JudgementKey,
         Price,
         Tool,
+        answer_lost,
     )
     from afarm.pipeline import Farm, Result
     from afarm.records import Evaluation, Instruction, JudgedPair, Message, Output, Pair, Preference, Sample, Score
@@ -95,6 +96,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "JudgementKey",
         "Price",
         "Tool",
+        "answer_lost",
     ),
     "pipeline": ("Farm", "Result"),
     "version": ("__version__",),
@@ -159,6 +161,7 @@ __all__ = [
     "TrainContext",
     "TrainingError",
     "__version__",
+    "answer_lost",
     "hookimpl",
     "setting",
 ]

@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, TypeVar
@@ -191,6 +192,16 @@ class Asker:
             raise JudgeError(problems[0])
         return unsupported(request, judge.capabilities)
 
+    @contextmanager
+    def accounted_to(self, run: str) -> Iterator[None]:
+        """What is asked inside it counts to the account of `run`, and against its budget."""
+        before, self.run = self.run, run
+        self._desk.run = run
+        try:
+            yield
+        finally:
+            self.run = self._desk.run = before
+
     def worst_case_price(self, request: ChatRequest) -> float | None:
         """The most that `request` can cost in dollars; None where its judge's prices are unknown."""
         lane = self._lane(request.role)
@@ -198,6 +209,12 @@ class Asker:
         if price is None or lane.direct is None:
             return price
         return price * (charged.batch if charged else 0.5)
+
+    def add_judge(self, role: str, judge: Judge, limiter: Limiter | None = None) -> None:
+        """Let `judge` answer for one more role."""
+        self.judges[role] = judge
+        if limiter is not None:
+            self._limiters[judge] = limiter
 
     def judge_of(self, role: str) -> Judge:
         """The judge that answers for `role`. Raises `JudgeError` where there is none."""

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from afarm.judges import Completion
-from afarm.sending import Lane, Question, Sending
+from afarm.sending import Lane, Question, Sending, may_be_charged
 
 
 async def answer_in_batches(sending: Sending, lane: Lane, questions: Sequence[Question]) -> None:
@@ -58,8 +58,12 @@ async def _hand_in(sending: Sending, lane: Lane, questions: Sequence[Question]) 
     ledger, run = sending.desk.ledger, sending.desk.run
     try:
         ticket = await lane.judge.submit([question.sent for question in questions])
-    except Exception:
-        ledger.resolve([], run, [question.key for question in questions])
+    except Exception as error:
+        keys = [question.key for question in questions]
+        if may_be_charged(error):
+            ledger.resolve([], run, lost=keys)
+        else:
+            ledger.resolve([], run, abandoned=keys)
         raise
     prices = [worst_price(sending, lane, question) for question in questions]
     rows = [(q.key, q.sent, q.degraded, price) for q, price in zip(questions, prices, strict=True)]

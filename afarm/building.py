@@ -46,6 +46,10 @@ if TYPE_CHECKING:
     from afarm.interfaces import Dataset, Progress
 
 
+FITTED = "artifacts/fit-reward/KEY"
+"""Where fitted reward models lie, for messages."""
+
+
 @dataclass(slots=True)
 class Builder:
     """Builds what the settings name. One for each farm; holds the backend, which is made when first needed."""
@@ -55,6 +59,7 @@ class Builder:
     progress: Progress = no_progress
     tell: Callable[[str], None] = lambda text: None
     limiters: dict[Judge, Limiter] = field(default_factory=dict)
+    _judges: dict[str, Judge] = field(default_factory=dict)
     _backend: Any = None
     _reward_models: dict[str, RewardModel] = field(default_factory=dict)
     _identities: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -76,8 +81,14 @@ class Builder:
 
     def annotator_identity(self, name: str) -> dict[str, Any]:
         """`identity` of an annotator, with what its spec names."""
-        found = self.identity(self.component("annotators", name))
-        own = self.annotator(name).identity
+        return self._with_spec(self.component("annotators", name), self.annotator(name).identity)
+
+    def fixed_reward_identity(self, name: str) -> dict[str, Any]:
+        """`identity` of a reward model that is not fitted, with what its spec names."""
+        return self._with_spec(self.component("reward_models", name), self.fixed_reward_model(name).identity)
+
+    def _with_spec(self, component: Component, own: str) -> dict[str, Any]:
+        found = self.identity(component)
         return {**found, "spec": own} if own else found
 
     def _build(self, kind: str, name: str, interface: type) -> Any:
@@ -133,26 +144,24 @@ class Builder:
         """One that is built, by its name, or a fitted one by its artifact's directory. Opened once."""
         if name not in self._reward_models:
             directory = Path(name)
-            self._reward_models[name] = self._fitted(directory) if directory.is_dir() else self.fixed_reward_model(name)
+            if directory.is_dir():
+                _module_of_fitted(directory)
+                self._reward_models[name] = self.load(directory)
+            elif directory.exists() or name.startswith((".", "~", "/")) or name.partition(":")[0].count("/") > 1:
+                raise ConfigError([f"{name} is no directory: name that of a fitted reward model, {FITTED}"])
+            else:
+                self._reward_models[name] = self.fixed_reward_model(name)
         return self._reward_models[name]
 
     def reward_model_identity(self, name: str) -> str:
         """A text that changes with a reward model: with its source and settings, or with its files and their code."""
         directory = Path(name)
         if not directory.is_dir():
-            return json.dumps(self.identity(self.component("reward_models", name)), sort_keys=True)
+            return json.dumps(self.fixed_reward_identity(name), sort_keys=True)
         if name not in self._identities:
-            code = importlib.util.find_spec(_fitted_class(directory).partition(":")[0])
-            source = source_digest([Path(code.origin).parent]) if code and code.origin else ""
+            source = source_digest([_module_of_fitted(directory).parent])
             self._identities[name] = {"files": content_digest(directory), "source": source}
         return json.dumps(self._identities[name], sort_keys=True)
-
-    def _fitted(self, directory: Path) -> RewardModel:
-        _fitted_class(directory)
-        made = self.load(directory)
-        if not isinstance(made, RewardModel):
-            raise ConfigError([f"{directory} holds a {type(made).__name__}, no reward model"])
-        return made
 
     def _context(self, component: Component) -> BuildContext:
         return BuildContext(
@@ -164,18 +173,22 @@ class Builder:
 
     def judges(self) -> dict[str, Judge]:
         """The judge for each family role; equal specs share one."""
+        return {role: self.judge(spec) for role, spec in self.settings.run.judge.items()}
+
+    def judge(self, spec: str) -> Judge:
+        """The judge of a spec, such as "openai:gpt-4.1", with a limiter for it. Made once."""
+        if spec in self._judges:
+            return self._judges[spec]
         run = self.settings.run
-        prices = Prices(run.prices, run.price)
-        made: dict[str, Judge] = {}
-        for spec in dict.fromkeys(run.judge.values()):
-            name, _, argument = spec.partition(":")
-            component, limiter = self.component("judges", name), Limiter(run.max_concurrency)
-            context = replace(self._context(component), price=partial(prices.of, spec), throttled=limiter.throttled)
-            cls, config = component.load(), self.settings.of(component)
-            with blame("judges", name):
-                made[spec] = cls(argument, config, context)
-            self.limiters[made[spec]] = limiter
-        return {role: made[spec] for role, spec in run.judge.items()}
+        name, _, argument = spec.partition(":")
+        component, limiter = self.component("judges", name), Limiter(run.max_concurrency)
+        price = partial(Prices(run.prices, run.price).of, spec)
+        context = replace(self._context(component), price=price, throttled=limiter.throttled)
+        cls, config = component.load(), self.settings.of(component)
+        with blame("judges", name):
+            made: Judge = cls(argument, config, context)
+        self._judges[spec], self.limiters[made] = made, limiter
+        return made
 
     # --------------------------------------------------------------------------------------------- models on disk
 
@@ -219,7 +232,9 @@ class Builder:
     def save(self, made: Policy | RewardModel, directory: Path) -> None:
         """Write a trained object, and which class reads it."""
         made.save(directory / "model")
-        write_json(directory / "class.json", {"class": f"{type(made).__module__}:{type(made).__qualname__}"})
+        name = f"{type(made).__module__}:{type(made).__qualname__}"
+        kind = "reward_model" if isinstance(made, RewardModel) else "policy"
+        write_json(directory / "class.json", {"class": name, "kind": kind})
 
     def save_pointer(self, identity: str, directory: Path) -> None:
         """Stand for the run's base model as it is, without copying it: by what is in it, since files move."""
@@ -240,15 +255,25 @@ class Builder:
         return cls.load(directory / "model", self.load_context(directory))
 
 
-def _fitted_class(directory: Path) -> str:
-    """The class of the trained object in `directory`, as text. Raises `ConfigError` where there is none."""
+def _module_of_fitted(directory: Path) -> Path:
+    """The module whose class reads the fitted reward model in `directory`, not imported.
+
+    Raises `ConfigError` where there is none in it, `StoreError` where its plugin is gone.
+    """
     try:
-        name: str = json.loads((directory / "class.json").read_text(encoding="utf-8"))["class"]
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(
-            [f"{directory} holds no fitted reward model: name a directory such as artifacts/fit-reward/KEY"]
-        ) from error
-    return name
+        record = json.loads((directory / "class.json").read_text(encoding="utf-8"))
+        kind, (module, _, name) = record["kind"], record["class"].partition(":")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ConfigError([f"{directory} holds no fitted reward model: name a directory such as {FITTED}"]) from error
+    if kind != "reward_model":
+        raise ConfigError([f"{directory} holds a {name}, no reward model: name a directory such as {FITTED}"])
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        found = None
+    if found is None or found.origin is None:
+        raise StoreError(f"{directory} was made by {module}:{name}, which is not installed; install its plugin again")
+    return Path(found.origin)
 
 
 def is_fitted(reward_model: type[RewardModel]) -> bool:

@@ -144,6 +144,25 @@ class EvaluateConfig(Config):
     per_device_batch_size: int = setting(64, "rows sampled at once: memory and speed", gt=0, changes_result=False)
 
 
+class AnswersConfig(Config):
+    """How a judge LLM is asked to answer the evaluation instructions itself (paper, section 4: API baselines)."""
+
+    system_prompt: str = setting(
+        "You are a helpful assistant. Your whole answer must be shorter than {max_characters} characters.",
+        "what it is told first; {max_characters} stands for the number below",
+    )
+    max_characters: int = setting(
+        1000, "the length it is asked to keep to (the paper: 1000 for ChatGPT, 500 for GPT-4)", gt=0
+    )
+    max_tokens: int = setting(1024, "the longest answer, in tokens", gt=0)
+    temperature: float = setting(0.7, "sampling temperature of its answers", ge=0)
+
+    @property
+    def prompt(self) -> str:
+        """The system prompt with its number."""
+        return self.system_prompt.replace("{max_characters}", str(self.max_characters))
+
+
 JUDGE_ROLES = ("strong", "light", "completion", "*")
 
 
@@ -195,6 +214,7 @@ class RunConfig(Config):
     sample: SampleConfig = setting(SampleConfig, "the outputs to compare")
     annotate: AnnotateConfig = setting(AnnotateConfig, "the training labels")
     evaluate: EvaluateConfig = setting(EvaluateConfig, "the comparison with the reference")
+    answers: AnswersConfig = setting(AnswersConfig, "judge LLMs that answer the instructions themselves")
     backend: BackendConfig = setting(BackendConfig, "devices and precision")
 
     @field_validator("judge")

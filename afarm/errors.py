@@ -36,7 +36,14 @@ class TrainingError(AfarmError):
 
 
 class JudgeError(AfarmError):
-    """A judge LLM could not be reached or refused the request. Never stored as an answer."""
+    """A judge LLM could not be reached or refused the request. Never stored as an answer.
+
+    `charged` says whether the request may have been charged for all the same: the ledger then goes on counting it.
+    """
+
+    def __init__(self, message: str, *, charged: bool = True):
+        super().__init__(message)
+        self.charged = charged
 
 
 class BudgetError(AfarmError):

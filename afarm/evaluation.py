@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from afarm.answering import answers, is_answering
 from afarm.blame import blame
 from afarm.errors import DataError
 from afarm.files import read_outputs, read_preferences, write_rows
@@ -31,7 +32,12 @@ if TYPE_CHECKING:
 
 
 def outputs(farm: Farm, system: str, temperature: float | None = None) -> Stage:
-    """A system's answers to the evaluation instructions, at the recipe's temperature unless another is given."""
+    """A system's answers to the evaluation instructions, at the recipe's temperature unless another is given.
+
+    A system is a method, or a judge LLM by its spec that answers the instructions itself.
+    """
+    if is_answering(system):
+        return answers(farm, system)
     default = evaluation_decoding(farm)
     asked = default if temperature is None else replace(default, temperature=temperature)
     instructions = farm.instructions("evaluation")
@@ -65,7 +71,7 @@ def main_evaluation(farm: Farm, system: str) -> Stage:
 
 def second_evaluation(farm: Farm, system: str, answered: Artifact | None) -> Stage | None:
     """The comparison at a temperature of the system's own: its outputs', or, before there are any, its method's."""
-    if system == farm.start_name or farm.config.evaluate.reference == "data":
+    if system == farm.start_name or farm.config.evaluate.reference == "data" or is_answering(system):
         return None
     expected = farm.builder.method(system).decoding(evaluation_decoding(farm)).temperature
     own = answered.meta["summary"]["temperature"] if answered else expected
@@ -116,9 +122,14 @@ def evaluate(farm: Farm, system: str, reference: Stage | None, reference_name: s
 
 
 def write_results(
-    farm: Farm, directory: Path, names: Sequence[str], given: EvaluationInputs, reference: str, degraded: Mapping[str, int]
+    farm: Farm,
+    directory: Path,
+    names: Sequence[str],
+    given: EvaluationInputs,
+    reference: str,
+    degraded: Mapping[str, int],
 ) -> None:
-    """What each of the evaluators `names` finds, a row to `results.jsonl`, with what the judgements were made without."""
+    """What each of the evaluators `names` finds, a row to `results.jsonl`, and what judgements were made without."""
     compared = {"system": given.system, "reference": reference}
     results = (
         {**compared, "evaluator": name, "metrics": dict(found.metrics), "degraded": dict(degraded)}

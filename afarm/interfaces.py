@@ -181,7 +181,16 @@ class Policy(ABC):
 
 
 class RewardModel(ABC):
-    """Scores outputs. Built as `Class(config)` where there is nothing to fit, otherwise by `fit` or `load`."""
+    """Scores outputs. Built as `Class(config)` where there is nothing to fit, otherwise by `fit` or `load`.
+
+    One that was registered with a `spec` (`--reward-model classifier:MODEL`) is built as `Class(config, spec, context)`,
+    as annotators are.
+    """
+
+    @property
+    def identity(self) -> str:
+        """What changes its scores beside its source and settings: the model that its spec names, say."""
+        return ""
 
     @abstractmethod
     def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> Sequence[Score]:
@@ -240,6 +249,11 @@ class Method(ABC):
     def decoding(self, default: Decoding) -> Decoding:
         """What its policies will say in `Policy.decoding`: a plan is made before there is one."""
         return default
+
+    def plan_pairs(self, instructions: Mapping[str, Sequence[Instruction]]) -> Sequence[Instruction]:
+        """The instruction of each pair that `train` will ask the annotator about, for estimates. `instructions` are
+        those of the splits that its needs name."""
+        return ()
 
     def check(self, start: type[Policy] | None = None) -> Sequence[str]:
         """Problems that can be seen before a model is loaded, each a sentence."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -14,6 +15,9 @@ B = TypeVar("B")
 
 STORED_TOGETHER = 64
 """Judgements that go to the ledger in one transaction. Their answers are there already: none is bought twice."""
+
+DRAWS_A_VOTE = 100
+"""How far apart the draws of one vote about a pair and of the next are: those between are re-asks."""
 
 CHARACTERS_A_TOKEN = 4
 """Of English text under today's tokenizers, about."""
@@ -170,7 +174,8 @@ class Judge(ABC):
 
     @abstractmethod
     async def complete(self, request: ChatRequest) -> Completion:
-        """Answer one request. Raises `JudgeError` where no answer was received."""
+        """Answer one request. Raises `JudgeError` where no answer was received, with `charged=False` where it is known
+        that none was charged for. Who sends a request more than once awaits `answer_lost` in between."""
 
     async def submit(self, requests: Sequence[ChatRequest]) -> str:
         """Hand in `requests` to the vendor's batch endpoint and return its ticket, for judges that declare `batch`.
@@ -213,6 +218,20 @@ class Judge(ABC):
 
     async def close(self) -> None:  # noqa: B027  (most judges hold nothing open)
         """Release connections."""
+
+
+ANSWER_LOST: ContextVar[Callable[[], Awaitable[None]]] = ContextVar("ANSWER_LOST")
+"""What the engine does about `answer_lost` of the request at hand."""
+
+
+async def answer_lost() -> None:
+    """Says that the request at hand was sent, may have been charged for and got no answer, and is to be sent again.
+
+    The engine goes on counting it, and returns when the budget allows another attempt; where it never will, the request
+    is cancelled. Does nothing outside of the engine.
+    """
+    if told := ANSWER_LOST.get(None):
+        await told()
 
 
 def unsupported(request: ChatRequest, capabilities: Capabilities) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """What was paid and what was learned, in SQLite.
 
 `completions` holds every answer received, under a digest of what was asked; `judgements` what was read from them, under
-who judged what; `in_flight` the intents to ask, which count against a budget until they are resolved; `batch_requests`
+who judged what; `in_flight` the intents to ask, which count against a budget until they are resolved, and for good
+where no answer came and the vendor may have charged; `batch_requests`
 what a vendor's batch endpoint has been handed and not answered yet; `spent` the dollars of each run, `stage_spend` what
 was bought to make each artifact, and `reuse` what was not paid again. Transport failures are not answers and are never
 stored. The promise: no response that reached this process is bought again, so calls are at most those needed plus kills
@@ -25,7 +26,7 @@ from typing import Any
 from afarm.errors import JudgeError, StoreError
 from afarm.judges import ChatRequest, Completion, Judgement, JudgementKey
 from afarm.keyed import digest
-from afarm.ledger_rows import COMPLETION, columns_of, completion_of, row_of, sent_text
+from afarm.ledger_rows import COMPLETION, LOSE, LOSE_BATCHED, columns_of, completion_of, row_of, sent_text
 from afarm.ledger_schema import network_file_system, prepare
 
 LIVE_SECONDS = 6.0
@@ -202,16 +203,40 @@ class Ledger:
         with self.transaction() as db:
             db.execute("UPDATE in_flight SET seen = ? WHERE owner = ?", [time.time(), self._owner])
 
-    def resolve(self, answers: Sequence[Answer], run: str, abandoned: Sequence[str] = (), stage: str = "") -> None:
+    def resolve(
+        self,
+        answers: Sequence[Answer],
+        run: str,
+        abandoned: Sequence[str] = (),
+        lost: Sequence[str] = (),
+        stage: str = "",
+    ) -> None:
         """Store answers, bought by `run` to make the artifact `stage`, and close their intents.
 
-        `abandoned` are the keys of requests that are known to have failed without an answer.
+        `abandoned` are the keys of requests that have failed and cost nothing; `lost` of those that may have been
+        charged for, by an amount that nobody has said: what was reserved for these stays counted.
         """
-        closed = [(key, self._owner) for key in [*(c.key for _, _, c in answers), *abandoned]]
+        closed = [(key, self._owner) for key in dict.fromkeys([*(c.key for _, _, c in answers), *abandoned, *lost])]
         with self.transaction() as db:
             rows = [row_of(request, judge, completion, run) for request, judge, completion in answers]
             self._store(db, rows, stage)
+            db.executemany(LOSE, [(key, self._owner) for key in lost])
             db.executemany("DELETE FROM in_flight WHERE key = ? AND owner = ?", closed)
+
+    def lost(self, key: str) -> None:
+        """An attempt may have been charged for and got no answer: it stays counted. The intent stays as well, with
+        nothing reserved until `reserve_again`."""
+        with self.transaction() as db:
+            db.execute(LOSE, [key, self._owner])
+            db.execute("UPDATE in_flight SET reserved = 0 WHERE key = ? AND owner = ?", [key, self._owner])
+
+    def reserve_again(self, key: str, price: float | None, run: str, budget: float | None) -> bool:
+        """Reserve `price` for another attempt, if `budget` allows that."""
+        with self.transaction() as db:
+            if budget is not None and _committed(db, run) + (price or 0.0) > budget:
+                return False
+            db.execute("UPDATE in_flight SET reserved = ? WHERE key = ? AND owner = ?", [price, key, self._owner])
+        return True
 
     def _store(self, db: sqlite3.Connection, rows: Sequence[tuple[Any, ...]], stage: str) -> None:
         """Completions as rows of the table. The first answer to a request stands; every one is paid for."""
@@ -238,7 +263,7 @@ class Ledger:
         return dict(zip(STAGE_SPEND, rows[0] if rows else (0, 0, 0, 0.0, 0), strict=True))
 
     def committed(self, run: str) -> float:
-        """Dollars of `run` that are spent, or may be: paid answers, and what is in flight or was when it was killed."""
+        """Dollars of `run` that are spent, or may be: paid answers, and what is in flight or was lost on its way."""
         with self._lock:
             try:
                 return _committed(self._db, run)
@@ -296,11 +321,17 @@ class Ledger:
                 if answer is not None
             ]
             self._store(db, rows, stage)
+            unpriced = [(ticket, i) for i, c in enumerate(answers) if c is not None and c.price is None]
+            db.executemany(f"{LOSE_BATCHED} AND position = ? AND reserved > 0", unpriced)
             db.execute("DELETE FROM batch_requests WHERE ticket = ?", [ticket])
 
     def forget_batch(self, ticket: str) -> int:
-        """Stop waiting for a batch, whose answers will then be bought again. Returns the number of its requests."""
+        """Stop waiting for a batch, whose answers will then be bought again; it may be charged for and stays counted.
+
+        Returns the number of its requests.
+        """
         with self.transaction() as db:
+            db.execute(LOSE_BATCHED, [ticket])
             return db.execute("DELETE FROM batch_requests WHERE ticket = ?", [ticket]).rowcount
 
     # ------------------------------------------------------------------------------------------------ judgements

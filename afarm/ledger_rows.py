@@ -15,6 +15,16 @@ COMPLETION = (
     "degraded"
 )
 
+LOSE = (
+    "INSERT INTO in_flight SELECT key, '', run, reserved, created, NULL FROM in_flight "
+    "WHERE key = ? AND owner = ? AND reserved IS NOT 0"
+)
+LOSE_BATCHED = (
+    "INSERT INTO in_flight SELECT key, '', run, reserved, created, NULL FROM batch_requests "
+    "WHERE ticket = ? AND reserved IS NOT 0"
+)
+"""What may have been charged for without an answer is an intent of nobody, which is never closed."""
+
 
 def completion_of(row: Sequence[Any]) -> Completion:
     *plain, logprobs, degraded = row

@@ -95,8 +95,9 @@ class Farm:
     """One experiment: a recipe with its overrides, and a directory where everything it makes is kept.
 
     `settings` are overrides, one or several, as `"ppo.learning_rate=1e-5"` or as mappings; keyword `choices` are fields
-    of `afarm.config.RunConfig` (`seed=1, model=…`). `annotator` is short for `annotate.annotator`. Raises `ConfigError`
-    with every problem at once, before any model is loaded.
+    of `afarm.config.RunConfig` (`seed=1, model=…`). `annotator` is short for `annotate.annotator`. A farm that
+    `compares_only` needs no model, no data and no torch. Raises `ConfigError` with every problem at once, before any
+    model is loaded.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Farm:
         progress: Progress = no_progress,
         on_stage: Callable[[str, StageRun | None], None] = lambda label, run: None,
         tell: Callable[[str], None] = lambda text: None,
+        compares_only: bool = False,
         **choices: Any,
     ):
         given = [{k: v for k, v in choices.items() if v is not None}]
@@ -122,7 +124,7 @@ class Farm:
             # What is opened to look at it (data, a device) is kept: nothing is read twice.
             self.builder = Builder(plugins, settings, progress, tell)
             self.splits = Splits(self.builder)
-            return problems_ahead(self.builder, self.splits, Path(output_dir))
+            return problems_ahead(self.builder, self.splits, Path(output_dir), compares_only)
 
         self.settings: Settings = resolve(recipe, given, plugins, look_ahead)
         self.config = self.settings.run

@@ -11,11 +11,11 @@ from afarm.ask import Asker
 from afarm.files import read_outputs
 from afarm.head_to_head import HeadToHead
 from afarm.interfaces import AnnotateContext
-from afarm.judges import ChatRequest, Judgement, JudgementKey
+from afarm.judges import ChatRequest, Judge, Judgement, JudgementKey
 from afarm.labelling import CHUNK, rule_or_noise
 from afarm.pairing import neighbours, paired
 from afarm.pipeline import Farm, with_inputs
-from afarm.records import Pair
+from afarm.records import Instruction, Pair
 from afarm.stages import Stage
 from afarm.store import Artifact, artifact_key
 from afarm.why import why_not_reused
@@ -124,6 +124,14 @@ def _visit(farm: Farm, stage: Stage, found: dict[str, tuple[PlannedStage, Artifa
         settings = farm.config.annotate if stage.kind == "annotate" else farm.config.evaluate
         pairs = _pairs(farm, stage.kind, present)
         planned = replace(planned, judges=_priced(farm, stage.kind, pairs, settings.annotator, settings.label_noise))
+    elif artifact is None and stage.pairs:
+        longest = farm.config.evaluate.max_new_tokens
+        pairs = [_stand_in(instruction, longest, number) for number, instruction in enumerate(stage.pairs())]
+        planned = replace(planned, judges=_priced(farm, "online", pairs, farm.config.annotate.annotator, 0.0))
+    elif artifact is None and stage.asks:
+        requests = list(stage.asks())
+        ask = _onlooker(farm, {request.role: farm.builder.judge(request.role) for request in requests})
+        planned = replace(planned, judges=_estimates(ask, [requests]))
     found[stage.label] = planned, artifact
     return artifact
 
@@ -148,13 +156,23 @@ def _priced(
     """Estimate the requests that the pairs need and the ledger does not answer, from their real prompts."""
     seed = farm.seed(purpose)
     pairs = [pair for pair in pairs if rule_or_noise(pair, seed, label_noise) is None]
-    config = farm.config
-    ask = _Onlooker(farm.judges, farm.ask.ledger, allow_degraded=config.allow_degraded, batch_api=config.batch_api)
+    ask = _onlooker(farm, farm.judges)
     annotator, context = farm.builder.annotator(annotator_name), AnnotateContext(seed, ask, farm.progress)
+    chunks = (pairs[start : start + CHUNK] for start in range(0, len(pairs), CHUNK))
+    return _estimates(ask, (annotator.plan(chunk, context) for chunk in chunks))
+
+
+def _onlooker(farm: Farm, judges: Mapping[str, Judge]) -> _Onlooker:
+    config = farm.config
+    return _Onlooker(judges, farm.ask.ledger, allow_degraded=config.allow_degraded, batch_api=config.batch_api)
+
+
+def _estimates(ask: _Onlooker, asked: Iterable[Sequence[ChatRequest]]) -> tuple[JudgeEstimate, ...]:
+    """By judge, of the requests that the ledger does not answer."""
     lengths = _Lengths(ask)
     found: dict[str, JudgeEstimate] = {}
-    for start in range(0, len(pairs), CHUNK):
-        requests = {ask.key(r): r for r in annotator.plan(pairs[start : start + CHUNK], context)}
+    for some in asked:
+        requests = {ask.key(request): request for request in some}
         known = ask.ledger.completions(list(requests))
         for request in (r for key, r in requests.items() if key not in known):
             judge = ask.judge(request.role)
@@ -201,10 +219,15 @@ def _pairs(farm: Farm, kind: str, inputs: dict[str, Artifact]) -> Sequence[Pair]
 
 
 def _stand_ins(farm: Farm, kind: str) -> Iterator[Pair]:
-    """Pairs of the right number, on the real instructions, with outputs of a middling length."""
+    """Pairs of the right number, on the real instructions."""
     settings = farm.config.sample if kind == "annotate" else farm.config.evaluate
-    text = " ".join(["word"] * (settings.max_new_tokens // 2))
     times = farm.config.sample.n // 2 if kind == "annotate" else 1
     for instruction in farm.instructions("preference" if kind == "annotate" else "evaluation"):
         for number in range(times):
-            yield Pair(instruction, f"{text} one", f"{text} two", number)
+            yield _stand_in(instruction, settings.max_new_tokens, number)
+
+
+def _stand_in(instruction: Instruction, max_new_tokens: int, number: int) -> Pair:
+    """A pair of outputs of a middling length."""
+    text = " ".join(["word"] * (max_new_tokens // 2))
+    return Pair(instruction, f"{text} one", f"{text} two", number)

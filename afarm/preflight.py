@@ -21,18 +21,16 @@ from afarm.splits import Splits
 from afarm.store import require_writable
 
 
-def problems_ahead(builder: Builder, splits: Splits, output_dir: Path) -> list[str]:
-    """Each problem as a sentence, beside the unknown names and wrong settings that `afarm.recipe.resolve` finds."""
+def problems_ahead(builder: Builder, splits: Splits, output_dir: Path, compares_only: bool = False) -> list[str]:
+    """Each problem as a sentence, beside the unknown names and wrong settings that `afarm.recipe.resolve` finds.
+
+    With `compares_only` nothing is asked of what trains, samples or holds data, and torch is not loaded.
+    """
     from afarm.backend.availability import require_local
 
     config = builder.settings.run
-    judging: list[Callable[[], object]] = [
-        builder.judges,
-        lambda: builder.annotator(config.annotate.annotator),
-        lambda: builder.annotator(config.evaluate.annotator),
-    ]
-    looks: list[Callable[[], object]] = [
-        lambda: require_writable(output_dir),
+    annotators = [config.evaluate.annotator, *([] if compares_only else [config.annotate.annotator])]
+    training: list[Callable[[], object]] = [
         lambda: require_local(config.model),
         lambda: require_device(builder),
         lambda: require_trackers(config.backend.trackers),
@@ -40,9 +38,14 @@ def problems_ahead(builder: Builder, splits: Splits, output_dir: Path) -> list[s
         lambda: splits.dataset,
         lambda: require_rows(builder, splits),
         lambda: require_known_tasks(builder, splits),
+    ]
+    looks: list[Callable[[], object]] = [
+        lambda: require_writable(output_dir),
+        *([] if compares_only else training),
         lambda: require_used_prices(builder),
-        lambda: require_fitting_judges(builder),
-        *judging,
+        lambda: require_fitting_judges(builder, annotators),
+        builder.judges,
+        *(lambda name=name: builder.annotator(name) for name in annotators),
         *(lambda name=name: builder.evaluator(name) for name in config.evaluate.evaluators),
     ]
     problems: list[str] = []
@@ -51,10 +54,6 @@ def problems_ahead(builder: Builder, splits: Splits, output_dir: Path) -> list[s
             look()
         except ConfigError as error:
             problems += error.problems
-        except PluginError as error:
-            # Without torch two files can still be judged: what it takes to train is asked for by what trains.
-            if look in judging or not isinstance(error.__cause__, ImportError | None):
-                problems.append(str(error))
         except AfarmError as error:
             problems.append(str(error))
         except ValidationError:
@@ -153,9 +152,9 @@ STAND_INS = 512
 """Made-up pairs that a pool is asked about to see all its members: at 13 members, one is missed once in 10^17 times."""
 
 
-def require_fitting_judges(builder: Builder) -> None:
-    """Raises `ConfigError` for judges that cannot take what the run's annotators ask for, unless that may be left out,
-    and for judges of unknown price where there is a budget to keep."""
+def require_fitting_judges(builder: Builder, annotators: Sequence[str]) -> None:
+    """Raises `ConfigError` for judges that cannot take what `annotators` ask for, unless that may be left out, and for
+    judges of unknown price where there is a budget to keep."""
     from afarm.ask import Asker
     from afarm.ledger import Ledger
 
@@ -167,7 +166,7 @@ def require_fitting_judges(builder: Builder) -> None:
     problems: list[str] = []
     with Ledger(Path(":memory:")) as nothing:
         ask = Asker(builder.judges(), nothing, allow_degraded=True)
-        for name in dict.fromkeys([run.annotate.annotator, run.evaluate.annotator]):
+        for name in dict.fromkeys(annotators):
             try:
                 with blame("annotators", name):
                     requests = builder.annotator(name).plan(pairs, AnnotateContext(0, ask))

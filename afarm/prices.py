@@ -5,6 +5,7 @@ A price that is not known is None, never zero: whoever shows a sum says how many
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,13 @@ def listed(provider: str, model: str) -> Price | None:
     return Price(rates[0], rates[1], rates[2])
 
 
+def dollars(amount: float) -> str:
+    """In cents, or to two digits where that says more: nothing above zero is shown as "$0.00"."""
+    places = 2 if amount <= 0 else max(2, 1 - math.floor(math.log10(amount)))
+    whole, _, rest = f"{amount:,.{places}f}".partition(".")
+    return f"${whole}.{rest.rstrip('0').ljust(2, '0')}"
+
+
 def _first_tier(rate: Any) -> float | None:
     return None if rate is None else float(getattr(rate, "base", rate))
 
@@ -67,11 +75,15 @@ def _parse(given: Mapping[str, str], problems: list[str]) -> dict[str, Price]:
             rates = [_rate(part) for part in str(text).split("/")]
             found[spec] = Price(*_two_or_three(rates))
         except ValueError:
-            problems.append(
-                f"--price {spec}={text} is not of the form JUDGE=INPUT/OUTPUT or JUDGE=INPUT/OUTPUT/CACHED, in dollars "
-                "per million tokens, such as openai:gpt-5=1.25/10/0.125"
-            )
+            problems.append(malformed(f"{spec}={text}"))
     return found
+
+
+def malformed(option: str) -> str:
+    return (
+        f"--price {option} is not of the form JUDGE=INPUT/OUTPUT or JUDGE=INPUT/OUTPUT/CACHED, in dollars per million "
+        "tokens, such as openai:gpt-5=1.25/10/0.125"
+    )
 
 
 def _two_or_three(rates: list[float]) -> list[float]:

@@ -1,7 +1,8 @@
 """From a recipe and its overrides to one validated configuration, reporting every problem at once.
 
-A recipe is a YAML file: the fields of `RunConfig`, and a section of settings for each plugin, by its name. Overrides
-are `a.b=value`, values read as YAML. Nothing here loads a model or imports a plugin's heavy parts.
+A recipe is a YAML file: the fields of `RunConfig`, and a section of settings for each plugin, by its name; with
+`based_on: paper` it says only where it differs from another one. Overrides are `a.b=value`, values read as YAML.
+Nothing here loads a model or imports a plugin's heavy parts.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from afarm.errors import ConfigError, PluginError, did_you_mean
 from afarm.plugins import Plugins
 from afarm.registry import Component
 
+BASED_ON = "based_on"
+"""The line of a recipe that names the one it is based on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -34,6 +38,17 @@ class Settings:
         """The settings of `component`: its defaults under what its section says."""
         return component.settings(self.sections.get(component.full_name, {}))
 
+    def result_sections(self, components: Iterable[Component]) -> dict[str, dict[str, Any]]:
+        """What the sections give that changes results; a section that gives nothing of the kind is left out."""
+        found: dict[str, dict[str, Any]] = {}
+        for component in components:
+            config = self.of(component) if component.full_name in self.sections else None
+            fields = config.result_fields() if config else {}
+            given = {name: fields[name] for name in self.sections.get(component.full_name, ()) if name in fields}
+            if given:
+                found[component.full_name] = found.get(component.full_name, {}) | given
+        return found
+
 
 def recipe_names() -> list[str]:
     """The recipes that ship with afarm."""
@@ -41,8 +56,26 @@ def recipe_names() -> list[str]:
     return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
-def read_recipe(name: str) -> dict[str, Any]:
-    """The contents of the recipe `name`, or of the YAML file at that path. Raises `ConfigError`."""
+def read_recipe(name: str, above: Sequence[str] = ()) -> dict[str, Any]:
+    """The settings of the recipe `name`, or of the YAML file at that path, over those of the one that it is based on.
+
+    A file that is based on a file names it from where it is itself. `above` are the recipes that this one is read for.
+    Raises `ConfigError`.
+    """
+    if name in above:
+        raise ConfigError([f"recipes are based on each other: {' → '.join([*above, name])}"])
+    values = _read_recipe(name)
+    base = values.pop(BASED_ON, None)
+    if base is None:
+        return values
+    if not isinstance(base, str):
+        raise ConfigError([f"recipe {name}: {BASED_ON} must name one recipe, such as {BASED_ON}: paper"])
+    is_file = base.endswith((".yaml", ".yml"))
+    return merge(read_recipe(str(Path(name).parent / base) if is_file else base, [*above, name]), values)
+
+
+def _read_recipe(name: str) -> dict[str, Any]:
+    """What the recipe says itself."""
     if name.endswith((".yaml", ".yml")):
         path = Path(name)
         if not path.is_file():

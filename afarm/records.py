@@ -97,7 +97,8 @@ class Sample:
 
     `token_ids` are the response's, the end-of-sequence token included where it was sampled (`finish_reason` "stop";
     "length" where the limit cut it off); `logprobs` are natural logs under the sampling policy at temperature 1, one a
-    token, or None where they were not kept; `score` is the reward model's where the policy chose by one.
+    token, or None where they were not kept; `score` is the reward model's where the policy chose by one; `details`, more
+    to keep with the output, as JSON values.
     """
 
     text: str
@@ -106,14 +107,19 @@ class Sample:
     logprobs: tuple[float, ...] | None = None
     finish_reason: str = ""
     score: float | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A reward model's judgement of one output. `value`: higher is better. `spans`: optional (start, end, value)."""
+    """A reward model's judgement of one output. `value`: higher is better. `spans`: optional (start, end, value).
+
+    `spread` is the standard deviation over the members of an ensemble, in the unit of `value`; None where there is one.
+    """
 
     value: float
     spans: tuple[tuple[int, int, float], ...] | None = None
+    spread: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,12 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from afarm.files import read_rows, write_rows
+from afarm.head_to_head import HeadToHead
 from afarm.ledger import STAGE_SPEND
 from afarm.pipeline import Farm, Result, StageRun, versions
 from afarm.records import Row
@@ -19,47 +20,98 @@ from afarm.store import write_json
 
 
 def record(farm: Farm, method: str, result: Result, command: str, started: float) -> Path:
-    """Write the run's directory and return it: `run.json`, `metrics.jsonl` and `outputs.jsonl`."""
-    directory = farm.store.run_dir(farm.name(method))
-    write_rows(directory / "metrics.jsonl", _metrics(farm.history.values()))
-    write_rows(directory / "outputs.jsonl", _comparisons(farm, method))
-    write_json(directory / "run.json", _summary(farm, method, result, command, started))
-    return directory
-
-
-def _summary(farm: Farm, method: str, result: Result, command: str, started: float) -> dict[str, Any]:
-    config = farm.config
-    return {
-        "afarm_version": importlib.metadata.version("afarm"),
+    """Write the directory of a method's run and return it: `run.json`, `metrics.jsonl` and `outputs.jsonl`."""
+    history, config = list(farm.history.values()), farm.config
+    main = next((run for run in history if run.label.startswith(f"evaluate {method} ")), None)
+    trained = farm.history.get(f"train {method}")
+    about = {
         "name": farm.name(method),
         "command": command,
         "recipe": farm.settings.recipe,
         "method": method,
         "annotator": config.annotate.annotator,
-        "seed": config.seed,
         "created": started,
+        "config": {**config.model_dump(mode="json"), "method": method, **farm.settings.sections},
+        "machine": machine(farm),
+        "judges": judges(farm),
+        "headline": headline(result, trained.artifact.meta["summary"] if trained else {}),
+    }
+    return _write(farm, about, history, main, result)
+
+
+def record_of_two(
+    compared: HeadToHead, made: StageRun, result: Result, files: Mapping[str, str], command: str, started: float
+) -> Path:
+    """The same for a comparison of two files of outputs, named by `files`: all that has to do with it, no more."""
+    farm, config = compared.farm, compared.farm.config.model_dump(mode="json")
+    settings = ("judge", "budget", "price", "prices", "max_concurrency", "allow_degraded", "batch_api")
+    used = [("judges", spec.partition(":")[0]) for spec in config["judge"].values()]
+    used += [("annotators", compared.annotator), *(("evaluators", name) for name in compared.evaluators)]
+    sections = {farm.builder.component(kind, name).full_name for kind, name in used}
+    asked = any(row.preference.completion for rows in result.judgements.values() for row in rows)
+    about = {
+        "name": compared.name,
+        "command": command,
+        "files": dict(files),
+        "annotator": compared.annotator,
+        "created": started,
+        "config": {
+            "seed": config["seed"],
+            **{name: config[name] for name in settings},
+            "evaluate": {"label_noise": config["evaluate"]["label_noise"], "evaluators": compared.evaluators},
+            **{name: section for name, section in farm.settings.sections.items() if name in sections},
+        },
+        "machine": {"platform": platform.platform(terse=True), "cpus": os.cpu_count()},
+        "judges": judges(farm) if asked else [],
+        "headline": headline(result, {}),
+    }
+    return _write(farm, about, [made], made, result)
+
+
+def _write(
+    farm: Farm, about: Mapping[str, Any], history: Sequence[StageRun], main: StageRun | None, result: Result
+) -> Path:
+    """`main` is the comparison whose pairs the report shows side by side."""
+    directory = farm.store.run_dir(about["name"])
+    write_rows(directory / "metrics.jsonl", _metrics(history))
+    # output_1 is the reference's, output_2 the system's.
+    write_rows(directory / "outputs.jsonl", read_rows(main.artifact.path / "judgements.jsonl") if main else [])
+    summary = {
+        "afarm_version": importlib.metadata.version("afarm"),
+        **about,
+        "seed": farm.config.seed,
         "finished": time.time(),
         "status": "finished",
-        "config": {**config.model_dump(mode="json"), "method": method, **farm.settings.sections},
         "versions": versions(),
-        "machine": machine(farm),
-        "judges": [
-            {"role": role, "identity": judge.identity, "simulated": judge.simulated}
-            for role, judge in sorted(farm.judges.items())
-        ],
-        "stages": [_stage(farm, run) for run in farm.history.values()],
-        "spend": spend(farm),
-        "annotators": _annotators(farm.history.values()),
+        "stages": [_stage(farm, run) for run in history],
+        "spend": spend(farm, history),
+        "annotators": _annotators(history),
         "results": [
-            {"system": e.system, "reference": reference, "evaluator": e.evaluator, "metrics": dict(e.metrics)}
+            {
+                "system": e.system,
+                "reference": reference,
+                "evaluator": e.evaluator,
+                "metrics": dict(e.metrics),
+                "degraded": result.degraded(reference),
+            }
             for reference, e in result.evaluations
         ],
-        "headline": headline(farm, method, result),
     }
+    write_json(directory / "run.json", summary)
+    return directory
 
 
-def headline(farm: Farm, method: str, result: Result) -> dict[str, float | None]:
-    """The numbers of the result screen; None where a run has none (no reward for the baseline alone)."""
+def judges(farm: Farm) -> list[dict[str, Any]]:
+    """Who answers for each family role."""
+    return [
+        {"role": role, "identity": judge.identity, "simulated": judge.simulated}
+        for role, judge in sorted(farm.judges.items())
+    ]
+
+
+def headline(result: Result, trained: Mapping[str, Any]) -> dict[str, float | None]:
+    """The numbers of the result screen, from a result and what training logged last; None where a run has none (no
+    reward for the baseline alone)."""
 
     def metric(name: str) -> float | None:
         try:
@@ -67,25 +119,23 @@ def headline(farm: Farm, method: str, result: Result) -> dict[str, float | None]
         except KeyError:
             return None
 
-    trained = farm.history.get(f"train {method}")
-    summary: Mapping[str, Any] = trained.artifact.meta["summary"] if trained else {}
     return {
         "win_rate": metric("win_rate"),
         "standard_error": metric("standard_error"),
         "reward": metric("reward"),
         "reward_reference": metric("reward_reference"),
-        "kl": summary.get("objective/kl"),
+        "kl": trained.get("objective/kl"),
         "length": metric("avg_length"),
         "length_reference": metric("avg_length_reference"),
     }
 
 
-def spend(farm: Farm) -> dict[str, Any]:
+def spend(farm: Farm, history: Iterable[StageRun]) -> dict[str, Any]:
     """What judges cost to make all stages of the run, whenever and by whichever run they were made, and beside it
     `this_time`: what was bought, and what was not bought again, by the command that wrote this record."""
     bought = farm.ask.spend
     this_time = {name: getattr(bought, name) for name in STAGE_SPEND}
-    made = [run.artifact.meta.get("spend", {}) for run in farm.history.values()]
+    made = [run.artifact.meta.get("spend", {}) for run in history]
     return {
         **_rounded({name: sum(spent.get(name, 0) for spent in made) for name in STAGE_SPEND}),
         "this_time": {**_rounded(this_time), "answers_reused": bought.answers_reused + bought.judgements_reused},
@@ -138,14 +188,6 @@ def _metrics(history: Iterable[StageRun]) -> Iterable[Row]:
         if path.is_file():
             for row in read_rows(path):
                 yield {"stage": "train" if run.label.startswith("train ") else run.label, **row}
-
-
-def _comparisons(farm: Farm, method: str) -> Iterable[Row]:
-    """Every judged pair of the first comparison: output_1 is the reference's, output_2 the policy's."""
-    for run in farm.history.values():
-        if run.kind == "evaluate" and run.label.startswith(f"evaluate {method} "):
-            yield from read_rows(run.artifact.path / "judgements.jsonl")
-            return
 
 
 def latest_run(runs: Path) -> Path | None:

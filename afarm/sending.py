@@ -12,13 +12,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from queue import SimpleQueue
 
 from afarm.errors import AfarmError, BudgetError, JudgeError
-from afarm.judges import ChatRequest, Completion, Judge, unsupported
+from afarm.judges import ANSWER_LOST, ChatRequest, Completion, Judge, unsupported
 from afarm.ledger import Ledger
 from afarm.ledger_rows import encodable
 from afarm.limiter import Limiter
+from afarm.prices import dollars
 
 BEAT_SECONDS = 2.0
 """How often a process says in the ledger that it is alive."""
@@ -70,7 +72,8 @@ class Desk:
 
     @property
     def flying(self) -> int:
-        return sum(len(sending.flying) for sending in self.sendings)
+        """Requests whose landing may release money."""
+        return sum(len(sending.flying) - len(sending.again) for sending in self.sendings)
 
     def wake(self) -> None:
         for sending in self.sendings:
@@ -87,6 +90,8 @@ class Sending:
         self.waiting: dict[Lane, deque[Question]] = {}
         self.parked: list[Question] = []
         self.flying: dict[asyncio.Task[Completion], Question] = {}
+        self.again: dict[asyncio.Future[None], Question] = {}
+        """Of what is flying: who waits until another attempt may be made."""
         self.batches: set[asyncio.Task[None]] = set()
         self.tickets: set[str] = set()
         self.wake = asyncio.Event()
@@ -126,9 +131,7 @@ class Sending:
         finally:
             for task in [*self.batches, *self.flying]:
                 task.cancel()
-            for question in self.flying.values():
-                question.lane.limiter.landed(False)
-            self.flying.clear()
+            self._lose_what_flies()
             self.desk.sendings.remove(self)
             self.results.put(self._failure)
             self.desk.wake()
@@ -142,6 +145,8 @@ class Sending:
         except AfarmError as error:
             self._failure = self._failure or error
         if self._failure is not None:
+            while self.again:
+                self.again.popitem()[0].cancel()
             if not self.flying or time.monotonic() >= self._deadline:
                 return True
         elif self.complete and not (self.flying or self.parked or self.batches or any(self.waiting.values())):
@@ -178,6 +183,7 @@ class Sending:
             return
         landed: list[Landed] = []
         abandoned: list[str] = []
+        lost: list[str] = []
         for task in done:
             question = self.flying.pop(task, None)
             if question is None:
@@ -186,14 +192,27 @@ class Sending:
             question.lane.limiter.landed(error is None)
             if error is None:
                 landed.append((question, finished(question, task.result())))
+                if task.result().price is None and question.lane.judge.worst_case_price(question.sent):
+                    lost.append(question.key)
             else:
-                abandoned.append(question.key)
+                (lost if may_be_charged(error) else abandoned).append(question.key)
                 self._failure = self._failure or explained(error, question)
         answers = [(question.sent, question.lane.identity, completion) for question, completion in landed]
-        self.desk.ledger.resolve(answers, self.desk.run, abandoned, self.desk.stage())
+        self.desk.ledger.resolve(answers, self.desk.run, abandoned, lost, self.desk.stage())
         self.deliver(landed)
         if len(self.desk.sendings) > 1:
             self.desk.wake()
+
+    def _lose_what_flies(self) -> None:
+        """Nobody waits for it any more, and it may be charged for."""
+        for question in self.flying.values():
+            question.lane.limiter.landed(False)
+        try:
+            self.desk.ledger.resolve([], self.desk.run, lost=[question.key for question in self.flying.values()])
+        except AfarmError as error:
+            self._failure = self._failure or error
+        self.flying.clear()
+        self.again.clear()
 
     def deliver(self, landed: list[Landed], bought: bool = True) -> None:
         """Hand on what the ledger holds; `bought` says that it was paid for just now."""
@@ -206,6 +225,7 @@ class Sending:
     # ------------------------------------------------------------------------------------------------------- sending
 
     def _send(self) -> None:
+        self._send_again()
         if self.parked and time.monotonic() >= self._look_at_parked:
             self._look_at_parked = time.monotonic() + PARKED_SECONDS
             parked, self.parked = self.parked, []
@@ -229,9 +249,41 @@ class Sending:
         loop = asyncio.get_running_loop()
         for question in granted:
             lane.limiter.sent()
-            task = loop.create_task(lane.judge.complete(question.sent))
+            task = loop.create_task(self._complete(question))
             self.flying[task] = question
             task.add_done_callback(self._arrived)
+
+    async def _complete(self, question: Question) -> Completion:
+        ANSWER_LOST.set(partial(self._lost, question))
+        return await question.lane.judge.complete(question.sent)
+
+    async def _lost(self, question: Question) -> None:
+        """See `afarm.judges.answer_lost`."""
+        self.desk.ledger.lost(question.key)
+        allowed = asyncio.get_running_loop().create_future()
+        self.again[allowed] = question
+        self.wake.set()
+        await allowed
+
+    def _send_again(self) -> None:
+        """Let those go on whose next attempt the budget allows.
+
+        Raises `BudgetError` where nothing is in flight to release money.
+        """
+        for allowed, question in list(self.again.items()):
+            price = self.worst_price(question)
+            if not self.desk.ledger.reserve_again(question.key, price, self.desk.run, self.desk.budget):
+                if not (self.desk.flying or self.tickets):
+                    raise self._budget_reached(self.desk.ledger.committed(self.desk.run))
+                return
+            del self.again[allowed]
+            allowed.set_result(None)
+
+    def _budget_reached(self, committed: float) -> BudgetError:
+        return BudgetError(
+            f"the budget of {dollars(self.desk.budget or 0.0)} is reached ({dollars(committed)} is spent or may be); "
+            "what is paid for is kept: run the same command with a larger --budget to go on"
+        )
 
     def claim(
         self, lane: Lane, questions: Sequence[Question], prices: Sequence[float | None], queue: deque[Question]
@@ -255,10 +307,7 @@ class Sending:
             elsewhere = granted | pending | held | set(claim.answered)
             queue.extendleft(q for q in reversed(questions) if q.key not in elsewhere)
             if not (granted or self.desk.flying or self.parked or self.tickets):
-                raise BudgetError(
-                    f"the budget of ${budget:.2f} is reached (${claim.committed:.2f} is spent or may be); what is paid "
-                    "for is kept: run the same command with a larger --budget to go on"
-                )
+                raise self._budget_reached(claim.committed)
         return [question for question in questions if question.key in granted]
 
     def worst_price(self, question: Question) -> float | None:
@@ -296,6 +345,11 @@ class Sending:
 def finished(question: Question, completion: Completion) -> Completion:
     """A judge's answer as it is stored and handed on."""
     return replace(completion, key=question.key, text=encodable(completion.text), degraded=question.degraded)
+
+
+def may_be_charged(error: BaseException) -> bool:
+    """Whether a request that ended in `error` may have been charged for: it may, unless its judge knows better."""
+    return bool(getattr(error, "charged", True))
 
 
 def misfits(request: ChatRequest, judge: Judge) -> list[str]:

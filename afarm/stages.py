@@ -6,7 +6,7 @@ sft → sample → annotate → fit-reward → train → outputs → evaluate (p
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,6 +15,7 @@ from afarm.building import Builder, is_fitted
 from afarm.errors import ConfigError, did_you_mean
 from afarm.files import read_outputs, read_preferences, write_rows
 from afarm.interfaces import Decoding, Method, MethodInputs, Policy, RewardModel
+from afarm.judges import ChatRequest
 from afarm.judging import annotation, judge_pairs
 from afarm.pairing import neighbours
 from afarm.records import Instruction, JudgedPair, Output
@@ -34,13 +35,17 @@ class Write(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One step of the experiment. `made_from`: all that its result depends on besides its inputs' content."""
+    """One step of the experiment. `made_from`: all that its result depends on besides its inputs' content. `asks`: what
+    it will ask judges, for stages that know it before they run; what annotators will ask, they say themselves.
+    `pairs`: the instruction of each pair that training will ask the annotator about."""
 
     kind: str
     label: str
     inputs: Mapping[str, Stage]
     made_from: Mapping[str, Any]
     write: Write
+    asks: Callable[[], Iterable[ChatRequest]] | None = None
+    pairs: Callable[[], Sequence[Instruction]] | None = None
 
 
 NEEDS: dict[str, tuple[str, ...]] = {
@@ -102,12 +107,14 @@ def _train(farm: Farm, name: str, begin: Stage, label: str) -> Stage:
     reward = fit_reward(farm) if "reward_model" in method.needs else None
     if reward is not None:
         stages["reward_model"] = reward
+    asked = evaluation_decoding(farm)
     made_from = farm.made_from(
         "train",
         method=farm.builder.identity(farm.builder.component("methods", name)),
         reward_model=fixed_reward_identity(farm) if "reward_model" in method.needs and reward is None else "",
         annotator=annotation(farm, farm.config.annotate.annotator, 0.0) if "annotator" in method.needs else "",
         data={need: [farm.data_digest(s) for s in NEEDS[need]] for need in sorted(method.needs) if NEEDS[need]},
+        decoding=[asked.temperature, asked.top_p, asked.max_new_tokens] if "validation" in method.needs else [],
     )
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
@@ -116,7 +123,11 @@ def _train(farm: Farm, name: str, begin: Stage, label: str) -> Stage:
         farm.builder.save(policy, directory)
         return last_metrics(directory)
 
-    return Stage("train", label, stages, made_from, write)
+    def pairs() -> Sequence[Instruction]:
+        splits = [split for need in method.needs for split in NEEDS[need]]
+        return method.plan_pairs({split: farm.instructions(split) for split in splits})
+
+    return Stage("train", label, stages, made_from, write, pairs=pairs if "annotator" in method.needs else None)
 
 
 def check_method(builder: Builder, name: str) -> Method:
@@ -200,7 +211,7 @@ def write_outputs(
         for instruction, made in zip(repeated, shown, strict=True):
             characters += len(made.text)
             cut_off += made.finish_reason == "length"
-            details = {"finish_reason": made.finish_reason, "tokens": len(made.token_ids)}
+            details = {"finish_reason": made.finish_reason, "tokens": len(made.token_ids), **made.details}
             if made.score is not None:
                 details["score"] = made.score
             yield Output(instruction, made.text, generator, details).to_row()
@@ -257,4 +268,4 @@ def loaded_reward_model(farm: Farm, inputs: Inputs) -> RewardModel:
 
 
 def fixed_reward_identity(farm: Farm) -> Mapping[str, Any]:
-    return farm.builder.identity(farm.builder.component("reward_models", farm.config.reward_model))
+    return farm.builder.fixed_reward_identity(farm.config.reward_model)

@@ -110,7 +110,7 @@ def over_optimise_best_of_n(farm: Farm, found: dict[str, float]) -> None:
             best = max(range(n), key=values.__getitem__)
             chosen[n].append(Output(instruction, texts[best], f"best of {n}"))
     for n in BEST_OF:
-        record(found, f"best of {n}", farm.compare(chosen[n], reference))
+        record(found, f"best of {n}", farm.compare(chosen[n], reference).evaluations[0][1])
         found[f"best of {n} gold"] = gold(farm, chosen[n])
 
 

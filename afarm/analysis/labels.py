@@ -96,24 +96,32 @@ def read_labels(
 def with_prices(labels: Mapping[str, Sequence[Label]], completions: Completions) -> dict[str, list[Label]]:
     """`labels` with the price and time of their completions, where their rows gave none.
 
-    The labels that one completion gave share its price and time evenly.
+    A label over both orders or several votes has several; the labels that one completion gave share its price and time
+    evenly.
     """
     priced = {}
     for name, given in labels.items():
-        wanted = Counter(label.completion for label in given if label.completion and label.price is None)
+        wanted = Counter(key for label in given if label.price is None for key in _keys(label))
         known = completions(list(wanted)) if wanted else {}
         priced[name] = [
-            label
-            if label.price is not None or label.completion not in known
-            else _shared(label, known[label.completion], wanted[label.completion])
+            _shared(label, [(known[key], wanted[key]) for key in _keys(label)])
+            if label.price is None and label.completion and all(key in known for key in _keys(label))
+            else label
             for label in given
         ]
     return priced
 
 
-def _shared(label: Label, completion: Completion, among: int) -> Label:
-    price = None if completion.price is None else completion.price / among
-    return replace(label, price=price, seconds=completion.seconds / among if completion.seconds else None)
+def _keys(label: Label) -> list[str]:
+    return [key for key in label.completion.split(",") if key]
+
+
+def _shared(label: Label, given: Sequence[tuple[Completion, int]]) -> Label:
+    """`label` with its share of each completion, of which so many labels were read."""
+    prices = [None if completion.price is None else completion.price / among for completion, among in given]
+    known = [price for price in prices if price is not None]
+    seconds = sum(completion.seconds / among for completion, among in given)
+    return replace(label, price=sum(known) if len(known) == len(prices) else None, seconds=seconds or None)
 
 
 def _with_known_order(row: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
+from afarm.analysis.labels import HUMANS
 from afarm.analysis.measures import Comparison, Figure, Profile
 from afarm.errors import StoreError
 from afarm.report.charts import pack, plotly_script
@@ -95,7 +96,8 @@ def charts(comparison: Comparison) -> dict[str, Any]:
     drawn: dict[str, Any] = {}
     if agreeing := [p for p in profiles if p.agreement]:
         drawn["agreement"] = _dots(agreeing, ["agreement"], 100.0)
-    if both := [p for p in profiles if p.bias and p.variance]:
+    both = [p for p in profiles if p.bias and p.variance]
+    if any(p.annotator != HUMANS for p in both):
         drawn["bias"] = {
             "names": [p.annotator for p in both],
             "x": [p.variance.value for p in both if p.variance],
@@ -103,8 +105,8 @@ def charts(comparison: Comparison) -> dict[str, Any]:
             "x_error": [Z_95 * (p.variance.error or 0) for p in both if p.variance],
             "y_error": [Z_95 * (p.bias.error or 0) for p in both if p.bias],
         }
-    kinds = [kind for kind in PREFERENCES if any(getattr(p, kind) for p in profiles)]
-    drawn["preferences"] = _dots(profiles, kinds, 1.0)
+    if kinds := [kind for kind in PREFERENCES if any(getattr(p, kind) for p in profiles)]:
+        drawn["preferences"] = _dots(profiles, kinds, 1.0)
     if len(profiles) > 1 and comparison.matrix:
         names = [p.annotator for p in profiles]
         values = [[f.value if f else None for f in row] for row in _matrix(comparison)]

@@ -41,6 +41,10 @@ PREFERENCES: tuple[Column, ...] = (
 )
 
 
+WIDE = 4
+"""Annotators of which a matrix with errors is still as wide as a terminal."""
+
+
 def add_to(app: typer.Typer) -> None:
     group = typer.Typer(help="Who labels, and what their labels tell of them.")
     group.command("compare")(compare)
@@ -106,7 +110,8 @@ def _with_prices(labels: dict[str, list[Label]], output_dir: Path) -> dict[str, 
 def _present(comparison: Comparison) -> None:
     profiles = comparison.profiles
     out().print(_table("Quality and price, ± standard error", QUALITY, profiles))
-    out().print(_table("Share of choices for …", PREFERENCES, profiles))
+    if any(figure(profile) for profile in profiles for _, figure, _ in PREFERENCES):
+        out().print(_table("Share of choices for …", PREFERENCES, profiles))
     if comparison.matrix:
         out().print(_matrix(comparison))
     else:
@@ -129,11 +134,17 @@ def _table(title: str, columns: Sequence[Column], profiles: Sequence[Profile]) -
 
 
 def _matrix(comparison: Comparison) -> Table:
+    """With its errors and pairs; of many annotators the values alone, under the numbers of the rows."""
     names = [profile.annotator for profile in comparison.profiles]
-    table = _empty("Agreement of one label with another, % ± standard error (pairs)", ["", *map(escape, names)])
-    for one in names:
+    many = len(names) > WIDE
+    title = "Agreement of one label with another, %" + ("" if many else " ± standard error (pairs)")
+    headings = [str(number) for number in range(1, len(names) + 1)] if many else [escape(name) for name in names]
+    table = _empty(title, ["", *headings])
+    table.padding = (0, 1 if many else 2, 0, 0)
+    for number, one in enumerate(names, start=1):
         figures = [comparison.agreement(one, other) for other in names]
-        table.add_row(escape(one), *(f"{written(f, '.1f')} ({f.n})" if f else "-" for f in figures))
+        cells = [(f"{f.value:.0f}" if many else f"{written(f, '.1f')} ({f.n})") if f else "-" for f in figures]
+        table.add_row(f"{number} {escape(one)}" if many else escape(one), *cells)
     return table
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import typer
 
-from afarm.cli.console import out
-from afarm.cli.options import FarmOptions, with_options
+from afarm.cli import two_files
+from afarm.cli.console import escape, out
+from afarm.cli.options import EvaluateOptions, with_options
+from afarm.prices import dollars
 
 if TYPE_CHECKING:
+    from afarm.head_to_head import HeadToHead
     from afarm.pipeline import Farm
     from afarm.plan import PlannedStage
 
@@ -23,10 +26,15 @@ def add_to(app: typer.Typer) -> None:
 
 
 @with_options
-def cost(options: FarmOptions) -> None:
-    """Estimate what the judges of a run would cost, and send nothing."""
-    with options.only_look() as farm:
-        show_plan(farm, farm.config.method, options.as_json, all_stages=False)
+def cost(outputs: two_files.Outputs = None, reference: two_files.Reference = None, *, options: EvaluateOptions) -> None:
+    """Estimate what the judges of a run, or of two files, would cost, and send nothing."""
+    files = two_files.given(outputs, reference)
+    options = two_files.judging(options) if files else options
+    with options.only_look(compares_only=files is not None) as farm:
+        if files:
+            show_plan_of_two(two_files.head_to_head(farm, files), options.as_json, all_stages=False)
+        else:
+            show_plan(farm, farm.config.method, options.as_json, all_stages=False)
 
 
 def show_plan(
@@ -34,39 +42,54 @@ def show_plan(
 ) -> None:
     """The stages of a run, or those `planned`, and what each judge would be asked; without `all_stages`, only those
     that ask."""
-    from afarm.plan import by_judge, plan
+    from afarm.plan import plan
 
-    planned = plan(farm, method) if planned is None else planned
+    title = f"{farm.settings.recipe} · {method}" if all_stages else ""
+    _show({"method": method}, plan(farm, method) if planned is None else planned, as_json, title)
+
+
+def show_plan_of_two(given: HeadToHead, as_json: bool, all_stages: bool = True) -> None:
+    """The same for two sets of outputs."""
+    from afarm.plan import plan_of_two
+
+    title = f"{given.system} against {given.reference_name}" if all_stages else ""
+    _show({"system": given.system, "reference": given.reference_name}, plan_of_two(given), as_json, title)
+
+
+def _show(what: Mapping[str, str], planned: Sequence[PlannedStage], as_json: bool, title: str) -> None:
+    """Without a `title` the table of stages is left out."""
+    from afarm.plan import by_judge
+
     if as_json:
-        sys.stdout.write(json.dumps(_as_json(method, planned)) + "\n")
+        sys.stdout.write(json.dumps({**what, **_as_json(planned)}) + "\n")
         return
-    if all_stages:
-        _show_stages(farm, method, planned)
+    if title:
+        _show_stages(title, planned)
     if any(stage.judges for stage in planned):
         _show_judges(planned)
     totals = by_judge(planned)
     calls = sum(total.calls for total in totals)
-    expected, most = (sum(x or 0.0 for x in (getattr(t, name) for t in totals)) for name in ("dollars", "most_dollars"))
+    priced = [total for total in totals if total.most_dollars is not None]
+    expected = None if any(t.dollars is None for t in priced) else sum(t.dollars or 0.0 for t in priced)
+    most = sum(total.most_dollars or 0.0 for total in priced)
     unknown = [total.judge for total in totals if total.most_dollars is None]
     plus = f", plus the calls of {' and '.join(unknown)}, whose price is unknown (--price)" if unknown else ""
-    out().print(
-        f"About {calls:,} judge calls: ${expected:.2f} expected, at most ${most:.2f}{plus}. Nothing was sent.",
-        highlight=False,
-        soft_wrap=True,
-    )
+    said = f"About {calls:,} judge calls: {_dollars(expected)} expected, at most {dollars(most)}{plus}"
+    again = ", unreadable answers that are asked for again not counted" if calls else ""
+    out().print(f"{said}{again}. Nothing was sent.", highlight=False, soft_wrap=True)
 
 
-def _as_json(method: str, planned: Sequence[PlannedStage]) -> dict[str, object]:
+def _as_json(planned: Sequence[PlannedStage]) -> dict[str, object]:
     from afarm.plan import by_judge
 
     stages = [{**asdict(stage), "calls": stage.calls, "dollars": stage.dollars} for stage in planned]
-    return {"method": method, "stages": stages, "judges": [asdict(total) for total in by_judge(planned)]}
+    return {"stages": stages, "judges": [asdict(total) for total in by_judge(planned)]}
 
 
-def _show_stages(farm: Farm, method: str, planned: Sequence[PlannedStage]) -> None:
+def _show_stages(title: str, planned: Sequence[PlannedStage]) -> None:
     from rich.table import Table
 
-    table = Table(title=f"Plan: {farm.settings.recipe} · {method} (nothing is run)", title_justify="left")
+    table = Table(title=f"Plan: {escape(title)} (nothing is run)", title_justify="left")
     for column in ("stage", "do", "judge calls", "at most", "why"):
         table.add_column(column, justify="right" if column in ("judge calls", "at most") else "left")
     for p in planned:
@@ -100,4 +123,4 @@ def _show_judges(planned: Sequence[PlannedStage]) -> None:
 
 
 def _dollars(amount: float | None) -> str:
-    return "unknown" if amount is None else f"${amount:.2f}"
+    return "unknown" if amount is None else dollars(amount)

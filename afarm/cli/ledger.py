@@ -83,18 +83,20 @@ def _show(ledger: Ledger) -> None:
 
 
 def _show_open(items: dict[str, Any]) -> None:
+    from afarm.prices import dollars
+
     for batch in items["batches"]:
         out().print(
             f"Pending: batch {batch['ticket']} of {batch['judge']}, {batch['requests']} requests, at most "
-            f"${batch['reserved']:.2f}. The same command collects it.",
+            f"{dollars(batch['reserved'])}. The same command collects it.",
             soft_wrap=True,
             highlight=False,
         )
     lost = items["in_flight"]
     if lost["requests"]:
         out().print(
-            f"In flight, now or at a kill: {lost['requests']} requests, at most ${lost['reserved']:.2f} "
-            "(counted against the budgets of their runs).",
+            f"May have been charged for without an answer, or still in flight: {lost['requests']} requests, at most "
+            f"{dollars(lost['reserved'])} (counted against the budgets of their runs).",
             soft_wrap=True,
             highlight=False,
         )

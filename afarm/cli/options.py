@@ -92,19 +92,19 @@ class FarmOptions:
     as_json: Json = False
 
     @contextmanager
-    def only_look(self) -> "Iterator[Farm]":
+    def only_look(self, compares_only: bool = False) -> "Iterator[Farm]":
         """The farm, for a look at what it would do: where there is no output directory yet, none is made."""
         if self.output_dir.exists():
-            with self.farm() as farm:
+            with self.farm(compares_only) as farm:
                 yield farm
             return
         from afarm.store import require_writable
 
         require_writable(self.output_dir)
-        with TemporaryDirectory() as nowhere, replace(self, output_dir=Path(nowhere)).farm() as farm:
+        with TemporaryDirectory() as nowhere, replace(self, output_dir=Path(nowhere)).farm(compares_only) as farm:
             yield farm
 
-    def farm(self) -> "Farm":
+    def farm(self, compares_only: bool = False) -> "Farm":
         """The farm that the options describe, telling on stderr what each stage does."""
         from afarm.ledger_schema import network_file_system
         from afarm.pipeline import Farm
@@ -122,6 +122,7 @@ class FarmOptions:
             progress=bars,
             on_stage=lambda label, run: _tell(bars, label, run),
             tell=bars.tell,
+            compares_only=compares_only,
         )
         bars.note = lambda: _spent(farm)
         if kind := network_file_system(farm.store.ledger_path):
@@ -178,8 +179,12 @@ class FarmOptions:
 
 @dataclass(frozen=True)
 class EvaluateOptions(FarmOptions):
-    """The same, where it matters whether a recipe was named."""
+    """The same, where it matters whether a recipe was named, and where --annotator may judge two files."""
 
+    annotator: Annotated[
+        str | None,
+        typer.Option("--annotator", help="Who judges two files; with a method, who labels its training pairs."),
+    ] = None
     recipe: Annotated[str | None, typer.Option("--recipe", help=RECIPE_HELP, show_default=DEFAULT_RECIPE)] = None
 
 
@@ -265,14 +270,21 @@ def _judges(options: list[str]) -> dict[str, str]:
 
 def _spent(farm: "Farm") -> str:
     """What has been paid so far, for the end of a progress bar; nothing where judges cost nothing."""
+    from afarm.prices import dollars
+
     spend = farm.spend
     unknown = f" + {spend.unpriced_calls} calls of unknown price" if spend and spend.unpriced_calls else ""
-    return f"${spend.dollars:.2f}{unknown}" if spend and (spend.dollars or unknown) else ""
+    return f"{dollars(spend.dollars)}{unknown}" if spend and (spend.dollars or unknown) else ""
 
 
 def _prices(options: list[str]) -> dict[str, str]:
-    """`openai:gpt-5=1.25/10`; an address in a spec may hold an equals sign too."""
-    return {spec: rates for spec, _, rates in (option.rpartition("=") for option in options)}
+    """`openai:gpt-5=1.25/10`; a spec's address may hold an equals sign too. Raises `ConfigError` where none has one."""
+    from afarm.prices import malformed
+
+    parts = {option: option.rpartition("=") for option in options}
+    if wrong := [option for option, (spec, _, _) in parts.items() if not spec]:
+        raise ConfigError(map(malformed, wrong))
+    return {spec: rates for spec, _, rates in parts.values()}
 
 
 def _tell(bars: ProgressBars, label: str, run: "StageRun | None") -> None:

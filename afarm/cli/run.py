@@ -15,8 +15,11 @@ import typer
 from afarm.cli.console import err, out
 from afarm.cli.cost import show_plan
 from afarm.cli.options import DryRun, FarmOptions, Stray, refuse_stray, with_options
+from afarm.prices import dollars
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from afarm.pipeline import Farm
 
 OUTCOMES = {"wins": "won", "wins_base": "lost", "draws": "drawn", "unparsed": "unparsed"}
@@ -70,6 +73,8 @@ def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = Fals
     """One screen: the numbers, what they cost, where the report is, and what to try next."""
     from rich.table import Table
 
+    from afarm.report.run import degraded
+
     console = err() if to_stderr else out()
     head, spend = record["headline"], record["spend"]
     results = record["results"]
@@ -79,37 +84,58 @@ def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = Fals
     table.add_column(style="bold")
     table.add_column()
     if main is not None:
-        error = f" ± {head['standard_error']:.1f} (standard error)" if head["standard_error"] else ""
-        table.add_row("win rate", f"{head['win_rate']:.1f} %{error}")
-        table.add_row("", ", ".join(f"{main['metrics'][f'n_{what}']} {word}" for what, word in OUTCOMES.items()))
+        table.add_row("win rate", f"{head['win_rate']:.1f} %{error_of(head)}")
+        table.add_row("", outcomes(main["metrics"]))
     for result in results:
         if result is not main:
-            table.add_row(*_result_row(result, reference))
+            table.add_row(*result_row(result, reference))
+    for line in degraded(record["stages"]):
+        table.add_row("degraded", line)
     if head["kl"] is not None:
         table.add_row("KL to the start", f"{head['kl']:.3f} nats a response")
     if head["length"] is not None:
         table.add_row("mean length", f"{head['length']:.0f} characters (reference {head['length_reference']:.0f})")
-    now = spend["this_time"]
-    unpriced = f", {spend['unpriced_calls']} of unknown price" if spend["unpriced_calls"] else ""
-    part = f" (this time ${now['dollars']:.2f} for {now['calls']})" if now["calls"] != spend["calls"] else ""
-    table.add_row(
-        "spend",
-        f"${spend['dollars']:.2f} for {spend['calls']} calls{unpriced}{part}; {now['answers_reused']} answers reused",
-    )
+    table.add_row("spend", spent(spend))
     ran = [f"{s['stage']} {s['seconds']:.0f} s" for s in record["stages"] if not s["reused"] and s["seconds"] >= 0.5]
     reused = sum(s["reused"] for s in record["stages"])
     table.add_row("time", f"{record['finished'] - record['created']:.0f} s" + (f": {', '.join(ran)}" if ran else ""))
     table.add_row("reused", f"{reused} of {len(record['stages'])} stages")
     console.print(table)
-    if any(judge["simulated"] for judge in record["judges"]):
-        console.print(
-            "[yellow]The offline judge is a formula, no person or language model: a gain is a gain in that formula.[/]"
-        )
+    warn_of_simulation(console, record)
     console.print(f"Report: {report}", soft_wrap=True, highlight=False, markup=False)
     console.print(f"Next:   {_next_command(record)}", soft_wrap=True, highlight=False, markup=False)
 
 
-def _result_row(result: Mapping[str, Any], main_reference: str) -> tuple[str, str]:
+def error_of(metrics: Mapping[str, Any]) -> str:
+    """The standard error of a win rate; nothing where there is none, as with a single pair."""
+    return f" ± {metrics['standard_error']:.1f} (standard error)" if metrics["standard_error"] else ""
+
+
+def outcomes(metrics: Mapping[str, Any]) -> str:
+    """How many comparisons came out how; draws that nobody judged are told apart."""
+    counts = [f"{metrics[f'n_{what}']} {word}" for what, word in OUTCOMES.items()]
+    if identical := metrics.get("n_identical"):
+        counts[list(OUTCOMES).index("draws")] += f" ({identical} of identical outputs, not judged)"
+    return ", ".join(counts + ([f"{metrics['n_refused']} refused"] if metrics.get("n_refused") else []))
+
+
+def spent(spend: Mapping[str, Any]) -> str:
+    """What judges cost in all, and what of that this command bought."""
+    now = spend["this_time"]
+    unpriced = f", {spend['unpriced_calls']} of unknown price" if spend["unpriced_calls"] else ""
+    part = f" (this time {dollars(now['dollars'])} for {now['calls']})" if now["calls"] != spend["calls"] else ""
+    total = f"{dollars(spend['dollars'])} for {spend['calls']} calls"
+    return f"{total}{unpriced}{part}; {now['answers_reused']} answers reused"
+
+
+def warn_of_simulation(console: Console, record: Mapping[str, Any]) -> None:
+    if any(judge["simulated"] for judge in record["judges"]):
+        console.print(
+            "[yellow]The offline judge is a formula, no person or language model: a gain is a gain in that formula.[/]"
+        )
+
+
+def result_row(result: Mapping[str, Any], main_reference: str) -> tuple[str, str]:
     """A further evaluation in one line: its main figure, the reference's, and their paired difference."""
     metrics, name = result["metrics"], result["evaluator"]
     label = name if result["reference"] == main_reference else f"{name}, against {result['reference']}"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from afarm.prices import dollars as in_dollars
 from afarm.report.run import number
 
 UNKNOWN = "–"
@@ -57,9 +58,7 @@ def seconds(value: object) -> str:
 def dollars(value: object) -> str:
     """0 → "$0.00"; below a cent, as many digits as show it."""
     known = number(value)
-    if known is None:
-        return UNKNOWN
-    return f"${known:,.4f}" if 0 < known < 0.01 else f"${known:,.2f}"
+    return UNKNOWN if known is None else in_dollars(known)
 
 
 def moment(value: object) -> str:

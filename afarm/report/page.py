@@ -22,7 +22,7 @@ from afarm.report import comparisons
 from afarm.report.charts import curve_charts, pack, plotly_script, win_rate_chart
 from afarm.report.diagram import HEIGHT, WIDTH, diagrams
 from afarm.report.format import FILTERS
-from afarm.report.run import Run, number, read_run
+from afarm.report.run import Run, degraded, number, read_run
 from afarm.why import flatten
 
 SHOWN_OUTPUTS = 24
@@ -100,8 +100,11 @@ def describe(run: Run) -> dict[str, Any]:
     return {
         "run": {
             **_pick(record, "afarm_version", "method", "annotator", "recipe", "seed", "finished", "status", "command"),
+            **_pick(run.get("files", {}), "outputs", "reference"),
             "name": record.get("name") or run.directory.resolve().name,
         },
+        "trains": not run.get("files", {}),
+        "degraded": degraded(run.get("stages", [])),
         "judges": judges,
         "simulated": [j for j in judges if j["simulated"]],
         "headline": describe_headline(run, win_rates),
@@ -111,7 +114,7 @@ def describe(run: Run) -> dict[str, Any]:
         "most_seconds": max((s["seconds"] or 0 for s in stages if not s["reused"]), default=0),
         "total_seconds": _took(record) or sum(s["seconds"] or 0 for s in stages if not s["reused"]),
         "reused_stages": sum(s["reused"] for s in stages),
-        "diagrams": diagrams(stages),
+        "diagrams": diagrams(stages) if len(stages) > 1 else [],
         "box_width": WIDTH,
         "box_height": HEIGHT,
         "curves": list(describe_curves(run)),
@@ -129,6 +132,7 @@ def describe_stage(stage: Mapping[str, Any]) -> dict[str, Any]:
     given = stage.get("summary")
     summary = dict(given) if isinstance(given, dict) else {}
     summary.pop("members", None)  # the table of annotators has them
+    summary.pop("degraded", None)  # a line of its own says it
     return {
         **_pick(stage, "inputs", "key", "artifact", "why"),
         "stage": _text(stage.get("stage")) or "unnamed",
@@ -169,6 +173,7 @@ def describe_win_rates(run: Run) -> Iterator[dict[str, Any]]:
                 "wins": number(metrics.get("n_wins")),
                 "losses": number(metrics.get("n_wins_base")),
                 "draws": number(metrics.get("n_draws")),
+                "identical": number(metrics.get("n_identical")),
                 "unanswered": _sum(metrics.get("n_unparsed"), metrics.get("n_refused")),
                 "total": number(metrics.get("n_total")),
                 "length": number(metrics.get("avg_length")),

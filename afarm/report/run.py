@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,21 @@ def number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return value
+
+
+def degraded(stages: Sequence[Any]) -> list[str]:
+    """For each of a record's `stages` whose labels were made without a parameter, that and how many, as a sentence."""
+    said = []
+    for stage in stages:
+        given = stage.get("summary") if isinstance(stage, Mapping) else None
+        summary = given if isinstance(given, Mapping) else {}
+        left_out = summary.get("degraded")
+        if isinstance(left_out, Mapping) and left_out:
+            counts = " and ".join(f"{count} without {name}" for name, count in left_out.items())
+            said.append(
+                f"{stage.get('stage')}: of {summary.get('rows')} labels, {counts}, which the judge does not take"
+            )
+    return said
 
 
 def _rows(path: Path) -> list[Row]:

@@ -212,7 +212,7 @@ def pack(questions: Iterable[Question]) -> Iterator[list[Question]]:
 def ask(questions: Sequence[Question], context: AnnotateContext) -> dict[JudgementKey, Judgement]:
     """Ask, every member's requests together, and store what the answers teach as they land."""
     batches = list(pack(questions))
-    answers = context.progress(context.ask.stream(map(request, batches)), "judging", len(batches))
+    answers = context.progress(context.ask.stream(map(request, batches)), "judge requests", len(batches))
     return learn_as_they_land(context.ask, batches, answers, _learned)
 
 

@@ -13,6 +13,7 @@ from pydantic import field_validator
 from afarm.config import Config, setting
 from afarm.errors import did_you_mean
 from afarm.hookspecs import Register, hookimpl
+from afarm.judges import DRAWS_A_VOTE
 
 if TYPE_CHECKING:
     import typer
@@ -44,9 +45,6 @@ BEYOND = {
 }
 """The annotators that are no single prompt that compares."""
 
-MOST_REASKS = 99
-"""Far more than is sensible; what it leaves apart are the draws of one vote and the next (`annotator.Look`)."""
-
 
 class PromptAnnotatorConfig(Config):
     """Which entries judge, and how often. A single annotator is a pool of one."""
@@ -65,7 +63,7 @@ class PromptAnnotatorConfig(Config):
         2,
         "how often a pair whose answer cannot be read is asked again, alone, before it is unparsed",
         ge=0,
-        le=MOST_REASKS,
+        lt=DRAWS_A_VOTE,
     )
 
     @field_validator("members")

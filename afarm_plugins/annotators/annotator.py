@@ -17,10 +17,10 @@ from pathlib import Path
 
 from afarm.errors import ConfigError
 from afarm.interfaces import AnnotateContext, Annotator, BuildContext
-from afarm.judges import ChatRequest, Comparison, Judgement, JudgementKey
+from afarm.judges import DRAWS_A_VOTE, ChatRequest, Comparison, Judgement, JudgementKey
 from afarm.keyed import choice, digest, uniform
 from afarm.records import Pair, Preference
-from afarm_plugins.annotators import MOST_REASKS, PromptAnnotatorConfig
+from afarm_plugins.annotators import PromptAnnotatorConfig
 from afarm_plugins.annotators.labels import Verdict, of_orders, of_votes
 from afarm_plugins.annotators.members import load_member
 from afarm_plugins.annotators.pools import read_pool
@@ -36,7 +36,7 @@ class Look:
 
     def draw(self, reask: int) -> int:
         """Which draw it is. The first vote's are those of an annotator without votes, so that they are known to it."""
-        return self.vote * (MOST_REASKS + 1) + reask
+        return self.vote * DRAWS_A_VOTE + reask
 
 
 Slot = tuple[str, Look]
@@ -54,7 +54,7 @@ class PromptAnnotator(Annotator):
         self.spec = spec
         if spec and "members" in config.model_fields_set:
             raise ConfigError([f"pool:{spec} names its members in the file: leave pool.members out"])
-        self.members = read_pool(Path(spec)) if spec else [load_member(name) for name in config.members]
+        self.members = read_pool(Path(spec).expanduser()) if spec else [load_member(name) for name in config.members]
         self.looks = [
             Look(vote, reverse) for vote in range(config.votes) for reverse in (False, True)[: 1 + config.both_orders]
         ]

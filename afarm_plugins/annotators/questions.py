@@ -116,7 +116,7 @@ def _ask(questions: Sequence[Question], context: AnnotateContext) -> dict[Judgem
     """
     batches = list(_pack(questions))
     answers = context.ask.stream(map(_request, batches))
-    shown = context.progress(answers, "judging", len(batches)) if len(batches) > 1 else answers
+    shown = context.progress(answers, "judge requests", len(batches)) if len(batches) > 1 else answers
     return learn_as_they_land(context.ask, batches, shown, _learned)
 
 

@@ -10,6 +10,7 @@ the preference that the reward model itself gives under Bradley and Terry (even 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,13 +29,13 @@ class RewardAnnotator(Annotator):
         if not spec:
             raise ConfigError(["name the reward model after a colon: reward:gold, or the directory of a fitted one"])
         self.config = config
-        self.spec = spec
+        self.spec = os.path.expanduser(spec)
         self._context = context
         self._model: RewardModel | None = None
-        if Path(spec).is_dir():
-            context.identify(spec)  # refuses a directory that holds no fitted reward model
+        if Path(self.spec).is_dir():
+            context.identify(self.spec)  # refuses a directory that holds no fitted reward model
         else:
-            self._model = context.reward_model(spec)
+            self._model = context.reward_model(self.spec)
 
     @property
     def identity(self) -> str:

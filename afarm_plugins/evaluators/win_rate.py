@@ -16,7 +16,7 @@ class WinRate(Evaluator):
     """100 × the mean of p2 over the judged pairs, draws as one half; standard error 100 × s / √n with n − 1 in s.
 
     Unparsed and refused pairs are counted and left out of n, never taken for losses: `coverage` is what is left.
-    Lengths are mean characters.
+    `n_identical` of the draws are identical outputs, which nobody judged. Lengths are mean characters.
     """
 
     needs = frozenset({"judgements"})
@@ -47,6 +47,7 @@ class WinRate(Evaluator):
                 "n_wins": sum(w > 0.5 for w in wins),
                 "n_wins_base": sum(w < 0.5 for w in wins),
                 "n_draws": sum(w == 0.5 for w in wins),
+                "n_identical": sum(row.pair.identical for row in judged),
                 "n_unparsed": outcomes.count("unparsed"),
                 "n_refused": outcomes.count("refused"),
                 "n_total": n,

@@ -105,7 +105,7 @@ class AnthropicJudge(VendorJudge):
     async def submit(self, requests: Sequence[ChatRequest]) -> str:
         """See `Judge.submit`."""
         if not 0 < len(requests) <= MOST_IN_A_BATCH:
-            raise JudgeError(f"a batch for {self.identity} takes 1 to {MOST_IN_A_BATCH} requests")
+            raise JudgeError(f"a batch for {self.identity} takes 1 to {MOST_IN_A_BATCH} requests", charged=False)
         named = [
             {"custom_id": name, "params": self.sent(request)[1]}
             for name, request in zip(self.names_in_batch(requests), requests, strict=True)

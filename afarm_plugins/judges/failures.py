@@ -32,6 +32,12 @@ CAPABILITY_OF = {
 """Which capability a vendor's parameter belongs to, for errors that name the parameter."""
 
 
+NOT_CONNECTED = frozenset(
+    {"ClientConnectorError", "ConnectionTimeoutError", "ConnectError", "ConnectTimeout", "PoolTimeout"}
+)
+"""Names of the errors of aiohttp (the first two) and httpcore that come before anything is sent."""
+
+
 def redacted(text: str, key: str) -> str:
     """`text` in one line, cut, with every word that has the key's beginning, or looks like a key, taken out.
 
@@ -63,6 +69,15 @@ def causes_of(error: BaseException) -> list[BaseException]:
     while chain[-1].__cause__ is not None:
         chain.append(chain[-1].__cause__)
     return chain
+
+
+def unsent(error: BaseException) -> bool:
+    """Whether a request was certainly not sent, since there was no connection to send it through.
+
+    The SDKs' aiohttp transports call any lost connection one that was not made: what is below their errors tells.
+    """
+    below = (cause for cause in causes_of(error) if not isinstance(cause, httpx2.TransportError))
+    return any(kind.__name__ in NOT_CONNECTED for cause in below for kind in type(cause).__mro__)
 
 
 def details(error: BaseException) -> Mapping[str, Any]:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 Waiting = tuple[ChatRequest, "asyncio.Future[Completion]"]
 
+SHORT = 2000
+"""Characters up to which prompts are short: how much longer one is than another matters little."""
+
 
 class LocalJudge(Judge):
     """See the module. `spec` is a model as `--model` takes it: a Hub id, a directory, a `.gguf` file.
@@ -35,7 +38,7 @@ class LocalJudge(Judge):
     batch shapes change in matrix products; with `per_device_batch_size` 1 not even those).
     """
 
-    capabilities = Capabilities(chat=True, completion=True, temperature=True, logit_bias=True)
+    capabilities = Capabilities(chat=True, completion=True, temperature=True, logit_bias=True, logprobs=True)
 
     def __init__(self, spec: str, config: LocalConfig | None, context: BuildContext):
         """Raises `JudgeError` where no model is named, `ModelError` where there is none at the path that is."""
@@ -109,12 +112,15 @@ class LocalJudge(Judge):
                         future.set_result(answer)
 
     def _next_batch(self) -> list[Waiting]:
-        """Take the request that has waited longest, and those with its parameters that are nearest to it in length."""
+        """Take the request that has waited longest, and those with its parameters that are nearest to it in length.
+
+        A batch costs as much as if all were as long as its longest, so one very long prompt is not put among others.
+        """
         self._waiting = [waiting for waiting in self._waiting if not waiting[1].done()]
         if not self._waiting:
             return []
         first = self._waiting[0][0]
-        alike = [waiting for waiting in self._waiting if _parameters(waiting[0]) == _parameters(first)]
+        alike = [waiting for waiting in self._waiting if _go_together(waiting[0], first)]
         alike.sort(key=lambda waiting: abs(_characters(waiting[0]) - _characters(first)))
         batch = alike[: self.config.per_device_batch_size]
         taken = {id(future) for _, future in batch}
@@ -158,9 +164,16 @@ def _require_one_label(request: ChatRequest) -> None:
     )
 
 
+def _go_together(one: ChatRequest, other: ChatRequest) -> bool:
+    """Whether both have the same parameters, and are short or neither more than twice as long as the other."""
+    low, high = sorted(map(_characters, (one, other)))
+    return _parameters(one) == _parameters(other) and high <= max(2 * low, SHORT)
+
+
 def _parameters(request: ChatRequest) -> tuple[object, ...]:
     """What requests of one batch share."""
-    return request.temperature, request.top_p, request.max_tokens, request.favour, request.avoid
+    sampling = request.temperature, request.top_p, request.max_tokens
+    return *sampling, request.favour, request.avoid, request.top_logprobs
 
 
 def _characters(request: ChatRequest) -> int:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jinja2
 import torch
 
-from afarm.backend import Backend, TorchSampler, hidden_states, pad, project
+from afarm.backend import Backend, TorchSampler, hidden_states, join_and_pad, pad, project
 from afarm.errors import JudgeError
 from afarm.interfaces import Decoding
 from afarm.judges import ChatRequest
@@ -22,6 +22,9 @@ AVOID = -100.0
 """Added to those of hedges that are single tokens."""
 
 TOO_LONG = "context_length"
+
+POSITIONS = 256
+"""Positions of an answer whose logits exist at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +66,36 @@ class LocalModel:
         decoding = Decoding(first.temperature, first.top_p, first.max_tokens, 1, len(requests))
         keys = [draw_key(requests[i], prompts[i]) for i in rest]
         with self.backend.autocast():
-            for i, made in zip(rest, sampler.generate([prompts[i] for i in rest], keys, decoding, seed=0), strict=True):
-                text = self.tokenizer.decode(made.token_ids, skip_special_tokens=True)
-                answers[i] = Answer(text, len(prompts[i]), len(made.token_ids), made.finish_reason)
+            made = list(sampler.generate([prompts[i] for i in rest], keys, decoding, seed=0))
+            for i, one in zip(rest, made, strict=True):
+                text = self.tokenizer.decode(one.token_ids, skip_special_tokens=True)
+                answers[i] = Answer(text, len(prompts[i]), len(one.token_ids), one.finish_reason)
+            if first.top_logprobs and rest:
+                # The token that ends an answer is none of its text.
+                tokens = [one.token_ids[:-1] if one.finish_reason == "stop" else one.token_ids for one in made]
+                likeliest = self._likeliest([prompts[i] for i in rest], tokens, first.top_logprobs)
+                answers |= {i: replace(answers[i], logprobs=found) for i, found in zip(rest, likeliest, strict=True)}
         return [answers[i] for i in range(len(requests))]
+
+    def _likeliest(
+        self, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]], count: int
+    ) -> list[tuple[Mapping[str, float], ...]]:
+        """The `count` likeliest tokens at each position of `answers`, as the model has them at temperature 1 and
+        without logit bias. Of tokens that read alike, the likelier."""
+        batch = join_and_pad(prompts, answers, self.policy.pad_id, self.model.device)
+        found = []
+        with torch.inference_mode():
+            hidden = hidden_states(self.model, batch.input_ids, batch.attention_mask)
+            for row, prompt, answer in zip(hidden, prompts, answers, strict=True):
+                positions: list[Mapping[str, float]] = []
+                for part in row[len(prompt) - 1 : len(prompt) + len(answer) - 1].split(POSITIONS):
+                    logprobs = project(self.model, part).log_softmax(-1)
+                    best = logprobs.topk(min(count, logprobs.shape[-1]))
+                    for values, ids in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+                        texts = self.tokenizer.batch_decode([[token] for token in ids])
+                        positions.append(dict(reversed(list(zip(texts, values, strict=True)))))
+                found.append(tuple(positions))
+        return found
 
     def weigh(self, requests: Sequence[ChatRequest]) -> list[Answer]:
         """The labels' log-probabilities, normalised over the two, where the answer to each of `requests` would start.

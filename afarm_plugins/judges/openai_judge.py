@@ -140,16 +140,19 @@ class OpenAIJudge(VendorJudge):
         payloads = [self.sent(request) for request in requests]
         endpoints = {f"/v1{path}" for path, _ in payloads}
         if len(endpoints) != 1 or len(payloads) > MOST_IN_A_BATCH:
-            raise JudgeError(f"a batch for {self.identity} takes 1 to {MOST_IN_A_BATCH} requests, all of one kind")
+            raise JudgeError(
+                f"a batch for {self.identity} takes 1 to {MOST_IN_A_BATCH} requests, all of one kind", charged=False
+            )
         [endpoint] = endpoints
         lines = [
             json.dumps({"custom_id": name, "method": "POST", "url": endpoint, "body": body})
             for name, (_, body) in zip(self.names_in_batch(requests), payloads, strict=True)
         ]
-        with self.explaining():
+        with self.explaining(free=True):
             file = await self._client.files.create(
                 file=("afarm.jsonl", "\n".join(lines).encode(), "application/jsonl"), purpose="batch"
             )
+        with self.explaining():
             # Not sent again after a broken connection: the first may have arrived, and would be paid for as well.
             batch = await self._client.with_options(max_retries=0).batches.create(
                 input_file_id=file.id, endpoint=endpoint, completion_window="24h"

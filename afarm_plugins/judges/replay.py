@@ -8,7 +8,6 @@ annotator's own parser to read.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import math
@@ -22,9 +21,9 @@ from typing import Any, TypeVar
 from afarm.errors import DataError, JudgeError
 from afarm.files import read_rows
 from afarm.interfaces import BuildContext
-from afarm.judges import Capabilities, ChatRequest, Comparison, Completion, Judge, Price
+from afarm.judges import DRAWS_A_VOTE, Capabilities, ChatRequest, Comparison, Completion, Judge, Price
 from afarm.keyed import digest
-from afarm.records import JudgedPair, Row
+from afarm.records import Instruction, JudgedPair, Row
 from afarm_plugins.judges import ReplayConfig
 from afarm_plugins.judges.offline import FORMATS
 
@@ -52,12 +51,21 @@ class Judged:
         return None if p2 is None else 1 - p2 if comparison.first == self.row.pair.output_1 else p2
 
 
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One answer of a ledger, to which annotator it was, and which draw (-1 where that is not said)."""
+
+    annotator: str
+    draw: int
+    completion: Completion
+
+
 @dataclass(slots=True)
 class Stored:
-    """What a file holds: preferences by pair id, and (annotator, answer) by a digest of what was asked."""
+    """What a file holds: preferences by pair id, and answers by a digest of what was asked."""
 
     judged: dict[str, list[Judged]] = field(default_factory=dict)
-    answered: dict[str, list[tuple[str, Completion]]] = field(default_factory=dict)
+    answered: dict[str, list[Answered]] = field(default_factory=dict)
 
 
 class ReplayJudge(Judge):
@@ -73,8 +81,6 @@ class ReplayJudge(Judge):
         self.path = Path(spec).expanduser()
         if not spec or not self.path.is_file():
             raise DataError(f"{spec or 'replay'}: no such file: --judge replay:FILE names one of stored annotations")
-        self._seen: set[str] = set()
-        self._missing: set[str] = set()
 
     @cached_property
     def identity(self) -> str:
@@ -88,6 +94,14 @@ class ReplayJudge(Judge):
         """The file's rows, read when first needed. Raises `DataError` naming the row that cannot be read."""
         return read_stored(self.path)
 
+    def check(self, instructions: Sequence[Instruction]) -> list[str]:
+        """What is wrong with the file is said before anything runs."""
+        try:
+            self.stored  # noqa: B018  (reads the file)
+        except DataError as error:
+            return [str(error)]
+        return []
+
     def price(self) -> Price:
         return Price(0.0, 0.0)
 
@@ -98,15 +112,14 @@ class ReplayJudge(Judge):
         """Raises `JudgeError` where the file does not hold what is asked, or the answer cannot be written."""
         asked = _asked([[m.role, m.content] for m in request.messages], request.prompt)
         if answers := self.stored.answered.get(asked):
-            own = [completion for annotator, completion in answers if annotator == request.annotator]
-            return _nth(own or [completion for _, completion in answers], request.draw)
+            own = [answer for answer in answers if answer.annotator == request.annotator] or answers
+            return _nth([answer for answer in own if answer.draw == request.draw] or own, request.draw).completion
         if not self.stored.judged:
-            return await self._lacking(request, [asked], {asked})
+            return self._lacking(request, request.comparisons)
         real = [comparison for comparison in request.comparisons if comparison.pair_id]
         found = {c.pair_id: judged for c in real if (judged := self._find(c, request))}
-        if lacking := {c.pair_id for c in real} - found.keys():
-            return await self._lacking(request, [c.pair_id for c in real], lacking)
-        self._seen.update(found)
+        if lacking := [c for c in real if c.pair_id not in found]:
+            return self._lacking(request, lacking)
         if len(real) == 1 and (raw := self._raw(found[real[0].pair_id], real[0], request)):
             return raw
         # Dummies, which fill a batch, are answered with something: their answer is not read.
@@ -118,18 +131,17 @@ class ReplayJudge(Judge):
         rows = self.stored.judged.get(comparison.pair_id)
         return _nth([row for row in rows if row.is_of(request.annotator)] or rows, request.draw) if rows else None
 
-    async def _lacking(self, request: ChatRequest, asked: Sequence[str], lacking: set[str]) -> Completion:
-        """What a comparison that is not stored comes to, as `missing` says."""
-        self._seen.update(asked)
-        self._missing.update(lacking)
+    def _lacking(self, request: ChatRequest, comparisons: Sequence[Comparison]) -> Completion:
+        """What a request about comparisons that are not stored comes to, as `missing` says."""
         if self.config.missing == "unparsed":
             return Completion("", price=0.0, finish_reason="missing")
-        await asyncio.sleep(0)  # what is asked at the same time is looked up too, and counted
-        instruction = next((c.instruction.instruction for c in request.comparisons if c.pair_id in lacking), "")
+        asked = comparisons[0].instruction if comparisons else Instruction(request.prompt)
+        known = any(row.row.pair.instruction.id == asked.id for rows in self.stored.judged.values() for row in rows)
         raise JudgeError(
-            f"{self.path} does not hold {len(self._missing)} of the {len(self._seen)} comparisons asked for so far"
-            + (f", such as the one about {instruction[:60]!r}" if instruction else "")
-            + "; leave them unparsed with --set replay.missing=unparsed, or name a file that has them"
+            f"{self.path} does not hold what {request.annotator or 'the annotator'} asks about "
+            f"{asked.instruction[:60]!r}"
+            + (": it holds that instruction with other outputs" if known else "")
+            + "; leave such pairs unparsed with --set replay.missing=unparsed, or name a file that has them"
         )
 
     def _raw(self, judged: Judged, comparison: Comparison, request: ChatRequest) -> Completion | None:
@@ -157,14 +169,14 @@ class ReplayJudge(Judge):
 
 
 def read_stored(path: Path) -> Stored:
-    """The rows of `path`. Raises `DataError` naming the first that is neither a judgement nor an answer."""
+    """The rows of `path`. Raises `DataError` where there are none, and naming the first that is neither a judgement nor
+    an answer."""
     stored = Stored()
     for number, row in enumerate(read_rows(path)):
         where = f"{path}: row {number}"
         if "request" in row and "text" in row:
-            request = _object(row["request"], f"{where}: field 'request'")
-            asked = _asked([[m["role"], m["content"]] for m in request.get("messages", ())], request.get("prompt", ""))
-            stored.answered.setdefault(asked, []).append((str(row.get("annotator", "")), _answer(row, where)))
+            asked, answer = _answered(row, where)
+            stored.answered.setdefault(asked, []).append(answer)
         elif "output_1" in row:
             judged = JudgedPair.from_row(row, where)
             kept = Judged(number, judged, _completion(row.get("raw_completion"), where))
@@ -174,18 +186,28 @@ def read_stored(path: Path) -> Stored:
                 f"{where}: is neither a judgement (instruction, output_1, output_2, preference) nor an "
                 "answer of the ledger (request, text)"
             )
+    if not stored.judged and not stored.answered:
+        raise DataError(f"{path}: holds no rows")
     return stored
 
 
-def _answer(row: Row, where: str) -> Completion:
-    """An answer as the ledger keeps it."""
+def _answered(row: Row, where: str) -> tuple[str, Answered]:
+    """A digest of what was asked, and the answer as the ledger keeps it."""
+    request = _object(row["request"], f"{where}: field 'request'")
     logprobs = row.get("logprobs")
     if isinstance(logprobs, str):
         logprobs = _parsed(logprobs, f"{where}: field 'logprobs'")
-    positions = None if logprobs is None else tuple(dict(position) for position in logprobs)
-    return Completion(
-        str(row["text"]), price=0.0, finish_reason=str(row.get("finish_reason") or ""), logprobs=positions
-    )
+    if not isinstance(row["text"], str):
+        raise DataError(f"{where}: field 'text' must be text, not {type(row['text']).__name__}")
+    try:
+        asked = _asked([[m["role"], m["content"]] for m in request.get("messages", ())], request.get("prompt", ""))
+        positions = None if logprobs is None else tuple(dict(position) for position in logprobs)
+        draw = int(request.get("draw", -1))
+    except (LookupError, TypeError, ValueError) as error:
+        raise DataError(f"{where}: is no answer as `afarm ledger --export` writes it: {error!r}") from error
+    reason = str(row.get("finish_reason") or "")
+    completion = Completion(row["text"], price=0.0, finish_reason=reason, logprobs=positions)
+    return asked, Answered(str(row.get("annotator", "")), draw, completion)
 
 
 def _completion(raw: Any, where: str) -> Completion | None:
@@ -233,8 +255,8 @@ def _asked(messages: Sequence[Sequence[str]], prompt: str) -> str:
 
 
 def _nth(rows: Sequence[T], draw: int) -> T:
-    """The one of this draw, or the last where there are fewer."""
-    return rows[min(draw, len(rows) - 1)]
+    """The one of this draw, or the last where there are fewer: votes are rows one after another, as re-asks are."""
+    return rows[min(sum(divmod(draw, DRAWS_A_VOTE)), len(rows) - 1)]
 
 
 # ------------------------------------------------------------------------------- verdicts, as annotators' parsers read

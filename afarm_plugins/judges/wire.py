@@ -1,10 +1,11 @@
 """What judges behind a vendor's HTTP API share: one client, the vendor's own retries, prices, and plain errors.
 
-The SDKs send, retry and wait. Two things of ours stand in their way, as a response hook of the HTTP client, so that
-they hold with every transport: an answer that asks to slow down is passed on to afarm's engine, and an answer with
-status 200 that holds no answer (cut off JSON, no choices) is turned into a broken connection, which the SDKs retry.
-Requests go through the SDKs' generic `post` and answers are read as plain JSON: building their typed objects took as
-long as all the rest.
+The SDKs send, retry and wait. Three things of ours stand in their way, around each attempt of the HTTP client, so that
+they hold with every transport: an answer that asks to slow down is passed on to afarm's engine; an answer with status
+200 that holds no answer (cut off JSON, no choices) is turned into a broken connection, which the SDKs retry; and before
+another attempt the engine is told of each that may have been charged for, as all are that were neither refused nor
+unsent. Requests go through the SDKs' generic `post` and answers are read as plain JSON: building their typed objects
+took as long as all the rest.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import os
 import re
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from types import ModuleType
 from typing import Any
 
@@ -25,7 +26,7 @@ import httpx2
 
 from afarm.errors import JudgeError
 from afarm.interfaces import BuildContext
-from afarm.judges import Capabilities, ChatRequest, Completion, Judge, Price, unsupported
+from afarm.judges import Capabilities, ChatRequest, Completion, Judge, Price, answer_lost, unsupported
 from afarm.records import Instruction
 from afarm_plugins.judges import VendorConfig
 from afarm_plugins.judges.failures import (
@@ -39,6 +40,7 @@ from afarm_plugins.judges.failures import (
     nonsense,
     redacted,
     retry_after,
+    unsent,
 )
 from afarm_plugins.judges.forms import margin, texts, unwrapped, wrapped
 
@@ -147,7 +149,8 @@ class VendorJudge(Judge):
         if lacks:
             raise JudgeError(
                 f"{self.identity} takes no {' or '.join(lacks)}, which {request.annotator or 'a request'} asks for: "
-                f"choose another judge, or say what it takes in the settings {self.section}.capabilities"
+                f"choose another judge, or say what it takes in the settings {self.section}.capabilities",
+                charged=False,
             )
         return self.payload(request)
 
@@ -224,13 +227,13 @@ class VendorJudge(Judge):
     def _client(self) -> Any:
         """One client for the judge's life, made where it is first used: inside the engine's loop."""
         if problems := self.check(()):
-            raise JudgeError(problems[0])
+            raise JudgeError(problems[0], charged=False)
         timeout = httpx2.Timeout(self.config.timeout, connect=min(self.config.timeout, CONNECT_SECONDS))
-        hooks = {"response": [self._inspect]}
         try:
-            http = self.sdk.DefaultAioHttpClient(event_hooks=hooks, timeout=timeout)
+            http = self.sdk.DefaultAioHttpClient(timeout=timeout)
         except RuntimeError:  # aiohttp is not installed
-            http = self.sdk.DefaultAsyncHttpxClient(event_hooks=hooks, timeout=timeout)
+            http = self.sdk.DefaultAsyncHttpxClient(timeout=timeout)
+        http.send = partial(self._attempt, http.send)
         return self.client(
             api_key=self._key or "none",
             base_url=self.base_url,
@@ -244,17 +247,28 @@ class VendorJudge(Judge):
         if client is not None:
             await client.close()
 
-    async def _inspect(self, response: Any) -> None:
-        """The response hook: see the module."""
+    async def _attempt(self, send: Callable[..., Awaitable[Any]], request: Any, **options: Any) -> Any:
+        """One attempt of the SDK's: see the module."""
+        asks = request.url.path.endswith(("/completions", "/messages"))
+        try:
+            response = await send(request, **options)
+            self._inspect(response, asks)
+        except Exception as error:
+            last = int(request.headers.get("x-stainless-retry-count", 0)) >= self.config.max_retries
+            if asks and not last and not unsent(error):
+                await answer_lost()
+            raise
+        return response
+
+    def _inspect(self, response: Any, asks: bool) -> None:
+        """Raises `NoAnswer` where a response that was to hold one does not."""
         if response.status_code in SLOW_DOWN:
-            await response.aread()
             seconds = retry_after(response.headers)
             if (seconds or 0) > LONGEST_WAIT or any(word in response.text for word in NO_CREDIT):
                 response.headers["x-should-retry"] = "false"  # which both SDKs obey
             else:
                 self._context.throttled(seconds)
-        elif response.is_success and response.request.url.path.endswith(("/completions", "/messages")):
-            await response.aread()
+        elif response.is_success and asks:
             try:
                 body = json.loads(response.content)
             except ValueError:
@@ -266,22 +280,25 @@ class VendorJudge(Judge):
     # ------------------------------------------------------------------------------------------------------- errors
 
     @contextmanager
-    def explaining(self, missing: str = "") -> Iterator[None]:
-        """Turns whatever is raised inside into `JudgeError`; `missing` says what a status 404 means there."""
+    def explaining(self, missing: str = "", free: bool = False) -> Iterator[None]:
+        """Turns whatever is raised inside into `JudgeError`; `missing` says what a status 404 means there, and `free`
+        that nothing inside is charged for."""
         try:
             yield
         except Exception as error:
             if missing and getattr(error, "status_code", None) == 404:
                 raise JudgeError(f"{self.identity}: {missing}") from None
-            raise self.explained(error) from None
+            explained = self.explained(error)
+            explained.charged &= not free
+            raise explained from None
 
     def explained(self, error: Exception) -> JudgeError:
         """What went wrong and what mends it. Holds nothing that looks like the key."""
         if isinstance(error, JudgeError):
             return error
         if isinstance(error, self.sdk.APIStatusError):
-            return JudgeError(self._of_status(error.status_code, self.shown(error), error))
-        cause = causes_of(error)[-1]
+            return JudgeError(self._of_status(error.status_code, self.shown(error), error), charged=False)
+        cause = next((cause for cause in reversed(causes_of(error)) if str(cause)), error)
         if isinstance(cause, NoAnswer):
             said = f"answered {self._tries} with nothing that can be read ({self.shown(cause)})"
         elif any(isinstance(cause, httpx2.ReadTimeout) for cause in causes_of(error)):
@@ -292,7 +309,7 @@ class VendorJudge(Judge):
             )
         else:
             said = f"failed: {type(error).__name__}: {self.shown(error)}"
-        return JudgeError(f"{self.identity} {said}; {GO_ON}")
+        return JudgeError(f"{self.identity} {said}; {GO_ON}", charged=not unsent(error))
 
     @property
     def _tries(self) -> str:
@@ -323,10 +340,13 @@ class VendorJudge(Judge):
 
     def _mend(self, error: Any) -> str:
         """The setting that leaves a parameter out, where the vendor's error is about one."""
-        capability = CAPABILITY_OF.get(str(details(error).get("param")).split(".")[0])
+        said = details(error)
+        named = re.findall(r"\w+", f"{said.get('param')} {said.get('message')}")
+        capability = next((CAPABILITY_OF[name] for name in named if name in CAPABILITY_OF), None)
         if capability is None:
             return ""
-        return f"; say that it does not take it: --set {self.section}.capabilities.{capability}=false"
+        degraded = "" if capability == "schema" else " --allow-degraded"  # the prompt asks for the format as well
+        return f"; leave it out with --set {self.section}.capabilities.{capability}=false{degraded}"
 
     def shown(self, error: BaseException) -> str:
         """The vendor's own words, where there are some."""

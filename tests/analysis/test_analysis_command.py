@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from afarm.analysis import compare, read_labels
-from afarm.analysis.page import render
+from afarm.analysis.page import charts, render
 from afarm.cli import main
 
 HOSTILE = "</script><b>judge</b>"
@@ -84,6 +84,32 @@ def test_labels_of_pairs_that_nobody_else_judged_have_no_matrix(
     run(str(tmp_path / "p.json"), "--html", str(tmp_path / "page.html"))
     assert "No pair has two labels" in capsys.readouterr().out
     assert 'id="mutual"' not in (tmp_path / "page.html").read_text()
+
+
+def test_one_label_a_pair_or_none_that_can_be_read_leaves_out_what_it_does_not_tell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"instruction": "i", "output_1": "a", "output_2": "b", "annotator": "j"}
+    people = [{**row, "annotator": "human", "preference": p} for p in (1, 2, 2)]
+    (tmp_path / "one.json").write_text(json.dumps([{**row, "preference": 1}, *people]))
+    assert charts(compare(read_labels([tmp_path / "one.json"]))).keys() == {"agreement", "preferences", "matrix"}
+    (tmp_path / "none.json").write_text(json.dumps([{**row, "preference": None}]))
+    assert charts(compare(read_labels([tmp_path / "none.json"]))) == {}
+    run(str(tmp_path / "none.json"), "--html", str(tmp_path / "page.html"))
+    assert "Share of choices" not in capsys.readouterr().out
+    assert "What they prefer" not in (tmp_path / "page.html").read_text()
+
+
+def test_the_matrix_of_a_whole_pool_fits_a_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    row = {"instruction": "i", "output_1": "a", "output_2": "b", "preference": 1}
+    (tmp_path / "p.json").write_text(json.dumps([{**row, "annotator": f"davinci003_{i:02}"} for i in range(1, 15)]))
+    run(str(tmp_path / "p.json"))
+    matrix = capsys.readouterr().out.split("Agreement of one label with another, %")[1]
+    assert matrix.split("\n")[1].split() == [str(number) for number in range(1, 15)]
+    assert "14 davinci003_14 100 100 100 " in " ".join(matrix.split()) + " "
 
 
 def test_the_ledger_tells_what_labels_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

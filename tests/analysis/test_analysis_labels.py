@@ -102,3 +102,18 @@ def test_labels_of_one_completion_share_its_price(tmp_path: Path) -> None:
     labels = with_prices(read_labels([file]), completions)["a"]
     assert [(label.price, label.seconds) for label in labels] == [(0.01, 2.0), (0.01, 2.0), (None, None), (5.0, None)]
     assert asked == [["k", "gone"]]
+
+
+def test_a_label_of_several_answers_costs_them_all(tmp_path: Path) -> None:
+    file = write(
+        tmp_path / "p.json",
+        *({"annotator": "a", "completion": keys} for keys in ("k,l", "k", "l,unpriced", "l,gone")),
+    )
+    known = {
+        "k": Completion("k", price=0.02, seconds=4.0),
+        "l": Completion("l", price=0.03, seconds=3.0),
+        "unpriced": Completion("u", price=None, seconds=1.0),
+    }
+    labels = with_prices(read_labels([file]), lambda keys: {key: known[key] for key in keys if key in known})["a"]
+    assert [label.price for label in labels] == [pytest.approx(0.02), pytest.approx(0.01), None, None]
+    assert [label.seconds for label in labels] == [pytest.approx(3.0), pytest.approx(2.0), pytest.approx(2.0), None]

@@ -76,12 +76,32 @@ def test_what_cannot_be_opened_is_said_before_anything_runs(tmp_path):
         farm(":golden")
     with pytest.raises(ConfigError, match="'bradley_terry' must be fitted first"):
         farm(":bradley_terry")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match="holds no fitted reward model"):
-        farm(f":{tmp_path / 'empty'}")
+    for missing in ("runs/fit-reward/nope", "./nope", __file__):
+        with pytest.raises(ConfigError, match=f"{missing} is no directory: name that of a fitted reward model"):
+            farm(f":{missing}")
 
 
-def test_a_fitted_model_is_opened_from_its_directory(tmp_path):
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "holds no fitted reward model: name a directory such as artifacts/fit-reward/KEY"),
+        ('{"class"', "holds no fitted reward model"),
+        ("[1]", "holds no fitted reward model"),
+        ('{"class": 3, "kind": "reward_model"}', "holds no fitted reward model"),
+        ('{"class": "afarm.backend.policy:CheckpointPolicy", "kind": "policy"}', "holds a CheckpointPoli"),
+        ('{"class": "gone.module:Mine", "kind": "reward_model"}', "by gone.module:Mine, which is not inst"),
+    ],
+)
+def test_a_directory_that_holds_no_reward_model_is_refused_before_anything_runs(tmp_path, content, said):
+    named = tmp_path / "named"
+    named.mkdir()
+    if content is not None:
+        (named / "class.json").write_text(content, encoding="utf-8")
+    with pytest.raises(ConfigError, match=said):
+        Farm(annotator=f"reward:{named}", output_dir=tmp_path / "out")
+
+
+def test_a_fitted_model_is_opened_from_its_directory(tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     torch.set_num_threads(1)
     from afarm.testing import separable_preferences, tiny_config, tiny_policy, train_context
@@ -101,7 +121,9 @@ def test_a_fitted_model_is_opened_from_its_directory(tmp_path):
     right = sum(p.p2 == j.p2 for p, j in zip(found, preferences, strict=True))
     assert right > 36  # learned, not by chance: 24 expected, with a standard deviation of 3.5
     with Farm(output_dir=tmp_path / "out") as farm:
+        monkeypatch.setenv("HOME", str(tmp_path))
         assert farm.builder.annotator_identity(f"reward:{directory}") == identity
+        assert farm.builder.annotator_identity("reward:~/artifacts/fit-reward/abc") == identity
         (directory / "model" / "note.txt").write_text("edited", encoding="utf-8")
     with Farm(output_dir=tmp_path / "out") as farm:
         assert farm.builder.annotator_identity(f"reward:{directory}") != identity

@@ -85,6 +85,12 @@ def test_a_member_of_the_file_has_its_own_template_demonstrations_and_verdicts(t
     assert members["gpt4_4"] is load_member("gpt4_4")
 
 
+def test_a_file_may_lie_at_home(tmp_path, monkeypatch):
+    write(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert build("~/mine.yaml").identity == build(str(tmp_path / "mine.yaml")).identity
+
+
 def test_members_left_out_are_all_that_are_defined(tmp_path):
     pool = POOL.replace("members: [gpt4_4, gpt4_4, grumpy, plain]", "")
     assert [m.name for m in build(write(tmp_path, pool)).members] == ["grumpy", "plain"]

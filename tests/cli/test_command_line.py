@@ -14,6 +14,7 @@ from light_plugin import RAN, CountingJudge
 from said import Afarm, Said
 
 from afarm.cli.options import _judges
+from afarm.judges import Capabilities
 from afarm.pipeline import Farm
 
 LIGHT = ["--recipe", "light.yaml"]
@@ -223,9 +224,62 @@ def test_two_files_of_outputs_are_compared(afarm: Afarm, tmp_path: Path) -> None
     metrics = said.json["metrics"]
     assert (metrics["win_rate"], metrics["n_wins"], metrics["n_draws"], metrics["n_total"]) == (62.5, 2, 1, 4)
     assert CountingJudge.asked == 3, "identical outputs are a draw without a call"
+    assert said.json["degraded"] == {}
     plain = afarm(*arguments)
     assert "mine: win rate 62.5 %" in plain.out
+    assert "2 won, 1 lost, 1 drawn (1 of identical outputs, not judged), 0 unparsed" in plain.out
+    assert "for 3 calls (this time $0.00 for 0)" in plain.out
+    assert "reused" in plain.err
     assert CountingJudge.asked == 3, "answers are not bought twice"
+    assert Path(said.json["report"]).is_file()
+    assert said.json["report"] in plain.out
+    assert afarm("report", said.json["name"]).out.strip() == said.json["report"]
+
+
+def test_what_two_files_would_cost_is_told_and_nothing_is_sent(afarm: Afarm, tmp_path: Path) -> None:
+    mine = write_outputs(tmp_path / "mine.json", ["word word", "two", "equal"], "mine")
+    theirs = write_outputs(tmp_path / "theirs.json", ["word", "one", "equal"], "theirs")
+    files = [mine, "--reference", theirs, "--annotator", "chatgpt_1", *LIGHT]
+    planned, priced = afarm("evaluate", *files, "--dry-run", "--json"), afarm("cost", *files, "--json")
+    assert planned.json == priced.json
+    assert (planned.json["system"], planned.json["reference"]) == ("mine", "theirs")
+    assert [(s["label"], s["calls"]) for s in planned.json["stages"]] == [("compare mine with theirs", 2)]
+    shown = afarm("evaluate", *files, "--dry-run")
+    assert "mine against theirs" in shown.out
+    assert "asked for again not counted. Nothing was sent." in shown.out
+    assert CountingJudge.asked == 0
+    assert not (tmp_path / "afarm-runs").exists()
+    assert afarm("evaluate", *files).code == 0
+    assert "About 0 judge calls" in afarm("cost", *files).out
+    failed(afarm("cost", mine, *LIGHT), "--reference FILE")
+
+
+def test_files_that_name_nobody_are_told_apart_by_their_own_names(afarm: Afarm, tmp_path: Path) -> None:
+    files = [write_outputs(tmp_path / f"{name}.json", [text], "") for name, text in (("a", "word word"), ("b", "word"))]
+    said = afarm("evaluate", files[0], "--reference", files[1], "--annotator", "chatgpt_1", *LIGHT, "--json")
+    assert (said.json["system"], said.json["reference"]) == ("a", "b")
+    assert Path(said.json["report"]).parent.name.startswith("evaluate-a-vs-b-chatgpt_1-seed42-")
+
+
+def test_what_judges_could_not_take_is_told(afarm: Afarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CountingJudge, "capabilities", Capabilities(chat=True, completion=True))
+    mine = write_outputs(tmp_path / "mine.json", ["word word", "equal"], "mine")
+    theirs = write_outputs(tmp_path / "theirs.json", ["word", "equal"], "theirs")
+    files = ["evaluate", mine, "--reference", theirs, "--annotator", "chatgpt_1", *LIGHT]
+    failed(afarm(*files), "logit_bias")
+    said = afarm(*files, "--allow-degraded", "--json")
+    assert said.json["degraded"] == said.json["results"][0]["degraded"] == {"logit_bias": 1}
+    line = "compare mine with theirs: of 2 labels, 1 without logit_bias"
+    assert line in said.err
+    assert line in afarm(*files, "--allow-degraded").out
+    assert line in Path(said.json["report"]).read_text()
+    run = afarm("run", *LIGHT, "--annotator", "chatgpt_1", "--set", "evaluate.annotator=chatgpt_1", "--allow-degraded")
+    assert run.out.count("│ degraded") == 2, "training labels and judgements"
+
+
+def test_who_judges_two_files_is_in_the_help(afarm: Afarm) -> None:
+    assert "Who judges two files" in afarm("evaluate", "--help").out
+    assert "Who labels the training pairs" in afarm("run", "--help").out
 
 
 def test_two_files_ask_nothing_of_annotators_that_do_not_compare_them(afarm: Afarm, tmp_path: Path) -> None:

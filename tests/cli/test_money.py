@@ -8,6 +8,8 @@ from pathlib import Path
 from light_plugin import RAN, CountingJudge
 from said import Afarm
 
+from afarm.prices import dollars
+
 
 def test_cost_and_dry_run_agree_and_send_nothing(afarm: Afarm) -> None:
     cost = afarm("cost", "--recipe", "light.yaml", "--json")
@@ -20,7 +22,7 @@ def test_cost_and_dry_run_agree_and_send_nothing(afarm: Afarm) -> None:
     assert (RAN, CountingJudge.asked) == ([], 0)
     shown = afarm("cost", "--recipe", "light.yaml")
     assert f"About {judge['calls']} judge calls" in shown.out
-    assert f"at most ${judge['most_dollars']:.2f}" in shown.out
+    assert f"at most {dollars(judge['most_dollars'])}" in shown.out
 
 
 def test_the_same_command_again_still_says_what_the_run_has_cost(afarm: Afarm) -> None:
@@ -64,6 +66,9 @@ def test_the_ledger_is_shown_and_exported(afarm: Afarm, tmp_path: Path) -> None:
 def test_options_about_money_become_settings(afarm: Afarm) -> None:
     wrong = afarm("cost", "--recipe", "light.yaml", "--price", "counting=1")
     assert "--price counting=1 is not of the form" in wrong.err
+    for option in ("counting", "1/2", "=1/2"):
+        malformed = afarm("cost", "--recipe", "light.yaml", "--price", option)
+        assert malformed.err.startswith(f"Error: --price {option} is not of the form"), "one error, and no other"
     right = ["--price", "counting=1/2/0.5", "--max-concurrency", "3", "--allow-degraded", "--batch-api"]
     assert afarm("cost", "--recipe", "light.yaml", *right).code == 0
     assert "greater than 0" in afarm("cost", "--recipe", "light.yaml", "--max-concurrency", "0").err

@@ -47,7 +47,9 @@ def options_of(afarm: Afarm, *command: str) -> list[str]:
     ("command", "before", "after"),
     [
         ("run", [], ["--dry-run"]),
-        *((step, [], ["--dry-run"]) for step in ("sft", "sample", "annotate", "fit-reward", "train")),
+        *((step, [], ["--dry-run"]) for step in ("sft", "annotate", "fit-reward", "train")),
+        ("sample", ["--policy"], ["--dry-run"]),
+        ("compare", ["--methods", "--seeds"], []),
         ("evaluate", ["--reference"], ["--dry-run"]),
     ],
 )

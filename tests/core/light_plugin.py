@@ -178,6 +178,30 @@ class CountingJudge(Judge):
         return 0.001
 
 
+class WritingJudge(Judge):
+    """A model that writes: as many words as its spec says, and nothing where the instruction ends with 0. `asked` are
+    the requests."""
+
+    asked: list[ChatRequest] = []
+
+    def __init__(self, spec: str, config: None, context: BuildContext):
+        self.spec = spec
+        self.capabilities = Capabilities(chat=not spec.startswith("text"), completion=True)
+
+    @property
+    def identity(self) -> str:
+        return f"writing:{self.spec}"
+
+    async def complete(self, request: ChatRequest) -> Completion:
+        WritingJudge.asked.append(request)
+        asked = request.messages[-1].content if request.messages else request.prompt
+        words = 0 if asked.endswith(" 0") else int("".join(c for c in self.spec if c.isdigit()))
+        return Completion(" ".join(["word"] * words), 10, words, price=0.01, finish_reason="stop")
+
+    def worst_case_price(self, request: ChatRequest) -> float:
+        return 0.01
+
+
 @hookimpl
 def register_datasets(register: Register) -> None:
     register("numbers", Numbers, config=NumbersConfig)
@@ -197,3 +221,4 @@ def register_reward_models(register: Register) -> None:
 @hookimpl
 def register_judges(register: Register) -> None:
     register("counting", CountingJudge)
+    register("writing", WritingJudge)

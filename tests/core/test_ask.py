@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 from scripted_judges import ScriptedJudge, question, questions
 
+from afarm.accounts import open_items
 from afarm.ask import BLOCK, Asker
 from afarm.errors import BudgetError, JudgeError
 from afarm.interfaces import BuildContext
-from afarm.judges import Capabilities, ChatRequest, Completion, Judgement, JudgementKey
+from afarm.judges import Capabilities, ChatRequest, Completion, Judgement, JudgementKey, answer_lost
 from afarm.ledger import Ledger, request_key
 from afarm.limiter import Limiter
 
@@ -83,8 +84,8 @@ def test_judgements_learned_are_recalled_and_counted(ledger: Ledger) -> None:
 @pytest.mark.parametrize("limit", [1, 3, 64])
 def test_at_most_so_many_requests_are_in_flight_and_that_many_are(ledger: Ledger, limit: int) -> None:
     judge = ScriptedJudge(seconds=0.01)
-    Asker({"*": judge}, ledger, max_concurrency=limit)(questions(12))
-    assert judge.most == min(limit, 12)
+    Asker({"*": judge}, ledger, max_concurrency=limit)(questions(13))
+    assert judge.most == min(limit, 12), "all but the first, which goes alone"
 
 
 def test_a_slow_answer_holds_up_no_other(ledger: Ledger) -> None:
@@ -242,7 +243,7 @@ def test_a_judge_that_says_it_is_asked_too_much_is_asked_less_and_then_more_agai
     judge = Busy(seconds=0.005)
     ask = Asker({"*": judge}, ledger, max_concurrency=16, limiters={judge: limiter})
     assert len(ask(questions(200))) == 200
-    assert max(judge.flights[:16]) == 16
+    assert max(judge.flights[:17]) == 16
     assert max(judge.flights[40:60]) <= 12
     assert 8 < limiter.limit <= 16
 
@@ -305,10 +306,99 @@ def test_an_unforeseen_error_names_the_judge_and_keeps_its_cause(ledger: Ledger)
 
 
 def test_a_failed_request_gives_its_reserved_money_back(ledger: Ledger) -> None:
-    judge = ScriptedJudge(worst=0.5, fail=lambda prompt: JudgeError("no"))
+    judge = ScriptedJudge(worst=0.5, fail=lambda prompt: JudgeError("no", charged=False))
     with pytest.raises(JudgeError):
         Asker({"*": judge}, ledger, run="run", budget=10)(questions(1))
     assert ledger.committed("run") == 0
+    assert open_items(ledger)["in_flight"] == {"requests": 0, "reserved": 0}
+
+
+@pytest.mark.parametrize("error", [JudgeError("timeout"), RuntimeError("broken")])
+def test_a_failed_request_that_may_have_been_charged_for_stays_counted(ledger: Ledger, error: Exception) -> None:
+    failing = ScriptedJudge(worst=0.5, fail=lambda prompt: error)
+    for count in (1, 2):
+        with pytest.raises(JudgeError):
+            Asker({"*": failing}, ledger, run="run", budget=1.0)(questions(1))
+        assert open_items(ledger)["in_flight"] == {"requests": count, "reserved": 0.5 * count}
+    with pytest.raises(BudgetError):
+        Asker({"*": failing}, ledger, run="run", budget=1.0)(questions(1))
+    assert len(failing.asked) == 2
+    Asker({"*": ScriptedJudge(price=0.1, worst=0.5)}, ledger, run="run", budget=1.5)(questions(1))
+    assert ledger.committed("run") == pytest.approx(1.1), "an answer does not undo what was lost before it"
+
+
+def test_an_answer_of_unknown_price_counts_as_the_most_it_can_have_cost(ledger: Ledger) -> None:
+    judge = ScriptedJudge(price=None, worst=0.5)
+    with pytest.raises(BudgetError):
+        Asker({"*": judge}, ledger, run="run", budget=1.0)(questions(5))
+    assert stored(ledger, questions(5)) == len(judge.asked) == 2
+    assert ledger.committed("run") == 1.0
+
+
+def test_what_nobody_waits_for_any_more_stays_counted(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("afarm.sending.PATIENCE_SECONDS", 0.0)
+    slow = ScriptedJudge(seconds=60, price=0.1, worst=0.5)
+    ask = Asker({"*": slow}, ledger, run="run", budget=5)
+    stream = ask.stream(iter([question("quick"), *questions(3)]))
+    ask.ledger.resolve([(question("quick"), "scripted", Completion("a", key=ask.key(question("quick"))))], "other")
+    next(stream)
+    while not slow.asked:
+        time.sleep(0.001)
+    stream.close()
+    assert ledger.committed("run") == pytest.approx(0.5)
+    Asker({"*": ScriptedJudge(price=0.1, worst=0.5)}, ledger, run="run")(questions(3))
+    assert ledger.committed("run") == pytest.approx(0.5 + 0.3), "the same process asks again"
+
+
+class Repeating(ScriptedJudge):
+    """Sends each request `times` times, of which only the last is answered."""
+
+    def __init__(self, times: int, **settings: Any):
+        super().__init__(**settings)
+        self.times = times
+
+    async def complete(self, request: ChatRequest) -> Completion:
+        for _ in range(self.times - 1):
+            await super().complete(request)
+            await answer_lost()
+        return await super().complete(request)
+
+
+def test_an_attempt_whose_answer_is_lost_stays_counted_and_the_next_one_needs_money_of_its_own(ledger: Ledger) -> None:
+    judge = Repeating(3, price=0.1, worst=0.5, seconds=0.001)
+    ask = Asker({"*": judge}, ledger, run="run", budget=3.6, max_concurrency=8)
+    with pytest.raises(BudgetError, match=r"\$3.60"):
+        ask(questions(20))
+    answered = stored(ledger, questions(20))
+    lost = len(judge.asked) - answered
+    assert lost >= 6, "what waits for money must not be given up while answers release some"
+    assert answered * 0.1 + lost * 0.5 <= 3.6
+    assert ledger.committed("run") == pytest.approx(answered * 0.1 + lost * 0.5)
+    assert open_items(ledger)["in_flight"] == {"requests": lost, "reserved": pytest.approx(0.5 * lost)}
+
+
+def test_without_a_budget_lost_answers_are_counted_and_hold_nothing_up(ledger: Ledger) -> None:
+    judge = Repeating(2, price=0.1, worst=0.5)
+    assert len(Asker({"*": judge}, ledger, run="run")(questions(10))) == 10
+    assert ledger.committed("run") == pytest.approx(10 * 0.1 + 10 * 0.5)
+
+
+def test_another_attempt_is_not_made_after_a_failure(ledger: Ledger) -> None:
+    class Failing(Repeating):
+        async def complete(self, request: ChatRequest) -> Completion:
+            if request.prompt == "q0":
+                await asyncio.sleep(0.02)
+                raise JudgeError("refused", charged=False)
+            return await super().complete(request)
+
+    judge = Failing(1000, worst=0.5, seconds=0.001)
+    limiter = Limiter(4)
+    limiter.sent()
+    limiter.landed(True)
+    with pytest.raises(JudgeError, match="refused"):
+        Asker({"*": judge}, ledger, run="run", limiters={judge: limiter})(questions(4))
+    assert len(judge.asked) < 1000
+    assert ledger.committed("run") == pytest.approx(0.5 * len(judge.asked))
 
 
 # --------------------------------------------------------------------------------------------------------- budgets

@@ -119,19 +119,33 @@ def test_a_pending_batch_counts_against_the_budget_and_can_be_forgotten(tmp_path
         assert ledger.committed("run") == 0.25
         assert ledger.claim([("k", 0.25)], "run").pending == ["k"]
         assert ledger.forget_batch("t") == 1
-        assert ledger.committed("run") == 0
+        assert ledger.committed("run") == 0.25, "the vendor goes on answering, and charges"
         assert ledger.claim([("k", 0.25)], "run").granted == ["k"]
+        assert ledger.committed("run") == 0.5
 
 
-def test_a_refused_batch_is_an_error_and_gives_its_money_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("charged", [False, True])
+def test_a_refused_batch_gives_its_money_back_and_one_that_may_have_arrived_does_not(
+    tmp_path: Path, charged: bool
+) -> None:
     class Refusing(Vendor):
         async def submit(self, requests: Sequence[ChatRequest]) -> str:
-            raise JudgeError("no batches today")
+            raise JudgeError("no batches today", charged=charged)
 
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
         with pytest.raises(JudgeError, match="no batches today"):
             asker(Refusing(tmp_path), ledger, budget=5)(questions(3))
-        assert ledger.committed("run") == 0
+        assert ledger.committed("run") == pytest.approx(3 * 0.05 if charged else 0)
+
+
+def test_batched_answers_of_unknown_price_count_as_the_most_they_can_have_cost(tmp_path: Path) -> None:
+    class Silent(Vendor):
+        async def collect(self, ticket: str) -> list[Completion | None] | None:
+            return [Completion("a", price=None), None, Completion("c", price=0.01)]
+
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        asker(Silent(tmp_path), ledger, budget=5)(questions(3))
+        assert ledger.committed("run") == pytest.approx(0.05 + 0.1 + 0.01), "the second was asked for singly"
 
 
 def test_a_batch_with_another_number_of_answers_is_an_error_and_stays_pending(tmp_path: Path) -> None:

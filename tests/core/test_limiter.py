@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from afarm.limiter import LONGEST_PAUSE, PAUSE, Limiter
+from afarm.limiter import ALONE, LONGEST_PAUSE, PAUSE, Limiter
 
 
 class Clock:
@@ -14,8 +14,13 @@ class Clock:
 
 
 def limiter(maximum: int = 16) -> tuple[Limiter, Clock]:
+    """One that was answered before."""
     clock = Clock()
-    return Limiter(maximum, clock), clock
+    one = Limiter(maximum, clock)
+    one.sent()
+    one.landed(True)
+    one._successes = 0
+    return one, clock
 
 
 def succeed(one: Limiter, times: int) -> None:
@@ -60,6 +65,25 @@ def test_a_refusal_without_a_wait_or_with_an_absurd_one_holds_for_a_sensible_tim
     assert one.opens_in() == 0.0
     one.throttled(-3.0)
     assert one.limit == 4, "a wave lasts a while even if there is nothing to wait for"
+
+
+def test_the_first_request_goes_alone_until_it_is_answered_or_takes_long() -> None:
+    clock = Clock()
+    one = Limiter(16, clock)
+    assert one.room() == 1
+    one.sent()
+    assert (one.room(), one.opens_in()) == (0, ALONE)
+    one.landed(False)
+    assert (one.room(), one.opens_in()) == (1, 0.0), "after a failure the next one is the first"
+    one.sent()
+    clock.now += ALONE
+    assert (one.room(), one.opens_in()) == (15, 0.0)
+    one.landed(True)
+    assert one.room() == 16
+    other = Limiter(16, clock)
+    other.sent()
+    other.landed(True)
+    assert other.room() == 16, "at once"
 
 
 def test_the_limit_never_falls_below_one() -> None:

@@ -383,7 +383,9 @@ def test_calls_of_unknown_price_are_counted_and_a_method_that_asks_has_its_own_a
 
 
 def test_a_runs_name_does_not_change_with_what_changes_no_result(farm: Make) -> None:
-    assert farm("max_concurrency=3", budget=3).name() == farm().name()
+    neutral = ("max_concurrency=3", "openai.timeout=5", "nudge.batch=1", "sample.per_device_batch_size=1")
+    assert farm(*neutral, budget=3).name() == farm().name()
+    assert farm("nudge.batch=1", "nudge.skill=1").name() == farm("nudge.skill=1.0").name()
     names = {farm(*s).name() for s in ((), ("seed=7",), ("nudge.skill=1",), ("sample.temperature=0.3",))}
     assert len(names) == 4
     assert farm().name("direct") != farm().name("nudge")

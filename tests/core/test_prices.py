@@ -8,7 +8,7 @@ import pytest
 
 from afarm.errors import ConfigError
 from afarm.judges import Capabilities, ChatRequest, Completion, Judge, Price
-from afarm.prices import Prices, listed
+from afarm.prices import Prices, dollars, listed
 from afarm.records import Message
 
 
@@ -92,3 +92,10 @@ def test_the_worst_case_is_a_token_for_each_byte_and_all_of_the_answer() -> None
     assert worst >= (1000 * 1.0 + 100 * 10.0) / 1e6
     assert worst < (1100 * 1.0 + 100 * 10.0) / 1e6
     assert Priced(None).worst_case_price(request) is None
+
+
+def test_nothing_above_zero_is_shown_as_zero() -> None:
+    amounts = [0.0, 0.5, 1234.567, 0.01, 0.0151, 0.00999, 0.000123, 4e-9]
+    assert [dollars(amount) for amount in amounts] == [
+        *("$0.00", "$0.50", "$1,234.57", "$0.01", "$0.015", "$0.01", "$0.00012", "$0.000000004"),
+    ]

@@ -335,3 +335,47 @@ def test_the_paper_recipe_has_the_papers_figures(plugins: Plugins) -> None:
     # Section 4: best-of-n at T = 1, best near 16.
     best_of_n = config_of(plugins, settings, "methods", "best_of_n")
     assert (best_of_n.n, best_of_n.temperature) == (16, 1.0)
+
+
+# ------------------------------------------------------------------------------------------- recipes based on others
+
+
+def test_a_recipe_says_only_where_it_differs_from_the_one_it_is_based_on(tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text("based_on: toy\nseed: 7\nrows: {sft: 100}\n")
+    toy = read_recipe("toy")
+    found = read_recipe(str(own))
+    assert found == {**toy, "seed": 7, "rows": {**toy["rows"], "sft": 100}}
+
+
+def test_a_file_names_the_file_that_it_is_based_on_from_where_it_is(tmp_path: Path) -> None:
+    (tmp_path / "first.yaml").write_text("model: m\nseed: 1\n")
+    (tmp_path / "deeper").mkdir()
+    (tmp_path / "deeper" / "second.yaml").write_text("based_on: ../first.yaml\nseed: 2\n")
+    assert read_recipe(str(tmp_path / "deeper" / "second.yaml")) == {"model": "m", "seed": 2}
+
+
+def test_recipes_that_are_based_on_each_other_or_on_none_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("based_on: b.yaml\n")
+    (tmp_path / "b.yaml").write_text("based_on: a.yaml\n")
+    (tmp_path / "c.yaml").write_text("based_on: [toy, paper]\n")
+    (tmp_path / "d.yaml").write_text("based_on: tooy\n")
+    for name, problem in (
+        ("a", "based on each other"),
+        ("c", "must name one recipe"),
+        ("d", "unknown recipe 'tooy'"),
+    ):
+        with pytest.raises(ConfigError, match=problem):
+            read_recipe(str(tmp_path / f"{name}.yaml"))
+
+
+def test_the_code_s_recipe_differs_from_the_paper_s_where_the_code_does() -> None:
+    paper, code = read_recipe("paper"), read_recipe("paper-code")
+    changed = {name for name in code if code[name] != paper.get(name)}
+    assert changed == {"summary", "bradley_terry", "dpo", "ppo"}
+    pairs = [
+        r["bradley_terry"]["per_device_train_batch_size"] * r["bradley_terry"]["gradient_accumulation_steps"]
+        for r in (paper, code)
+    ]
+    assert pairs == [64, 16]
+    assert (paper["ppo"]["kl_coef"], code["ppo"]["kl_coef"]) == (0.002, 0.0067)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,8 +28,6 @@ from afarm_plugins.annotators.annotator import PromptAnnotator
 from afarm_plugins.judges import LocalConfig
 from afarm_plugins.judges.local import LocalJudge
 from afarm_plugins.judges.local_model import FAVOUR, LocalModel, without_system_turn
-
-REPOSITORY = Path(__file__).parents[2]
 
 
 def word_tokenizer(chat: bool = True) -> Any:
@@ -136,19 +133,57 @@ def test_draws_seeds_annotators_and_orders_are_independent_samples(model: str) -
     assert answers(make(model), [request, request])[0].text == texts[0]
 
 
-def test_requests_that_wait_together_are_one_batch_and_parameters_are_not_mixed(model: str) -> None:
-    judge = make(model)
-    sizes: list[list[float]] = []
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[ChatRequest]]:
+    """The batches that local models write answers to."""
+    recorded: list[Sequence[ChatRequest]] = []
     write = LocalModel.write
 
-    def recorded(self: LocalModel, batch: Sequence[ChatRequest]) -> Any:
-        sizes.append([request.temperature for request in batch])
+    def recording(self: LocalModel, batch: Sequence[ChatRequest]) -> Any:
+        recorded.append(batch)
         return write(self, batch)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LocalModel, "write", recorded)
-        answers(judge, [*requests(5), *requests(4, temperature=0.0), *requests(20)])
-    assert sizes == [[1.0] * 16, [0.0] * 4, [1.0] * 9] or sizes == [[1.0] * 16, [1.0] * 9, [0.0] * 4]
+    monkeypatch.setattr(LocalModel, "write", recording)
+    return recorded
+
+
+def test_requests_that_wait_together_are_one_batch_and_parameters_are_not_mixed(
+    model: str, batches: list[Sequence[ChatRequest]]
+) -> None:
+    answers(make(model), [*requests(5), *requests(4, temperature=0.0), *requests(20)])
+    temperatures = [[request.temperature for request in batch] for batch in batches]
+    assert temperatures[0] == [1.0] * 16
+    assert sorted(temperatures[1:]) == [[0.0] * 4, [1.0] * 9]
+
+
+def test_a_long_prompt_does_not_share_a_batch_with_short_ones(model: str, batches: list[Sequence[ChatRequest]]) -> None:
+    lengths = [10, 900, 1900, 2500, 4000, 30000, 40000]
+    answers(make(model), [requests(1, messages=(Message("user", "w" * length),))[0] for length in lengths])
+    found = sorted(sorted(len(request.messages[0].content) for request in batch) for batch in batches)
+    assert found == [[10, 900, 1900], [2500, 4000], [30000, 40000]]
+
+
+def test_the_likeliest_tokens_are_those_of_the_model_at_each_position_of_the_text(model: str) -> None:
+    asked = requests(40, top_logprobs=4, avoid=("<pad>", "<q>", "<a>"))  # which are no part of a text
+    loaded = LocalModel(model, BACKEND)
+    compared = set()
+    for request, answer in zip(asked, answers(make(model, size=4), asked), strict=True):
+        assert answer.logprobs is not None
+        # The token that ends an answer is not in its text.
+        assert len(answer.logprobs) == answer.output_tokens - (answer.finish_reason == "stop")
+        words, ids = answer.text.split(), loaded.prompt_ids(request)
+        if len(words) < len(answer.logprobs):  # the model has more tokens than the tokenizer has words
+            continue
+        compared.add(answer.finish_reason)
+        for word, likeliest in zip(words, answer.logprobs, strict=True):
+            best = loaded.model(torch.tensor([ids])).logits[0, -1].log_softmax(-1).topk(4)
+            expected: dict[str, float] = {}
+            for token, logprob in zip(best.indices.tolist(), best.values.tolist(), strict=True):
+                expected.setdefault(loaded.tokenizer.decode([token]), logprob)
+            assert likeliest == pytest.approx(expected, abs=1e-5)
+            ids.append(loaded.tokenizer.convert_tokens_to_ids(word))
+    assert compared == {"stop", "length"}
+    assert answers(make(model), requests(1))[0].logprobs is None
 
 
 def test_greedy_answers_are_the_most_probable_tokens(model: str) -> None:
@@ -287,20 +322,12 @@ def test_label_probabilities_become_weighted_preferences_and_are_not_asked_for_t
         asker.close()
 
 
-def find_gguf() -> Path | None:
-    for place in (os.environ.get("AFARM_TEST_GGUF"), REPOSITORY / ".cache" / "smollm2.gguf"):
-        if place and Path(place).is_file():
-            return Path(place)
-    return None
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(find_gguf() is None, reason="no SmolLM2 GGUF: set AFARM_TEST_GGUF, or put .cache/smollm2.gguf")
-def test_smollm2_weighs_labels_and_writes_what_it_is_asked_for() -> None:
+def test_smollm2_weighs_labels_and_writes_what_it_is_asked_for(gguf: str) -> None:
     comparison = Comparison("p", Instruction("Name a colour."), "Blue.", "I had a sandwich on Tuesday.")
     asked = f"Instruction:\nName a colour.\n\nOutput (a):\n{comparison.first}\n\nOutput (b):\n{comparison.second}\n\n"
     request = requests(1, messages=(Message("user", asked + "Which output is better?"),), comparisons=(comparison,))[0]
-    model = LocalModel(str(find_gguf()), BACKEND)
+    model = LocalModel(gguf, BACKEND)
     [weighed] = model.weigh([request])
     assert weighed.logprobs is not None
     assert sum(map(math.exp, weighed.logprobs[0].values())) == pytest.approx(1)

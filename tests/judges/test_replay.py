@@ -7,6 +7,7 @@ import gzip
 import json
 import math
 import random
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -185,18 +186,14 @@ def test_a_text_is_given_back_as_it_was(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ what is not stored
 
 
-def test_what_is_not_stored_is_an_error_that_counts(tmp_path: Path) -> None:
-    pairs = [Pair(Instruction(f"Task {i}"), "4", "5") for i in range(10)]
-    judge = stored(tmp_path / "rows.jsonl", *(row(1, pair) for pair in pairs[:7]))
-    with Ledger(tmp_path / "ledger.sqlite") as ledger:
-        asker = Asker({"*": judge}, ledger)
-        with pytest.raises(JudgeError) as caught:
-            asker([request("single", pair) for pair in pairs])
-        asker.close()
-    said = str(caught.value)
-    assert "does not hold 3 of the 10 comparisons asked for so far" in said
-    assert "'Task 7'" in said
-    assert "--set replay.missing=unparsed" in said
+def test_what_is_not_stored_is_an_error_that_says_what_is(tmp_path: Path) -> None:
+    judge = stored(tmp_path / "rows.jsonl", row(1, Pair(Instruction("Task 0"), "4", "5")))
+    with pytest.raises(
+        JudgeError, match="does not hold what gpt4_4 asks about 'Task 1'; leave such pairs unparsed with --set repl"
+    ):
+        ask(judge, request("single", Pair(Instruction("Task 1"), "4", "5"), annotator="gpt4_4"))
+    with pytest.raises(JudgeError, match="asks about 'Task 0': it holds that instruction with other outputs; "):
+        ask(judge, request("single", Pair(Instruction("Task 0"), "4", "6")))
 
 
 def test_what_is_not_stored_can_be_left_unparsed(tmp_path: Path) -> None:
@@ -222,6 +219,9 @@ def test_of_several_rows_about_a_pair_the_annotators_own_is_taken_and_one_for_ea
     assert [ask(judge, request("single", annotator="b", draw=draw)).text for draw in range(3)] == [
         *("Output (b)", "Output (a)", "Output (a)"),
     ]
+    four = stored(tmp_path / "four.jsonl", row(1), row(2), row(1), row(2))
+    votes = [ask(four, request("single", draw=draw)).text[8] for draw in (0, 100, 200, 300, 301)]
+    assert votes == ["a", "b", "a", "b", "b"]
     assert ask(judge, request("single", annotator="c")).text == "Output (b)"
 
 
@@ -249,8 +249,18 @@ def test_an_export_of_the_ledger_answers_the_same_questions(tmp_path: Path) -> N
     judge = stored(tmp_path / "ledger.jsonl", answer, spoken)
     assert ask(judge, request("single", annotator="x")).text == "Output (b)"
     assert ask(judge, request("single", annotator="y")).logprobs == ({"m": -0.1, "M": -2.0},)
-    with pytest.raises(JudgeError, match="does not hold 1 of the 1"):
+    with pytest.raises(JudgeError, match="does not hold what the annotator asks about 'Another question'"):
         ask(judge, ChatRequest(role="strong", prompt="Another question"))
+
+
+def test_an_export_answers_each_draw_with_its_own_answer(tmp_path: Path) -> None:
+    def answer(draw: int, text: str) -> dict[str, Any]:
+        messages = [{"role": "user", "content": "Which one?"}]
+        return {"request": {"messages": messages, "draw": draw}, "annotator": "x", "text": text}
+
+    judge = stored(tmp_path / "ledger.jsonl", answer(200, "c"), answer(0, "a"), answer(100, "b"))
+    said = [ask(judge, request("single", annotator="x", draw=draw)).text for draw in (0, 100, 200)]
+    assert said == ["a", "b", "c"]
 
 
 def test_a_run_can_be_replayed_from_the_export_of_its_own_ledger(tmp_path: Path) -> None:
@@ -293,9 +303,19 @@ def test_bad_files_are_named_with_row_and_field(tmp_path: Path) -> None:
         (row(1, raw_completion={"logprobs": {"content": [{}]}, "text": "m"}), "row 1: field 'raw_completion'"),
         (row(1, raw_completion=5), "row 1: field 'raw_completion'"),
         ({"request": "{", "text": "x"}, "row 1: field 'request' is not valid JSON"),
+        ({"request": {"messages": 3}, "text": "x"}, "row 1: is no answer as `afarm ledger --export` writes it"),
+        ({"request": {"messages": [{"role": "user"}]}, "text": "x"}, "row 1: is no answer as"),
+        ({"request": {"prompt": "q"}, "text": "x", "logprobs": [3]}, "row 1: is no answer as"),
+        ({"request": {"prompt": "q"}, "text": None}, "row 1: field 'text' must be text, not NoneType"),
     ]:
+        judge = stored(tmp_path / "rows.jsonl", row(1), bad)
         with pytest.raises(DataError, match=said):
-            ask(stored(tmp_path / "rows.jsonl", row(1), bad), request("single"))
+            ask(judge, request("single"))
+        [problem] = judge.check(())
+        assert re.search(said, problem)
+    assert stored(tmp_path / "rows.jsonl", row(1)).check(()) == []
+    with pytest.raises(DataError, match="holds no rows"):
+        ask(stored(tmp_path / "rows.jsonl"), request("single"))
 
 
 def test_it_keeps_the_promises_of_a_judge(tmp_path: Path) -> None:

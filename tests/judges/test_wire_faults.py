@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import traceback
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from wire_judges import CLASSES, KEY, MODELS, ask, chat, make
 from wire_server import Body, Drop, Hang, Status, WireServer
 
 from afarm.ask import Asker
+from afarm.cli import main
 from afarm.errors import JudgeError
 from afarm.ledger import Ledger
 from afarm_plugins.judges.failures import retry_after
@@ -219,12 +221,41 @@ def test_a_model_that_is_gone_stops_at_once_and_names_model_and_setting(server: 
 def test_a_bad_request_says_what_the_vendor_says_and_which_setting_mends_it(
     server: WireServer, judge: VendorJudge
 ) -> None:
-    server.script(Status(400, "Unsupported parameter", error={"param": "temperature"}), Status(413, "too large"))
+    server.script(
+        Status(400, "Unsupported parameter", error={"param": "temperature"}),
+        Status(400, "top_logprobs: Extra inputs are not permitted"),
+        Status(400, "Unsupported", error={"param": "response_format.json_schema"}),
+        Status(413, "too large"),
+    )
     message = refused(judge)
     assert "refused the request (400: Unsupported parameter)" in message
-    assert f"--set {judge.section}.capabilities.temperature=false" in message
-    assert "refused the request (413: too large)" in refused(judge)
-    assert len(server.asked) == 2
+    option = f"leave it out with --set {judge.section}.capabilities"
+    assert message.endswith(f"{option}.temperature=false --allow-degraded")
+    assert refused(judge).endswith(f"{option}.logprobs=false --allow-degraded")
+    assert refused(judge).endswith(f"{option}.schema=false")
+    assert refused(judge).endswith("refused the request (413: too large)")
+    assert len(server.asked) == 4
+
+
+def test_what_is_printed_about_a_parameter_can_be_typed_and_goes_on(
+    server: WireServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine", "theirs"):
+        rows = [{"instruction": f"Question {i}?", "output": f"{name} {i}"} for i in range(3)]
+        Path(f"{name}.json").write_text(json.dumps(rows))
+    command = ["evaluate", "mine.json", "--reference", "theirs.json", "--annotator", "gpt4_4"]
+    command += ["--judge", "openai:gpt-4o", "--set", f"openai.base_url={server.openai_url}"]
+    server.script(Status(400, "Not supported", error={"param": "logit_bias"}))
+    with pytest.raises(SystemExit):
+        main(command)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "logit_bias" in server.bodies[0]
+    with pytest.raises(SystemExit) as ended:
+        main([*command, *said[said.index("--set") :].split()])
+    assert not ended.value.code
+    assert len(server.asked) == 1 + 3
+    assert all("logit_bias" not in body for body in server.bodies[1:])
 
 
 @pytest.mark.parametrize(
@@ -316,6 +347,21 @@ def test_a_failure_is_never_an_answer_and_what_was_answered_is_not_asked_again(
         second.close()
     assert len(server.asked) == 12 + 1
     assert len({body["messages"][0]["content"] for body in server.bodies}) == 12
+
+
+@pytest.mark.parametrize("code", [401, 404])
+def test_what_stops_every_request_is_found_out_with_one(
+    server: WireServer, name: str, tmp_path: Path, code: int
+) -> None:
+    questions = [chat(f"Question {i}?") for i in range(50)]
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        server.script(*[Status(code)] * 50)
+        ask = Asker({"*": make(name, server)}, ledger, run="r", max_concurrency=32)
+        for count in (1, 2):
+            with pytest.raises(JudgeError):
+                ask(questions)
+            assert len(server.asked) == count
+        ask.close()
 
 
 def test_many_requests_share_one_client(name: str) -> None:

@@ -84,6 +84,8 @@ class WireServer:
         self.answer = answer
         self.latency = latency
         self.received: list[Received] = []
+        self.charged = 0
+        """Requests for an answer that a vendor could have charged for: all that were not refused by a status."""
         self.flying = self.most_flying = 0
         self._faults: deque[Fault] = deque()
         self._files: dict[str, bytes] = {}
@@ -194,7 +196,9 @@ class WireServer:
 
     def _next_fault(self, received: Received) -> Fault:
         if is_question(received):
-            return self._faults.popleft() if self._faults else None
+            fault = self._faults.popleft() if self._faults else None
+            self.charged += not isinstance(fault, Status)
+            return fault
         if received.method == "POST" and received.path.endswith("/batches"):
             return self.batch_faults.popleft() if self.batch_faults else None
         return None

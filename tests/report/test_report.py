@@ -164,6 +164,38 @@ def test_calls_of_unknown_price_are_named(make_run: MakeRun) -> None:
     assert "unknown price" not in Page(build(make_run(spend={**spend, "unpriced_calls": 0}))).text
 
 
+def test_what_a_judge_could_not_take_is_one_line_a_stage(make_run: MakeRun) -> None:
+    assert "degraded" not in Page(build(make_run())).ids
+    summary = {"rows": 9, "degraded": {"temperature": 7, "logit_bias": 2}}
+    page = Page(build(make_run(stages=[{"stage": "annotate", "summary": summary}, {"stage": "evaluate x"}])))
+    assert "degraded" in page.ids
+    assert "Degraded. annotate: of 9 labels, 7 without temperature and 2 without logit_bias," in page.text
+
+
+def test_identical_outputs_are_told_from_draws_that_were_judged(make_run: MakeRun) -> None:
+    metrics = {"win_rate": 50.0, "standard_error": 1.0, "n_draws": 7, "n_identical": 5}
+    result = {"system": "a", "reference": "b", "evaluator": "win_rate", "metrics": metrics}
+    assert "7 (5 identical)" in Page(build(make_run(results=[result]))).text
+
+
+def test_a_comparison_of_two_files_shows_them_and_nothing_about_training(make_run: MakeRun) -> None:
+    stage = {"stage": "compare a with b", "summary": {"rows": 9}}
+    files = {"outputs": "a.json", "reference": "b.json"}
+    gone = {"method": None, "recipe": None}
+    page = Page(
+        build(
+            make_run(
+                files=files, stages=[stage], metrics=[], headline={"win_rate": 60.0, "standard_error": 1.0}, **gone
+            )
+        )
+    )
+    assert "outputs a.json reference b.json annotator pool" in page.text
+    assert "curves" not in page.ids
+    assert "training seed" not in page.text
+    assert "compare a with b" in page.text
+    assert not page.with_class("diagram")
+
+
 def test_what_the_run_has_cost_is_beside_what_was_bought_this_time_stage_by_stage(make_run: MakeRun) -> None:
     now = {"dollars": 0.25, "calls": 3, "answers_reused": 210, "unpriced_calls": 0}
     spend = {"dollars": 1.5, "calls": 12, "unpriced_calls": 0, "this_time": now}

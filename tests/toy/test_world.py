@@ -138,7 +138,7 @@ def test_splits_have_their_sizes_and_share_no_instruction() -> None:
     }
     ids = [row.instruction.id for loaded in rows.values() for row in loaded]
     assert len(set(ids)) == len(ids)
-    for split, loaded in rows.items():
+    for loaded in rows.values():
         assert all(row.output for row in loaded)
 
 

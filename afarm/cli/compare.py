@@ -1,0 +1,148 @@
+"""`afarm compare`: several systems under one recipe, on shared artifacts, in one table."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from afarm.cli.console import err, out
+from afarm.cli.options import FarmOptions, Stray, refuse_stray, with_options
+from afarm.cli.run import command_line, finish, warn_of_simulation
+from afarm.errors import ConfigError
+
+if TYPE_CHECKING:
+    from afarm.comparison import Standing
+    from afarm.pipeline import Farm
+
+ALL = "all"
+
+Methods = Annotated[
+    str,
+    typer.Option(
+        "--methods",
+        help="Methods by name, with commas between, or all; a judge LLM (openai:MODEL) answers as a system of its own.",
+    ),
+]
+Seeds = Annotated[str | None, typer.Option("--seeds", help="Several seeds, with commas between: means over them.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("compare")(compare)
+
+
+@with_options
+def compare(stray: Stray = None, methods: Methods = ALL, seeds: Seeds = None, *, options: FarmOptions) -> None:
+    """Run several methods on the same samples, preferences and reward model, and rank them."""
+    from afarm.comparison import standings, write_board
+
+    started = time.time()
+    refuse_stray(stray)
+    if options.method is not None:
+        raise ConfigError(["compare takes several methods: --methods ppo,best_of_n, or all"])
+    records: list[dict[str, Any]] = []
+    with ExitStack() as farms:
+        laid_out, left_out = _lay_out(options, methods, _seeds(options, seeds), farms)
+        for name, why in left_out.items():
+            err().print(f"[yellow]Left out:[/] {name}: {why}", highlight=False, soft_wrap=True)
+        for system, farm in laid_out:
+            if system == farm.start_name and farm.config.evaluate.reference != "data":
+                continue  # what all others are compared with
+            records.append(finish(farm, system, started)[0])
+            farm.close()
+    found = standings(records)
+    board = write_board(options.output_dir, found, records, command_line(), left_out)
+    if options.as_json:
+        rows = [asdict(standing) for standing in found]
+        sys.stdout.write(json.dumps({"standings": rows, "left_out": left_out, "board": str(board)}) + "\n")
+    _show(found, records, to_stderr=options.as_json)
+    console = err() if options.as_json else out()
+    console.print(f"Board: {board} (took {time.time() - started:.0f} s)", soft_wrap=True, highlight=False, markup=False)
+
+
+def _seeds(options: FarmOptions, text: str | None) -> list[int | None]:
+    if text is None:
+        return [options.seed]
+    try:
+        found: list[int | None] = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError([f"--seeds {text!r}: whole numbers with commas between, such as 42,43,44"]) from None
+    if options.seed is not None:
+        raise ConfigError(["--seed and --seeds contradict each other: give one"])
+    return list(dict.fromkeys(found))
+
+
+def _lay_out(
+    options: FarmOptions, methods: str, seeds: Sequence[int | None], farms: ExitStack
+) -> tuple[list[tuple[str, Farm]], dict[str, str]]:
+    """Every system with a farm of its own, seed by seed, before anything runs; and, where all methods were asked for,
+    those whose needs this recipe does not meet, with the reason.
+
+    Raises `ConfigError` where a method that was named cannot be run.
+    """
+    from afarm.answering import is_answering
+    from afarm.plugins import discover
+
+    every = methods == ALL
+    registry = discover(check_configs=False).registry
+    names = (
+        [c.name for c in registry if c.kind == "methods"] if every else [name.strip() for name in methods.split(",")]
+    )
+    names = [name for name in names if name]
+    if not names:
+        raise ConfigError([f"--methods {methods!r} names none: give names with commas between, or all"])
+    found: list[tuple[str, Farm]] = []
+    left_out: dict[str, str] = {}
+    problems: list[str] = []
+    for seed in seeds:
+        for name in dict.fromkeys(names):
+            if name in left_out:
+                continue
+            method = None if is_answering(name) else name  # a judge LLM trains nothing: the recipe's farm will do
+            try:
+                found.append((name, farms.enter_context(replace(options, method=method, seed=seed).farm())))
+            except ConfigError as error:
+                left_out[name] = "; ".join(error.problems)
+                problems += error.problems
+    if problems and (not every or not found):
+        raise ConfigError(dict.fromkeys(problems))
+    return found, left_out
+
+
+def _show(found: Sequence[Standing], records: Sequence[dict[str, Any]], to_stderr: bool) -> None:
+    from rich.table import Table
+
+    console = err() if to_stderr else out()
+    table = Table(title="Win rates", title_justify="left")
+    table.add_column("system")
+    for name in ("win rate", "± SE", *_extras(found), "characters", "seconds"):
+        table.add_column(name, justify="right")
+    for standing in found:
+        extras = (standing.differences.get(name) for name in _extras(found))
+        table.add_row(
+            standing.system,
+            f"{standing.win_rate:.1f}",
+            "" if standing.standard_error is None else f"{standing.standard_error:.1f}",
+            *("" if value is None else f"{value:+.3f}" for value in extras),
+            "" if standing.length is None else f"{standing.length:.0f}",
+            f"{standing.seconds:.0f}",
+        )
+    console.print(table)
+    references = sorted({standing.reference for standing in found})
+    seeds = {seed for standing in found for seed in standing.seeds}
+    over = "one seed, standard errors over instructions"
+    if len(seeds) > 1:
+        over = f"means over {len(seeds)} seeds, with their standard errors"
+    console.print(f"Percent against {' or '.join(references)}; {over}.", highlight=False, soft_wrap=True)
+    if records:
+        warn_of_simulation(console, records[0])
+
+
+def _extras(found: Sequence[Standing]) -> list[str]:
+    return list(dict.fromkeys(name for standing in found for name in standing.differences))

@@ -1,0 +1,120 @@
+"""`afarm compare`: several systems in one table."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from light_plugin import RAN, WritingJudge
+from said import Afarm
+
+from afarm.cli.compare import _lay_out
+from afarm.cli.options import FarmOptions
+from afarm.comparison import standings
+
+LIGHT = ["--recipe", "light.yaml"]
+
+
+def test_methods_share_what_comes_before_them_and_are_ranked(afarm: Afarm) -> None:
+    said = afarm("compare", *LIGHT, "--methods", "nudge,direct,base", "--set", "nudge.skill=0.9", "--json")
+    assert said.code == 0, said.err
+    found = said.json["standings"]
+    assert [row["system"] for row in found] == ["nudge", "direct"], "base is what they are compared with"
+    assert found[0]["win_rate"] >= found[1]["win_rate"] > 50
+    assert {row["reference"] for row in found} == {"base"}
+    assert found[0]["differences"]["reward"] > 0
+    assert sum(line.startswith("fit-reward") for line in RAN) == 1
+    assert sum(line == "sample 12x2 at 0.9" for line in RAN) == 1
+
+
+def test_the_table_and_the_board_say_the_same(afarm: Afarm) -> None:
+    said = afarm("compare", *LIGHT, "--methods", "nudge,direct")
+    board = Path(said.out.split("Board: ")[1].split(" (took")[0])
+    rows = json.loads(board.with_suffix(".json").read_text())["standings"]
+    text = board.read_text()
+    for row in rows:
+        assert row["system"] in said.out
+        assert f"{row['win_rate']:.1f}" in said.out
+        assert f"| {row['system']} | base | {row['win_rate']:.1f} | {row['standard_error']:.1f} |" in text
+    assert "Percent against base; one seed" in said.out
+
+
+def test_over_seeds_a_method_has_the_mean_and_the_error_of_the_mean(afarm: Afarm) -> None:
+    said = afarm("compare", *LIGHT, "--methods", "nudge", "--seeds", "1,2,3", "--json")
+    (row,) = said.json["standings"]
+    assert row["seeds"] == [1, 2, 3]
+    assert row["win_rate"] == pytest.approx(statistics.fmean(row["win_rates"]))
+    assert row["standard_error"] == pytest.approx(statistics.stdev(row["win_rates"]) / math.sqrt(3))
+
+
+def test_all_leaves_out_what_cannot_be_run_and_says_why(afarm: Afarm) -> None:
+    with ExitStack() as farms:
+        laid_out, left_out = _lay_out(FarmOptions(recipe="light.yaml"), "all", [1, 2], farms)
+        found = [(system, farm.config.seed) for system, farm in laid_out]
+    assert {"needy"} <= left_out.keys()
+    assert "needs 'reward_modell'" in left_out["needy"]
+    assert {("nudge", 1), ("nudge", 2), ("direct", 1), ("hot", 2)} <= set(found)
+    assert RAN == []
+
+
+def test_a_method_that_is_named_and_cannot_be_run_stops_all_before_anything_runs(afarm: Afarm) -> None:
+    said = afarm("compare", *LIGHT, "--methods", "nudge,needy,nudg")
+    assert said.code == 1
+    assert "needs 'reward_modell'" in said.err
+    assert "unknown method 'nudg'" in said.err
+    assert RAN == []
+
+
+def test_a_judge_llm_stands_beside_methods(afarm: Afarm) -> None:
+    WritingJudge.asked.clear()
+    said = afarm("compare", *LIGHT, "--methods", "nudge,writing:40", "--json")
+    assert said.json["standings"][0]["system"] == "writing:40"
+    assert len(WritingJudge.asked) == 10
+
+
+def test_wrong_options_are_refused(afarm: Afarm) -> None:
+    assert "--methods" in afarm("compare", *LIGHT, "--method", "nudge").err
+    assert "whole numbers" in afarm("compare", *LIGHT, "--seeds", "one").err
+    assert "contradict" in afarm("compare", *LIGHT, "--seeds", "1,2", "--seed", "3").err
+    assert afarm("compare", *LIGHT, "--methods", ",").code == 1
+
+
+def test_a_policy_s_answers_to_the_evaluation_are_sampled_by_name(afarm: Afarm) -> None:
+    said = afarm("sample", *LIGHT, "--policy", "writing:3", "--json")
+    assert said.json["stage"] == "outputs writing:3"
+    assert said.json["summary"]["rows"] == 10
+    said = afarm("sample", *LIGHT, "--policy", "nudge", "--json")
+    assert said.json["stage"] == "outputs nudge"
+    assert "10 " in afarm("sample", *LIGHT, "--policy", "writing:5", "--dry-run").out
+
+
+def record(system: str, seed: int, win_rate: float, **figures: float) -> dict[str, Any]:
+    def result(name: str, reference: str, metrics: dict[str, float]) -> dict[str, Any]:
+        return {"system": system, "reference": reference, "evaluator": name, "metrics": metrics}
+
+    main = {"win_rate": win_rate, "standard_error": 1.5, "avg_length": 30.0}
+    return {
+        "method": system,
+        "seed": seed,
+        "results": [
+            result("win_rate", "sft", main),
+            *(result(name, "sft", {f"{name}_difference": value}) for name, value in figures.items()),
+            result("win_rate", "sft at T=1", {**main, "win_rate": 0.0}),
+        ],
+        "stages": [{"stage": f"train {system}", "seconds": 4.0}, {"stage": "sft", "seconds": 99.0}],
+    }
+
+
+def test_standings_are_of_the_first_reference_and_of_what_every_seed_has() -> None:
+    best, worse = standings(
+        [record("a", 1, 40.0, gold=1.0, reward=2.0), record("a", 2, 50.0, gold=3.0), record("b", 1, 60.0)]
+    )
+    assert (best.system, best.win_rate, best.standard_error, best.seeds) == ("b", 60.0, 1.5, (1,))
+    assert (worse.win_rate, worse.standard_error) == (45.0, pytest.approx(5.0))
+    assert worse.differences == {"gold": 2.0}
+    assert worse.seconds == 4.0
