@@ -38,8 +38,6 @@ def answers(farm: Farm, spec: str) -> Stage:
         raise ConfigError(
             [f"{spec} is a formula that writes no answers: name a language model, such as openai:gpt-4.1"]
         )
-    if problems := judge.check(()):
-        raise ConfigError(problems)
     settings = farm.config.answers
     instructions = farm.instructions("evaluation")
     made_from = farm.made_from(
@@ -47,6 +45,8 @@ def answers(farm: Farm, spec: str) -> Stage:
     )
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
+        if problems := judge.check_access():
+            raise ConfigError(problems)
         farm.ask.add_judge(spec, judge, farm.builder.limiters.get(judge))
         completions = dict(
             farm.progress(

@@ -29,6 +29,7 @@ from afarm.judges import Judge
 from afarm.limiter import Limiter
 from afarm.plugins import Plugins
 from afarm.prices import Prices
+from afarm.ranks import ALONE, FollowedCheckpoints, Ranks
 from afarm.recipe import Settings
 from afarm.records import Evaluation
 from afarm.registry import Component
@@ -58,6 +59,7 @@ class Builder:
     settings: Settings
     progress: Progress = no_progress
     tell: Callable[[str], None] = lambda text: None
+    ranks: Ranks = ALONE
     limiters: dict[Judge, Limiter] = field(default_factory=dict)
     _judges: dict[str, Judge] = field(default_factory=dict)
     _backend: Any = None
@@ -200,7 +202,7 @@ class Builder:
                 from afarm.backend import Backend
             except ModuleNotFoundError as error:
                 raise PluginError(f"training needs {error.name!r}: pip install 'afarm[train]'") from error
-            self._backend = Backend(self.settings.run.backend)
+            self._backend = Backend(self.settings.run.backend, self.ranks)
         backend: Backend = self._backend
         return backend
 
@@ -214,8 +216,15 @@ class Builder:
 
         Inside it, models compute in the backend's mixed precision; at its end trackers are closed. What a full disk
         makes a trainer say becomes a `StoreError`, what else goes wrong a `PluginError` naming the component of that
-        kind and name.
+        kind and name. Of several processes all but the first only read what is in `directory`, and none leaves before
+        the others.
         """
+        if not self.ranks.first:
+            followed = FollowedCheckpoints(directory)
+            with blame(kind, name), self.backend.autocast():
+                yield TrainContext(seed, directory, self.backend, followed, lambda *_: None)
+            self.backend.wait_for_all()
+            return
         checkpoints = DirectoryCheckpoints(directory)
         newest = checkpoints.latest()
         if newest:
@@ -224,6 +233,8 @@ class Builder:
         tracked = self.backend.tracked(label, directory / "trackers", metrics)
         with blame(kind, name), storage_errors(directory), tracked as log, self.backend.autocast():
             yield TrainContext(seed, directory, self.backend, checkpoints, log, self.progress)
+        if self.ranks.several:
+            self.backend.wait_for_all()
 
     def load_context(self, directory: Path) -> TrainContext:
         """A context for loading only: it writes nothing."""

@@ -183,8 +183,8 @@ class Policy(ABC):
 class RewardModel(ABC):
     """Scores outputs. Built as `Class(config)` where there is nothing to fit, otherwise by `fit` or `load`.
 
-    One that was registered with a `spec` (`--reward-model classifier:MODEL`) is built as `Class(config, spec, context)`,
-    as annotators are.
+    One that was registered with a `spec` (`--reward-model classifier:MODEL`) is built as an annotator with one is:
+    `Class(config, spec, context)`.
     """
 
     @property

@@ -216,6 +216,10 @@ class Judge(ABC):
         """Problems with judging answers to these that can be seen before anything runs, each a sentence."""
         return ()
 
+    def check_access(self) -> Sequence[str]:
+        """What it lacks to be asked at all, such as a key. Not looked at by what only plans and prices."""
+        return ()
+
     async def close(self) -> None:  # noqa: B027  (most judges hold nothing open)
         """Release connections."""
 

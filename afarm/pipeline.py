@@ -16,7 +16,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -33,6 +33,7 @@ from afarm.labelling import label
 from afarm.ledger import Ledger
 from afarm.plugins import Plugins, discover
 from afarm.preflight import problems_ahead
+from afarm.ranks import ALONE, Ranks, announce, follow
 from afarm.recipe import Settings, parse_overrides, resolve
 from afarm.records import Evaluation, Instruction, JudgedPair, Output, Pair, Preference
 from afarm.splits import Splits
@@ -96,8 +97,9 @@ class Farm:
 
     `settings` are overrides, one or several, as `"ppo.learning_rate=1e-5"` or as mappings; keyword `choices` are fields
     of `afarm.config.RunConfig` (`seed=1, model=…`). `annotator` is short for `annotate.annotator`. A farm that
-    `compares_only` needs no model, no data and no torch. Raises `ConfigError` with every problem at once, before any
-    model is loaded.
+    `compares_only` needs no model, no data and no torch; one that `plans_only`, no keys to judges. Where several
+    processes run the same, `ranks` says which of them this one is. Raises `ConfigError` with every problem at once,
+    before any model is loaded.
     """
 
     def __init__(
@@ -112,6 +114,8 @@ class Farm:
         on_stage: Callable[[str, StageRun | None], None] = lambda label, run: None,
         tell: Callable[[str], None] = lambda text: None,
         compares_only: bool = False,
+        plans_only: bool = False,
+        ranks: Ranks = ALONE,
         **choices: Any,
     ):
         given = [{k: v for k, v in choices.items() if v is not None}]
@@ -122,9 +126,9 @@ class Farm:
 
         def look_ahead(settings: Settings) -> list[str]:
             # What is opened to look at it (data, a device) is kept: nothing is read twice.
-            self.builder = Builder(plugins, settings, progress, tell)
+            self.builder = Builder(plugins, settings, progress, tell, ranks)
             self.splits = Splits(self.builder)
-            return problems_ahead(self.builder, self.splits, Path(output_dir), compares_only)
+            return problems_ahead(self.builder, self.splits, Path(output_dir), compares_only, plans_only)
 
         self.settings: Settings = resolve(recipe, given, plugins, look_ahead)
         self.config = self.settings.run
@@ -134,6 +138,9 @@ class Farm:
         self.history: dict[str, StageRun] = {}
         self._live: OrderedDict[str, Any] = OrderedDict()
         self._making = ""  # the name of the artifact that is being written
+        self.ranks = ranks
+        # All meet here: later, nobody could say for how long the first is busy with stages that are its own.
+        self.session = self.builder.backend.session if ranks.several and not compares_only else ""
 
     def __enter__(self) -> Farm:
         return self
@@ -231,14 +238,20 @@ class Farm:
 
         def write(directory: Path) -> Mapping[str, Any]:
             self._making = name
+            if stage.join and self.ranks.several:
+                announce(directory, self.session)
             try:
                 return stage.write(directory, inputs)
             finally:
                 self._making = ""
 
-        artifact, reused = self.store.make(
-            stage.kind, made_from, write, versions(), label=stage.label, spend=lambda: self._bought_for(name)
-        )
+        if self.ranks.first:
+            artifact, reused = self.store.make(
+                stage.kind, made_from, write, versions(), label=stage.label, spend=lambda: self._bought_for(name)
+            )
+        else:
+            join = partial(stage.join, inputs=inputs) if stage.join else None
+            artifact, reused = follow(self.store, stage.kind, artifact_key(made_from), self.session, join), True
         why = version_changes(artifact.meta.get("versions", {})) if reused else why
         run = StageRun(stage.kind, stage.label, artifact, reused, time.perf_counter() - started, why, upstream)
         self.history[stage.label] = run

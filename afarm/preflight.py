@@ -21,10 +21,13 @@ from afarm.splits import Splits
 from afarm.store import require_writable
 
 
-def problems_ahead(builder: Builder, splits: Splits, output_dir: Path, compares_only: bool = False) -> list[str]:
+def problems_ahead(
+    builder: Builder, splits: Splits, output_dir: Path, compares_only: bool = False, plans_only: bool = False
+) -> list[str]:
     """Each problem as a sentence, beside the unknown names and wrong settings that `afarm.recipe.resolve` finds.
 
-    With `compares_only` nothing is asked of what trains, samples or holds data, and torch is not loaded.
+    With `compares_only` nothing is asked of what trains, samples or holds data, and torch is not loaded; with
+    `plans_only`, whether judges could be asked.
     """
     from afarm.backend.availability import require_local
 
@@ -43,6 +46,7 @@ def problems_ahead(builder: Builder, splits: Splits, output_dir: Path, compares_
         lambda: require_writable(output_dir),
         *([] if compares_only else training),
         lambda: require_used_prices(builder),
+        *([] if plans_only else [lambda: require_access(builder)]),
         lambda: require_fitting_judges(builder, annotators),
         builder.judges,
         *(lambda name=name: builder.annotator(name) for name in annotators),
@@ -133,6 +137,12 @@ def require_known_tasks(builder: Builder, splits: Splits) -> None:
         problems += [f"judge of {'all roles' if role == '*' else role}: {p}" for p in judge.check(instructions)]
     if problems:
         raise ConfigError(problems)
+
+
+def require_access(builder: Builder) -> None:
+    """Raises `ConfigError` for judges that cannot be asked, for want of a key, say."""
+    if problems := [problem for judge in builder.judges().values() for problem in judge.check_access()]:
+        raise ConfigError(dict.fromkeys(problems))
 
 
 def require_used_prices(builder: Builder) -> None:

@@ -97,8 +97,8 @@ class Sample:
 
     `token_ids` are the response's, the end-of-sequence token included where it was sampled (`finish_reason` "stop";
     "length" where the limit cut it off); `logprobs` are natural logs under the sampling policy at temperature 1, one a
-    token, or None where they were not kept; `score` is the reward model's where the policy chose by one; `details`, more
-    to keep with the output, as JSON values.
+    token, or None where they were not kept; `score` is the reward model's where the policy chose by one; `details` are
+    more to keep with the output, as JSON values.
     """
 
     text: str

@@ -23,7 +23,8 @@ def record(farm: Farm, method: str, result: Result, command: str, started: float
     """Write the directory of a method's run and return it: `run.json`, `metrics.jsonl` and `outputs.jsonl`."""
     history, config = list(farm.history.values()), farm.config
     main = next((run for run in history if run.label.startswith(f"evaluate {method} ")), None)
-    trained = farm.history.get(f"train {method}")
+    training = farm.history.get(f"train {method}")
+    trained = training.artifact.meta["summary"] if training else {}
     about = {
         "name": farm.name(method),
         "command": command,
@@ -34,7 +35,10 @@ def record(farm: Farm, method: str, result: Result, command: str, started: float
         "config": {**config.model_dump(mode="json"), "method": method, **farm.settings.sections},
         "machine": machine(farm),
         "judges": judges(farm),
-        "headline": headline(result, trained.artifact.meta["summary"] if trained else {}),
+        "headline": headline(result, trained),
+        "checkpoint": {
+            name: value for name, value in trained.items() if name.startswith(("best/", "last/", "stopped/"))
+        },
     }
     return _write(farm, about, history, main, result)
 
@@ -124,7 +128,7 @@ def headline(result: Result, trained: Mapping[str, Any]) -> dict[str, float | No
         "standard_error": metric("standard_error"),
         "reward": metric("reward"),
         "reward_reference": metric("reward_reference"),
-        "kl": trained.get("objective/kl"),
+        "kl": trained.get("best/kl", trained.get("objective/kl")),
         "length": metric("avg_length"),
         "length_reference": metric("avg_length_reference"),
     }

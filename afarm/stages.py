@@ -37,7 +37,8 @@ class Write(Protocol):
 class Stage:
     """One step of the experiment. `made_from`: all that its result depends on besides its inputs' content. `asks`: what
     it will ask judges, for stages that know it before they run; what annotators will ask, they say themselves.
-    `pairs`: the instruction of each pair that training will ask the annotator about."""
+    `pairs`: the instruction of each pair that training will ask the annotator about. `join`: the part of `write` that
+    several processes do together, training."""
 
     kind: str
     label: str
@@ -46,6 +47,7 @@ class Stage:
     write: Write
     asks: Callable[[], Iterable[ChatRequest]] | None = None
     pairs: Callable[[], Sequence[Instruction]] | None = None
+    join: Callable[[Path, Inputs], object] | None = None
 
 
 NEEDS: dict[str, tuple[str, ...]] = {
@@ -117,17 +119,20 @@ def _train(farm: Farm, name: str, begin: Stage, label: str) -> Stage:
         decoding=[asked.temperature, asked.top_p, asked.max_new_tokens] if "validation" in method.needs else [],
     )
 
-    def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
+    def learn(directory: Path, inputs: Inputs) -> Policy:
         with farm.builder.training("methods", name, label, directory, farm.seed(f"train {name}")) as context:
-            policy = method.train(_method_inputs(farm, method, inputs), context)
-        farm.builder.save(policy, directory)
+            return method.train(_method_inputs(farm, method, inputs), context)
+
+    def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
+        farm.builder.save(learn(directory, inputs), directory)
         return last_metrics(directory)
 
     def pairs() -> Sequence[Instruction]:
         splits = [split for need in method.needs for split in NEEDS[need]]
         return method.plan_pairs({split: farm.instructions(split) for split in splits})
 
-    return Stage("train", label, stages, made_from, write, pairs=pairs if "annotator" in method.needs else None)
+    asking = pairs if "annotator" in method.needs else None
+    return Stage("train", label, stages, made_from, write, pairs=asking, join=learn)
 
 
 def check_method(builder: Builder, name: str) -> Method:
@@ -250,15 +255,18 @@ def fit_reward(farm: Farm) -> Stage | None:
     component = farm.builder.component("reward_models", name)
     made_from = farm.made_from("fit-reward", reward_model=farm.builder.identity(component))
 
-    def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
+    def learn(directory: Path, inputs: Inputs) -> RewardModel:
         preferences = _training_preferences(farm, inputs["preferences"])
         seed = farm.seed("fit-reward")
         with farm.builder.training("reward_models", name, "fit-reward", directory, seed) as context:
-            fitted = cls.fit(preferences, farm.load(inputs["policy"]), farm.settings.of(component), context)
-        farm.builder.save(fitted, directory)
+            return cls.fit(preferences, farm.load(inputs["policy"]), farm.settings.of(component), context)
+
+    def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
+        farm.builder.save(learn(directory, inputs), directory)
         return last_metrics(directory)
 
-    return Stage("fit-reward", "fit-reward", {"policy": start(farm), "preferences": annotate(farm)}, made_from, write)
+    stages = {"policy": start(farm), "preferences": annotate(farm)}
+    return Stage("fit-reward", "fit-reward", stages, made_from, write, join=learn)
 
 
 def loaded_reward_model(farm: Farm, inputs: Inputs) -> RewardModel:

@@ -88,6 +88,10 @@ class Store:
     def ledger_path(self) -> Path:
         return self.root / "ledger.sqlite"
 
+    def partial(self, stage: str, key: str) -> Path:
+        """Where an artifact is while it is made."""
+        return self.artifacts / stage / f"{key}.partial"
+
     def find(self, stage: str, key: str) -> Artifact | None:
         """The finished artifact, or None."""
         path = self.artifacts / stage / key
@@ -122,8 +126,7 @@ class Store:
         key = artifact_key(made_from)
         if found := self.find(stage, key):
             return found, True
-        final = self.artifacts / stage / key
-        partial = final.with_name(f"{key}.partial")
+        final, partial = self.artifacts / stage / key, self.partial(stage, key)
         with storage_errors(final), self._locked(stage, key):
             if found := self.find(stage, key):  # another process made it while we waited for the lock
                 return found, True

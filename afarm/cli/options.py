@@ -95,16 +95,18 @@ class FarmOptions:
     def only_look(self, compares_only: bool = False) -> "Iterator[Farm]":
         """The farm, for a look at what it would do: where there is no output directory yet, none is made."""
         if self.output_dir.exists():
-            with self.farm(compares_only) as farm:
+            with self.farm(compares_only, plans_only=True) as farm:
                 yield farm
             return
         from afarm.store import require_writable
 
         require_writable(self.output_dir)
-        with TemporaryDirectory() as nowhere, replace(self, output_dir=Path(nowhere)).farm(compares_only) as farm:
-            yield farm
+        with TemporaryDirectory() as nowhere:
+            look = replace(self, output_dir=Path(nowhere))
+            with look.farm(compares_only, plans_only=True) as farm:
+                yield farm
 
-    def farm(self, compares_only: bool = False) -> "Farm":
+    def farm(self, compares_only: bool = False, plans_only: bool = False) -> "Farm":
         """The farm that the options describe, telling on stderr what each stage does."""
         from afarm.ledger_schema import network_file_system
         from afarm.pipeline import Farm
@@ -123,6 +125,7 @@ class FarmOptions:
             on_stage=lambda label, run: _tell(bars, label, run),
             tell=bars.tell,
             compares_only=compares_only,
+            plans_only=plans_only,
         )
         bars.note = lambda: _spent(farm)
         if kind := network_file_system(farm.store.ledger_path):

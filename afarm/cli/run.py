@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +91,8 @@ def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = Fals
             table.add_row(*result_row(result, reference))
     for line in degraded(record["stages"]):
         table.add_row("degraded", line)
+    for line in checkpoint(record.get("checkpoint", {})):
+        table.add_row("checkpoint", line)
     if head["kl"] is not None:
         table.add_row("KL to the start", f"{head['kl']:.3f} nats a response")
     if head["length"] is not None:
@@ -104,6 +106,22 @@ def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = Fals
     warn_of_simulation(console, record)
     console.print(f"Report: {report}", soft_wrap=True, highlight=False, markup=False)
     console.print(f"Next:   {_next_command(record)}", soft_wrap=True, highlight=False, markup=False)
+
+
+STOPPED = {"stopped/max_kl": "the KL exceeded its limit", "stopped/not_finite": "a figure was not finite"}
+
+
+def checkpoint(found: Mapping[str, float]) -> Iterator[str]:
+    """Which checkpoint was kept where that was a choice, and whether training stopped before its end."""
+    if "best/step" in found:
+        error = f" ± {found['best/standard_error']:.1f}" if "best/standard_error" in found else ""
+        yield (
+            f"the best on validation, of step {found['best/step']}: {found['best/win_rate']:.1f} %{error} "
+            f"(the last, of step {found['last/step']}: {found['last/win_rate']:.1f} %)"
+        )
+    for name, why in STOPPED.items():
+        if name in found:
+            yield f"[yellow]training stopped at step {found[name]}: {why}[/]"
 
 
 def error_of(metrics: Mapping[str, Any]) -> str:

@@ -18,12 +18,13 @@ Chart = dict[str, Any]
 MOST_POINTS = 1000
 """Points drawn of one curve; longer ones are thinned evenly, their last point kept."""
 
-MAIN_CURVES = ("objective/scores", "objective/kl", "objective/length")
+MAIN_CURVES = ("objective/scores", "validation/win_rate", "objective/kl", "objective/length")
 
 _TITLES = {
     "objective/scores": ("Reward-model score", "mean score"),
     "objective/kl": ("KL from the starting policy", "nats a response"),
     "objective/length": ("Response length", "tokens"),
+    "validation/win_rate": ("Win rate of checkpoints on the validation split", "percent"),
     "objective/entropy": ("Entropy of the policy", "nats"),
     "objective/rlhf_reward": ("Score less the KL penalty", "reward"),
     "loss": ("Loss", "loss"),

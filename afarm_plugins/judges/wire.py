@@ -27,7 +27,6 @@ import httpx2
 from afarm.errors import JudgeError
 from afarm.interfaces import BuildContext
 from afarm.judges import Capabilities, ChatRequest, Completion, Judge, Price, answer_lost, unsupported
-from afarm.records import Instruction
 from afarm_plugins.judges import VendorConfig
 from afarm_plugins.judges.failures import (
     CAPABILITY_OF,
@@ -208,7 +207,7 @@ class VendorJudge(Judge):
         """Whether the model thinks before it answers, which takes tokens of the answer's limit."""
         return False
 
-    def check(self, instructions: Sequence[Instruction]) -> Sequence[str]:
+    def check_access(self) -> Sequence[str]:
         """Whether there is a key, which is found before anything runs."""
         name = self.config.key_variable
         if not self._key and self.needs_key:
@@ -226,7 +225,7 @@ class VendorJudge(Judge):
     @cached_property
     def _client(self) -> Any:
         """One client for the judge's life, made where it is first used: inside the engine's loop."""
-        if problems := self.check(()):
+        if problems := self.check_access():
             raise JudgeError(problems[0], charged=False)
         timeout = httpx2.Timeout(self.config.timeout, connect=min(self.config.timeout, CONNECT_SECONDS))
         try:

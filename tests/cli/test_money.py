@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from light_plugin import RAN, CountingJudge
 from said import Afarm
 
@@ -72,3 +73,18 @@ def test_options_about_money_become_settings(afarm: Afarm) -> None:
     right = ["--price", "counting=1/2/0.5", "--max-concurrency", "3", "--allow-degraded", "--batch-api"]
     assert afarm("cost", "--recipe", "light.yaml", *right).code == 0
     assert "greater than 0" in afarm("cost", "--recipe", "light.yaml", "--max-concurrency", "0").err
+
+
+def test_what_a_judge_would_cost_is_told_without_a_key_and_asking_it_is_not_begun(
+    afarm: Afarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    judge = ["--recipe", "light.yaml", "--judge", "openai:gpt-4.1", "--allow-degraded"]
+    assert "Nothing was sent" in afarm("cost", *judge).out
+    assert afarm("run", *judge, "--dry-run").code == 0
+    assert afarm("sample", *judge[:2], "--policy", "openai:gpt-4.1", "--dry-run").code == 0
+    RAN.clear()
+    for command in (["run", *judge], ["sample", *judge[:2], "--policy", "openai:gpt-4.1"]):
+        said = afarm(*command)
+        assert (said.code, RAN) == (1, [])
+        assert "set the environment variable OPENAI_API_KEY" in said.err

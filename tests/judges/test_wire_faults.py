@@ -290,9 +290,9 @@ def test_a_missing_key_is_found_before_anything_runs(
     server: WireServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judge = make(name, server)
-    assert judge.check(()) == ()
+    assert judge.check_access() == ()
     monkeypatch.delenv(judge.config.key_variable)
-    [problem] = judge.check(())
+    [problem] = judge.check_access()
     assert f"set the environment variable {judge.config.key_variable}" in problem
     with pytest.raises(JudgeError, match=judge.config.key_variable):
         ask(judge, chat())
@@ -304,12 +304,12 @@ def test_a_key_that_is_none_is_refused_without_repeating_it(
 ) -> None:
     for broken in (f"{KEY} {KEY}", f"{KEY}é", f"{KEY}\n{KEY}"):
         monkeypatch.setenv(judge.config.key_variable, broken)
-        [problem] = judge.check(())
+        [problem] = judge.check_access()
         assert KEY not in problem
         with pytest.raises(JudgeError):
             ask(judge, chat())
     monkeypatch.setenv(judge.config.key_variable, f" {KEY}\n")
-    assert judge.check(()) == ()
+    assert judge.check_access() == ()
     assert ask(judge, chat())[0].text == "Output (a)"
 
 

@@ -1,0 +1,29 @@
+"""What the result screen says of the checkpoint that was kept."""
+
+from __future__ import annotations
+
+from afarm.cli.run import checkpoint
+
+
+def test_the_best_checkpoint_is_shown_beside_the_last() -> None:
+    found = {
+        "best/step": 30,
+        "best/win_rate": 68.25,
+        "best/standard_error": 3.29,
+        "last/step": 40,
+        "last/win_rate": 66.5,
+    }
+    expected = "the best on validation, of step 30: 68.2 % ± 3.3 (the last, of step 40: 66.5 %)"
+    assert list(checkpoint(found)) == [expected]
+    del found["best/standard_error"]
+    assert "68.2 % (the last" in next(checkpoint(found))
+
+
+def test_why_training_stopped_is_shown_with_or_without_a_choice() -> None:
+    (line,) = checkpoint({"stopped/max_kl": 17})
+    assert "stopped at step 17: the KL exceeded its limit" in line
+    assert "not finite" in next(checkpoint({"stopped/not_finite": 3}))
+
+
+def test_a_method_that_chooses_nothing_has_no_such_line() -> None:
+    assert list(checkpoint({})) == []
