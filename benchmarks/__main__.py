@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.judging import judging
+from benchmarks.ppo import ppo
 from benchmarks.throughput import SMOL
 
 PAGE = Path("docs/benchmarks.md")
@@ -28,6 +29,8 @@ BEGIN, END = "<!-- measured -->", "<!-- /measured -->"
 NAMES = {
     "sample": "afarm samples",
     "generate": "`transformers.generate`",
+    "best-of": "afarm samples 64 of one prompt",
+    "generate-n": "`generate(num_return_sequences=64)`",
     "sft": "afarm's SFT",
     "plain-sft": "plain training loop",
 }
@@ -82,6 +85,7 @@ def throughput(repeats: int) -> list[str]:
     if SMOL.is_file():
         both = os.cpu_count() or 1
         cases += [("smol", both, ("sample", "generate")), ("smol", both, ("sft", "plain-sft"))]
+        cases += [("smol", both, ("best-of", "generate-n"))]
     for model, threads, works in cases:
         found: dict[str, list[dict[str, Any]]] = {work: [] for work in works}
         for _ in range(repeats):
@@ -121,6 +125,7 @@ def main() -> None:
         "### Start": start_up,
         "### The whole experiment": whole_run,
         "### Throughput": partial(throughput, repeats),
+        "### PPO": ppo,
         "### Judging": judging,
     }
     for title, measure in measurements.items():

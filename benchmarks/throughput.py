@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import resource
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from typing import Any
 import torch
 
 from afarm import Decoding, Instruction, MethodInputs, Output, TrainContext
-from afarm.backend import Backend, CheckpointPolicy, join_and_pad
+from afarm.backend import Backend, CheckpointPolicy, TorchSampler, join_and_pad
 from afarm.config import BackendConfig
 from afarm.store import DirectoryCheckpoints
 from afarm_plugins.sft import SFTConfig
@@ -33,7 +34,7 @@ LORA = {"r": 16, "alpha": 32}
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model", choices=["toy", "smol"])
-    parser.add_argument("work", choices=["sample", "generate", "sft", "plain-sft"])
+    parser.add_argument("work", choices=["sample", "generate", "best-of", "generate-n", "sft", "plain-sft"])
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -42,6 +43,8 @@ def main() -> None:
     work: Callable[[], int] = {
         "sample": lambda: sample(policy, rows, arguments.model),
         "generate": lambda: generate(policy, rows, arguments.model),
+        "best-of": lambda: best_of(policy),
+        "generate-n": lambda: generate_n(policy),
         "sft": lambda: sft(policy, rows, arguments.model),
         "plain-sft": lambda: plain_sft(policy, rows, arguments.model),
     }[arguments.work]
@@ -131,6 +134,40 @@ def generate(policy: CheckpointPolicy, rows: Sequence[Output], model: str) -> in
             ends = [row.index(e) + 1 for e in policy.eos_ids if e in row]
             count += min([*ends, len(row)])
     return count
+
+
+PROMPT = [300 + 7 * i % 4000 for i in range(512)]
+"""Token ids of a long prompt. What they say plays no part: every response runs to its limit."""
+
+BEST_OF, BEST_OF_TOKENS, BEST_OF_BATCH = 64, 64, 32
+
+
+def best_of(policy: CheckpointPolicy) -> int:
+    """Tokens of 64 samples of one prompt of 512, in batches of 32 that share its prefill; none ends early."""
+    endless = TorchSampler(policy.model, policy.eos_ids, policy.pad_id, dict.fromkeys(policy.eos_ids, -math.inf))
+    decoding = Decoding(max_new_tokens=BEST_OF_TOKENS, n=BEST_OF, per_device_batch_size=BEST_OF_BATCH)
+    return sum(len(g.token_ids) for g in endless.generate([PROMPT], ["long"], decoding, seed=0))
+
+
+def generate_n(policy: CheckpointPolicy) -> int:
+    """The same by transformers' generate with `num_return_sequences`, all 64 at once, as it does it."""
+    ids = torch.tensor([PROMPT])
+    torch.manual_seed(0)
+    with torch.inference_mode():
+        made = policy.model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=True,
+            temperature=1.0,
+            top_k=0,
+            top_p=1.0,
+            num_return_sequences=BEST_OF,
+            max_new_tokens=BEST_OF_TOKENS,
+            min_new_tokens=BEST_OF_TOKENS,
+            pad_token_id=policy.pad_id,
+            eos_token_id=policy.eos_ids,
+        )
+    return made[:, len(PROMPT) :].numel()
 
 
 # ---------------------------------------------------------------------------------------------------------- training

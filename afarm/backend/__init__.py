@@ -13,31 +13,55 @@ from afarm.backend.identity import model_identity
 from afarm.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from afarm.backend.adapters import add_adapter, merge_adapter, merged_copy
-    from afarm.backend.logprobs import hidden_states, project, response_logprobs, response_scatter
+    from afarm.backend.adapters import active_adapter, add_adapter, merge_adapter, merged_copy, sharing_copy
+    from afarm.backend.logprobs import (
+        before_responses,
+        hidden_states,
+        project,
+        response_logprobs,
+        response_scatter,
+        token_logprobs,
+        token_loss,
+    )
     from afarm.backend.padding import TokenBatch, join_and_pad, length_sorted_batches, pad
     from afarm.backend.policy import CheckpointPolicy
+    from afarm.backend.preferences import usable_pairs
     from afarm.backend.prompts import PromptTemplate
     from afarm.backend.reward import TorchRewardModel, agreement, pair_accuracy, pair_rewards, token_scores
     from afarm.backend.runtime import Backend
     from afarm.backend.sampler import Generation, Sampler, TorchSampler
-    from afarm.backend.trainer import LengthSortedTrainer, TrainerBridge, train, trainer_arguments
+    from afarm.backend.selection import Candidate, CheckpointSelection
+    from afarm.backend.supervised import fit_supervised
+    from afarm.backend.trainer import LengthSortedTrainer, TrainerBridge, train, trained_model, trainer_arguments
 
 _MODULES = {
-    "adapters": ("add_adapter", "merge_adapter", "merged_copy"),
-    "logprobs": ("hidden_states", "project", "response_logprobs", "response_scatter"),
+    "adapters": ("active_adapter", "add_adapter", "merge_adapter", "merged_copy", "sharing_copy"),
+    "logprobs": (
+        "before_responses",
+        "hidden_states",
+        "project",
+        "response_logprobs",
+        "response_scatter",
+        "token_logprobs",
+        "token_loss",
+    ),
     "padding": ("TokenBatch", "join_and_pad", "length_sorted_batches", "pad"),
     "policy": ("CheckpointPolicy",),
+    "preferences": ("usable_pairs",),
     "prompts": ("PromptTemplate",),
     "reward": ("TorchRewardModel", "agreement", "pair_accuracy", "pair_rewards", "token_scores"),
     "runtime": ("Backend",),
     "sampler": ("Generation", "Sampler", "TorchSampler"),
-    "trainer": ("LengthSortedTrainer", "TrainerBridge", "train", "trainer_arguments"),
+    "selection": ("Candidate", "CheckpointSelection"),
+    "supervised": ("fit_supervised",),
+    "trainer": ("LengthSortedTrainer", "TrainerBridge", "train", "trained_model", "trainer_arguments"),
 }
 
 __all__ = [
     "Backend",
+    "Candidate",
     "CheckpointPolicy",
+    "CheckpointSelection",
     "Generation",
     "LengthSortedTrainer",
     "LoraConfig",
@@ -48,8 +72,11 @@ __all__ = [
     "TorchSampler",
     "TrainerBridge",
     "TrainerConfig",
+    "active_adapter",
     "add_adapter",
     "agreement",
+    "before_responses",
+    "fit_supervised",
     "hidden_states",
     "join_and_pad",
     "length_sorted_batches",
@@ -62,9 +89,14 @@ __all__ = [
     "project",
     "response_logprobs",
     "response_scatter",
+    "sharing_copy",
+    "token_logprobs",
+    "token_loss",
     "token_scores",
     "train",
+    "trained_model",
     "trainer_arguments",
+    "usable_pairs",
 ]
 
 if not TYPE_CHECKING:  # to a checker, a misspelt name stays an error

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from afarm.backend.config import LoraConfig
 from afarm.backend.runtime import quiet
@@ -15,8 +18,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def peft_config(config: LoraConfig, train_also: Sequence[str] = ()) -> Any:
-    """PEFT's config for `config`. `train_also` names modules trained whole beside the adapters, such as a new head."""
+def peft_config(config: LoraConfig, train_also: Sequence[str] = (), train_tokens: Sequence[int] = ()) -> Any:
+    """PEFT's config for `config`. `train_also` names modules trained whole beside the adapters, such as a new head;
+    `train_tokens` are tokens whose embeddings are trained, such as new control tokens."""
     from peft import LoraConfig as PeftLoraConfig
 
     return PeftLoraConfig(
@@ -25,22 +29,68 @@ def peft_config(config: LoraConfig, train_also: Sequence[str] = ()) -> Any:
         lora_dropout=config.dropout,
         target_modules=config.target_modules,
         modules_to_save=list(train_also) or None,
+        trainable_token_indices=list(train_tokens) or None,
         bias="none",
     )
 
 
-def add_adapter(model: PreTrainedModel, config: LoraConfig, train_also: Sequence[str] = ()) -> PeftModel:
-    """`model` (changed in place) with fresh trainable adapters, everything else frozen but `train_also`.
+def add_adapter(
+    model: PreTrainedModel,
+    config: LoraConfig,
+    train_also: Sequence[str] = (),
+    train_tokens: Sequence[int] = (),
+    name: str = "default",
+) -> PeftModel:
+    """`model` (changed in place) with fresh trainable adapters, all else frozen but `train_also` and `train_tokens`.
 
-    Raises `ModelError` where `target_modules` matches nothing in the model.
+    A model that has adapters gets another beside them, under a `name` of its own; the one before stays active, and
+    both stay to be trained. Raises `ModelError` where `target_modules` matches nothing in the model.
     """
     from peft import get_peft_model
 
+    settings = peft_config(config, train_also, train_tokens)
     try:
         with quiet():
-            return get_peft_model(model, peft_config(config, train_also))
+            if not hasattr(model, "merge_and_unload"):
+                return get_peft_model(model, settings, adapter_name=name)
+            trained = [p for p in model.parameters() if p.requires_grad]
+            known = set(model.parameters())
+            model.add_adapter(name, settings)
+            for parameter in [*trained, *(p for p in model.parameters() if p not in known)]:
+                parameter.requires_grad_(True)
+            return model
     except ValueError as error:
         raise ModelError(f"LoRA: {error}; check lora.target_modules ({config.target_modules!r})") from error
+
+
+@contextmanager
+def active_adapter(model: PeftModel, name: str | None) -> Iterator[None]:
+    """`model` with another of its adapters, or with none; then as before.
+
+    PEFT freezes what it switches off: afterwards all that was to be trained is so again.
+    """
+    before, trained = model.active_adapter, [p for p in model.parameters() if p.requires_grad]
+    try:
+        if name is None:
+            with model.disable_adapter():
+                yield
+        else:
+            model.set_adapter(name)
+            yield
+    finally:
+        if name is not None:
+            model.set_adapter(before)
+        for parameter in trained:
+            parameter.requires_grad_(True)
+
+
+def sharing_copy(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy with modules of its own and the weights of `model` itself, frozen: for adapters, which leave them alone.
+
+    Merging adapters into it would change `model`: merge into a copy.
+    """
+    shared: dict[int, Any] = {id(p): torch.nn.Parameter(p.data, requires_grad=False) for p in model.parameters()}
+    return copy.deepcopy(model, shared | {id(b): b for b in model.buffers()})
 
 
 def merge_adapter(model: PreTrainedModel) -> PreTrainedModel:

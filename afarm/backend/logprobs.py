@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Literal, overload
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from afarm.backend.token_head import ChunkLoss, TokenLogprobs, TokenLoss
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-LOGITS_BUDGET = 2**25
-"""Logits held at once (128 MiB in float32)."""
+LOGITS_BUDGET = 2**24
+"""Logits held at once (64 MiB in float32)."""
 
 
 def base_model(model: PreTrainedModel) -> PreTrainedModel:
@@ -103,30 +105,92 @@ def response_logprobs(
     `input_ids`, `attention_mask` and `response_mask` are [B, T], as `join_and_pad` makes them (right-padded for
     training; left padding gives the same numbers). `response_mask` marks the tokens to score, each of which must have
     a token before it. Logits are divided by `temperature`. `chunk_size` is how many positions are projected at once
-    (default: as many as `LOGITS_BUDGET` allows) and changes no result. Differentiable; with more than one chunk the
-    projection is recomputed in the backward pass. `with_entropy` adds the entropies [B, R] in nats, without gradient.
+    (default: as many as `LOGITS_BUDGET` allows) and changes no result. Differentiable; the projection is recomputed in
+    the backward pass (a loss that is a sum over tokens can do without: `token_loss`). `with_entropy` adds the
+    entropies [B, R] in nats, without gradient.
     """
-    rows, columns = response_mask.nonzero(as_tuple=True)
-    hidden = hidden_states(model, input_ids, attention_mask)[rows, columns - 1]
-    targets = input_ids[rows, columns]
-    if chunk_size is None:
-        vocabulary = base_model(model).config.get_text_config().vocab_size
-        chunk_size = max(1, LOGITS_BUDGET // vocabulary)
-
-    def score(part: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        logits = project(model, part) / temperature
-        logprobs = logits.gather(-1, wanted.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)
-        return logprobs, _entropy(logits.detach()) if with_entropy else logprobs.detach()
-
-    recompute = len(targets) > chunk_size and hidden.requires_grad
-    parts = [
-        checkpoint(score, part, wanted, use_reentrant=False) if recompute else score(part, wanted)
-        for part, wanted in zip(hidden.split(chunk_size), targets.split(chunk_size), strict=True)
-    ]
-    logprobs = response_scatter(torch.cat([p[0] for p in parts]), response_mask)
+    hidden, targets = before_responses(model, input_ids, attention_mask, response_mask)
+    logprobs = token_logprobs(model, hidden, targets, temperature=temperature, chunk_size=chunk_size)
     if not with_entropy:
-        return logprobs
-    return logprobs, response_scatter(torch.cat([p[1] for p in parts]), response_mask)
+        return response_scatter(logprobs, response_mask)
+    with torch.no_grad():
+        parts = hidden.split(chunk_size or _chunk_size(model))
+        entropy = torch.cat([_entropy(project(model, part) / temperature) for part in parts])
+    return response_scatter(logprobs, response_mask), response_scatter(entropy, response_mask)
+
+
+def before_responses(
+    model: PreTrainedModel, input_ids: torch.Tensor, attention_mask: torch.Tensor, response_mask: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(hidden states [n, H] from which the response tokens are predicted, those tokens [n]), row after row."""
+    rows, columns = response_mask.nonzero(as_tuple=True)
+    return hidden_states(model, input_ids, attention_mask)[rows, columns - 1], input_ids[rows, columns]
+
+
+def token_logprobs(
+    model: PreTrainedModel,
+    hidden: torch.Tensor,
+    targets: torch.Tensor,
+    *,
+    temperature: float = 1.0,
+    chunk_size: int | None = None,
+) -> torch.Tensor:
+    """Log-probabilities [n] of `targets` after `hidden`, as `before_responses` gives them; see `response_logprobs`."""
+    rows = chunk_size or _chunk_size(model)
+    if not len(targets):
+        return hidden.new_zeros(0, dtype=torch.float32)
+    weight = _plain_head(model)
+    if weight is not None:
+        found: torch.Tensor = TokenLogprobs.apply(hidden, weight, targets, temperature, rows)
+        return found
+
+    def score(part: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        logits = project(model, part) / temperature
+        return logits.gather(-1, wanted.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)
+
+    recompute = len(targets) > rows and hidden.requires_grad
+    return torch.cat(
+        [
+            checkpoint(score, part, wanted, use_reentrant=False) if recompute else score(part, wanted)
+            for part, wanted in zip(hidden.split(rows), targets.split(rows), strict=True)
+        ]
+    )
+
+
+def token_loss(
+    model: PreTrainedModel,
+    hidden: torch.Tensor,
+    targets: torch.Tensor,
+    loss_of: ChunkLoss,
+    *,
+    temperature: float = 1.0,
+    chunk_size: int | None = None,
+) -> torch.Tensor:
+    """The sum of `loss_of` over chunks of log-probabilities: one scalar, to be differentiated once.
+
+    For a loss that is a sum over tokens, `loss_of(logprobs [m], where)` being the share of the tokens `where` (a slice
+    of the n). As `loss_of(token_logprobs(…), slice(None))`, but no logits are computed twice or kept.
+    """
+    weight = _plain_head(model)
+    if weight is None or not len(targets):
+        logprobs = token_logprobs(model, hidden, targets, temperature=temperature, chunk_size=chunk_size)
+        return loss_of(logprobs, slice(None))
+    loss: torch.Tensor = TokenLoss.apply(
+        hidden, weight, targets, temperature, chunk_size or _chunk_size(model), loss_of
+    )
+    return loss
+
+
+def _chunk_size(model: PreTrainedModel) -> int:
+    return max(1, LOGITS_BUDGET // base_model(model).config.get_text_config().vocab_size)
+
+
+def _plain_head(model: PreTrainedModel) -> torch.Tensor | None:
+    """The matrix that makes logits of hidden states, where the family does nothing else to them."""
+    whole = base_model(model)
+    head, config = whole.get_output_embeddings(), whole.config.get_text_config()
+    more = (getattr(config, name, None) for name in ("logits_scaling", "logit_scale", "final_logit_softcapping"))
+    return head.weight if type(head) is torch.nn.Linear and head.bias is None and not any(more) else None
 
 
 @torch.no_grad()

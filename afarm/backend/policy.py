@@ -70,7 +70,7 @@ class CheckpointPolicy(Policy):
             logger.warning(
                 "%d of %d prompts were longer than %d tokens: their beginning is cut", cut, len(prompts), max_length
             )
-        return [p[-max_length:] for p in prompts]
+        return [self.template.shorten(p, max_length) for p in prompts]
 
     def sampler(self) -> Sampler:
         """The engine behind `sample`."""

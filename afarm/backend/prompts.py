@@ -22,8 +22,9 @@ class PromptTemplate:
     """Renders and encodes prompts. `name` is "chat" (the tokenizer's own chat template) or "alpaca" (headed sections).
 
     "auto" takes the chat template where there is one. `control` is a text in front of every prompt, behind the token
-    that begins a text where the prompt has one: a token that asks for good outputs, say. Raises `ModelError` where
-    there is no template, and where the tokenizer has no end-of-sequence token, without which a response never ends.
+    that begins a text where the prompt has one: a token that asks for good outputs, say; `control_ids` are its tokens.
+    Raises `ModelError` where there is no template, and where the tokenizer has no end-of-sequence token, without which
+    a response never ends.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class PromptTemplate:
         self.name = "chat" if name == "auto" else name
         self.tokenizer = tokenizer
         self.control = control
+        self.control_ids: list[int] = tokenizer(control, add_special_tokens=False).input_ids if control else []
 
     def with_control(self, control: str) -> PromptTemplate:
         """The same template with `control` in front of its prompts, in place of what stands there."""
@@ -73,9 +75,15 @@ class PromptTemplate:
             ids = [row[:-1] if len(row) > 1 and row[-1] == eos else row for row in ids]
         if not self.control:
             return ids
-        control = self.tokenizer(self.control, add_special_tokens=False).input_ids
         starts = [int(bool(row) and row[0] == self.tokenizer.bos_token_id) for row in ids]
-        return [row[:at] + control + row[at:] for row, at in zip(ids, starts, strict=True)]
+        return [row[:at] + self.control_ids + row[at:] for row, at in zip(ids, starts, strict=True)]
+
+    def shorten(self, prompt: list[int], limit: int) -> list[int]:
+        """The end of `prompt`, behind its control where that leaves room for a token of it: `limit` tokens at most."""
+        if len(prompt) <= limit:
+            return prompt
+        kept = limit - len(self.control_ids)
+        return self.control_ids + prompt[-kept:] if kept > 0 else prompt[-limit:]
 
     def encode_responses(self, texts: Sequence[str], end: bool = True) -> list[list[int]]:
         """Token ids of each response, closed by the end-of-sequence token if `end`."""
@@ -91,15 +99,15 @@ class PromptTemplate:
     ) -> tuple[list[tuple[list[int], list[int]]], int]:
         """(prompt, response) ids of at most `max_length` together, and how many had to be cut.
 
-        What is too long loses the beginning of its prompt first (one token stays), then the end of its response with
-        the end-of-sequence token, so that no model learns to stop where a limit fell.
+        What is too long loses the beginning of its prompt first (one token stays, and the control), then the end of its
+        response with the end-of-sequence token, so that no model learns to stop where a limit fell.
         """
         rows, cut = [], 0
         for prompt, response in zip(self.encode_prompts(instructions), self.encode_responses(responses), strict=True):
             room = max_length - len(response)
             if len(prompt) > room:
                 cut += 1
-                prompt = prompt[-max(1, room) :]
+                prompt = self.shorten(prompt, max(1, room, min(1 + len(self.control_ids), max_length - 1)))
             rows.append((prompt, response[: max_length - len(prompt)]))
         return rows, cut
 

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import random
+import secrets
 import struct
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -17,11 +18,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import torch
 
+from afarm.backend import processes
 from afarm.backend.gguf import damaged
 from afarm.backend.identity import local_path, model_identity
 from afarm.backend.prompts import PromptTemplate, TemplateName
 from afarm.config import BackendConfig
 from afarm.errors import ConfigError, ModelError
+from afarm.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
     from afarm.backend.policy import CheckpointPolicy
@@ -36,11 +39,15 @@ CARD = "afarm.json"
 
 
 class Backend:
-    """Where and in which precision models run. Raises `ConfigError` where the device is not there."""
+    """Where and in which precision models run. Raises `ConfigError` where the device is not there.
 
-    def __init__(self, config: BackendConfig | None = None):
+    Several processes meet when they make theirs, and have its `session` in common: a name that no other launch has.
+    """
+
+    def __init__(self, config: BackendConfig | None = None, ranks: Ranks = ALONE):
         self.config = config or BackendConfig()
-        self.device = _device(self.config.device)
+        self.device = _shared_device(self.config.device) if ranks.several else _device(self.config.device)
+        self.session = processes.agree(secrets.token_hex(8))
         self.dtype: torch.dtype = getattr(torch, self.config.dtype)
         if self.config.threads:
             torch.set_num_threads(self.config.threads)
@@ -55,13 +62,19 @@ class Backend:
             return nullcontext()
         return torch.autocast(self.device.type, kind, cache_enabled=False)
 
+    def wait_for_all(self) -> None:
+        """Return when every process has come here."""
+        processes.wait_for_all()
+
     def together(self, *calls: Callable[[], T]) -> list[T]:
         """The results of `calls`, none of which may write what another reads or writes.
 
         On a CPU whose cores torch's threads leave idle they run side by side, so that models too small to occupy
-        several cores occupy one each; elsewhere one after the other. No result depends on which it is.
+        several cores occupy one each; elsewhere, and where several processes share the work, one after the other. No
+        result depends on which it is.
         """
-        workers = min(len(calls), _cores() // torch.get_num_threads()) if self.device.type == "cpu" else 1
+        alone_on_cpu = self.device.type == "cpu" and processes.world_size() == 1
+        workers = min(len(calls), _cores() // torch.get_num_threads()) if alone_on_cpu else 1
         if workers < 2:
             return [call() for call in calls]
         gradients = torch.is_grad_enabled()  # a mode of the thread, as autocast is
@@ -186,6 +199,19 @@ def _dequantized(model: Any, kind: Any) -> Any:
 def _cores() -> int:
     """The CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _shared_device(name: str) -> torch.device:
+    """The device of one of several processes, which are connected now: over NCCL, or over gloo on CPUs."""
+    from accelerate import PartialState
+
+    if name not in ("auto", "cpu", "cuda"):
+        raise ConfigError([f"backend.device {name!r} is one device, and several processes run: use auto, cuda or cpu"])
+    cpu = name == "cpu" or not torch.accelerator.is_available()
+    if cpu and name == "cuda":
+        raise ConfigError(["backend.device 'cuda' is not available here; use auto or cpu"])
+    device: torch.device = PartialState(cpu=cpu).device
+    return torch.device("cpu") if cpu else device  # what is saved of "cpu:0" cannot be loaded
 
 
 def _device(name: str) -> torch.device:

@@ -10,6 +10,7 @@ sample does not depend on what shares its batch (up to the last bits that batch 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,8 +23,12 @@ from transformers import DynamicCache, PreTrainedModel
 
 from afarm.backend.logprobs import positions
 from afarm.backend.padding import pad
+from afarm.backend.token_head import log_normaliser
 from afarm.interfaces import Decoding
 from afarm.keyed import integer
+
+BLOCK = 256
+"""Neighbouring tokens whose probabilities are summed before one of them is looked for."""
 
 WINDOW_BATCHES = 8
 """Prompts are sorted by length within so many batches, which bounds what waits to be yielded in order."""
@@ -36,6 +41,21 @@ class Generation:
     token_ids: list[int]
     logprobs: list[float] | None
     finish_reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefix:
+    """Prompts that the model has read: the key-value cache, the next token's logits [B, V] and the mask [B, T] of each.
+
+    The first batch takes the cache for its own, unless it is `shared` by all batches of one prompt's samples.
+    """
+
+    prompts: list[int]
+    shared: bool
+    cache: DynamicCache
+    logits: torch.Tensor
+    mask: torch.Tensor
+    padded: bool
 
 
 class Sampler(Protocol):
@@ -93,39 +113,41 @@ class TorchSampler:
     def _generate_window(
         self, prompts: Sequence[Sequence[int]], keys: Sequence[str], decoding: Decoding, seed: int
     ) -> Iterator[Generation]:
-        # Rows are (prompt, sample number); those of one prompt stay together, so that they share its prefill.
         order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), i))
-        rows = [(i, sample) for i in order for sample in range(decoding.n)]
         ready: dict[tuple[int, int], Generation] = {}
         due = ((i, sample) for i in range(len(prompts)) for sample in range(decoding.n))
         awaited = next(due, None)
-        for start in range(0, len(rows), decoding.per_device_batch_size):
-            batch = rows[start : start + decoding.per_device_batch_size]
+        prefix: _Prefix | None = None
+        for batch in batches(order, decoding.n, decoding.per_device_batch_size):
             uniforms = None if decoding.temperature == 0 else _uniforms(batch, keys, decoding.max_new_tokens, seed)
+            distinct = list(dict.fromkeys(i for i, _ in batch))
             # The mode is switched back before anything is yielded: the consumer may train in between.
             with torch.inference_mode(), evaluating(self.model):
-                ready.update(zip(batch, self._generate_batch(batch, prompts, decoding, uniforms), strict=True))
+                if prefix is None or not prefix.shared or prefix.prompts != distinct:
+                    prefix = self._prefill(distinct, prompts, decoding.n > len(batch))
+                ready.update(zip(batch, self._generate_batch(batch, prefix, decoding, uniforms), strict=True))
             while awaited in ready:
                 yield ready.pop(awaited)
                 awaited = next(due, None)
 
-    def _generate_batch(
-        self,
-        rows: Sequence[tuple[int, int]],
-        prompts: Sequence[Sequence[int]],
-        decoding: Decoding,
-        uniforms: torch.Tensor | None,
-    ) -> list[Generation]:
+    def _prefill(self, distinct: list[int], prompts: Sequence[Sequence[int]], shared: bool) -> _Prefix:
         device = next(self.model.parameters()).device
-        distinct = list(dict.fromkeys(i for i, _ in rows))
-        row_prompt = torch.tensor([distinct.index(i) for i, _ in rows], device=device)
-        eos = torch.tensor(self.eos_ids, device=device)
         ids, mask = pad([prompts[i] for i in distinct], self.pad_id, "left", device)
         padded = bool((mask == 0).any())  # without pads, attention can do without a mask, which is quicker
-
         cache = DynamicCache(config=self.model.config)
         logits = self._forward(ids, positions(mask), mask if padded else None, cache)
-        if len(distinct) < len(rows):
+        return _Prefix(distinct, shared, cache, logits, mask, padded)
+
+    def _generate_batch(
+        self, rows: Sequence[tuple[int, int]], prefix: _Prefix, decoding: Decoding, uniforms: torch.Tensor | None
+    ) -> list[Generation]:
+        """Continues `prefix` for all `rows` (prompt, sample number)."""
+        device, padded = prefix.logits.device, prefix.padded
+        row_prompt = torch.tensor([prefix.prompts.index(i) for i, _ in rows], device=device)
+        eos = torch.tensor(self.eos_ids, device=device)
+        cache = copy.deepcopy(prefix.cache) if prefix.shared else prefix.cache
+        logits, mask = prefix.logits, prefix.mask
+        if len(prefix.prompts) < len(rows):
             cache.batch_select_indices(row_prompt)
             logits, mask = logits[row_prompt], mask[row_prompt]
         position = mask.sum(-1, keepdim=True)
@@ -142,7 +164,8 @@ class TorchSampler:
             biased = logits if bias is None else logits + bias
             token = choose(biased, decoding, None if uniforms is None else uniforms[active, step])
             tokens[active, step] = token
-            logprobs[active, step] = logits.gather(-1, token.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)
+            normaliser = log_normaliser(logits.amax(-1), logits.softmax(-1))
+            logprobs[active, step] = logits.gather(-1, token.unsqueeze(-1)).squeeze(-1) - normaliser
             done = torch.isin(token, eos)
             if done.any():
                 lengths[active[done]] = step + 1
@@ -192,16 +215,29 @@ class TorchSampler:
 def choose(logits: torch.Tensor, decoding: Decoding, uniforms: torch.Tensor | None) -> torch.Tensor:
     """The next token [B] for `logits` [B, V]: the most probable at temperature 0, else where each row's uniform falls.
 
-    Float64, because cumulative sums over a large vocabulary lose too much in float32.
+    Cumulative sums are in float64, since over a large vocabulary float32 loses too much, and of blocks first, so that
+    only the block that is hit is summed up token by token.
     """
     if uniforms is None:
         return logits.argmax(-1)
-    probabilities = (logits.double() / decoding.temperature).softmax(-1)
+    probabilities = (logits / decoding.temperature).softmax(-1)
     if decoding.top_p < 1:
-        probabilities = nucleus(probabilities, decoding.top_p)
-    cumulative = probabilities.cumsum(-1)
-    threshold = uniforms.double().unsqueeze(-1) * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, threshold, right=True).squeeze(-1).clamp_(max=logits.shape[-1] - 1)
+        probabilities = nucleus(probabilities.double(), decoding.top_p)
+    blocks = torch.nn.functional.pad(probabilities, (0, -logits.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))
+    sums = blocks.sum(-1).double()
+    block, left = _fall(sums, uniforms.double() * sums.sum(-1))
+    token, _ = _fall(blocks[torch.arange(len(block), device=block.device), block].double(), left)
+    return block * BLOCK + token
+
+
+def _fall(weights: torch.Tensor, threshold: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where the cumulative sum of `weights` [B, N] first exceeds `threshold` [B], and what of it is left there."""
+    cumulative = weights.cumsum(-1)
+    # Sums of another order differ in their last bits: below the end, what is found always has a weight.
+    threshold = torch.minimum(threshold, cumulative[:, -1] * (1 - 2**-52)).unsqueeze(-1)
+    found = torch.searchsorted(cumulative, threshold, right=True)
+    before = cumulative.gather(-1, found) - weights.gather(-1, found)
+    return found.squeeze(-1), (threshold - before).squeeze(-1)
 
 
 def nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
@@ -209,6 +245,22 @@ def nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
     ordered, order = probabilities.sort(stable=True, dim=-1, descending=True)
     outside = ordered.cumsum(-1) - ordered >= top_p
     return probabilities.scatter(-1, order, ordered.masked_fill(outside, 0.0))
+
+
+def batches(prompts: Sequence[int], n: int, size: int) -> Iterator[list[tuple[int, int]]]:
+    """Batches of at most `size` rows (prompt, sample number), so that the samples of a prompt can share its prefill.
+
+    All samples of several prompts; or, where those of one are too many, parts of them that are as even as can be.
+    """
+    if n <= size:
+        together = size // n
+        for start in range(0, len(prompts), together):
+            yield [(i, sample) for i in prompts[start : start + together] for sample in range(n)]
+        return
+    parts = -(-n // size)
+    for i in prompts:
+        for part in range(parts):
+            yield [(i, sample) for sample in range(part * n // parts, (part + 1) * n // parts)]
 
 
 def _uniforms(rows: Sequence[tuple[int, int]], keys: Sequence[str], length: int, seed: int) -> torch.Tensor:

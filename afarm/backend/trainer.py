@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import Sampler
+from torch.utils.data import DataLoader, Sampler
 from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
+from afarm.backend.adapters import merge_adapter
 from afarm.backend.config import TrainerConfig
+from afarm.backend.processes import average, own, rank, wait_for_all, world_size
 from afarm.backend.runtime import quiet
-from afarm.errors import TrainingError
+from afarm.errors import ConfigError, TrainingError
 from afarm.interfaces import TrainContext
 from afarm.keyed import integer
 
@@ -26,17 +28,19 @@ if TYPE_CHECKING:
 def trainer_arguments(kind: type, config: TrainerConfig, context: TrainContext, **more: Any) -> Any:
     """`kind` (TRL's SFTConfig, RewardConfig …) from `config`, with nothing sent, pushed or reported unless asked.
 
-    TRL would turn bfloat16 and gradient checkpointing on by itself; both follow the settings here.
+    TRL would turn bfloat16 and gradient checkpointing on by itself; both follow the settings here. The batch of a step
+    is the same however many processes share it: raises `ConfigError` where it cannot be divided.
     """
     backend = context.backend
+    batch_size, accumulation = shared_batch(config)
     settings: dict[str, Any] = {
         "output_dir": str(context.directory / "trainer"),
         "learning_rate": config.learning_rate,
         "lr_scheduler_type": config.lr_scheduler_type,
         "warmup_steps": config.warmup_ratio,  # below 1 it is a share of all steps
         "num_train_epochs": config.num_train_epochs,
-        "per_device_train_batch_size": config.per_device_train_batch_size,
-        "gradient_accumulation_steps": config.gradient_accumulation_steps,
+        "per_device_train_batch_size": batch_size,
+        "gradient_accumulation_steps": accumulation,
         "weight_decay": config.weight_decay,
         "max_grad_norm": config.max_grad_norm,
         "gradient_checkpointing": config.gradient_checkpointing,
@@ -63,6 +67,21 @@ def trainer_arguments(kind: type, config: TrainerConfig, context: TrainContext, 
     return arguments
 
 
+def shared_batch(config: TrainerConfig) -> tuple[int, int]:
+    """(rows a forward pass, passes a step) of each process: fewer passes where that will do, then smaller ones."""
+    size, accumulation = config.per_device_train_batch_size, config.gradient_accumulation_steps
+    fewer = math.gcd(accumulation, world_size())
+    smaller = world_size() // fewer
+    if size % smaller:
+        raise ConfigError(
+            [
+                f"{world_size()} processes cannot share a batch of per_device_train_batch_size {size} times "
+                f"gradient_accumulation_steps {accumulation} evenly: choose figures whose product {world_size()} divides"
+            ]
+        )
+    return size // smaller, accumulation // fewer
+
+
 class LengthSortedSteps(Sampler[int]):
     """Each epoch all rows in a random order, with those of one optimiser step longest first.
 
@@ -83,17 +102,77 @@ class LengthSortedSteps(Sampler[int]):
         return len(self.lengths)
 
     def __iter__(self) -> Iterator[int]:
+        for rows in self.each():
+            yield from rows
+
+    def each(self) -> Iterator[list[int]]:
+        """The rows of each step of the epoch."""
         generator = torch.Generator().manual_seed(integer(self.seed, "training order", self.epoch))
         order = torch.randperm(len(self.lengths), generator=generator).tolist()
         for start in range(0, len(order), self.rows_per_step):
-            yield from sorted(order[start : start + self.rows_per_step], key=lambda row: -self.lengths[row])
+            yield sorted(order[start : start + self.rows_per_step], key=lambda row: -self.lengths[row])
+
+
+class OwnBatches(Sampler[list[int]]):
+    """This process's share of each step of `steps`, in pieces of about `batch_size` rows and as many as every other's.
+
+    A last step of fewer rows than there are processes is repeated, so that each has one.
+    """
+
+    def __init__(self, steps: LengthSortedSteps, batch_size: int):
+        self.steps = steps
+        self.batch_size = batch_size
+
+    def set_epoch(self, epoch: int) -> None:
+        self.steps.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return sum(map(self._pieces, (len(rows) for rows in self.steps.each())))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for rows in self.steps.each():
+            pieces = self._pieces(len(rows))
+            share = own(rows) if len(rows) >= world_size() else [rows[rank() % len(rows)]]
+            for piece in range(pieces):
+                yield list(share[piece * len(share) // pieces : (piece + 1) * len(share) // pieces])
+
+    def _pieces(self, rows: int) -> int:
+        largest_share, smallest_share = -(-rows // world_size()), max(1, rows // world_size())
+        return min(smallest_share, -(-largest_share // self.batch_size))
+
+
+class _OwnRows(DataLoader[Any]):
+    """Tells its batches the epoch, as accelerate's loaders do."""
+
+    def set_epoch(self, epoch: int) -> None:
+        self.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
 
 
 class LengthSortedTrainer:
-    """Mixed into one of TRL's trainers: rows by `LengthSortedSteps`, from the data set's `length` column."""
+    """Mixed into one of TRL's trainers: rows by `LengthSortedSteps`, from the data set's `length` column.
+
+    Several processes learn from the same rows a step as one would, each from its share, and average gradients here.
+    A wrapper around the model would do so only for losses that call the model as a whole.
+    """
 
     args: Any
     train_dataset: Any
+    data_collator: Any
+    accelerator: Any
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        if world_size() == 1:
+            whole: DataLoader[Any] = super().get_train_dataloader()  # type: ignore[misc]
+            return whole
+        batches = OwnBatches(self._get_train_sampler(), self.args.per_device_train_batch_size)
+        pinned = self.args.dataloader_pin_memory
+        return _OwnRows(self.train_dataset, batch_sampler=batches, collate_fn=self.data_collator, pin_memory=pinned)
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        loss: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc]
+        if self.accelerator.sync_gradients:
+            average(p.grad for p in model.parameters() if p.grad is not None)
+        return loss
 
     def _get_train_sampler(self, train_dataset: Any = None) -> LengthSortedSteps:
         args = self.args
@@ -139,6 +218,7 @@ class TrainerBridge(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # The trainer writes its checkpoint in the open; only whole ones are published to resume from.
+        wait_for_all()  # each process has written a part
         written = Path(args.output_dir) / f"checkpoint-{state.global_step}"
 
         def write(directory: Path) -> None:
@@ -169,10 +249,21 @@ def train(trainer: Trainer, context: TrainContext, description: str, setting: st
         trainer.remove_callback(noisy)
     trainer.add_callback(bridge)
     latest = context.checkpoints.latest()
+    # Taken for wrapped already: `LengthSortedTrainer` does what accelerate's wrapper is for.
+    trainer.model._is_accelerate_prepared = world_size() > 1
     with quiet(), torch.enable_grad():
         trainer.train(resume_from_checkpoint=str(latest[1]) if latest else None)
+    del trainer.model._is_accelerate_prepared
     trainer.accelerator.free_memory()
     trainer.model.eval()
     shutil.rmtree(trainer.args.output_dir, ignore_errors=True)
     if bridge.interrupted:
         raise KeyboardInterrupt
+
+
+def trained_model(trainer: Trainer) -> Any:
+    """The plain model that `trainer` trained, adapters merged."""
+    model = merge_adapter(trainer.model)
+    # TRL puts a forward of its own on the instance, bound to this very object: a copy would run the original.
+    model.__dict__.pop("forward", None)
+    return model

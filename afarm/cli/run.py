@@ -60,6 +60,8 @@ def finish(farm: Farm, method: str, started: float) -> tuple[dict[str, Any], Pat
     from afarm import report, runs
 
     result = farm.evaluate(method)
+    if not farm.ranks.first:
+        raise typer.Exit  # the first process writes of it
     directory = runs.record(farm, method, result, command_line(), started)
     return runs.read_run(directory), report.build(directory)
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from afarm.config import Config, setting
 from afarm.hookspecs import Register, hookimpl
+
+if TYPE_CHECKING:
+    import typer
 
 
 class BestOfNConfig(Config):
@@ -11,6 +16,9 @@ class BestOfNConfig(Config):
 
     n: int = setting(16, "samples an instruction, of which the one with the highest reward is kept", ge=1)
     temperature: float = setting(1.0, "temperature of those samples, also where evaluation asks for another", gt=0)
+    keep_scores: bool = setting(
+        False, "keep with each output the rewards of all n samples, and the winner of every smaller n"
+    )
 
 
 @hookimpl
@@ -21,3 +29,10 @@ def register_methods(register: Register) -> None:
         config=BestOfNConfig,
         summary="the best of n samples by the reward model; trains nothing",
     )
+
+
+@hookimpl
+def register_commands(app: typer.Typer) -> None:
+    from afarm_plugins.best_of_n.command import add_to
+
+    add_to(app)

@@ -18,6 +18,7 @@ from afarm.config import Config
 from afarm.errors import ModelError
 from afarm.interfaces import Decoding, Method, MethodInputs, Policy, RewardModel, TrainContext
 from afarm.records import Instruction, Sample
+from afarm_plugins.best_of_n.smaller import Winners, kl_bound
 
 if TYPE_CHECKING:
     from afarm_plugins.best_of_n import BestOfNConfig
@@ -38,17 +39,30 @@ class BestOfN(Method):
 
     def train(self, inputs: MethodInputs, context: TrainContext) -> BestOfNPolicy:
         assert inputs.reward_model is not None  # named in `needs`
-        return BestOfNPolicy(inputs.start, inputs.reward_model, self.config.n, self.config.temperature)
+        config = self.config
+        context.log_metrics(0, {"objective/kl_bound": kl_bound(config.n)})
+        return BestOfNPolicy(inputs.start, inputs.reward_model, config.n, config.temperature, config.keep_scores)
 
 
 class BestOfNPolicy(Policy):
-    """Samples `n` times from `policy` at `temperature`, whatever temperature it is asked for, and returns the best."""
+    """Samples `n` times from `policy` at `temperature`, whatever temperature it is asked for, and returns the best.
 
-    def __init__(self, policy: Policy, reward_model: RewardModel, n: int, temperature: float = 1.0):
+    With `keep_scores`, `Sample.details` hold the rewards of all n and the winners of every smaller n; see `Winners`.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        reward_model: RewardModel,
+        n: int,
+        temperature: float = 1.0,
+        keep_scores: bool = False,
+    ):
         self.policy = policy
         self.reward_model = reward_model
         self.n = n
         self.temperature = temperature
+        self.keep_scores = keep_scores
         self._on_tokens = isinstance(reward_model, TorchRewardModel) and reward_model.reads_tokens_of(policy)
 
     def decoding(self, default: Decoding) -> Decoding:
@@ -64,16 +78,18 @@ class BestOfNPolicy(Policy):
         # Scored a batch at a time, across instructions where n is small and within one where n is large.
         owners = (i for i, _ in enumerate(range(len(instructions) * decoding.n)) for _ in range(self.n))
         best: Sample | None = None
-        seen = 0
+        seen, winners = 0, Winners()
         while batch := list(islice(candidates, decoding.per_device_batch_size)):
             owned = [instructions[next(owners) // decoding.n] for _ in batch]
             for sample, score in zip(batch, self._scores(owned, batch), strict=True):
                 if best is None or best.score is None or score > best.score:
                     best = replace(sample, score=score)
+                if self.keep_scores:
+                    winners.add(sample, score)
                 seen += 1
                 if seen == self.n:
-                    yield best
-                    best, seen = None, 0
+                    yield replace(best, details=winners.details()) if self.keep_scores else best
+                    best, seen, winners = None, 0, Winners()
 
     def _scores(self, instructions: Sequence[Instruction], samples: Sequence[Sample]) -> list[float]:
         """The reward of each sample: of the very tokens that were sampled where the reward model reads them."""
@@ -85,7 +101,8 @@ class BestOfNPolicy(Policy):
     def save(self, directory: Path) -> None:
         """A copy of everything: the policy, the reward model (or how to build it, where nothing was fitted) and n."""
         directory = Path(directory)
-        card: dict[str, Any] = {"n": self.n, "temperature": self.temperature, "policy": _target(type(self.policy))}
+        card: dict[str, Any] = {"n": self.n, "temperature": self.temperature, "keep_scores": self.keep_scores}
+        card["policy"] = _target(type(self.policy))
         self.policy.save(directory / "policy")
         card["reward_model"] = _target(type(self.reward_model))
         try:
@@ -109,7 +126,7 @@ class BestOfNPolicy(Policy):
             reward_model = built(config)
         else:
             reward_model = kind.load(directory / "reward_model", context)
-        return cls(policy, reward_model, card["n"], card["temperature"])
+        return cls(policy, reward_model, card["n"], card["temperature"], card["keep_scores"])
 
 
 def _target(kind: type) -> str:

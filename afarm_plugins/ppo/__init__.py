@@ -35,7 +35,21 @@ class PPOConfig(Config):
     warmup_steps: int = setting(5, "steps over which the learning rate rises", ge=0)
     adam_epsilon: float = setting(1e-5, "Adam's ε", gt=0)
     max_grad_norm: float = setting(1.0, "L2 norm that gradients (policy and value together) are clipped to", gt=0)
-    kl_coef: float = setting(0.002, "weight of the per-token KL penalty to the start policy; it stays fixed", ge=0)
+    kl_coef: float = setting(0.002, "weight of the per-token KL penalty to the start policy", ge=0)
+    kl_controller: Literal["fixed", "adaptive"] = setting(
+        "fixed", "fixed: kl_coef stays, as in the paper; adaptive: it follows the KL to kl_target from there"
+    )
+    kl_target: float = setting(6.0, "the KL that adaptive aims at, in nats a response", gt=0)
+    kl_horizon: int = setting(10000, "responses within which adaptive changes the coefficient by a fifth at most", gt=0)
+    max_kl: float | None = setting(
+        200.0, "training stops where the KL exceeds it, in nats a response, and the checkpoint kept counts", gt=0
+    )
+    target_approx_kl: float | None = setting(
+        None,
+        "the rest of a rollout's passes is left out once a minibatch's approximate KL to the policy that sampled it "
+        "exceeds this, in nats a token",
+        gt=0,
+    )
     cliprange: float = setting(0.2, "how far the ratio π/π_old may move before it is clipped", gt=0, lt=1)
     cliprange_value: float = setting(0.2, "how far a value may move from the collected one before it is clipped", gt=0)
     vf_coef: float = setting(0.1, "weight of the value loss", ge=0)
@@ -63,9 +77,23 @@ class PPOConfig(Config):
     )
     lora: LoraConfig | None = setting(
         None,
-        "train low-rank adapters instead of all weights: less memory for gradients and optimiser, not for weights",
+        "train low-rank adapters instead of all weights, which are then held once: little for gradients and optimiser",
     )
-    save_steps: int = setting(20, "steps between checkpoints to resume from", changes_result=False, gt=0)
+    layout: Literal["separate", "shared"] = setting(
+        "separate",
+        "separate: policy, reference and value model apart, as in the paper; shared: adapters and a value head on one "
+        "frozen backbone, which needs lora",
+    )
+    shared_value: Literal["trunk", "adapter"] = setting(
+        "trunk",
+        "what the value head of the shared layout reads: the policy's own hidden states, or those of a second adapter",
+    )
+    save_steps: int = setting(20, "steps between checkpoints, to resume from and to choose from", gt=0)
+    checkpoint: Literal["best", "last"] = setting(
+        "best",
+        "best: of the checkpoints and the last step, the one with the highest win rate over the start policy on the "
+        "validation split, judged by the annotator; last: the last step",
+    )
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> PPOConfig:
@@ -78,8 +106,18 @@ class PPOConfig(Config):
                 f"warmup_steps ({self.warmup_steps}) must be below total_steps ({self.total_steps}): "
                 f"--set ppo.warmup_steps={self.total_steps // 10}"
             )
+        if self.kl_controller == "adaptive" and (self.kl_coef == 0 or self.kl_horizon < self.rollout_batch_size):
+            raise ValueError(
+                f"kl_controller=adaptive multiplies kl_coef ({self.kl_coef:g}), which must be above 0, over kl_horizon "
+                f"({self.kl_horizon}) responses, at least rollout_batch_size ({self.rollout_batch_size})"
+            )
         if self.value_head_init == "reward_model" and self.value_init != "reward_model":
             raise ValueError("value_head_init=reward_model needs value_init=reward_model: the head reads that trunk")
+        if self.layout == "shared" and (self.lora is None or self.value_init != "sft"):
+            raise ValueError(
+                "layout=shared trains adapters on the start policy: it needs --set ppo.lora={} "
+                "and --set ppo.value_init=sft"
+            )
         return self
 
 

@@ -5,7 +5,7 @@ end-of-sequence token among them) and False at pads, which only ever follow. No 
 a result. Log-probabilities are natural logarithms.
 
 Sources: Schulman et al. 2016 (GAE), Schulman et al. 2017 (the clipped objective), Dubois et al. 2023, appendix B
-(the figures), Stiennon et al. 2020 (the reward with its KL penalty).
+(the figures), Stiennon et al. 2020 (the reward with its KL penalty), Ziegler et al. 2019 (the adaptive coefficient).
 """
 
 from __future__ import annotations
@@ -55,19 +55,43 @@ def scale_rewards(rewards: Tensor, mask: Tensor, *, reduce: Reduce = alone) -> T
     return masked(rewards * torch.rsqrt(variance + 1e-8), mask)
 
 
-def kl_penalised_rewards(
-    scores: Tensor, logprobs: Tensor, ref_logprobs: Tensor, mask: Tensor, kl_coef: float
-) -> tuple[Tensor, Tensor]:
-    """(rewards [B, R], kl [B, R]): the score [B] on the last response token, less `kl_coef` × KL at every token.
+def kl_penalised_rewards(scores: Tensor, kl: Tensor, mask: Tensor, kl_coef: float) -> Tensor:
+    """Rewards [B, R]: the score [B] on the last response token, less `kl_coef` × `kl` at every token.
 
-    The KL at a token is log π_old − log π_ref of the token drawn. It is negative as often as the reference likes a
-    token better, and only so is its mean the KL divergence: clamping it at zero would overstate and distort it.
+    `kl` is `KLEstimates.k1`. It is negative as often as the reference likes a token better, and only so is its mean
+    the KL divergence: clamping it at zero would overstate and distort it.
     """
-    kl = masked(logprobs - ref_logprobs, mask)
     last = mask.sum(dim=1, keepdim=True) - 1
-    rewards = -kl_coef * kl
-    rewards = rewards.scatter_add(1, last, scores.unsqueeze(1).to(rewards.dtype))
-    return rewards, kl
+    rewards = -kl_coef * masked(kl, mask)
+    return rewards.scatter_add(1, last, scores.unsqueeze(1).to(rewards.dtype))
+
+
+class KLEstimates(NamedTuple):
+    """Three estimates of KL(π ‖ π_ref) from tokens drawn from π, each [B, R] and 0 at pads.
+
+    With x = log π_ref − log π of the token: `k1` is −x, without bias but of either sign; `k2` is ½x², biased, small
+    variance; `k3` is eˣ − 1 − x, without bias and never negative, but large where π is far below π_ref.
+    """
+
+    k1: Tensor
+    k2: Tensor
+    k3: Tensor
+
+
+def kl_estimates(logprobs: Tensor, ref_logprobs: Tensor, mask: Tensor) -> KLEstimates:
+    """The estimates at each token, from log-probabilities [B, R] of the tokens drawn (Schulman 2020)."""
+    x = masked(ref_logprobs - logprobs, mask)
+    return KLEstimates(-x, 0.5 * x**2, x.expm1() - x)
+
+
+def next_kl_coef(kl_coef: float, kl: float, target: float, horizon: int, episodes: int) -> float:
+    """The KL coefficient after a step of `episodes` responses whose mean KL was `kl`: up above `target`, down below.
+
+    Proportional to the relative error, which is clipped at ±0.2 (Ziegler et al. 2019, section 2.2): within `horizon`
+    responses the coefficient moves by about a fifth at most.
+    """
+    error = min(max(kl / target - 1, -0.2), 0.2)
+    return kl_coef * (1 + error * episodes / horizon)
 
 
 def generalised_advantages(

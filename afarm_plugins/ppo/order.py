@@ -1,14 +1,44 @@
-"""Which prompts a step samples, and in which order it learns from them: a function of seed and step alone."""
+"""Which prompts a step samples, and in which order it learns from them: a function of seed and step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+import math
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 import torch
 
+from afarm.backend import CheckpointPolicy
+from afarm.errors import DataError
 from afarm.keyed import integer
+from afarm.records import Instruction
 from afarm_plugins.ppo import PPOConfig
+
+logger = logging.getLogger(__name__)
+
+
+def short_enough(instructions: Sequence[Instruction], policy: CheckpointPolicy, config: PPOConfig) -> list[Instruction]:
+    """The instructions whose prompts leave room for a response. Raises `DataError` where there is none."""
+    lengths = [len(ids) for ids in policy.prompt_ids(instructions)]
+    limit = getattr(policy.model.config, "max_position_embeddings", None) or math.inf
+    longest = min(config.max_prompt_length, limit - config.response_length)
+    kept = [i for i, length in zip(instructions, lengths, strict=True) if length <= longest]
+    if not kept:
+        raise DataError(
+            f"none of the {len(lengths)} unlabeled instructions has a prompt of at most {longest} tokens "
+            f"(the shortest has {min(lengths, default=0)}): raise ppo.max_prompt_length, or lower "
+            f"ppo.response_length where both exceed the model's {limit} positions"
+        )
+    if left_out := len(lengths) - len(kept):
+        logger.warning(
+            "%d of %d unlabeled instructions have prompts of more than %d tokens and are left out: "
+            "ppo.max_prompt_length",
+            left_out,
+            len(lengths),
+            longest,
+        )
+    return kept
 
 
 def prompt_order(prompts: int, step: int, batch_size: int, seed: int) -> list[tuple[int, list[int]]]:

@@ -14,56 +14,66 @@ Not as in the paper or its reference implementation, and why:
 - Rewards are scaled, not shifted: adding the mean back unscaled pays each token a constant, a hidden length bonus.
 - The reward model reads the tokens that were sampled, not text decoded and tokenised again.
 - The learning rate rises from a first step above 0, so that no rollout is collected for nothing.
+- What is kept is the checkpoint with the highest win rate on the validation split: the reward rises to the very end.
 
 The value head starts at zero: the trunk knows what is good, the scale of returns is learned. Prompts that are too long
 are left out, since a cut prompt no longer asks for what is scored. Old log-probabilities come from the training
-forward at collection, not from the sampler: its cache and left padding round differently in half precision, and the
-ratio must start at exactly 1. Dropout is off throughout, for the same reason. The reference is the start policy
+forward at collection, except in float32: elsewhere the sampler's cache and left padding round differently, and the
+ratio must start at 1. Dropout is off throughout, for the same reason. The reference is the start policy
 itself, since what is trained is a copy. Every draw is keyed by seed and step: resuming needs no generator state.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from afarm.backend import (
     CheckpointPolicy,
+    CheckpointSelection,
     TokenBatch,
     TorchRewardModel,
-    add_adapter,
     join_and_pad,
     length_sorted_batches,
-    merge_adapter,
-    response_logprobs,
+    response_scatter,
 )
-from afarm.errors import DataError, TrainingError
+from afarm.errors import TrainingError
 from afarm.interfaces import Decoding, Method, MethodInputs, Policy, TrainContext
 from afarm.keyed import integer
 from afarm.records import Instruction, Sample
 from afarm_plugins.ppo import PPOConfig, objective
-from afarm_plugins.ppo.order import minibatches, prompt_order
-from afarm_plugins.ppo.value_model import same_tokens, start_value_model, values
+from afarm_plugins.ppo.divergence import Diverged
+from afarm_plugins.ppo.networks import Learner, build_networks, set_checkpointing_layers_to_train
+from afarm_plugins.ppo.order import minibatches, prompt_order, short_enough
+from afarm_plugins.ppo.rollout import Losses, Rollout, Tokens
+from afarm_plugins.ppo.value_model import same_tokens
 
-Tokens = Sequence[int]
+T = TypeVar("T")
 
 STATE = "trainer.pt"
 """In a checkpoint: the trained weights of policy and value model, and the optimiser's state."""
 
 
+logger = logging.getLogger(__name__)
+
+
 class PPO(Method):
-    """Returns the policy after the last step. The start policy and the reward model are left as they were."""
+    """Returns the policy of the best or the last step. The start policy and the reward model are left as they were."""
 
     needs = frozenset({"reward_model", "unlabeled"})
 
     def __init__(self, config: PPOConfig | None = None):
         self.config: PPOConfig = config or PPOConfig()
+        if self.config.checkpoint == "best":
+            self.needs = PPO.needs | {"validation", "annotator"}
 
     def check(self, start: type[Policy] | None = None) -> Sequence[str]:
         if start is None or issubclass(start, CheckpointPolicy):
@@ -73,46 +83,38 @@ class PPO(Method):
             "start from what it samples from"
         ]
 
+    def plan_pairs(self, instructions: Mapping[str, Sequence[Instruction]]) -> Sequence[Instruction]:
+        if self.config.checkpoint == "last":
+            return ()
+        return [*instructions["validation"]] * math.ceil(self.config.total_steps / self.config.save_steps)
+
     def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
-        """Raises `TrainingError` where the loss diverges, `DataError` where no prompt is short enough."""
-        config = self.config
-        trainer = Trainer(config, inputs, context)
-        first = trainer.resume()
+        """Raises `TrainingError` where it diverges before a checkpoint, `DataError` where no prompt is short enough."""
+        trainer = Trainer(self.config, inputs, context)
+        try:
+            self.learn(trainer, context)
+        except Diverged as error:
+            if not trainer.resume():  # from before: what has diverged is never saved
+                raise
+            context.log_metrics(error.step + 1, {f"stopped/{error.reason}": error.step + 1})
+            logger.warning("%s. The %s checkpoint before is kept", error, self.config.checkpoint)
+        return trainer.chosen()
+
+    def learn(self, trainer: Trainer, context: TrainContext) -> None:
+        config, first = self.config, trainer.resume()
         for step in context.progress(range(first, config.total_steps), "PPO", config.total_steps - first):
             rollout, collected = trainer.collect(step)
             updated = trainer.update(step, rollout)
             done = step + 1
-            context.log_metrics(done, {**collected, **updated, "episode": done * config.rollout_batch_size})
+            is_candidate = done % config.save_steps == 0 or done == config.total_steps
+            judged = trainer.judge(done, collected["objective/kl"]) if is_candidate else {}
+            context.log_metrics(done, {**collected, **updated, **judged, "episode": done * config.rollout_batch_size})
             stopping = done < config.total_steps and context.should_stop()
-            if stopping or done % config.save_steps == 0 or done == config.total_steps:
+            if stopping or is_candidate:
                 trainer.save(done)
             if stopping:
                 # An unfinished policy must not be taken for the result, so stopping ends as Ctrl-C does.
                 raise KeyboardInterrupt(f"PPO stopped after step {done}; the same command goes on from there")
-        return trainer.policy
-
-
-@dataclass
-class Rollout:
-    """B prompts and their responses; `scores` is [B], the other tensors are [B, R] with R the longest response."""
-
-    prompts: Sequence[Tokens]
-    responses: Sequence[Tokens]
-    scores: Tensor
-    mask: Tensor
-    logprobs: Tensor
-    values: Tensor
-    advantages: Tensor
-    returns: Tensor
-
-    def part(self, rows: Sequence[int]) -> Rollout:
-        """Some rows, without the columns in which all of them are pads."""
-        responses = [self.responses[i] for i in rows]
-        index, width = torch.tensor(rows, device=self.mask.device), max(map(len, responses))
-        columns = (self.mask, self.logprobs, self.values, self.advantages, self.returns)
-        return Rollout(
-            [self.prompts[i] for i in rows], responses, self.scores[index], *(c[index, :width] for c in columns)
-        )
 
 
 class Trainer:
@@ -128,34 +130,16 @@ class Trainer:
         context.backend.seed(context.seed)  # adapters start from random numbers
         self.reward_model = inputs.reward_model
         self.same_tokens = same_tokens(inputs.reward_model, inputs.start)
-        self.reference = inputs.start.model.eval()  # never touched: what is trained is a copy
-        self.policy = inputs.start.copy()
-        self.policy.model = merge_adapter(self.policy.model).requires_grad_(True)
-        if config.lora is not None:
-            self.policy.model = add_adapter(self.policy.model, config.lora)
-        self.value_model = start_value_model(inputs.start, inputs.reward_model, config)
-        self.models = nn.ModuleDict({"policy": self.policy.model, "value": self.value_model}).eval()
-        if config.gradient_checkpointing:
-            enable_gradient_checkpointing(self.models)
-        self.trained = {name: p for name, p in self.models.named_parameters() if p.requires_grad}
+        self.networks = build_networks(inputs.start, inputs.reward_model, config)
+        self.policy = self.networks.policy
+        self.trained = self.networks.ready()
         self.optimizer = torch.optim.AdamW(
-            self.trained.values(), lr=config.learning_rate, eps=config.adam_epsilon, weight_decay=0.0
+            self.trained.values(), lr=config.learning_rate, eps=config.adam_epsilon, weight_decay=0.0, fused=True
         )
-        self.prompts = self.short_enough(inputs.unlabeled)
+        self.prompts = short_enough(inputs.unlabeled, self.policy, config)
         self.left_out = len(inputs.unlabeled) - len(self.prompts)
-
-    def short_enough(self, instructions: Sequence[Instruction]) -> list[Instruction]:
-        lengths = [len(ids) for ids in self.policy.prompt_ids(instructions)]
-        limit = getattr(self.policy.model.config, "max_position_embeddings", None) or math.inf
-        longest = min(self.config.max_prompt_length, limit - self.config.response_length)
-        kept = [i for i, length in zip(instructions, lengths, strict=True) if length <= longest]
-        if not kept:
-            raise DataError(
-                f"none of the {len(lengths)} unlabeled instructions has a prompt of at most {longest} tokens "
-                f"(the shortest has {min(lengths, default=0)}): raise ppo.max_prompt_length, or lower "
-                f"ppo.response_length where both exceed the model's {limit} positions"
-            )
-        return kept
+        self.kl_coef = config.kl_coef
+        self.selection = CheckpointSelection(inputs, context) if config.checkpoint == "best" else None
 
     # ------------------------------------------------------------------------------------------- collecting
 
@@ -166,17 +150,24 @@ class Trainer:
         prompts, responses = [s.prompt_ids for s in samples], [s.token_ids for s in samples]
         lengths = torch.tensor([len(r) for r in responses], device=self.device)
         mask = torch.arange(int(lengths.max()), device=self.device) < lengths.unsqueeze(1)
-        scores, logprobs, ref_logprobs, old_values = self.context.backend.together(
+        scores, logprobs, ref_logprobs, old_values = self.together(
             lambda: self.score(instructions, samples),
-            lambda: self.read(lambda batch: self.logprobs(self.policy.model, batch), prompts, responses),
-            lambda: self.read(lambda batch: self.logprobs(self.reference, batch), prompts, responses),
-            lambda: self.read(lambda batch: values(self.value_model, batch), prompts, responses),
+            lambda: self.sampled_logprobs(samples),
+            lambda: self.read(self.networks.ref_logprobs, prompts, responses),
+            lambda: self.read(self.networks.values, prompts, responses),
         )
-        if not (torch.isfinite(scores).all() and torch.isfinite(logprobs).all()):
-            raise self.diverged(step, "a score or a log-probability is not a finite number")
+        kl, kl_k2, kl_k3 = objective.kl_estimates(logprobs, ref_logprobs, mask)
+        mean_kl = float(kl.sum(1).mean())
+        if not (torch.isfinite(scores).all() and math.isfinite(mean_kl)):
+            raise Diverged(step, "a score or a log-probability is not a finite number", config)
+        if config.max_kl is not None and mean_kl > config.max_kl:
+            what = f"the KL to the start policy is {mean_kl:.1f} nats, more than ppo.max_kl ({config.max_kl:g})"
+            raise Diverged(step, what, config, "max_kl")
+        if step == 0 and scores.max() == scores.min():
+            logger.warning("every response of the first rollout has the score %g: there is nothing to learn", scores[0])
 
-        rewards, kl = objective.kl_penalised_rewards(scores, logprobs, ref_logprobs, mask, config.kl_coef)
-        non_score = -config.kl_coef * kl.sum(1)
+        rewards = objective.kl_penalised_rewards(scores, kl, mask, self.kl_coef)
+        non_score = -self.kl_coef * kl.sum(1)
         if config.whiten_rewards == "scale":
             rewards = objective.scale_rewards(rewards, mask)
         elif config.whiten_rewards == "shift":
@@ -187,10 +178,14 @@ class Trainer:
         if config.whiten_advantages == "rollout":
             advantages = objective.whiten(advantages, mask)
 
-        metrics: dict[str, Tensor | int] = {
-            "objective/kl": kl.sum(1).mean(),
+        metrics: dict[str, Tensor | float] = {
+            "objective/kl": mean_kl,
+            "objective/kl_k2": kl_k2.sum(1).mean(),
+            "objective/kl_k3": kl_k3.sum(1).mean(),
+            "objective/kl_coef": self.kl_coef,
             "objective/entropy": -logprobs.sum(1).mean(),
             "objective/scores": scores.mean(),
+            "objective/scores_std": scores.std(correction=0),
             "objective/non_score_reward": non_score.mean(),
             "objective/rlhf_reward": (scores + non_score).mean(),
             "objective/length": mask.sum(1).float().mean(),
@@ -198,6 +193,10 @@ class Trainer:
             "val/explained_variance": 1 - unexplained / variance.clamp(min=1e-8),
             "data/prompts_left_out": self.left_out,
         }
+        if config.kl_controller == "adaptive":
+            self.kl_coef = objective.next_kl_coef(
+                self.kl_coef, mean_kl, config.kl_target, config.kl_horizon, len(responses)
+            )
         rollout = Rollout(prompts, responses, scores, mask, logprobs, old_values, advantages, returns)
         return rollout, {name: float(value) for name, value in metrics.items()}
 
@@ -231,6 +230,14 @@ class Trainer:
             scores -= config.missing_eos_penalty * cut_off
         return scores
 
+    def sampled_logprobs(self, samples: Sequence[Sample]) -> Tensor:
+        """The policy's log-probabilities [B, R] of what it sampled: the sampler's where they are exact, else read."""
+        rows = [s.logprobs for s in samples]
+        if self.config.temperature != 1 or any(row is None for row in rows):
+            return self.read(self.networks.logprobs, [s.prompt_ids for s in samples], [s.token_ids for s in samples])
+        tensors = [torch.tensor(row, device=self.device) for row in rows]
+        return nn.utils.rnn.pad_sequence(tensors, batch_first=True)
+
     @torch.no_grad()
     def read(
         self, of: Callable[[TokenBatch], Tensor], prompts: Sequence[Tokens], responses: Sequence[Tokens]
@@ -239,18 +246,17 @@ class Trainer:
         found = torch.zeros(len(responses), max(map(len, responses)), device=self.device)
         lengths = [len(p) + len(r) for p, r in zip(prompts, responses, strict=True)]
         for rows in length_sorted_batches(lengths, self.config.per_device_rollout_batch_size):
-            part = of(self.batch([prompts[i] for i in rows], [responses[i] for i in rows]))
+            batch = self.batch([prompts[i] for i in rows], [responses[i] for i in rows])
+            part = response_scatter(of(batch), batch.response_mask)
             found[rows, : part.shape[1]] = part
         return found
 
     def batch(self, prompts: Sequence[Tokens], responses: Sequence[Tokens]) -> TokenBatch:
         return join_and_pad(prompts, responses, self.policy.pad_id, self.device)
 
-    def logprobs(self, model: nn.Module, batch: TokenBatch) -> Tensor:
-        """Log-probabilities [b, r] of the response tokens, at the temperature they were sampled at."""
-        return response_logprobs(
-            model, batch.input_ids, batch.attention_mask, batch.response_mask, temperature=self.config.temperature
-        )
+    def together(self, *calls: Callable[[], T]) -> list[T]:
+        """The results of `calls`, side by side where the networks allow it."""
+        return self.context.backend.together(*calls) if self.networks.independent else [call() for call in calls]
 
     # --------------------------------------------------------------------------------------------- learning
 
@@ -261,66 +267,45 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         if config.gradient_checkpointing:
-            set_checkpointing_layers_to_train(self.models)
+            set_checkpointing_layers_to_train(self.networks.models)
         totals: dict[str, float] = defaultdict(float)
-        norms = []
-        for rows in minibatches(len(rollout.prompts), step, config, self.context.seed):
+        norms: list[float] = []
+        batches = list(minibatches(len(rollout.prompts), step, config, self.context.seed))
+        for rows in batches:
             minibatch = rollout.part(rows)
             if config.whiten_advantages == "minibatch":
                 minibatch.advantages = objective.whiten(minibatch.advantages, minibatch.mask)
             self.optimizer.zero_grad()  # once an optimiser step: the gradients of its micro-batches add up
             sums = self.backward(minibatch)
+            approx_kl = sums["policy/approxkl_avg"] / sums["tokens"]
+            if norms and config.target_approx_kl is not None and approx_kl > config.target_approx_kl:
+                break  # before this step: the ones behind it went far enough
             norm = float(nn.utils.clip_grad_norm_(self.trained.values(), config.max_grad_norm))
             if not math.isfinite(norm):
-                raise self.diverged(step, f"the norm of the gradient is {norm}")
+                raise Diverged(step, f"the norm of the gradient is {norm}", config)
             self.optimizer.step()
             for name, value in sums.items():
                 totals[name] += float(value)
             norms.append(norm)
         tokens = totals.pop("tokens")
         means = {name: total / tokens for name, total in totals.items()}
-        return {**means, "policy/grad_norm": sum(norms) / len(norms), "lr": learning_rate}
+        return {
+            **means,
+            "policy/grad_norm": sum(norms) / len(norms),
+            "policy/skipped_minibatches": len(batches) - len(norms),
+            "lr": learning_rate,
+        }
 
     def backward(self, minibatch: Rollout) -> Mapping[str, Tensor]:
         """Add the gradient of the minibatch's mean loss. Returns sums over its tokens."""
         tokens = minibatch.mask.sum()
-        policy, value = self.context.backend.together(
-            lambda: self.policy_backward(minibatch, tokens), lambda: self.value_backward(minibatch, tokens)
-        )
-        return {"tokens": tokens, **policy, **value}
+        sums = self.together(*(partial(self.learn, one, minibatch, tokens) for one in self.networks.learners()))
+        return {"tokens": tokens, **{name: total for part in sums for name, total in part.items()}}
 
-    def policy_backward(self, minibatch: Rollout, tokens: Tensor) -> Mapping[str, Tensor]:
-        sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.device))
+    def learn(self, learner: Learner, minibatch: Rollout, tokens: Tensor) -> Mapping[str, Tensor]:
+        sums: dict[str, Tensor] = {}
         for micro, batch in self.micro_batches(minibatch):
-            found = objective.policy_loss(
-                self.logprobs(self.policy.model, batch),
-                micro.logprobs,
-                micro.advantages,
-                micro.mask,
-                self.config.cliprange,
-                tokens,
-            )
-            found.loss.backward()
-            sums["loss/policy_avg"] += found.loss.detach() * tokens
-            sums["policy/approxkl_avg"] += found.approx_kl
-            sums["policy/clipfrac_avg"] += found.clipped
-            sums["val/ratio"] += found.ratio
-        return sums
-
-    def value_backward(self, minibatch: Rollout, tokens: Tensor) -> Mapping[str, Tensor]:
-        sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.device))
-        for micro, batch in self.micro_batches(minibatch):
-            found = objective.value_loss(
-                values(self.value_model, batch),
-                micro.values,
-                micro.returns,
-                micro.mask,
-                self.config.cliprange_value,
-                tokens,
-            )
-            (self.config.vf_coef * found.loss).backward()
-            sums["loss/value_avg"] += found.loss.detach() * tokens
-            sums["val/clipfrac_avg"] += found.clipped
+            learner(batch, Losses(micro, tokens, self.config, sums))
         return sums
 
     def micro_batches(self, minibatch: Rollout) -> Iterator[tuple[Rollout, TokenBatch]]:
@@ -332,15 +317,42 @@ class Trainer:
 
     # ------------------------------------------------------------------------------------------- going on
 
+    def judge(self, done: int, kl: float) -> dict[str, float]:
+        """The win rate of the policy after step `done`, where it counts for something."""
+        self.require_finite_weights(done)
+        return self.selection.compare(done, self.policy, kl) if self.selection else {}
+
+    def require_finite_weights(self, done: int) -> None:
+        if not all(torch.isfinite(p).all() for p in self.trained.values()):
+            raise Diverged(done - 1, "a weight is not a finite number", self.config)
+
     def save(self, done: int) -> None:
         """Keep all that step `done` + 1 needs. The draws are keyed by seed and step: there is no generator to keep."""
-        if not all(torch.isfinite(p).all() for p in self.trained.values()):
-            raise self.diverged(done - 1, "a weight is not a finite number")
+        self.require_finite_weights(done)
         state = {
             "weights": {name: p.data for name, p in self.trained.items()},
             "optimizer": self.optimizer.state_dict(),
+            "kl_coef": self.kl_coef,
         }
-        self.context.checkpoints.save(done, lambda directory: torch.save(state, directory / STATE))
+
+        def write(directory: Path) -> None:
+            torch.save(state, directory / STATE)
+            if self.selection:
+                self.selection.save(done, self.policy_weights(), directory)
+
+        self.context.checkpoints.save(done, write)
+
+    def policy_weights(self) -> dict[str, Tensor]:
+        """What is trained of the policy, by name."""
+        return {name: p.data for name, p in self.policy.model.named_parameters() if p.requires_grad}
+
+    def chosen(self) -> CheckpointPolicy:
+        """The policy that counts: of the best step, or as it is."""
+        if self.selection and self.selection.best:
+            weights = self.selection.best_weights()
+            for name, parameter in self.policy_weights().items():
+                parameter.copy_(weights[name])
+        return self.policy
 
     def resume(self) -> int:
         """Take up the newest checkpoint, if there is one. Returns the number of steps done."""
@@ -355,31 +367,7 @@ class Trainer:
             for name, parameter in self.trained.items():
                 parameter.copy_(state["weights"][name])
         self.optimizer.load_state_dict(state["optimizer"])
+        self.kl_coef = state["kl_coef"]
+        if self.selection:
+            self.selection.load(directory)
         return done
-
-    def diverged(self, step: int, what: str) -> TrainingError:
-        latest = self.context.checkpoints.latest()
-        kept = (
-            f"the last good checkpoint, of step {latest[0]}, is {latest[1]}" if latest else "no checkpoint was kept yet"
-        )
-        return TrainingError(
-            f"PPO diverged at step {step + 1}: {what}; {kept}. "
-            f"Try --set ppo.learning_rate={self.config.learning_rate / 2:g}, "
-            f"a larger ppo.kl_coef (now {self.config.kl_coef:g}), or --set backend.dtype=float32"
-        )
-
-
-def enable_gradient_checkpointing(models: nn.Module) -> None:
-    """Have every transformer recompute its layers' activations in the backward pass."""
-    for module in models.modules():
-        if isinstance(module, PreTrainedModel):
-            # transformers is renaming it, and warns of the older name
-            enable = getattr(module, "activation_checkpointing_enable", None) or module.gradient_checkpointing_enable
-            enable({"use_reentrant": False})
-
-
-def set_checkpointing_layers_to_train(models: nn.Module) -> None:
-    """Layers recompute in training mode only, and sampling leaves eval mode behind. Dropout, inside them, stays off."""
-    for module in models.modules():
-        if getattr(module, "gradient_checkpointing", False):
-            module.training = True

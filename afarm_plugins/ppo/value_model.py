@@ -1,32 +1,26 @@
-"""The value model: where it starts, and how it is read."""
+"""The value model and where it starts."""
 
 from __future__ import annotations
 
 import copy
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from afarm.backend import (
-    CheckpointPolicy,
-    TokenBatch,
-    TorchRewardModel,
-    add_adapter,
-    merge_adapter,
-    response_scatter,
-    token_scores,
-)
+from afarm.backend import CheckpointPolicy, TorchRewardModel, add_adapter, merge_adapter, sharing_copy
 from afarm.errors import TrainingError
 from afarm.interfaces import RewardModel
 from afarm_plugins.ppo import PPOConfig
 
 
 def start_value_model(policy: CheckpointPolicy, reward_model: RewardModel, config: PPOConfig) -> Any:
-    """A classifier with the reward model's trunk (or the policy's) and a head, read at every position by `values`."""
+    """A classifier with the reward model's trunk (or the policy's) and a head, read before every token."""
     if config.value_init == "sft":
         model = TorchRewardModel.classifier_from(policy)
     elif isinstance(reward_model, TorchRewardModel) and same_tokens(reward_model, policy):
-        model = merge_adapter(copy.deepcopy(reward_model.model))
+        plain = not hasattr(reward_model.model, "merge_and_unload")
+        share = config.lora is not None and plain
+        model = sharing_copy(reward_model.model) if share else merge_adapter(copy.deepcopy(reward_model.model))
     else:
         raise TrainingError(
             f"{type(reward_model).__name__} has no trunk over the policy's tokens for a value model to start from: "
@@ -36,18 +30,12 @@ def start_value_model(policy: CheckpointPolicy, reward_model: RewardModel, confi
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
     if config.value_head_init == "reward_model" and isinstance(reward_model, TorchRewardModel):
-        head.weight.data.copy_(model.score.weight.data / reward_model.std)
-        head.bias.data.fill_(-reward_model.mean / reward_model.std)
+        weight, bias = reward_model.scalar_head()
+        head.weight.data.copy_(weight)
+        head.bias.data.copy_(bias)
     model.score = head
     model.requires_grad_(True)
     return model if config.lora is None else add_adapter(model, config.lora, train_also=["score"])
-
-
-def values(model: nn.Module, batch: TokenBatch) -> Tensor:
-    """The value of the state before each response token: [b, r], left-aligned as log-probabilities are, 0 at pads."""
-    rows, columns = batch.response_mask.nonzero(as_tuple=True)
-    at_tokens = token_scores(model, batch.input_ids, batch.attention_mask)[rows, columns - 1]
-    return response_scatter(at_tokens, batch.response_mask)
 
 
 def same_tokens(reward_model: RewardModel, policy: CheckpointPolicy) -> bool:

@@ -1,9 +1,13 @@
-"""A reward model learned from preferences."""
+"""Reward models: one learned from preferences, and any sequence classifier that others have trained."""
 
 from __future__ import annotations
 
+from typing import Literal
+
+from pydantic import model_validator
+
 from afarm.backend.config import Scheduler, TrainerConfig
-from afarm.config import setting
+from afarm.config import Config, setting
 from afarm.hookspecs import Register, hookimpl
 
 
@@ -17,12 +21,54 @@ class RewardModelConfig(TrainerConfig):
     per_device_train_batch_size: int = setting(
         64, "pairs in one forward pass; times gradient_accumulation_steps it is the batch of one step", ge=1
     )
-    head_init_std: float = setting(0.0, "standard deviation of the new head's weights at the start; 0 is zeros", ge=0)
+    head_init_std: float | None = setting(
+        None,
+        "standard deviation of the new heads' weights at the start (unset: 0, or 1/√(width + 1) in an ensemble)",
+        ge=0,
+    )
     keep_draws: bool = setting(False, "learn from draws as even preferences (p2 = 0.5) instead of dropping them")
-    eval_fraction: float = setting(0.05, "share of the instructions held out to measure accuracy on", ge=0, lt=1)
+    eval_fraction: float = setting(0.05, "share of the instructions held out to measure on", ge=0, lt=1)
+    eval_steps: int = setting(0, "steps between measurements on the held-out pairs; 0 measures at the end only", ge=0)
+    early_stopping_patience: int | None = setting(
+        None,
+        "stop after so many measurements without a lower held-out loss, and keep the weights of the lowest "
+        "(unset: train to the end, keep the last)",
+        ge=1,
+    )
     standardize_outputs: int = setting(
         2000, "outputs of the preferences whose rewards are made mean 0, std 1; 0 leaves rewards as they are", ge=0
     )
+    ensemble: int = setting(1, "members, each fitted to preferences weighted by a bootstrap of its own", ge=1)
+    members: Literal["heads", "adapters"] = setting(
+        "heads", "what members have of their own: a head on one trunk, or an adapter (lora) and a head each"
+    )
+    aggregate: Literal["mean", "min", "penalised"] = setting(
+        "mean",
+        "the members' rewards as one: mean, min, or penalised, their mean less spread_penalty times their spread",
+    )
+    spread_penalty: float = setting(1.0, "reward taken off for each standard deviation over members", ge=0)
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> RewardModelConfig:
+        if self.early_stopping_patience and not (self.eval_steps and self.eval_fraction):
+            raise ValueError(
+                "early_stopping_patience needs eval_steps and eval_fraction above 0: it looks at held-out pairs"
+            )
+        if self.members == "adapters" and self.lora is None:
+            raise ValueError("members=adapters needs adapters: set lora (lora={r: 16, alpha: 32}), or members=heads")
+        return self
+
+
+class ClassifierConfig(Config):
+    """How a sequence classifier of somebody else's is read."""
+
+    template: Literal["auto", "chat", "alpaca", "pair"] = setting(
+        "auto",
+        "what it reads: chat (its tokenizer's chat template around both turns), alpaca (headed sections), or pair "
+        "(instruction and output as two texts); auto: what it was saved with here, else its chat template, else pair",
+    )
+    max_length: int = setting(2048, "tokens it reads at most; the excess is cut from the instruction's beginning", ge=2)
+    per_device_batch_size: int = setting(16, "outputs scored in one forward pass", ge=1, changes_result=False)
 
 
 @hookimpl
@@ -32,4 +78,11 @@ def register_reward_models(register: Register) -> None:
         "afarm_plugins.reward_model.bradley_terry:BradleyTerryRewardModel",
         config=RewardModelConfig,
         summary="Bradley–Terry on preferences, from the SFT model with a scalar head",
+    )
+    register(
+        "classifier",
+        "afarm_plugins.reward_model.classifier:ClassifierRewardModel",
+        config=ClassifierConfig,
+        summary="any sequence classifier: classifier:ORG/NAME of the Hub, or classifier:DIRECTORY",
+        spec="MODEL",
     )

@@ -1,42 +1,44 @@
-"""A Bradley–Terry reward model (AlpacaFarm, section 3.2 and App. B) on TRL's RewardTrainer.
+"""A Bradley–Terry reward model (AlpacaFarm, section 3.2 and App. B) on TRL's RewardTrainer, or an ensemble of them.
 
 P(output 2 is better) = σ(reward 2 − reward 1), fitted by cross-entropy against the label p2, which may be soft (a
 weighted judge's). The model is the SFT policy's trunk with a scalar head on the last token of the response.
 TRL's trainer takes hard pairs only and finds the last token by the pad token's id, which is wrong where that is also
-the end-of-sequence token; the loss here replaces both.
+the end-of-sequence token; the loss in `pair_trainer.py` replaces both.
+
+The members of an ensemble see the same pairs, each weighted by a Bayesian bootstrap of its own (Rubin 1981), and start
+from heads of their own. Heads on one trunk are fitted together, adapters one after the other.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from datasets import Dataset
-from trl import RewardConfig, RewardTrainer
+from trl import RewardConfig
 
 from afarm.backend import (
     CheckpointPolicy,
-    LengthSortedTrainer,
     TorchRewardModel,
     add_adapter,
     agreement,
     merge_adapter,
-    pad,
-    pair_accuracy,
-    pair_rewards,
     train,
     trainer_arguments,
 )
-from afarm.backend.reward import last_token_scores
+from afarm.backend.adapters import peft_config
 from afarm.errors import DataError, ModelError
-from afarm.interfaces import Policy, TrainContext
-from afarm.keyed import digest
+from afarm.interfaces import Checkpoints, Policy, TrainContext
+from afarm.keyed import digest, uniform
 from afarm.records import JudgedPair
+from afarm_plugins.reward_model.calibration import calibration, margins
+from afarm_plugins.reward_model.pair_trainer import HeldOut, PairCollator, SoftLabelTrainer, optimizer, probabilities
 
 if TYPE_CHECKING:
     from afarm_plugins.reward_model import RewardModelConfig
@@ -44,16 +46,6 @@ if TYPE_CHECKING:
 
 MEASURED_PAIRS = 1000
 """Training pairs that the training accuracy is measured on, at least."""
-
-
-def preference_loss(
-    reward_1: torch.Tensor, reward_2: torch.Tensor, p2: torch.Tensor, pairs: int | None = None
-) -> torch.Tensor:
-    """Cross-entropy (a scalar, nats) of σ(reward_2 − reward_1) against p2, all [B]: summed, and divided by `pairs`.
-
-    `pairs` counts those of the whole step, of which these may be a part (default: B, for the mean).
-    """
-    return F.binary_cross_entropy_with_logits(reward_2 - reward_1, p2, reduction="sum") / (pairs or len(p2))
 
 
 class BradleyTerryRewardModel(TorchRewardModel):
@@ -65,48 +57,183 @@ class BradleyTerryRewardModel(TorchRewardModel):
     ) -> BradleyTerryRewardModel:
         """Draws (unless `keep_draws`), unparsed and refused judgements are dropped and counted in the metrics.
 
-        Raises `DataError` where nothing is left to learn from and `TrainingError` where the loss is not finite.
+        Leaves `calibration.json` in the context's directory where pairs are held out. Raises `DataError` where nothing
+        is left to learn from and `TrainingError` where the loss is not finite.
         """
         if not isinstance(start, CheckpointPolicy):
             raise ModelError(f"a reward model starts from a language model, not from a {type(start).__name__}")
         decided, counts = usable(preferences, config.keep_draws)
         training, held_out = split(decided, config.eval_fraction, context.seed)
         context.backend.seed(context.seed)
-        model: Any = cls.classifier_from(start, config.head_init_std)
+        reward_model = cls.untrained(start, config)
+        examples, cut = tokenize(reward_model, training, config.max_length)
+        for example, weights in zip(examples, bootstrap(training, config.ensemble, context.seed), strict=True):
+            example["weights"] = weights
+        step = 0
+        for number in range(len(reward_model.adapters) or 1):
+            step = fit_member(reward_model, number, examples, held_out, config, context)
+        if not reward_model.adapters:
+            reward_model.model = merge_adapter(reward_model.model)
+        found = {
+            **counts,
+            "outputs_cut": float(cut),
+            **reward_model.finish(training, held_out, config, context.directory),
+        }
+        context.log_metrics(step, {k: v for k, v in found.items() if not math.isnan(v)})
+        return reward_model
+
+    @classmethod
+    def untrained(cls, start: CheckpointPolicy, config: RewardModelConfig) -> BradleyTerryRewardModel:
+        """The policy's trunk under fresh heads, with fresh adapters where the config wants them."""
+        apart = config.members == "adapters" and config.ensemble > 1
+        deviation = config.head_init_std
+        if deviation is None:  # members that start alike would differ by their data alone
+            width = start.model.config.get_text_config().hidden_size
+            deviation = 0.0 if config.ensemble == 1 else 1 / math.sqrt(width + 1)
+        model: Any = cls.classifier_from(start, deviation, 1 if apart else config.ensemble)
         if config.lora:
             model = add_adapter(model, config.lora, train_also=["score"])
-        reward_model = cls(model, start.tokenizer, start.template, context.backend)
-        examples, cut = tokenize(reward_model, training, config.max_length)
-        trainer = SoftLabelTrainer(
-            model=model,
-            args=trainer_arguments(RewardConfig, config, context),
-            train_dataset=Dataset.from_list(examples),
-            data_collator=PairCollator(reward_model.pad_id),
-            processing_class=start.tokenizer,
-            optimizers=(optimizer(model, config), None),
+        adapters = ["default", *(f"member_{m}" for m in range(1, config.ensemble))] if apart else []
+        for name in adapters[1:]:
+            assert config.lora is not None  # members=adapters is refused without
+            model.add_adapter(name, peft_config(config.lora, ["score"]))
+            with torch.no_grad():
+                model.get_base_model().score.modules_to_save[name].weight.normal_(0.0, deviation)
+        return cls(
+            model,
+            start.tokenizer,
+            start.template,
+            start.backend,
+            aggregate=config.aggregate,
+            spread_penalty=config.spread_penalty,
+            adapters=adapters,
         )
-        train(trainer, context, "reward model", "bradley_terry")
-        reward_model.model = merge_adapter(model)
+
+    def finish(
+        self,
+        training: Sequence[JudgedPair],
+        held_out: Sequence[JudgedPair],
+        config: RewardModelConfig,
+        directory: Path,
+    ) -> dict[str, float]:
+        """Standardise the rewards, raw until now, and measure: as metrics, and in full in `calibration.json`."""
         # One pass serves the scale and the accuracy: scoring costs a third of an epoch.
         half = math.ceil(config.standardize_outputs / 2)
         measured = training[: max(MEASURED_PAIRS, half)]
-        first, second = pair_rewards(reward_model, measured)
-        reward_model.standardize(first[:half] + second[:half])
-        found = {**counts, "outputs_cut": float(cut), "train_accuracy": agreement(measured, first, second)}
-        if held_out:
-            found["eval_accuracy"] = pair_accuracy(reward_model, held_out)
-            found["eval_pairs"] = float(len(held_out))
-        context.log_metrics(trainer.state.global_step, {k: v for k, v in found.items() if not math.isnan(v)})
-        return reward_model
+        first, second = self.both(measured)
+        raw = self.both(held_out)
+        self.standardize(torch.cat([first[:half], second[:half]]))
+        found = {"train_accuracy": agreement(measured, self.rewards(first), self.rewards(second))}
+        if not held_out:
+            return found
+        rewards_1, rewards_2 = self.rewards(raw[0]), self.rewards(raw[1])
+        labels = [j.p2 for j in held_out if j.p2 is not None]
+        measures = calibration(labels, probabilities(*raw))
+        found["eval_accuracy"] = agreement(held_out, rewards_1, rewards_2)
+        found |= {f"eval_{name}": measures[name] for name in ("loss", "brier", "ece")}
+        found["eval_pairs"] = float(len(held_out))
+        if config.ensemble > 1:
+            found["eval_spread"] = self.standardised(torch.cat(raw)).std(-1, correction=0).mean().item()
+        differences = [two - one for one, two in zip(rewards_1, rewards_2, strict=True)]
+        whole = {"pairs": len(held_out), **measures, "margins": margins(labels, differences)}
+        (directory / "calibration.json").write_text(json.dumps(whole, indent=2) + "\n", "utf-8")
+        return found
 
-    def standardize(self, rewards: Sequence[float]) -> None:
-        """Shift and scale so that these rewards (given by this model as it is) have mean 0 and deviation 1."""
-        if not rewards:
+    def both(self, judged: Sequence[JudgedPair]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The members' rewards [N, K] of the first and of the second output of each pair."""
+        if not judged:
+            return torch.empty(0, 1), torch.empty(0, 1)
+        instructions = [j.pair.instruction for j in judged]
+        first = self.member_rewards(instructions, [j.pair.output_1 for j in judged])
+        return first, self.member_rewards(instructions, [j.pair.output_2 for j in judged])
+
+    def rewards(self, raw: torch.Tensor) -> list[float]:
+        """One standardised reward for each row of raw ones [N, K]."""
+        found: list[float] = self.aggregated(self.standardised(raw)).tolist()
+        return found
+
+    def standardize(self, raw: torch.Tensor) -> None:
+        """Shift and scale so that these raw rewards [N, K] have mean 0 and deviation 1, each member's."""
+        if not len(raw):
             return
-        raw = torch.tensor(rewards, dtype=torch.float64) * self.std + self.mean
-        deviation = float(raw.std(correction=0))
+        raw = raw.double()
+        deviations = raw.std(0, correction=0)
         # A model that has learned nothing gives every output one reward: shift it, and leave the scale.
-        self.mean, self.std = float(raw.mean()), deviation if deviation > 1e-8 else 1.0
+        deviations = torch.where(deviations > 1e-8, deviations, 1.0)
+        self.mean, self.std = raw.mean(0).squeeze().tolist(), deviations.squeeze().tolist()
+
+
+def fit_member(
+    reward_model: BradleyTerryRewardModel,
+    number: int,
+    examples: Sequence[dict[str, Any]],
+    held_out: Sequence[JudgedPair],
+    config: RewardModelConfig,
+    context: TrainContext,
+) -> int:
+    """Fit the member with an adapter of that number, or all of them where they are heads. Returns the step it ended at.
+
+    Members that a checkpoint shows as finished are left alone: it holds the adapters of all, for the next one to load.
+    """
+    model, adapter = reward_model.model, reward_model.adapters[number : number + 1]
+    per_epoch = math.ceil(len(examples) / (config.per_device_train_batch_size * config.gradient_accumulation_steps))
+    steps = math.ceil(per_epoch * config.num_train_epochs)
+    begin, latest = number * steps, context.checkpoints.latest()
+    if latest and latest[0] > begin + steps:
+        return begin + steps
+    if adapter:
+        model.set_adapter(adapter[0])
+        examples = [{**e, "weights": [e["weights"][number]]} for e in examples]
+    alone = TorchRewardModel(model, reward_model.tokenizer, reward_model.template, context.backend, adapters=adapter)
+    own = replace(
+        context,
+        seed=context.seed + number,
+        checkpoints=FromStep(context.checkpoints, begin),
+        log_metrics=lambda step, metrics: context.log_metrics(begin + step, metrics),
+    )
+    callbacks = [HeldOut(alone, held_out, config, own)] if config.eval_steps and held_out else []
+    labels, model.config.num_labels = model.config.num_labels, 1  # TRL takes no more; the loss here does
+    trainer = SoftLabelTrainer(
+        model=model,
+        args=trainer_arguments(RewardConfig, config, own),
+        train_dataset=Dataset.from_list(list(examples)),
+        data_collator=PairCollator(reward_model.pad_id),
+        processing_class=reward_model.tokenizer,
+        optimizers=(optimizer(model, config), None),
+        callbacks=callbacks,
+    )
+    model.config.num_labels = labels
+    train(trainer, own, "reward model" + f" {number + 1}" * bool(adapter), "bradley_terry")
+    for callback in callbacks:
+        callback.keep_best(trainer.state.global_step)
+    return begin + trainer.state.global_step
+
+
+@dataclass
+class FromStep:
+    """The checkpoints of a member that began after `begin` steps of others."""
+
+    checkpoints: Checkpoints
+    begin: int
+
+    def save(self, step: int, write: Callable[[Path], None]) -> None:
+        self.checkpoints.save(self.begin + step, write)
+
+    def latest(self) -> tuple[int, Path] | None:
+        found = self.checkpoints.latest()
+        return (found[0] - self.begin, found[1]) if found and found[0] > self.begin else None
+
+
+def bootstrap(judged: Sequence[JudgedPair], members: int, seed: int) -> list[list[float]]:
+    """A weight of each pair for each member, 1 on average: 1 where there is one member, else exponential draws by key.
+
+    Exponential weights are the Bayesian bootstrap's: smoother than drawing pairs with replacement, and none is lost.
+    """
+    if members == 1:
+        return [[1.0]] * len(judged)
+    drawn = [[-math.log1p(-uniform(seed, "bootstrap", m, j.pair.id)) for m in range(members)] for j in judged]
+    means = [sum(column) / len(judged) for column in zip(*drawn, strict=True)]
+    return [[weight / mean for weight, mean in zip(row, means, strict=True)] for row in drawn]
 
 
 def usable(preferences: Sequence[JudgedPair], keep_draws: bool = False) -> tuple[list[JudgedPair], dict[str, float]]:
@@ -162,51 +289,3 @@ def tokenize(
         for (p1, r1), (p2, r2), j in zip(first, second, judged, strict=True)
     ]
     return examples, cut_1 + cut_2
-
-
-@dataclass
-class PairCollator:
-    """Both outputs of each pair in one right-padded batch: the second ones first, as TRL orders chosen and rejected."""
-
-    pad_id: int
-
-    def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        sequences = [e["chosen_ids"] for e in examples] + [e["rejected_ids"] for e in examples]
-        ids, mask = pad(sequences, self.pad_id)
-        labels = torch.tensor([e["p_chosen"] for e in examples], dtype=torch.float32)
-        return {"input_ids": ids, "attention_mask": mask, "p_chosen": labels}
-
-
-class SoftLabelTrainer(LengthSortedTrainer, RewardTrainer):
-    """TRL's trainer with the loss above, the mean over the pairs of a step however it is cut into micro-batches."""
-
-    loss_is_scaled_for_ga = True
-
-    def _get_num_items_in_batch(self, batch_samples: list[dict[str, torch.Tensor]], device: torch.device) -> int:
-        return sum(len(batch["p_chosen"]) for batch in batch_samples)
-
-    def compute_loss(
-        self, model: Any, inputs: dict[str, torch.Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
-        rewards = last_token_scores(self.accelerator.unwrap_model(model), inputs["input_ids"], inputs["attention_mask"])
-        second, first = rewards.chunk(2)
-        p2 = inputs["p_chosen"]
-        loss = preference_loss(first, second, p2, num_items_in_batch)
-        with torch.no_grad():
-            agreement = ((second - first) * (p2 - 0.5) > 0).float()[p2 != 0.5]
-            if len(agreement):
-                self._metrics["train"]["accuracy"].append(agreement.mean().item())
-            self._metrics["train"]["margin"].append((second - first).abs().mean().item())
-        return (loss, {"rewards": rewards}) if return_outputs else loss
-
-
-def optimizer(model: Any, config: RewardModelConfig) -> torch.optim.AdamW:
-    """AdamW with the head in a group of its own, whose learning rate may differ."""
-    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    head = [p for name, p in trained if "score" in name.split(".")]
-    trunk = [p for name, p in trained if "score" not in name.split(".")]
-    groups: list[dict[str, Any]] = [
-        {"params": trunk, "lr": config.learning_rate},
-        {"params": head, "lr": config.head_learning_rate or config.learning_rate},
-    ]
-    return torch.optim.AdamW(groups, weight_decay=config.weight_decay)

@@ -204,18 +204,10 @@ def test_trackers_are_off_unless_named(tmp_path: Path) -> None:
     assert not (tmp_path / "off").exists()
 
 
-def find_gguf() -> Path | None:
-    for place in (os.environ.get("AFARM_TEST_GGUF"), REPOSITORY / ".cache" / "smollm2.gguf"):
-        if place and Path(place).is_file():
-            return Path(place)
-    return None
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(find_gguf() is None, reason="no SmolLM2 GGUF: set AFARM_TEST_GGUF, or put .cache/smollm2.gguf")
-def test_a_gguf_file_loads_answers_and_saves_as_safetensors(tmp_path: Path) -> None:
+def test_a_gguf_file_loads_answers_and_saves_as_safetensors(tmp_path: Path, gguf: str) -> None:
     backend = Backend(BackendConfig(device="cpu"))
-    policy = backend.load_policy(str(find_gguf()))
+    policy = backend.load_policy(gguf)
     question = [Instruction("What is the capital of France? Answer with one word.")]
     answer = next(policy.sample(question, Decoding(temperature=0, max_new_tokens=12), seed=0))
     assert "Paris" in answer.text

@@ -77,3 +77,16 @@ def test_a_controlled_policy_is_loaded_as_it_was_saved(steered: CheckpointPolicy
         s.token_ids for s in saved.sample(instructions, decoding, seed=2)
     ]
     assert loaded.prompt_ids(instructions) == saved.prompt_ids(instructions)
+
+
+def test_a_control_stays_where_a_prompt_is_cut(steered: CheckpointPolicy) -> None:
+    [plain] = steered.prompt_ids(make_instructions(1))
+    [token] = steered.tokenizer.convert_tokens_to_ids([GOOD])
+    good = steered.controlled(GOOD)
+    assert good.prompt_ids(make_instructions(1), max_length=3) == [[token, *plain[-2:]]]
+    [(prompt, response)], cut = good.template.encode(make_instructions(1), ["w1"], max_length=4)
+    assert (prompt, cut) == ([token, plain[-1]], 1)
+    assert len(response) == 2
+    [(prompt, response)], _ = good.template.encode(make_instructions(1), ["w1 w2 w3 w4"], max_length=4)
+    assert (prompt, len(response)) == ([token, plain[-1]], 2)  # rather than the control, the response is cut
+    assert good.prompt_ids(make_instructions(1), max_length=1) == [plain[-1:]]  # no room for both

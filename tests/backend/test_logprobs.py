@@ -7,7 +7,18 @@ import pytest
 import torch
 from tiny_models import make_gpt2, make_model
 
-from afarm.backend import LoraConfig, add_adapter, join_and_pad, pad, project, response_logprobs, response_scatter
+from afarm.backend import (
+    LoraConfig,
+    add_adapter,
+    before_responses,
+    join_and_pad,
+    pad,
+    project,
+    response_logprobs,
+    response_scatter,
+    token_loss,
+)
+from afarm.backend.token_head import chunk_logprobs
 
 PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13]]
 RESPONSES = [[14, 15, 1], [16, 17, 18, 19, 20, 1], [21]]
@@ -110,3 +121,61 @@ def test_logit_softcap_is_applied_where_a_model_has_one() -> None:
     plain = model.lm_head(hidden)
     model.config.final_logit_softcapping = 1.5
     torch.testing.assert_close(project(model, hidden), 1.5 * torch.tanh(plain / 1.5))
+
+
+def weighted_loss(weights: torch.Tensor) -> Callable[[torch.Tensor, slice], torch.Tensor]:
+    """Not linear in the log-probabilities, so that each chunk's gradient depends on their values."""
+    return lambda logprobs, where: (weights[where] * logprobs.exp() + 0.1 * logprobs**2).sum()
+
+
+@pytest.mark.parametrize("chunk_size", [None, 1, 4])
+@pytest.mark.parametrize("family", ["plain", "softcapped"])
+def test_a_sum_over_tokens_has_the_gradient_that_plain_autograd_gives(family: str, chunk_size: int | None) -> None:
+    plain, ours = make_model(tie_word_embeddings=True), make_model(tie_word_embeddings=True)
+    if family == "softcapped":  # takes the way through `project`
+        plain.config.final_logit_softcapping = ours.config.final_logit_softcapping = 1.5
+    batch = join_and_pad(PROMPTS, RESPONSES, 0)
+    tensors = (batch.input_ids, batch.attention_mask, batch.response_mask)
+    weights = torch.arange(10.0)
+    rows, columns = batch.response_mask.nonzero(as_tuple=True)
+    hidden = plain.model(batch.input_ids, attention_mask=batch.attention_mask).last_hidden_state[rows, columns - 1]
+    logprobs = (project(plain, hidden) / 0.8).log_softmax(-1)[range(10), batch.input_ids[rows, columns]]
+    expected = weighted_loss(weights)(logprobs, slice(None))
+    (3 * expected).backward()
+    found = token_loss(
+        ours, *before_responses(ours, *tensors), weighted_loss(weights), temperature=0.8, chunk_size=chunk_size
+    )
+    (3 * found).backward()
+    torch.testing.assert_close(found, expected)
+    for a, b in zip(plain.parameters(), ours.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, atol=1e-4, rtol=1e-4)
+
+
+def test_a_frozen_head_gets_no_gradient_and_a_trunk_below_it_does() -> None:
+    model = make_model().requires_grad_(False)
+    model.model.norm.weight.requires_grad_(True)
+    batch = join_and_pad(PROMPTS, RESPONSES, 0)
+    hidden, targets = before_responses(model, batch.input_ids, batch.attention_mask, batch.response_mask)
+    token_loss(model, hidden, targets, lambda logprobs, where: logprobs.sum()).backward()
+    assert model.lm_head.weight.grad is None
+    assert model.model.norm.weight.grad is not None
+
+
+def test_a_token_of_probability_zero_in_float32_has_a_finite_log_probability() -> None:
+    hidden, weight = torch.tensor([[1.0]]), torch.tensor([[0.0], [200.0]])
+    logprobs, probabilities = chunk_logprobs(hidden, weight, torch.tensor([0]), 1.0)
+    assert probabilities.tolist() == [[0.0, 1.0]]
+    assert logprobs.tolist() == [-200.0]
+
+
+def test_mixed_precision_gives_nearly_the_same_gradient() -> None:
+    exact, mixed = make_model(), make_model()
+    batch = join_and_pad(PROMPTS, RESPONSES, 0)
+    tensors = (batch.input_ids, batch.attention_mask, batch.response_mask)
+    for model, enabled in ((exact, False), (mixed, True)):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled, cache_enabled=False):
+            token_loss(
+                model, *before_responses(model, *tensors), lambda logprobs, where: logprobs.sum(), chunk_size=4
+            ).backward()
+    one, two = (m.lm_head.weight.grad.flatten() for m in (exact, mixed))
+    assert torch.nn.functional.cosine_similarity(one, two, dim=0) > 0.98

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -146,3 +147,54 @@ def test_a_response_that_was_cut_off_is_closed_before_it_is_scored() -> None:
     closed, open_ended = model.score_ids([[3, 5, 6, 4, 1], [3, 5, 6, 4]])
     assert closed != pytest.approx(open_ended, abs=1e-3)
     assert model.score_samples([whole, cut]) == pytest.approx([closed, closed], abs=1e-6)
+
+
+def make_ensemble(policy: CheckpointPolicy, **how: Any) -> TorchRewardModel:
+    torch.manual_seed(1)
+    model = TorchRewardModel.classifier_from(policy, head_std=1.0, labels=3).eval()
+    return TorchRewardModel(
+        model, policy.tokenizer, policy.template, policy.backend, [0.5, 0.0, -1.0], [1, 2, 4], **how
+    )
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ({}, 2.0),
+        ({"aggregate": "min"}, 1.0),
+        ({"aggregate": "penalised", "spread_penalty": 0.5}, 2 - 0.5 * (2 / 3) ** 0.5),
+    ],
+)
+def test_members_become_one_reward_by_hand(policy: CheckpointPolicy, how: dict[str, Any], expected: float) -> None:
+    members = torch.tensor([[1.0, 3.0, 2.0]])
+    assert make_ensemble(policy, **how).aggregated(members).item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_an_ensemble_serves_tokens_samples_and_texts_alike(policy: CheckpointPolicy) -> None:
+    reward_model = make_ensemble(policy, aggregate="min")
+    members = reward_model.member_score_ids(SEQUENCES)
+    single = make_reward_model(policy)
+    for k, (mean, std) in enumerate([(0.5, 1), (0.0, 2), (-1.0, 4)]):
+        single.model.score.weight.data = reward_model.model.score.weight.data[k : k + 1]
+        single.mean, single.std = mean, std
+        assert single.score_ids(SEQUENCES) == pytest.approx(members[:, k].tolist(), abs=1e-5)
+    least = members.min(-1).values.tolist()
+    assert reward_model.score_ids(SEQUENCES) == pytest.approx(least, abs=1e-6)
+    assert reward_model.score_tokens(*pad(SEQUENCES, 0)).tolist() == pytest.approx(least, abs=1e-5)
+    assert reward_model.score_samples([Sample("", (3, 5, 6, 4), (7, 8, 1), None, "stop")])[0] == pytest.approx(
+        least[0], abs=1e-5
+    )
+    score = reward_model.score([Instruction("w0 w1")], ["w2 w3"])[0]
+    assert score.value == pytest.approx(least[0], abs=1e-5)
+    assert score.spread == pytest.approx(members[0].std(correction=0).item(), abs=1e-5)
+    assert single.score([Instruction("w0 w1")], ["w2 w3"])[0].spread is None
+
+
+def test_the_scalar_head_is_the_mean_of_the_members(policy: CheckpointPolicy) -> None:
+    reward_model = make_ensemble(policy)
+    weight, bias = reward_model.scalar_head()
+    with torch.no_grad():
+        hidden = reward_model.model.model(torch.tensor([SEQUENCES[0]])).last_hidden_state[0, -1]
+    found = (weight @ hidden + bias).item()
+    assert found == pytest.approx(reward_model.score_ids(SEQUENCES)[0], abs=1e-5)
+    assert (weight.shape, bias.shape) == ((1, 32), (1,))

@@ -9,7 +9,7 @@ import torch
 from tiny_models import make_gpt2, make_instructions, make_model, make_policy
 
 from afarm.backend import CheckpointPolicy, TorchSampler, join_and_pad, pad, response_logprobs
-from afarm.backend.sampler import choose, nucleus
+from afarm.backend.sampler import batches, choose, nucleus
 from afarm.interfaces import Decoding
 
 SHORT = Decoding(max_new_tokens=12, per_device_batch_size=8)
@@ -119,6 +119,30 @@ def test_prompts_are_prefilled_once_for_all_their_samples(policy: CheckpointPoli
     policy.model.model.embed_tokens.register_forward_hook(lambda m, i, o: prefills.append(tuple(i[0].shape)))
     list(policy.sample(make_instructions(2), replace(SHORT, n=4, max_new_tokens=1), seed=0))
     assert [shape[0] for shape in prefills] == [2]
+
+
+@pytest.mark.parametrize(("n", "prefills"), [(4, 2), (8, 3), (9, 3), (40, 3)])
+def test_a_prompt_is_read_once_however_many_batches_its_samples_take(
+    policy: CheckpointPolicy, n: int, prefills: int
+) -> None:
+    seen: list[tuple[int, ...]] = []
+    policy.model.model.embed_tokens.register_forward_hook(lambda m, i, o: seen.append(tuple(i[0].shape)))
+    instructions = make_instructions(3)
+    samples = list(policy.sample(instructions, replace(SHORT, n=n, max_new_tokens=3), seed=0))
+    assert sum(shape[1] > 1 for shape in seen) == prefills  # two prompts fit one batch where n is 4
+    assert max(shape[0] for shape in seen) <= SHORT.per_device_batch_size
+    alone = replace(SHORT, n=n, max_new_tokens=3, per_device_batch_size=1)
+    assert [s.token_ids for s in policy.sample(instructions, alone, seed=0)] == [s.token_ids for s in samples]
+
+
+@pytest.mark.parametrize(("n", "size"), [(1, 1), (1, 8), (3, 8), (8, 8), (9, 8), (20, 8), (5, 1)])
+def test_batches_hold_every_row_once_and_never_parts_of_two_prompts(n: int, size: int) -> None:
+    found = list(batches([2, 0, 1], n, size))
+    assert [row for batch in found for row in batch] == [(i, j) for i in (2, 0, 1) for j in range(n)]
+    assert max(map(len, found)) <= size
+    for batch in found:
+        whole = Counter(i for i, _ in batch)
+        assert len(whole) == 1 or set(whole.values()) == {n}
 
 
 def test_samples_stream_in_bounded_windows(policy: CheckpointPolicy) -> None:

@@ -32,6 +32,7 @@ from afarm.testing import (
     judge_context,
     make_instructions,
     tiny_config,
+    tiny_reward_model,
 )
 
 PLUGINS = discover()
@@ -107,6 +108,9 @@ def reward_model(component: Component, directory: Path) -> None:
         check_fitted_reward_model(cls, config, directory)
     elif key(component) in TOY_WORLD_ONLY:
         check_reward_model(build(component), instructions=toy_instructions(), outputs=TOY_OUTPUTS)
+    elif component.spec:
+        tiny_reward_model().save(directory)
+        check_reward_model(cls(component.settings(), str(directory), judge_context()))
     else:
         check_reward_model(build(component))
 

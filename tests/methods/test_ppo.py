@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from afarm.errors import DataError, TrainingError
 from afarm.interfaces import Decoding, MethodInputs, Policy, RewardModel, TrainContext
 from afarm.records import Instruction, Sample, Score
 from afarm_plugins.ppo import PPOConfig, ppo
+from afarm_plugins.ppo.networks import SeparateNetworks
 from afarm_plugins.ppo.order import minibatches, prompt_order
 from afarm_plugins.ppo.ppo import PPO, Trainer
 
@@ -89,14 +91,16 @@ class Folder:
         self.directory = directory
 
     def save(self, step: int, write: Callable[[Path], None]) -> None:
-        old = list(self.directory.glob("*"))
-        (self.directory / str(step)).mkdir(parents=True)
-        write(self.directory / str(step))
+        old = list(self.directory.glob("[0-9]*"))
+        beside = self.directory / "unfinished"
+        beside.mkdir(parents=True)
+        write(beside)
+        beside.rename(self.directory / str(step))
         for directory in old:
             shutil.rmtree(directory)
 
     def latest(self) -> tuple[int, Path] | None:
-        found = sorted(self.directory.glob("*"), key=lambda d: int(d.name))
+        found = sorted(self.directory.glob("[0-9]*"), key=lambda d: int(d.name))
         return (int(found[-1].name), found[-1]) if found else None
 
 
@@ -130,6 +134,7 @@ SMALL: dict[str, Any] = {
     "response_length": 8,
     "max_prompt_length": 30,
     "save_steps": 100,
+    "checkpoint": "last",
 }
 
 
@@ -166,7 +171,7 @@ def test_how_a_minibatch_is_cut_for_memory_changes_nothing(tmp_path: Path, size:
     whole, cut = Run(tmp_path / "whole"), Run(tmp_path / "cut")
     one = train(tmp_path, whole)
     two = train(tmp_path, cut, per_device_train_batch_size=size, per_device_rollout_batch_size=size)
-    assert_same_weights(one.model, two.model, rtol=0, atol=1e-6)
+    assert_same_weights(one.model, two.model, rtol=0, atol=2e-6)
     for a, b in zip(whole.metrics, cut.metrics, strict=True):
         assert a == pytest.approx(b, rel=1e-4, abs=1e-5)
 
@@ -213,6 +218,8 @@ def test_the_update_equals_one_written_out_row_by_row(tmp_path: Path) -> None:
     rows = range(len(rollout.prompts))
     original = trainer_for(tmp_path)
     config = trainer.config
+    assert isinstance(trainer.networks, SeparateNetworks)
+    value_model = trainer.networks.value_model
     with torch.no_grad():
         old = [logprobs(original.policy.model, i) for i in rows]  # the policy of the first rollout is the start
     all_rewards = torch.cat(
@@ -238,8 +245,8 @@ def test_the_update_equals_one_written_out_row_by_row(tmp_path: Path) -> None:
         advantages = (advantages - flat.mean()) / flat.std(correction=0)
         ratio = (logprobs(trainer.policy.model, i) - old[i]).exp()
         prompt, response = rollout.prompts[i], rollout.responses[i]
-        value = trainer.value_model(torch.tensor([[*prompt, *response]]), use_cache=False, output_hidden_states=True)
-        new = trainer.value_model.score(value.hidden_states[-1])[0, len(prompt) - 1 : -1, 0]
+        value = value_model(torch.tensor([[*prompt, *response]]), use_cache=False, output_hidden_states=True)
+        new = value_model.score(value.hidden_states[-1])[0, len(prompt) - 1 : -1, 0]
         before = rollout.values[i, : len(response)]
         near = before + (new - before).clamp(-config.cliprange_value, config.cliprange_value)
         loss = loss - torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages).sum()
@@ -385,7 +392,8 @@ def test_metrics_carry_the_names_of_trl_and_add_up(tmp_path: Path) -> None:
     train(tmp_path, run)
     names = "objective/kl objective/entropy objective/scores objective/rlhf_reward objective/non_score_reward"
     names += " policy/approxkl_avg policy/clipfrac_avg loss/policy_avg loss/value_avg val/clipfrac_avg val/ratio"
-    names += " val/num_eos_tokens lr episode objective/length"
+    names += " val/num_eos_tokens lr episode objective/length objective/kl_k2 objective/kl_k3 objective/kl_coef"
+    names += " objective/scores_std policy/skipped_minibatches"
     assert [m["step"] for m in run.metrics] == [1, 2]
     for metrics in run.metrics:
         assert set(names.split()) <= metrics.keys()
@@ -535,20 +543,35 @@ class TurnsNan(RewardModel):
         return [Score(float("nan") if self.calls == 3 else 0.0) for _ in outputs]
 
 
-def test_a_score_that_is_not_a_number_stops_and_keeps_the_last_checkpoint(tmp_path: Path) -> None:
+def test_a_score_that_is_not_a_number_stops_and_keeps_the_last_checkpoint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, settings = Run(tmp_path / "nan"), {"total_steps": 5, "save_steps": 1, "value_init": "sft"}
     inputs = MethodInputs(tiny_policy(), reward_model=TurnsNan(), unlabeled=INSTRUCTIONS)
-    with pytest.raises(
-        TrainingError, match=rf"step 3: .*of step 2, is {tmp_path}/checkpoints/2.*ppo\.learning_rate=0\.0005"
-    ):
-        train(tmp_path, inputs=inputs, total_steps=5, save_steps=1, value_init="sft")
-    assert Folder(tmp_path / "checkpoints").latest() == (2, tmp_path / "checkpoints/2")
+    kept = train(tmp_path, run, inputs, **settings)
+    assert run.metrics[-1] == {"step": 3, "stopped/not_finite": 3}
+    assert "step 3: a score or a log-probability is not a finite number" in caplog.text
+    assert "--set ppo.learning_rate=0.0005" in caplog.text
+    before = Run(tmp_path / "before", stop_after=2)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, before, replace(inputs, reward_model=TurnsNan()), **settings)
+    weights = torch.load(tmp_path / "before/checkpoints/2/trainer.pt")["weights"]
+    for name, parameter in kept.model.named_parameters():
+        assert torch.equal(parameter, weights[f"policy.{name}"])
+
+
+def test_a_score_that_is_not_a_number_before_any_checkpoint_is_an_error(tmp_path: Path) -> None:
+    inputs = MethodInputs(tiny_policy(), reward_model=TurnsNan(), unlabeled=INSTRUCTIONS)
+    with pytest.raises(TrainingError, match=r"step 3: .*ppo\.learning_rate=0\.0005"):
+        train(tmp_path, inputs=inputs, total_steps=5, value_init="sft")
+    assert Folder(tmp_path / "checkpoints").latest() is None
 
 
 def test_a_gradient_that_is_not_a_number_spoils_no_weight_and_is_never_saved(tmp_path: Path) -> None:
     trainer = trainer_for(tmp_path)
     rollout, _ = trainer.collect(0)
     rollout.advantages[2, 0] = float("inf")
-    with pytest.raises(TrainingError, match="step 1: the norm of the gradient is nan; no checkpoint was kept yet"):
+    with pytest.raises(TrainingError, match="step 1: the norm of the gradient is nan"):
         trainer.update(0, rollout)
     assert all(torch.isfinite(p).all() for p in trainer.trained.values())
     next(iter(trainer.trained.values())).data[0] = float("nan")
@@ -587,6 +610,8 @@ def test_a_text_reward_model_without_a_trunk_names_the_setting(tmp_path: Path) -
         {"mini_batch_size": 600},
         {"warmup_steps": 390},
         {"value_init": "sft", "value_head_init": "reward_model"},
+        {"kl_controller": "adaptive", "kl_coef": 0},
+        {"kl_controller": "adaptive", "kl_horizon": 500},
         {"kl_coeff": 0.1},
     ],
 )

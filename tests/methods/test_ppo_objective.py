@@ -42,9 +42,44 @@ def test_gae_without_discount_is_the_return_less_the_value() -> None:
 def test_the_score_lands_on_the_last_response_token_and_kl_is_not_clamped() -> None:
     logprobs = spoil(tensor([[-1.0, -2.0, -3.0], [-0.5, 0.0, 0.0]]))
     reference = spoil(tensor([[-1.5, -1.0, -3.0], [-1.5, 0.0, 0.0]]))
-    rewards, kl = objective.kl_penalised_rewards(tensor([10.0, 20.0]), logprobs, reference, MASK, kl_coef=0.1)
+    kl = objective.kl_estimates(logprobs, reference, MASK).k1
     torch.testing.assert_close(kl, tensor([[0.5, -1.0, 0.0], [1.0, 0.0, 0.0]]))
+    rewards = objective.kl_penalised_rewards(tensor([10.0, 20.0]), spoil(kl), MASK, kl_coef=0.1)
     torch.testing.assert_close(rewards, tensor([[-0.05, 0.1, 10.0], [19.9, 0.0, 0.0]]))
+
+
+def test_kl_estimates_match_numbers_worked_by_hand() -> None:
+    # π = 0.2, 0.5, 0.4 of the tokens drawn where π_ref = 0.4, 0.25, 0.4: the ratio r = π_ref / π is 2, 1/2, 1.
+    #   k1 = −log r;  k2 = ½ log² r;  k3 = r − 1 − log r
+    logprobs = spoil(tensor([[0.2, 0.5, 0.4], [0.2, 1.0, 1.0]]).log())
+    reference = spoil(tensor([[0.4, 0.25, 0.4], [0.4, 1.0, 1.0]]).log())
+    ln2 = math.log(2)
+    k1, k2, k3 = objective.kl_estimates(logprobs, reference, MASK)
+    torch.testing.assert_close(k1, tensor([[-ln2, ln2, 0.0], [-ln2, 0.0, 0.0]]))
+    torch.testing.assert_close(k2, tensor([[ln2**2 / 2, ln2**2 / 2, 0.0], [ln2**2 / 2, 0.0, 0.0]]))
+    torch.testing.assert_close(k3, tensor([[1 - ln2, ln2 - 0.5, 0.0], [1 - ln2, 0.0, 0.0]]))
+
+
+def test_the_means_of_k1_and_k3_are_the_divergence_and_a_clamped_one_is_more() -> None:
+    policy, reference = tensor([[0.7, 0.2, 0.1]]), tensor([[0.3, 0.3, 0.4]])
+    divergence = float((policy * (policy / reference).log()).sum())
+    every = torch.ones(1, 3, dtype=torch.bool)
+    k1, k2, k3 = objective.kl_estimates(policy.log(), reference.log(), every)
+    assert float((policy * k1).sum()) == pytest.approx(divergence, abs=1e-6)
+    assert float((policy * k3).sum()) == pytest.approx(divergence, abs=1e-6)
+    assert float((policy * k1.clamp(min=0)).sum()) > divergence + 0.1
+    assert float((policy * k2).sum()) != pytest.approx(divergence, abs=1e-3)
+
+
+def test_the_adaptive_coefficient_matches_numbers_worked_by_hand() -> None:
+    # Target 6, horizon 1000, 100 responses a step. KL 6.6: error 0.1, so 0.5·(1 + 0.1·0.1) = 0.505.
+    # KL 12 and 60: error clipped at 0.2, so 0.5·1.02 = 0.51. KL 0 and −1: clipped at −0.2, so 0.5·0.98 = 0.49.
+    def after(kl: float) -> float:
+        return objective.next_kl_coef(0.5, kl, target=6.0, horizon=1000, episodes=100)
+
+    assert [after(kl) for kl in (6.0, 6.6, 12.0, 60.0, 0.0, -1.0)] == pytest.approx(
+        [0.5, 0.505, 0.51, 0.51, 0.49, 0.49]
+    )
 
 
 def test_whitening_leaves_pads_out() -> None:

@@ -1,20 +1,24 @@
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from bandit import ANSWERS, INSTRUCTIONS, bandit_policy, bandit_preferences, rewards
 from tiny_models import Recorder, judged, make_context, make_instructions, make_policy, same_weights
 
 from afarm.backend import LoraConfig, TorchRewardModel, pair_accuracy
 from afarm.errors import DataError
 from afarm.interfaces import RewardModel
 from afarm.keyed import uniform
-from afarm.records import JudgedPair
+from afarm.records import JudgedPair, Preference
 from afarm_plugins.reward_model import RewardModelConfig
-from afarm_plugins.reward_model.bradley_terry import BradleyTerryRewardModel, preference_loss, split, tokenize
+from afarm_plugins.reward_model.bradley_terry import BradleyTerryRewardModel, bootstrap, split, tokenize
+from afarm_plugins.reward_model.calibration import calibration, margins
+from afarm_plugins.reward_model.pair_trainer import preference_loss
 
 
 def config(**settings: Any) -> RewardModelConfig:
@@ -188,17 +192,203 @@ def test_same_seed_same_weights(tmp_path: Path) -> None:
 def test_goes_on_from_a_checkpoint_to_the_same_weights(tmp_path: Path, lora: Any) -> None:
     rows = preferences(64)
     whole, _ = fit(tmp_path / "whole", rows, save_steps=2, lora=lora)
-    asked = 0
-
-    def stop_after_three() -> bool:
-        nonlocal asked
-        asked += 1
-        return asked >= 3
-
-    context, _ = make_context(tmp_path / "cut", should_stop=stop_after_three)
-    start = make_policy(initializer_range=0.1)
-    with pytest.raises(KeyboardInterrupt):
-        BradleyTerryRewardModel.fit(rows, start, config(save_steps=2, lora=lora), context)
+    interrupt(tmp_path / "cut", rows, 3, save_steps=2, lora=lora)
     resumed, log = fit(tmp_path / "cut", rows, save_steps=2, lora=lora)
     assert min(step for step, metrics in log.lines if "loss" in metrics) == 4
     assert same_weights(resumed.model, whole.model)
+
+
+def test_calibration_by_hand() -> None:
+    # confidence 0.8 in output 1, which the label prefers; 0.9 in output 2, which it does not; 0.6 at a soft 0.7
+    found = calibration([0.0, 0.0, 0.7], [0.2, 0.9, 0.6])
+    assert found["brier"] == pytest.approx((0.2**2 + 0.9**2 + 0.1**2) / 3)
+    expected = -(math.log(0.8) + math.log(0.1) + 0.7 * math.log(0.6) + 0.3 * math.log(0.4)) / 3
+    assert found["loss"] == pytest.approx(expected)
+    assert [(b["pairs"], round(b["confidence"], 6), b["observed"]) for b in found["reliability"]] == [
+        (1, 0.6, 0.7),
+        (1, 0.8, 1.0),
+        (1, 0.9, 0.0),
+    ]
+    assert found["ece"] == pytest.approx((0.1 + 0.2 + 0.9) / 3)
+
+
+def test_calibration_takes_no_notice_of_the_order_of_outputs_and_bears_certainty() -> None:
+    straight, mirrored = calibration([1.0, 0.25], [0.7, 0.4]), calibration([0.0, 0.75], [0.3, 0.6])
+    assert {k: straight[k] for k in ("loss", "brier", "ece")} == pytest.approx(
+        {k: mirrored[k] for k in ("loss", "brier", "ece")}
+    )
+    assert math.isfinite(calibration([0.0, 1.0], [1.0, 1.0])["loss"])
+
+
+def test_margins_count_towards_the_preferred_output() -> None:
+    found = {(b["from"], b["to"]): b["pairs"] for b in margins([1.0, 0.0, 1.0, 0.5], [0.6, 0.6, 99.0, 3.0])}
+    assert found[0.5, 1.0] == 1  # as the label says
+    assert found[-1.0, -0.5] == 1  # against it
+    assert found[5.5, 6.0] == 1  # the outermost bin is open
+    assert sum(found.values()) == 3
+
+
+def test_held_out_pairs_are_measured_in_full_and_kept(tmp_path: Path) -> None:
+    _, log = fit(tmp_path, preferences(), eval_fraction=0.2, eval_steps=5)
+    kept = json.loads((tmp_path / "calibration.json").read_text())
+    assert (
+        kept["pairs"] == 24 == sum(b["pairs"] for b in kept["reliability"]) == sum(b["pairs"] for b in kept["margins"])
+    )
+    assert log.values("eval_loss")[-1] == pytest.approx(kept["loss"])
+    assert log.values("eval_ece") == [kept["ece"]]
+    # 96 pairs, 16 a step, 4 epochs: measured at 5, 10, 15, 20 and at the last step, 24, and in the end
+    assert [step for step, metrics in log.lines if "eval_loss" in metrics] == [5, 10, 15, 20, 24, 24]
+    assert log.values("eval_loss")[-2] == pytest.approx(log.values("eval_loss")[-1], abs=1e-6)
+    assert log.values("eval_loss")[-1] < log.values("eval_loss")[0] < math.log(2)
+
+
+def shuffled(rows: list[JudgedPair]) -> list[JudgedPair]:
+    """Labels by lot: training fits them, and the held-out loss rises."""
+    return [JudgedPair(r.pair, Preference(r.pair.id, float(uniform("lot", r.pair.id) < 0.5))) for r in rows]
+
+
+EARLY: dict[str, Any] = {"num_train_epochs": 20, "eval_fraction": 0.3, "eval_steps": 2, "early_stopping_patience": 3}
+
+
+def test_stops_when_the_held_out_loss_gets_no_better_and_keeps_the_best(tmp_path: Path) -> None:
+    model, log = fit(tmp_path, shuffled(preferences(60)), **EARLY)
+    measured = [(metrics["eval_loss"], step) for step, metrics in log.lines if "eval_loss" in metrics][:-1]
+    best, step = min(measured)
+    assert log.values("best_step") == [step]
+    assert log.values("best_eval_loss") == [best]
+    assert measured[-1][1] == step + 3 * 2 < 60
+    assert log.values("eval_loss")[-1] == pytest.approx(best, abs=1e-5)  # measured again, on the weights that were kept
+    assert isinstance(model.std, float)
+
+
+@pytest.mark.parametrize("after", [-1, 3])
+def test_early_stopping_goes_on_after_a_kill_to_the_same_weights(tmp_path: Path, after: int) -> None:
+    rows = shuffled(preferences(60))
+    whole, log = fit(tmp_path / "whole", rows, save_steps=1, **EARLY)
+    interrupt(tmp_path / "cut", rows, int(log.values("best_step")[0]) + after, save_steps=1, **EARLY)
+    resumed, again = fit(tmp_path / "cut", rows, save_steps=1, **EARLY)
+    assert same_weights(resumed.model, whole.model)
+    assert again.values("best_step") == log.values("best_step")
+
+
+def interrupt(directory: Path, rows: list[JudgedPair], steps: int, **settings: Any) -> None:
+    """Fit, and stop after so many steps."""
+    asked = 0
+
+    def stop() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked >= steps
+
+    context, _ = make_context(directory, should_stop=stop)
+    with pytest.raises(KeyboardInterrupt):
+        BradleyTerryRewardModel.fit(rows, make_policy(initializer_range=0.1), config(**settings), context)
+
+
+@pytest.mark.parametrize("settings", [{"early_stopping_patience": 2}, {"members": "adapters", "ensemble": 2}])
+def test_settings_that_lack_what_they_need_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="needs"):
+        config(**settings)
+
+
+def test_bootstrap_weights_are_1_on_average_keyed_and_apart() -> None:
+    rows = preferences(50)
+    drawn = bootstrap(rows, 3, seed=0)
+    for column in zip(*drawn, strict=True):
+        assert sum(column) / 50 == pytest.approx(1)
+    assert bootstrap(rows[::-1], 3, seed=0)[::-1] == [pytest.approx(row) for row in drawn]
+    assert len({tuple(row) for row in drawn}) == 50
+    assert all(len(set(row)) == 3 for row in drawn)
+    assert bootstrap(rows, 1, seed=0) == [[1.0]] * 50
+
+
+def test_loss_of_several_members_by_hand() -> None:
+    first, second = torch.zeros(2, 2), torch.tensor([[2.0, 0.0], [1.0, -1.0]])
+    weights = torch.tensor([[0.5, 1.0], [2.0, 1.0]])
+    # σ(2) = 0.880797, σ(1) = 0.731059; labels 1 and 0, the mean over pairs and members
+    terms = 0.5 * -math.log(0.880797), math.log(2), 2 * -math.log(1 - 0.731059), -math.log(0.731059)
+    found = preference_loss(first, second, torch.tensor([1.0, 0.0]), weights=weights)
+    assert found.item() == pytest.approx(sum(terms) / 4, abs=1e-5)
+
+
+HEADS: dict[str, Any] = {"ensemble": 3}
+ADAPTERS: dict[str, Any] = {
+    "ensemble": 2,
+    "members": "adapters",
+    "lora": LoraConfig(r=4),
+    "learning_rate": 1e-2,
+    "num_train_epochs": 6,
+}
+
+
+@pytest.mark.parametrize("settings", [HEADS, ADAPTERS], ids=["heads", "adapters"])
+def test_members_of_an_ensemble_all_learn_differ_and_reload(tmp_path: Path, settings: dict[str, Any]) -> None:
+    rows = preferences()
+    model, log = fit(tmp_path, rows, eval_fraction=0.2, **settings)
+    first, second = model.both(rows)
+    assert first.shape == (120, settings["ensemble"])
+    labels = torch.tensor([j.p2 for j in rows]) > 0.5
+    for member in range(settings["ensemble"]):
+        assert ((second - first)[:, member].gt(0) == labels).float().mean() > 0.8
+    assert (first[:, 0] - first[:, 1]).abs().mean() > 0.02
+    assert log.values("eval_spread")[0] > 0.01
+    trained = torch.cat([model.both(rows)[i] for i in (0, 1)])
+    assert trained.std(0, correction=0).tolist() == pytest.approx([1.0] * settings["ensemble"], abs=0.2)
+    model.save(tmp_path / "saved")
+    again = BradleyTerryRewardModel.load(tmp_path / "saved", make_context(tmp_path)[0])
+    scores = [m.score([r.pair.instruction for r in rows[:8]], ["w7 w1"] * 8) for m in (model, again)]
+    assert [s.value for s in scores[1]] == pytest.approx([s.value for s in scores[0]], abs=1e-5)
+    assert [s.spread for s in scores[1]] == pytest.approx([s.spread for s in scores[0]], abs=1e-5)
+
+
+def test_the_trunk_is_shared_by_adapters_and_stays_the_policys(tmp_path: Path) -> None:
+    start = make_policy(initializer_range=0.1)
+    model, _ = fit(tmp_path, preferences(32), **ADAPTERS)
+    trunk = model.model.get_base_model().model.state_dict()
+    for name, weight in start.model.model.state_dict().items():
+        plain = name.replace("_proj.weight", "_proj.base_layer.weight")
+        assert torch.equal(trunk[plain if plain in trunk else name], weight)
+
+
+@pytest.mark.parametrize("steps", [2, 6, 9])
+def test_an_ensemble_of_adapters_goes_on_from_whichever_member_it_was_at(tmp_path: Path, steps: int) -> None:
+    rows = preferences(48)
+    settings = ADAPTERS | {"num_train_epochs": 2, "save_steps": 2, "eval_fraction": 0.0}  # 6 steps a member
+    whole, log = fit(tmp_path / "whole", rows, **settings)
+    interrupt(tmp_path / "cut", rows, steps, **settings)
+    resumed, again = fit(tmp_path / "cut", rows, **settings)
+    assert same_weights(resumed.model, whole.model)
+    assert [step for step, metrics in log.lines if "loss" in metrics] == list(range(1, 13))
+    assert min(step for step, metrics in again.lines if "loss" in metrics) == steps + 1
+
+
+def test_an_ensemble_of_heads_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+    rows = preferences(64)
+    settings = HEADS | {"save_steps": 2, "eval_fraction": 0.0}
+    whole, _ = fit(tmp_path / "whole", rows, **settings)
+    interrupt(tmp_path / "cut", rows, 3, **settings)
+    resumed, _ = fit(tmp_path / "cut", rows, **settings)
+    assert same_weights(resumed.model, whole.model)
+    rewards = torch.cat(resumed.both(rows))
+    assert rewards.mean(0).tolist() == pytest.approx([0.0] * 3, abs=1e-4)
+    assert rewards.std(0, correction=0).tolist() == pytest.approx([1.0] * 3, abs=1e-4)
+
+
+def test_a_constant_reward_is_no_trouble(tmp_path: Path) -> None:
+    rows = [judged(i, "w1", "w2", 0.5) for i in make_instructions(20)]
+    model, log = fit(tmp_path, rows, eval_fraction=0.2, learning_rate=1e-30, head_learning_rate=1e-30)
+    assert [s.value for s in model.score(make_instructions(3), ["w1", "w2", "w3"])] == pytest.approx(
+        [0, 0, 0], abs=1e-6
+    )
+    assert log.values("eval_loss") == [pytest.approx(math.log(2), abs=1e-6)]
+    assert log.values("eval_accuracy") == []  # there is nothing to agree with
+
+
+def test_the_bandits_rewards_are_found_up_to_a_constant(tmp_path: Path) -> None:
+    """Labels of Bradley–Terry probability determine the rewards: those have the least cross-entropy."""
+    context, _ = make_context(tmp_path)
+    settings = config(num_train_epochs=60, eval_fraction=0.0, standardize_outputs=0)
+    model = BradleyTerryRewardModel.fit(bandit_preferences(soft=True, copies=2), bandit_policy(), settings, context)
+    for instruction in INSTRUCTIONS:
+        found = torch.tensor([s.value for s in model.score([instruction] * 4, ANSWERS)])
+        assert (found - found.mean()).tolist() == pytest.approx((rewards() - rewards().mean()).tolist(), abs=0.1)

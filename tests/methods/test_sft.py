@@ -9,13 +9,14 @@ import pytest
 import torch
 from tiny_models import DiskCheckpoints, make_context, make_instructions, make_policy, same_weights
 
-from afarm.backend import CheckpointPolicy, LoraConfig, join_and_pad, response_logprobs
+from afarm.backend import CheckpointPolicy, LoraConfig, join_and_pad, response_logprobs, supervised
+from afarm.backend.supervised import labelled
 from afarm.errors import DataError, TrainingError
 from afarm.interfaces import Decoding, MethodInputs
 from afarm.records import Output
 from afarm_plugins.best_of_n.best_of_n import BestOfNPolicy
 from afarm_plugins.sft import SFTConfig
-from afarm_plugins.sft.sft import SFT, tokenize
+from afarm_plugins.sft.sft import SFT, SFTOnAllSplits, Untuned
 
 
 def config(**settings: Any) -> SFTConfig:
@@ -46,10 +47,49 @@ def likelihood(policy: CheckpointPolicy, rows: list[Output]) -> float:
 
 def test_the_prompt_is_masked_and_the_eos_is_trained(policy: CheckpointPolicy) -> None:
     rows = demonstrations(2)
-    examples, cut = tokenize(policy, rows, 512)
+    examples, cut = policy.template.encode([r.instruction for r in rows], [r.output for r in rows], 512)
     assert cut == 0
-    assert examples[1]["input_ids"] == [3, 5 + 1, 5 + 0, 5 + 1, 4, 5 + 1, 5 + 1, 1]
-    assert examples[1]["labels"] == [-100] * 5 + [5 + 1, 5 + 1, 1]
+    row = labelled(*examples[1])
+    assert row["input_ids"] == [3, 5 + 1, 5 + 0, 5 + 1, 4, 5 + 1, 5 + 1, 1]
+    assert row["labels"] == [-100] * 5 + [5 + 1, 5 + 1, 1]
+
+
+def end_logprobs(policy: CheckpointPolicy, rows: list[Output]) -> torch.Tensor:
+    """The log-probability of the end-of-sequence token after each response."""
+    examples, _ = policy.template.encode([r.instruction for r in rows], [r.output for r in rows], 512)
+    batch = join_and_pad([p for p, _ in examples], [r for _, r in examples], policy.pad_id)
+    with torch.no_grad():
+        logprobs = response_logprobs(policy.model, batch.input_ids, batch.attention_mask, batch.response_mask)
+    return logprobs[range(len(rows)), [len(r) - 1 for _, r in examples]]
+
+
+def test_the_end_of_sequence_becomes_more_probable(tmp_path: Path) -> None:
+    start = make_policy()
+    trained = train(tmp_path, start)
+    change = end_logprobs(trained, demonstrations()) - end_logprobs(start, demonstrations())
+    assert change.mean() > 1
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 7), (5, 2)])
+def test_padding_of_either_side_and_any_amount_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, after: int
+) -> None:
+    plain = train(tmp_path / "plain", learning_rate=1e-3)
+    collator = supervised.SFTTrainer.get_train_dataloader
+
+    def widened(trainer: Any) -> Any:
+        inner = trainer.data_collator
+
+        def collate(rows: Any) -> Any:
+            batch, pads = inner(rows), (before, after)
+            fill = {"input_ids": 7, "labels": -100, "attention_mask": 0}
+            return {k: torch.nn.functional.pad(v, pads, value=fill[k]) for k, v in batch.items() if k in fill}
+
+        trainer.data_collator = collate
+        return collator(trainer)
+
+    monkeypatch.setattr(supervised.SFTTrainer, "get_train_dataloader", widened)
+    assert same_weights(plain.model, train(tmp_path / "padded", learning_rate=1e-3).model, tolerance=1e-4)
 
 
 def test_learns_the_demonstrations_and_to_stop(tmp_path: Path) -> None:
@@ -176,4 +216,33 @@ def test_no_demonstrations_is_a_data_error_that_says_what_to_choose(tmp_path: Pa
 
 def test_a_start_that_has_no_weights_is_refused_when_planning() -> None:
     assert SFT(config()).check(CheckpointPolicy) == ()
+    assert "sft_all" in SFTOnAllSplits(config()).check(BestOfNPolicy)[0]
     assert "BestOfNPolicy" in SFT(config()).check(BestOfNPolicy)[0]
+
+
+def test_fewer_demonstrations_than_a_batch_make_one_step(tmp_path: Path) -> None:
+    context, log = make_context(tmp_path)
+    rows = demonstrations(3)
+    SFT(config(num_train_epochs=1, per_device_train_batch_size=64)).train(
+        MethodInputs(make_policy(), demonstrations=rows), context
+    )
+    assert len(log.values("loss")) == 1
+
+
+def test_sft_on_all_splits_is_sft_on_what_it_is_given_and_names_itself_in_advice(tmp_path: Path) -> None:
+    context, log = make_context(tmp_path / "all")
+    assert SFTOnAllSplits.needs == {"all_demonstrations"}
+    inputs = MethodInputs(make_policy(), demonstrations=demonstrations())
+    trained = SFTOnAllSplits(config()).train(inputs, context)
+    assert same_weights(trained.model, train(tmp_path / "sft").model)
+    assert log.values("examples") == [40]
+    with pytest.raises(TrainingError, match=r"--set sft_all\.learning_rate"):
+        SFTOnAllSplits(config(learning_rate=1e30, max_grad_norm=1e30, warmup_ratio=0.5)).train(inputs, context)
+
+
+def test_the_untuned_base_is_the_model_as_it_is(tmp_path: Path) -> None:
+    start = make_policy()
+    context, log = make_context(tmp_path)
+    assert Untuned().train(MethodInputs(start), context) is start
+    assert Untuned.begins_with == "base"
+    assert log.lines == []

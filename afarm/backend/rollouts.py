@@ -1,0 +1,85 @@
+"""What methods share that sample and score as they train: which prompts, in which order, at which rate, what reward.
+
+Orders are functions of seed and step alone, so that resuming needs no generator's state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import torch
+
+from afarm.backend.reward import TorchRewardModel
+from afarm.errors import DataError
+from afarm.interfaces import Policy, RewardModel
+from afarm.keyed import integer
+from afarm.records import Instruction, Sample
+
+if TYPE_CHECKING:
+    from afarm.backend.policy import CheckpointPolicy
+
+
+def short_prompts(
+    policy: CheckpointPolicy,
+    instructions: Sequence[Instruction],
+    max_prompt_length: int,
+    response_length: int,
+    limited_by: str,
+) -> list[Instruction]:
+    """Those whose prompt has at most `max_prompt_length` tokens and leaves room for a response of `response_length`.
+
+    A prompt that was cut would no longer ask for what is scored. Raises `DataError` where none is left, naming the
+    setting that they are `limited_by` ("ppo.max_prompt_length").
+    """
+    lengths = [len(ids) for ids in policy.prompt_ids(instructions)]
+    limit = getattr(policy.model.config, "max_position_embeddings", None) or math.inf
+    longest = min(max_prompt_length, limit - response_length)
+    kept = [i for i, length in zip(instructions, lengths, strict=True) if length <= longest]
+    if not kept:
+        other = limited_by.partition(".")[0] + ".response_length"
+        raise DataError(
+            f"none of the {len(lengths)} unlabeled instructions has a prompt of at most {longest} tokens (the shortest "
+            f"has {min(lengths, default=0)}): raise {limited_by}, or lower {other} ({response_length}) where both "
+            f"exceed the model's {limit} positions"
+        )
+    return kept
+
+
+def prompt_order(prompts: int, step: int, batch_size: int, *key: object) -> list[tuple[int, list[int]]]:
+    """(pass, rows) for each pass over the prompts that the batch of `step` touches.
+
+    The batches are consecutive pieces of one endless row of passes, each in a random order of its own, drawn for `key`.
+    """
+    places = range(step * batch_size, (step + 1) * batch_size)
+    drawn = []
+    for number, group in groupby(places, key=lambda place: place // prompts):
+        order = permutation(prompts, *key, "prompts", number)
+        drawn.append((number, [order[place % prompts] for place in group]))
+    return drawn
+
+
+def permutation(length: int, *key: object) -> list[int]:
+    """The numbers below `length` in an order drawn for `key`."""
+    return torch.randperm(length, generator=torch.Generator().manual_seed(integer(*key))).tolist()
+
+
+def linear_schedule(step: int, peak: float, warmup_steps: int, total_steps: int) -> float:
+    """The learning rate of `step` (from 0): up to `peak` over `warmup_steps`, then straight down towards 0.
+
+    Above 0 at the first step, so that no rollout is collected for nothing.
+    """
+    if step < warmup_steps:
+        return peak * (step + 1) / (warmup_steps + 1)
+    return peak * (total_steps - step) / (total_steps - warmup_steps)
+
+
+def sample_rewards(
+    reward_model: RewardModel, policy: Policy, instructions: Sequence[Instruction], samples: Sequence[Sample]
+) -> list[float]:
+    """The reward of each sample of `policy`: of the very tokens where the reward model reads them, else of the text."""
+    if isinstance(reward_model, TorchRewardModel) and reward_model.reads_tokens_of(policy):
+        return reward_model.score_samples(samples)
+    return [score.value for score in reward_model.score(instructions, [s.text for s in samples])]

@@ -1,0 +1,214 @@
+"""Direct preference optimisation (Rafailov et al. 2023; AlpacaFarm, App. A and B) on TRL's DPOTrainer.
+
+With h = log π(chosen)/π_ref(chosen) − log π(rejected)/π_ref(rejected), the loss of a pair is −log σ(β h). The reference
+is the SFT policy that training starts from.
+
+What is not TRL's or not the paper's, and why:
+- The reference's log-probabilities are computed once, before training, by that very policy. TRL would load a reference
+  by the model's name, which is the wrong one, or none, for a model that was trained or edited in memory.
+- Prompts and responses are the token ids that the policy samples with, closed by the end-of-sequence token; TRL's own
+  tokenising knows neither afarm's templates nor its cuts.
+- Labels may be soft (a weighted judge's): the loss is then the expectation over both orders. The paper's are 0 or 1.
+- The loss is the mean over the pairs of a step however it is cut into micro-batches; TRL averages micro-batches, of
+  which the last can be smaller.
+- ipo takes log ratios as means over tokens, as TRL does on the word of IPO's authors; on sums, length would rule it.
+- The paper trains for one epoch at 1e-5, linear; its published code for two at 1e-6, cosine (recipe paper-code).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from datasets import Dataset
+from trl import DPOConfig as TRLConfig
+from trl import DPOTrainer
+
+from afarm.backend import (
+    CheckpointPolicy,
+    LengthSortedTrainer,
+    add_adapter,
+    join_and_pad,
+    length_sorted_batches,
+    response_logprobs,
+    train,
+    trained_model,
+    trainer_arguments,
+    usable_pairs,
+)
+from afarm.backend.processes import everyones, world_size
+from afarm.backend.sampler import evaluating
+from afarm.interfaces import Method, MethodInputs, Policy, TrainContext
+from afarm.records import JudgedPair
+from afarm_plugins.dpo.objective import preference_losses
+
+if TYPE_CHECKING:
+    from afarm_plugins.dpo import DPOConfig
+
+
+class DPO(Method):
+    """Trains a copy of `inputs.start` on `inputs.preferences`, with `inputs.start` as the reference."""
+
+    needs = frozenset({"preferences"})
+
+    def __init__(self, config: DPOConfig):
+        self.config = config
+
+    def check(self, start: type[Policy] | None = None) -> Sequence[str]:
+        if start is None or issubclass(start, CheckpointPolicy):
+            return ()
+        return (f"dpo trains a language model's weights; it cannot start from a {start.__name__}",)
+
+    def train(self, inputs: MethodInputs, context: TrainContext) -> CheckpointPolicy:
+        """Raises `DataError` where there is nothing to learn from and `TrainingError` where the loss is not finite."""
+        start, config = inputs.start, self.config
+        assert isinstance(start, CheckpointPolicy)  # `check` has refused anything else
+        pairs, counts = usable_pairs(inputs.preferences, self._usable, "dpo")
+        examples, cut = pair_examples(start, pairs, config.max_length)
+        batch_size = config.per_device_train_batch_size
+        for example, logps in zip(examples, reference_logps(start, examples, batch_size), strict=True):
+            example["reference_logps"] = logps
+        context.backend.seed(context.seed)
+        policy = start.copy()
+        trainer = Trainer(
+            model=add_adapter(policy.model, config.lora) if config.lora else policy.model,
+            args=trainer_arguments(
+                TRLConfig,
+                config,
+                context,
+                beta=config.beta,
+                precompute_ref_log_probs=True,  # so that no reference model is loaded
+                disable_dropout=config.lora is None,  # lora.dropout is there because it was asked for
+            ),
+            train_dataset=Dataset.from_list(examples),
+            data_collator=PairCollator(start.pad_id),
+            processing_class=start.tokenizer,
+        )
+        trainer.settings = config
+        if config.lora:
+            trainer.model.delete_adapter("ref")  # TRL's own reference, which nothing asks
+        train(trainer, context, "dpo", "dpo")
+        context.log_metrics(trainer.state.global_step, {**counts, "outputs_cut": cut})
+        policy.model = trained_model(trainer)
+        return policy
+
+    def _usable(self, judged: JudgedPair) -> bool:
+        return judged.p2 is not None or (self.config.keep_draws and judged.preference.outcome == "draw")
+
+
+def pair_examples(
+    policy: CheckpointPolicy, pairs: Sequence[JudgedPair], max_length: int
+) -> tuple[list[dict[str, Any]], int]:
+    """(an example a pair, how many outputs were cut): `chosen` and `rejected`, each (prompt, response), and `p_chosen`.
+
+    The chosen output is the one that the label prefers, the second where it is even; a draw is an even label.
+    """
+    template = policy.template
+    p2 = [0.5 if judged.p2 is None else judged.p2 for judged in pairs]
+    instructions = [judged.pair.instruction for judged in pairs]
+    first, cut_1 = template.encode(instructions, [judged.pair.output_1 for judged in pairs], max_length)
+    second, cut_2 = template.encode(instructions, [judged.pair.output_2 for judged in pairs], max_length)
+    examples = [
+        {
+            "chosen": two if p >= 0.5 else one,
+            "rejected": one if p >= 0.5 else two,
+            "p_chosen": max(p, 1 - p),
+            "length": max(sum(map(len, one)), sum(map(len, two))),
+        }
+        for one, two, p in zip(first, second, p2, strict=True)
+    ]
+    return examples, cut_1 + cut_2
+
+
+def reference_logps(policy: CheckpointPolicy, examples: Sequence[dict[str, Any]], batch_size: int) -> list[list[float]]:
+    """[log-probability of the chosen response, of the rejected one] of each example under `policy`."""
+    found: list[list[float]] = [[]] * len(examples)
+    with torch.inference_mode(), evaluating(policy.model):
+        for batch in length_sorted_batches([e["length"] for e in examples], batch_size):
+            inputs = PairCollator(policy.pad_id).responses([examples[i] for i in batch])
+            moved = {name: tensor.to(policy.backend.device) for name, tensor in inputs.items()}
+            logps = summed_logprobs(policy.model, moved)
+            for i, both in zip(batch, torch.stack(logps.chunk(2), dim=1).tolist(), strict=True):
+                found[i] = both
+    return found
+
+
+def summed_logprobs(model: Any, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """The log-probability [2B] of each response, end-of-sequence token included."""
+    logprobs = response_logprobs(model, batch["input_ids"], batch["attention_mask"], batch["response_mask"])
+    return logprobs.sum(-1)
+
+
+@dataclass
+class PairCollator:
+    """Both outputs of each pair behind their prompt in one right-padded batch [2B, T], the chosen ones first."""
+
+    pad_id: int
+
+    def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        return self.responses(examples) | {
+            "reference_logps": torch.tensor([e["reference_logps"] for e in examples]).T.flatten(),
+            "p_chosen": torch.tensor([e["p_chosen"] for e in examples]),
+        }
+
+    def responses(self, examples: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        """What `summed_logprobs` takes."""
+        rows = [e["chosen"] for e in examples] + [e["rejected"] for e in examples]
+        batch = join_and_pad([prompt for prompt, _ in rows], [response for _, response in rows], self.pad_id)
+        return {
+            "input_ids": batch.input_ids,
+            "attention_mask": batch.attention_mask,
+            "response_mask": batch.response_mask,
+        }
+
+
+class Trainer(LengthSortedTrainer, DPOTrainer):
+    """TRL's trainer on examples that are tokens already and know their reference, with the losses of `objective`."""
+
+    loss_is_scaled_for_ga = True
+    settings: DPOConfig
+
+    def _prepare_dataset(self, dataset: Dataset, *args: Any) -> Dataset:
+        return dataset
+
+    def _precompute_ref_logps(self, dataset: Dataset, *args: Any) -> Dataset:
+        return dataset
+
+    def _get_num_items_in_batch(self, batch_samples: list[dict[str, torch.Tensor]], device: torch.device) -> int:
+        return sum(everyones(sum(len(batch["p_chosen"]) for batch in batch_samples)))
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, torch.Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        p_chosen, reference = inputs["p_chosen"], inputs["reference_logps"]
+        logps = summed_logprobs(self.accelerator.unwrap_model(model), inputs)
+        ratios = logps - reference
+        if self.settings.loss_type == "ipo":
+            ratios = ratios / inputs["response_mask"].sum(-1)
+        chosen, rejected = ratios.chunk(2)
+        settings = self.settings
+        losses = preference_losses(
+            chosen - rejected, p_chosen, settings.loss_type, settings.beta, settings.label_smoothing
+        )
+        self._note(p_chosen, settings.beta * (logps - reference).detach(), logps.detach())
+        # Processes average their gradients, and the loss is a mean over all their pairs.
+        loss = losses.sum() / (num_items_in_batch or len(losses)) * world_size()
+        return (loss, {"logps": logps}) if return_outputs else loss
+
+    def _note(self, p_chosen: torch.Tensor, rewards: torch.Tensor, logps: torch.Tensor) -> None:
+        """TRL's metrics, a value for each pair: the logged ones are means over the pairs of the step."""
+        chosen, rejected = rewards.chunk(2)
+        found = {
+            "rewards/chosen": chosen,
+            "rewards/rejected": rejected,
+            "rewards/margins": chosen - rejected,
+            "rewards/accuracies": (chosen > rejected).float()[p_chosen > 0.5],
+            "logps/chosen": logps.chunk(2)[0],
+            "logps/rejected": logps.chunk(2)[1],
+        }
+        for share in everyones({name: values.tolist() for name, values in found.items()}):
+            for name, numbers in share.items():
+                if numbers:
+                    self._metrics["train"][name] += numbers

@@ -1,0 +1,226 @@
+"""Expert iteration (AlpacaFarm, section 3.2): what best-of-n finds by searching, learned so that no search is needed.
+
+A round: sample each unlabeled instruction `n` times, keep the sample with the highest reward, and fine-tune the start
+policy on what was kept. The next round samples the policy that this one made. The paper has one round (Anthony et al.
+2017 and others iterate); over many, `pool=accumulate` keeps what earlier rounds found, so that variety is not lost.
+
+Not as in the reference implementation, and why:
+
+- What is learned are the tokens that were sampled, not text tokenised again, and a response that was cut off teaches no
+  end of sequence. (There: text, an end appended to everything, so that a policy learns to stop where the limit fell.)
+- A prompt that leaves no room for a response in `max_length` is left out and counted, not cut.
+
+Samples stream and are scored a batch at a time: memory grows neither with n nor with the number of instructions. The
+best of every few instructions are written to disk, so that a killed round samples nothing twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from afarm.backend import CheckpointPolicy, fit_supervised
+from afarm.backend.rollouts import sample_rewards, short_prompts
+from afarm.errors import TrainingError
+from afarm.files import write_rows
+from afarm.interfaces import Decoding, Method, MethodInputs, Policy, RewardModel, TrainContext
+from afarm.keyed import integer
+from afarm.records import Instruction, Sample
+from afarm_plugins.expert_iteration import ExpertIterationConfig
+
+CHUNK = 128
+"""Instructions whose best responses are written together. Fixed, for a resumed round must batch as it did before."""
+
+CARD = "round.json"
+"""In each checkpoint: which round it belongs to, and how many steps went before that round."""
+
+
+class ExpertIteration(Method):
+    """Returns the policy of the last round. The start policy and the reward model are left as they were."""
+
+    needs = frozenset({"reward_model", "unlabeled"})
+
+    def __init__(self, config: ExpertIterationConfig | None = None):
+        self.config: ExpertIterationConfig = config or ExpertIterationConfig()
+
+    def check(self, start: type[Policy] | None = None) -> Sequence[str]:
+        if start is None or issubclass(start, CheckpointPolicy):
+            return ()
+        return [f"expert_iteration trains the weights of a checkpoint; it cannot start from a {start.__name__}"]
+
+    def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
+        """Raises `TrainingError` where the loss is not finite, `DataError` where no prompt is short enough."""
+        config, start, reward_model = self.config, inputs.start, inputs.reward_model
+        if not isinstance(start, CheckpointPolicy) or reward_model is None:
+            raise TrainingError(
+                "expert_iteration needs a checkpoint to start from and a reward model: fit one with afarm fit-reward"
+            )
+        longest = config.max_length - config.response_length
+        prompts = short_prompts(start, inputs.unlabeled, longest, config.response_length, "expert_iteration.max_length")
+        policy, current = start, resume(context)
+        while True:
+            winners = self.sample(policy, reward_model, prompts, current)
+            if current.latest() is None:  # otherwise it is in the log already
+                left_out = len(inputs.unlabeled) - len(prompts)
+                current.log_metrics(1, {**summary(winners), "round": current.number, "data/prompts_left_out": left_out})
+            first = 1 if config.pool == "accumulate" else current.number
+            kept = [w for number in range(first, current.number) for w in read(current.directory(number))] + winners
+            examples = [(winner.prompt_ids, winner.token_ids) for winner in kept]
+            policy = fit_supervised(start.copy(), examples, config, current.context(), "expert_iteration")
+            if current.number == config.rounds:
+                return policy
+            current = Round(context, current.number + 1, current.before + current.steps)
+
+    def sample(
+        self, policy: Policy, reward_model: RewardModel, prompts: Sequence[Instruction], current: Round
+    ) -> list[Winner]:
+        """The best response to each prompt, those that are on disk from there."""
+        config, context, directory = self.config, current.whole, current.directory(current.number)
+        directory.mkdir(parents=True, exist_ok=True)
+        decoding = Decoding(
+            temperature=config.temperature,
+            max_new_tokens=config.response_length,
+            n=config.n,
+            per_device_batch_size=config.per_device_rollout_batch_size,
+        )
+        seed = integer(context.seed, "expert_iteration", current.number)
+        chunks = range(0, len(prompts), CHUNK)
+        for at in context.progress(chunks, f"expert iteration {current.number}: best of {config.n}", len(chunks)):
+            path = directory / f"{at:08d}.jsonl"
+            if path.exists():
+                continue
+            found = best_of(policy, reward_model, prompts[at : at + CHUNK], decoding, seed)
+            beside = path.with_suffix(".tmp")
+            write_rows(beside, (winner.to_row() for winner in found))
+            os.replace(beside, path)
+            if context.should_stop():
+                raise KeyboardInterrupt("stopped while sampling; the same command goes on from there")
+        return read(directory)
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """The best of the samples of one prompt; `mean_score` and `distinct` (a share) are over all of them."""
+
+    output: str
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    finish_reason: str
+    score: float
+    mean_score: float
+    distinct: float
+
+    def to_row(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def best_of(
+    policy: Policy, reward_model: RewardModel, instructions: Sequence[Instruction], decoding: Decoding, seed: int
+) -> Iterator[Winner]:
+    """For each instruction the best of `decoding.n` samples, as they are ready; of equal ones, the first drawn."""
+    samples = policy.sample(instructions, decoding, seed=seed)
+    owners = (instruction for instruction in instructions for _ in range(decoding.n))
+    best: Sample | None = None
+    total, texts, seen = 0.0, set[str](), 0
+    while batch := list(islice(samples, decoding.per_device_batch_size)):
+        owned = list(islice(owners, len(batch)))
+        for sample, score in zip(batch, sample_rewards(reward_model, policy, owned, batch), strict=True):
+            if best is None or best.score is None or score > best.score:
+                best = replace(sample, score=score)
+            total, seen = total + score, seen + 1
+            texts.add(sample.text)
+            if seen == decoding.n:
+                assert best.score is not None
+                yield Winner(
+                    best.text,
+                    best.prompt_ids,
+                    best.token_ids,
+                    best.finish_reason,
+                    best.score,
+                    total / seen,
+                    len(texts) / seen,
+                )
+                best, total, texts, seen = None, 0.0, set(), 0
+
+
+def summary(winners: Sequence[Winner]) -> dict[str, float]:
+    """What a round's sampling found, over all prompts."""
+    best, mean = fmean(w.score for w in winners), fmean(w.mean_score for w in winners)
+    return {
+        "objective/best_scores": best,
+        "objective/scores": mean,
+        "objective/gain": best - mean,
+        "objective/length": fmean(len(w.token_ids) for w in winners),
+        "objective/distinct": fmean(w.distinct for w in winners),
+        "objective/distinct_best": len({w.output for w in winners}) / len(winners),
+        "val/num_eos_tokens": sum(w.finish_reason == "stop" for w in winners),
+    }
+
+
+def read(directory: Path) -> list[Winner]:
+    """The winners of one round, in the order of the prompts."""
+    winners = []
+    for path in sorted(directory.glob("*.jsonl")):
+        with path.open(encoding="utf-8") as handle:
+            for row in map(json.loads, handle):
+                values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in row.items()}
+                winners.append(Winner(**values))
+    return winners
+
+
+# ----------------------------------------------------------------------------------------------- rounds and resuming
+
+
+class Round:
+    """A round's place in the run: its steps follow those of the rounds before, in the log and in the checkpoints.
+
+    It is the `Checkpoints` of its own training, and shows that none of another round's.
+    """
+
+    def __init__(self, whole: TrainContext, number: int, before: int):
+        self.whole, self.number, self.before = whole, number, before
+        self.steps = 0
+
+    def context(self) -> TrainContext:
+        """The context of this round's training, with a seed of its own."""
+        seed = integer(self.whole.seed, "expert_iteration", "train", self.number)
+        return replace(self.whole, seed=seed, checkpoints=self, log_metrics=self.log_metrics)
+
+    def directory(self, number: int) -> Path:
+        """Where the best responses of a round are kept."""
+        return self.whole.directory / "best_responses" / f"round-{number}"
+
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.steps = step
+        self.whole.log_metrics(self.before + step, metrics)
+
+    def save(self, step: int, write: Callable[[Path], None]) -> None:
+        card = {"round": self.number, "before": self.before}
+
+        def write_with_card(directory: Path) -> None:
+            write(directory)
+            (directory / CARD).write_text(json.dumps(card), encoding="utf-8")
+
+        self.whole.checkpoints.save(self.before + step, write_with_card)
+
+    def latest(self) -> tuple[int, Path] | None:
+        newest = self.whole.checkpoints.latest()
+        return (newest[0] - self.before, newest[1]) if newest and newest[0] > self.before else None
+
+
+def resume(context: TrainContext) -> Round:
+    """The round to go on with: that of the newest checkpoint, whose sampling was over before its training began.
+
+    Where that training was over too, going on with it makes the policy that the next round samples.
+    """
+    newest = context.checkpoints.latest()
+    if newest is None:
+        return Round(context, 1, 0)
+    card = json.loads((newest[1] / CARD).read_text(encoding="utf-8"))
+    return Round(context, card["round"], card["before"])

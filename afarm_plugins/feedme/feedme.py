@@ -1,0 +1,45 @@
+"""Binary FeedME (AlpacaFarm, section 3.2 and App. A): supervised fine-tuning on the preferred output of each pair.
+
+The loss is SFT's: the negative log-likelihood of the preferred output and of its end-of-sequence token, from the SFT
+policy on. Each pair is one example, so an output that won twice is learned from twice.
+
+Not said in the paper, and so decided here:
+- A weighted judge's label counts by its side only: p2 above ½ prefers output 2, below ½ output 1. Draws, even labels
+  and answers that could not be read are left out and counted.
+- The hyperparameters are those of SFT, which the paper names for SFT-like methods; the reference code has no FeedME.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from afarm.backend import CheckpointPolicy, fit_supervised, usable_pairs
+from afarm.interfaces import Method, MethodInputs, Policy, TrainContext
+
+if TYPE_CHECKING:
+    from afarm_plugins.feedme import FeedMEConfig
+
+
+class FeedME(Method):
+    """Trains a copy of `inputs.start` on the preferred outputs of `inputs.preferences`."""
+
+    needs = frozenset({"preferences"})
+
+    def __init__(self, config: FeedMEConfig):
+        self.config = config
+
+    def check(self, start: type[Policy] | None = None) -> Sequence[str]:
+        if start is None or issubclass(start, CheckpointPolicy):
+            return ()
+        return (f"feedme trains a language model's weights; it cannot start from a {start.__name__}",)
+
+    def train(self, inputs: MethodInputs, context: TrainContext) -> CheckpointPolicy:
+        """Raises `DataError` where no pair has a preferred output and `TrainingError` where the loss is not finite."""
+        start = inputs.start
+        assert isinstance(start, CheckpointPolicy)  # `check` has refused anything else
+        pairs, counts = usable_pairs(inputs.preferences, lambda judged: judged.chosen_rejected, "feedme")
+        instructions = [judged.pair.instruction for judged in pairs]
+        chosen = [judged.chosen_rejected[0] for judged in pairs if judged.chosen_rejected]
+        examples, cut = start.template.encode(instructions, chosen, self.config.max_length)
+        return fit_supervised(start.copy(), examples, self.config, context, "feedme", {**counts, "examples_cut": cut})

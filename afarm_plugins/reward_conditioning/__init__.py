@@ -1,0 +1,34 @@
+"""Binary reward conditioning: one policy for good and bad outputs, told apart by a control in front of the prompt."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from afarm.backend.config import TrainerConfig
+from afarm.config import setting
+from afarm.hookspecs import Register, hookimpl
+
+
+class RewardConditioningConfig(TrainerConfig):
+    """Binary reward conditioning. The defaults are the paper's for SFT (App. B, on LLaMA-7B)."""
+
+    control: Literal["token", "text"] = setting(
+        "token",
+        "token adds two tokens to the vocabulary; text uses the two texts below, for a vocabulary that is fixed",
+    )
+    positive_text: str = setting(
+        "Write a good response.\n\n", "in front of the prompts of preferred outputs, and of sampling", min_length=1
+    )
+    negative_text: str = setting(
+        "Write a bad response.\n\n", "in front of the prompts of outputs that were not preferred", min_length=1
+    )
+
+
+@hookimpl
+def register_methods(register: Register) -> None:
+    register(
+        "reward_conditioning",
+        "afarm_plugins.reward_conditioning.reward_conditioning:RewardConditioning",
+        config=RewardConditioningConfig,
+        summary="supervised fine-tuning on both outputs behind a control, sampled with the positive one",
+    )

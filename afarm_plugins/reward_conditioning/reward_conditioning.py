@@ -1,0 +1,80 @@
+"""Binary reward conditioning (AlpacaFarm, section 3.2 and App. A).
+
+Both outputs of each pair are learned from, the preferred one with a positive control in front of its prompt and the
+other with a negative one. The loss is SFT's, end-of-sequence tokens included. The policy samples behind the positive
+control.
+
+Not said in the paper, and so decided here:
+- Where the control stands: before the whole prompt, behind the token that begins a text where there is one. It stays
+  where a long prompt is cut.
+- A control token is embedded as the mean of all tokens at first, is trained like the rest, and is never sampled. LoRA
+  freezes embeddings, so it takes the control as text.
+- Labels and hyperparameters as in FeedME: a weighted judge's label counts by its side only, and the figures are SFT's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from afarm.backend import CheckpointPolicy, fit_supervised, usable_pairs
+from afarm.errors import ConfigError
+from afarm.interfaces import Method, MethodInputs, Policy, TrainContext
+
+if TYPE_CHECKING:
+    from afarm_plugins.reward_conditioning import RewardConditioningConfig
+
+POSITIVE, NEGATIVE = "<|positive|>", "<|negative|>"
+
+
+class RewardConditioning(Method):
+    """Trains a copy of `inputs.start` on both outputs of `inputs.preferences`, each behind its control."""
+
+    needs = frozenset({"preferences"})
+
+    def __init__(self, config: RewardConditioningConfig):
+        self.config = config
+
+    def check(self, start: type[Policy] | None = None) -> Sequence[str]:
+        problems = []
+        if start is not None and not issubclass(start, CheckpointPolicy):
+            problems.append(
+                f"reward_conditioning trains a language model's weights; it cannot start from a {start.__name__}"
+            )
+        if self.config.lora and self.config.control == "token":
+            problems.append(
+                "LoRA freezes the embeddings, so new control tokens would never be learned; "
+                "use --set reward_conditioning.control=text"
+            )
+        return problems
+
+    def train(self, inputs: MethodInputs, context: TrainContext) -> CheckpointPolicy:
+        """Raises `DataError` where no pair has a preferred output and `TrainingError` where the loss is not finite."""
+        assert isinstance(inputs.start, CheckpointPolicy)  # `check` has refused anything else
+        pairs, counts = usable_pairs(inputs.preferences, lambda judged: judged.chosen_rejected, "reward_conditioning")
+        policy, positive, negative = self._with_controls(inputs.start)
+        instructions = [judged.pair.instruction for judged in pairs]
+        chosen, rejected = zip(*(judged.chosen_rejected for judged in pairs if judged.chosen_rejected), strict=True)
+        examples, cut = [], 0
+        for control, outputs in ((positive, chosen), (negative, rejected)):
+            rows, too_long = policy.template.with_control(control).encode(instructions, outputs, self.config.max_length)
+            examples += rows
+            cut += too_long
+        counts["examples_cut"] = cut
+        return fit_supervised(policy, examples, self.config, context, "reward_conditioning", counts).controlled(
+            positive
+        )
+
+    def _with_controls(self, start: CheckpointPolicy) -> tuple[CheckpointPolicy, str, str]:
+        """(a copy of `start` to train, the positive control, the negative one)."""
+        if self.config.control == "token":
+            return start.copy_with_tokens([POSITIVE, NEGATIVE]), POSITIVE, NEGATIVE
+        positive, negative = self.config.positive_text, self.config.negative_text
+        if start.template.with_control(positive).control_ids == start.template.with_control(negative).control_ids:
+            raise ConfigError(
+                [
+                    f"the model's tokenizer reads {positive!r} and {negative!r} as the same tokens: nothing tells good "
+                    "from bad outputs; choose others with --set reward_conditioning.positive_text and negative_text"
+                ]
+            )
+        return start.copy(), positive, negative

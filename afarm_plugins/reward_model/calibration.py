@@ -1,0 +1,65 @@
+"""How well a reward model's preferences are held out: accuracy, likelihood and calibration. No torch.
+
+Pairs come as `p2`, the label (soft ones included), and `predicted`, the model's probability that output 2 is better.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+BINS = 10
+"""Bins of confidence, of equal width between 1/2 and 1."""
+
+MARGIN_WIDTH, MARGIN_BINS = 0.5, 12
+"""The histogram of margins: bins of half a standard deviation of the reward, 12 a side; the outermost are open."""
+
+
+def calibration(p2: Sequence[float], predicted: Sequence[float]) -> dict[str, Any]:
+    """`loss` (cross-entropy, nats a pair), `brier` (mean squared error), `ece` and the `reliability` bins that it sums.
+
+    A prediction's confidence is that in the output it prefers, in [1/2, 1], so that the order of a pair's outputs plays
+    no part; what was observed is the label's share for that output. The expected calibration error is the mean
+    difference of the two over bins, weighted by their pairs (Guo et al. 2017).
+    """
+    pairs = len(p2)
+    bins: list[list[tuple[float, float]]] = [[] for _ in range(BINS)]
+    for label, p in zip(p2, predicted, strict=True):
+        confidence, observed = (p, label) if p >= 0.5 else (1 - p, 1 - label)
+        bins[min(BINS - 1, int((confidence - 0.5) * 2 * BINS))].append((confidence, observed))
+    reliability = [
+        {
+            "from": 0.5 + i / (2 * BINS),
+            "to": 0.5 + (i + 1) / (2 * BINS),
+            "pairs": len(rows),
+            "confidence": sum(c for c, _ in rows) / len(rows),
+            "observed": sum(o for _, o in rows) / len(rows),
+        }
+        for i, rows in enumerate(bins)
+        if rows
+    ]
+    return {
+        "loss": sum(cross_entropy(label, p) for label, p in zip(p2, predicted, strict=True)) / pairs,
+        "brier": sum((p - label) ** 2 for label, p in zip(p2, predicted, strict=True)) / pairs,
+        "ece": sum(b["pairs"] * abs(b["confidence"] - b["observed"]) for b in reliability) / pairs,
+        "reliability": reliability,
+    }
+
+
+def cross_entropy(label: float, p: float) -> float:
+    """−label · ln p − (1 − label) · ln(1 − p), finite where p is rounded to 0 or 1."""
+    p = min(max(p, 1e-12), 1 - 1e-12)
+    return -label * math.log(p) - (1 - label) * math.log1p(-p)
+
+
+def margins(p2: Sequence[float], differences: Sequence[float]) -> list[dict[str, Any]]:
+    """The histogram of how far the preferred output's reward lies above the other's; below 0 the model disagrees.
+
+    `differences` are reward 2 − reward 1. Pairs whose label is even have no preferred output and are left out.
+    """
+    signed = [d if label > 0.5 else -d for label, d in zip(p2, differences, strict=True) if label != 0.5]
+    counts = dict.fromkeys(range(-MARGIN_BINS, MARGIN_BINS), 0)
+    for margin in signed:
+        counts[min(MARGIN_BINS - 1, max(-MARGIN_BINS, math.floor(margin / MARGIN_WIDTH)))] += 1
+    return [{"from": i * MARGIN_WIDTH, "to": (i + 1) * MARGIN_WIDTH, "pairs": count} for i, count in counts.items()]

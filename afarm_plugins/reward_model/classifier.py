@@ -1,0 +1,185 @@
+"""Any sequence classifier as a reward model: `classifier:ORG/NAME` of the Hub, or `classifier:DIRECTORY`.
+
+It reads text in a format and with a tokenizer of its own, so what a policy sampled is decoded for it. A model with one
+label gives its logit as the reward; one with two, the logit of label 1 less that of label 0 (the log odds of "good").
+What was saved by afarm, a fitted model's artifact say, is read as it was fitted.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import AutoModelForSequenceClassification
+
+from afarm.backend import PromptTemplate, TorchRewardModel, length_sorted_batches, model_identity, pad
+from afarm.backend.availability import require_local, require_on_hub
+from afarm.backend.identity import local_path
+from afarm.backend.logprobs import base_model
+from afarm.backend.reward import last_token_scores
+from afarm.backend.runtime import CARD, quiet
+from afarm.errors import ConfigError, ModelError
+from afarm.interfaces import BuildContext, RewardModel, TrainContext
+from afarm.records import Instruction, Score
+from afarm_plugins.reward_model import ClassifierConfig
+
+if TYPE_CHECKING:
+    from afarm.backend import Backend
+
+logger = logging.getLogger(__name__)
+
+CONFIG = "classifier.json"
+
+
+class ClassifierRewardModel(RewardModel):
+    """Opened when it is first asked for a score. `spec` is a Hub id or a directory."""
+
+    def __init__(self, config: ClassifierConfig, spec: str, context: BuildContext):
+        """Raises `ConfigError` without a spec and `ModelError` where no classifier is there; loads nothing."""
+        if not spec:
+            raise ConfigError(["name the model after a colon: classifier:ORG/NAME of the Hub, or classifier:DIRECTORY"])
+        self.config = config
+        path = local_path(spec)
+        inside = path / "model" if path else None  # of an artifact
+        self.spec = str(inside) if inside and (inside / CARD).is_file() else spec
+        require_local(self.spec)
+        require_on_hub(self.spec)
+        _require_classifier(self.spec)
+        self._context = context
+
+    @property
+    def identity(self) -> str:
+        """The Hub's commit, or a digest of the files."""
+        return model_identity(self.spec)
+
+    @cached_property
+    def reader(self) -> Reader | TorchRewardModel:
+        """What scores. Raises `ModelError` where the model cannot be loaded or gives no reward."""
+        backend = self._context.backend()
+        path = local_path(self.spec)
+        if path and (path / CARD).is_file():
+            return TorchRewardModel.read(path, backend)
+        return Reader(self.spec, self.config, backend)
+
+    def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[Score]:
+        return self.reader.score(instructions, outputs) if outputs else []
+
+    def save(self, directory: Path) -> None:
+        directory = Path(directory)
+        self.reader.save(directory)
+        (directory / CONFIG).write_text(self.config.model_dump_json() + "\n", "utf-8")
+
+    @classmethod
+    def load(cls, directory: Path, context: TrainContext) -> ClassifierRewardModel:
+        config = ClassifierConfig.model_validate_json((Path(directory) / CONFIG).read_text("utf-8"))
+        return cls(config, str(directory), BuildContext(_none_other, backend=lambda: context.backend))
+
+
+def _none_other(name: str) -> RewardModel:
+    raise NotImplementedError(f"a classifier opens no reward model such as {name!r}")
+
+
+def _require_classifier(spec: str) -> None:
+    """Raises `ModelError` where a directory says that it holds another kind of model."""
+    path = local_path(spec)
+    config = json.loads((path / "config.json").read_text("utf-8")) if path and (path / "config.json").is_file() else {}
+    kinds = config.get("architectures") or ["ForSequenceClassification"]
+    if not any("ForSequenceClassification" in kind for kind in kinds):
+        raise ModelError(f"reward model {spec!r} is a {kinds[0]}, no sequence classifier: name one trained to score")
+
+
+class Reader:
+    """A classifier that others trained, on the device, with its tokenizer and the format that it reads."""
+
+    def __init__(self, spec: str, config: ClassifierConfig, backend: Backend):
+        self.config = config
+        self.backend = backend
+        self.model: Any
+        self.model, self.tokenizer, _ = backend.load(spec, _WithItsHead)
+        self.model.eval()
+        labels = self.model.config.num_labels
+        if labels not in (1, 2):
+            raise ModelError(
+                f"reward model {spec!r} has {labels} labels: a reward is the logit of one, or the difference of two"
+            )
+        self.template = config.template
+        if config.template == "auto":
+            self.template = "chat" if self.tokenizer.chat_template else "pair"
+        if self.template == "chat" and not self.tokenizer.chat_template:
+            raise ModelError(f"reward model {spec!r} has no chat template: set classifier.template to pair or alpaca")
+        positions = getattr(self.model.config, "max_position_embeddings", None) or config.max_length
+        # Some count positions from the pad token's id on, and have fewer than they say.
+        self.max_length = min(config.max_length, self.tokenizer.model_max_length, positions)
+
+    def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[Score]:
+        rows = self.encode(instructions, outputs)
+        values = [0.0] * len(rows)
+        for batch in length_sorted_batches([len(row["input_ids"]) for row in rows], self.config.per_device_batch_size):
+            for i, value in zip(batch, self._logits([rows[i] for i in batch]).tolist(), strict=True):
+                values[i] = value
+        return [Score(value) for value in values]
+
+    def encode(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[dict[str, list[int]]]:
+        """What the model reads of each row, at most `max_length` tokens; how many were cut is logged."""
+        if self.template == "pair":
+            tasks = ["\n".join(filter(None, (i.instruction, i.input))) for i in instructions]
+            pairs = [(_valid(task), _valid(output)) for task, output in zip(tasks, outputs, strict=True)]
+            found = [self.tokenizer(*pair, truncation="longest_first", max_length=self.max_length) for pair in pairs]
+            return [{k: list(v) for k, v in row.items() if k != "attention_mask"} for row in found]
+        if self.template == "alpaca":
+            encoded, cut = PromptTemplate("alpaca", self.tokenizer).encode(instructions, outputs, self.max_length)
+            ids = [[*prompt, *response] for prompt, response in encoded]
+        else:
+            texts = [self._conversation(i, output) for i, output in zip(instructions, outputs, strict=True)]
+            whole = self.tokenizer(texts, add_special_tokens=False).input_ids
+            ids, cut = [row[-self.max_length :] for row in whole], sum(len(row) > self.max_length for row in whole)
+        if cut:
+            logger.warning("%d of %d outputs were cut to the reward model's %d tokens", cut, len(ids), self.max_length)
+        return [{"input_ids": row} for row in ids]
+
+    def _conversation(self, instruction: Instruction, output: str) -> str:
+        task = "\n".join(filter(None, (instruction.instruction, instruction.input)))
+        turns = [{"role": m.role, "content": m.content} for m in instruction.messages]
+        turns += [{"role": "user", "content": task}, {"role": "assistant", "content": output}]
+        return _valid(self.tokenizer.apply_chat_template(turns, tokenize=False))
+
+    def _logits(self, rows: Sequence[dict[str, list[int]]]) -> torch.Tensor:
+        """The rewards [B] of encoded rows."""
+        ids, mask = pad([r["input_ids"] for r in rows], self.tokenizer.pad_token_id, "right", self.backend.device)
+        with torch.inference_mode():
+            if hasattr(base_model(self.model), "score"):  # a decoder: read at the last real token, whatever pads are
+                logits = last_token_scores(self.model, ids, mask)
+            else:
+                types = [r["token_type_ids"] for r in rows if "token_type_ids" in r]
+                more = {"token_type_ids": pad(types, 0, "right", self.backend.device)[0]} if types else {}
+                logits = self.model(input_ids=ids, attention_mask=mask, **more).logits.float()
+        return logits[:, 0] if logits.shape[-1] == 1 else logits[:, 1] - logits[:, 0]
+
+    def save(self, directory: Path) -> None:
+        with quiet():
+            self.model.save_pretrained(directory)
+        self.tokenizer.save_pretrained(directory)
+
+
+class _WithItsHead:
+    """Loads sequence classifiers, and refuses models for which transformers would have to make a head up."""
+
+    @staticmethod
+    def from_pretrained(where: str, **options: Any) -> Any:
+        model, found = AutoModelForSequenceClassification.from_pretrained(where, output_loading_info=True, **options)
+        if missing := sorted(found["missing_keys"]):
+            raise ModelError(
+                f"reward model {where!r} is no sequence classifier: it has no weights for {', '.join(missing[:3])}; "
+                "name one that was trained to score"
+            )
+        return model
+
+
+def _valid(text: str) -> str:
+    """`text` with lone surrogates, which files may hold and no tokenizer takes, replaced."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,168 @@
+"""The loss on pairs under TRL's trainer, and what watches it on pairs that were held out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from transformers import TrainerCallback
+from trl import RewardTrainer
+
+from afarm.backend import LengthSortedTrainer, TorchRewardModel, agreement, pad
+from afarm.backend.processes import everyones, world_size
+from afarm.backend.reward import last_token_scores
+from afarm.interfaces import TrainContext
+from afarm.records import JudgedPair
+from afarm_plugins.reward_model.calibration import calibration
+
+if TYPE_CHECKING:
+    from afarm_plugins.reward_model import RewardModelConfig
+
+BEST = "best.pt"
+"""In a checkpoint: the best weights up to its step, and how they were found."""
+
+
+def preference_loss(
+    reward_1: torch.Tensor,
+    reward_2: torch.Tensor,
+    p2: torch.Tensor,
+    pairs: float | None = None,
+    weights: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Cross-entropy (a scalar, nats) of σ(reward_2 − reward_1) against p2: summed, and divided by `pairs`.
+
+    Rewards and `weights` are [B], or [B, K] for K members, whose losses are averaged; p2 is [B]. `pairs` counts those
+    of the whole step, of which these may be a part (default: B).
+    """
+    margin = reward_2 - reward_1
+    label = p2.view(-1, *[1] * (margin.dim() - 1)).expand_as(margin)
+    loss = F.binary_cross_entropy_with_logits(margin, label, weight=weights, reduction="sum")
+    return loss / ((pairs or len(p2)) * margin[:1].numel())
+
+
+def probabilities(raw_1: torch.Tensor, raw_2: torch.Tensor) -> list[float]:
+    """The probability that output 2 is better, from raw rewards [N, K]: the mean of the members'."""
+    found: list[float] = (raw_2 - raw_1).double().sigmoid().mean(-1).tolist()
+    return found
+
+
+@dataclass
+class PairCollator:
+    """Both outputs of each pair in one right-padded batch: the second ones first, as TRL orders chosen and rejected."""
+
+    pad_id: int
+
+    def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        sequences = [e["chosen_ids"] for e in examples] + [e["rejected_ids"] for e in examples]
+        ids, mask = pad(sequences, self.pad_id)
+        labels = torch.tensor([e["p_chosen"] for e in examples], dtype=torch.float32)
+        weights = torch.tensor([e["weights"] for e in examples], dtype=torch.float32)
+        return {"input_ids": ids, "attention_mask": mask, "p_chosen": labels, "weights": weights}
+
+
+class SoftLabelTrainer(LengthSortedTrainer, RewardTrainer):
+    """TRL's trainer with the loss above, the mean over the pairs of a step however it is cut into micro-batches."""
+
+    loss_is_scaled_for_ga = True
+
+    def _get_num_items_in_batch(self, batch_samples: list[dict[str, torch.Tensor]], device: torch.device) -> int:
+        return sum(everyones(sum(len(batch["p_chosen"]) for batch in batch_samples)))
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, torch.Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        rewards = last_token_scores(self.accelerator.unwrap_model(model), inputs["input_ids"], inputs["attention_mask"])
+        second, first = rewards.chunk(2)
+        p2 = inputs["p_chosen"]
+        # Processes average their gradients, and the loss is a mean over all their pairs.
+        loss = preference_loss(first, second, p2, num_items_in_batch, inputs["weights"]) * world_size()
+        with torch.no_grad():
+            margin = (second - first).mean(-1)
+            right = (0.5 + 0.5 * (margin * (p2 - 0.5)).sign())[p2 != 0.5]  # equal rewards count a half
+            for accuracies, margins in everyones((right.tolist(), margin.abs().tolist())):
+                if accuracies:
+                    self._metrics["train"]["accuracy"] += accuracies
+                self._metrics["train"]["margin"] += margins
+        return (loss, {"rewards": rewards}) if return_outputs else loss
+
+
+class HeldOut(TrainerCallback):
+    """Measures held-out pairs every `eval_steps` and at the end; keeps the best weights, and stops when patience ends.
+
+    What it knows is in the trainer's checkpoints, so that a stage that was killed goes on to the same end.
+    """
+
+    def __init__(
+        self,
+        reward_model: TorchRewardModel,
+        held_out: Sequence[JudgedPair],
+        config: RewardModelConfig,
+        context: TrainContext,
+    ):
+        self.reward_model = reward_model
+        self.held_out = held_out
+        self.config = config
+        self.context = context
+        self.best: dict[str, Any] = {"loss": float("inf"), "step": 0, "since": 0, "weights": {}}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        latest = self.context.checkpoints.latest()
+        if latest and (latest[1] / BEST).is_file():
+            self.best = torch.load(latest[1] / BEST, map_location="cpu", weights_only=True)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        step, patience = state.global_step, self.config.early_stopping_patience
+        if step % self.config.eval_steps and step < state.max_steps:
+            return
+        found = self.measure()
+        self.context.log_metrics(step, found)
+        if patience is None:
+            return
+        if found["eval_loss"] < self.best["loss"]:
+            weights = {name: p.detach().cpu().clone() for name, p in self._trained()}
+            self.best = {"loss": found["eval_loss"], "step": step, "since": 0, "weights": weights}
+        else:
+            self.best["since"] += 1
+            control.should_training_stop |= self.best["since"] >= patience
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.best["weights"]:
+            torch.save(self.best, Path(args.output_dir) / f"checkpoint-{state.global_step}" / BEST)
+
+    def measure(self) -> dict[str, float]:
+        """`eval_loss` (nats) and `eval_accuracy` of the raw rewards as they are."""
+        instructions = [j.pair.instruction for j in self.held_out]
+        outputs = [j.pair.output_1 for j in self.held_out], [j.pair.output_2 for j in self.held_out]
+        first, second = (self.reward_model.member_rewards(instructions, texts) for texts in outputs)
+        labels = [j.p2 for j in self.held_out if j.p2 is not None]
+        loss: float = calibration(labels, probabilities(first, second))["loss"]
+        accuracy = agreement(self.held_out, first.mean(-1).tolist(), second.mean(-1).tolist())
+        return {"eval_loss": loss, "eval_accuracy": accuracy}
+
+    def keep_best(self, step: int) -> None:
+        """Give the model its best weights back after `step`, where patience was asked for."""
+        if not self.best["weights"]:
+            return
+        with torch.no_grad():
+            for name, parameter in self._trained():
+                parameter.copy_(self.best["weights"][name])
+        self.context.log_metrics(step, {"best_step": float(self.best["step"]), "best_eval_loss": self.best["loss"]})
+
+    def _trained(self) -> list[tuple[str, torch.nn.Parameter]]:
+        return [(name, p) for name, p in self.reward_model.model.named_parameters() if p.requires_grad]
+
+
+def optimizer(model: Any, config: RewardModelConfig) -> torch.optim.AdamW:
+    """AdamW with the heads in a group of their own, whose learning rate may differ."""
+    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    head = [p for name, p in trained if "score" in name.split(".")]
+    trunk = [p for name, p in trained if "score" not in name.split(".")]
+    groups: list[dict[str, Any]] = [
+        {"params": trunk, "lr": config.learning_rate},
+        {"params": head, "lr": config.head_learning_rate or config.learning_rate},
+    ]
+    return torch.optim.AdamW(groups, weight_decay=config.weight_decay)

@@ -1,0 +1,174 @@
+"""PPO iterations on a random Llama, in a process of its own: `python -m benchmarks.ppo_step --micro 8`.
+
+Prints one JSON line: CPU seconds of each iteration, memory before training and at its peak, the metrics of the first
+iterations, and how fast this machine multiplied matrices in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from afarm import Instruction, MethodInputs, TrainContext
+from afarm.backend import Backend, CheckpointPolicy, PromptTemplate, TorchRewardModel
+from afarm.config import BackendConfig
+from afarm.records import Sample
+from afarm.store import DirectoryCheckpoints
+from afarm_plugins.ppo import PPOConfig
+from afarm_plugins.ppo.ppo import Trainer
+
+
+def arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """The sizes that both sides of the comparison share."""
+    for name, value in {
+        "batch": 32, "prompt-len": 64, "resp-len": 64, "hidden": 256, "layers": 4, "heads": 4,
+        "vocab": 49152, "epochs": 4, "micro": 32, "steps": 3, "threads": 1,
+    }.items():  # fmt: skip
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--lora", action="store_true", help="rank 8 on the attention projections")
+    parser.add_argument("--models", type=Path, help="weights and prompts that both sides load: written where missing")
+    return parser
+
+
+def main() -> None:
+    parser = arguments(argparse.ArgumentParser())
+    parser.add_argument("--layout", choices=["separate", "shared"], default="separate")
+    parser.add_argument("--shared-value", choices=["adapter", "trunk"], default="trunk")
+    parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("--replay", type=Path, help="rollouts of the other side to train on instead of sampled ones")
+    a = parser.parse_args()
+    torch.set_num_threads(a.threads)
+    if hasattr(os, "sched_setaffinity"):  # the peer has as many cores
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-a.threads :])
+    backend = Backend(BackendConfig(device="cpu", threads=a.threads, mixed_precision="bf16" if a.bf16 else "no"))
+    trainer = build(a, backend)
+    if a.replay:
+        replay(trainer, torch.load(a.replay))
+    before = resident()
+    cpu, parts, metrics = [], [], []
+    with backend.autocast():
+        for step in range(a.steps):
+            begin = time.process_time()
+            rollout, collected = trainer.collect(step)
+            middle = time.process_time()
+            updated = trainer.update(step, rollout)
+            end = time.process_time()
+            cpu.append(end - begin)
+            parts.append([middle - begin, end - middle])
+            metrics.append({**collected, **updated})
+    found = {"cpu_s": cpu, "collect_update_s": parts, "before_mb": before, "peak_mb": peak(), "metrics": metrics}
+    found["gflop"] = floating_point_work(a) / 1e9
+    found["gflop_per_s"] = matrix_rate(torch.bfloat16 if a.bf16 else torch.float32)
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+def build(a: argparse.Namespace, backend: Backend) -> Trainer:
+    policy, reward_model, prompts = load(a, backend)
+    lora = {"r": 8, "alpha": 16, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]} if a.lora else None
+    shared = {"layout": "shared", "shared_value": a.shared_value, "value_init": "sft", "value_head_init": "zero"}
+    config = PPOConfig.model_validate(
+        {
+            "total_steps": 1000, "warmup_steps": 0, "rollout_batch_size": a.batch, "mini_batch_size": a.batch,
+            "num_ppo_epochs": a.epochs, "per_device_train_batch_size": a.micro, "learning_rate": 3e-6,
+            "max_grad_norm": 1e9, "kl_coef": 0.05, "lam": 0.95,
+            "whiten_rewards": "none", "max_prompt_length": a.prompt_len, "response_length": a.resp_len,
+            "lora": lora, "value_head_init": "reward_model", "checkpoint": "last",
+        }
+        | (shared if a.layout == "shared" else {})
+    )  # fmt: skip
+    instructions = [Instruction(" ".join(f"t{i}" for i in row)) for row in prompts]
+    inputs = MethodInputs(policy, reward_model=reward_model, unlabeled=instructions)
+    directory = Path(tempfile.mkdtemp())
+    context = TrainContext(0, directory, backend, DirectoryCheckpoints(directory), lambda step, metrics: None)
+    return Trainer(config, inputs, context)
+
+
+def load(a: argparse.Namespace, backend: Backend) -> tuple[CheckpointPolicy, TorchRewardModel, list[list[int]]]:
+    words = {"<pad>": 0, "<eos>": 1, "<unk>": 2, **{f"t{i}": i for i in range(3, a.vocab)}}
+    inner = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=inner, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>",
+        chat_template="{% for m in messages %}{{ m['content'] }}{% endfor %}",
+    )  # fmt: skip
+    config = LlamaConfig(
+        hidden_size=a.hidden, intermediate_size=4 * a.hidden, num_hidden_layers=a.layers, num_attention_heads=a.heads,
+        num_key_value_heads=a.heads, vocab_size=a.vocab, max_position_embeddings=2048, tie_word_embeddings=True,
+        pad_token_id=0, bos_token_id=None, eos_token_id=1,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    template = PromptTemplate("chat", tokenizer)
+    policy = CheckpointPolicy(LlamaForCausalLM(config).eval(), tokenizer, template, backend)
+    reward_model = TorchRewardModel(
+        TorchRewardModel.classifier_from(policy, head_std=0.02).eval(), tokenizer, template, backend
+    )
+    prompts = torch.randint(3, a.vocab, (a.batch, a.prompt_len)).tolist()
+    if a.models:
+        a.models.mkdir(parents=True, exist_ok=True)
+        policy.save(a.models / "policy")
+        reward_model.save(a.models / "reward")
+        (a.models / "prompts.json").write_text(json.dumps(prompts))
+    return policy, reward_model, prompts
+
+
+def replay(trainer: Trainer, recorded: list[dict[str, Any]]) -> None:
+    """Have `trainer` collect the responses and scores that the other side recorded, step by step."""
+    width = trainer.config.max_prompt_length
+
+    def sample(step: int) -> tuple[list[Instruction], list[Sample]]:
+        rows = recorded[step]["tokens"].tolist()
+        samples = [Sample("", tuple(row[:width]), tuple(row[width:]), None, "length") for row in rows]
+        return trainer.prompts[: len(rows)], samples
+
+    scores = iter([r["scores"] for r in recorded])
+    trainer.sample = sample  # type: ignore[method-assign]
+    trainer.score = lambda instructions, samples: next(scores)  # type: ignore[method-assign]
+
+
+def floating_point_work(a: argparse.Namespace) -> float:
+    """Floating-point operations of an iteration's matrix products: what cannot be left out."""
+    tokens, responses = a.batch * (a.prompt_len + a.resp_len), a.batch * a.resp_len
+    trunk = 2 * tokens * a.layers * 16 * a.hidden**2  # 4 attention and 3·4 feed-forward matrices
+    trunk += 2 * tokens * a.layers * 2 * a.hidden * (a.prompt_len + a.resp_len) / 2  # attention itself, causal
+    head = 2 * responses * a.hidden * a.vocab
+    collect = (trunk + head) * 2 + trunk * 2  # sample, reference; value, reward
+    back = 1 if a.lora else 2  # frozen weights need no gradient, adapters hardly any
+    shared = a.layout == "shared" and a.shared_value == "trunk"
+    learn = (1 + back) * ((trunk + head) + (0 if shared else trunk))
+    return collect - (trunk if shared else 0) + a.epochs * learn
+
+
+def matrix_rate(dtype: torch.dtype) -> float:
+    """10⁹ floating-point operations a CPU second, in products as large as an iteration's."""
+    one, two = torch.randn(4096, 1024).to(dtype), torch.randn(1024, 1024).to(dtype)
+    one @ two
+    begin = time.process_time()
+    for _ in range(10):
+        one @ two
+    return 10 * 2 * 4096 * 1024**2 / (time.process_time() - begin) / 1e9
+
+
+def resident() -> float:
+    """Megabytes held now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
+
+
+def peak() -> float:
+    """Megabytes held at most so far."""
+    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""Draws docs/methods/<method>.svg from what a run logged: `python docs/plot_methods.py ppo runs/NAME/metrics.jsonl`.
+
+Equal metrics give equal bytes. Needs `pip install 'afarm[docs]'`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("svg")
+import matplotlib.pyplot as plt
+
+METHODS = Path(__file__).with_name("methods")
+
+COLOURS = ["#1f5fa8", "#c8541b", "#3d8a4e", "#8a4a9c"]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A title with its unit, and the metrics drawn in it, each with a label; `error` names their standard error.
+
+    `x` is drawn along the axis, in powers of 2 where `doubling`.
+    """
+
+    title: str
+    lines: dict[str, str]
+    error: str = ""
+    x: str = "step"
+    doubling: bool = False
+
+
+PANELS: dict[str, list[Panel]] = {
+    "reward_model": [
+        Panel("loss (nats a pair)", {"loss": "training", "eval_loss": "held out"}),
+        Panel("share of pairs in the labels' order", {"accuracy": "training", "eval_accuracy": "held out"}),
+        Panel(
+            "calibration on held-out pairs",
+            {"reliability/observed": "labels that agree", "reliability/confidence": "were it calibrated"},
+            x="reliability/confidence",
+        ),
+        Panel("held-out pairs by margin", {"margins/pairs": "pairs"}, x="margins/from"),
+    ],
+    "best_of_n": [
+        Panel("reward of the winner", {"reward": "reward"}, x="n", doubling=True),
+        Panel("win rate over SFT (%)", {"win_rate": "win rate"}, "standard_error", x="n", doubling=True),
+        Panel("gold reward of the winner", {"gold": "gold"}, "gold_se", x="n", doubling=True),
+        Panel("KL to the start policy at most (nats)", {"kl_bound": "KL"}, x="n", doubling=True),
+    ],
+    "sft": [
+        Panel("loss (nats a token)", {"loss": "loss"}),
+        Panel("accuracy of the most probable token", {"mean_token_accuracy": "accuracy"}),
+    ],
+    "feedme": [
+        Panel("loss (nats a token)", {"loss": "loss"}),
+        Panel("entropy of the next token (nats)", {"entropy": "entropy"}),
+    ],
+    "reward_conditioning": [
+        Panel("loss (nats a token)", {"loss": "loss"}),
+        Panel("entropy of the next token (nats)", {"entropy": "entropy"}),
+    ],
+    "dpo": [
+        Panel("loss (nats a pair)", {"loss": "loss"}),
+        Panel("reward, β log π/π₀", {"rewards/chosen": "chosen", "rewards/rejected": "rejected"}),
+        Panel("margin, chosen − rejected reward", {"rewards/margins": "margin"}),
+        Panel("share of pairs in the right order", {"rewards/accuracies": "accuracy"}),
+    ],
+    "ppo": [
+        Panel("reward model's score", {"objective/scores": "score", "objective/rlhf_reward": "less the KL penalty"}),
+        Panel("KL to the start policy (nats a response)", {"objective/kl": "k1", "objective/kl_k3": "k3"}),
+        Panel("win rate on the validation split (%)", {"validation/win_rate": "win rate"}, "validation/standard_error"),
+        Panel(
+            "length and entropy of a response", {"objective/length": "tokens", "objective/entropy": "entropy (nats)"}
+        ),
+    ],
+    "expert_iteration": [
+        Panel("loss (nats a token)", {"loss": "loss"}),
+        Panel("entropy of the next token (nats)", {"entropy": "entropy"}),
+    ],
+    "quark": [
+        Panel(
+            "reward model's score",
+            {"objective/scores": "all", "quark/quantile_4": "best quantile", "quark/quantile_0": "worst quantile"},
+        ),
+        Panel("KL to the start policy (nats a response)", {"objective/kl": "exact"}),
+        Panel("loss (nats a token)", {"loss/lm": "−log π", "policy/entropy_avg": "entropy"}),
+        Panel("length of a response (tokens)", {"objective/length": "tokens"}),
+    ],
+}
+"""What is drawn for each method, in reading order."""
+
+
+def read(path: Path) -> list[dict[str, float]]:
+    """The lines of the method's own training, and those of the calibration that lies beside them."""
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    beside = path.with_name("calibration.json")
+    for name, found in json.loads(beside.read_text(encoding="utf-8")).items() if beside.is_file() else ():
+        rows += [{f"{name}/{k}": v for k, v in row.items()} for row in (found if isinstance(found, list) else ())]
+    return [row for row in rows if row.get("stage", "train") == "train"]
+
+
+def draw(method: str, rows: list[dict[str, float]], path: Path) -> None:
+    """All panels of `method` in two columns."""
+    panels = PANELS[method]
+    with mpl.rc_context({"svg.hashsalt": method, "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
+        high = -(-len(panels) // 2)
+        figure, axes = plt.subplots(high, min(2, len(panels)), figsize=(8, 2.7 * high), squeeze=False)
+        for axis, panel in zip(axes.flat, panels, strict=False):
+            for colour, (name, label) in zip(COLOURS, panel.lines.items(), strict=False):
+                found = [row for row in rows if name in row]
+                steps, values = [row[panel.x] for row in found], [row[name] for row in found]
+                errors = [row.get(panel.error, 0.0) for row in found] if panel.error else None
+                marker = "o" if len(found) < 16 else ""
+                axis.errorbar(steps, values, errors, color=colour, label=label, marker=marker, ms=4, lw=1.6, capsize=3)
+            axis.set_title(panel.title, loc="left", fontsize=10)
+            axis.set_xlabel(panel.x.rpartition("/")[2])
+            if panel.doubling:
+                axis.set_xscale("log", base=2)
+            axis.grid(color="#e4e4e4", lw=0.6)
+            if len(panel.lines) > 1:
+                axis.legend(frameon=False)
+        for axis in axes.flat[len(panels) :]:
+            axis.remove()
+        figure.tight_layout()
+        figure.savefig(path, metadata={"Date": None}, facecolor="white")
+        plt.close(figure)
+
+
+if __name__ == "__main__":
+    method, metrics = sys.argv[1], Path(sys.argv[2])
+    draw(method, read(metrics), METHODS / f"{method}.svg")

@@ -1,0 +1,323 @@
+"""DPO and its relatives: losses by hand, the reference, invariances, and the optimum on a bandit."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import bandit
+import pytest
+import torch
+from pydantic import ValidationError
+from tiny_models import Recorder, judged, make_context, make_instructions, make_policy, same_weights
+
+from afarm.backend import CheckpointPolicy, LoraConfig, join_and_pad
+from afarm.backend.padding import TokenBatch
+from afarm.errors import DataError
+from afarm.interfaces import MethodInputs
+from afarm.keyed import uniform
+from afarm.records import JudgedPair
+from afarm_plugins.best_of_n.best_of_n import BestOfNPolicy
+from afarm_plugins.dpo import DPOConfig, dpo
+from afarm_plugins.dpo.dpo import DPO, pair_examples, reference_logps
+from afarm_plugins.dpo.objective import preference_losses
+
+
+def config(**settings: Any) -> DPOConfig:
+    defaults = {"learning_rate": 1e-3, "num_train_epochs": 1, "per_device_train_batch_size": 8, "save_steps": 0}
+    return DPOConfig(**(defaults | settings))
+
+
+def preferences(count: int = 40) -> list[JudgedPair]:
+    """The output with w7 in it is better; which one that is, and how long they are, varies."""
+    pairs = []
+    for n, instruction in enumerate(make_instructions(count)):
+        words = [f"w{10 + (n * 7 + j) % 20}" for j in range(1 + n % 5)]
+        outputs = (" ".join(words), " ".join([*words[: n % 3], "w7"]))
+        second = uniform(n) < 0.5
+        pairs.append(judged(instruction, *(outputs if second else outputs[::-1]), 1.0 if second else 0.0))
+    return pairs
+
+
+def train(
+    directory: Path, rows: list[JudgedPair], start: CheckpointPolicy | None = None, **settings: Any
+) -> tuple[CheckpointPolicy, Recorder]:
+    context, log = make_context(directory)
+    inputs = MethodInputs(start or make_policy(), preferences=rows)
+    return DPO(config(**settings)).train(inputs, context), log
+
+
+def logps(policy: CheckpointPolicy, rows: list[JudgedPair]) -> torch.Tensor:
+    """[pairs, (chosen, rejected)]."""
+    return torch.tensor(reference_logps(policy, pair_examples(policy, rows, 512)[0], 64))
+
+
+# ---------------------------------------------------------------------------------------------------- the losses
+
+
+def test_losses_by_hand() -> None:
+    margins, sure = torch.tensor([0.0, 2.0, -1.0]), torch.ones(3)
+    # β = 0.5: −log σ(0) = 0.693147, −log σ(1) = 0.313262, −log σ(−0.5) = 0.974077
+    assert preference_losses(margins, sure, "sigmoid", 0.5).tolist() == pytest.approx([0.693147, 0.313262, 0.974077])
+    # max(0, 1 − 0.5 margin)
+    assert preference_losses(margins, sure, "hinge", 0.5).tolist() == pytest.approx([1.0, 0.0, 1.5])
+    # (margin − 1 / (2 · 0.25))² = (margin − 2)²
+    assert preference_losses(margins, sure, "ipo", 0.25).tolist() == pytest.approx([4.0, 0.0, 9.0])
+
+
+def test_a_soft_label_and_smoothing_weigh_both_orders() -> None:
+    margin, soft = torch.tensor([2.0]), torch.tensor([0.7])
+    # 0.7 · 0.313262 + 0.3 · 1.313262
+    assert preference_losses(margin, soft, "sigmoid", 0.5).item() == pytest.approx(0.613262)
+    # smoothing by 0.1: 0.9 · 0.7 + 0.1 · 0.3 = 0.66 for the given order
+    assert preference_losses(margin, soft, "sigmoid", 0.5, 0.1).item() == pytest.approx(
+        0.66 * 0.313262 + 0.34 * 1.313262
+    )
+    assert preference_losses(margin, soft, "hinge", 0.5).item() == pytest.approx(0.3 * 2)
+    assert preference_losses(margin, soft, "ipo", 0.25).item() == pytest.approx(0.3 * 16)
+
+
+def test_the_loss_has_its_least_where_the_policy_gives_the_label() -> None:
+    margin = torch.tensor([math.log(0.7 / 0.3) / 0.5], requires_grad=True)
+    preference_losses(margin, torch.tensor([0.7]), "sigmoid", 0.5).backward()
+    assert margin.grad is not None
+    assert margin.grad.item() == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize(("loss_type", "value"), [("sigmoid", math.log(2)), ("hinge", 1.0), ("ipo", 25.0)])
+def test_the_first_loss_is_that_of_a_policy_equal_to_its_reference(
+    tmp_path: Path, loss_type: str, value: float
+) -> None:
+    _, log = train(tmp_path, preferences(8), loss_type=loss_type)
+    assert log.values("loss")[0] == pytest.approx(value, abs=1e-4 * value)
+    assert log.values("rewards/chosen")[0] == pytest.approx(0, abs=1e-5)
+    assert log.values("rewards/margins")[0] == pytest.approx(0, abs=1e-5)
+
+
+# -------------------------------------------------------------------------------------------------- what it learns
+
+
+@pytest.mark.parametrize("loss_type", ["sigmoid", "hinge", "ipo"])
+def test_raises_the_chosen_and_lowers_the_rejected(tmp_path: Path, loss_type: str) -> None:
+    start, rows = make_policy(), preferences(8)
+    trained, _ = train(tmp_path, rows, start, loss_type=loss_type, learning_rate=1e-4, warmup_ratio=0)
+    change = logps(trained, rows) - logps(start, rows)
+    assert change[:, 0].mean() > 0.01
+    assert change[:, 1].mean() < -0.01
+
+
+def test_learns_the_preferences_and_logs_it_under_trls_names(tmp_path: Path) -> None:
+    rows = preferences()
+    trained, log = train(tmp_path, rows, num_train_epochs=8)
+    assert log.values("loss")[-1] < 0.5 * math.log(2)
+    assert log.values("rewards/accuracies")[-1] == 1
+    margins = [c - r for c, r in zip(log.values("rewards/chosen"), log.values("rewards/rejected"), strict=True)]
+    assert log.values("rewards/margins") == pytest.approx(margins, abs=1e-5)
+    ratio = logps(trained, rows) - logps(make_policy(), rows)
+    assert (ratio[:, 0] > ratio[:, 1]).float().mean() > 0.95
+
+
+def test_soft_labels_lead_to_the_known_optimum_of_a_bandit(tmp_path: Path) -> None:
+    # Labels by a Bradley–Terry model of the rewards: the optimum is the reference times exp(reward / β), up to how much
+    # goes to answers at all, which no label speaks of
+    start, beta = bandit.bandit_policy(), 0.5
+    trained, _ = train(
+        tmp_path,
+        bandit.bandit_preferences(soft=True),
+        start,
+        beta=beta,
+        num_train_epochs=150,
+        per_device_train_batch_size=18,
+        learning_rate=2e-3,
+    )
+    reference, found = bandit.answer_probabilities(start), bandit.answer_probabilities(trained)
+    wanted = reference * (bandit.rewards() / beta).exp()
+    share = found / found.sum(-1, keepdim=True)
+    torch.testing.assert_close(share, wanted / wanted.sum(-1, keepdim=True), rtol=0.02, atol=0.005)
+
+
+def test_ipo_stops_where_the_log_ratios_a_token_differ_by_one_half_of_one_over_beta(tmp_path: Path) -> None:
+    [instruction] = make_instructions(1)
+    rows, start = [judged(instruction, "w1 w2 w3 w4 w5", "w6", 0.0)], make_policy()  # of 6 tokens and of 2
+    trained, _ = train(tmp_path, rows, start, loss_type="ipo", beta=0.5, num_train_epochs=60, learning_rate=3e-3)
+    chosen, rejected = (logps(trained, rows) - logps(start, rows))[0].tolist()
+    assert chosen / 6 - rejected / 2 == pytest.approx(1, abs=0.02)
+
+
+# --------------------------------------------------------------------------------------------------- the reference
+
+
+@pytest.mark.parametrize("lora", [None, LoraConfig(r=4)])
+def test_the_reference_is_the_start_and_stays_as_it_is(tmp_path: Path, lora: Any) -> None:
+    start, rows = make_policy(), preferences(16)
+    before = {name: weight.clone() for name, weight in start.model.state_dict().items()}
+    expected = logps(start, rows)
+    trained, log = train(tmp_path, rows, start, num_train_epochs=3, lora=lora, beta=0.3, per_device_train_batch_size=16)
+    assert all(torch.equal(weight, before[name]) for name, weight in start.model.state_dict().items())
+    assert trained.model.state_dict().keys() == before.keys()
+    # in the third step: the reward is β (log π − log π_ref) with that very reference
+    assert log.values("logps/chosen")[2] != pytest.approx(expected[:, 0].mean().item(), abs=1e-3)
+    for side, name in enumerate(("chosen", "rejected")):
+        reward = 0.3 * (log.values(f"logps/{name}")[2] - expected[:, side].mean().item())
+        assert log.values(f"rewards/{name}")[2] == pytest.approx(reward, abs=1e-4)
+
+
+def test_the_reference_of_adapters_is_the_model_with_them_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = {}
+
+    def look(trainer: Any) -> Any:
+        start = make_policy()
+        start.model = trainer.model
+        seen["on"] = logps(start, preferences(8))
+        with trainer.model.disable_adapter():
+            seen["off"] = logps(start, preferences(8))
+        return trained_model(trainer)
+
+    trained_model = dpo.trained_model
+    monkeypatch.setattr(dpo, "trained_model", look)
+    trained, _ = train(tmp_path, preferences(8), lora=LoraConfig(r=4), num_train_epochs=4)
+    torch.testing.assert_close(seen["off"], logps(make_policy(), preferences(8)))
+    torch.testing.assert_close(seen["on"], logps(trained, preferences(8)), rtol=0, atol=1e-4)  # merged
+    assert (seen["on"] - seen["off"]).abs().max() > 0.1
+
+
+# ----------------------------------------------------------------------------------------------------- invariances
+
+
+@pytest.mark.parametrize("loss_type", ["sigmoid", "ipo"])
+def test_how_a_step_is_cut_into_micro_batches_changes_nothing(tmp_path: Path, loss_type: str) -> None:
+    # 27 pairs in steps of 8: the last step has 3, in micro-batches of 2 and 1, whose means weigh differently
+    whole, log = train(tmp_path / "1", preferences(27), loss_type=loss_type)
+    cut, cut_log = train(
+        tmp_path / "2",
+        preferences(27),
+        loss_type=loss_type,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=4,
+    )
+    assert same_weights(whole.model, cut.model, tolerance=1e-4)
+    for name in ("loss", "rewards/margins", "logps/chosen"):
+        assert cut_log.values(name) == pytest.approx(log.values(name), abs=1e-3), name
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 9), (4, 0), (5, 3)])
+def test_padding_of_either_side_and_any_amount_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, after: int
+) -> None:
+    plain, log = train(tmp_path / "plain", preferences(16))
+
+    def widened(*given: Any) -> TokenBatch:
+        batch, pads = join_and_pad(*given), (before, after)
+        widen = torch.nn.functional.pad
+        return TokenBatch(
+            widen(batch.input_ids, pads, value=7), widen(batch.attention_mask, pads), widen(batch.response_mask, pads)
+        )
+
+    monkeypatch.setattr(dpo, "join_and_pad", widened)
+    padded, padded_log = train(tmp_path / "padded", preferences(16))
+    assert same_weights(plain.model, padded.model, tolerance=1e-4)
+    assert padded_log.values("rewards/margins") == pytest.approx(log.values("rewards/margins"), abs=1e-4)
+
+
+def test_swapped_pairs_give_the_same_policy(tmp_path: Path) -> None:
+    rows = preferences(24)
+    swapped = [JudgedPair(r.pair.swapped(), r.preference.swapped()) for r in rows]
+    one, two = train(tmp_path / "1", rows)[0], train(tmp_path / "2", swapped)[0]
+    assert same_weights(one.model, two.model, tolerance=1e-5)
+
+
+# ---------------------------------------------------------------------------------------------------- what is read
+
+
+def test_tokens_are_those_the_policy_samples_with_and_the_eos_is_one_of_them(policy: CheckpointPolicy) -> None:
+    rows = [judged(make_instructions(1)[0], "w1 w2", "w3", 0.2)]
+    [example], cut = pair_examples(policy, rows, 512)
+    [prompt] = policy.prompt_ids([rows[0].pair.instruction])
+    assert cut == 0
+    assert example["chosen"] == (prompt, [5 + 1, 5 + 2, 1])
+    assert example["rejected"] == (prompt, [5 + 3, 1])
+    assert example["p_chosen"] == 0.8
+
+
+def test_the_log_probability_is_the_sum_over_the_response_and_its_end(policy: CheckpointPolicy) -> None:
+    rows = [judged(make_instructions(1)[0], "w1 w2", "w3", 0.0)]
+    [prompt] = policy.prompt_ids([rows[0].pair.instruction])
+    ids = [*prompt, 5 + 1, 5 + 2, 1]
+    with torch.no_grad():
+        logprobs = policy.model(torch.tensor([ids])).logits[0].log_softmax(-1)
+    expected = sum(logprobs[at - 1, ids[at]].item() for at in range(len(prompt), len(ids)))
+    assert logps(policy, rows)[0, 0].item() == pytest.approx(expected, abs=1e-5)
+
+
+def test_draws_and_unread_answers_are_counted_and_draws_kept_on_request(tmp_path: Path) -> None:
+    rows = preferences(16)
+    more = [
+        judged(i, "w1", "w2", None, "draw" if n < 3 else "unparsed") for n, i in enumerate(make_instructions(60)[50:55])
+    ]
+    mixed, log = train(tmp_path / "1", [*rows, *more])
+    clean, _ = train(tmp_path / "2", rows)
+    assert same_weights(mixed.model, clean.model)
+    assert [log.values(f"pairs_{kind}") for kind in ("decided", "draw", "unparsed", "left_out")] == [
+        [16],
+        [3],
+        [2],
+        [5],
+    ]
+    _, kept = train(tmp_path / "3", [*rows, *more], keep_draws=True)
+    assert kept.values("pairs_left_out") == [2]
+
+
+def test_nothing_to_learn_from_is_a_data_error_that_says_what_was_found(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="dpo has nothing to learn from: 2 draw"):
+        train(tmp_path, [judged(i, "w1", "w2", None) for i in make_instructions(2)])
+
+
+def test_fewer_pairs_than_a_batch_make_one_step(tmp_path: Path) -> None:
+    _, log = train(tmp_path, preferences(3), per_device_train_batch_size=64)
+    assert len(log.values("loss")) == 1
+
+
+def test_outputs_that_are_too_long_are_cut_and_counted(tmp_path: Path) -> None:
+    _, log = train(tmp_path, preferences(16), max_length=6)
+    assert 0 < log.values("outputs_cut")[0] < 32
+
+
+def test_settings_out_of_range_are_refused() -> None:
+    for wrong in ({"beta": 0}, {"label_smoothing": 0.5}, {"loss_type": "kto"}):
+        with pytest.raises(ValidationError):
+            config(**wrong)
+
+
+def test_a_start_that_has_no_weights_is_refused_when_planning() -> None:
+    assert DPO(config()).check(CheckpointPolicy) == ()
+    assert "BestOfNPolicy" in DPO(config()).check(BestOfNPolicy)[0]
+
+
+# ------------------------------------------------------------------------------------------- keeping and going on
+
+
+@pytest.mark.parametrize("lora", [None, LoraConfig(r=2)])
+def test_goes_on_from_a_checkpoint_to_the_weights_of_an_uninterrupted_run(tmp_path: Path, lora: Any) -> None:
+    rows = preferences()
+    whole, _ = train(tmp_path / "whole", rows, save_steps=2, lora=lora)
+    asked = 0
+
+    def stop_after_three() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked >= 3
+
+    context, _ = make_context(tmp_path / "cut", should_stop=stop_after_three)
+    with pytest.raises(KeyboardInterrupt):
+        DPO(config(save_steps=2, lora=lora)).train(MethodInputs(make_policy(), preferences=rows), context)
+    resumed, log = train(tmp_path / "cut", rows, save_steps=2, lora=lora)
+    assert [step for step, metrics in log.lines if "loss" in metrics] == [4, 5]
+    assert same_weights(resumed.model, whole.model)
+
+
+def test_a_reloaded_policy_gives_the_same_log_probabilities(tmp_path: Path) -> None:
+    trained, _ = train(tmp_path / "run", preferences())
+    trained.save(tmp_path / "saved")
+    again = trained.backend.load_policy(tmp_path / "saved")
+    torch.testing.assert_close(logps(again, preferences()), logps(trained, preferences()), rtol=0, atol=1e-5)

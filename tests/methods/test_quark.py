@@ -1,0 +1,454 @@
+"""Quark: its quantiles and loss by hand, its invariances, its solution of a bandit, resuming and stopping."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from bandit import ANSWERS, INSTRUCTIONS, OTHER, REWARDS, BanditReward, answer_probabilities, bandit_policy, kl_to
+from pydantic import ValidationError
+from tiny_models import DiskCheckpoints, Recorder, make_context, make_instructions, make_policy, same_weights
+
+from afarm.backend import CheckpointPolicy, LoraConfig, join_and_pad, response_logprobs
+from afarm.errors import DataError, TrainingError
+from afarm.interfaces import Decoding, MethodInputs, Policy, RewardModel, TrainContext
+from afarm.records import Instruction, Score
+from afarm.testing import check_method
+from afarm.testing.models import tiny_reward_model
+from afarm_plugins.quark import QuarkConfig
+from afarm_plugins.quark.objective import quantile_bins, quark_loss
+from afarm_plugins.quark.quark import Attempt, Quark, Trainer
+
+SMALL: dict[str, Any] = {
+    "total_steps": 4,
+    "rollout_batch_size": 10,
+    "mini_batch_size": 5,
+    "per_device_train_batch_size": 64,
+    "per_device_rollout_batch_size": 64,
+    "learning_rate": 1e-3,
+    "warmup_steps": 0,
+    "response_length": 6,
+    "max_prompt_length": 30,
+    "save_steps": 100,
+}
+
+
+def config(**changes: Any) -> QuarkConfig:
+    return QuarkConfig(**{**SMALL, **changes})
+
+
+def inputs_for(start: CheckpointPolicy, reward_model: RewardModel | None = None) -> MethodInputs:
+    return MethodInputs(start, reward_model=reward_model or tiny_reward_model(start), unlabeled=make_instructions(12))
+
+
+def train(context: TrainContext, inputs: MethodInputs | None = None, **changes: Any) -> CheckpointPolicy:
+    policy = Quark(config(**changes)).train(inputs or inputs_for(make_policy()), context)
+    assert isinstance(policy, CheckpointPolicy)
+    return policy
+
+
+def trainer_for(directory: Path, **changes: Any) -> Trainer:
+    return Trainer(config(**changes), inputs_for(make_policy()), make_context(directory)[0])
+
+
+def gradients(trainer: Trainer) -> dict[str, torch.Tensor]:
+    return {name: p.grad.clone() for name, p in trainer.trained.items() if p.grad is not None}
+
+
+# ------------------------------------------------------------------------------------------------------- by hand
+
+
+@pytest.mark.parametrize(
+    ("scores", "quantiles", "expected"),
+    [
+        ([1, 2, 3, 4, 5, 6, 7, 8, 9, 10], 5, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]),
+        ([0.3, -1.0, 2.5, 0.0], 2, [1, 0, 1, 0]),
+        ([1, 2, 3, 4, 5, 6, 7], 3, [0, 0, 1, 1, 2, 2, 2]),  # ⌈3m/7⌉ − 1 for m = 1 … 7
+        ([0, 1, 1, 1, 2, 2], 3, [0, 1, 1, 1, 2, 2]),  # ties share the best of the quantiles they span
+        ([0, 0, 0, 1], 4, [2, 2, 2, 3]),
+        ([5, 5, 5, 5], 4, [3, 3, 3, 3]),  # nothing to tell them apart
+        ([1, 2, 3], 5, [1, 3, 4]),  # fewer scores than quantiles
+        ([7], 3, [2]),
+    ],
+)
+def test_quantiles_worked_by_hand(scores: list[float], quantiles: int, expected: list[int]) -> None:
+    assert quantile_bins(torch.tensor(scores, dtype=torch.float64), quantiles).tolist() == expected
+
+
+def test_quantiles_do_not_depend_on_the_order_of_scores() -> None:
+    scores = torch.tensor([3.0, 1.0, 1.0, 2.0, 2.0, 2.0, 5.0, 4.0])
+    order = torch.tensor([6, 2, 0, 5, 3, 7, 1, 4])
+    assert torch.equal(quantile_bins(scores[order], 3), quantile_bins(scores, 3)[order])
+
+
+def test_the_loss_worked_by_hand() -> None:
+    """Two responses, of two tokens and of one: 1 + 2 + 3 of likelihood, ½ · (0.2 + 0.4 + 0.6) of KL, 0.1 · 6 back."""
+    logprobs = torch.tensor([[-1.0, -2.0], [-3.0, 0.0]])
+    kl = torch.tensor([[0.2, 0.4], [0.6, 0.0]])
+    entropy = torch.tensor([[1.0, 2.0], [3.0, 0.0]])
+    assert float(quark_loss(logprobs, kl, entropy, 0.5, 0.1)) == pytest.approx(6 + 0.6 - 0.6)
+
+
+# ---------------------------------------------------------------------------------------------------- invariances
+
+
+@pytest.mark.parametrize(("variant", "vocabulary"), [("top", 45), ("all", 45), ("all", 48), ("all", 60)])
+def test_the_gradient_equals_one_written_out_row_by_row(tmp_path: Path, variant: str, vocabulary: int) -> None:
+    """No batches, no pads, no chunks: each lesson on its own, from whole softmaxes.
+
+    Some models have room in their vocabulary, into which control tokens fit with nothing to make larger.
+    """
+    settings = config(variant=variant, kl_coef=0.3, entropy_coef=0.1, mini_batch_size=10)
+    start = make_policy(vocab_size=vocabulary)
+    trainer = Trainer(settings, inputs_for(start), make_context(tmp_path)[0])
+    kept = [token for token in range(vocabulary) if token not in trainer.control_ids]
+    trainer.collect(0)
+    for parameter in trainer.trained.values():  # away from the reference, so that the KL takes part
+        parameter.data += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3))
+    lessons = next(trainer.minibatches(0))
+    assert len(lessons) == (2 if variant == "top" else 10)
+    trainer.backward(lessons)
+    found = gradients(trainer)
+    trainer.optimizer.zero_grad(set_to_none=False)
+    total, tokens = torch.zeros(()), 0
+    for lesson in lessons:
+        ids, response = [*lesson.prompt, *lesson.response], list(lesson.response)
+        logits = trainer.policy.model(torch.tensor([ids])).logits[0, len(lesson.prompt) - 1 : -1]
+        plain = torch.tensor([[*lesson.reference_prompt, *lesson.response]])
+        reference = trainer.reference.model(plain).logits[0, len(lesson.reference_prompt) - 1 : -1].detach()
+        p, q = logits[:, kept].softmax(-1), reference[:, kept].softmax(-1)
+        total = total - logits.log_softmax(-1)[range(len(response)), response].sum()
+        total = total + 0.3 * (p * (p / q).log()).sum() + 0.1 * (p * p.log()).sum()
+        tokens += len(response)
+    (total / tokens).backward()
+    torch.testing.assert_close(found, gradients(trainer), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_how_a_minibatch_is_cut_for_memory_changes_nothing(tmp_path: Path, size: int) -> None:
+    whole, log = make_context(tmp_path / "whole")
+    cut, cut_log = make_context(tmp_path / "cut")
+    one = train(whole, variant="all")
+    two = train(cut, variant="all", per_device_train_batch_size=size, per_device_rollout_batch_size=size)
+    assert same_weights(one.model, two.model, tolerance=1e-5)
+    for (_, a), (_, b) in zip(log.lines, cut_log.lines, strict=True):
+        assert a == pytest.approx(b, rel=1e-3, abs=1e-4)
+
+
+def test_same_seed_same_policy_and_another_seed_another(tmp_path: Path) -> None:
+    one, two = train(make_context(tmp_path / "1")[0]), train(make_context(tmp_path / "2")[0])
+    other = train(make_context(tmp_path / "3", seed=1)[0])
+    assert same_weights(one.model, two.model)
+    assert not same_weights(one.model, other.model)
+
+
+def test_gradient_checkpointing_changes_nothing_and_recomputes(tmp_path: Path) -> None:
+    plain = train(make_context(tmp_path / "1")[0])
+    trainer = trainer_for(tmp_path / "2", gradient_checkpointing=True)
+    layer = trainer.policy.model.model.layers[0].self_attn
+    calls: list[bool] = []
+    layer.register_forward_hook(lambda *_: calls.append(layer.training))
+    for step in range(4):
+        trainer.collect(step)
+        calls.clear()
+        trainer.update(step)
+        assert len(calls) == 2 * 2  # two passes over one minibatch, each computed twice
+        assert not any(calls)  # attention drops nothing
+    assert same_weights(plain.model, trainer.policy.model, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("changes", [{"variant": "all", "pool": "keep"}, {"variant": "all", "lora": LoraConfig(r=2)}])
+def test_it_keeps_the_promises_of_a_method(tmp_path: Path, changes: dict[str, Any]) -> None:
+    check_method(Quark(config(rollout_batch_size=8, mini_batch_size=4, save_steps=1, **changes)), tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------------- collecting
+
+
+def test_rewards_are_of_the_sampled_tokens_behind_a_prompt_without_control(tmp_path: Path) -> None:
+    trainer = trainer_for(tmp_path, variant="all")
+    trainer.collect(0)
+    trainer.collect(1)
+    reward_model = tiny_reward_model(make_policy())
+    for attempt in trainer.pool:
+        [prompt] = make_policy().prompt_ids([trainer.prompts[attempt.prompt]])
+        closed = [*attempt.response] if attempt.ended else [*attempt.response, 1]
+        assert attempt.score == pytest.approx(reward_model.score_ids([[*prompt, *closed]])[0], abs=1e-4)
+        assert max(attempt.response) < 45  # no control token was sampled
+
+
+def test_the_first_step_samples_the_start_policy_and_later_ones_ask_for_the_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controls: list[str] = []
+    sample = CheckpointPolicy.sample
+
+    def recorded(self: CheckpointPolicy, *args: Any, **kwargs: Any) -> Any:
+        controls.append(self.template.control)
+        return sample(self, *args, **kwargs)
+
+    monkeypatch.setattr(CheckpointPolicy, "sample", recorded)
+    trained = train(make_context(tmp_path)[0], variant="all", total_steps=3, rollout_batch_size=6, num_quantiles=3)
+    assert controls[0] == ""
+    assert set(controls[1:]) == {"<|reward_2|>"}
+    assert trained.template.control == "<|reward_2|>"
+    assert trained.control_tokens == ("<|reward_0|>", "<|reward_1|>", "<|reward_2|>")
+
+
+def test_each_lesson_of_all_quantiles_stands_behind_the_token_of_its_own(tmp_path: Path) -> None:
+    trainer = trainer_for(tmp_path, variant="all", num_quantiles=5, mini_batch_size=10)
+    trainer.collect(0)
+    scores, bins = trainer.quantiles()
+    assert torch.equal(bins, quantile_bins(scores, 5))
+    by_response = {
+        attempt.response: 45 + quantile for attempt, quantile in zip(trainer.pool, bins.tolist(), strict=True)
+    }
+    lessons = next(trainer.minibatches(0))
+    assert len({lesson.prompt[0] for lesson in lessons}) == 5
+    for lesson in lessons:
+        assert lesson.prompt == [by_response[tuple(lesson.response)], *lesson.reference_prompt]
+
+
+def test_top_learns_from_the_best_quantile_and_adds_no_token(tmp_path: Path) -> None:
+    trainer = trainer_for(tmp_path)
+    metrics = trainer.collect(0)
+    best = sorted(attempt.score for attempt in trainer.pool)[-2:]
+    learned = {tuple(lesson.response) for minibatch in trainer.minibatches(0) for lesson in minibatch}
+    assert learned == {attempt.response for attempt in trainer.pool if attempt.score in best}
+    assert trainer.policy.control_tokens == ()
+    assert metrics["quark/quantile_4"] == pytest.approx(sum(best) / 2)
+    assert metrics["objective/scores"] == pytest.approx(sum(a.score for a in trainer.pool) / 10)
+
+
+def test_a_kept_pool_grows_and_a_pass_over_it_does_not(tmp_path: Path) -> None:
+    kept, reset = (trainer_for(tmp_path / pool, variant="all", pool=pool) for pool in ("keep", "reset"))
+    for trainer in (kept, reset):
+        for step in range(3):
+            trainer.collect(step)
+    assert (len(kept.pool), len(reset.pool)) == (30, 10)
+    assert [len(minibatch) for minibatch in kept.minibatches(2)] == [5, 5, 5, 5]
+
+
+def test_prompts_that_are_too_long_are_left_out_and_counted(tmp_path: Path) -> None:
+    context, log = make_context(tmp_path)
+    train(context, max_prompt_length=6, total_steps=1)
+    lengths = [len(ids) for ids in make_policy().prompt_ids(make_instructions(12))]
+    assert log.values("data/prompts_left_out") == [sum(n > 6 for n in lengths)]
+    assert 0 < log.values("data/prompts_left_out")[0] < 12
+    with pytest.raises(DataError, match=r"at most 2 tokens .*quark\.max_prompt_length"):
+        train(context, max_prompt_length=2)
+
+
+# ----------------------------------------------------------------------------------------------------------- learning
+
+BANDIT: dict[str, Any] = {
+    "total_steps": 25,
+    "rollout_batch_size": 90,
+    "mini_batch_size": 90,
+    "learning_rate": 3e-3,
+    "response_length": 2,
+    "num_quantiles": 4,
+}
+
+
+def solve(directory: Path, **changes: Any) -> tuple[CheckpointPolicy, CheckpointPolicy, Recorder]:
+    start = bandit_policy()
+    context, log = make_context(directory)
+    inputs = MethodInputs(start, reward_model=BanditReward(), unlabeled=INSTRUCTIONS)
+    return start, train(context, inputs, **{**BANDIT, **changes}), log
+
+
+def test_without_a_penalty_the_best_answer_gets_all_probability(tmp_path: Path) -> None:
+    _, trained, log = solve(tmp_path, kl_coef=0.0)
+    best = answer_probabilities(trained)[:, ANSWERS.index("w12")]
+    assert float(best.min()) > 0.95
+    assert log.values("objective/scores")[-1] > 0.9 > log.values("objective/scores")[0]
+
+
+def test_a_large_penalty_holds_the_policy_to_its_start(tmp_path: Path) -> None:
+    start, free, _ = solve(tmp_path / "free", kl_coef=0.0)
+    _, held, log = solve(tmp_path / "held", kl_coef=20.0)
+    reference = answer_probabilities(start)
+    assert kl_to(reference, answer_probabilities(free)) > 1
+    assert kl_to(reference, answer_probabilities(held)) < 0.05
+    assert log.values("objective/kl")[-1] < 0.2
+
+
+def test_the_penalised_solution_is_where_likelihood_and_kl_balance(tmp_path: Path) -> None:
+    """With all probability of the best answer b learned from, −log π(b) + β·KL(π ‖ π₀) is least at a known π.
+
+    For one binary choice it is found by a search over π(b); what Quark reaches from its samples lies near it.
+    """
+    beta = 1.0
+    start, trained, _ = solve(tmp_path, kl_coef=beta, total_steps=60)
+    reference = answer_probabilities(start)[:, ANSWERS.index("w12")].mean()
+    grid = torch.linspace(0.001, 0.999, 999)
+    kl = grid * (grid / reference).log() + (1 - grid) * ((1 - grid) / (1 - reference)).log()
+    optimum = float(grid[(-grid.log() + beta * kl).argmin()])
+    reached = float(answer_probabilities(trained)[:, ANSWERS.index("w12")].mean())
+    assert float(reference) < 0.2
+    assert reached == pytest.approx(optimum, abs=0.08)
+
+
+def test_the_token_of_the_best_quantile_asks_for_more_than_that_of_the_worst(tmp_path: Path) -> None:
+    _, best, log = solve(tmp_path, variant="all", pool="keep", kl_coef=0.0, total_steps=40)
+
+    def expected_reward(policy: CheckpointPolicy) -> float:
+        values = torch.tensor([REWARDS[answer] - OTHER for answer in ANSWERS])
+        return float((answer_probabilities(policy) * values).sum(-1).mean()) + OTHER
+
+    assert expected_reward(best) > expected_reward(best.controlled("<|reward_0|>")) + 0.5
+    assert log.values("quark/quantile_3")[-1] >= log.values("quark/quantile_1")[-1]
+
+
+def test_the_end_of_sequence_is_learned(tmp_path: Path) -> None:
+    """A start that would rather go on learns to end where its best responses do."""
+    start = bandit_policy()
+    with torch.no_grad():
+        start.model.lm_head.weight[1] *= 0.5
+
+    def end_probability(policy: CheckpointPolicy) -> float:
+        given = join_and_pad(policy.prompt_ids(INSTRUCTIONS), [[5 + 12, 1]] * 3, policy.pad_id)
+        with torch.no_grad():
+            found = response_logprobs(policy.model, given.input_ids, given.attention_mask, given.response_mask)
+        return float(found[:, 1].exp().mean())
+
+    context, _ = make_context(tmp_path)
+    inputs = MethodInputs(start, reward_model=BanditReward(), unlabeled=INSTRUCTIONS)
+    trained = train(context, inputs, **{**BANDIT, "kl_coef": 0.0})
+    assert end_probability(trained) > 0.97 > end_probability(start) + 0.01
+
+
+class Constant(RewardModel):
+    """Likes everything equally."""
+
+    def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[Score]:
+        return [Score(0.25) for _ in outputs]
+
+
+def test_a_constant_reward_puts_everything_into_the_best_quantile(tmp_path: Path) -> None:
+    context, log = make_context(tmp_path)
+    train(context, inputs_for(make_policy(), Constant()))
+    assert log.values("quark/learned_from") == [10.0] * 4
+    assert log.values("quark/quantile_4") == [0.25] * 4
+    assert log.values("objective/scores_std") == [0.0] * 4
+    assert log.values("quark/quantile_0") == []
+
+
+def test_lora_trains_adapters_and_control_tokens_and_reloads(tmp_path: Path) -> None:
+    context, _ = make_context(tmp_path)
+    start = make_policy()
+    trained = train(context, inputs_for(start), variant="all", lora=LoraConfig(r=2), learning_rate=1e-2)
+    trained.save(tmp_path / "saved")
+    loaded = CheckpointPolicy.load(tmp_path / "saved", context)
+    old, new = start.model.get_input_embeddings().weight, loaded.model.get_input_embeddings().weight
+    assert torch.equal(new[:45], old)
+    assert len({tuple(row.tolist()) for row in new[45:]}) == 5  # they start as one and the same
+    decoding, instructions = Decoding(max_new_tokens=6), make_instructions(4)
+    for one, two in zip(
+        loaded.sample(instructions, decoding, seed=2), trained.sample(instructions, decoding, seed=2), strict=True
+    ):
+        assert one.token_ids == two.token_ids
+        assert one.logprobs == pytest.approx(two.logprobs, abs=1e-4)
+
+
+# ---------------------------------------------------------------------------------------------- going on and stopping
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"variant": "all", "pool": "keep"}, {"variant": "all", "lora": LoraConfig(r=2)}]
+)
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, changes: dict[str, Any]) -> None:
+    straight, log = make_context(tmp_path / "straight")
+    one = train(straight, **changes)
+    first_log = Recorder()
+    stopped, first_log = make_context(tmp_path / "cut", should_stop=lambda: len(first_log.lines) == 2)
+    with pytest.raises(KeyboardInterrupt, match="after step 2"):
+        train(stopped, **changes)
+    again, second_log = make_context(tmp_path / "cut")
+    two = train(again, **changes)
+    assert same_weights(one.model, two.model)
+    assert first_log.lines + second_log.lines == log.lines
+
+
+class TurnsNan(RewardModel):
+    """Scores by length until its third call."""
+
+    calls = 0
+
+    def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[Score]:
+        self.calls += 1
+        return [Score(float("nan") if self.calls == 3 else float(len(output))) for output in outputs]
+
+
+def test_what_is_not_finite_stops_training_and_the_last_checkpoint_counts(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"rollout_batch_size": 6, "mini_batch_size": 3}
+    context, log = make_context(tmp_path / "kept")
+    kept = train(context, inputs_for(make_policy(), TurnsNan()), save_steps=1, **settings)
+    two_steps = trainer_for(tmp_path / "two", **settings)
+    two_steps.reward_model = TurnsNan()
+    for step in range(2):
+        two_steps.collect(step)
+        two_steps.update(step)
+    assert same_weights(kept.model, two_steps.policy.model)
+    assert log.lines[-1] == (3, {"stopped/step": 3, "stopped/not_finite": 1.0})
+    context, _ = make_context(tmp_path / "lost")
+    with pytest.raises(TrainingError, match=r"step 3: a score.*no checkpoint.*quark\.learning_rate=0\.0005"):
+        train(context, inputs_for(make_policy(), TurnsNan()), **settings)
+
+
+def test_a_kl_beyond_the_limit_stops_training(tmp_path: Path) -> None:
+    context, log = make_context(tmp_path)
+    train(context, total_steps=10, learning_rate=5e-3, max_kl=4.0, save_steps=1)
+    assert "stopped/max_kl" in log.lines[-1][1]
+    assert max(log.values("objective/kl")) <= 4.0
+    assert isinstance(context.checkpoints, DiskCheckpoints)
+    assert context.checkpoints.saved[-1] == log.lines[-1][0] - 1
+
+
+def test_a_gradient_that_is_not_finite_is_never_applied(tmp_path: Path) -> None:
+    trainer = trainer_for(tmp_path)
+    trainer.collect(0)
+    trainer.reference.model = make_policy(seed=1).model
+    trainer.reference.model.lm_head.weight.data[7] = float("inf")
+    before = {name: p.clone() for name, p in trainer.trained.items()}
+    with pytest.raises(TrainingError, match="norm of the gradient is nan"):
+        trainer.update(0)
+    assert all(torch.equal(p, before[name]) for name, p in trainer.trained.items())
+    next(iter(trainer.trained.values())).data[0] = float("nan")
+    with pytest.raises(TrainingError, match="a weight is not a finite number"):
+        trainer.save(1)
+
+
+def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
+    train(make_context(tmp_path)[0])
+    with pytest.raises(TrainingError, match="other settings"):
+        train(make_context(tmp_path)[0], lora=LoraConfig(r=2))
+
+
+def test_a_start_without_weights_is_refused_when_planning() -> None:
+    class Wrapped(Policy):
+        pass
+
+    assert Quark().check() == Quark().check(CheckpointPolicy) == ()
+    assert "Wrapped" in Quark().check(Wrapped)[0]
+
+
+def test_more_responses_in_a_rollout_than_prompts_are_further_draws(tmp_path: Path) -> None:
+    inputs = MethodInputs(make_policy(), reward_model=Constant(), unlabeled=make_instructions(2))
+    trainer = Trainer(config(), inputs, make_context(tmp_path)[0])
+    trainer.collect(0)
+    assert [attempt.prompt for attempt in trainer.pool].count(0) == 5
+    assert len({attempt.response for attempt in trainer.pool}) > 5
+    assert all(isinstance(attempt, Attempt) for attempt in trainer.pool)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"mini_batch_size": 600}, {"warmup_steps": 390}, {"num_quantiles": 1}, {"variant": "best"}]
+)
+def test_settings_that_do_not_fit_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        QuarkConfig(**wrong)
