@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from afarm.config import Config, setting
+from afarm.config import setting
 from afarm.hookspecs import Register, hookimpl
+from afarm.questions import JudgingConfig
 
 
-class AlpacaEvalConfig(Config):
+class AlpacaEvalConfig(JudgingConfig):
     """How an evaluator directory of AlpacaEval is used. What it asks and how it reads answers is the directory's."""
 
     draws: Literal["alpaca_eval", "pair"] = setting(
@@ -24,9 +25,6 @@ class AlpacaEvalConfig(Config):
         "afarm's `label_noise`",
         ge=0,
         le=0.5,
-    )
-    max_reasks: int = setting(
-        2, "how often a pair whose answer cannot be read is asked again, alone, before it is unparsed", ge=0
     )
 
 

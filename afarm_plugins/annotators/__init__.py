@@ -6,14 +6,14 @@ A prompt annotator here is data: an entry in `members.yaml` and a template under
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pydantic import field_validator
 
 from afarm.config import Config, setting
 from afarm.errors import did_you_mean
 from afarm.hookspecs import Register, hookimpl
-from afarm.judges import DRAWS_A_VOTE
+from afarm.questions import JudgingConfig
 
 if TYPE_CHECKING:
     import typer
@@ -46,24 +46,11 @@ BEYOND = {
 """The annotators that are no single prompt that compares."""
 
 
-class PromptAnnotatorConfig(Config):
+class PromptAnnotatorConfig(JudgingConfig):
     """Which entries judge, and how often. A single annotator is a pool of one."""
 
     members: list[str] = setting(
         list(POOL), "the annotators one of which is drawn for each pair; one named twice is drawn twice as often"
-    )
-    both_orders: bool = setting(
-        False, "judge each pair in both orders: agreement gives the label, disagreement is a draw"
-    )
-    votes: int = setting(1, "independent draws of the judgement of each pair", ge=1)
-    vote: Literal["majority", "mean"] = setting(
-        "majority", "how several votes become a label: majority (a tie is a draw) or mean (a soft label)"
-    )
-    max_reasks: int = setting(
-        2,
-        "how often a pair whose answer cannot be read is asked again, alone, before it is unparsed",
-        ge=0,
-        lt=DRAWS_A_VOTE,
     )
 
     @field_validator("members")

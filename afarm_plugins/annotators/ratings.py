@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from afarm.interfaces import AnnotateContext, Annotator
-from afarm.judges import ChatRequest, Comparison, Judgement, JudgementKey
+from afarm.judges import ChatRequest, Comparison, Judgement
 from afarm.keyed import digest
+from afarm.questions import Look, foresee, gather
 from afarm.records import Instruction, Pair, Preference
 from afarm_plugins.annotators import RatingsConfig
+from afarm_plugins.annotators.assigned import Assigned, assign
 from afarm_plugins.annotators.members import Library, environment
-from afarm_plugins.annotators.questions import Assigned, Pose, Question, assign, foresee, gather
 
 ALONE = "alone"
 """The order under which scores are filed: nothing else is shown."""
@@ -34,13 +35,12 @@ class RatingsAnnotator(Annotator):
         if not pairs:
             return []
         by = assign(self.member, context.ask)
-        slots = _slots(pairs, by, context)
-        answers = gather(slots, self.config.max_reasks + 1, context)
+        answers = gather(_looks(pairs, by), self.config.max_reasks + 1, context)
         return [
             _label(
                 pair,
-                answers[_id(pair.instruction, pair.output_1)][1],
-                answers[_id(pair.instruction, pair.output_2)][1],
+                answers[_id(pair.instruction, pair.output_1)],
+                answers[_id(pair.instruction, pair.output_2)],
                 by,
             )
             for pair in pairs
@@ -50,31 +50,18 @@ class RatingsAnnotator(Annotator):
         """What `annotate` would send now: the outputs that have no score yet."""
         if not pairs:
             return []
-        slots = _slots(pairs, assign(self.member, context.ask), context)
-        return foresee(slots, self.config.max_reasks + 1, context)
+        looks = _looks(pairs, assign(self.member, context.ask))
+        return foresee(looks, self.config.max_reasks + 1, context)
 
 
 def _id(instruction: Instruction, output: str) -> str:
     return digest("rated", instruction.id, output)
 
 
-def _slots(pairs: Sequence[Pair], by: Assigned, context: AnnotateContext) -> dict[str, Pose]:
-    return {
-        _id(pair.instruction, output): _pose(pair.instruction, output, by, context.seed)
-        for pair in pairs
-        for output in (pair.output_1, pair.output_2)
-    }
-
-
-def _pose(instruction: Instruction, output: str, by: Assigned, seed: int) -> Pose:
-    rated = _id(instruction, output)
-
-    def pose(reask: int) -> Question:
-        shown = Comparison(rated, instruction, output, "", ALONE, reask)
-        key = JudgementKey(by.fingerprint, rated, ALONE, seed, reask)
-        return Question(key, shown, by, batch=reask, again=reask > 0)
-
-    return pose
+def _looks(pairs: Sequence[Pair], by: Assigned) -> dict[str, Look]:
+    """Every output by itself."""
+    rated = {_id(pair.instruction, o): (pair.instruction, o) for pair in pairs for o in (pair.output_1, pair.output_2)}
+    return {i: Look(by, Comparison(i, instruction, output, "", ALONE)) for i, (instruction, output) in rated.items()}
 
 
 def _label(pair: Pair, one: Judgement, two: Judgement, by: Assigned) -> Preference:

@@ -9,10 +9,10 @@ from scripted_ask import ScriptedAsk, by_lot, longer, make_pairs
 from afarm.interfaces import AnnotateContext
 from afarm.judges import Completion
 from afarm.keyed import uniform
+from afarm.questions import Verdict, of_orders, of_votes
 from afarm.records import JudgedPair
 from afarm_plugins.annotators import PromptAnnotatorConfig
 from afarm_plugins.annotators.annotator import PromptAnnotator
-from afarm_plugins.annotators.labels import Verdict, of_orders, of_votes
 
 ONE, TWO, DRAW = Verdict(0.0), Verdict(1.0), Verdict(None, "draw")
 UNPARSED, REFUSED = Verdict(None, "unparsed"), Verdict(None, "refused")
@@ -38,6 +38,10 @@ def annotate(pairs, ask, seed=0, **config):
         ([ONE, UNPARSED], UNPARSED),
         ([REFUSED, TWO], REFUSED),
         ([UNPARSED, REFUSED], REFUSED),
+        ([DRAW, DRAW], DRAW),
+        ([ONE, DRAW], Verdict(0.25)),
+        ([DRAW, Verdict(0.9)], Verdict(0.7)),
+        ([DRAW, UNPARSED], UNPARSED),
     ],
 )
 def test_two_orders_agree_or_draw(verdicts, label):

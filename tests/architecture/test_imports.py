@@ -43,7 +43,7 @@ BACKEND_STANDS_ON = {
     "afarm.backend",
 }
 
-PLUGINS_STAND_ON = BACKEND_STANDS_ON | {"afarm", "afarm.hookspecs", "afarm.judges", "afarm.files"}
+PLUGINS_STAND_ON = BACKEND_STANDS_ON | {"afarm", "afarm.hookspecs", "afarm.judges", "afarm.questions", "afarm.files"}
 
 
 def in_core(module: Module) -> bool:
