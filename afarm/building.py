@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from afarm.blame import blame
 from afarm.errors import ConfigError, PluginError, StoreError
+from afarm.following import FollowedCheckpoints
 from afarm.interfaces import (
     Annotator,
     BuildContext,
@@ -29,7 +30,7 @@ from afarm.judges import Judge
 from afarm.limiter import Limiter
 from afarm.plugins import Plugins
 from afarm.prices import Prices
-from afarm.ranks import ALONE, FollowedCheckpoints, Ranks
+from afarm.ranks import ALONE, Ranks
 from afarm.recipe import Settings
 from afarm.records import Evaluation
 from afarm.registry import Component

@@ -82,19 +82,21 @@ def _main_metrics(run: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {result["evaluator"]: result["metrics"] for result in run["results"] if result["reference"] == reference}
 
 
+def account_of(runs: Sequence[str]) -> str:
+    """The name under which these runs are compared and paid for: the same command goes on with the same budget."""
+    return f"compare-{digest(sorted(runs), length=8)}"
+
+
 def write_board(
-    output_dir: Path,
+    path: Path,
     found: Sequence[Standing],
     records: Sequence[Mapping[str, Any]],
     command: str,
     left_out: Mapping[str, str],
 ) -> Path:
-    """Write the board as Markdown and JSON under `output_dir`/boards, by the names of its runs. Returns the Markdown's
-    path."""
+    """Write the board as Markdown at `path`, and as JSON beside it. Returns `path`."""
     names = [record["name"] for record in records]
-    directory = output_dir / "boards"
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / f"compare-{digest(names, length=8)}.md"
+    path.parent.mkdir(parents=True, exist_ok=True)
     rows = [asdict(standing) for standing in found]
     write_json(path.with_suffix(".json"), {"command": command, "runs": names, "standings": rows, "left_out": left_out})
     path.write_text(_markdown(found, command, left_out), encoding="utf-8")

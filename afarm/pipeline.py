@@ -25,6 +25,7 @@ from afarm import evaluation, stages
 from afarm.ask import Asker, Spend
 from afarm.building import Builder
 from afarm.files import read_outputs, read_preferences, read_rows
+from afarm.following import announce, follow
 from afarm.head_to_head import HeadToHead
 from afarm.interfaces import AnnotateContext, Policy, Progress, RewardModel, no_progress
 from afarm.judges import Judge
@@ -33,7 +34,7 @@ from afarm.labelling import label
 from afarm.ledger import Ledger
 from afarm.plugins import Plugins, discover
 from afarm.preflight import problems_ahead
-from afarm.ranks import ALONE, Ranks, announce, follow
+from afarm.ranks import ALONE, Ranks
 from afarm.recipe import Settings, parse_overrides, resolve
 from afarm.records import Evaluation, Instruction, JudgedPair, Output, Pair, Preference
 from afarm.splits import Splits

@@ -37,8 +37,8 @@ class Write(Protocol):
 class Stage:
     """One step of the experiment. `made_from`: all that its result depends on besides its inputs' content. `asks`: what
     it will ask judges, for stages that know it before they run; what annotators will ask, they say themselves.
-    `pairs`: the instruction of each pair that training will ask the annotator about. `join`: the part of `write` that
-    several processes do together, training."""
+    `pairs`: the instruction of each pair that training will ask the annotator about. `join`: the part of `write`, with
+    the same arguments, that several processes do together: training."""
 
     kind: str
     label: str
@@ -47,7 +47,7 @@ class Stage:
     write: Write
     asks: Callable[[], Iterable[ChatRequest]] | None = None
     pairs: Callable[[], Sequence[Instruction]] | None = None
-    join: Callable[[Path, Inputs], object] | None = None
+    join: Callable[..., object] | None = None
 
 
 NEEDS: dict[str, tuple[str, ...]] = {

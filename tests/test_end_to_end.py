@@ -131,7 +131,10 @@ def test_the_toy_recipe_runs_to_a_report(whole: tuple[dict[str, Any], Path]) -> 
     record, output_dir = whole
     assert record["headline"]["win_rate"] is not None
     assert 0 <= record["headline"]["win_rate"] <= 100
-    assert record["headline"]["kl"] is not None
+    kept = record["checkpoint"]
+    assert kept["best/step"] in (2, 4, 6)
+    assert kept["best/win_rate"] >= kept["last/win_rate"]
+    assert record["headline"]["kl"] == kept["best/kl"]
     assert record["results"][0]["metrics"]["n_total"] == 32
     assert {r["evaluator"] for r in record["results"]} == {"win_rate", "reward", "gold"}
     assert record["judges"][0]["simulated"] is True

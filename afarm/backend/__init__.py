@@ -14,6 +14,7 @@ from afarm.lazy import lazy_names
 
 if TYPE_CHECKING:
     from afarm.backend.adapters import active_adapter, add_adapter, merge_adapter, merged_copy, sharing_copy
+    from afarm.backend.allocator import keep_freed_memory
     from afarm.backend.logprobs import (
         before_responses,
         hidden_states,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "adapters": ("active_adapter", "add_adapter", "merge_adapter", "merged_copy", "sharing_copy"),
+    "allocator": ("keep_freed_memory",),
     "logprobs": (
         "before_responses",
         "hidden_states",
@@ -79,6 +81,7 @@ __all__ = [
     "fit_supervised",
     "hidden_states",
     "join_and_pad",
+    "keep_freed_memory",
     "length_sorted_batches",
     "merge_adapter",
     "merged_copy",

@@ -42,12 +42,14 @@ class Backend:
     """Where and in which precision models run. Raises `ConfigError` where the device is not there.
 
     Several processes meet when they make theirs, and have its `session` in common: a name that no other launch has.
+    `sharded` says whether each is to keep only its shard of what it trains.
     """
 
     def __init__(self, config: BackendConfig | None = None, ranks: Ranks = ALONE):
         self.config = config or BackendConfig()
         self.device = _shared_device(self.config.device) if ranks.several else _device(self.config.device)
         self.session = processes.agree(secrets.token_hex(8))
+        self.sharded = ranks.sharded
         self.dtype: torch.dtype = getattr(torch, self.config.dtype)
         if self.config.threads:
             torch.set_num_threads(self.config.threads)

@@ -17,9 +17,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from afarm.backend.processes import rank, world_size
 from afarm.errors import TrainingError
 from afarm.interfaces import MethodInputs, Policy, TrainContext
 from afarm.keyed import integer
+from afarm.ranks import wait_for
 from afarm.records import Pair, Preference
 
 STATE, WEIGHTS = "selection.json", "best.pt"
@@ -59,14 +61,20 @@ class CheckpointSelection:
     def compare(self, step: int, policy: Policy, kl: float | None = None) -> dict[str, float]:
         """Judge `policy` as the candidate of `step`. Returns the metrics of it and of the best so far.
 
+        Of several processes the first one judges, for however long, and the others wait and know of no candidates.
         Raises `TrainingError` where the annotator has no usable answer at all.
         """
+        if rank() > 0:
+            wait_for(lambda: self._judged.is_file() and self._judged.read_text(encoding="utf-8") == self._mark(step))
+            return {}
         if not self._start_answers:
             self._start_answers = self._answers(self.inputs.start, "start")
         answers = self._answers(policy, "candidate")
         candidate = Candidate(step, *self._win_rate(step, answers), kl)
         self.candidates.append(candidate)
         best = self.best or candidate
+        if world_size() > 1:
+            self._judged.write_text(self._mark(step), encoding="utf-8")
         found: dict[str, float | None] = {
             "validation/win_rate": candidate.win_rate,
             "validation/standard_error": candidate.standard_error,
@@ -76,6 +84,14 @@ class CheckpointSelection:
             "last/win_rate": candidate.win_rate,
         }
         return {name: value for name, value in found.items() if value is not None}
+
+    @property
+    def _judged(self) -> Path:
+        return self.context.directory / ".judged"
+
+    def _mark(self, step: int) -> str:
+        """What tells the other processes of this launch that the candidate of `step` has been judged."""
+        return f"{self.context.backend.session} {step}"
 
     def _answers(self, policy: Policy, who: str) -> list[str]:
         seed = integer(self.context.seed, "validation", who)

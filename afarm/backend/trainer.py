@@ -75,8 +75,8 @@ def shared_batch(config: TrainerConfig) -> tuple[int, int]:
     if size % smaller:
         raise ConfigError(
             [
-                f"{world_size()} processes cannot share a batch of per_device_train_batch_size {size} times "
-                f"gradient_accumulation_steps {accumulation} evenly: choose figures whose product {world_size()} divides"
+                f"a batch of per_device_train_batch_size {size} times gradient_accumulation_steps {accumulation} does "
+                f"not divide by {world_size()} processes: choose figures whose product does"
             ]
         )
     return size // smaller, accumulation // fewer

@@ -9,9 +9,9 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from afarm.cli import annotators, artifacts, compare, cost, evaluate, ledger, listing, run, steps
+from afarm.cli import annotators, artifacts, compare, cost, evaluate, launch, ledger, listing, run, steps
 from afarm.cli.console import err, escape
-from afarm.errors import AfarmError, PluginError
+from afarm.errors import AfarmError, ConfigError, PluginError
 from afarm.plugins import discover
 
 INTERRUPTED = 130
@@ -48,22 +48,32 @@ def make_app() -> typer.Typer:
     return app
 
 
+TOGETHER = {"run", "compare", "evaluate", *steps.STEPS}
+"""The commands that train, and so the only ones that more than the first of several processes take part in."""
+
+
 def about(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Show the version of afarm.", is_eager=True, callback=_show_version)
     ] = False,
 ) -> None:
     """A wind tunnel for learning from human feedback: samples, preferences, reward model, policy, win rate."""
+    if not launch.ranks().first and context.invoked_subcommand not in TOGETHER:
+        raise typer.Exit
 
 
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line. Exit codes: 0 done, 1 a problem that is explained, 2 wrong usage, 130 interrupted."""
     try:
         try:
-            return make_app()(arguments, standalone_mode=True)
+            with launch.only_the_first_speaks():
+                return make_app()(arguments, standalone_mode=True)
         finally:
             sys.stdout.flush()
     except AfarmError as error:
+        if isinstance(error, ConfigError) and not launch.ranks().first:
+            sys.exit(1)  # each finds the same, and the first has said it
         if os.environ.get(TRACEBACK):
             traceback.print_exception(error)
         plugin_failed = isinstance(error, PluginError) and error.__cause__ is not None
@@ -83,5 +93,6 @@ def main(arguments: list[str] | None = None) -> Any:
 
 
 def _fail(message: str) -> NoReturn:
-    err().print(f"[bold red]Error:[/] {escape(message)}", highlight=False, soft_wrap=True)
+    who = f"Error in process {launch.ranks().rank}" if launch.ranks().several else "Error"
+    err().print(f"[bold red]{who}:[/] {escape(message)}", highlight=False, soft_wrap=True)
     sys.exit(1)

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from afarm.cli.console import err, out
-from afarm.cli.options import FarmOptions, Stray, refuse_stray, with_options
+from afarm.cli.cost import show_plan
+from afarm.cli.launch import ranks
+from afarm.cli.options import DryRun, FarmOptions, Stray, refuse_stray, with_options
 from afarm.cli.run import command_line, finish, warn_of_simulation
 from afarm.errors import ConfigError
 
 if TYPE_CHECKING:
     from afarm.comparison import Standing
     from afarm.pipeline import Farm
+    from afarm.plan import PlannedStage
 
 ALL = "all"
 
@@ -38,9 +41,16 @@ def add_to(app: typer.Typer) -> None:
 
 
 @with_options
-def compare(stray: Stray = None, methods: Methods = ALL, seeds: Seeds = None, *, options: FarmOptions) -> None:
+def compare(
+    stray: Stray = None,
+    methods: Methods = ALL,
+    seeds: Seeds = None,
+    *,
+    options: FarmOptions,
+    dry_run: DryRun = False,
+) -> None:
     """Run several methods on the same samples, preferences and reward model, and rank them."""
-    from afarm.comparison import standings, write_board
+    from afarm.comparison import account_of, standings, write_board
 
     started = time.time()
     refuse_stray(stray)
@@ -48,16 +58,24 @@ def compare(stray: Stray = None, methods: Methods = ALL, seeds: Seeds = None, *,
         raise ConfigError(["compare takes several methods: --methods ppo,best_of_n, or all"])
     records: list[dict[str, Any]] = []
     with ExitStack() as farms:
-        laid_out, left_out = _lay_out(options, methods, _seeds(options, seeds), farms)
+        laid_out, left_out = _lay_out(options, methods, _seeds(options, seeds), farms, dry_run)
+        account = account_of([farm.name(system) for system, farm in laid_out])
         for name, why in left_out.items():
             err().print(f"[yellow]Left out:[/] {name}: {why}", highlight=False, soft_wrap=True)
+        if dry_run:
+            show_plan(laid_out[0][1], methods, options.as_json, planned=_planned(laid_out))
+            return
         for system, farm in laid_out:
-            if system == farm.start_name and farm.config.evaluate.reference != "data":
-                continue  # what all others are compared with
-            records.append(finish(farm, system, started)[0])
+            with farm.ask.accounted_to(account):  # one budget for all of them
+                if farm.ranks.first:
+                    records.append(finish(farm, system, started)[0])
+                else:
+                    farm.evaluate(system)
             farm.close()
+    if not ranks().first:
+        return
     found = standings(records)
-    board = write_board(options.output_dir, found, records, command_line(), left_out)
+    board = write_board(options.output_dir / "boards" / f"{account}.md", found, records, command_line(), left_out)
     if options.as_json:
         rows = [asdict(standing) for standing in found]
         sys.stdout.write(json.dumps({"standings": rows, "left_out": left_out, "board": str(board)}) + "\n")
@@ -79,7 +97,7 @@ def _seeds(options: FarmOptions, text: str | None) -> list[int | None]:
 
 
 def _lay_out(
-    options: FarmOptions, methods: str, seeds: Sequence[int | None], farms: ExitStack
+    options: FarmOptions, methods: str, seeds: Sequence[int | None], farms: ExitStack, dry_run: bool = False
 ) -> tuple[list[tuple[str, Farm]], dict[str, str]]:
     """Every system with a farm of its own, seed by seed, before anything runs; and, where all methods were asked for,
     those whose needs this recipe does not meet, with the reason.
@@ -106,13 +124,29 @@ def _lay_out(
                 continue
             method = None if is_answering(name) else name  # a judge LLM trains nothing: the recipe's farm will do
             try:
-                found.append((name, farms.enter_context(replace(options, method=method, seed=seed).farm())))
+                chosen = replace(options, method=method, seed=seed)
+                farm = farms.enter_context(chosen.only_look() if dry_run else chosen.farm())
+                if name != farm.start_name or farm.config.evaluate.reference == "data":
+                    found.append((name, farm))  # the start policy is what all others are compared with
             except ConfigError as error:
                 left_out[name] = "; ".join(error.problems)
                 problems += error.problems
     if problems and (not every or not found):
         raise ConfigError(dict.fromkeys(problems))
     return found, left_out
+
+
+def _planned(laid_out: Sequence[tuple[str, Farm]]) -> list[PlannedStage]:
+    """The stages of all systems, those that they share once."""
+    from afarm.plan import plan
+
+    several = len({farm.config.seed for _, farm in laid_out}) > 1
+    found: dict[str, PlannedStage] = {}
+    for system, farm in laid_out:
+        for stage in plan(farm, system):
+            label = f"{stage.label}, seed {farm.config.seed}" if several else stage.label
+            found.setdefault(label, replace(stage, label=label))
+    return list(found.values())
 
 
 def _show(found: Sequence[Standing], records: Sequence[dict[str, Any]], to_stderr: bool) -> None:

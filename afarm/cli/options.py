@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
+from afarm.cli import launch
 from afarm.cli.console import ProgressBars, err
 from afarm.config import AnnotateConfig, RunConfig
 from afarm.errors import ConfigError, PluginError
+from afarm.ranks import ALONE
 
 if TYPE_CHECKING:
     from afarm.pipeline import Farm, StageRun
@@ -88,6 +90,14 @@ class FarmOptions:
     batch_api: Annotated[
         bool | None, typer.Option("--batch-api", help="Ask through batch endpoints: half the price, within a day.")
     ] = None
+    accelerate_config: Annotated[
+        str | None,
+        typer.Option(
+            "--accelerate-config",
+            help="Run in several processes: two_processes, fsdp2, or a file of accelerate's.",
+            metavar="NAME",
+        ),
+    ] = None
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR
     as_json: Json = False
 
@@ -113,6 +123,10 @@ class FarmOptions:
         from afarm.recipe import parse_override
 
         _prepare_environment()
+        if self.accelerate_config and not plans_only and not launch.ranks().several:
+            launch.relaunch(self.accelerate_config)
+        if compares_only and not launch.ranks().first:
+            raise typer.Exit  # nothing trains
         overrides = [parse_override(text) for text in self.settings or []]
         given = self._given()
         _refuse_contradictions(given, overrides, self.settings or [])
@@ -126,11 +140,17 @@ class FarmOptions:
             tell=bars.tell,
             compares_only=compares_only,
             plans_only=plans_only,
+            ranks=ALONE if plans_only else launch.ranks(),
         )
         bars.note = lambda: _spent(farm)
         if kind := network_file_system(farm.store.ledger_path):
             place = f"{self.output_dir} is on a network file system ({kind})"
             err().print(f"[yellow]{place}: locking is slower; prefer a local disk.[/]")
+        if launch.mpi_is_missing():
+            err().print(
+                "[yellow]This is one process: accelerate starts several on CPUs through MPI only. "
+                "--accelerate-config two_processes needs none.[/]"
+            )
         return farm
 
     def _given(self) -> dict[str, Any]:

@@ -26,11 +26,13 @@ from statistics import fmean
 from typing import Any
 
 from afarm.backend import CheckpointPolicy, fit_supervised
+from afarm.backend.processes import own
 from afarm.backend.rollouts import sample_rewards, short_prompts
 from afarm.errors import TrainingError
 from afarm.files import write_rows
 from afarm.interfaces import Decoding, Method, MethodInputs, Policy, RewardModel, TrainContext
 from afarm.keyed import integer
+from afarm.ranks import wait_for
 from afarm.records import Instruction, Sample
 from afarm_plugins.expert_iteration import ExpertIterationConfig
 
@@ -80,7 +82,7 @@ class ExpertIteration(Method):
     def sample(
         self, policy: Policy, reward_model: RewardModel, prompts: Sequence[Instruction], current: Round
     ) -> list[Winner]:
-        """The best response to each prompt, those that are on disk from there."""
+        """The best response to each prompt, those that are on disk from there. Processes sample a share each."""
         config, context, directory = self.config, current.whole, current.directory(current.number)
         directory.mkdir(parents=True, exist_ok=True)
         decoding = Decoding(
@@ -91,8 +93,10 @@ class ExpertIteration(Method):
         )
         seed = integer(context.seed, "expert_iteration", current.number)
         chunks = range(0, len(prompts), CHUNK)
-        for at in context.progress(chunks, f"expert iteration {current.number}: best of {config.n}", len(chunks)):
-            path = directory / f"{at:08d}.jsonl"
+        paths = {at: directory / f"{at:08d}.jsonl" for at in chunks}
+        share = own(chunks)
+        for at in context.progress(share, f"expert iteration {current.number}: best of {config.n}", len(share)):
+            path = paths[at]
             if path.exists():
                 continue
             found = best_of(policy, reward_model, prompts[at : at + CHUNK], decoding, seed)
@@ -101,6 +105,7 @@ class ExpertIteration(Method):
             os.replace(beside, path)
             if context.should_stop():
                 raise KeyboardInterrupt("stopped while sampling; the same command goes on from there")
+        wait_for(lambda: all(path.exists() for path in paths.values()))
         return read(directory)
 
 

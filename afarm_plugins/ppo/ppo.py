@@ -42,16 +42,19 @@ from afarm.backend import (
     TokenBatch,
     TorchRewardModel,
     join_and_pad,
+    keep_freed_memory,
     length_sorted_batches,
     response_scatter,
+    sharding,
 )
+from afarm.backend.processes import add_up, added_up, gather, own, world_size
 from afarm.errors import TrainingError
 from afarm.interfaces import Decoding, Method, MethodInputs, Policy, TrainContext
 from afarm.keyed import integer
 from afarm.records import Instruction, Sample
 from afarm_plugins.ppo import PPOConfig, objective
 from afarm_plugins.ppo.divergence import Diverged
-from afarm_plugins.ppo.networks import Learner, build_networks, set_checkpointing_layers_to_train
+from afarm_plugins.ppo.networks import Learner, build_networks, set_checkpointing_layers_to_train, trainable_copy
 from afarm_plugins.ppo.order import minibatches, prompt_order, short_enough
 from afarm_plugins.ppo.rollout import Losses, Rollout, Tokens
 from afarm_plugins.ppo.value_model import same_tokens
@@ -127,14 +130,23 @@ class Trainer:
             )
         self.config, self.context = config, context
         self.device = context.backend.device
+        if self.device.type == "cpu":
+            keep_freed_memory()
         context.backend.seed(context.seed)  # adapters start from random numbers
-        self.reward_model = inputs.reward_model
+        self.start, self.reward_model = inputs.start, inputs.reward_model
         self.same_tokens = same_tokens(inputs.reward_model, inputs.start)
         self.networks = build_networks(inputs.start, inputs.reward_model, config)
         self.policy = self.networks.policy
+        if context.backend.sharded:
+            sizes = {"rollout_batch_size": config.rollout_batch_size, "mini_batch_size": config.mini_batch_size}
+            sharding.shard(self.networks.models, even={f"ppo.{name}": size for name, size in sizes.items()})
         self.trained = self.networks.ready()
         self.optimizer = torch.optim.AdamW(
-            self.trained.values(), lr=config.learning_rate, eps=config.adam_epsilon, weight_decay=0.0, fused=True
+            sharding.alike(self.trained.values()),
+            lr=config.learning_rate,
+            eps=config.adam_epsilon,
+            weight_decay=0.0,
+            fused=True,
         )
         self.prompts = short_enough(inputs.unlabeled, self.policy, config)
         self.left_out = len(inputs.unlabeled) - len(self.prompts)
@@ -213,18 +225,23 @@ class Trainer:
         for number, rows in prompt_order(len(self.prompts), step, config.rollout_batch_size, seed):
             part = [self.prompts[row] for row in rows]
             instructions += part
-            samples += self.policy.sample(part, decoding, seed=integer(seed, "ppo", "rollout", step, number))
+            with sharding.whole_weights(self.policy.model):
+                drawn = self.policy.sample(own(part), decoding, seed=integer(seed, "ppo", "rollout", step, number))
+                samples += gather(list(drawn))
         return instructions, samples
 
     @torch.no_grad()
     def score(self, instructions: Sequence[Instruction], samples: Sequence[Sample]) -> Tensor:
         """The reward model's scores [B], of the very tokens that were sampled wherever it can read them."""
-        config, model = self.config, self.reward_model
+        config, model, mine = self.config, self.reward_model, own(range(len(samples)))
+        shared = [samples[i] for i in mine]
         if isinstance(model, TorchRewardModel) and self.same_tokens:
-            found = model.score_samples(samples)
+            found = model.score_samples(shared)
         else:
-            found = [s.value for s in model.score(instructions, [s.text for s in samples])]
-        scores = torch.tensor(found, device=self.device)
+            found = [s.value for s in model.score([instructions[i] for i in mine], [s.text for s in shared])]
+        scores = torch.zeros(len(samples), device=self.device)
+        scores[list(mine)] = torch.tensor(found, device=self.device)
+        add_up([scores])
         if config.missing_eos_penalty is not None:
             cut_off = torch.tensor([s.finish_reason != "stop" for s in samples], device=self.device)
             scores -= config.missing_eos_penalty * cut_off
@@ -244,19 +261,23 @@ class Trainer:
     ) -> Tensor:
         """What `of` gives for each response token, [B, R] and 0 at pads, in batches of like length."""
         found = torch.zeros(len(responses), max(map(len, responses)), device=self.device)
-        lengths = [len(p) + len(r) for p, r in zip(prompts, responses, strict=True)]
-        for rows in length_sorted_batches(lengths, self.config.per_device_rollout_batch_size):
+        mine = own(range(len(responses)))
+        lengths = [len(prompts[i]) + len(responses[i]) for i in mine]
+        for picked in length_sorted_batches(lengths, self.config.per_device_rollout_batch_size):
+            rows = [mine[i] for i in picked]
             batch = self.batch([prompts[i] for i in rows], [responses[i] for i in rows])
             part = response_scatter(of(batch), batch.response_mask)
             found[rows, : part.shape[1]] = part
+        add_up([found])
         return found
 
     def batch(self, prompts: Sequence[Tokens], responses: Sequence[Tokens]) -> TokenBatch:
         return join_and_pad(prompts, responses, self.policy.pad_id, self.device)
 
     def together(self, *calls: Callable[[], T]) -> list[T]:
-        """The results of `calls`, side by side where the networks allow it."""
-        return self.context.backend.together(*calls) if self.networks.independent else [call() for call in calls]
+        """The results of `calls`, side by side where the networks allow it. Never where processes add up in between."""
+        side_by_side = self.networks.independent and world_size() == 1
+        return self.context.backend.together(*calls) if side_by_side else [call() for call in calls]
 
     # --------------------------------------------------------------------------------------------- learning
 
@@ -280,7 +301,7 @@ class Trainer:
             approx_kl = sums["policy/approxkl_avg"] / sums["tokens"]
             if norms and config.target_approx_kl is not None and approx_kl > config.target_approx_kl:
                 break  # before this step: the ones behind it went far enough
-            norm = float(nn.utils.clip_grad_norm_(self.trained.values(), config.max_grad_norm))
+            norm = sharding.clip_gradients(self.trained.values(), config.max_grad_norm)
             if not math.isfinite(norm):
                 raise Diverged(step, f"the norm of the gradient is {norm}", config)
             self.optimizer.step()
@@ -299,8 +320,12 @@ class Trainer:
     def backward(self, minibatch: Rollout) -> Mapping[str, Tensor]:
         """Add the gradient of the minibatch's mean loss. Returns sums over its tokens."""
         tokens = minibatch.mask.sum()
-        sums = self.together(*(partial(self.learn, one, minibatch, tokens) for one in self.networks.learners()))
-        return {"tokens": tokens, **{name: total for part in sums for name, total in part.items()}}
+        # The last minibatch may have fewer rows than there are processes.
+        shares = [minibatch.part(rows)] if (rows := own(range(len(minibatch.prompts)))) else []
+        calls = [partial(self.learn, one, share, tokens) for share in shares for one in self.networks.learners()]
+        sums = self.together(*calls)
+        sharding.add_up_gradients(self.trained.values())
+        return {"tokens": tokens, **added_up({name: total for part in sums for name, total in part.items()})}
 
     def learn(self, learner: Learner, minibatch: Rollout, tokens: Tensor) -> Mapping[str, Tensor]:
         sums: dict[str, Tensor] = {}
@@ -320,39 +345,41 @@ class Trainer:
     def judge(self, done: int, kl: float) -> dict[str, float]:
         """The win rate of the policy after step `done`, where it counts for something."""
         self.require_finite_weights(done)
-        return self.selection.compare(done, self.policy, kl) if self.selection else {}
+        if self.selection is None:
+            return {}
+        with sharding.whole_weights(self.policy.model):
+            return self.selection.compare(done, self.policy, kl)
 
     def require_finite_weights(self, done: int) -> None:
-        if not all(torch.isfinite(p).all() for p in self.trained.values()):
+        if not sharding.all_finite(self.trained.values()):
             raise Diverged(done - 1, "a weight is not a finite number", self.config)
 
     def save(self, done: int) -> None:
         """Keep all that step `done` + 1 needs. The draws are keyed by seed and step: there is no generator to keep."""
         self.require_finite_weights(done)
-        state = {
-            "weights": {name: p.data for name, p in self.trained.items()},
-            "optimizer": self.optimizer.state_dict(),
-            "kl_coef": self.kl_coef,
-        }
+        weights = {name: sharding.whole(p.data) for name, p in self.trained.items()}
+        state = {"weights": weights, "optimizer": sharding.whole_state(self.optimizer), "kl_coef": self.kl_coef}
 
         def write(directory: Path) -> None:
             torch.save(state, directory / STATE)
             if self.selection:
-                self.selection.save(done, self.policy_weights(), directory)
+                of_policy = {n.removeprefix("policy."): w for n, w in weights.items() if n.startswith("policy.")}
+                self.selection.save(done, of_policy, directory)
 
         self.context.checkpoints.save(done, write)
 
-    def policy_weights(self) -> dict[str, Tensor]:
-        """What is trained of the policy, by name."""
-        return {name: p.data for name, p in self.policy.model.named_parameters() if p.requires_grad}
-
+    @torch.no_grad()
     def chosen(self) -> CheckpointPolicy:
         """The policy that counts: of the best step, or as it is."""
+        trained = {name: p for name, p in self.policy.model.named_parameters() if p.requires_grad}
+        weights: Mapping[str, Tensor] = {name: sharding.whole(p.data) for name, p in trained.items()}
         if self.selection and self.selection.best:
             weights = self.selection.best_weights()
-            for name, parameter in self.policy_weights().items():
+        chosen = trainable_copy(self.start, self.config) if self.context.backend.sharded else self.policy
+        for name, parameter in chosen.model.named_parameters():
+            if parameter.requires_grad:
                 parameter.copy_(weights[name])
-        return self.policy
+        return chosen
 
     def resume(self) -> int:
         """Take up the newest checkpoint, if there is one. Returns the number of steps done."""
@@ -365,8 +392,8 @@ class Trainer:
             raise TrainingError(f"{directory} holds a checkpoint of another model or of other settings: remove it")
         with torch.no_grad():
             for name, parameter in self.trained.items():
-                parameter.copy_(state["weights"][name])
-        self.optimizer.load_state_dict(state["optimizer"])
+                sharding.put(state["weights"][name], parameter)
+        sharding.put_state(state["optimizer"], self.optimizer)
         self.kl_coef = state["kl_coef"]
         if self.selection:
             self.selection.load(directory)

@@ -35,10 +35,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from afarm.backend import CheckpointPolicy, add_adapter, join_and_pad, length_sorted_batches, merge_adapter
+from afarm.backend import CheckpointPolicy, add_adapter, join_and_pad, length_sorted_batches, merge_adapter, sharding
 from afarm.backend.activations import enable_gradient_checkpointing, set_checkpointing_layers_to_train
 from afarm.backend.divergence import response_divergence
-from afarm.backend.processes import add_up, gather, own
+from afarm.backend.processes import add_up, gather, own, world_size
 from afarm.backend.rollouts import linear_schedule, permutation, prompt_order, sample_rewards, short_prompts
 from afarm.errors import TrainingError
 from afarm.interfaces import Decoding, Method, MethodInputs, Policy, TrainContext
@@ -75,7 +75,7 @@ class Quark(Method):
                 raise
             context.log_metrics(error.step, {"stopped/step": error.step, f"stopped/{error.reason}": 1.0})
             logger.warning("%s", error)
-        return trainer.steered[-1]
+        return trainer.learned()
 
     def learn(self, trainer: Trainer, context: TrainContext) -> None:
         config, first = self.config, trainer.resume()
@@ -132,22 +132,18 @@ class Trainer:
         self.reward_model = inputs.reward_model
         self.reference = inputs.start  # never touched: what is trained is a copy
         self.reference.model.eval()
-        tokens = [f"<|reward_{i}|>" for i in range(config.num_quantiles)] if config.variant == "all" else []
-        self.policy = inputs.start.copy_with_tokens(tokens) if tokens else inputs.start.copy()
+        self.tokens = [f"<|reward_{i}|>" for i in range(config.num_quantiles)] if config.variant == "all" else []
+        self.policy = self.untrained()
         self.control_ids: list[int] = self.policy.tokenizer.convert_tokens_to_ids(list(self.policy.control_tokens))
-        self.policy.model = merge_adapter(self.policy.model).requires_grad_(True)
-        if config.lora is not None:
-            self.policy.model = add_adapter(self.policy.model, config.lora, train_tokens=self.control_ids)
-        self.policy.model.eval()
+        if context.backend.sharded:
+            sharding.shard(self.policy.model, even={"quark.rollout_batch_size": config.rollout_batch_size})
         if config.gradient_checkpointing:
             enable_gradient_checkpointing(self.policy.model)
         # One policy for each quantile that is learned from, all of the same weights; the last asks for the best.
-        self.steered = [self.policy.controlled(token) for token in tokens] or [self.policy]
+        self.steered = [self.policy.controlled(token) for token in self.tokens] or [self.policy]
         self.trained = {name: p for name, p in self.policy.model.named_parameters() if p.requires_grad}
-        for parameter in self.trained.values():
-            parameter.grad = torch.zeros_like(parameter)
         self.optimizer = torch.optim.AdamW(
-            self.trained.values(), lr=config.learning_rate, eps=config.adam_epsilon, weight_decay=0.0
+            sharding.alike(self.trained.values()), lr=config.learning_rate, eps=config.adam_epsilon, weight_decay=0.0
         )
         self.prompts = short_prompts(
             self.steered[-1],
@@ -158,6 +154,17 @@ class Trainer:
         )
         self.left_out = len(inputs.unlabeled) - len(self.prompts)
         self.pool: list[Attempt] = []
+
+    def untrained(self) -> CheckpointPolicy:
+        """The start policy's copy that training begins with, with control tokens and adapters."""
+        start, lora = self.reference, self.config.lora
+        policy = start.copy_with_tokens(self.tokens) if self.tokens else start.copy()
+        policy.model = merge_adapter(policy.model).requires_grad_(True)
+        if lora is not None:
+            added = policy.tokenizer.convert_tokens_to_ids(list(policy.control_tokens))
+            policy.model = add_adapter(policy.model, lora, train_tokens=added)
+        policy.model.eval()
+        return policy
 
     # ------------------------------------------------------------------------------------------- collecting
 
@@ -195,7 +202,8 @@ class Trainer:
         for number, batch in prompt_order(len(self.prompts), step, config.rollout_batch_size, seed, "quark"):
             rows = own(batch)
             asked = [self.prompts[row] for row in rows]
-            samples = list(policy.sample(asked, decoding, seed=integer(seed, "quark", "rollout", step, number)))
+            with sharding.whole_weights(self.policy.model):
+                samples = list(policy.sample(asked, decoding, seed=integer(seed, "quark", "rollout", step, number)))
             plain = [
                 replace(sample, prompt_ids=tuple(prompt))
                 for sample, prompt in zip(samples, self.reference.prompt_ids(asked), strict=True)
@@ -223,9 +231,9 @@ class Trainer:
         totals: dict[str, float] = defaultdict(float)
         norms = []
         for minibatch in self.minibatches(step):
-            self.optimizer.zero_grad(set_to_none=False)  # a process without a share still adds up with the others
+            self.optimizer.zero_grad()
             sums = self.backward(minibatch)
-            norm = float(torch.nn.utils.clip_grad_norm_(self.trained.values(), config.max_grad_norm))
+            norm = sharding.clip_gradients(self.trained.values(), config.max_grad_norm)
             if not math.isfinite(norm):
                 raise self.diverged(step, f"the norm of the gradient is {norm}")
             self.optimizer.step()
@@ -270,7 +278,12 @@ class Trainer:
         sums = torch.zeros(len(names), dtype=torch.float64, device=self.device)
         lessons = own(minibatch)
         lengths = [len(lesson.prompt) + len(lesson.response) for lesson in lessons]
-        for rows in length_sorted_batches(lengths, config.per_device_train_batch_size):
+        batches = list(length_sorted_batches(lengths, config.per_device_train_batch_size))
+        if self.context.backend.sharded:  # all use the weights equally often, if need be for nothing
+            passes = -(-len(minibatch[:: world_size()]) // config.per_device_train_batch_size)
+            lessons, batches = [*lessons, minibatch[0]], batches + [[len(lessons)]] * (passes - len(batches))
+        for number, rows in enumerate(batches):
+            counts = float(number * config.per_device_train_batch_size < len(lengths))
             micro = [lessons[row] for row in rows]
             responses = [lesson.response for lesson in micro]
             found = response_divergence(
@@ -280,24 +293,40 @@ class Trainer:
                 join_and_pad([x.reference_prompt for x in micro], responses, self.policy.pad_id, self.device),
                 left_out=self.control_ids,
             )
-            (quark_loss(*found, config.kl_coef, config.entropy_coef) / tokens).backward()
-            sums += torch.stack([-found.logprobs.sum(), found.kl.sum(), found.entropy.sum()]).detach()
-        add_up([sums, *(p.grad for p in self.trained.values() if p.grad is not None)])
-        counts = {"tokens": torch.tensor(tokens), "responses": torch.tensor(len(minibatch))}
-        return {**dict(zip(names, sums, strict=True)), **counts}
+            (counts * quark_loss(*found, config.kl_coef, config.entropy_coef) / tokens).backward()
+            sums += counts * torch.stack([-found.logprobs.sum(), found.kl.sum(), found.entropy.sum()]).detach()
+        add_up([sums])
+        sharding.add_up_gradients(self.trained.values())
+        sizes = {"tokens": torch.tensor(tokens), "responses": torch.tensor(len(minibatch))}
+        return {**dict(zip(names, sums, strict=True)), **sizes}
 
     # ------------------------------------------------------------------------------------------- going on
 
     def save(self, done: int) -> None:
         """Keep all that step `done` + 1 needs. The draws are keyed by seed and step: there is no generator to keep."""
-        if not all(torch.isfinite(p).all() for p in self.trained.values()):
+        if not sharding.all_finite(self.trained.values()):
             raise self.diverged(done - 1, "a weight is not a finite number")
         state = {
-            "weights": {name: p.data for name, p in self.trained.items()},
-            "optimizer": self.optimizer.state_dict(),
+            "weights": self.weights(),
+            "optimizer": sharding.whole_state(self.optimizer),
             "pool": [tuple(attempt) for attempt in self.pool] if self.config.pool == "keep" else [],
         }
         self.context.checkpoints.save(done, lambda directory: torch.save(state, directory / STATE))
+
+    def weights(self) -> dict[str, Tensor]:
+        """All that is trained, by name."""
+        return {name: sharding.whole(p.data) for name, p in self.trained.items()}
+
+    @torch.no_grad()
+    def learned(self) -> CheckpointPolicy:
+        """The policy that asks for the best, as it is."""
+        if not self.context.backend.sharded:
+            return self.steered[-1]
+        weights, policy = self.weights(), self.untrained()
+        for name, parameter in policy.model.named_parameters():
+            if parameter.requires_grad:
+                parameter.copy_(weights[name])
+        return policy.controlled(self.tokens[-1]) if self.tokens else policy
 
     def resume(self) -> int:
         """Take up the newest checkpoint, if there is one. Returns the number of steps done."""
@@ -310,8 +339,8 @@ class Trainer:
             raise TrainingError(f"{directory} holds a checkpoint of another model or of other settings: remove it")
         with torch.no_grad():
             for name, parameter in self.trained.items():
-                parameter.copy_(state["weights"][name])
-        self.optimizer.load_state_dict(state["optimizer"])
+                sharding.put(state["weights"][name], parameter)
+        sharding.put_state(state["optimizer"], self.optimizer)
         self.pool = [Attempt(*attempt) for attempt in state["pool"]]
         return done
 

@@ -39,6 +39,7 @@ BACKEND_STANDS_ON = {
     "afarm.interfaces",
     "afarm.keyed",
     "afarm.lazy",
+    "afarm.ranks",
     "afarm.records",
     "afarm.backend",
 }

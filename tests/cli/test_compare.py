@@ -93,6 +93,25 @@ def test_a_policy_s_answers_to_the_evaluation_are_sampled_by_name(afarm: Afarm) 
     assert "10 " in afarm("sample", *LIGHT, "--policy", "writing:5", "--dry-run").out
 
 
+def test_what_all_of_them_would_do_and_buy_is_told_once(afarm: Afarm) -> None:
+    said = afarm("compare", *LIGHT, "--methods", "nudge,direct", "--dry-run", "--json")
+    labels = [stage["stage"] if "stage" in stage else stage["label"] for stage in said.json["stages"]]
+    assert len(labels) == len(set(labels))
+    assert {"sample", "train nudge", "train direct", "evaluate direct against base"} <= set(labels)
+    both = afarm("compare", *LIGHT, "--methods", "nudge,direct", "--seeds", "1,2", "--dry-run", "--json")
+    assert len(both.json["stages"]) == 2 * len(labels)
+    assert RAN == []
+
+
+def test_a_budget_is_for_all_of_them_together(afarm: Afarm) -> None:
+    single = afarm("run", *LIGHT, "--method", "nudge", "--json").json["spend"]["dollars"]
+    said = afarm("compare", *LIGHT, "--methods", "nudge,direct", "--output-dir", "other", "--budget", str(single * 1.1))
+    assert said.code == 1
+    assert "budget" in said.err
+    again = afarm("compare", *LIGHT, "--methods", "nudge,direct", "--output-dir", "other", "--budget", "9", "--json")
+    assert again.code == 0, again.err
+
+
 def record(system: str, seed: int, win_rate: float, **figures: float) -> dict[str, Any]:
     def result(name: str, reference: str, metrics: dict[str, float]) -> dict[str, Any]:
         return {"system": system, "reference": reference, "evaluator": name, "metrics": metrics}

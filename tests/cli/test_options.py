@@ -49,7 +49,7 @@ def options_of(afarm: Afarm, *command: str) -> list[str]:
         ("run", [], ["--dry-run"]),
         *((step, [], ["--dry-run"]) for step in ("sft", "annotate", "fit-reward", "train")),
         ("sample", ["--policy"], ["--dry-run"]),
-        ("compare", ["--methods", "--seeds"], []),
+        ("compare", ["--methods", "--seeds"], ["--dry-run"]),
         ("evaluate", ["--reference"], ["--dry-run"]),
     ],
 )

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "backend"))
 from tiny_models import make_instructions, make_policy
 
 from afarm import Farm
-from afarm.backend import Backend, CheckpointPolicy, join_and_pad, response_logprobs
+from afarm.backend import Backend, CheckpointPolicy, before_responses, join_and_pad, response_logprobs, token_loss
 from afarm.config import BackendConfig
 from afarm.interfaces import Decoding
 
@@ -47,6 +47,17 @@ def test_samples_and_log_probabilities_are_those_of_the_cpu() -> None:
             read = response_logprobs(policy.model, batch.input_ids, batch.attention_mask, batch.response_mask)
         found.append(read.cpu())
     torch.testing.assert_close(*found, rtol=0, atol=1e-4)
+
+
+def test_the_gradient_of_a_token_loss_is_that_of_the_cpu() -> None:
+    found = []
+    for policy in (make_policy(), on_gpu()):
+        batch = join_and_pad([[5, 6, 7], [8]], [[9, 10, 1], [11, 12, 13, 1]], policy.pad_id, policy.backend.device)
+        hidden, targets = before_responses(policy.model, batch.input_ids, batch.attention_mask, batch.response_mask)
+        loss = token_loss(policy.model, hidden, targets, lambda logprobs, where: logprobs.exp().sum(), chunk_size=3)
+        loss.backward()
+        found.append({name: p.grad.cpu() for name, p in policy.model.named_parameters()})
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])

@@ -1,0 +1,70 @@
+"""Several processes under one command: how they are started, and what all but the first leave to the first."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import cache
+from pathlib import Path
+from typing import NoReturn
+
+from afarm.errors import ConfigError, PluginError, did_you_mean
+from afarm.ranks import Ranks
+
+OPTION = "--accelerate-config"
+
+CONFIGS = Path(__file__).parents[1] / "accelerate"
+"""accelerate's configuration files that come with afarm."""
+
+
+@cache
+def ranks() -> Ranks:
+    """Which of several processes this one is. Read once: what sees FSDP in the environment would wrap models in it."""
+    found = Ranks.of(os.environ)
+    if found.sharded:
+        del os.environ["ACCELERATE_USE_FSDP"]
+    return found
+
+
+@contextmanager
+def only_the_first_speaks() -> Iterator[None]:
+    """Nothing that is printed here is seen, unless by the first process. Errors that leave it can be."""
+    if ranks().first:
+        yield
+        return
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        yield
+
+
+def mpi_is_missing() -> bool:
+    """Whether `accelerate launch --cpu` was asked for several processes and has started one: it leaves that to MPI."""
+    several_wanted = "MASTER_PORT" in os.environ and "ACCELERATE_USE_CPU" in os.environ
+    return several_wanted and "LOCAL_RANK" not in os.environ and not ranks().several
+
+
+def relaunch(name: str) -> NoReturn:
+    """Become `accelerate launch` with the configuration of that name, or file, and this command without the option.
+
+    Raises `ConfigError` where there is no such configuration.
+    """
+    known = {path.stem: path for path in CONFIGS.glob("*.yaml")}
+    path = known.get(name, Path(name))
+    if not path.is_file():
+        raise ConfigError([f"{OPTION} {name}: neither a configuration nor a file.{did_you_mean(name, known)}"])
+    if importlib.util.find_spec("accelerate") is None:
+        raise PluginError("several processes need 'accelerate': pip install 'afarm[train]'")
+    launch = ["-m", "accelerate.commands.launch", "--config_file", str(path), "-m", "afarm"]
+    os.execv(sys.executable, [sys.executable, *launch, *without_option(sys.argv[1:])])
+
+
+def without_option(arguments: list[str]) -> list[str]:
+    """A command line less `OPTION` and its value."""
+    kept, skipping = [], False
+    for argument in arguments:
+        if not (skipping or argument == OPTION or argument.startswith(f"{OPTION}=")):
+            kept.append(argument)
+        skipping = argument == OPTION
+    return kept

@@ -1,0 +1,68 @@
+"""Launches of two processes over gloo."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import tasks
+import torch
+
+LIMIT = 300
+"""Seconds after which a launch is taken to hang."""
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+    return port
+
+
+def launched(arguments: Sequence[str], **environment: str) -> subprocess.Popen[str]:
+    """Two processes of `python ARGUMENTS`, in a group of their own."""
+    place = ["--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    command = [sys.executable, "-m", "torch.distributed.run", *place, *arguments]
+    own = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.Popen(
+        command, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """End a launch with all that it has started, with no chance to clean up."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """What it printed on stdout and stderr, once it has ended well."""
+    try:
+        out, err = process.communicate(timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        kill(process)
+        pytest.fail(f"two processes still run after {LIMIT} s")
+    assert process.returncode == 0, err
+    return out, err
+
+
+class Results:
+    """What tasks ended with, by two processes and by one."""
+
+    def __init__(self, directory: Path, alone: Path):
+        self.directory, self.alone = directory, alone
+        self._of_one: dict[str, tasks.Trained] = {}
+
+    def of(self, name: str, rank: int) -> tasks.Trained:
+        return tasks.Trained(*torch.load(self.directory / f"{name}-{rank}.pt", weights_only=True))
+
+    def of_one(self, name: str) -> tasks.Trained:
+        if name not in self._of_one:
+            self._of_one[name] = {**tasks.TASKS, **tasks.SHARDED_TASKS}[name](self.alone / name)
+        return self._of_one[name]

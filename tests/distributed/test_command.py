@@ -1,0 +1,84 @@
+"""One command in two processes, as a user starts it: reports once, and goes on after a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from launches import LIMIT, finish, kill, launched
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("two processes")]
+
+SMALL = {
+    "rows.sft": 64,
+    "rows.preference": 24,
+    "rows.unlabeled": 16,
+    "rows.validation": 8,
+    "rows.evaluation": 8,
+    "sft.num_train_epochs": 1,
+    "bradley_terry.num_train_epochs": 1,
+    "ppo.total_steps": 6,
+    "ppo.rollout_batch_size": 16,
+    "ppo.mini_batch_size": 8,
+    "ppo.save_steps": 2,
+}
+SETTINGS = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
+
+
+def command(output_dir: Path) -> list[str]:
+    return ["-m", "afarm", "run", "--method", "ppo", "--json", "--output-dir", str(output_dir), *SETTINGS]
+
+
+def steps(output_dir: Path) -> list[dict[str, Any]]:
+    """What PPO has logged."""
+    (metrics,) = [
+        path for path in output_dir.glob("artifacts/train/*/metrics.jsonl") if "objective/kl" in path.read_text()
+    ]
+    return [json.loads(line) for line in metrics.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two processes have made undisturbed."""
+    output_dir = tmp_path_factory.mktemp("whole")
+    out, err = finish(launched(command(output_dir)))
+    record = json.loads(out)  # one of them speaks, and once
+    assert record["method"] == "ppo"
+    assert err.count("… train ppo") == 1, "one process tells"
+    return output_dir
+
+
+def test_two_processes_train_as_one_does(whole: Path, tmp_path: Path) -> None:
+    alone = [sys.executable, *command(tmp_path)]
+    subprocess.run(alone, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=LIMIT)
+    for ours, theirs in zip(steps(tmp_path), steps(whole), strict=True):
+        assert theirs == pytest.approx(ours, rel=1e-3, abs=1e-4)
+
+
+def test_what_was_killed_goes_on_to_the_same_end(whole: Path, tmp_path: Path) -> None:
+    begun = launched(command(tmp_path))
+    deadline = time.monotonic() + LIMIT
+    while not list(tmp_path.glob("artifacts/train/*.partial/checkpoints/step-00000002/selection.json")):
+        assert begun.poll() is None, "it ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    kill(begun)
+    assert list(tmp_path.glob("artifacts/train/*.partial"))
+    finish(launched(command(tmp_path)))
+    assert steps(tmp_path) == steps(whole)
+
+
+def test_the_option_starts_processes_that_keep_a_shard_each(whole: Path, tmp_path: Path) -> None:
+    option = [sys.executable, *command(tmp_path), "--accelerate-config", "fsdp2"]
+    own = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(option, capture_output=True, text=True, env=own, timeout=LIMIT)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["method"] == "ppo"
+    for ours, theirs in zip(steps(whole), steps(tmp_path), strict=True):
+        assert theirs == pytest.approx(ours, rel=1e-3, abs=1e-4)
