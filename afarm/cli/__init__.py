@@ -88,7 +88,8 @@ def main(arguments: list[str] | None = None) -> Any:
         # Typer turns an interrupt inside a command into an exit with 130.
         if isinstance(stop, SystemExit) and stop.code != INTERRUPTED:
             raise
-        err().print("\nStopped. Nothing finished is lost: run the same command to go on.")
+        if launch.ranks().first:
+            err().print("\nStopped. Nothing finished is lost: run the same command to go on.")
         sys.exit(INTERRUPTED)
 
 

@@ -154,15 +154,15 @@ def _show(found: Sequence[Standing], records: Sequence[dict[str, Any]], to_stder
 
     console = err() if to_stderr else out()
     table = Table(title="Win rates", title_justify="left")
-    table.add_column("system")
-    for name in ("win rate", "± SE", *_extras(found), "characters", "seconds"):
+    table.add_column("system", no_wrap=True)
+    for name in ("win rate", *(f"Δ {extra}" for extra in _extras(found)), "characters", "seconds"):
         table.add_column(name, justify="right")
     for standing in found:
         extras = (standing.differences.get(name) for name in _extras(found))
         table.add_row(
             standing.system,
-            f"{standing.win_rate:.1f}",
-            "" if standing.standard_error is None else f"{standing.standard_error:.1f}",
+            f"{standing.win_rate:.1f}"
+            + ("" if standing.standard_error is None else f" ± {standing.standard_error:.1f}"),
             *("" if value is None else f"{value:+.3f}" for value in extras),
             "" if standing.length is None else f"{standing.length:.0f}",
             f"{standing.seconds:.0f}",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 import tasks
 import torch
@@ -26,18 +26,17 @@ def free_port() -> int:
 
 
 def launched(arguments: Sequence[str], **environment: str) -> subprocess.Popen[str]:
-    """Two processes of `python ARGUMENTS`, in a group of their own."""
+    """Two processes of `python ARGUMENTS`."""
     place = ["--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
     command = [sys.executable, "-m", "torch.distributed.run", *place, *arguments]
     own = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-    return subprocess.Popen(
-        command, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+    return subprocess.Popen(command, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def kill(process: subprocess.Popen[str]) -> None:
     """End a launch with all that it has started, with no chance to clean up."""
-    os.killpg(process.pid, signal.SIGKILL)
+    for started in [*psutil.Process(process.pid).children(recursive=True), process]:
+        started.kill()
     process.communicate()
 
 
