@@ -6,7 +6,7 @@ import ctypes
 import sys
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # mallopt's names for them, in malloc.h
-KEPT = 2**29
+KEPT = 2**27
 """Bytes."""
 
 

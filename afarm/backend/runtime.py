@@ -48,7 +48,7 @@ class Backend:
     def __init__(self, config: BackendConfig | None = None, ranks: Ranks = ALONE):
         self.config = config or BackendConfig()
         self.device = _shared_device(self.config.device) if ranks.several else _device(self.config.device)
-        self.session = processes.agree(secrets.token_hex(8))
+        self.session = processes.agree(secrets.token_hex(8)) if ranks.several else ""
         self.sharded = ranks.sharded
         self.dtype: torch.dtype = getattr(torch, self.config.dtype)
         if self.config.threads:

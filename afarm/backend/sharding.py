@@ -89,7 +89,7 @@ def clip_gradients(parameters: Collection[nn.Parameter], max_norm: float) -> flo
     if not any(isinstance(p, DTensor) for p in parameters):
         return float(nn.utils.clip_grad_norm_(parameters, max_norm))
     gradients = [p.grad for p in parameters if p.grad is not None]
-    squares = [[], []]  # type: list[list[Tensor]]
+    squares: tuple[list[Tensor], list[Tensor]] = ([], [])
     for gradient in gradients:
         squares[isinstance(gradient, DTensor)].append(_local(gradient).double().pow(2).sum())
     sharded = torch.stack(squares[True]).sum()
@@ -98,14 +98,6 @@ def clip_gradients(parameters: Collection[nn.Parameter], max_norm: float) -> flo
     for gradient in gradients:
         gradient.mul_(min(1.0, max_norm / (norm + 1e-6)))
     return norm
-
-
-def alike(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
-    """The parameters as groups for an optimiser, which cannot step sharded ones and others together."""
-    groups: dict[bool, list[nn.Parameter]] = {}
-    for parameter in parameters:
-        groups.setdefault(isinstance(parameter, DTensor), []).append(parameter)
-    return [{"params": group} for group in groups.values()]
 
 
 def whole_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:

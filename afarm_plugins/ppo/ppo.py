@@ -142,11 +142,11 @@ class Trainer:
             sharding.shard(self.networks.models, even={f"ppo.{name}": size for name, size in sizes.items()})
         self.trained = self.networks.ready()
         self.optimizer = torch.optim.AdamW(
-            sharding.alike(self.trained.values()),
+            self.trained.values(),
             lr=config.learning_rate,
             eps=config.adam_epsilon,
             weight_decay=0.0,
-            fused=True,
+            fused=not context.backend.sharded,  # it cannot take shards and whole weights together
         )
         self.prompts = short_enough(inputs.unlabeled, self.policy, config)
         self.left_out = len(inputs.unlabeled) - len(self.prompts)

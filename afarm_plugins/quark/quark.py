@@ -143,7 +143,7 @@ class Trainer:
         self.steered = [self.policy.controlled(token) for token in self.tokens] or [self.policy]
         self.trained = {name: p for name, p in self.policy.model.named_parameters() if p.requires_grad}
         self.optimizer = torch.optim.AdamW(
-            sharding.alike(self.trained.values()), lr=config.learning_rate, eps=config.adam_epsilon, weight_decay=0.0
+            self.trained.values(), lr=config.learning_rate, eps=config.adam_epsilon, weight_decay=0.0
         )
         self.prompts = short_prompts(
             self.steered[-1],

@@ -63,5 +63,5 @@ class Results:
 
     def of_one(self, name: str) -> tasks.Trained:
         if name not in self._of_one:
-            self._of_one[name] = {**tasks.TASKS, **tasks.SHARDED_TASKS}[name](self.alone / name)
+            self._of_one[name] = tasks.ALL[name](self.alone / name)
         return self._of_one[name]

@@ -69,7 +69,7 @@ def prefer_long(pairs: Sequence[Pair]) -> list[Preference]:
 
 
 def method(made: Method, directory: Path, stop_after: int | None = None) -> Trained:
-    """Trained on the tiny data; with `stop_after` stopped then, and gone on with."""
+    """Trained on the tiny data; with `stop_after` that many steps of it, as far as the checkpoint then."""
     rows: list[dict[str, float]] = []
     inputs = MethodInputs(
         tiny_policy(),
@@ -85,9 +85,12 @@ def method(made: Method, directory: Path, stop_after: int | None = None) -> Trai
         asked = count(1)
         with pytest.raises(KeyboardInterrupt):
             made.train(inputs, replace(context(directory, rows), should_stop=lambda: next(asked) == stop_after))
+        return Trained({}, rows)
     trained = made.train(inputs, context(directory, rows))
     assert isinstance(trained, CheckpointPolicy)
-    return Trained(dict(trained.model.state_dict()), rows)
+    # PPO's value adapter stays on the policy only where it is the very model that was trained.
+    weights = {name: weight for name, weight in trained.model.state_dict().items() if ".value." not in name}
+    return Trained(weights, rows)
 
 
 def sft(directory: Path, stop_after: int | None = None) -> Trained:
@@ -182,6 +185,29 @@ def expert_iteration(directory: Path) -> Trained:
     return method(module.ExpertIteration(config), directory)
 
 
+def ppo_adapters_even(directory: Path) -> Trained:
+    from afarm_plugins.ppo import PPOConfig
+    from afarm_plugins.ppo.ppo import PPO
+
+    settings = {**PPO_SETTINGS, "rollout_batch_size": 12, "mini_batch_size": 8}
+    return method(PPO(PPOConfig(**settings, lora={"r": 2}, checkpoint="last")), directory)
+
+
+def ppo_shared_even(directory: Path) -> Trained:
+    from afarm_plugins.ppo import PPOConfig
+    from afarm_plugins.ppo.ppo import PPO
+
+    settings = {**PPO_SETTINGS, "rollout_batch_size": 12, "mini_batch_size": 8}
+    return method(PPO(PPOConfig(**settings, layout="shared", shared_value="adapter", lora={"r": 2})), directory)
+
+
+def quark_adapters_even(directory: Path) -> Trained:
+    from afarm_plugins.quark.quark import Quark
+
+    settings = {**ROLLOUTS, "rollout_batch_size": 12, "num_quantiles": 2, "variant": "all", "lora": {"r": 2}}
+    return method(Quark(QuarkConfig(**settings)), directory)
+
+
 Task = Callable[..., Trained]
 TASKS: Mapping[str, Task] = {
     "sft": sft,
@@ -192,9 +218,16 @@ TASKS: Mapping[str, Task] = {
     "ppo": ppo,
     "ppo_shared": ppo_shared,
 }
-SHARDED_TASKS: Mapping[str, Task] = {"ppo_even": ppo_even, "quark_even": quark_even}
+SHARDED_TASKS: Mapping[str, Task] = {
+    "ppo_even": ppo_even,
+    "quark_even": quark_even,
+    "ppo_adapters_even": ppo_adapters_even,
+    "ppo_shared_even": ppo_shared_even,
+    "quark_adapters_even": quark_adapters_even,
+}
+ALL = {**TASKS, **SHARDED_TASKS}
 STOPPED = ("sft", "quark", "ppo", "ppo_even", "quark_even")
-"""Those that are also stopped after two steps and gone on with."""
+"""Those that are also stopped after two steps: once gone on with, once left."""
 
 
 def main(directory: Path) -> None:
@@ -202,7 +235,11 @@ def main(directory: Path) -> None:
     for name, task in (SHARDED_TASKS if RANKS.sharded else TASKS).items():
         save(task(directory / name), directory / f"{name}-{RANKS.rank}.pt")
         if name in STOPPED:
-            save(task(directory / f"{name} stopped", stop_after=2), directory / f"{name} stopped-{RANKS.rank}.pt")
+            for gone_on in (True, False):
+                own = directory / f"{name} {'gone on' if gone_on else 'left'}"
+                task(own, stop_after=2)
+                if gone_on:
+                    save(task(own), directory / f"{own.name}-{RANKS.rank}.pt")
 
 
 def save(trained: Trained, path: Path) -> None:
