@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from afarm.errors import ConfigError
 from afarm.files import write_rows
 from afarm.judges import ChatRequest, Judge
+from afarm.questions import REFUSALS
 from afarm.records import Instruction, Message, Output
 from afarm.stages import Inputs, Stage
 
@@ -62,6 +63,7 @@ def answers(farm: Farm, spec: str) -> Stage:
             "rows": count,
             "mean_characters": round(sum(len(row.output) for row in rows) / max(count, 1), 1),
             "cut_off": sum(c.finish_reason == "length" for c in completions.values()),
+            "refused": sum(c.finish_reason in REFUSALS for c in completions.values()),
             "empty": sum(not row.output.strip() for row in rows),
             "temperature": settings.temperature,
         }

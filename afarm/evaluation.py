@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,8 @@ from afarm.files import read_outputs, read_preferences, write_rows
 from afarm.interfaces import EvaluationInputs, Policy, RewardModel
 from afarm.judging import annotation, judge_pairs
 from afarm.pairing import paired
+from afarm.prices import dollars
+from afarm.questions import SETTLED
 from afarm.records import Output, Score
 from afarm.stages import (
     Inputs,
@@ -136,7 +139,14 @@ def write_results(
         for name in names
         for found in [farm.builder.evaluate(name, given)]
     )
-    write_rows(directory / "results.jsonl", results)
+    try:
+        write_rows(directory / "results.jsonl", results)
+    except DataError as error:
+        if any(row.preference.outcome in SETTLED for row in given.judgements):
+            raise
+        spent = f"{dollars(farm.spend.dollars)} spent this time; " if farm.spend else ""
+        where = f"afarm ledger --export FILE --output-dir {shlex.quote(str(farm.store.root))}"
+        raise DataError(f"{error}; {spent}what the judge wrote: {where}") from error
 
 
 def references(farm: Farm) -> Sequence[Output]:

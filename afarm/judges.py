@@ -196,6 +196,10 @@ class Judge(ABC):
         text = request.prompt + "".join(message.content for message in request.messages)
         return math.ceil(len(text) / CHARACTERS_A_TOKEN)
 
+    def most_output_tokens(self, request: ChatRequest) -> int:
+        """The longest answer to `request` in tokens, with what a model may think before it on top."""
+        return request.max_tokens
+
     def worst_case_price(self, request: ChatRequest) -> float | None:
         """The most that `request` can cost in US dollars, None where prices are unknown. Reserved while in flight.
 
@@ -206,7 +210,8 @@ class Judge(ABC):
         if price is None:
             return None
         text = request.prompt + "".join(message.content + message.name for message in request.messages)
-        return price.of(len(text.encode()) + MESSAGE_TOKENS * (1 + len(request.messages)), request.max_tokens)
+        most = len(text.encode()) + MESSAGE_TOKENS * (1 + len(request.messages))
+        return price.of(most, self.most_output_tokens(request))
 
     def price(self) -> Price | None:
         """What this judge charges, None where that is unknown."""

@@ -57,8 +57,8 @@ class JudgeEstimate:
 @dataclass(frozen=True, slots=True)
 class PlannedStage:
     """What would happen to a stage, and what its judges would be asked: an estimate where the outputs to be judged do
-    not exist yet. `calls` are expected judge requests and `dollars` the most they can cost, None where a price is
-    unknown."""
+    not exist yet. `calls` are expected judge requests, `dollars` what they are expected to cost and `most_dollars` the
+    most they can, None where a price is unknown."""
 
     kind: str
     label: str
@@ -72,6 +72,10 @@ class PlannedStage:
 
     @property
     def dollars(self) -> float | None:
+        return _sum([judge.dollars for judge in self.judges])
+
+    @property
+    def most_dollars(self) -> float | None:
         return _sum([judge.most_dollars for judge in self.judges])
 
 
@@ -187,7 +191,7 @@ def _estimate(ask: Asker, request: ChatRequest, lengths: _Lengths) -> JudgeEstim
     dollars = 0.0 if most == 0 else None if price is None else price.of(tokens, answer)
     if price is not None and dollars and ask.batch_api and judge.capabilities.batch:
         dollars *= price.batch
-    return JudgeEstimate(judge.identity, 1, tokens, answer, request.max_tokens, dollars, most)
+    return JudgeEstimate(judge.identity, 1, tokens, answer, judge.most_output_tokens(request), dollars, most)
 
 
 class _Lengths:
@@ -198,7 +202,9 @@ class _Lengths:
         self._means: dict[tuple[str, str], float | None] = {}
 
     def expected(self, request: ChatRequest) -> int:
-        """In tokens: the mean of this annotator's earlier answers, or what is typical of the answer format."""
+        """In tokens: the mean of this annotator's earlier answers, or what is typical of the answer format after as
+        many thoughts as there may be."""
+        most = self.ask.judge_of(request.role).most_output_tokens(request)
         who = self.ask.judge(request.role), request.annotator
         if who not in self._means:
             query = "SELECT AVG(output_tokens), COUNT(*) FROM completions WHERE judge = ? AND annotator = ?"
@@ -206,7 +212,7 @@ class _Lengths:
             self._means[who] = mean if count >= ENOUGH_ANSWERS else None
         mean = self._means[who]
         typical = TYPICAL_OUTPUT.get(request.answer_format, request.max_tokens) * max(1, len(request.comparisons))
-        return min(math.ceil(typical if mean is None else mean), request.max_tokens)
+        return min(math.ceil(most - request.max_tokens + typical if mean is None else mean), most)
 
 
 def _pairs(farm: Farm, kind: str, inputs: dict[str, Artifact]) -> Sequence[Pair]:

@@ -15,6 +15,7 @@ from afarm.blame import blame
 from afarm.building import Builder, is_fitted
 from afarm.errors import AfarmError, ConfigError, DataError, PluginError, did_you_mean
 from afarm.interfaces import AnnotateContext
+from afarm.judges import Judge
 from afarm.records import Instruction, Pair
 from afarm.sending import misfits, unpriced
 from afarm.splits import Splits
@@ -163,8 +164,8 @@ STAND_INS = 512
 
 
 def require_fitting_judges(builder: Builder, annotators: Sequence[str]) -> None:
-    """Raises `ConfigError` for judges that cannot take what `annotators` ask for, unless that may be left out, and for
-    judges of unknown price where there is a budget to keep."""
+    """Raises `ConfigError` for judges that cannot take what `annotators` ask for, unless that may be left out, for
+    judges of unknown price where there is a budget to keep, and for --batch-api where nobody asked takes batches."""
     from afarm.ask import Asker
     from afarm.ledger import Ledger
 
@@ -174,19 +175,25 @@ def require_fitting_judges(builder: Builder, annotators: Sequence[str]) -> None:
         for i in range(STAND_INS)
     ]
     problems: list[str] = []
+    asked: dict[str, Judge] = {}
     with Ledger(Path(":memory:")) as nothing:
         ask = Asker(builder.judges(), nothing, allow_degraded=True)
         for name in dict.fromkeys(annotators):
             try:
+                annotator = builder.annotator(name)
                 with blame("annotators", name):
-                    requests = builder.annotator(name).plan(pairs, AnnotateContext(0, ask))
+                    requests = annotator.plan(pairs, AnnotateContext(0, ask))
             except DataError:  # one that knows the instructions of its own world only
                 continue
             for request in requests:
+                asked[request.role] = ask.judge_of(request.role)
                 if not run.allow_degraded:
                     problems += misfits(request, ask.judge_of(request.role))
                 if run.budget is not None and ask.worst_case_price(request) is None:
                     problems.append(unpriced(run.judge.get(request.role) or run.judge["*"]))
+    if run.batch_api and asked and not any(judge.capabilities.batch for judge in asked.values()):
+        who = " and ".join(dict.fromkeys(judge.identity for judge in asked.values()))
+        problems.append(f"--batch-api: no batch endpoint is known of {who}: leave the option out")
     if problems:
         raise ConfigError(dict.fromkeys(problems))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
 from afarm.config import Config, setting
@@ -63,13 +63,14 @@ class Questioner(ABC):
     """Who asks, and the judge that answers.
 
     `batch_size` comparisons make a prompt. `fingerprint` changes with whatever changes answers (prompt, parameters,
-    judge), and `degraded` is what that judge cannot take of what is asked.
+    judge), `degraded` is what that judge cannot take of what is asked, and `judge` its identity.
     """
 
     name: str
     batch_size: int
     fingerprint: str
     degraded: tuple[str, ...]
+    judge: str = field(default="", kw_only=True)
 
     @abstractmethod
     def request(self, comparisons: Sequence[Comparison], *, seed: int, draw: int) -> ChatRequest:
@@ -256,6 +257,7 @@ def _label(pair: Pair, first: Look, answers: Mapping[Slot, Judgement], config: J
         order="both" if config.both_orders else _order(pair, first),
         completion=",".join(dict.fromkeys(judgement.completion for judgement in judgements)),
         degraded=first.by.degraded,
+        judge=first.by.judge,
     )
 
 

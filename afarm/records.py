@@ -171,7 +171,8 @@ class Preference:
     p2 = 0.5: "draw" says that neither is better, 0.5 that the annotator is torn. `strength` is a person's "slightly"
     (0.5) or "clearly" (1). `member` is the pool member that judged, `order` which output it saw first ("12", "21" or
     "both" in turn), `draw` which independent draw this is, and `completion` the ledger's key of the answer, or the keys
-    of several, with commas between. `degraded` names what the annotator asked and the judge could not take.
+    of several, with commas between. `degraded` names what the annotator asked and the judge could not take, and `judge`
+    is the identity of the judge that was asked, empty where none was.
     """
 
     pair_id: str
@@ -184,6 +185,7 @@ class Preference:
     draw: int = 0
     completion: str = ""
     degraded: tuple[str, ...] = ()
+    judge: str = ""
 
     def __post_init__(self) -> None:
         if (self.outcome == "decided") != (self.p2 is not None):
@@ -241,6 +243,7 @@ class JudgedPair:
             "order": preference.order,
             "draw": preference.draw,
             "completion": preference.completion,
+            "judge": preference.judge,
             "occurrence": pair.occurrence,
             **({"degraded": ",".join(preference.degraded)} if preference.degraded else {}),
         }
@@ -259,8 +262,9 @@ class JudgedPair:
         if "preference" not in row:
             raise DataError(f"{where}: field 'preference' is missing")
         p2, outcome = _read_preference(row["preference"], row.get("outcome"), where)
-        # Other data sets have a column of that name with other contents: those are no source of ours.
+        # Other data sets have columns of these names with other contents: those are no source and no judge of ours.
         given: Any = row.get("source")
+        judge: Any = row.get("judge")
         implied: Source = "rule" if pair.identical and row["preference"] == 0 else "judge"
         source: Source = given if given in get_args(Source) else implied
         preference = Preference(
@@ -274,6 +278,7 @@ class JudgedPair:
             _number(row, "draw", where, int) or 0,
             _text(row, "completion", where, default=""),
             tuple(filter(None, _text(row, "degraded", where, default="").split(","))),
+            judge if isinstance(judge, str) else "",
         )
         return cls(pair, preference, _text(row, "annotator", where, default=""))
 

@@ -27,3 +27,16 @@ def family_of(name: str, known: Mapping[str, str]) -> str | None:
         return known[name]
     found = {family for family, pattern in FAMILIES.items() if re.search(pattern, name.lower())}
     return found.pop() if len(found) == 1 else None
+
+
+def family_of_judge(judge: str, known: Mapping[str, str]) -> str | None:
+    """The family of the judge with this identity: its vendor, where that is one ("openai:…"), or else its model's.
+
+    What follows the name, such as a server's address or a digest, tells none.
+    """
+    vendor, _, rest = judge.partition(":")
+    model = re.split(r"[@\[]", rest)[0]
+    for name in (judge, model):
+        if name in known:
+            return known[name]
+    return vendor if vendor in FAMILIES else family_of(model, known)

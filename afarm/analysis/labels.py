@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,8 @@ class Label:
     `p2` is the probability that output_2 is better, 0.5 for a draw, None where there is no readable answer.
     `canonical` says whether output_1 comes first in the pair's canonical order: files may hold a pair either way round.
     `shown_first` is 1 or 2 where it is known which output the annotator saw first. `price` (US dollars) and `seconds`
-    are None where they are not known.
+    are None where they are not known. `annotator` is what the row or its file calls it, whichever judge it asked;
+    `judge` is that one's identity, empty where none was asked or the file does not say.
     """
 
     pair_id: str
@@ -44,6 +45,10 @@ class Label:
     price: float | None = None
     seconds: float | None = None
     completion: str = ""
+    judge: str = ""
+    member: str = ""
+    both_orders: bool = False
+    file: str = ""
 
     @property
     def choice(self) -> str | None:
@@ -56,22 +61,23 @@ class Label:
 
 
 def read_labels(
-    files: Sequence[Path | str], humans: Sequence[str] = (), by_member: bool = False
+    files: Sequence[Path | str], humans: Sequence[str] = (), by_member: bool = False, by_file: bool = False
 ) -> dict[str, list[Label]]:
     """The labels of each annotator, by name, people's under `HUMANS`.
 
     A row belongs to the annotator it names, or to its file where it names none; with `by_member`, a pool's rows to the
-    member that judged, or to `NOISE`. People are the annotators and files that `humans` names; unless it names any,
-    annotators called "human" or "humans", and rows whose source is human. Pairs of identical outputs are left out:
-    those are draws by rule, and agreeing on them is no merit. Raises `DataError` naming file, row and field where a row
-    is no judged pair, and where `humans` names nobody.
+    member that judged, or to `NOISE`; with `by_file`, each file's rows are an annotator of their own. An annotator that
+    asked several judges, or judged in one order here and in both there, is several (`told_apart`). People are the
+    annotators and files that `humans` names; unless it names any, annotators called "human" or "humans", and rows whose
+    source is human. Pairs of identical outputs are left out: those are draws by rule, and agreeing on them is no merit.
+    Raises `DataError` naming file, row and field where a row is no judged pair, and where `humans` names nobody.
     """
     named = set(humans)
     met: set[str] = set()
     found: dict[str, list[Label]] = {}
+    titles = _titles({str(file) for file in files})
     for file in files:
-        path = Path(file)
-        stem = path.name.removesuffix(".gz").rsplit(".", 1)[0]
+        path, stem, title = Path(file), _stem(str(file)), titles[str(file)]
         aliases = {str(file), path.name, stem}
         for number, row in enumerate(read_rows(path)):
             judged = JudgedPair.from_row(_with_known_order(row), f"{path}: row {number}")
@@ -82,7 +88,9 @@ def read_labels(
             met |= called
             unnamed = not named and (name in HUMAN_NAMES or judged.preference.source == "human")
             annotator = HUMANS if called or unnamed else name
-            found.setdefault(annotator, []).append(_label(judged, annotator, row))
+            apart = by_file and annotator not in (HUMANS, title)
+            key = f"{annotator} ({title})" if apart else annotator
+            found.setdefault(key, []).append(_label(judged, annotator, row, title))
     if missing := sorted(named - met):
         raise DataError(
             f"--humans {missing[0]}: no file and no annotator in these files is called that."
@@ -90,7 +98,70 @@ def read_labels(
         )
     if not found:
         raise DataError(f"{', '.join(map(str, files))}: no labels of different outputs")
-    return {name: found[name] for name in sorted(found, key=lambda name: (name != HUMANS, name))}
+    named_apart = {
+        key: labels
+        for name, given in found.items()
+        for key, labels in ({name: given} if name == HUMANS else told_apart(name, given)).items()
+    }
+    return {name: named_apart[name] for name in sorted(named_apart, key=lambda name: (name != HUMANS, name))}
+
+
+def told_apart(name: str, labels: Sequence[Label]) -> dict[str, list[Label]]:
+    """The labels of the annotator `name`, under names that say which judge was asked where that is not always the same.
+
+    It is one annotator as long as each of its members asked one judge, in one order or in both: a pool may ask a judge
+    for each role. Otherwise each file is one, called by its judges in the order of the members; a file that is itself
+    mixed goes by the judge of each row, and files whose judges only changed places by their names.
+    """
+    if not _mixed(labels):
+        return {name: list(labels)}
+    several = len({label.judge for label in labels if label.member != NOISE}) > 1
+    found: dict[str, list[Label]] = {}
+    for given in _by_file(labels).values():
+        for group in [[label] for label in given] if _mixed(given) else [given]:
+            found.setdefault(_called(name, _way(group, several)), []).extend(group)
+    for key in [key for key, given in found.items() if _mixed(given)]:
+        found |= {_called(key, file): given for file, given in _by_file(found.pop(key)).items()}
+    return found
+
+
+def _mixed(labels: Iterable[Label]) -> bool:
+    """Whether a member judged in more than one way."""
+    ways: dict[str, set[tuple[str, bool]]] = {}
+    for label in labels:
+        ways.setdefault(label.member, set()).add((label.judge, label.both_orders))
+    return any(len(found) > 1 for found in ways.values())
+
+
+def _way(labels: Iterable[Label], with_judges: bool) -> str:
+    """How `labels` were made: the judges, unless all of the annotator's are one, and "both orders"."""
+    asked = sorted({(label.member, label.judge, label.both_orders) for label in labels if label.member != NOISE})
+    if not asked:
+        return "noise"
+    judges = [judge for _, judge, _ in asked if judge and with_judges]
+    return ", ".join(dict.fromkeys([*judges, *("both orders" for _, _, both in asked if both)]))
+
+
+def _called(name: str, how: str) -> str:
+    return f"{name} ({how})" if how else name
+
+
+def _by_file(labels: Iterable[Label]) -> dict[str, list[Label]]:
+    found: dict[str, list[Label]] = {}
+    for label in labels:
+        found.setdefault(label.file, []).append(label)
+    return found
+
+
+def _titles(files: Collection[str]) -> dict[str, str]:
+    """The shortest that tells `files` apart: their stems, those with the directory, or whole paths."""
+    shorter: tuple[Callable[[str], str], ...] = (_stem, lambda file: f"{Path(file).parent.name}/{_stem(file)}")
+    title = next((t for t in shorter if len(set(map(t, files))) == len(files)), str)
+    return {file: title(file) for file in files}
+
+
+def _stem(file: str) -> str:
+    return Path(file).name.removesuffix(".gz").rsplit(".", 1)[0]
 
 
 def with_prices(labels: Mapping[str, Sequence[Label]], completions: Completions) -> dict[str, list[Label]]:
@@ -133,7 +204,7 @@ def _member(preference: Preference) -> str:
     return preference.member or (NOISE if preference.source == "noise" else "")
 
 
-def _label(judged: JudgedPair, annotator: str, row: Mapping[str, Any]) -> Label:
+def _label(judged: JudgedPair, annotator: str, row: Mapping[str, Any], file: str) -> Label:
     pair, preference = judged.pair, judged.preference
     return Label(
         pair.id,
@@ -148,6 +219,10 @@ def _label(judged: JudgedPair, annotator: str, row: Mapping[str, Any]) -> Label:
         _amount(row, "price_per_example"),
         _amount(row, "time_per_example"),
         preference.completion,
+        preference.judge,
+        _member(preference),
+        preference.order == "both",
+        file,
     )
 
 

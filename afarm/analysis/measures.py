@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from typing import Any
 
-from afarm.analysis.families import family_of
+from afarm.analysis.families import family_of, family_of_judge
 from afarm.analysis.labels import HUMANS, Label, by_pair
 
 SIGNIFICANT_LENGTH = 30
@@ -51,7 +51,8 @@ class Profile:
     """All figures of one annotator; None where its labels do not tell.
 
     Agreement, bias, variance and the unparsed share are percentages, price is US dollars and time seconds for 1,000
-    labels, preferences are probabilities, correlations are those of systems' win rates with people's.
+    labels, preferences are probabilities, correlations are those of systems' win rates with people's. `judges` are
+    those that its labels name, `files` where they come from.
     """
 
     annotator: str
@@ -71,6 +72,8 @@ class Profile:
     prefers_first_shown: Figure | None
     prefers_own_family: Figure | None
     unparsed: Figure
+    judges: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,20 @@ class Comparison:
 
     def agreement(self, one: str, other: str) -> Figure | None:
         return self.matrix.get((one, other)) or self.matrix.get((other, one))
+
+    def notes(self) -> list[str]:
+        """What must be known to read the figures: whose price is that of a part, and who comes from several files."""
+        notes = [
+            f"{p.annotator}: a price is known for {p.price.n if p.price else 0} of {p.labels} labels"
+            + ("; $ per 1,000 is theirs." if p.price else ".")
+            for p in self.profiles
+            if any(other.price for other in self.profiles) and (p.price.n if p.price else 0) < p.labels
+        ]
+        return notes + [
+            f"{p.annotator}: one annotator, from {len(p.files)} files ({', '.join(p.files)}); --by-file parts them."
+            for p in self.profiles
+            if p.annotator != HUMANS and len(p.files) > 1
+        ]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -116,7 +133,7 @@ def _profile(
     people: Mapping[str, Sequence[Label]],
     families: Mapping[str, str],
 ) -> Profile:
-    own = family_of(name, families) if name != HUMANS else None
+    own = _own_family(name, given, families) if name != HUMANS else None
     rho, r = _correlations(given, people) if name != HUMANS else (None, None)
     return Profile(
         annotator=name,
@@ -140,7 +157,20 @@ def _profile(
         ),
         prefers_own_family=prefers(given, lambda label: of_family(label, own, families)) if own else None,
         unparsed=mean(((x.pair_id, float(x.p2 is None)) for x in given), 100) or Figure(0.0, None, 0),
+        judges=tuple(sorted({label.judge for label in given if label.judge})),
+        files=tuple(sorted({label.file for label in given if label.file})),
     )
+
+
+def _own_family(name: str, given: Sequence[Label], known: Mapping[str, str]) -> str | None:
+    """Of the judges that were asked, where they are of one; of the annotator's name only where the labels name none."""
+    called = {name, *(label.annotator for label in given)}
+    for told in sorted(called & known.keys()):
+        return known[told]
+    if judges := {label.judge for label in given if label.judge}:
+        found = {family_of_judge(judge, known) for judge in judges}
+        return found.pop() if len(found) == 1 else None
+    return family_of(name, known)
 
 
 # ---------------------------------------------------------------------------------------------- means and modes

@@ -60,6 +60,7 @@ def render(comparison: Comparison, files: Sequence[str], plotly: str | None) -> 
     parts = [[c for c in known if c[0] not in PREFERENCES], [c for c in known if c[0] in PREFERENCES]]
     return environment.from_string(_asset("afarm.analysis", "page.html.jinja")).render(
         files=files,
+        notes=comparison.notes(),
         people=any(p.agreement is not None for p in comparison.profiles),
         tables=[
             {"headings": [title for _, title, _ in part], "rows": [describe(p, part) for p in comparison.profiles]}

@@ -60,9 +60,12 @@ def compare(
         typer.Option("--humans", help="An annotator or a file whose labels are people's; repeatable.", metavar="NAME"),
     ] = None,
     by_member: Annotated[bool, typer.Option("--by-member", help="A pool's members apart.")] = False,
+    by_file: Annotated[bool, typer.Option("--by-file", help="Each file's labels are another annotator's.")] = False,
     family: Annotated[
         list[str] | None,
-        typer.Option("--family", help="The model family of an annotator or system; repeatable.", metavar="NAME=FAMILY"),
+        typer.Option(
+            "--family", help="The model family of an annotator, judge or system; repeatable.", metavar="NAME=FAMILY"
+        ),
     ] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Also write a page with plots here.")] = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
@@ -72,7 +75,7 @@ def compare(
     from afarm import analysis
 
     families = _families(family or [])
-    labels = analysis.read_labels(files, humans or [], by_member)
+    labels = analysis.read_labels(files, humans or [], by_member, by_file)
     comparison = analysis.compare(_with_prices(labels, output_dir), families)
     if html is not None:
         from afarm.analysis.page import write
@@ -88,7 +91,7 @@ def compare(
 
 def _families(given: Sequence[str]) -> dict[str, str]:
     """Raises `ConfigError` for what is not NAME=FAMILY."""
-    named = [text.partition("=") for text in given]
+    named = [text.rpartition("=") for text in given]
     wrong = [f"--family {''.join(parts)}: the form is NAME=FAMILY" for parts in named if not parts[0] or not parts[2]]
     if wrong:
         raise ConfigError(wrong)
@@ -121,6 +124,8 @@ def _present(comparison: Comparison) -> None:
             "No human labels here, so agreement with people and bias cannot be known: name them with --humans.",
             style="dim",
         )
+    for note in comparison.notes():
+        out().print(escape(note), style="dim")
 
 
 def _table(title: str, columns: Sequence[Column], profiles: Sequence[Profile]) -> Table:

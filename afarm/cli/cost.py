@@ -32,7 +32,7 @@ def cost(outputs: two_files.Outputs = None, reference: two_files.Reference = Non
     options = two_files.judging(options) if files else options
     with options.only_look(compares_only=files is not None) as farm:
         if files:
-            show_plan_of_two(two_files.head_to_head(farm, files), options.as_json, all_stages=False)
+            show_plan_of_two(two_files.head_to_head(farm, files, options), options.as_json, all_stages=False)
         else:
             show_plan(farm, farm.config.method, options.as_json, all_stages=False)
 
@@ -82,7 +82,8 @@ def _show(what: Mapping[str, str], planned: Sequence[PlannedStage], as_json: boo
 def _as_json(planned: Sequence[PlannedStage]) -> dict[str, object]:
     from afarm.plan import by_judge
 
-    stages = [{**asdict(stage), "calls": stage.calls, "dollars": stage.dollars} for stage in planned]
+    totals = ("calls", "dollars", "most_dollars")
+    stages = [{**asdict(stage), **{name: getattr(stage, name) for name in totals}} for stage in planned]
     return {"stages": stages, "judges": [asdict(total) for total in by_judge(planned)]}
 
 
@@ -93,7 +94,7 @@ def _show_stages(title: str, planned: Sequence[PlannedStage]) -> None:
     for column in ("stage", "do", "judge calls", "at most", "why"):
         table.add_column(column, justify="right" if column in ("judge calls", "at most") else "left")
     for p in planned:
-        price = _dollars(p.dollars)
+        price = _dollars(p.most_dollars)
         asks = p.calls > 0
         table.add_row(
             p.label, "reuse" if p.reused else "run", str(p.calls) if asks else "", price if asks else "", p.why

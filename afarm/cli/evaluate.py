@@ -17,6 +17,8 @@ from afarm.cli.cost import show_plan, show_plan_of_two
 from afarm.cli.options import DryRun, EvaluateOptions, with_options
 from afarm.cli.run import command_line, error_of, finish, outcomes, present, result_row, spent, warn_of_simulation
 
+UNASKED = "no judge LLM was asked. A gain is a gain in what this annotator goes by: a formula, a reward model, or noise"
+
 
 def add_to(app: typer.Typer) -> None:
     app.command("evaluate")(evaluate)
@@ -51,10 +53,10 @@ def _compare(files: tuple[Path, Path], options: EvaluateOptions, dry_run: bool, 
 
     if dry_run:
         with options.only_look(compares_only=True) as farm:
-            show_plan_of_two(two_files.head_to_head(farm, files), options.as_json)
+            show_plan_of_two(two_files.head_to_head(farm, files, options), options.as_json)
         return
     with options.farm(compares_only=True) as farm:
-        compared = two_files.head_to_head(farm, files)
+        compared = two_files.head_to_head(farm, files, options)
         made = compared.run()
         result = read_result(compared.system, [made.artifact])
         named = {"outputs": str(files[0]), "reference": str(files[1])}
@@ -80,7 +82,7 @@ def _show(record: Mapping[str, Any], page: Path, to_stderr: bool) -> None:
         outcomes(metrics),
         *(": ".join(result_row(result, main["reference"])) for result in further),
         *(f"Degraded: {line}" for line in degraded(record["stages"])),
-        f"Judged by {record['annotator']}: {spent(record['spend'])}",
+        f"Judged by {record['annotator']}: {spent(record['spend']) if record['judges'] else UNASKED}",
     ]
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False, markup=False)

@@ -36,7 +36,7 @@ def ledger(
     from afarm.ledger import Ledger
     from afarm.store import Store
 
-    path = Store(output_dir).ledger_path
+    path = Store(output_dir, create=False).ledger_path
     if not path.is_file():
         raise StoreError(f"no ledger in {output_dir}: nothing has been asked of a judge there (--output-dir)")
     with Ledger(path) as opened:
@@ -63,7 +63,7 @@ def _show(ledger: Ledger) -> None:
     for group in GROUPS:
         rows = accounts(ledger, group)
         table = Table(title=f"by {group}", title_justify="left", box=box.SIMPLE)
-        table.add_column(group, overflow="fold", min_width=min(30, max(len(a.name) for a in rows)) if rows else None)
+        table.add_column(group, overflow="fold")
         columns = {
             "answers": [f"{a.answers:,}" for a in rows],
             "tokens in": [f"{a.input_tokens:,}" for a in rows],
@@ -75,11 +75,19 @@ def _show(ledger: Ledger) -> None:
         }
         shown = {title: cells for title, cells in columns.items() if cells}
         for title in shown:
-            table.add_column(title, justify="right")
+            table.add_column(title, justify="right", no_wrap=True)  # names give way
         for number, account in enumerate(rows):
             table.add_row(account.name or "–", *(cells[number] for cells in shown.values()))
         out().print(table)
+    _show_unanswered(ledger)
     _show_open(open_items(ledger))
+
+
+def _show_unanswered(ledger: Ledger) -> None:
+    """Why judges wrote nothing: content filters, prompts that are too long …"""
+    query = "SELECT finish_reason, COUNT(*) FROM completions WHERE TRIM(text) = '' GROUP BY 1 ORDER BY 2 DESC"
+    if counts := [f"{count:,} {reason or 'without a reason'}" for reason, count in ledger.read(query)]:
+        out().print(f"Answers without a text: {', '.join(counts)}.", soft_wrap=True, highlight=False, markup=False)
 
 
 def _show_open(items: dict[str, Any]) -> None:

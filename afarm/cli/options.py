@@ -55,6 +55,12 @@ class FarmOptions:
     vote: Annotated[
         str | None, typer.Option("--vote", help="How votes make a label: majority, or mean.", metavar="RULE")
     ] = None
+    label_noise: Annotated[
+        float | None,
+        typer.Option(
+            "--label-noise", min=0, max=0.5, help="Share of training labels flipped; with two files, of judgements."
+        ),
+    ] = None
     judge: Annotated[
         list[str] | None,
         typer.Option("--judge", help="The judge LLM, as NAME:SPEC, or ROLE=NAME:SPEC for one family role; repeatable."),
@@ -161,8 +167,8 @@ class FarmOptions:
             given["price"] = _prices(self.price)
         if self.judge:
             given["judge"] = _judges(self.judge)
-        if self.annotator is not None:
-            given["annotate"] = {"annotator": self.annotator}
+        if labels := self._labels():
+            given["annotate"] = labels
         if judging := self.judging():
             given[self._section(judging)] = judging
         if self.data is not None:
@@ -175,11 +181,22 @@ class FarmOptions:
         """The settings of the annotator that have options of their own, those that were given."""
         return {name: value for name in JUDGING if (value := getattr(self, name)) is not None}
 
-    def judging_by(self, annotator: str | None) -> Self:
-        """These options where `annotator` only compares two files: nobody else judges anything."""
-        if annotator is None:
-            return self
-        return replace(self, settings=[f"evaluate.annotator={json.dumps(annotator)}", *(self.settings or [])])
+    def judging_two(self) -> Self:
+        """These options where the annotator only compares two files, and nobody labels training pairs.
+
+        Raises `ConfigError` where an option and --set contradict each other.
+        """
+        from afarm.recipe import parse_override
+
+        settings, given = self.settings or [], self._labels()
+        _refuse_contradictions({"evaluate": given}, [parse_override(text) for text in settings], settings)
+        meant = [f"evaluate.{name}={json.dumps(value)}" for name, value in given.items()]
+        return replace(self, label_noise=None, settings=[*meant, *settings])
+
+    def _labels(self) -> dict[str, Any]:
+        """Who labels, and how noisily, as far as options say."""
+        found = {"annotator": self.annotator, "label_noise": self.label_noise}
+        return {name: value for name, value in found.items() if value is not None}
 
     def _section(self, judging: Mapping[str, Any]) -> str:
         """The section of the annotator in use. Raises `ConfigError` where it has no such settings."""
@@ -260,7 +277,14 @@ NAMED_BY_OPTION = {
 JUDGING = ("both_orders", "votes", "vote")
 """The settings of an annotator that have options: they go to the section of the annotator in use."""
 
-OPTIONS = {"annotate.annotator": "--annotator", "files.path": "--data", "reward_model": "--reward-model"}
+OPTIONS = {
+    "annotate.annotator": "--annotator",
+    "annotate.label_noise": "--label-noise",
+    "evaluate.annotator": "--annotator",
+    "evaluate.label_noise": "--label-noise",
+    "files.path": "--data",
+    "reward_model": "--reward-model",
+}
 """The options that are not called like the settings they give."""
 
 
@@ -337,7 +361,7 @@ def _one_line(summary: Mapping[str, Any]) -> str:
     outcomes = summary.get("outcomes", {})
     identical = summary.get("members", {}).get("(identical)", 0)
     counts = {"identical": identical, "draws": outcomes.get("draw", 0) - identical}
-    counts |= {name: outcomes.get(name, 0) for name in ("unparsed", "refused")}
+    counts |= {name: outcomes.get(name, summary.get(name, 0)) for name in ("unparsed", "refused", "empty")}
     figures |= {name: count for name, count in counts.items() if count > 0}
     if count := summary.get("pairs_left_out"):
         figures["pairs left out"] = int(count)

@@ -143,7 +143,7 @@ class AlpacaEvalAnnotator(Annotator):
             )
         degraded = ask.degraded(member.request([DUMMY], takes, seed=0, draw=0))
         fingerprint = digest(member.content, answers, takes.completion, degraded)
-        return Assigned(member.name, member.entry.batch_size, fingerprint, degraded, member, takes)
+        return Assigned(member.name, member.entry.batch_size, fingerprint, degraded, member, takes, judge=answers)
 
 
 def drawn_by_alpaca_eval(

@@ -42,10 +42,11 @@ def assign(member: Member, ask: Ask) -> Assigned:
     """Raises `JudgeError` where no judge answers for the member's role, or not for all that it asks (see
     `afarm.judges.Ask.degraded`)."""
     role = member.entry.role
+    judge = ask.judge(role)
     as_chat = member.entry.kind == "completion" and not ask.capabilities(role).completion
     degraded = ask.degraded(member.request([dummy(False)], seed=0, draw=0, as_chat=as_chat))
-    fingerprint = member.fingerprint(ask.judge(role), as_chat, degraded)
-    return Assigned(member.name, member.entry.batch_size, fingerprint, degraded, member, as_chat)
+    fingerprint = member.fingerprint(judge, as_chat, degraded)
+    return Assigned(member.name, member.entry.batch_size, fingerprint, degraded, member, as_chat, judge=judge)
 
 
 def _first_of_labels(completion: Completion) -> float | None:

@@ -23,6 +23,8 @@ import yaml
 
 from afarm.config import Config, setting
 from afarm.errors import ConfigError, did_you_mean
+from afarm.judges import Comparison
+from afarm.records import Instruction
 from afarm_plugins.annotators.members import Library, Member, environment, load_member, shipped, validated
 
 
@@ -71,7 +73,21 @@ def _member(name: str, library: Library) -> Member:
     member = replace(library, entries={name: _over_its_base(name, library)}).member(name)
     if member.entry.answer_format == "rating":
         raise ConfigError([f"{library.where}: {name}: answer_format: a pool compares: single, list or json"])
+    _require_outputs(member, f"{library.where}: {name}: prompt: {member.entry.prompt}.jinja")
     return member
+
+
+def _require_outputs(member: Member, at: str) -> None:
+    """Raises `ConfigError` where a prompt leaves out one of the outputs: what it costs would be for nothing."""
+    first, second = "afarmlooksforthefirst", "afarmlooksforthesecond"
+    for given in ("", "An input."):
+        look = Comparison("look", Instruction("An instruction.", given), first, second)
+        asked = member.request([look], seed=0, draw=0)
+        shown = "".join([asked.prompt, *(message.content for message in asked.messages)]).lower()
+        if missing := [name for name, text in (("first", first), ("second", second)) if text not in shown]:
+            fields = " and ".join(f"comparisons[…].{name}" for name in missing)
+            form = "with an input" if given else "without an input"
+            raise ConfigError([f"{at}: does not show the judge {fields} of instructions {form}"])
 
 
 def _over_its_base(name: str, library: Library, above: tuple[str, ...] = ()) -> Any:

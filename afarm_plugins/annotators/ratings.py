@@ -78,4 +78,5 @@ def _label(pair: Pair, one: Judgement, two: Judgement, by: Assigned) -> Preferen
         outcome=outcome,  # type: ignore[arg-type]
         completion=",".join(dict.fromkeys([one.completion, two.completion])),
         degraded=by.degraded,
+        judge=by.judge,
     )

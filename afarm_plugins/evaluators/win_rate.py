@@ -33,10 +33,7 @@ class WinRate(Evaluator):
         outcomes = [row.preference.outcome for row in judged]
         if not wins:
             found = ", ".join(f"{count} {outcome}" for outcome, count in sorted(Counter(outcomes).items()))
-            raise DataError(
-                f"{inputs.system}: none of {len(judged)} pairs has a usable judgement ({found}); what the judge wrote: "
-                "afarm ledger --export FILE"
-            )
+            raise DataError(f"{inputs.system}: none of {len(judged)} pairs has a usable judgement ({found})")
         n = len(wins)
         return Evaluation(
             "win_rate",

@@ -14,6 +14,16 @@ SLOW_DOWN = frozenset({429, 529})
 NO_CREDIT = ("insufficient_quota", "credit balance is too low", "billing_hard_limit")
 FILTERED_CODES = frozenset({"content_filter", "content_policy_violation", "invalid_prompt"})
 FILTERED_WORDS = ("content filtering policy", "content management policy", "violating our usage policy")
+TOO_LONG_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error"})
+TOO_LONG_WORDS = (
+    "context_length_exceeded",
+    "maximum context length",
+    "maximum model length",
+    "exceeds the context window",
+    "exceed context limit",
+    "available context size",
+    "prompt is too long",
+)
 LONGEST_MESSAGE = 300
 
 LIKE_A_KEY = re.compile(r"\b(sk|pk|key|Bearer)[-_][\w*.…-]{4,}|\*{4,}")
@@ -92,6 +102,17 @@ def is_filtered(error: Any) -> bool:
     said = str(error).lower()
     return error.status_code == 400 and (
         details(error).get("code") in FILTERED_CODES or any(words in said for words in FILTERED_WORDS)
+    )
+
+
+def is_too_long(error: Any) -> bool:
+    """Whether a request was turned down for being longer than the model's context."""
+    given = details(error)
+    # What a server quotes of the request comes later in its message.
+    said = str(given.get("message") or error)[:LONGEST_MESSAGE].lower()
+    return error.status_code == 400 and (
+        not TOO_LONG_CODES.isdisjoint(map(str, (given.get("code"), given.get("type"))))
+        or any(words in said for words in TOO_LONG_WORDS)
     )
 
 

@@ -8,6 +8,9 @@ from typing import Any
 
 from afarm.judges import ChatRequest
 
+TOO_LONG = "context_length"
+"""The finish reason of an answer without text to a prompt that is longer than the model's context."""
+
 
 def texts(request: ChatRequest) -> list[str]:
     return [request.prompt, *(m.content for m in request.messages)]

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from afarm.backend.availability import require_local
 from afarm.backend.identity import local_path, model_identity
-from afarm.errors import JudgeError
+from afarm.errors import JudgeError, ModelError
 from afarm.interfaces import BuildContext
 from afarm.judges import Capabilities, ChatRequest, Completion, Judge, Price
 from afarm.keyed import digest
@@ -46,7 +47,8 @@ class LocalJudge(Judge):
             raise JudgeError(
                 "the judge local needs a model: --judge local:MODEL, a Hub id (org/name), a directory or a .gguf file"
             )
-        require_local(spec)
+        with _named_by_judge(spec):
+            require_local(spec)
         self.spec = spec
         self.config = config or LocalConfig()
         self._context = context
@@ -132,7 +134,8 @@ class LocalJudge(Judge):
         if self._model is None:
             from afarm_plugins.judges.local_model import LocalModel
 
-            self._model = LocalModel(self.spec, self._context.backend())
+            with _named_by_judge(self.spec):
+                self._model = LocalModel(self.spec, self._context.backend())
         started = time.monotonic()
         model = self._model
         answers = model.weigh(requests) if self.config.answer == "probabilities" else model.write(requests)
@@ -178,3 +181,12 @@ def _parameters(request: ChatRequest) -> tuple[object, ...]:
 
 def _characters(request: ChatRequest) -> int:
     return len(request.prompt) + sum(len(message.content) for message in request.messages)
+
+
+@contextmanager
+def _named_by_judge(spec: str) -> Iterator[None]:
+    """Errors about the model inside name the option that it came from."""
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(str(error).replace("check --model", f"check --judge local:{spec}")) from error

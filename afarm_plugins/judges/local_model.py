@@ -14,14 +14,13 @@ from afarm.errors import JudgeError
 from afarm.interfaces import Decoding
 from afarm.judges import ChatRequest
 from afarm.keyed import digest
+from afarm_plugins.judges.forms import TOO_LONG
 
 LABELS = ("Output (a)", "Output (b)")
 FAVOUR = 7.0
 """Added to the logits of favoured tokens (AlpacaFarm, App. C)."""
 AVOID = -100.0
 """Added to those of hedges that are single tokens."""
-
-TOO_LONG = "context_length"
 
 POSITIONS = 256
 """Positions of an answer whose logits exist at once."""

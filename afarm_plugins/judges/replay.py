@@ -114,7 +114,7 @@ class ReplayJudge(Judge):
         if answers := self.stored.answered.get(asked):
             own = [answer for answer in answers if answer.annotator == request.annotator] or answers
             return _nth([answer for answer in own if answer.draw == request.draw] or own, request.draw).completion
-        if not self.stored.judged:
+        if not self.stored.judged or not request.comparisons:
             return self._lacking(request, request.comparisons)
         real = [comparison for comparison in request.comparisons if comparison.pair_id]
         found = {c.pair_id: judged for c in real if (judged := self._find(c, request))}
@@ -135,7 +135,15 @@ class ReplayJudge(Judge):
         """What a request about comparisons that are not stored comes to, as `missing` says."""
         if self.config.missing == "unparsed":
             return Completion("", price=0.0, finish_reason="missing")
-        asked = comparisons[0].instruction if comparisons else Instruction(request.prompt)
+        if self.stored.judged and not (request.comparisons and request.answer_format != "rating"):
+            who = request.annotator if request.comparisons else "an instruction by itself"
+            raise JudgeError(
+                f"{self.path} holds preferences between two outputs, and {who} asks for none: name an "
+                "annotator that compares, or an export of the ledger with its answers"
+            )
+        asked = (
+            comparisons[0].instruction if comparisons else Instruction(request.prompt or request.messages[-1].content)
+        )
         known = any(row.row.pair.instruction.id == asked.id for rows in self.stored.judged.values() for row in rows)
         raise JudgeError(
             f"{self.path} does not hold what {request.annotator or 'the annotator'} asks about "

@@ -27,6 +27,7 @@ import httpx2
 from afarm.errors import JudgeError
 from afarm.interfaces import BuildContext
 from afarm.judges import Capabilities, ChatRequest, Completion, Judge, Price, answer_lost, unsupported
+from afarm.keyed import digest
 from afarm_plugins.judges import VendorConfig
 from afarm_plugins.judges.failures import (
     CAPABILITY_OF,
@@ -36,12 +37,13 @@ from afarm_plugins.judges.failures import (
     causes_of,
     details,
     is_filtered,
+    is_too_long,
     nonsense,
     redacted,
     retry_after,
     unsent,
 )
-from afarm_plugins.judges.forms import margin, texts, unwrapped, wrapped
+from afarm_plugins.judges.forms import TOO_LONG, margin, texts, unwrapped, wrapped
 
 GO_ON = "the same command goes on from here: nothing that was answered is asked again"
 LONGEST_WAIT = 120.0
@@ -82,6 +84,7 @@ class VendorJudge(Judge):
         self.config = config
         self.base_url = config.base_url or self.vendor_url
         self._context = context
+        self._too_long: set[str] = set()
         if beyond := sorted(name for name in self.beyond if config.capabilities.get(name)):
             raise JudgeError(
                 f"judge {self.section} has no way to {' or '.join(BEYOND[name] for name in beyond)}: take it out of "
@@ -126,14 +129,24 @@ class VendorJudge(Judge):
         return f"{self.section}:{self.spec}" + (f"[{','.join(notes)}]" if notes else "")
 
     async def complete(self, request: ChatRequest) -> Completion:
-        """See `Judge.complete`. A request that the vendor's content filter refuses is an answer with no text."""
+        """See `Judge.complete`.
+
+        An answer with no text, and free, where the vendor's content filter refuses the request or it is longer than the
+        model's context: what is too long once is not sent again.
+        """
         path, body = self.sent(request)
+        nothing = Completion("", price=0.0, model=self.model)
+        if self._too_long and digest(path, body) in self._too_long:
+            return replace(nothing, finish_reason=TOO_LONG)
         started = time.perf_counter()
         try:
             response = await self._client.post(path, cast_to=httpx2.Response, body=body)
         except self.sdk.APIStatusError as error:
             if is_filtered(error):
-                return Completion("", price=0.0, finish_reason="content_filter", model=self.model)
+                return replace(nothing, finish_reason="content_filter")
+            if is_too_long(error):
+                self._too_long.add(digest(path, body))
+                return replace(nothing, finish_reason=TOO_LONG)
             raise self.explained(error) from None
         except Exception as error:  # whatever else an SDK or a transport raises must not carry a key outside
             raise self.explained(error) from None

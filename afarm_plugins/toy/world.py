@@ -198,7 +198,8 @@ def read_task(instruction: str, given: str = "") -> Task:
     shown = f"{instruction} / {given}" if given else instruction
     raise DataError(
         f"the toy world does not know the instruction {shown[:120]!r}: its gold reward and crowd judge only the data "
-        "set 'toy'; for others: --judge offline:text_utility --set evaluate.evaluators=[win_rate,reward]"
+        "set 'toy'; for others: --judge offline:text_utility, or --annotator reward:text_utility, and --set "
+        "evaluate.evaluators=[win_rate,reward]"
     )
 
 

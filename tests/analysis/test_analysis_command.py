@@ -126,6 +126,34 @@ def test_the_ledger_tells_what_labels_cost(tmp_path: Path, capsys: pytest.Captur
     assert profile["seconds"]["value"] == pytest.approx(3000)
 
 
+def test_two_judges_of_one_annotator_are_compared_and_half_a_price_is_said_to_be_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    row = {"instruction": "i", "output_1": "a", "output_2": "b", "preference": 1, "annotator": "gpt4_4"}
+    row |= {"generator_1": "claude-2", "generator_2": "gpt-4"}
+    for name, judge, price in (("gpt41", "openai:gpt-4.1", 0.5), ("opus", "local:x[y=1]", None)):
+        (tmp_path / f"{name}.json").write_text(json.dumps([{**row, "judge": judge, "price_per_example": price}]))
+    files = [str(tmp_path / "gpt41.json"), str(tmp_path / "opus.json")]
+    run(*files, "--family", "local:x[y=1]=anthropic", "--html", str(tmp_path / "page.html"))
+    printed = capsys.readouterr().out
+    matrix = printed.split("Agreement of one label with another")[1].split("\n")
+    assert next(line.split()[1:] for line in matrix if line.startswith("gpt4_4 (")) == [
+        "(local:x[y=1])",
+        "-",
+        "100.0",
+        "(1)",
+    ]
+    assert "gpt4_4 (local:x[y=1]): a price is known for 0 of 1 labels." in printed
+    assert "a price is known for 0 of 1 labels." in (tmp_path / "page.html").read_text()
+    run(*files, "--by-file", "--family", "local:x[y=1]=anthropic", "--json")
+    found = json.loads(capsys.readouterr().out)["annotators"]
+    assert [(p["annotator"], p["judges"], p["prefers_own_family"]["value"]) for p in found] == [
+        ("gpt4_4 (gpt41)", ["openai:gpt-4.1"], 0),
+        ("gpt4_4 (opus)", ["local:x[y=1]"], 1),
+    ]
+
+
 def test_errors_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = write_labels(tmp_path)
     for arguments, said in ((["--humans", "gpt4_y"], "gpt4_x"), (["--family", "gpt4_x"], "NAME=FAMILY")):

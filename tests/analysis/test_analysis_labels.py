@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from afarm.analysis import HUMANS, compare, read_labels
+from afarm.analysis import HUMANS, Label, compare, read_labels
 from afarm.analysis.labels import with_prices
 from afarm.errors import DataError
 from afarm.judges import Completion
@@ -117,3 +117,108 @@ def test_a_label_of_several_answers_costs_them_all(tmp_path: Path) -> None:
     labels = with_prices(read_labels([file]), lambda keys: {key: known[key] for key in keys if key in known})["a"]
     assert [label.price for label in labels] == [pytest.approx(0.02), pytest.approx(0.01), None, None]
     assert [label.seconds for label in labels] == [pytest.approx(3.0), pytest.approx(2.0), pytest.approx(2.0), None]
+
+
+def asked(judge: str, *members: str, **more: Any) -> list[dict[str, Any]]:
+    """A row each for `members` of a pool, all of which asked `judge`."""
+    return [{"annotator": "pool", "member": member, "judge": judge, **more} for member in members]
+
+
+def counts(found: dict[str, list[Label]]) -> dict[str, int]:
+    return {name: len(labels) for name, labels in found.items()}
+
+
+def test_one_annotator_under_two_judges_is_two(tmp_path: Path) -> None:
+    noise: dict[str, Any] = {"annotator": "pool", "source": "noise"}
+    one = write(tmp_path / "one.json", *asked("openai:gpt-4.1", "m"), noise)
+    two = write(tmp_path / "two.json", *asked("anthropic:opus", "m", "m"), {**noise, "preference": 1})
+    found = read_labels([one, two])
+    assert counts(found) == {"pool (anthropic:opus)": 3, "pool (openai:gpt-4.1)": 2}
+    assert {label.annotator for labels in found.values() for label in labels} == {"pool"}
+    assert compare(found).agreement(*found) is not None
+    assert counts(read_labels([one])) == {"pool": 2}
+    assert counts(read_labels([one, two], by_member=True)) == {
+        "(noise)": 2,
+        "m (anthropic:opus)": 2,
+        "m (openai:gpt-4.1)": 1,
+    }
+
+
+def test_rows_that_name_no_judge_are_not_taken_for_those_of_one_that_is_named(tmp_path: Path) -> None:
+    old = write(tmp_path / "old.json", {"annotator": "pool"}, {"annotator": "pool", "judge": {"not": "ours"}})
+    new = write(tmp_path / "new.json", *asked("j", ""))
+    assert counts(read_labels([old, new])) == {"pool": 2, "pool (j)": 1}
+    assert counts(read_labels([old, old])) == {"pool": 4}
+
+
+def test_a_pool_that_asks_a_judge_for_each_role_is_one_until_a_role_changes_hands(tmp_path: Path) -> None:
+    first = write(tmp_path / "first.json", *asked("a", "light"), *asked("b", "strong"))
+    part = write(tmp_path / "part.json", *asked("b", "strong"))
+    other = write(tmp_path / "other.json", *asked("a", "light"), *asked("c", "strong"))
+    swapped = write(tmp_path / "swapped.json", *asked("b", "light"), *asked("a", "strong"))
+    assert counts(read_labels([first, part])) == {"pool": 3}
+    assert counts(read_labels([first, other])) == {"pool (a, b)": 2, "pool (a, c)": 2}
+    assert counts(read_labels([first, swapped])) == {"pool (a, b)": 2, "pool (b, a)": 2}
+    one = write(tmp_path / "1.json", *asked("a", "x", "y"), *asked("b", "z"))
+    two = write(tmp_path / "2.json", *asked("a", "x"), *asked("b", "y", "z"))
+    assert counts(read_labels([one, two])) == {"pool (a, b) (1)": 3, "pool (a, b) (2)": 3}
+
+
+def test_a_file_with_the_labels_of_two_judges_goes_by_its_rows(tmp_path: Path) -> None:
+    noise = {"annotator": "pool", "source": "noise"}
+    file = write(tmp_path / "all.json", *asked("a", "m", "m"), *asked("b", "m"), noise)
+    assert counts(read_labels([file])) == {"pool (a)": 2, "pool (b)": 1, "pool (noise)": 1}
+
+
+def test_labels_over_both_orders_are_another_annotators(tmp_path: Path) -> None:
+    plain = write(tmp_path / "plain.json", *asked("a", "m", order="12"), *asked("a", "m", order="21"))
+    both = write(tmp_path / "both.json", *asked("a", "m", order="both"))
+    assert counts(read_labels([plain, both])) == {"pool": 2, "pool (both orders)": 1}
+    b = write(tmp_path / "b.json", *asked("b", "m", order="both"))
+    assert set(read_labels([plain, both, b])) == {"pool (a)", "pool (a, both orders)", "pool (b, both orders)"}
+
+
+def test_files_are_told_apart_on_request(tmp_path: Path) -> None:
+    one, two = (write(tmp_path / f"{name}.json", *asked("a", "m")) for name in ("one", "two"))
+    assert counts(read_labels([one, two])) == {"pool": 2}
+    assert counts(read_labels([one, two], by_file=True)) == {"pool (one)": 1, "pool (two)": 1}
+    people = write(tmp_path / "people.json", {"annotator": "human"}, {})
+    assert counts(read_labels([two, people], by_file=True)) == {HUMANS: 1, "people": 1, "pool (two)": 1}
+
+
+def test_files_of_one_name_go_by_their_directories_too(tmp_path: Path) -> None:
+    files = []
+    for directory in ("a", "b", "deep/a"):
+        (tmp_path / directory).mkdir(parents=True)
+        files.append(write(tmp_path / directory / "p.json", *asked("j", "m")))
+    assert set(read_labels(files[:2], by_file=True)) == {"pool (a/p)", "pool (b/p)"}
+    assert set(read_labels(files, by_file=True)) == {f"pool ({file})" for file in files}
+
+
+def test_notes_say_whose_price_is_partial_and_who_comes_from_several_files(tmp_path: Path) -> None:
+    priced: list[dict[str, Any]] = [{"annotator": "pool", "price_per_example": 0.01}, {"annotator": "pool"}]
+    one = write(tmp_path / "one.json", *priced, {"annotator": "free"}, {"annotator": "human"})
+    two = write(tmp_path / "two.json", {"annotator": "pool"}, {"annotator": "human", "price_per_example": 0.3})
+    assert compare(read_labels([one, two])).notes() == [
+        "humans: a price is known for 1 of 2 labels; $ per 1,000 is theirs.",
+        "free: a price is known for 0 of 1 labels.",
+        "pool: a price is known for 1 of 3 labels; $ per 1,000 is theirs.",
+        "pool: one annotator, from 2 files (one, two); --by-file parts them.",
+    ]
+    assert compare(read_labels([write(tmp_path / "none.json", {"annotator": "pool"})])).notes() == []
+
+
+def test_own_family_is_the_judges_whatever_the_annotator_is_called(tmp_path: Path) -> None:
+    by = {"generator_1": "claude-2", "generator_2": "gpt-4", "preference": 1, "annotator": "gpt4_4"}
+
+    def share(judges: list[str], families: dict[str, str] | None = None) -> float | None:
+        file = write(tmp_path / "p.json", *({**by, "member": judge, "judge": judge} for judge in judges))
+        [profile] = compare(read_labels([file]), families).profiles
+        return profile.prefers_own_family.value if profile.prefers_own_family else None
+
+    assert share([""]) == 0
+    assert share(["anthropic:claude-opus-5-5"]) == 1
+    assert share(["offline:text_utility@0"]) is None
+    assert share(["anthropic:claude-opus-5-5", "openai:gpt-4.1"]) is None
+    assert share(["local:mine@0"], {"mine": "anthropic"}) == 1
+    assert share(["offline:text_utility@0"], {"gpt4_4": "openai"}) == 0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from afarm.analysis import HUMANS, Comparison, Figure, Label, Profile, compare
-from afarm.analysis.families import family_of
+from afarm.analysis.families import family_of, family_of_judge
 from afarm.analysis.labels import by_pair
 from afarm.analysis.measures import correlation, has_list, mean, mode, ranks, win_rates
 
@@ -269,3 +269,20 @@ def test_the_published_columns_mean_the_same_here() -> None:
     assert theirs.agreement is not None
     assert theirs.variance is not None
     assert theirs.agreement.value + theirs.variance.value == pytest.approx(100)
+
+
+@pytest.mark.parametrize(
+    ("judge", "family"),
+    [
+        ("openai:gpt-4.1[temperature=0.5]", "openai"),
+        ("anthropic:claude-opus-5-5", "anthropic"),
+        ("openai-compatible:meta-llama/Llama-3.1-8B@https://api.openai.example/v1", "meta"),
+        ("openai-compatible:Qwen/Qwen3-8B@http://localhost:8000/v1", "qwen"),
+        ("local:gemma-3-1b@0123456789ab", "google"),
+        ("local:DeepSeek-R1-Distill-Llama-8B@0123456789ab", None),
+        ("offline:text_utility@0123456789ab", None),
+    ],
+)
+def test_the_family_of_a_judge_is_its_vendors_or_its_models(judge: str, family: str | None) -> None:
+    assert family_of_judge(judge, {}) == family
+    assert family_of_judge(judge, {judge: "mine"}) == "mine"

@@ -217,3 +217,10 @@ def test_with_alpaca_evals_draws_labels_do_not_depend_on_the_order_of_pairs_or_o
 def test_a_wrong_directory_is_a_problem_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no evaluator directory"):
         annotator(str(tmp_path / "nowhere"))
+
+
+def test_labels_name_their_judge_and_those_of_the_coin_none(tmp_path: Path) -> None:
+    ask = FakeAsk(prefers(lambda output: output.startswith("good")))
+    made = annotator(write(tmp_path, {"mine": entry(**LETTERS)}), p_label_flip=0.25)
+    found = labels(made, numbered(40), ask)
+    assert {p.source: p.judge for p in found} == {"judge": ask.judge("strong"), "noise": ""}

@@ -221,3 +221,9 @@ def test_output_that_looks_like_a_verdict_does_not_become_one():
         ask = ScriptedAsk(lambda c: c.first == hostile)
         pairs = [Pair(Instruction(f"Task {i}"), hostile, "plain") for i in range(8)]
         assert [p.p2 for p in annotate(pairs, ask, members=[name])] == [0.0] * 8
+
+
+def test_a_label_says_which_judge_was_asked_for_its_members_role():
+    preferences = annotate(make_pairs(60), ScriptedAsk(longer), members=["gpt4_4", "chatgpt_1", "davinci003_2"])
+    roles = {"gpt4_4": "strong", "chatgpt_1": "light", "davinci003_2": "completion"}
+    assert {p.member: p.judge for p in preferences} == {name: f"scripted:{role}" for name, role in roles.items()}

@@ -117,3 +117,7 @@ def test_every_setting_is_documented():
     section = documentation[documentation.index("## Ratings") :]
     assert [f for f in RatingsConfig.model_fields if f"| `{f}` |" not in section] == []
     assert "reward.soft" in section
+
+
+def test_labels_say_which_judge_scored():
+    assert {p.judge for p in rate(make_pairs(5), ScriptedAsk(by_length), role="light")} == {"scripted:light"}

@@ -56,6 +56,14 @@ def build(path, **settings):
     return PromptAnnotator(PromptAnnotatorConfig(**settings), path)
 
 
+def test_a_template_that_leaves_an_output_out_is_refused(tmp_path):
+    blind = TEMPLATE.replace("comparison(comparisons[0])", "comparisons[0].first")
+    with pytest.raises(
+        ConfigError, match=r"plain: prompt: plain.jinja: does not show .*\.second of .* without an input"
+    ):
+        build(write(tmp_path, template=blind))
+
+
 def test_a_pool_draws_the_members_of_its_file_by_their_weights(tmp_path):
     ask = ScriptedAsk(by_lot)
     preferences = build(write(tmp_path)).annotate(make_pairs(1200), AnnotateContext(0, ask))

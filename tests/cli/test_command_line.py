@@ -14,7 +14,7 @@ from light_plugin import RAN, CountingJudge
 from said import Afarm, Said
 
 from afarm.cli.options import _judges
-from afarm.judges import Capabilities
+from afarm.judges import Capabilities, ChatRequest, Completion
 from afarm.pipeline import Farm
 
 LIGHT = ["--recipe", "light.yaml"]
@@ -303,6 +303,47 @@ def test_two_files_are_judged_by_a_formula_on_text_where_nobody_else_is_named(af
     assert "offline:text_utility" not in afarm("evaluate", mine, "--reference", theirs, *LIGHT).err
     named = afarm("evaluate", mine, "--reference", theirs, "--judge", "light/counting")
     assert "offline:text_utility" not in named.err
+    scored = afarm("evaluate", mine, "--reference", theirs, "--annotator", "reward:text_utility")
+    assert "offline:text_utility" not in scored.err
+    assert "Judged by reward:text_utility: no judge LLM was asked" in scored.out
+    page = Path(scored.out.rpartition("Report:")[2].strip()).read_text()
+    assert 'id="unasked"' in page
+    assert 'id="unasked"' not in Path(said.json["report"]).read_text()
+    wrong = afarm("evaluate", mine, "--reference", theirs, "--annotator", "alpaca_eval:nowhere")
+    assert (wrong.code, "offline:text_utility" in wrong.err) == (1, False)
+
+
+def test_label_noise_is_of_the_training_labels_and_with_two_files_of_the_judgements(
+    afarm: Afarm, tmp_path: Path
+) -> None:
+    mine = write_outputs(tmp_path / "mine.json", [f"word word {i}" for i in range(40)], "mine")
+    theirs = write_outputs(tmp_path / "theirs.json", [f"word {i}" for i in range(40)], "theirs")
+    files = ["evaluate", mine, "--reference", theirs, "--annotator", "chatgpt_1", *LIGHT]
+    noisy = afarm(*files, "--label-noise", "0.5", "--json")
+    assert noisy.json["config"]["evaluate"]["label_noise"] == 0.5
+    assert (noisy.json["annotators"]["evaluation"], CountingJudge.asked) == ({"(noise)": 40}, 0)
+    failed(afarm(*files, "--label-noise", "0.1", "--set", "evaluate.label_noise=0.2"), "--label-noise 0.1 and --set")
+    run = afarm("run", *LIGHT, "--label-noise", "0.2", "--json").json
+    assert run["config"]["annotate"]["label_noise"] == 0.2
+    assert run["config"]["evaluate"]["label_noise"] == 0.0
+    failed(afarm("run", *LIGHT, "--label-noise", "0.6"), "--label-noise", code=2)
+
+
+def test_nothing_readable_is_told_with_what_it_cost_and_where_to_look(
+    afarm: Afarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def mumble(self: CountingJudge, request: ChatRequest) -> Completion:
+        return Completion("hm", 100, 10, price=0.01)
+
+    monkeypatch.setattr(CountingJudge, "complete", mumble)
+    mine = write_outputs(tmp_path / "mine.json", ["word word", "two"], "mine")
+    theirs = write_outputs(tmp_path / "theirs.json", ["word", "one"], "theirs")
+    files = [mine, "--reference", theirs, "--annotator", "chatgpt_1", *LIGHT, "--output-dir", "my runs"]
+    said = afarm("evaluate", *files)
+    failed(said, "none of 2 pairs has a usable judgement (2 unparsed); $0.06 spent this time")
+    look = said.err[said.err.index("afarm ledger") :].split("--export FILE")[1].split()
+    assert afarm("ledger", "--export", "all.jsonl", *shlex.split(" ".join(look))).code == 0
+    assert Path("all.jsonl").read_text().count("hm") == 6
 
 
 def test_files_that_cannot_be_compared_are_explained(afarm: Afarm, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,19 @@ def test_cost_and_dry_run_agree_and_send_nothing(afarm: Afarm) -> None:
     shown = afarm("cost", "--recipe", "light.yaml")
     assert f"About {judge['calls']} judge calls" in shown.out
     assert f"at most {dollars(judge['most_dollars'])}" in shown.out
+
+
+def test_what_a_model_may_think_is_in_the_tokens_and_the_dollars_of_an_estimate(afarm: Afarm) -> None:
+    judge = ["--judge", "openai:gpt-5", "--price", "openai:gpt-5=0/1", "--allow-degraded"]
+    found = afarm("cost", "--recipe", "light.yaml", *judge, "--json").json
+    (total,) = found["judges"]
+    for tokens, figure in (("output_tokens", "dollars"), ("most_output_tokens", "most_dollars")):
+        assert total[tokens] > 4096 * total["calls"] > 0
+        assert total[figure] == pytest.approx(total[tokens] / 1e6)
+        assert sum(stage[figure] for stage in found["stages"]) == pytest.approx(total[figure])
+    without = afarm("cost", "--recipe", "light.yaml", *judge, "--set", "openai.thinking_tokens=0", "--json").json
+    (less,) = without["judges"]
+    assert total["most_output_tokens"] - less["most_output_tokens"] == 4096 * total["calls"]
 
 
 def test_the_same_command_again_still_says_what_the_run_has_cost(afarm: Afarm) -> None:
@@ -53,6 +68,8 @@ def test_the_ledger_is_shown_and_exported(afarm: Afarm, tmp_path: Path) -> None:
     nothing = afarm("ledger")
     assert nothing.code == 1
     assert "no ledger" in nothing.err
+    assert afarm("ledger", "--output-dir", "typo").code == 1
+    assert not (tmp_path / "typo").exists()
     assert afarm("annotate", "--recipe", "light.yaml").code == 0
     shown = afarm("ledger")
     for word in ("by run", "by judge", "by annotator", "by day", "counting", "chatgpt_1"):
@@ -64,14 +81,32 @@ def test_the_ledger_is_shown_and_exported(afarm: Afarm, tmp_path: Path) -> None:
     assert afarm("ledger", "--export", "no/such/place.csv").code == 1
 
 
+def test_the_figures_of_the_ledger_are_whole_in_a_narrow_terminal(
+    afarm: Afarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert afarm("annotate", "--recipe", "light.yaml").code == 0
+    with closing(sqlite3.connect("afarm-runs/ledger.sqlite")) as database, database:
+        database.execute("UPDATE completions SET price = NULL, input_tokens = 12345678 WHERE rowid % 2 = 0")
+        database.execute("UPDATE completions SET run = 'a-run-whose-name-is-as-long-as-names-of-runs-are-toy-ppo-42'")
+        database.execute(
+            "INSERT INTO reuse SELECT run, judge, annotator, '2026-11-21', 12, 0.5 FROM completions LIMIT 1"
+        )
+    shown = afarm("ledger").out
+    for heading in ("answers", "tokens in", "out", "dollars", "unpriced", "reused", "saved"):
+        assert f" {heading}" in shown.splitlines()[2]
+    assert "…" not in shown
+
+
 def test_options_about_money_become_settings(afarm: Afarm) -> None:
     wrong = afarm("cost", "--recipe", "light.yaml", "--price", "counting=1")
     assert "--price counting=1 is not of the form" in wrong.err
     for option in ("counting", "1/2", "=1/2"):
         malformed = afarm("cost", "--recipe", "light.yaml", "--price", option)
         assert malformed.err.startswith(f"Error: --price {option} is not of the form"), "one error, and no other"
-    right = ["--price", "counting=1/2/0.5", "--max-concurrency", "3", "--allow-degraded", "--batch-api"]
+    right = ["--price", "counting=1/2/0.5", "--max-concurrency", "3", "--allow-degraded"]
     assert afarm("cost", "--recipe", "light.yaml", *right).code == 0
+    assert "--batch-api: no batch endpoint" in afarm("cost", "--recipe", "light.yaml", "--batch-api").err
     assert "greater than 0" in afarm("cost", "--recipe", "light.yaml", "--max-concurrency", "0").err
 
 

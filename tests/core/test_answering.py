@@ -6,6 +6,7 @@ import pytest
 from light_farm import Make
 from light_plugin import RAN, WritingJudge
 
+from afarm.cli.options import _one_line
 from afarm.errors import BudgetError, ConfigError, PluginError
 from afarm.plan import plan
 
@@ -21,6 +22,14 @@ def test_a_judge_llm_answers_every_instruction_under_its_own_name(farm: Make) ->
     assert {row.generator for row in outputs} == {"writing:9"}
     assert [len(row.output.split()) for row in outputs] == [0] + [9] * 9
     assert RAN == [], "nothing is trained for it"
+
+
+def test_answers_without_a_text_are_counted_and_shown(farm: Make) -> None:
+    one = farm()
+    one.outputs("writing:9")
+    summary = one.history["outputs writing:9"].artifact.meta["summary"]
+    assert (summary["rows"], summary["empty"], summary["refused"]) == (10, 1, 0)
+    assert _one_line(summary).endswith("empty 1")
 
 
 def test_it_is_told_how_long_its_answers_may_be(farm: Make) -> None:
@@ -57,7 +66,7 @@ def test_another_prompt_or_limit_is_another_answer(farm: Make) -> None:
 def test_what_it_will_cost_is_counted_before_it_is_asked(farm: Make) -> None:
     planned = {stage.label: stage for stage in plan(farm(), "writing:9")}
     assert planned["outputs writing:9"].calls == 10
-    assert planned["outputs writing:9"].dollars == pytest.approx(0.1)
+    assert planned["outputs writing:9"].most_dollars == pytest.approx(0.1)
     assert WritingJudge.asked == []
     farm().outputs("writing:9")
     again = {stage.label: stage for stage in plan(farm(), "writing:9")}

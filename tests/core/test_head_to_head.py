@@ -79,7 +79,7 @@ def test_other_rows_or_another_judgement_is_another_comparison(farm: Make) -> No
 def test_what_changes_no_result_leaves_the_name_as_it_is(farm: Make) -> None:
     names = {
         farm(JUDGED_BY, *settings).head_to_head(MINE, THEIRS).name
-        for settings in ((), ("openai.timeout=5",), ("budget=3",), ("batch_api=true",), ("nudge.skill=0.1",))
+        for settings in ((), ("openai.timeout=5",), ("budget=3",), ("max_concurrency=2",), ("nudge.skill=0.1",))
     }
     assert len(names) == 1
 
@@ -147,7 +147,7 @@ def test_each_comparison_has_a_budget_and_an_account_of_its_own(farm: Make) -> N
 
 def test_a_comparison_is_planned_from_its_own_prompts(farm: Make) -> None:
     (planned,) = plan_of_two(farm(JUDGED_BY).head_to_head(MINE, THEIRS))
-    assert (planned.reused, planned.calls, planned.dollars) == (False, 3, pytest.approx(0.003))
+    assert (planned.reused, planned.calls, planned.most_dollars) == (False, 3, pytest.approx(0.003))
     assert CountingJudge.asked == 0
     one = farm(JUDGED_BY)
     one.compare(MINE, THEIRS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,15 @@ def test_a_budget_is_refused_before_anything_runs_where_a_price_is_unknown(
     light_farm(tmp_path).close()
 
 
+def test_batches_are_refused_where_no_judge_that_is_asked_takes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (found,) = problems(tmp_path, batch_api=True)
+    assert found == "--batch-api: no batch endpoint is known of counting:: leave the option out"
+    monkeypatch.setattr(CountingJudge, "capabilities", replace(CountingJudge.capabilities, batch=True))
+    light_farm(tmp_path, batch_api=True).close()
+
+
 def test_a_price_for_a_judge_that_is_not_in_use_is_refused(tmp_path: Path) -> None:
     (found,) = problems(tmp_path, price={"countng": "1/2"})
     assert "'countng'" in found
@@ -64,7 +74,7 @@ def test_an_estimate_adds_up_over_stages_and_is_never_more_than_the_worst_case(f
     planned = plan(one, "nudge")
     (total,) = by_judge(planned)
     assert total.calls == sum(stage.calls for stage in planned) > 0
-    assert total.most_dollars == pytest.approx(sum(stage.dollars or 0.0 for stage in planned))
+    assert total.most_dollars == pytest.approx(sum(stage.most_dollars or 0.0 for stage in planned))
     assert 0 < total.output_tokens <= total.most_output_tokens
     assert total.input_tokens > 0
     assert CountingJudge.asked == 0

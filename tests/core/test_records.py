@@ -102,6 +102,15 @@ def test_a_judged_pair_survives_a_round_trip_through_a_file(preference: Preferen
     assert read_preferences(tmp_path / "p.jsonl") == [before]
 
 
+def test_the_judge_is_a_column_that_old_rows_lack_and_others_fill_otherwise(tmp_path: Path) -> None:
+    pair = Pair(ASK, "Red.", "Blue.")
+    before = JudgedPair(pair, Preference(pair.id, 1.0, judge="openai:gpt-4.1"), "gpt4_4")
+    write_rows(tmp_path / "p.jsonl", [before.to_row()])
+    assert read_preferences(tmp_path / "p.jsonl") == [before]
+    assert judged(1).to_row()["judge"] == ""
+    assert judged(1, judge={"name": "Ann"}).preference.judge == ""
+
+
 def test_a_preference_has_p2_exactly_when_it_is_decided() -> None:
     with pytest.raises(ValueError):
         Preference("x", None, "decided")

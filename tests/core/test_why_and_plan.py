@@ -152,7 +152,7 @@ def test_after_a_run_everything_is_planned_for_reuse_and_nothing_is_asked(farm: 
     one.evaluate(method)
     planned = plan(farm(), method)
     assert summary(planned) == dict.fromkeys(one.history, True)
-    assert (sum(p.calls for p in planned), sum(p.dollars or 0 for p in planned)) == (0, 0.0)
+    assert (sum(p.calls for p in planned), sum(p.most_dollars or 0 for p in planned)) == (0, 0.0)
 
 
 def test_calls_are_counted_exactly_once_the_outputs_are_there(farm: Make) -> None:
@@ -162,7 +162,7 @@ def test_calls_are_counted_exactly_once_the_outputs_are_there(farm: Make) -> Non
     one = farm(*setting)
     judged = one.annotate()
     assert annotate.calls == CountingJudge.asked == sum(p.preference.source == "judge" for p in judged)
-    assert annotate.dollars == pytest.approx(0.001 * annotate.calls)
+    assert annotate.most_dollars == pytest.approx(0.001 * annotate.calls)
 
 
 def test_before_there_are_outputs_calls_are_estimated_from_the_number_of_pairs(farm: Make) -> None:
@@ -189,5 +189,5 @@ def test_answers_that_are_paid_for_already_are_not_planned_again(farm: Make, tmp
 def test_an_unknown_price_is_not_taken_for_nothing(farm: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CountingJudge, "worst_case_price", lambda self, request: None)
     planned = {p.kind: p for p in plan(farm(), "nudge")}
-    assert planned["annotate"].dollars is None
-    assert planned["train"].dollars == 0.0
+    assert planned["annotate"].most_dollars is None
+    assert planned["train"].most_dollars == 0.0

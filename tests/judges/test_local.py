@@ -289,6 +289,9 @@ def test_a_missing_model_is_named_before_anything_is_asked(tmp_path: Path) -> No
         make("")
     with pytest.raises(ModelError, match=r"nowhere\.gguf"):
         make(str(tmp_path / "nowhere.gguf"))
+    (tmp_path / "model.txt").write_text("none")
+    with pytest.raises(ModelError, match=r"check --judge local:.*/model.txt"):
+        make(str(tmp_path / "model.txt"))
 
 
 def test_a_cancelled_request_leaves_the_judge_usable(model: str) -> None:

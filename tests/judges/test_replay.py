@@ -285,6 +285,14 @@ def test_gzipped_lists_are_read(tmp_path: Path) -> None:
     assert ask(ReplayJudge(str(path), None), request("single")).text == "Output (b)"
 
 
+def test_preferences_answer_neither_ratings_nor_instructions(tmp_path: Path) -> None:
+    judge = stored(tmp_path / "rows.jsonl", row(1))
+    with pytest.raises(JudgeError, match="holds preferences between two outputs, and ratings asks for none"):
+        ask(judge, request("rating", Pair(PAIR.instruction, "4", ""), annotator="ratings"))
+    with pytest.raises(JudgeError, match="an export of the ledger with its answers"):
+        ask(judge, ChatRequest("strong", messages=(Message("user", "Add 2 and 2."),), annotator="(answers)"))
+
+
 def test_the_identity_is_the_files_content_and_the_settings(tmp_path: Path) -> None:
     first = stored(tmp_path / "rows.jsonl", row(1)).identity
     assert first.startswith("replay:rows.jsonl@")

@@ -275,6 +275,51 @@ def test_what_a_content_filter_turns_down_is_a_refusal_and_no_failure(
     assert len(server.asked) == 1
 
 
+TOO_LONG = [
+    Status(400, "Too many tokens", error={"code": "context_length_exceeded"}),
+    Status(400, "This model's maximum context length is 8192 tokens. However, your messages resulted in 9001 tokens."),
+    Status(400, "prompt is too long: 210001 tokens > 200000 maximum"),
+    Status(400, "the request exceeds the available context size", error={"type": "exceed_context_size_error"}),
+]
+
+
+@pytest.mark.parametrize("fault", TOO_LONG, ids=str)
+def test_a_prompt_longer_than_the_models_context_has_a_free_answer_that_says_so_and_is_not_sent_again(
+    server: WireServer, judge: VendorJudge, fault: Status
+) -> None:
+    server.script(fault)
+    answers = ask(judge, chat()) + ask(judge, chat(), chat("A shorter one?"))
+    assert [(a.text, a.finish_reason, a.price) for a in answers[:2]] == [("", "context_length", 0.0)] * 2
+    assert answers[2].text == "Output (a)"
+    assert len(server.asked) == 2
+
+
+def test_a_request_quoted_in_an_error_does_not_make_it_too_long(server: WireServer, judge: VendorJudge) -> None:
+    server.script(Status(400, f"bad value: {'x ' * 200} prompt is too long"))
+    assert "refused the request" in refused(judge)
+
+
+def test_a_pair_that_is_too_long_is_unparsed_and_the_others_are_compared(
+    server: WireServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine", "theirs"):
+        rows = [{"instruction": f"Question {i}?", "output": f"{name} {i}"} for i in range(4)]
+        Path(f"{name}.json").write_text(json.dumps(rows))
+    command = ["evaluate", "mine.json", "--reference", "theirs.json", "--annotator", "gpt4_4", "--budget", "1"]
+    command += ["--judge", "openai:gpt-4o", "--set", f"openai.base_url={server.openai_url}"]
+    server.script(None, TOO_LONG[0])
+    for _ in range(2):
+        with pytest.raises(SystemExit) as ended:
+            main(command)
+        assert not ended.value.code
+        assert "1 unparsed" in capsys.readouterr().out
+        assert len(server.asked) == 4
+    with pytest.raises(SystemExit):
+        main(["ledger"])
+    assert "Answers without a text: 3 context_length" in capsys.readouterr().out
+
+
 def test_a_long_message_is_cut_and_on_one_line(server: WireServer, judge: VendorJudge) -> None:
     server.script(Status(400, "no\n" * 5000))
     message = refused(judge)
