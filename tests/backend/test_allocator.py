@@ -10,9 +10,9 @@ import resource, torch
 from afarm.backend import keep_freed_memory
 if {keep}:
     keep_freed_memory()
-for again in range(3):
+for again in range(4):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    torch.zeros(2**24).add_(1)
+    torch.zeros(12 * 2**20).add_(1)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
