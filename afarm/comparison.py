@@ -103,8 +103,13 @@ def write_board(
     return path
 
 
+def compared_figures(found: Sequence[Standing]) -> list[str]:
+    """The evaluators beside the win rate that some standing has a difference of, in their order."""
+    return list(dict.fromkeys(name for standing in found for name in standing.differences))
+
+
 def _markdown(found: Sequence[Standing], command: str, left_out: Mapping[str, str]) -> str:
-    extras = list(dict.fromkeys(name for standing in found for name in standing.differences))
+    extras = compared_figures(found)
     head = ["system", "reference", "win rate", "± SE", *(f"{name} gained" for name in extras), "characters", "seeds"]
     lines = [f"`{command}`", "", f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for s in found:

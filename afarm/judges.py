@@ -7,14 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol
 
 from afarm.records import Instruction, Message
-
-B = TypeVar("B")
-
-STORED_TOGETHER = 64
-"""Judgements that go to the ledger in one transaction. Their answers are there already: none is bought twice."""
 
 DRAWS_A_VOTE = 100
 """How far apart the draws of one vote about a pair and of the next are: those between are re-asks."""
@@ -313,28 +308,3 @@ class Ask(Protocol):
         Raises `JudgeError` naming judge, annotator and parameters where he does not.
         """
         ...
-
-
-def learn_as_they_land(
-    ask: Ask,
-    batches: Sequence[B],
-    answers: Iterable[tuple[int, Completion]],
-    read: Callable[[B, Completion], Mapping[JudgementKey, Judgement]],
-) -> dict[JudgementKey, Judgement]:
-    """What `read` finds in `answers`, each with the index of its batch, stored as they land.
-
-    What was learned before a failure or an interrupt is stored as well.
-    """
-    learned: dict[JudgementKey, Judgement] = {}
-    fresh: dict[JudgementKey, Judgement] = {}
-    try:
-        for index, completion in answers:
-            fresh |= read(batches[index], completion)
-            if len(fresh) >= STORED_TOGETHER:
-                ask.learn(fresh)
-                learned |= fresh
-                fresh = {}
-    finally:
-        if fresh:
-            ask.learn(fresh)
-    return learned | fresh

@@ -21,7 +21,6 @@ from afarm.judges import (
     Completion,
     Judgement,
     JudgementKey,
-    learn_as_they_land,
 )
 from afarm.records import Outcome, Pair, Preference
 
@@ -29,6 +28,9 @@ K = TypeVar("K", bound=Hashable)
 
 REFUSALS = frozenset({"refusal", "content_filter"})
 """Finish reasons with which judges say that they decline to answer."""
+
+STORED_TOGETHER = 64
+"""Judgements that go to the ledger in one transaction. Their answers are there already: none is bought twice."""
 
 SETTLED = ("decided", "draw")
 """Outcomes of a judgement after which nothing is gained by asking again."""
@@ -179,7 +181,19 @@ def _ask(questions: Sequence[Question], context: AnnotateContext) -> dict[Judgem
     batches = list(_pack(questions))
     answers = context.ask.stream(map(_request, batches))
     shown = context.progress(answers, "judge requests", len(batches)) if len(batches) > 1 else answers
-    return learn_as_they_land(context.ask, batches, shown, _learned)
+    learned: dict[JudgementKey, Judgement] = {}
+    fresh: dict[JudgementKey, Judgement] = {}
+    try:
+        for index, completion in shown:
+            fresh |= _learned(batches[index], completion)
+            if len(fresh) >= STORED_TOGETHER:
+                context.ask.learn(fresh)
+                learned |= fresh
+                fresh = {}
+    finally:  # also what was learned before a failure or an interrupt
+        if fresh:
+            context.ask.learn(fresh)
+    return learned | fresh
 
 
 def _learned(batch: Sequence[Question], completion: Completion) -> dict[JudgementKey, Judgement]:

@@ -5,8 +5,9 @@ Orders are functions of seed and step alone, so that resuming needs no generator
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,11 @@ from afarm.records import Instruction, Sample
 if TYPE_CHECKING:
     from afarm.backend.policy import CheckpointPolicy
 
+logger = logging.getLogger(__name__)
+
+SampleScorer = Callable[[Sequence[Instruction], Sequence[Sample]], list[float]]
+"""The reward of each sample, given what it answers."""
+
 
 def short_prompts(
     policy: CheckpointPolicy,
@@ -31,8 +37,8 @@ def short_prompts(
 ) -> list[Instruction]:
     """Those whose prompt has at most `max_prompt_length` tokens and leaves room for a response of `response_length`.
 
-    A prompt that was cut would no longer ask for what is scored. Raises `DataError` where none is left, naming the
-    setting that they are `limited_by` ("ppo.max_prompt_length").
+    A prompt that was cut would no longer ask for what is scored: the others are left out, with a warning. Raises
+    `DataError` where none is left. Both name the setting that they are `limited_by` ("ppo.max_prompt_length").
     """
     lengths = [len(ids) for ids in policy.prompt_ids(instructions)]
     limit = getattr(policy.model.config, "max_position_embeddings", None) or math.inf
@@ -44,6 +50,14 @@ def short_prompts(
             f"none of the {len(lengths)} unlabeled instructions has a prompt of at most {longest} tokens (the shortest "
             f"has {min(lengths, default=0)}): raise {limited_by}, or lower {other} ({response_length}) where both "
             f"exceed the model's {limit} positions"
+        )
+    if left_out := len(lengths) - len(kept):
+        logger.warning(
+            "%d of %d unlabeled instructions have prompts of more than %d tokens and are left out: %s",
+            left_out,
+            len(lengths),
+            longest,
+            limited_by,
         )
     return kept
 
@@ -76,10 +90,13 @@ def linear_schedule(step: int, peak: float, warmup_steps: int, total_steps: int)
     return peak * (total_steps - step) / (total_steps - warmup_steps)
 
 
-def sample_rewards(
-    reward_model: RewardModel, policy: Policy, instructions: Sequence[Instruction], samples: Sequence[Sample]
-) -> list[float]:
-    """The reward of each sample of `policy`: of the very tokens where the reward model reads them, else of the text."""
+def sample_scorer(reward_model: RewardModel, policy: Policy) -> SampleScorer:
+    """Rewards of samples of `policy`: of the very tokens where the reward model reads them, else of their texts.
+
+    Which of the two is decided here, once: it takes comparing two vocabularies.
+    """
     if isinstance(reward_model, TorchRewardModel) and reward_model.reads_tokens_of(policy):
-        return reward_model.score_samples(samples)
-    return [score.value for score in reward_model.score(instructions, [s.text for s in samples])]
+        return lambda instructions, samples: reward_model.score_samples(samples)
+    return lambda instructions, samples: [
+        score.value for score in reward_model.score(instructions, [sample.text for sample in samples])
+    ]

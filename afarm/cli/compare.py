@@ -152,18 +152,21 @@ def _planned(laid_out: Sequence[tuple[str, Farm]]) -> list[PlannedStage]:
 def _show(found: Sequence[Standing], records: Sequence[dict[str, Any]], to_stderr: bool) -> None:
     from rich.table import Table
 
+    from afarm.comparison import compared_figures
+
     console = err() if to_stderr else out()
     table = Table(title="Win rates", title_justify="left")
     table.add_column("system", no_wrap=True)
-    for name in ("win rate", *(f"Δ {extra}" for extra in _extras(found)), "characters", "seconds"):
+    extras = compared_figures(found)
+    for name in ("win rate", *(f"Δ {extra}" for extra in extras), "characters", "seconds"):
         table.add_column(name, justify="right")
     for standing in found:
-        extras = (standing.differences.get(name) for name in _extras(found))
+        differences = (standing.differences.get(name) for name in extras)
         table.add_row(
             standing.system,
             f"{standing.win_rate:.1f}"
             + ("" if standing.standard_error is None else f" ± {standing.standard_error:.1f}"),
-            *("" if value is None else f"{value:+.3f}" for value in extras),
+            *("" if value is None else f"{value:+.3f}" for value in differences),
             "" if standing.length is None else f"{standing.length:.0f}",
             f"{standing.seconds:.0f}",
         )
@@ -176,7 +179,3 @@ def _show(found: Sequence[Standing], records: Sequence[dict[str, Any]], to_stder
     console.print(f"Percent against {' or '.join(references)}; {over}.", highlight=False, soft_wrap=True)
     if records:
         warn_of_simulation(console, records[0])
-
-
-def _extras(found: Sequence[Standing]) -> list[str]:
-    return list(dict.fromkeys(name for standing in found for name in standing.differences))

@@ -13,9 +13,9 @@ import typer
 
 from afarm.cli import two_files
 from afarm.cli.console import err, out
-from afarm.cli.cost import show_plan, show_plan_of_two
+from afarm.cli.cost import show_plan_of_two
 from afarm.cli.options import DryRun, EvaluateOptions, with_options
-from afarm.cli.run import command_line, error_of, finish, outcomes, present, result_row, spent, warn_of_simulation
+from afarm.cli.run import command_line, error_of, outcomes, result_row, run_experiment, spent, warn_of_simulation
 
 UNASKED = "no judge LLM was asked. A gain is a gain in what this annotator goes by: a formula, a reward model, or noise"
 
@@ -38,13 +38,7 @@ def evaluate(
     if files is not None:
         _compare(files, two_files.judging(options), dry_run, started)
         return
-    if dry_run:
-        with options.only_look() as farm:
-            show_plan(farm, farm.config.method, options.as_json)
-        return
-    with options.farm() as farm:
-        record, page = finish(farm, farm.config.method, started)
-    present(record, page, options.as_json)
+    run_experiment(options, dry_run, started)
 
 
 def _compare(files: tuple[Path, Path], options: EvaluateOptions, dry_run: bool, started: float) -> None:

@@ -39,6 +39,11 @@ def run(
     """Run the whole experiment, from SFT to the report."""
     started = time.time()
     refuse_stray(stray)
+    run_experiment(options, dry_run, started)
+
+
+def run_experiment(options: FarmOptions, dry_run: bool, started: float) -> None:
+    """The whole experiment with the options' method and its results, or only the plan of it."""
     if dry_run:
         with options.only_look() as farm:
             show_plan(farm, farm.config.method, options.as_json)

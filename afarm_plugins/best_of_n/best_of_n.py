@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from afarm.backend import TorchRewardModel
+from afarm.backend.rollouts import sample_scorer
 from afarm.config import Config
 from afarm.errors import ModelError
 from afarm.interfaces import Decoding, Method, MethodInputs, Policy, RewardModel, TrainContext
@@ -63,7 +63,7 @@ class BestOfNPolicy(Policy):
         self.n = n
         self.temperature = temperature
         self.keep_scores = keep_scores
-        self._on_tokens = isinstance(reward_model, TorchRewardModel) and reward_model.reads_tokens_of(policy)
+        self._scores = sample_scorer(reward_model, policy)
 
     def decoding(self, default: Decoding) -> Decoding:
         return replace(default, temperature=self.temperature)
@@ -90,13 +90,6 @@ class BestOfNPolicy(Policy):
                 if seen == self.n:
                     yield replace(best, details=winners.details()) if self.keep_scores else best
                     best, seen, winners = None, 0, Winners()
-
-    def _scores(self, instructions: Sequence[Instruction], samples: Sequence[Sample]) -> list[float]:
-        """The reward of each sample: of the very tokens that were sampled where the reward model reads them."""
-        if self._on_tokens:
-            assert isinstance(self.reward_model, TorchRewardModel)
-            return self.reward_model.score_samples(samples)
-        return [score.value for score in self.reward_model.score(instructions, [s.text for s in samples])]
 
     def save(self, directory: Path) -> None:
         """A copy of everything: the policy, the reward model (or how to build it, where nothing was fitted) and n."""

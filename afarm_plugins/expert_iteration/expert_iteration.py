@@ -27,7 +27,7 @@ from typing import Any
 
 from afarm.backend import CheckpointPolicy, fit_supervised
 from afarm.backend.processes import own
-from afarm.backend.rollouts import sample_rewards, short_prompts
+from afarm.backend.rollouts import sample_scorer, short_prompts
 from afarm.errors import TrainingError
 from afarm.files import write_rows
 from afarm.interfaces import Decoding, Method, MethodInputs, Policy, RewardModel, TrainContext
@@ -129,13 +129,14 @@ def best_of(
     policy: Policy, reward_model: RewardModel, instructions: Sequence[Instruction], decoding: Decoding, seed: int
 ) -> Iterator[Winner]:
     """For each instruction the best of `decoding.n` samples, as they are ready; of equal ones, the first drawn."""
+    rewards = sample_scorer(reward_model, policy)
     samples = policy.sample(instructions, decoding, seed=seed)
     owners = (instruction for instruction in instructions for _ in range(decoding.n))
     best: Sample | None = None
     total, texts, seen = 0.0, set[str](), 0
     while batch := list(islice(samples, decoding.per_device_batch_size)):
         owned = list(islice(owners, len(batch)))
-        for sample, score in zip(batch, sample_rewards(reward_model, policy, owned, batch), strict=True):
+        for sample, score in zip(batch, rewards(owned, batch), strict=True):
             if best is None or best.score is None or score > best.score:
                 best = replace(sample, score=score)
             total, seen = total + score, seen + 1

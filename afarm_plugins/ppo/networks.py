@@ -31,6 +31,7 @@ from afarm.backend import (
     token_logprobs,
     token_loss,
 )
+from afarm.backend.activations import enable_gradient_checkpointing
 from afarm.interfaces import RewardModel
 from afarm_plugins.ppo import PPOConfig
 from afarm_plugins.ppo.rollout import Losses
@@ -187,19 +188,3 @@ def hidden_before(model: PreTrainedModel, batch: TokenBatch) -> tuple[Tensor, Te
 def head_values(head: nn.Module, hidden: Tensor) -> Tensor:
     values: Tensor = head(hidden).squeeze(-1).float()
     return values
-
-
-def enable_gradient_checkpointing(models: nn.Module) -> None:
-    """Have every transformer recompute its layers' activations in the backward pass."""
-    for module in models.modules():
-        if isinstance(module, PreTrainedModel):
-            # transformers is renaming it, and warns of the older name
-            enable = getattr(module, "activation_checkpointing_enable", None) or module.gradient_checkpointing_enable
-            enable({"use_reentrant": False})
-
-
-def set_checkpointing_layers_to_train(models: nn.Module) -> None:
-    """Layers recompute in training mode only, and sampling leaves eval mode behind. Dropout, inside them, stays off."""
-    for module in models.modules():
-        if getattr(module, "gradient_checkpointing", False):
-            module.training = True

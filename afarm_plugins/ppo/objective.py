@@ -160,10 +160,3 @@ def value_loss(
     loss = 0.5 * torch.maximum(error**2, clipped_error**2).sum() / tokens
     with torch.no_grad():
         return ValueLoss(loss, (clipped_error**2 > error**2).sum())
-
-
-def learning_rate_at(step: int, peak: float, warmup_steps: int, total_steps: int) -> float:
-    """The learning rate of `step` (from 0): up to `peak` over `warmup_steps`, then straight down towards 0."""
-    if step < warmup_steps:
-        return peak * (step + 1) / (warmup_steps + 1)
-    return peak * (total_steps - step) / (total_steps - warmup_steps)

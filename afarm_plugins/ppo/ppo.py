@@ -40,30 +40,26 @@ from afarm.backend import (
     CheckpointPolicy,
     CheckpointSelection,
     TokenBatch,
-    TorchRewardModel,
     join_and_pad,
     keep_freed_memory,
     length_sorted_batches,
     response_scatter,
     sharding,
 )
+from afarm.backend.activations import set_checkpointing_layers_to_train
 from afarm.backend.processes import add_up, added_up, gather, own, world_size
+from afarm.backend.rollouts import linear_schedule, prompt_order, sample_scorer, short_prompts
+from afarm.backend.training_state import STATE, take_up, training_state
 from afarm.errors import TrainingError
 from afarm.interfaces import Decoding, Method, MethodInputs, Policy, TrainContext
 from afarm.keyed import integer
 from afarm.records import Instruction, Sample
 from afarm_plugins.ppo import PPOConfig, objective
 from afarm_plugins.ppo.divergence import Diverged
-from afarm_plugins.ppo.networks import Learner, build_networks, set_checkpointing_layers_to_train, trainable_copy
-from afarm_plugins.ppo.order import minibatches, prompt_order, short_enough
-from afarm_plugins.ppo.rollout import Losses, Rollout, Tokens
-from afarm_plugins.ppo.value_model import same_tokens
+from afarm_plugins.ppo.networks import Learner, build_networks, trainable_copy
+from afarm_plugins.ppo.rollout import Losses, Rollout, Tokens, minibatches
 
 T = TypeVar("T")
-
-STATE = "trainer.pt"
-"""In a checkpoint: the trained weights of policy and value model, and the optimiser's state."""
-
 
 logger = logging.getLogger(__name__)
 
@@ -133,8 +129,8 @@ class Trainer:
         if self.device.type == "cpu":
             keep_freed_memory()
         context.backend.seed(context.seed)  # adapters start from random numbers
-        self.start, self.reward_model = inputs.start, inputs.reward_model
-        self.same_tokens = same_tokens(inputs.reward_model, inputs.start)
+        self.start = inputs.start
+        self.rewards = sample_scorer(inputs.reward_model, inputs.start)
         self.networks = build_networks(inputs.start, inputs.reward_model, config)
         self.policy = self.networks.policy
         if context.backend.sharded:
@@ -148,7 +144,9 @@ class Trainer:
             weight_decay=0.0,
             fused=not context.backend.sharded,  # it cannot take shards and whole weights together
         )
-        self.prompts = short_enough(inputs.unlabeled, self.policy, config)
+        self.prompts = short_prompts(
+            self.policy, inputs.unlabeled, config.max_prompt_length, config.response_length, "ppo.max_prompt_length"
+        )
         self.left_out = len(inputs.unlabeled) - len(self.prompts)
         self.kl_coef = config.kl_coef
         self.selection = CheckpointSelection(inputs, context) if config.checkpoint == "best" else None
@@ -222,7 +220,7 @@ class Trainer:
         )
         instructions: list[Instruction] = []
         samples: list[Sample] = []
-        for number, rows in prompt_order(len(self.prompts), step, config.rollout_batch_size, seed):
+        for number, rows in prompt_order(len(self.prompts), step, config.rollout_batch_size, seed, "ppo"):
             part = [self.prompts[row] for row in rows]
             instructions += part
             with sharding.whole_weights(self.policy.model):
@@ -233,12 +231,8 @@ class Trainer:
     @torch.no_grad()
     def score(self, instructions: Sequence[Instruction], samples: Sequence[Sample]) -> Tensor:
         """The reward model's scores [B], of the very tokens that were sampled wherever it can read them."""
-        config, model, mine = self.config, self.reward_model, own(range(len(samples)))
-        shared = [samples[i] for i in mine]
-        if isinstance(model, TorchRewardModel) and self.same_tokens:
-            found = model.score_samples(shared)
-        else:
-            found = [s.value for s in model.score([instructions[i] for i in mine], [s.text for s in shared])]
+        config, mine = self.config, own(range(len(samples)))
+        found = self.rewards([instructions[i] for i in mine], [samples[i] for i in mine])
         scores = torch.zeros(len(samples), device=self.device)
         scores[list(mine)] = torch.tensor(found, device=self.device)
         add_up([scores])
@@ -284,7 +278,7 @@ class Trainer:
     def update(self, step: int, rollout: Rollout) -> dict[str, float]:
         """The passes over the rollout. Returns metrics, each the mean over all tokens trained on."""
         config = self.config
-        learning_rate = objective.learning_rate_at(step, config.learning_rate, config.warmup_steps, config.total_steps)
+        learning_rate = linear_schedule(step, config.learning_rate, config.warmup_steps, config.total_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         if config.gradient_checkpointing:
@@ -357,13 +351,13 @@ class Trainer:
     def save(self, done: int) -> None:
         """Keep all that step `done` + 1 needs. The draws are keyed by seed and step: there is no generator to keep."""
         self.require_finite_weights(done)
-        weights = {name: sharding.whole(p.data) for name, p in self.trained.items()}
-        state = {"weights": weights, "optimizer": sharding.whole_state(self.optimizer), "kl_coef": self.kl_coef}
+        state = training_state(self.trained, self.optimizer, kl_coef=self.kl_coef)
 
         def write(directory: Path) -> None:
             torch.save(state, directory / STATE)
             if self.selection:
-                of_policy = {n.removeprefix("policy."): w for n, w in weights.items() if n.startswith("policy.")}
+                weights = state["weights"].items()
+                of_policy = {n.removeprefix("policy."): w for n, w in weights if n.startswith("policy.")}
                 self.selection.save(done, of_policy, directory)
 
         self.context.checkpoints.save(done, write)
@@ -383,17 +377,10 @@ class Trainer:
 
     def resume(self) -> int:
         """Take up the newest checkpoint, if there is one. Returns the number of steps done."""
-        latest = self.context.checkpoints.latest()
-        if latest is None:
+        found = take_up(self.context.checkpoints, self.trained, self.optimizer)
+        if found is None:
             return 0
-        done, directory = latest
-        state = torch.load(directory / STATE, map_location=self.device, weights_only=True)
-        if state["weights"].keys() != self.trained.keys():
-            raise TrainingError(f"{directory} holds a checkpoint of another model or of other settings: remove it")
-        with torch.no_grad():
-            for name, parameter in self.trained.items():
-                sharding.put(state["weights"][name], parameter)
-        sharding.put_state(state["optimizer"], self.optimizer)
+        done, directory, state = found
         self.kl_coef = state["kl_coef"]
         if self.selection:
             self.selection.load(directory)

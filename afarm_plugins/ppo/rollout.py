@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from afarm.backend.rollouts import permutation
 from afarm_plugins.ppo import PPOConfig, objective
 
 Tokens = Sequence[int]
@@ -34,6 +35,14 @@ class Rollout:
         return Rollout(
             [self.prompts[i] for i in rows], responses, self.scores[index], *(c[index, :width] for c in columns)
         )
+
+
+def minibatches(rows: int, step: int, config: PPOConfig, seed: int) -> Iterator[list[int]]:
+    """The rows of each optimiser step: every pass over the rollout in a random order of its own."""
+    for epoch in range(config.num_ppo_epochs):
+        order = permutation(rows, seed, "ppo", "minibatches", step, epoch)
+        for start in range(0, rows, config.mini_batch_size):
+            yield order[start : start + config.mini_batch_size]
 
 
 @dataclass

@@ -17,7 +17,7 @@ def start_value_model(policy: CheckpointPolicy, reward_model: RewardModel, confi
     """A classifier with the reward model's trunk (or the policy's) and a head, read before every token."""
     if config.value_init == "sft":
         model = TorchRewardModel.classifier_from(policy)
-    elif isinstance(reward_model, TorchRewardModel) and same_tokens(reward_model, policy):
+    elif isinstance(reward_model, TorchRewardModel) and reward_model.reads_tokens_of(policy):
         plain = not hasattr(reward_model.model, "merge_and_unload")
         share = config.lora is not None and plain
         model = sharing_copy(reward_model.model) if share else merge_adapter(copy.deepcopy(reward_model.model))
@@ -36,15 +36,3 @@ def start_value_model(policy: CheckpointPolicy, reward_model: RewardModel, confi
     model.score = head
     model.requires_grad_(True)
     return model if config.lora is None else add_adapter(model, config.lora, train_also=["score"])
-
-
-def same_tokens(reward_model: RewardModel, policy: CheckpointPolicy) -> bool:
-    """Whether the reward model reads tokens at all, and prompts and responses exactly as the policy writes them."""
-    if not isinstance(reward_model, TorchRewardModel):
-        return False
-    ours, theirs = policy.tokenizer, reward_model.tokenizer
-    return (
-        ours.get_vocab() == theirs.get_vocab()
-        and ours.chat_template == theirs.chat_template
-        and policy.template.name == reward_model.template.name
-    )

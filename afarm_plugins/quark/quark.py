@@ -39,7 +39,8 @@ from afarm.backend import CheckpointPolicy, add_adapter, join_and_pad, length_so
 from afarm.backend.activations import enable_gradient_checkpointing, set_checkpointing_layers_to_train
 from afarm.backend.divergence import response_divergence
 from afarm.backend.processes import add_up, gather, own, world_size
-from afarm.backend.rollouts import linear_schedule, permutation, prompt_order, sample_rewards, short_prompts
+from afarm.backend.rollouts import linear_schedule, permutation, prompt_order, sample_scorer, short_prompts
+from afarm.backend.training_state import STATE, take_up, training_state
 from afarm.errors import TrainingError
 from afarm.interfaces import Decoding, Method, MethodInputs, Policy, TrainContext
 from afarm.keyed import integer
@@ -47,9 +48,6 @@ from afarm_plugins.quark import QuarkConfig
 from afarm_plugins.quark.objective import quantile_bins, quark_loss
 
 logger = logging.getLogger(__name__)
-
-STATE = "trainer.pt"
-"""In a checkpoint: the trained weights, the optimiser's state and the pool."""
 
 
 class Quark(Method):
@@ -129,8 +127,8 @@ class Trainer:
         self.config, self.context = config, context
         self.device = context.backend.device
         context.backend.seed(context.seed)  # adapters start from random numbers
-        self.reward_model = inputs.reward_model
         self.reference = inputs.start  # never touched: what is trained is a copy
+        self.rewards = sample_scorer(inputs.reward_model, self.reference)
         self.reference.model.eval()
         self.tokens = [f"<|reward_{i}|>" for i in range(config.num_quantiles)] if config.variant == "all" else []
         self.policy = self.untrained()
@@ -208,7 +206,7 @@ class Trainer:
                 replace(sample, prompt_ids=tuple(prompt))
                 for sample, prompt in zip(samples, self.reference.prompt_ids(asked), strict=True)
             ]
-            scores = sample_rewards(self.reward_model, self.reference, asked, plain)
+            scores = self.rewards(asked, plain)
             made = zip(rows, samples, scores, strict=True)
             attempts += gather([Attempt(row, s.token_ids, score, s.finish_reason == "stop") for row, s, score in made])
         return attempts
@@ -306,23 +304,17 @@ class Trainer:
         """Keep all that step `done` + 1 needs. The draws are keyed by seed and step: there is no generator to keep."""
         if not sharding.all_finite(self.trained.values()):
             raise self.diverged(done - 1, "a weight is not a finite number")
-        state = {
-            "weights": self.weights(),
-            "optimizer": sharding.whole_state(self.optimizer),
-            "pool": [tuple(attempt) for attempt in self.pool] if self.config.pool == "keep" else [],
-        }
+        pool = [tuple(attempt) for attempt in self.pool] if self.config.pool == "keep" else []
+        state = training_state(self.trained, self.optimizer, pool=pool)
         self.context.checkpoints.save(done, lambda directory: torch.save(state, directory / STATE))
-
-    def weights(self) -> dict[str, Tensor]:
-        """All that is trained, by name."""
-        return {name: sharding.whole(p.data) for name, p in self.trained.items()}
 
     @torch.no_grad()
     def learned(self) -> CheckpointPolicy:
         """The policy that asks for the best, as it is."""
         if not self.context.backend.sharded:
             return self.steered[-1]
-        weights, policy = self.weights(), self.untrained()
+        weights = {name: sharding.whole(p.data) for name, p in self.trained.items()}
+        policy = self.untrained()
         for name, parameter in policy.model.named_parameters():
             if parameter.requires_grad:
                 parameter.copy_(weights[name])
@@ -330,17 +322,10 @@ class Trainer:
 
     def resume(self) -> int:
         """Take up the newest checkpoint, if there is one. Returns the number of steps done."""
-        latest = self.context.checkpoints.latest()
-        if latest is None:
+        found = take_up(self.context.checkpoints, self.trained, self.optimizer)
+        if found is None:
             return 0
-        done, directory = latest
-        state = torch.load(directory / STATE, map_location=self.device, weights_only=True)
-        if state["weights"].keys() != self.trained.keys():
-            raise TrainingError(f"{directory} holds a checkpoint of another model or of other settings: remove it")
-        with torch.no_grad():
-            for name, parameter in self.trained.items():
-                sharding.put(state["weights"][name], parameter)
-        sharding.put_state(state["optimizer"], self.optimizer)
+        done, _, state = found
         self.pool = [Attempt(*attempt) for attempt in state["pool"]]
         return done
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,9 +30,10 @@ from afarm.backend import (
     merge_adapter,
     train,
     trainer_arguments,
+    usable_pairs,
 )
 from afarm.backend.adapters import peft_config
-from afarm.errors import DataError, ModelError
+from afarm.errors import ModelError
 from afarm.interfaces import Checkpoints, Policy, TrainContext
 from afarm.keyed import digest, uniform
 from afarm.records import JudgedPair
@@ -241,17 +241,12 @@ def usable(preferences: Sequence[JudgedPair], keep_draws: bool = False) -> tuple
 
     Raises `DataError` where none is left.
     """
-    outcomes = Counter(j.preference.outcome for j in preferences)
-    rows = [even(j) if keep_draws and j.preference.outcome == "draw" else j for j in preferences]
-    found = [j for j in rows if j.p2 is not None]
-    if not found:
-        seen = ", ".join(f"{n} {outcome}" for outcome, n in outcomes.items()) or "no preferences at all"
-        raise DataError(
-            f"the reward model has nothing to learn from: {seen}. "
-            "Check the annotator's answers, or choose another with --annotator"
-        )
-    counts = {f"pairs_{outcome}": float(n) for outcome, n in sorted(outcomes.items())}
-    return found, {**counts, "pairs_left_out": float(len(preferences) - len(found))}
+
+    def is_even(judged: JudgedPair) -> bool:
+        return keep_draws and judged.preference.outcome == "draw"
+
+    found, counts = usable_pairs(preferences, lambda j: j.p2 is not None or is_even(j), "the reward model")
+    return [even(j) if is_even(j) else j for j in found], counts
 
 
 def even(judged: JudgedPair) -> JudgedPair:

@@ -28,14 +28,15 @@ from afarm.backend import (
     runtime,
 )
 from afarm.backend.padding import TokenBatch, join_and_pad
+from afarm.backend.rollouts import prompt_order
 from afarm.config import BackendConfig
 from afarm.errors import DataError, TrainingError
 from afarm.interfaces import Decoding, MethodInputs, Policy, RewardModel, TrainContext
 from afarm.records import Instruction, Sample, Score
 from afarm_plugins.ppo import PPOConfig, ppo
 from afarm_plugins.ppo.networks import SeparateNetworks
-from afarm_plugins.ppo.order import minibatches, prompt_order
 from afarm_plugins.ppo.ppo import PPO, Trainer
+from afarm_plugins.ppo.rollout import minibatches
 
 WORDS = ["<pad>", "<eos>", "<unk>", "user:", "answer:", "good", "bad", "one", "two", "three", "four", "five"]
 TEMPLATE = "{% for m in messages %}user: {{ m['content'] }} {% endfor %}answer:"
@@ -417,13 +418,13 @@ def test_prompts_that_are_too_long_are_left_out_and_counted(tmp_path: Path) -> N
 def test_each_pass_takes_every_prompt_once_in_an_order_of_its_own() -> None:
     drawn: dict[int, list[int]] = {}
     for step in range(7):
-        batch = prompt_order(10, step, 4, seed=5)
+        batch = prompt_order(10, step, 4, 5, "ppo")
         assert sum(len(rows) for _, rows in batch) == 4
         for number, rows in batch:
             drawn.setdefault(number, []).extend(rows)
     assert sorted(drawn[0]) == sorted(drawn[1]) == list(range(10))
     assert drawn[0] != drawn[1]
-    assert prompt_order(10, 3, 4, seed=5) != prompt_order(10, 3, 4, seed=6)
+    assert prompt_order(10, 3, 4, 5, "ppo") != prompt_order(10, 3, 4, 6, "ppo")
 
 
 def test_a_prompt_that_a_step_meets_twice_gets_two_draws(tmp_path: Path) -> None:

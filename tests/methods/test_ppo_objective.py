@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, tensor
 
+from afarm.backend.rollouts import linear_schedule
 from afarm_plugins.ppo import objective
 
 NAN = float("nan")
@@ -164,6 +165,6 @@ def test_the_parts_of_a_minibatch_add_up_to_its_mean(rows: list[list[int]]) -> N
 
 
 def test_learning_rate_warms_up_and_falls_to_zero() -> None:
-    rates = [objective.learning_rate_at(s, 1.0, warmup_steps=3, total_steps=8) for s in range(9)]
+    rates = [linear_schedule(s, 1.0, warmup_steps=3, total_steps=8) for s in range(9)]
     assert rates == pytest.approx([0.25, 0.5, 0.75, 1.0, 0.8, 0.6, 0.4, 0.2, 0.0])
-    assert objective.learning_rate_at(0, 1.0, 0, 4) == 1.0
+    assert linear_schedule(0, 1.0, 0, 4) == 1.0

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from tiny_models import DiskCheckpoints, Recorder, make_context, make_instructions, make_policy, same_weights
 
 from afarm.backend import CheckpointPolicy, LoraConfig, join_and_pad, response_logprobs
+from afarm.backend.rollouts import sample_scorer
 from afarm.errors import DataError, TrainingError
 from afarm.interfaces import Decoding, MethodInputs, Policy, RewardModel, TrainContext
 from afarm.records import Instruction, Score
@@ -389,7 +390,7 @@ def test_what_is_not_finite_stops_training_and_the_last_checkpoint_counts(tmp_pa
     context, log = make_context(tmp_path / "kept")
     kept = train(context, inputs_for(make_policy(), TurnsNan()), save_steps=1, **settings)
     two_steps = trainer_for(tmp_path / "two", **settings)
-    two_steps.reward_model = TurnsNan()
+    two_steps.rewards = sample_scorer(TurnsNan(), two_steps.reference)
     for step in range(2):
         two_steps.collect(step)
         two_steps.update(step)
