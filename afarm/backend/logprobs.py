@@ -25,6 +25,12 @@ def base_model(model: PreTrainedModel) -> PreTrainedModel:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
+def trunk(model: PreTrainedModel) -> PreTrainedModel:
+    """`model` without its head: from token ids to hidden states."""
+    whole = base_model(model)
+    return getattr(whole, whole.base_model_prefix)
+
+
 def positions(attention_mask: torch.Tensor) -> torch.Tensor:
     """Position ids [B, T] that count real tokens only, so that results depend on neither side nor amount of padding."""
     return (attention_mask.long().cumsum(-1) - 1).clamp_(min=0)
@@ -32,9 +38,7 @@ def positions(attention_mask: torch.Tensor) -> torch.Tensor:
 
 def hidden_states(model: PreTrainedModel, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
     """The trunk's last hidden states [B, T, H], after the final norm. `model` may have any head, and adapters."""
-    whole = base_model(model)
-    trunk = getattr(whole, whole.base_model_prefix)
-    output = trunk(
+    output = trunk(model)(
         input_ids=input_ids, attention_mask=attention_mask, position_ids=positions(attention_mask), use_cache=False
     )
     return output.last_hidden_state

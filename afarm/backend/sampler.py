@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from afarm.backend.logprobs import positions
+from afarm.backend.logprobs import positions, project, trunk
 from afarm.backend.padding import pad
 from afarm.backend.token_head import log_normaliser
 from afarm.interfaces import Decoding
@@ -201,15 +201,11 @@ class TorchSampler:
         self, ids: torch.Tensor, position: torch.Tensor, mask: torch.Tensor | None, cache: DynamicCache
     ) -> torch.Tensor:
         """Next-token logits [B, V] in float32."""
-        output = self.model(
-            input_ids=ids,
-            position_ids=position,
-            attention_mask=mask,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
+        output = trunk(self.model)(
+            input_ids=ids, position_ids=position, attention_mask=mask, past_key_values=cache, use_cache=True
         )
-        return output.logits[:, -1].float()
+        # As [B, H]: with a dimension of length 1 between, the head takes each row in a product of its own
+        return project(self.model, output.last_hidden_state[:, -1])
 
 
 def choose(logits: torch.Tensor, decoding: Decoding, uniforms: torch.Tensor | None) -> torch.Tensor:
