@@ -36,6 +36,7 @@ def record(farm: Farm, method: str, result: Result, command: str, started: float
         "machine": machine(farm),
         "judges": judges(farm),
         "headline": headline(result, trained),
+        "reward_model": held_out(farm.history.get("fit-reward")),
         "checkpoint": {
             name: value for name, value in trained.items() if name.startswith(("best/", "last/", "stopped/"))
         },
@@ -132,6 +133,12 @@ def headline(result: Result, trained: Mapping[str, Any]) -> dict[str, float | No
         "length": metric("avg_length"),
         "length_reference": metric("avg_length_reference"),
     }
+
+
+def held_out(fit: StageRun | None) -> dict[str, Any]:
+    """What the reward model's fit measured on held-out pairs and left in `calibration.json`: empty where it did not."""
+    path = fit.artifact.path / "calibration.json" if fit else None
+    return json.loads(path.read_text(encoding="utf-8")) if path and path.is_file() else {}
 
 
 def spend(farm: Farm, history: Iterable[StageRun]) -> dict[str, Any]:

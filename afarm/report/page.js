@@ -43,6 +43,32 @@ function curve(chart) {
   }], layout(chart)];
 }
 
+// The diagonal is where a model is as often right as it says.
+function reliability(chart) {
+  const sizes = chart.pairs.map((pairs) => 6 + 18 * Math.sqrt(pairs / Math.max(...chart.pairs)));
+  const drawn = layout(chart);
+  return [[{
+    type: "scatter", mode: "markers", x: chart.x, y: chart.y, customdata: chart.pairs,
+    marker: { size: sizes, color: colour("system"), line: { width: 0 } },
+    hovertemplate: "%{customdata} pairs: says %{x:.2f}, is right %{y:.2f}<extra></extra>",
+  }], {
+    ...drawn,
+    hovermode: "closest",
+    xaxis: { ...drawn.xaxis, range: [0.48, 1.02] },
+    yaxis: { ...drawn.yaxis, range: [-0.05, 1.08] },
+    shapes: [{ type: "line", x0: 0.5, x1: 1, y0: 0.5, y1: 1, line: { color: colour("muted"), width: 1, dash: "dot" } }],
+  }];
+}
+
+function bars(chart) {
+  const drawn = layout(chart);
+  return [[{
+    type: "bar", x: chart.x, y: chart.y, width: chart.width * 0.92,
+    marker: { color: chart.x.map((x) => colour(x < 0 ? "reference" : "system")) },
+    hovertemplate: "%{x:.2f}: %{y} pairs<extra></extra>",
+  }], { ...drawn, hovermode: "closest" }];
+}
+
 function interval(chart) {
   const ends = chart.x.flatMap((x, i) => [chart.low[i] ?? x, chart.high[i] ?? x]);
   const range = [Math.max(0, Math.min(40, ...ends) - 3), Math.min(100, Math.max(60, ...ends) + 3)];
@@ -75,9 +101,11 @@ function plain(text) {
   return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
 
+const KINDS = { curve, interval, reliability, bars };
+
 function draw(id, chart) {
   const named = { ...chart, x_title: plain(chart.x_title), y_title: plain(chart.y_title ?? "") };
-  const [data, look] = chart.kind === "interval" ? interval(named) : curve(named);
+  const [data, look] = KINDS[chart.kind](named);
   window.Plotly.react(document.getElementById(id), data, look, { displayModeBar: false, responsive: true, displaylogo: false });
 }
 
@@ -98,6 +126,7 @@ async function drawCharts() {
   const drawAll = () => {
     if (charts.win_rate) draw("chart-win-rate", charts.win_rate);
     charts.main.forEach((chart, i) => draw(`chart-main-${i}`, chart));
+    charts.held_out.forEach((chart, i) => draw(`chart-held-out-${i}`, chart));
     if (more?.open) charts.others.forEach((chart, i) => draw(`chart-others-${i}`, chart));
   };
   drawAll();

@@ -22,6 +22,7 @@ from afarm.report import comparisons
 from afarm.report.charts import curve_charts, pack, plotly_script, win_rate_chart
 from afarm.report.diagram import HEIGHT, WIDTH, diagrams
 from afarm.report.format import FILTERS
+from afarm.report.held_out import describe_held_out, held_out_charts
 from afarm.report.run import Run, degraded, number, read_run
 from afarm.why import flatten
 
@@ -118,6 +119,7 @@ def describe(run: Run) -> dict[str, Any]:
         "box_width": WIDTH,
         "box_height": HEIGHT,
         "curves": list(describe_curves(run)),
+        "held_out": describe_held_out(run),
         "annotators": describe_annotators(run.get("annotators", {})),
         "spend": describe_spend(run),
         "outputs": describe_outputs(run),
@@ -156,9 +158,14 @@ def describe_spend(run: Run) -> dict[str, Any]:
 
 
 def describe_charts(run: Run) -> dict[str, Any]:
-    """The charts by where they stand: `win_rate` (one or None), `main` and `others` (lists)."""
+    """The charts by where they stand: `win_rate` (one or None), and the lists `main`, `others` and `held_out`."""
     main, others = curve_charts(run.metrics)
-    return {"win_rate": win_rate_chart(list(describe_win_rates(run))), "main": main, "others": others}
+    return {
+        "win_rate": win_rate_chart(list(describe_win_rates(run))),
+        "main": main,
+        "others": others,
+        "held_out": held_out_charts(run),
+    }
 
 
 def describe_win_rates(run: Run) -> Iterator[dict[str, Any]]:

@@ -45,6 +45,17 @@ RECORD: Row = {
         {"role": "light", "identity": "offline(utility=gold, tau=0.9, length_bias=0.03)", "simulated": True},
         {"role": "completion", "identity": "offline(utility=gold, tau=1.5, length_bias=0.06)", "simulated": True},
     ],
+    "reward_model": {
+        "pairs": 50, "loss": 0.6312, "brier": 0.2201, "ece": 0.0417,
+        "reliability": [
+            {"from": 0.5, "to": 0.55, "pairs": 20, "confidence": 0.52, "observed": 0.55},
+            {"from": 0.7, "to": 0.75, "pairs": 30, "confidence": 0.72, "observed": 0.6333},
+        ],
+        "margins": [
+            {"from": -0.5, "to": 0.0, "pairs": 19}, {"from": 0.0, "to": 0.5, "pairs": 24},
+            {"from": 0.5, "to": 1.0, "pairs": 7},
+        ],
+    },
     "stages": [
         {"stage": "sft", "key": "ab12cd34ef560718293a4b5c", "reused": True, "seconds": 7.1,
          "artifact": "artifacts/sft/ab12cd34ef560718293a4b5c", "summary": {"rows": 4000, "loss": 0.8123}},

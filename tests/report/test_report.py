@@ -19,6 +19,7 @@ from afarm.report import build, comparisons
 from afarm.report.charts import MOST_POINTS, curve_charts, thin
 from afarm.report.diagram import HEIGHT, WIDTH, diagrams, find_inputs, place, title, without_shortcuts
 from afarm.report.format import compact, decimal, dollars, moment, seconds
+from afarm.report.held_out import held_out_charts
 from afarm.report.page import MOST_CHARACTERS, SHOWN_OUTPUTS, describe_annotators, interval
 from afarm.report.run import read_run
 
@@ -231,12 +232,36 @@ def test_run_json_alone_with_no_optional_key_still_makes_a_page(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "key", ["judges", "stages", "spend", "annotators", "results", "headline", "config", "versions", "machine", "status"]
+    "key",
+    [
+        "judges",
+        "stages",
+        "spend",
+        "annotators",
+        "results",
+        "headline",
+        "config",
+        "versions",
+        "machine",
+        "status",
+        "reward_model",
+    ],
 )
 @pytest.mark.usefixtures("without_plotly")
 def test_any_part_of_run_json_may_be_missing_or_of_another_type(make_run: MakeRun, key: str) -> None:
     assert "Repeat it" in Page(build(make_run(**{key: None}))).text
     assert "Repeat it" in Page(build(make_run(**{key: 3}))).text
+
+
+@pytest.mark.usefixtures("without_plotly")
+def test_the_reward_model_is_shown_on_its_held_out_pairs(make_run: MakeRun) -> None:
+    run = make_run()
+    text = Page(build(run)).text
+    assert "pairs 50, cross-entropy 0.6312, Brier score 0.2201, expected calibration error 0.0417." in text
+    reliability, margins = held_out_charts(read_run(run))
+    assert (reliability["x"], reliability["y"], reliability["pairs"]) == ([0.52, 0.72], [0.55, 0.6333], [20, 30])
+    assert (margins["x"], margins["y"], margins["width"]) == ([-0.25, 0.25, 0.75], [19, 24, 7], 0.5)
+    assert "held-out" not in Page(build(make_run(reward_model={}))).ids
 
 
 @pytest.mark.usefixtures("without_plotly")
