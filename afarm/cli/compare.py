@@ -17,7 +17,7 @@ from afarm.cli.cost import show_plan
 from afarm.cli.launch import ranks
 from afarm.cli.options import DryRun, FarmOptions, Stray, refuse_stray, with_options
 from afarm.cli.run import command_line, finish, warn_of_simulation
-from afarm.errors import ConfigError
+from afarm.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from afarm.comparison import Standing
@@ -105,6 +105,7 @@ def _lay_out(
     Raises `ConfigError` where a method that was named cannot be run.
     """
     from afarm.answering import is_answering
+    from afarm.evaluation import main_evaluation
     from afarm.plugins import discover
 
     every = methods == ALL
@@ -126,11 +127,14 @@ def _lay_out(
             try:
                 chosen = replace(options, method=method, seed=seed)
                 farm = farms.enter_context(chosen.only_look() if dry_run else chosen.farm())
-                if name != farm.start_name or farm.config.evaluate.reference == "data":
-                    found.append((name, farm))  # the start policy is what all others are compared with
-            except ConfigError as error:
-                left_out[name] = "; ".join(error.problems)
-                problems += error.problems
+                if name == farm.start_name and farm.config.evaluate.reference != "data":
+                    continue  # it is what all others are compared with
+                main_evaluation(farm, name)  # lays out its stages, which need their splits of the data set
+                found.append((name, farm))
+            except (ConfigError, DataError) as error:
+                reasons = error.problems if isinstance(error, ConfigError) else [str(error)]
+                left_out[name] = "; ".join(reasons)
+                problems += reasons
     if problems and (not every or not found):
         raise ConfigError(dict.fromkeys(problems))
     return found, left_out

@@ -108,18 +108,20 @@ def _show_judges(planned: Sequence[PlannedStage]) -> None:
 
     from afarm.plan import by_judge
 
-    table = Table(title="Judges", title_justify="left", box=box.SIMPLE)
-    for column in ("stage", "judge"):
+    rows = [(stage.label, estimate) for stage in planned for estimate in stage.judges]
+    totals = by_judge(planned)
+    several = len(totals) > 1  # one alone would take a column of a narrow screen to say the same in each row
+    title = "Judges" if several else f"Judge: {escape(totals[0].judge)}"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE)
+    for column in ("stage", "judge") if several else ("stage",):
         table.add_column(column, overflow="fold")
     for column in ("calls", "tokens in", "out", "at most", "dollars", "at most"):
         table.add_column(column, justify="right")
-    rows = [(stage.label, estimate) for stage in planned for estimate in stage.judges]
-    totals = by_judge(planned)
     if len(rows) > len(totals):
         rows += [("all", total) for total in totals]
     for label, e in rows:
         tokens = (f"{e.calls:,}", f"{e.input_tokens:,}", f"{e.output_tokens:,}", f"{e.most_output_tokens:,}")
-        table.add_row(label, e.judge, *tokens, _dollars(e.dollars), _dollars(e.most_dollars))
+        table.add_row(label, *([e.judge] if several else []), *tokens, _dollars(e.dollars), _dollars(e.most_dollars))
     out().print(table)
 
 

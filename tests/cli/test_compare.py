@@ -62,6 +62,22 @@ def test_all_leaves_out_what_cannot_be_run_and_says_why(afarm: Afarm) -> None:
     assert RAN == []
 
 
+def test_all_leaves_out_what_the_data_has_no_split_for(afarm: Afarm, tmp_path: Path) -> None:
+    rows = [{"instruction": f"do {i}", "output": f"done {i}"} for i in range(40)]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    shares = ["unlabeled=0", "sft=0.2", "preference=0.4", "validation=0", "evaluation=0.4"]
+    sizes = ["rows.preference=4", "rows.evaluation=4"]
+    settings = [part for s in [*(f"files.shares.{s}" for s in shares), *sizes] for part in ("--set", s)]
+    given = ("compare", *LIGHT, "--data", "rows.json", *settings, "--dry-run", "--json")
+    said = afarm(*given)
+    assert said.code == 0, said.err
+    assert "Left out: nudge: rows.json: split 'unlabeled' is empty" in said.err
+    assert "train direct" in {stage["label"] for stage in said.json["stages"]}
+    named = afarm(*given, "--methods", "nudge,direct")
+    assert named.code == 1
+    assert "split 'unlabeled' is empty" in named.err
+
+
 def test_a_method_that_is_named_and_cannot_be_run_stops_all_before_anything_runs(afarm: Afarm) -> None:
     said = afarm("compare", *LIGHT, "--methods", "nudge,needy,nudg")
     assert said.code == 1
