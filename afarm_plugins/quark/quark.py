@@ -18,9 +18,9 @@ Not as in the reference implementation, and why:
 - Each minibatch's loss is divided by its response tokens; the reward model reads the tokens that were sampled.
 - The learning rate rises from a first step above 0; prompts that are too long are left out, not cut.
 
-The KL is of the policy to the reference, as both implementations have it, though Lu et al. write it the other way
-round. Control tokens are no part of it: the reference has none, and they are never sampled. The likelihood is over all
-tokens, so that control tokens become improbable by themselves. Dropout is off throughout.
+The KL is of the policy to the reference, as in both public implementations. Control tokens are no part of it: the
+reference has none, and they are never sampled. The likelihood is over all tokens, so that control tokens become
+improbable by themselves. Dropout is off throughout.
 """
 
 from __future__ import annotations
