@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from afarm.cli.console import err, out
+from afarm.cli.console import err, escape, out
 from afarm.cli.cost import show_plan
 from afarm.cli.launch import ranks
 from afarm.cli.options import DryRun, FarmOptions, Stray, refuse_stray, with_options
 from afarm.cli.run import command_line, finish, warn_of_simulation
-from afarm.errors import ConfigError, DataError
+from afarm.errors import AfarmError, BudgetError, ConfigError, DataError, JudgeError
 
 if TYPE_CHECKING:
     from afarm.comparison import Standing
@@ -65,15 +65,26 @@ def compare(
         if dry_run:
             show_plan(laid_out[0][1], methods, options.as_json, planned=_planned(laid_out))
             return
+        failed: dict[str, AfarmError] = {}
         for system, farm in laid_out:
-            with farm.ask.accounted_to(account):  # one budget for all of them
-                if farm.ranks.first:
-                    records.append(finish(farm, system, started)[0])
-                else:
-                    farm.evaluate(system)
+            try:
+                with farm.ask.accounted_to(account):  # one budget for all of them
+                    if farm.ranks.first:
+                        records.append(finish(farm, system, started)[0])
+                    else:
+                        farm.evaluate(system)
+            except (BudgetError, JudgeError):  # the others would come no further
+                raise
+            except AfarmError as error:
+                name = f"{system} (seed {farm.config.seed})" if seeds else system
+                failed[name] = error
+                err().print(f"[red]Failed:[/] {name}: {escape(str(error))}", highlight=False, soft_wrap=True)
             farm.close()
+    if not records and failed:
+        raise next(iter(failed.values()))
     if not ranks().first:
         return
+    left_out |= {name: str(error) for name, error in failed.items()}
     found = standings(records)
     board = write_board(options.output_dir / "boards" / f"{account}.md", found, records, command_line(), left_out)
     if options.as_json:
@@ -82,6 +93,8 @@ def compare(
     _show(found, records, to_stderr=options.as_json)
     console = err() if options.as_json else out()
     console.print(f"Board: {board} (took {time.time() - started:.0f} s)", soft_wrap=True, highlight=False, markup=False)
+    if failed:
+        raise typer.Exit(1)
 
 
 def _seeds(options: FarmOptions, text: str | None) -> list[int | None]:
@@ -129,6 +142,8 @@ def _lay_out(
                 farm = farms.enter_context(chosen.only_look() if dry_run else chosen.farm())
                 if name == farm.start_name and farm.config.evaluate.reference != "data":
                     continue  # it is what all others are compared with
+                if "win_rate" not in farm.config.evaluate.evaluators:
+                    raise ConfigError(["compare ranks by the win rate: add win_rate to evaluate.evaluators"])
                 main_evaluation(farm, name)  # lays out its stages, which need their splits of the data set
                 found.append((name, farm))
             except (ConfigError, DataError) as error:

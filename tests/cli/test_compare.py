@@ -52,6 +52,24 @@ def test_over_seeds_a_method_has_the_mean_and_the_error_of_the_mean(afarm: Afarm
     assert row["standard_error"] == pytest.approx(statistics.stdev(row["win_rates"]) / math.sqrt(3))
 
 
+def test_one_that_fails_does_not_take_the_others_with_it(afarm: Afarm) -> None:
+    said = afarm("compare", *LIGHT, "--methods", "nudge,diverges,direct", "--seeds", "1,2", "--json")
+    assert said.code == 1
+    assert {row["system"] for row in said.json["standings"]} == {"nudge", "direct"}
+    assert "step 3: the loss is [nan]" in said.json["left_out"]["diverges (seed 2)"]
+    assert "Failed: diverges (seed 1): " in said.err
+    assert "Left out: diverges (seed 1): step 3" in Path(said.json["board"]).read_text()
+    alone = afarm("compare", *LIGHT, "--methods", "diverges", "--seeds", "1")
+    assert alone.code == 1
+    assert "Error: step 3: the loss is [nan]" in alone.err
+
+
+def test_systems_are_ranked_by_the_win_rate_and_by_nothing_else(afarm: Afarm) -> None:
+    said = afarm("compare", *LIGHT, "--methods", "nudge", "--set", "evaluate.evaluators=[reward]", "--dry-run")
+    assert said.code == 1
+    assert "add win_rate to evaluate.evaluators" in said.err
+
+
 def test_all_leaves_out_what_cannot_be_run_and_says_why(afarm: Afarm) -> None:
     with ExitStack() as farms:
         laid_out, left_out = _lay_out(FarmOptions(recipe="light.yaml"), "all", [1, 2], farms)

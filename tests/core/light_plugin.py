@@ -156,6 +156,13 @@ class Needy(Teach):
     needs = frozenset({"reward_modell"})
 
 
+class Diverges(Teach):
+    needs = frozenset({"preferences"})
+
+    def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
+        raise TrainingError("step 3: the loss is [nan]")
+
+
 class CountingJudge(Judge):
     """Prefers more words, at a tenth of a cent. `asked` counts comparisons over all instances."""
 
@@ -209,7 +216,7 @@ def register_datasets(register: Register) -> None:
 
 @hookimpl
 def register_methods(register: Register) -> None:
-    for method in (Sft, Nudge, Direct, Hot, Online, Needy):
+    for method in (Sft, Nudge, Direct, Hot, Online, Needy, Diverges):
         register(method.__name__.lower(), method, config=TeachConfig)
 
 
