@@ -109,10 +109,11 @@ class Builder:
             )
         return made
 
-    def dataset(self) -> Dataset:
+    def dataset(self, name: str = "") -> Dataset:
+        """The data set of that name, the run's unless one is given."""
         from afarm.interfaces import Dataset
 
-        made: Dataset = self._build("datasets", self.settings.run.dataset, Dataset)
+        made: Dataset = self._build("datasets", name or self.settings.run.dataset, Dataset)
         return made
 
     def annotator(self, name: str) -> Annotator:

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from afarm.boards.table import escaped
+from afarm.guards import sentences
 from afarm.keyed import digest
 from afarm.store import write_json
 
@@ -19,7 +21,8 @@ class Standing:
 
     `standard_error` is that of the mean over seeds, or, with one, the evaluation's over instructions. `differences`:
     other evaluators' figures less the reference's. `length` in characters; `seconds` of training and sampling that were
-    the system's own, reused stages at what they took when they were made.
+    the system's own, reused stages at what they took when they were made. `prefers_longer` and `prefers_lists` are the
+    judge's shares of choices for the longer output and the one with a list, `flags` what the guards said of any seed.
     """
 
     system: str
@@ -31,6 +34,9 @@ class Standing:
     differences: Mapping[str, float] = field(default_factory=dict)
     length: float | None = None
     seconds: float = 0.0
+    prefers_longer: float | None = None
+    prefers_lists: float | None = None
+    flags: tuple[str, ...] = ()
 
 
 def standings(records: Iterable[Mapping[str, Any]]) -> list[Standing]:
@@ -67,7 +73,16 @@ def _standing(system: str, runs: Sequence[Mapping[str, Any]]) -> Standing:
         differences,
         statistics.fmean(lengths),
         statistics.fmean(seconds),
+        _taste(runs, "prefers_longer"),
+        _taste(runs, "prefers_lists"),
+        tuple(dict.fromkeys(flag for run in runs for flag in sentences(run["results"][0].get("guards")))),
     )
+
+
+def _taste(runs: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """The mean over seeds of what the judge prefers, of those where its choices tell."""
+    known = [(run["results"][0].get("guards") or {}).get(name) for run in runs]
+    return statistics.fmean(figure["value"] for figure in known if figure) if any(known) else None
 
 
 def _difference(metrics: Mapping[str, Mapping[str, Any]], name: str) -> float:
@@ -103,6 +118,15 @@ def write_board(
     return path
 
 
+TASTES = ("longer", "lists")
+"""What the columns of the judge's taste are called."""
+
+
+def tastes(standing: Standing) -> list[str]:
+    """The judge's taste as it is written; empty where its choices do not tell."""
+    return ["" if v is None else f"{v:.2f}" for v in (standing.prefers_longer, standing.prefers_lists)]
+
+
 def compared_figures(found: Sequence[Standing]) -> list[str]:
     """The evaluators beside the win rate that some standing has a difference of, in their order."""
     return list(dict.fromkeys(name for standing in found for name in standing.differences))
@@ -110,13 +134,16 @@ def compared_figures(found: Sequence[Standing]) -> list[str]:
 
 def _markdown(found: Sequence[Standing], command: str, left_out: Mapping[str, str]) -> str:
     extras = compared_figures(found)
-    head = ["system", "reference", "win rate", "± SE", *(f"{name} gained" for name in extras), "characters", "seeds"]
+    gains = [f"{name} gained" for name in extras]
+    head = ["system", "reference", "win rate", "± SE", *gains, "characters", *TASTES, "seeds"]
     lines = [f"`{command}`", "", f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for s in found:
         error = "" if s.standard_error is None else f"{s.standard_error:.1f}"
         gained = ["" if (v := s.differences.get(name)) is None else f"{v:+.3f}" for name in extras]
         length = "" if s.length is None else f"{s.length:.0f}"
-        cells = [s.system, s.reference, f"{s.win_rate:.1f}", error, *gained, length, ", ".join(map(str, s.seeds))]
+        cells = [s.system, s.reference, f"{s.win_rate:.1f}", error, *gained, length, *tastes(s)]
+        cells.append(", ".join(map(str, s.seeds)))
         lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", *(f"Flag: {s.system}: {escaped(flag)}" for s in found for flag in s.flags)]
     lines += ["", *(f"Left out: {name}: {why}" for name, why in left_out.items())]
     return "\n".join(lines).rstrip() + "\n"

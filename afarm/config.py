@@ -77,9 +77,10 @@ class BackendConfig(Config):
     )
     mixed_precision: str = setting(
         "no",
-        "no, bf16 or fp16: weights stay in dtype and the matrix products run in this one; with float32 weights it is "
-        "how to train every weight in half precision, since small updates to half-precision weights are rounded away",
-        pattern="^(no|bf16|fp16)$",
+        "no or bf16 (fp16 would lose small gradients): weights stay in dtype and the matrix products run in this one; "
+        "with float32 weights it is how to train every weight in half precision, since small updates to half-precision "
+        "weights are rounded away",
+        pattern="^(no|bf16)$",
     )
     threads: int = setting(
         0,
@@ -103,11 +104,11 @@ class BackendConfig(Config):
 class RowsConfig(Config):
     """How many rows of each split are used, from the first on; 0 takes all."""
 
-    sft: int = setting(0, "demonstrations for SFT", ge=0)
-    preference: int = setting(0, "instructions for which samples are compared", ge=0)
-    unlabeled: int = setting(0, "instructions that methods sample on (PPO, expert iteration)", ge=0)
-    validation: int = setting(0, "instructions to choose checkpoints on", ge=0)
-    evaluation: int = setting(0, "instructions on which systems are compared", ge=0)
+    sft: int = setting(0, "demonstrations for SFT; 0: all", ge=0)
+    preference: int = setting(0, "instructions for which samples are compared; 0: all", ge=0)
+    unlabeled: int = setting(0, "instructions that methods sample on (PPO, expert iteration); 0: all", ge=0)
+    validation: int = setting(0, "instructions to choose checkpoints on; 0: all", ge=0)
+    evaluation: int = setting(0, "instructions on which systems are compared; 0: all", ge=0)
 
 
 class SampleConfig(Config):
@@ -180,6 +181,11 @@ class RunConfig(Config):
         pattern="^(sft|model)$",
     )
     dataset: str = setting("toy", "the data set")
+    eval_set: str = setting(
+        "",
+        "where the evaluation instructions and their outputs come from: another data set by its name, a file, or "
+        "hf:OWNER/NAME[/CONFIGURATION][:SPLIT]; empty for the data set's own",
+    )
     method: str = setting("ppo", "the method")
     reward_model: str = setting("bradley_terry", "the reward model that is fitted or used")
     judge: dict[str, str] = setting(

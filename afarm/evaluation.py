@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from afarm.answering import answers, is_answering
 from afarm.blame import blame
-from afarm.errors import DataError
+from afarm.errors import ConfigError, DataError
 from afarm.files import read_outputs, read_preferences, write_rows
 from afarm.interfaces import EvaluationInputs, Policy, RewardModel
 from afarm.judging import annotation, judge_pairs
 from afarm.pairing import paired
 from afarm.prices import dollars
+from afarm.protocol import Protocol, protocol_of
 from afarm.questions import SETTLED
 from afarm.records import Output, Score
 from afarm.stages import (
@@ -96,6 +97,10 @@ def evaluate(farm: Farm, system: str, reference: Stage | None, reference_name: s
         )
     # The baseline alone needs no reward model, and should not have one fitted just to be scored.
     scored = system != farm.start_name
+    if many := [name for name in settings.evaluators if farm.builder.evaluator(name).many]:
+        raise ConfigError(
+            [f"evaluate.evaluators: {n!r} looks at all systems: afarm leaderboard --evaluator {n}" for n in many]
+        )
     names = [n for n in settings.evaluators if scored or "reward_model" not in farm.builder.evaluator(n).needs]
     scored = scored and any("reward_model" in farm.builder.evaluator(n).needs for n in names)
     reward = fit_reward(farm) if scored else None
@@ -118,7 +123,8 @@ def evaluate(farm: Farm, system: str, reference: Stage | None, reference_name: s
         given = EvaluationInputs(
             system, mine, theirs, read_preferences(path), scores(farm, model, mine), scores(farm, model, theirs)
         )
-        write_results(farm, directory, names, given, reference_name, summary["degraded"])
+        protocol = protocol_of(farm, settings.annotator, settings.label_noise, reference_name, theirs, given.judgements)
+        write_results(farm, directory, names, given, protocol, summary["degraded"])
         return {**summary, "temperature": inputs["outputs"].meta["summary"]["temperature"]}
 
     return Stage("evaluate", f"evaluate {system} against {reference_name}", stages, made_from, write)
@@ -129,13 +135,15 @@ def write_results(
     directory: Path,
     names: Sequence[str],
     given: EvaluationInputs,
-    reference: str,
+    protocol: Protocol,
     degraded: Mapping[str, int],
 ) -> None:
-    """What each of the evaluators `names` finds, a row to `results.jsonl`, and what judgements were made without."""
-    compared = {"system": given.system, "reference": reference}
+    """What each of the evaluators `names` finds, a row to `results.jsonl`, what judgements were made without, and what
+    other results must share to be compared."""
+    compared = {"system": given.system, "reference": protocol.reference}
+    how = {"degraded": dict(degraded), "protocol": protocol.to_row()}
     results = (
-        {**compared, "evaluator": name, "metrics": dict(found.metrics), "degraded": dict(degraded)}
+        {**compared, "evaluator": name, "metrics": dict(found.metrics), **how}
         for name in names
         for found in [farm.builder.evaluate(name, given)]
     )

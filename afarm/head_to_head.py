@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from afarm.errors import DataError
 from afarm.evaluation import write_results
 from afarm.files import read_preferences
 from afarm.interfaces import EvaluationInputs
+from afarm.joining import STRICT, Joined, Joining, join
 from afarm.judging import annotation, judge_pairs
 from afarm.keyed import digest
-from afarm.pairing import paired
-from afarm.records import Output, Pair
+from afarm.protocol import protocol_of
+from afarm.records import Instruction, Output, Pair
 from afarm.stages import Inputs, Stage
 
 if TYPE_CHECKING:
@@ -25,17 +26,19 @@ if TYPE_CHECKING:
 LONGEST_PART = 40
 """Characters of a part of a name: a file name has 255 at most."""
 
+REFERENCES = {"text_davinci_003": "AlpacaFarm's reference", "gpt4_1106_preview": "AlpacaEval 2's reference"}
+"""Systems that others are compared with."""
 
-@dataclass(frozen=True)
-class HeadToHead:
-    """`outputs` of `system` against those of `reference_name` to the same instructions, judged by `annotator`."""
+
+class Comparison(ABC):
+    """The outputs of `system` compared with those of `reference_name` by `annotator`: a stage, and a run of its own."""
 
     farm: Farm
-    outputs: Sequence[Output]
-    reference: Sequence[Output]
-    annotator: str
     system: str
     reference_name: str
+    annotator: str
+    before: tuple[StageRun, ...] = ()
+    """The stages that decided what is compared."""
 
     @property
     def label(self) -> str:
@@ -47,36 +50,57 @@ class HeadToHead:
 
         Another version of afarm or of a plugin makes another artifact and goes on with the same account.
         """
-        which = digest(_without_sources(self.made_from), length=6)
-        parts = [self.system, "vs", self.reference_name, self.annotator]
-        return "-".join(["evaluate", *map(_in_a_path, parts), f"seed{self.farm.config.seed}", which])
+        return self.account("evaluate", self.made_from)
 
-    @cached_property
-    def pairs(self) -> list[Pair]:
-        """Raises `DataError` where the two answer different instructions."""
-        return paired(self.reference, self.outputs)
+    def account(self, what: str, made_from: Mapping[str, Any]) -> str:
+        """The name of what is done with the two, apart from the versions of code and the budget."""
+        which = digest(_without(("afarm", "source", "budget"), made_from), length=6)
+        parts = [self.system, "vs", self.reference_name, self.annotator]
+        return "-".join([what, *map(_in_a_path, parts), f"seed{self.farm.config.seed}", which])
+
+    @property
+    @abstractmethod
+    def instructions(self) -> Iterable[Instruction]:
+        """What the outputs answer."""
+
+    @property
+    @abstractmethod
+    def notes(self) -> list[str]:
+        """What is odd about the rows, each a sentence."""
+
+    @property
+    @abstractmethod
+    def about(self) -> dict[str, Any]:
+        """What its run's record says of the rows: their `coverage`, `notes`, and whether they were judged before."""
+
+    @property
+    @abstractmethod
+    def made_from(self) -> Mapping[str, Any]:
+        """All that the result depends on."""
+
+    @abstractmethod
+    def stage(self) -> Stage:
+        """The judgements and what the evaluators make of them. Raises `DataError` where there is nothing to compare."""
 
     @cached_property
     def evaluators(self) -> list[str]:
         """The win rate, and those of the run's evaluators that need no more than judgements and know the
         instructions."""
-        instructions = [row.instruction for row in self.outputs]
         names = dict.fromkeys(["win_rate", *self.farm.config.evaluate.evaluators])
-        found = [(name, self.farm.builder.evaluator(name)) for name in names]
-        return [name for name, e in found if e.needs <= {"judgements"} and not e.check(instructions)]
+        built = [(name, self.farm.builder.evaluator(name)) for name in names]
+        usable = [(name, e) for name, e in built if e.needs <= {"judgements"} and not e.many]
+        instructions = list(self.instructions)
+        return [name for name, e in usable if not e.check(instructions)]
 
-    @cached_property
-    def made_from(self) -> Mapping[str, Any]:
-        """All that the result depends on."""
-        builder = self.farm.builder
-        data = {"outputs": self.outputs, "reference": self.reference}
-        return self.farm.made_from(
-            "compare",
-            **annotation(self.farm, self.annotator, self.farm.config.evaluate.label_noise),
-            evaluators=[builder.identity(builder.component("evaluators", name)) for name in self.evaluators],
-            systems={"outputs": self.system, "reference": self.reference_name},
-            data={name: digest([row.to_row() for row in rows]) for name, rows in data.items()},
-        )
+    @property
+    def together(self) -> list[str]:
+        """Those of the run's evaluators that look at several systems at once."""
+        return [name for name in self.farm.config.evaluate.evaluators if self.farm.builder.evaluator(name).many]
+
+    @property
+    def components(self) -> list[tuple[str, str]]:
+        """The kinds and names of the plugins behind the result."""
+        return [("evaluators", name) for name in self.evaluators]
 
     def run(self) -> StageRun:
         """Make or reuse it, on the account of its name."""
@@ -85,27 +109,115 @@ class HeadToHead:
         # It is none of the farm's stages, and another comparison may have the same label.
         return self.farm.history.pop(self.label)
 
+
+@dataclass(frozen=True)
+class HeadToHead(Comparison):
+    """`outputs` of `system` against those of `reference_name`, judged by `annotator` where both answer an instruction.
+
+    `joining` says what is done with rows that do not fit, `sources` (of outputs and reference) whose rows errors say
+    those are. `among`: only the instructions with these ids are judged, where it was decided before the others were,
+    as `until` says.
+    """
+
+    farm: Farm
+    outputs: Sequence[Output]
+    reference: Sequence[Output]
+    annotator: str
+    system: str
+    reference_name: str
+    joining: Joining = STRICT
+    sources: tuple[str, str] = ("the outputs", "the reference")
+    among: frozenset[str] | None = None
+    until: Mapping[str, Any] | None = None
+    before: tuple[StageRun, ...] = ()
+
+    @cached_property
+    def joined(self) -> Joined:
+        """Raises `DataError` where the rows of the two do not fit, and it is not said what to do about it."""
+        return join(self.outputs, self.reference, self.joining, self.sources, self.among)
+
+    @cached_property
+    def pairs(self) -> list[Pair]:
+        """What is judged. Raises `DataError` as `joined` does."""
+        return self.joined.pairs
+
+    @cached_property
+    def answers(self) -> list[Output]:
+        """The system's outputs as they are evaluated: those judged, and an empty one for each that is lost."""
+        lost = [Output(pair.instruction, pair.output_2, self.system) for pair in self.joined.unanswered]
+        return [*self.joined.outputs, *lost]
+
+    @cached_property
+    def notes(self) -> list[str]:
+        found, coverage = [], self.joined.coverage
+        if coverage.partial:
+            found.append(f"{self.system}: only {coverage.sentence}: the win rate is of these alone")
+        if all(pair.identical for pair in self.pairs):
+            found.append(
+                f"{self.system} and {self.reference_name} are the same outputs: every pair is a draw, unjudged"
+            )
+        if self.until:
+            judged = f"judged until it was clear, on {self.joined.coverage.compared} of {self.until['of']} instructions"
+            found.append(f"{self.system}: {judged}: no standard error holds after that")
+        return found + looks_swapped(self.system, self.reference_name)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        told = {"coverage": self.joined.coverage.to_row(), "notes": self.notes}
+        return {**told, "until": dict(self.until)} if self.until else told
+
+    @property
+    def instructions(self) -> Iterable[Instruction]:
+        return (row.instruction for row in self.outputs)
+
+    @property
+    def components(self) -> list[tuple[str, str]]:
+        judges = [("judges", spec.partition(":")[0]) for spec in self.farm.config.judge.values()]
+        return [*judges, ("annotators", self.annotator), *super().components]
+
+    @cached_property
+    def made_from(self) -> Mapping[str, Any]:
+        builder, joined = self.farm.builder, self.joined
+        data = {"outputs": joined.outputs, "reference": self.reference}
+        data |= {"lost": joined.lost} if joined.lost else {}
+        return self.farm.made_from(
+            "compare",
+            **annotation(self.farm, self.annotator, self.farm.config.evaluate.label_noise),
+            evaluators=[builder.identity(builder.component("evaluators", name)) for name in self.evaluators],
+            systems={"outputs": self.system, "reference": self.reference_name},
+            data={name: digest([row.to_row() for row in rows]) for name, rows in data.items()},
+        )
+
     def stage(self) -> Stage:
-        """The judgements and what the evaluators make of them. Raises `DataError` where there is nothing to compare."""
-        if not self.outputs:
-            raise DataError("there are no outputs to compare")
-        pairs = self.pairs
+        pairs, lost = self.pairs, self.joined.unanswered
 
         def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
             path, noise = directory / "judgements.jsonl", self.farm.config.evaluate.label_noise
-            summary = judge_pairs(self.farm, path, pairs, self.annotator, noise, "evaluate")
-            given = EvaluationInputs(self.system, self.outputs, self.reference, read_preferences(path))
-            write_results(self.farm, directory, self.evaluators, given, self.reference_name, summary["degraded"])
+            summary = judge_pairs(self.farm, path, pairs, self.annotator, noise, "evaluate", lost)
+            compared = (*self.joined.reference, *self.joined.lost)
+            given = EvaluationInputs(self.system, self.answers, compared, read_preferences(path))
+            protocol = protocol_of(
+                self.farm, self.annotator, noise, self.reference_name, self.reference, given.judgements
+            )
+            write_results(self.farm, directory, self.evaluators, given, protocol, summary["degraded"])
             return summary
 
         return Stage("evaluate", self.label, {}, self.made_from, write)
 
 
-def _without_sources(value: Any) -> Any:
-    """`value` without what digests source code, at any depth."""
+def looks_swapped(system: str, reference: str) -> list[str]:
+    """A warning where it is the reference that is compared with a system, as far as names tell."""
+    known = REFERENCES.get(system)
+    if known is None or reference in REFERENCES:
+        return []
+    return [f"{system} is {known}, and stands as the system here: are the two swapped? Name it with --reference"]
+
+
+def _without(names: Collection[str], value: Any) -> Any:
+    """`value` without the entries of these names, at any depth."""
     if isinstance(value, Mapping):
-        return {k: _without_sources(v) for k, v in value.items() if k not in ("afarm", "source")}
-    return [_without_sources(item) for item in value] if isinstance(value, list) else value
+        return {k: _without(names, v) for k, v in value.items() if k not in names}
+    return [_without(names, item) for item in value] if isinstance(value, list) else value
 
 
 def _in_a_path(text: str) -> str:

@@ -255,8 +255,9 @@ class Method(ABC):
         those of the splits that its needs name."""
         return ()
 
-    def check(self, start: type[Policy] | None = None) -> Sequence[str]:
-        """Problems that can be seen before a model is loaded, each a sentence."""
+    def check(self, reward_model: type[RewardModel] | None = None) -> Sequence[str]:
+        """Problems that can be seen before a model is loaded, each a sentence. `reward_model` is what it will learn
+        from, where it needs one and that is known."""
         return ()
 
 
@@ -278,6 +279,10 @@ class Evaluator(ABC):
 
     needs: ClassVar[frozenset[str]] = frozenset()
     """Of "judgements", "reward_model", "human": what must be there."""
+
+    many: ClassVar[bool] = False
+    """Over all systems of a board at once: `inputs.system` is empty, `judgements` are of every system, told apart by
+    `generator_1` and `generator_2` of their pairs; `Evaluation.rows` has one row a system."""
 
     def check(self, instructions: Sequence[Instruction]) -> Sequence[str]:
         """Problems with evaluating answers to these that can be seen before anything runs, each a sentence."""

@@ -52,8 +52,8 @@ class ChatRequest:
     Sent: `messages` (a chat) or `prompt` (text completion), the sampling parameters, the strings to `favour` and
     `avoid` (logit bias, tokenised for the judge in use), a JSON `schema` that holds a judge with structured output to
     the format (and is left out elsewhere: the prompt asks for the format as well), a `tool` to call, and how many
-    `top_logprobs` to give for each token. Unsent: the family `role` the user maps to a judge, the
-    structured `comparisons` and the `answer_format` ("list", "single", "json" or "rating"), which the offline judge
+    `top_logprobs` to give for each token. Unsent: the family `role` the user maps to a judge, the structured
+    `comparisons` and the `answer_format` ("list", "single", "json", "rating" or "criteria"), which the offline judge
     reads instead of parsing the prompt; the `labels` of a format of its own, one a line ("labels") or one a token
     ("tokens"): what is written for the first output, for the second and, where that can be said, for a draw;
     `annotator` for the accounts; `seed` and `draw`, which tell independent samples apart.

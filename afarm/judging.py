@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from afarm.files import write_rows
 from afarm.interfaces import AnnotateContext
 from afarm.labelling import CHUNK, label
-from afarm.records import Pair
+from afarm.records import JudgedPair, Pair, Preference
 from afarm.sending import LARGEST_BATCH
 
 if TYPE_CHECKING:
@@ -18,10 +18,16 @@ if TYPE_CHECKING:
 
 
 def judge_pairs(
-    farm: Farm, path: Path, pairs: Sequence[Pair], annotator: str, label_noise: float, purpose: str
+    farm: Farm,
+    path: Path,
+    pairs: Sequence[Pair],
+    annotator: str,
+    label_noise: float,
+    purpose: str,
+    lost: Sequence[Pair] = (),
 ) -> Mapping[str, Any]:
     """Judge `pairs` into the file at `path`, and count who decided what, and `degraded`: the labels that were made
-    without a parameter, by its name."""
+    without a parameter, by its name. Of the pairs `lost`, which come last, the first output wins without a call."""
     context = AnnotateContext(farm.seed(purpose), farm.ask, farm.progress)
     chunk_size = LARGEST_BATCH if farm.config.batch_api else CHUNK  # a batch takes hours, however small it is
     many = len(pairs) > chunk_size  # where one chunk is all, the annotator's own bar says all
@@ -39,6 +45,10 @@ def judge_pairs(
             outcomes[preference.outcome] = outcomes.get(preference.outcome, 0) + 1
             degraded.update(preference.degraded)
             yield judged.to_row()
+        for pair in lost:
+            members["(no output)"] = members.get("(no output)", 0) + 1
+            outcomes["decided"] = outcomes.get("decided", 0) + 1
+            yield JudgedPair(pair, Preference(pair.id, 0.0, source="rule"), annotator).to_row()
 
     count = write_rows(path, rows())
     return {"rows": count, "outcomes": outcomes, "members": dict(sorted(members.items())), "degraded": dict(degraded)}

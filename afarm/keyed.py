@@ -15,10 +15,12 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+_JSON = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
 
 def digest(*parts: object, length: int = 24) -> str:
     """A hexadecimal digest of `parts` (anything JSON can hold), equal in every process and on every machine."""
-    text = json.dumps(parts, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    text = _JSON.encode(parts)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()[:length]
 
 

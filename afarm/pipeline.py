@@ -24,10 +24,11 @@ from typing import Any
 from afarm import evaluation, stages
 from afarm.ask import Asker, Spend
 from afarm.building import Builder
-from afarm.files import read_outputs, read_preferences, read_rows
+from afarm.files import preferences_on_disk, read_outputs, read_preferences, read_rows
 from afarm.following import announce, follow
 from afarm.head_to_head import HeadToHead
 from afarm.interfaces import AnnotateContext, Policy, Progress, RewardModel, no_progress
+from afarm.joining import STRICT, Joining
 from afarm.judges import Judge
 from afarm.keyed import digest, integer
 from afarm.labelling import label
@@ -98,9 +99,9 @@ class Farm:
 
     `settings` are overrides, one or several, as `"ppo.learning_rate=1e-5"` or as mappings; keyword `choices` are fields
     of `afarm.config.RunConfig` (`seed=1, model=…`). `annotator` is short for `annotate.annotator`. A farm that
-    `compares_only` needs no model, no data and no torch; one that `plans_only`, no keys to judges. Where several
-    processes run the same, `ranks` says which of them this one is. Raises `ConfigError` with every problem at once,
-    before any model is loaded.
+    `compares_only` needs no model, no data and no torch; one that `plans_only`, no keys to judges. `answering` are
+    judge LLMs that will be systems of their own. Where several processes run the same, `ranks` says which of them this
+    one is. Raises `ConfigError` with every problem at once, before any model is loaded.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class Farm:
         tell: Callable[[str], None] = lambda text: None,
         compares_only: bool = False,
         plans_only: bool = False,
+        answering: Sequence[str] = (),
         ranks: Ranks = ALONE,
         **choices: Any,
     ):
@@ -129,7 +131,7 @@ class Farm:
             # What is opened to look at it (data, a device) is kept: nothing is read twice.
             self.builder = Builder(plugins, settings, progress, tell, ranks)
             self.splits = Splits(self.builder)
-            return problems_ahead(self.builder, self.splits, Path(output_dir), compares_only, plans_only)
+            return problems_ahead(self.builder, self.splits, Path(output_dir), compares_only, plans_only, answering)
 
         self.settings: Settings = resolve(recipe, given, plugins, look_ahead)
         self.config = self.settings.run
@@ -188,13 +190,18 @@ class Farm:
         name = method or self.config.method
         return read_result(name, [self.ensure(stage) for stage in evaluation.evaluations(self, name)])
 
-    def compare(self, outputs: Sequence[Output], reference: Sequence[Output], annotator: str | None = None) -> Result:
+    def compare(
+        self,
+        outputs: Sequence[Output],
+        reference: Sequence[Output],
+        annotator: str | None = None,
+        joining: Joining = STRICT,
+    ) -> Result:
         """The win rate of any outputs over any others, judged by the evaluation's annotator unless one is named.
 
-        It is kept in the store and reused, and has a name and a budget of its own. Raises `DataError` where they answer
-        different instructions.
+        It is kept and reused, on a budget of its own. Raises `DataError` where rows do not fit and `joining` is strict.
         """
-        compared = self.head_to_head(outputs, reference, annotator)
+        compared = self.head_to_head(outputs, reference, annotator, joining=joining)
         return read_result(compared.system, [compared.run().artifact])
 
     def head_to_head(
@@ -203,11 +210,12 @@ class Farm:
         reference: Sequence[Output],
         annotator: str | None = None,
         names: tuple[str, str] | None = None,
+        joining: Joining = STRICT,
     ) -> HeadToHead:
         """What `compare` makes, before it is made. The systems' `names` are their outputs' `generator` unless given."""
         given = [next((row.generator for row in rows), "") for rows in (outputs, reference)]
         system, other = names or (given[0] or "outputs", given[1] or "reference")
-        return HeadToHead(self, outputs, reference, annotator or self.config.evaluate.annotator, system, other)
+        return HeadToHead(self, outputs, reference, annotator or self.config.evaluate.annotator, system, other, joining)
 
     def annotate_pairs(self, pairs: Sequence[Pair]) -> list[Preference]:
         """The run's annotator on pairs of one's own, under the run's budget and without label noise."""
@@ -348,7 +356,7 @@ def read_result(system: str, artifacts: Iterable[Artifact]) -> Result:
     for artifact in artifacts:
         for row in read_rows(artifact.path / "results.jsonl"):
             found.append((row["reference"], Evaluation(row["evaluator"], row["system"], row["metrics"])))
-            judgements[row["reference"]] = read_preferences(artifact.path / "judgements.jsonl")
+            judgements[row["reference"]] = preferences_on_disk(artifact.path / "judgements.jsonl")
     return Result(system, tuple(found), judgements)
 
 

@@ -23,12 +23,17 @@ from afarm.store import require_writable
 
 
 def problems_ahead(
-    builder: Builder, splits: Splits, output_dir: Path, compares_only: bool = False, plans_only: bool = False
+    builder: Builder,
+    splits: Splits,
+    output_dir: Path,
+    compares_only: bool = False,
+    plans_only: bool = False,
+    answering: Sequence[str] = (),
 ) -> list[str]:
     """Each problem as a sentence, beside the unknown names and wrong settings that `afarm.recipe.resolve` finds.
 
     With `compares_only` nothing is asked of what trains, samples or holds data, and torch is not loaded; with
-    `plans_only`, whether judges could be asked.
+    `plans_only`, whether judges could be asked. `answering` are judges that will answer the instructions themselves.
     """
     from afarm.backend.availability import require_local
 
@@ -46,7 +51,7 @@ def problems_ahead(
     looks: list[Callable[[], object]] = [
         lambda: require_writable(output_dir),
         *([] if compares_only else training),
-        lambda: require_used_prices(builder),
+        lambda: require_used_prices(builder, answering),
         *([] if plans_only else [lambda: require_access(builder)]),
         lambda: require_fitting_judges(builder, annotators),
         builder.judges,
@@ -103,7 +108,7 @@ def require_rows(builder: Builder, splits: Splits) -> None:
     A split that is missing is left to the stage that needs it: `afarm sft` does without most. Where another does not
     hold enough either, or none is there, all of that is said at once. What comes over the network is left alone.
     """
-    if splits.dataset.remote:
+    if splits.remote:
         return
     needed = list(dict.fromkeys(splits_needed(builder)))
     missing: dict[str, str] = {}
@@ -126,7 +131,7 @@ def require_rows(builder: Builder, splits: Splits) -> None:
 
 def require_known_tasks(builder: Builder, splits: Splits) -> None:
     """Raises `ConfigError` where a judge or an evaluator says that it knows nothing of the run's instructions."""
-    if splits.dataset.remote:
+    if splits.remote:
         return
     try:
         instructions = splits.instructions("evaluation")
@@ -146,10 +151,10 @@ def require_access(builder: Builder) -> None:
         raise ConfigError(dict.fromkeys(problems))
 
 
-def require_used_prices(builder: Builder) -> None:
+def require_used_prices(builder: Builder, answering: Sequence[str] = ()) -> None:
     """Raises `ConfigError` for a price of a judge that is not in use: most likely a name that is spelled otherwise."""
     run = builder.settings.run
-    used = set(run.judge.values())
+    used = {*run.judge.values(), *answering}
     problems = [
         f"--price names {spec!r}, which is none of the judges.{did_you_mean(spec, used)}"
         for spec in run.price

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from afarm.config import Config, RunConfig
 from afarm.errors import ConfigError, PluginError, did_you_mean
+from afarm.files import names_a_file
 from afarm.plugins import Plugins
 from afarm.registry import Component
 
@@ -35,8 +36,11 @@ class Settings:
     sections: Mapping[str, Mapping[str, Any]]
 
     def of(self, component: Component) -> Config | None:
-        """The settings of `component`: its defaults under what its section says."""
-        return component.settings(self.sections.get(component.full_name, {}))
+        """The settings of `component`: its defaults under what its section says. One name may stand for components of
+        several kinds (a reward model, an evaluator): each takes the settings that are its own."""
+        own = component.config.model_fields if component.config else {}
+        section = self.sections.get(component.full_name, {})
+        return component.settings({name: value for name, value in section.items() if name in own})
 
     def result_sections(self, components: Iterable[Component]) -> dict[str, dict[str, Any]]:
         """What the sections give that changes results; a section that gives nothing of the kind is left out."""
@@ -227,9 +231,11 @@ def _check_section(name: str, section: Any, names: Mapping[str, list[Component]]
     if not configured:
         return [f"{name}: takes no settings"]
     problems: list[str] = []
+    known = {field for c in configured if c.config for field in c.config.model_fields}
     for component in configured:
+        own = component.config.model_fields if component.config else {}
         try:
-            component.settings(section)
+            component.settings({k: v for k, v in section.items() if k in own or k not in known})
         except ValidationError as error:
             assert component.config is not None
             problems += [f"{name}.{text}".replace(".:", ":", 1) for text in _explain(error, component.config)]
@@ -257,6 +263,7 @@ def _first_field(components: list[Component]) -> str:
 def _check_names(run: RunConfig, plugins: Plugins) -> list[str]:
     wanted = [
         ("datasets", run.dataset),
+        *([("datasets", run.eval_set)] if run.eval_set and not names_a_file(run.eval_set) else []),
         ("methods", run.method),
         ("reward_models", run.reward_model),
         ("annotators", run.annotate.annotator),

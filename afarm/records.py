@@ -7,6 +7,7 @@ between for a weighted judge, 0 (identical outputs) or 1.5 for a draw, and null 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar, get_args
@@ -19,6 +20,8 @@ Row = dict[str, Any]
 
 Outcome = Literal["decided", "draw", "unparsed", "refused"]
 Source = Literal["judge", "noise", "human", "rule"]
+SCORES = ("score_1", "score_2")
+"""The columns of `Preference.scores`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +175,8 @@ class Preference:
     (0.5) or "clearly" (1). `member` is the pool member that judged, `order` which output it saw first ("12", "21" or
     "both" in turn), `draw` which independent draw this is, and `completion` the ledger's key of the answer, or the keys
     of several, with commas between. `degraded` names what the annotator asked and the judge could not take, and `judge`
-    is the identity of the judge that was asked, empty where none was.
+    is the identity of the judge that was asked, empty where none was. `scores` are how the two outputs were rated, on
+    the annotator's own scale, where each was rated alone.
     """
 
     pair_id: str
@@ -186,6 +190,7 @@ class Preference:
     completion: str = ""
     degraded: tuple[str, ...] = ()
     judge: str = ""
+    scores: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         if (self.outcome == "decided") != (self.p2 is not None):
@@ -196,7 +201,8 @@ class Preference:
     def swapped(self) -> Preference:
         """The same judgement for the pair with its outputs exchanged."""
         order = {"12": "21", "21": "12"}.get(self.order, self.order)
-        return replace(self, p2=None if self.p2 is None else 1 - self.p2, order=order)
+        scores = self.scores and (self.scores[1], self.scores[0])
+        return replace(self, p2=None if self.p2 is None else 1 - self.p2, order=order, scores=scores)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +216,11 @@ class JudgedPair:
     @property
     def p2(self) -> float | None:
         return self.preference.p2
+
+    @property
+    def win(self) -> float | None:
+        """What `output_2` has of the win: p2, one half where it is a draw, None without an answer."""
+        return 0.5 if self.preference.outcome == "draw" else self.p2
 
     @property
     def chosen_rejected(self) -> tuple[str, str] | None:
@@ -246,6 +257,7 @@ class JudgedPair:
             "judge": preference.judge,
             "occurrence": pair.occurrence,
             **({"degraded": ",".join(preference.degraded)} if preference.degraded else {}),
+            **(dict(zip(SCORES, preference.scores, strict=True)) if preference.scores else {}),
         }
 
     @classmethod
@@ -279,6 +291,7 @@ class JudgedPair:
             _text(row, "completion", where, default=""),
             tuple(filter(None, _text(row, "degraded", where, default="").split(","))),
             judge if isinstance(judge, str) else "",
+            _scores(row, where),
         )
         return cls(pair, preference, _text(row, "annotator", where, default=""))
 
@@ -291,6 +304,16 @@ def _read_preference(value: object, outcome: object, where: str) -> tuple[float 
     if value == 0 or (value == 1.5 and outcome != "decided"):
         return None, "draw"
     return float(value) - 1, "decided"
+
+
+def _scores(row: Mapping[str, Any], where: str) -> tuple[float, float] | None:
+    first, second = (_number(row, name, where, float) for name in SCORES)
+    if first is None and second is None:
+        return None
+    if first is None or second is None:
+        lacking, other = SCORES if first is None else SCORES[::-1]
+        raise DataError(f"{where}: field {lacking!r} is missing, and {other!r} is there; give both or neither")
+    return first, second
 
 
 def _messages(row: Mapping[str, Any], where: str) -> tuple[Message, ...]:
@@ -308,7 +331,8 @@ def _number(row: Mapping[str, Any], name: str, where: str, kind: type[N]) -> N |
     value = row.get(name)
     if value is None or value != value:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or kind(value) != value:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or kind(value) != value:
         raise DataError(f"{where}: field {name!r} must be a number, not {value!r}")
     return kind(value)
 
@@ -339,7 +363,8 @@ def number_occurrences(pairs: Sequence[Pair]) -> list[Pair]:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What an evaluator found. `metrics` are flat numbers; `rows`, optional values for each instruction."""
+    """What an evaluator found. `metrics` are flat numbers; `rows`, optional values for each instruction, data set or
+    system, whichever the evaluator says."""
 
     evaluator: str
     system: str

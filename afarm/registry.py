@@ -73,6 +73,7 @@ _EXTRA_OF = {
     **dict.fromkeys(["torch", "transformers", "trl", "peft", "accelerate", "datasets", "gguf", "safetensors"], "train"),
     **dict.fromkeys(["openai", "anthropic", "genai_prices", "bpe_openai"], "judges"),
     "plotly": "report",
+    **dict.fromkeys(["numpy", "scipy", "sklearn", "statsmodels", "ppi_py"], "evaluation"),
 }
 
 

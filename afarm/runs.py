@@ -11,8 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from afarm import guards
+from afarm.answering import is_answering
 from afarm.files import read_rows, write_rows
-from afarm.head_to_head import HeadToHead
+from afarm.head_to_head import Comparison
 from afarm.ledger import STAGE_SPEND
 from afarm.pipeline import Farm, Result, StageRun, versions
 from afarm.records import Row
@@ -38,27 +40,26 @@ def record(farm: Farm, method: str, result: Result, command: str, started: float
         "headline": headline(result, trained),
         "reward_model": held_out(farm.history.get("fit-reward")),
         "checkpoint": {
-            name: value for name, value in trained.items() if name.startswith(("best/", "last/", "stopped/"))
+            name: value for name, value in trained.items() if name.startswith(("best/", "last/", "stopped/", "data/"))
         },
     }
     return _write(farm, about, history, main, result)
 
 
 def record_of_two(
-    compared: HeadToHead, made: StageRun, result: Result, files: Mapping[str, str], command: str, started: float
+    compared: Comparison, made: StageRun, result: Result, files: Mapping[str, str], command: str, started: float
 ) -> Path:
     """The same for a comparison of two files of outputs, named by `files`: all that has to do with it, no more."""
     farm, config = compared.farm, compared.farm.config.model_dump(mode="json")
     settings = ("judge", "budget", "price", "prices", "max_concurrency", "allow_degraded", "batch_api")
-    used = [("judges", spec.partition(":")[0]) for spec in config["judge"].values()]
-    used += [("annotators", compared.annotator), *(("evaluators", name) for name in compared.evaluators)]
-    sections = {farm.builder.component(kind, name).full_name for kind, name in used}
+    sections = {farm.builder.component(kind, name).full_name for kind, name in compared.components}
     asked = any(row.preference.completion for rows in result.judgements.values() for row in rows)
     about = {
         "name": compared.name,
         "command": command,
         "files": dict(files),
         "annotator": compared.annotator,
+        **compared.about,
         "created": started,
         "config": {
             "seed": config["seed"],
@@ -67,10 +68,10 @@ def record_of_two(
             **{name: section for name, section in farm.settings.sections.items() if name in sections},
         },
         "machine": {"platform": platform.platform(terse=True), "cpus": os.cpu_count()},
-        "judges": judges(farm) if asked else [],
+        "judges": judges(farm) if asked and not compared.about.get("stored") else [],
         "headline": headline(result, {}),
     }
-    return _write(farm, about, [made], made, result)
+    return _write(farm, about, [*compared.before, made], made, result)
 
 
 def _write(
@@ -91,19 +92,39 @@ def _write(
         "stages": [_stage(farm, run) for run in history],
         "spend": spend(farm, history),
         "annotators": _annotators(history),
-        "results": [
-            {
-                "system": e.system,
-                "reference": reference,
-                "evaluator": e.evaluator,
-                "metrics": dict(e.metrics),
-                "degraded": result.degraded(reference),
-            }
-            for reference, e in result.evaluations
-        ],
+        "results": _results(history, result, _models(farm, about.get("method", ""))),
     }
-    write_json(directory / "run.json", summary)
+    write_json(directory / "run.json", _without_errors(summary) if about.get("until") else summary)
     return directory
+
+
+def _without_errors(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of a run that stopped when it was clear, where a standard error would say too much."""
+    results = [{**row, "metrics": _nulled(row["metrics"])} for row in summary["results"]]
+    return {**summary, "headline": _nulled(summary["headline"]), "results": results}
+
+
+def _nulled(figures: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: None if name.endswith(("_error", "_se")) else value for name, value in figures.items()}
+
+
+def _models(farm: Farm, method: str) -> dict[str, str]:
+    """The model that a method's system is made from: its family is that model's."""
+    return {method: farm.config.model} if method and not is_answering(method) else {}
+
+
+def _results(history: Sequence[StageRun], result: Result, models: Mapping[str, str]) -> list[Row]:
+    """What evaluators found, each row with its protocol, and with what is to be known before its figures are believed
+    (`afarm.guards`)."""
+    stored = [
+        row
+        for run in history
+        if run.kind == "evaluate"
+        for row in read_rows(run.artifact.path / "results.jsonl")
+        if row["system"] == result.system
+    ]
+    suspicions = {reference: guards.look(rows, models).to_row() for reference, rows in result.judgements.items()}
+    return [{**row, "guards": suspicions[row["reference"]]} for row in stored]
 
 
 def judges(farm: Farm) -> list[dict[str, Any]]:
@@ -129,7 +150,7 @@ def headline(result: Result, trained: Mapping[str, Any]) -> dict[str, float | No
         "standard_error": metric("standard_error"),
         "reward": metric("reward"),
         "reward_reference": metric("reward_reference"),
-        "kl": trained.get("best/kl", trained.get("objective/kl")),
+        "kl": trained.get("best/kl", trained.get("last/kl", trained.get("objective/kl"))),
         "length": metric("avg_length"),
         "length_reference": metric("avg_length_reference"),
     }

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from afarm.blame import blame
 from afarm.building import Builder
 from afarm.errors import DataError
-from afarm.files import require_distinct
+from afarm.files import names_a_file, read_rows, require_distinct
+from afarm.hub import is_on_hub
 from afarm.interfaces import Dataset
 from afarm.keyed import digest
 from afarm.records import Instruction, Output
@@ -20,6 +21,7 @@ class Splits:
     def __init__(self, builder: Builder):
         self._builder = builder
         self._name = builder.settings.run.dataset
+        self._eval_set = builder.settings.run.eval_set
         self._dataset: Dataset | None = None
         self._loaded: dict[str, list[Output]] = {}
         self._rows: dict[str, list[Output]] = {}
@@ -32,11 +34,22 @@ class Splits:
             self._dataset = self._builder.dataset()
         return self._dataset
 
+    @property
+    def remote(self) -> bool:
+        """Whether looking at the rows may fetch them over a network."""
+        apart = self._eval_set
+        if apart and names_a_file(apart):
+            return is_on_hub(apart) or self.dataset.remote
+        return self.dataset.remote or bool(apart and self._builder.dataset(apart).remote)
+
     def load(self, split: str) -> list[Output]:
         """All rows of a split. Raises `DataError` where the data set has no such split, or it is empty."""
         if split not in self._loaded:
-            with blame("datasets", self._name):
-                self._loaded[split] = self.dataset.load(split)
+            if split == "evaluation" and self._eval_set:
+                self._loaded[split] = evaluation_set(self._builder, self._eval_set)
+            else:
+                with blame("datasets", self._name):
+                    self._loaded[split] = self.dataset.load(split)
         return self._loaded[split]
 
     def rows(self, split: str) -> list[Output]:
@@ -46,11 +59,12 @@ class Splits:
         where one is in the evaluation as well.
         """
         if split not in self._rows:
-            rows = require_distinct(self.load(split), f"data set {self._name!r}, split {split!r}")
+            name = self._eval_set if self._eval_set and split == "evaluation" else f"data set {self._name!r}"
+            rows = require_distinct(self.load(split), f"{name}, split {split!r}")
             limit: int = getattr(self._builder.settings.run.rows, split)
             if limit > len(rows):
                 raise DataError(
-                    f"rows.{split} asks for {limit} rows, but split {split!r} of data set {self._name!r} has "
+                    f"rows.{split} asks for {limit} rows, but split {split!r} of {name} has "
                     f"{len(rows)}: ask for fewer (--set rows.{split}={len(rows)}), or add some"
                 )
             rows = rows[: limit or None]
@@ -81,3 +95,15 @@ class Splits:
                 f"split {split!r} of data set {self._name!r} shares {len(shared)} instructions with "
                 f"'evaluation', such as {shared[0][:60]!r}: remove them from one of the two"
             )
+
+
+def evaluation_set(builder: Builder, source: str) -> list[Output]:
+    """The evaluation rows of a data set by its name, or of a file, whose `output` may be missing.
+
+    Raises `DataError` naming the file, the row and the field that is wrong.
+    """
+    if names_a_file(source):
+        rows = enumerate(read_rows(source))
+        return [Output.from_row({"output": "", **row}, f"{source}: row {number}") for number, row in rows]
+    with blame("datasets", source):
+        return builder.dataset(source).load("evaluation")

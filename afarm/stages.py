@@ -138,7 +138,9 @@ def _train(farm: Farm, name: str, begin: Stage, label: str) -> Stage:
 def check_method(builder: Builder, name: str) -> Method:
     """The method. Raises `ConfigError` for what can be seen before a model is loaded: unmet needs, bad settings."""
     method = builder.method(name)
-    problems = [f"{name}: {problem}" for problem in method.check()]
+    asked = "reward_model" in method.needs
+    reward_model = builder.reward_model_class(builder.settings.run.reward_model) if asked else None
+    problems = [f"{name}: {problem}" for problem in method.check(reward_model)]
     problems += [
         f"method {name!r} needs {need!r}, which no stage makes.{did_you_mean(need, NEEDS)}"
         for need in sorted(method.needs - NEEDS.keys())

@@ -20,6 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.boards import boards
+from benchmarks.evaluators import evaluators
 from benchmarks.judging import judging
 from benchmarks.ppo import ppo
 from benchmarks.throughput import SMOL
@@ -127,6 +129,8 @@ def main() -> None:
         "### Throughput": partial(throughput, repeats),
         "### PPO": ppo,
         "### Judging": judging,
+        "### Boards": boards,
+        "### Evaluators": evaluators,
     }
     for title, measure in measurements.items():
         sys.stderr.write(f"{title.removeprefix('### ')} …\n")

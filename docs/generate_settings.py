@@ -27,7 +27,8 @@ OPENING = """\
 
 Every setting of a run and of the plugins that come with afarm. A recipe (`afarm recipes`) gives them as YAML,
 `--set section.setting=value` one by one. The defaults here are those without a recipe; where the paper names a figure
-they are the paper's. A stage is made anew where a setting that changes its result has another value; the others
+they are the paper's. A recipe of your own may give what differs only, over another: `based_on: toy`, or `based_on:
+other.yaml` beside it. A stage is made anew where a setting that changes its result has another value; the others
 (memory, speed, logging) reuse what is there.
 """
 

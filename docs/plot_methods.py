@@ -51,18 +51,9 @@ PANELS: dict[str, list[Panel]] = {
         Panel("gold reward of the winner", {"gold": "gold"}, "gold_se", x="n", doubling=True),
         Panel("KL to the start policy at most (nats)", {"kl_bound": "KL"}, x="n", doubling=True),
     ],
-    "sft": [
-        Panel("loss (nats a token)", {"loss": "loss"}),
-        Panel("accuracy of the most probable token", {"mean_token_accuracy": "accuracy"}),
-    ],
-    "feedme": [
-        Panel("loss (nats a token)", {"loss": "loss"}),
-        Panel("entropy of the next token (nats)", {"entropy": "entropy"}),
-    ],
-    "reward_conditioning": [
-        Panel("loss (nats a token)", {"loss": "loss"}),
-        Panel("entropy of the next token (nats)", {"entropy": "entropy"}),
-    ],
+    "sft": [Panel("loss (nats a token)", {"loss": "loss"})],
+    "feedme": [Panel("loss (nats a token)", {"loss": "loss"})],
+    "reward_conditioning": [Panel("loss (nats a token)", {"loss": "loss"})],
     "dpo": [
         Panel("loss (nats a pair)", {"loss": "loss"}),
         Panel("reward, β log π/π₀", {"rewards/chosen": "chosen", "rewards/rejected": "rejected"}),
@@ -77,10 +68,7 @@ PANELS: dict[str, list[Panel]] = {
             "length and entropy of a response", {"objective/length": "tokens", "objective/entropy": "entropy (nats)"}
         ),
     ],
-    "expert_iteration": [
-        Panel("loss (nats a token)", {"loss": "loss"}),
-        Panel("entropy of the next token (nats)", {"entropy": "entropy"}),
-    ],
+    "expert_iteration": [Panel("loss (nats a token)", {"loss": "loss"})],
     "quark": [
         Panel(
             "reward model's score",

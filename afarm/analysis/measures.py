@@ -277,7 +277,7 @@ def longer(label: Label) -> int | None:
 
 def has_list(text: str) -> bool:
     """Whether two lines or more of `text` start as items do: with a bullet, a number or a letter."""
-    return len(_ITEM.findall(text)) > 1
+    return "\n" in text and len(_ITEM.findall(text)) > 1
 
 
 def the_list(label: Label) -> int | None:

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
         token_loss,
     )
     from afarm.backend.padding import TokenBatch, join_and_pad, length_sorted_batches, pad
-    from afarm.backend.policy import CheckpointPolicy
+    from afarm.backend.policy import CheckpointPolicy, require_checkpoint
     from afarm.backend.preferences import usable_pairs
     from afarm.backend.prompts import PromptTemplate
-    from afarm.backend.reward import TorchRewardModel, agreement, pair_accuracy, pair_rewards, token_scores
+    from afarm.backend.reward import TorchRewardModel, agreement, head_scores, pair_accuracy, pair_rewards
     from afarm.backend.runtime import Backend
     from afarm.backend.sampler import Generation, Sampler, TorchSampler
     from afarm.backend.selection import Candidate, CheckpointSelection
@@ -48,10 +48,10 @@ _MODULES = {
         "token_loss",
     ),
     "padding": ("TokenBatch", "join_and_pad", "length_sorted_batches", "pad"),
-    "policy": ("CheckpointPolicy",),
+    "policy": ("CheckpointPolicy", "require_checkpoint"),
     "preferences": ("usable_pairs",),
     "prompts": ("PromptTemplate",),
-    "reward": ("TorchRewardModel", "agreement", "pair_accuracy", "pair_rewards", "token_scores"),
+    "reward": ("TorchRewardModel", "agreement", "head_scores", "pair_accuracy", "pair_rewards"),
     "runtime": ("Backend",),
     "sampler": ("Generation", "Sampler", "TorchSampler"),
     "selection": ("Candidate", "CheckpointSelection"),
@@ -79,6 +79,7 @@ __all__ = [
     "agreement",
     "before_responses",
     "fit_supervised",
+    "head_scores",
     "hidden_states",
     "join_and_pad",
     "keep_freed_memory",
@@ -90,12 +91,12 @@ __all__ = [
     "pair_accuracy",
     "pair_rewards",
     "project",
+    "require_checkpoint",
     "response_logprobs",
     "response_scatter",
     "sharing_copy",
     "token_logprobs",
     "token_loss",
-    "token_scores",
     "train",
     "trained_model",
     "trainer_arguments",

@@ -25,7 +25,7 @@ class TrainerConfig(Config):
 
     learning_rate: float = setting(2e-5, "peak learning rate of AdamW", gt=0)
     lr_scheduler_type: Scheduler = setting("cosine", "how the learning rate falls after warm-up")
-    warmup_ratio: float = setting(0.03, "share of the steps over which the learning rate rises from 0", ge=0, lt=1)
+    warmup_ratio: float = setting(0.03, "share of the steps over which the learning rate rises", ge=0, lt=1)
     num_train_epochs: float = setting(3.0, "passes over the data", gt=0)
     per_device_train_batch_size: int = setting(
         128, "examples in one forward pass; times gradient_accumulation_steps it is the batch of one step", ge=1

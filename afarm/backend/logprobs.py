@@ -6,7 +6,7 @@ exist at once. A [B, T, V] tensor is what the reference implementation ran out o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING
 
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -68,32 +68,6 @@ def response_scatter(values: torch.Tensor, response_mask: torch.Tensor) -> torch
     return values.new_zeros(aligned.shape).masked_scatter(aligned, values)
 
 
-@overload
-def response_logprobs(
-    model: PreTrainedModel,
-    input_ids: torch.Tensor,
-    attention_mask: torch.Tensor,
-    response_mask: torch.Tensor,
-    *,
-    temperature: float = ...,
-    chunk_size: int | None = ...,
-    with_entropy: Literal[False] = ...,
-) -> torch.Tensor: ...
-
-
-@overload
-def response_logprobs(
-    model: PreTrainedModel,
-    input_ids: torch.Tensor,
-    attention_mask: torch.Tensor,
-    response_mask: torch.Tensor,
-    *,
-    temperature: float = ...,
-    chunk_size: int | None = ...,
-    with_entropy: Literal[True],
-) -> tuple[torch.Tensor, torch.Tensor]: ...
-
-
 def response_logprobs(
     model: PreTrainedModel,
     input_ids: torch.Tensor,
@@ -102,25 +76,18 @@ def response_logprobs(
     *,
     temperature: float = 1.0,
     chunk_size: int | None = None,
-    with_entropy: bool = False,
-) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+) -> torch.Tensor:
     """Natural log-probabilities [B, R] (float32) of the response tokens, left-aligned, 0 after each row's end.
 
     `input_ids`, `attention_mask` and `response_mask` are [B, T], as `join_and_pad` makes them (right-padded for
     training; left padding gives the same numbers). `response_mask` marks the tokens to score, each of which must have
     a token before it. Logits are divided by `temperature`. `chunk_size` is how many positions are projected at once
     (default: as many as `LOGITS_BUDGET` allows) and changes no result. Differentiable; the projection is recomputed in
-    the backward pass (a loss that is a sum over tokens can do without: `token_loss`). `with_entropy` adds the
-    entropies [B, R] in nats, without gradient.
+    the backward pass (a loss that is a sum over tokens can do without: `token_loss`).
     """
     hidden, targets = before_responses(model, input_ids, attention_mask, response_mask)
     logprobs = token_logprobs(model, hidden, targets, temperature=temperature, chunk_size=chunk_size)
-    if not with_entropy:
-        return response_scatter(logprobs, response_mask)
-    with torch.no_grad():
-        parts = hidden.split(chunk_size or _chunk_size(model))
-        entropy = torch.cat([_entropy(project(model, part) / temperature) for part in parts])
-    return response_scatter(logprobs, response_mask), response_scatter(entropy, response_mask)
+    return response_scatter(logprobs, response_mask)
 
 
 def before_responses(
@@ -195,9 +162,3 @@ def _plain_head(model: PreTrainedModel) -> torch.Tensor | None:
     head, config = whole.get_output_embeddings(), whole.config.get_text_config()
     more = (getattr(config, name, None) for name in ("logits_scaling", "logit_scale", "final_logit_softcapping"))
     return head.weight if type(head) is torch.nn.Linear and head.bias is None and not any(more) else None
-
-
-@torch.no_grad()
-def _entropy(logits: torch.Tensor) -> torch.Tensor:
-    logprobs = logits.log_softmax(-1)
-    return -(logprobs.exp() * logprobs).sum(-1)

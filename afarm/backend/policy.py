@@ -16,6 +16,7 @@ from afarm.backend.adapters import merged_copy
 from afarm.backend.prompts import PromptTemplate
 from afarm.backend.runtime import CARD, Backend, quiet
 from afarm.backend.sampler import Sampler, TorchSampler
+from afarm.errors import TrainingError
 from afarm.interfaces import Decoding, Policy, TrainContext
 from afarm.records import Instruction, Sample
 
@@ -106,14 +107,14 @@ class CheckpointPolicy(Policy):
         """An independent copy whose vocabulary has these control tokens as well, each embedded as the mean of all."""
         model, tokenizer = copy.deepcopy(self.model), copy.deepcopy(self.tokenizer)
         tokenizer.add_tokens(list(tokens), special_tokens=True)
-        known = model.get_input_embeddings().weight.shape[0]
-        if len(tokenizer) > known:
+        if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
             with quiet():
                 model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-            added = tokenizer.convert_tokens_to_ids(list(tokens))
-            with torch.no_grad():
-                for embedding in {model.get_input_embeddings(), model.get_output_embeddings()}:
-                    embedding.weight[added] = embedding.weight[:known].mean(0)
+        added = tokenizer.convert_tokens_to_ids(list(tokens))
+        known = len(self.tokenizer)  # rows behind it, of a padded vocabulary, were never trained
+        with torch.no_grad():
+            for embedding in {model.get_input_embeddings(), model.get_output_embeddings()}:
+                embedding.weight[added] = embedding.weight[:known].mean(0)
         template = PromptTemplate(self.template.name, tokenizer, control=self.template.control)
         return CheckpointPolicy(model, tokenizer, template, self.backend, (*self.control_tokens, *tokens))
 
@@ -138,3 +139,12 @@ class CheckpointPolicy(Policy):
     def parameters(self) -> list[torch.nn.Parameter]:
         """What training changes: all weights, or the adapters."""
         return [p for p in self.model.parameters() if p.requires_grad]
+
+
+def require_checkpoint(start: Policy, learner: str) -> CheckpointPolicy:
+    """`start`, which `learner` trains a copy of. Raises `TrainingError` for a policy without weights of its own."""
+    if not isinstance(start, CheckpointPolicy):
+        raise TrainingError(
+            f"{learner} trains the weights of a checkpoint; it cannot start from a {type(start).__name__}"
+        )
+    return start

@@ -34,9 +34,14 @@ Aggregate = Literal["mean", "min", "penalised"]
 """How the rewards of an ensemble's members become one: their mean, the least, or the mean less their spread."""
 
 
-def token_scores(model: PreTrainedModel, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-    """The scalar head at every position, [B, T] in float32: what a value model reads. Differentiable."""
-    return _head(model)(hidden_states(model, input_ids, attention_mask)).squeeze(-1).float()
+def head_scores(head: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+    """K heads on hidden states [..., H]: [..., K], in float32 under mixed precision too. Differentiable.
+
+    Rounded to bfloat16, a third of a thousand rewards would be equal to others.
+    """
+    with torch.autocast(hidden.device.type, enabled=False):
+        scores: torch.Tensor = head(hidden.float())
+    return scores
 
 
 def last_token_scores(model: PreTrainedModel, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
@@ -48,11 +53,7 @@ def last_token_scores(model: PreTrainedModel, input_ids: torch.Tensor, attention
     columns = torch.arange(attention_mask.shape[1], device=attention_mask.device)
     last = (columns * (attention_mask != 0)).argmax(-1)
     rows = torch.arange(len(last), device=last.device)
-    return _head(model)(hidden[rows, last]).float()
-
-
-def _head(model: PreTrainedModel) -> Any:
-    return base_model(model).score
+    return head_scores(base_model(model).score, hidden[rows, last])
 
 
 class TorchRewardModel(RewardModel):
@@ -93,7 +94,7 @@ class TorchRewardModel(RewardModel):
 
     @classmethod
     def classifier_from(cls, policy: CheckpointPolicy, head_std: float = 0.0, labels: int = 1) -> Any:
-        """A sequence classifier with the weights of `policy`'s trunk and fresh heads (normal, or zero)."""
+        """A sequence classifier with the weights of `policy`'s trunk and fresh heads (normal, or zero) in float32."""
         from transformers import AutoModelForSequenceClassification
 
         source = merged_copy(policy.model)
@@ -103,6 +104,7 @@ class TorchRewardModel(RewardModel):
         model = AutoModelForSequenceClassification.from_config(config, dtype=policy.backend.dtype)
         trunk = getattr(source, source.base_model_prefix)
         getattr(model, model.base_model_prefix).load_state_dict(trunk.state_dict())
+        model.score.float()
         with torch.no_grad():
             if head_std:
                 model.score.weight.normal_(0.0, head_std)
@@ -162,11 +164,11 @@ class TorchRewardModel(RewardModel):
     def score_samples(self, samples: Sequence[Sample]) -> list[float]:
         """Rewards of the very tokens that were sampled.
 
-        A response that was cut off is closed first, as every text is that this model learns from: its head was fitted
-        on end-of-sequence tokens and says nothing elsewhere.
+        All are closed by the tokenizer's end-of-sequence token, as every text is that this model learns from: one that
+        was cut off, and one that another end token ended. The head was fitted there and says nothing elsewhere.
         """
         end = self.tokenizer.eos_token_id
-        closed = [s.token_ids if s.finish_reason == "stop" else (*s.token_ids, end) for s in samples]
+        closed = [(*(s.token_ids[:-1] if s.finish_reason == "stop" else s.token_ids), end) for s in samples]
         return self.score_ids([[*s.prompt_ids, *c] for s, c in zip(samples, closed, strict=True)])
 
     def score_ids(self, sequences: Sequence[Sequence[int]]) -> list[float]:

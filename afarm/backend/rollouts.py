@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
-from itertools import groupby
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from afarm.backend.reward import TorchRewardModel
-from afarm.errors import DataError
-from afarm.interfaces import Policy, RewardModel
+from afarm.errors import DataError, TrainingError
+from afarm.interfaces import Decoding, Policy, RewardModel
 from afarm.keyed import integer
 from afarm.records import Instruction, Sample
 
@@ -23,6 +25,27 @@ if TYPE_CHECKING:
     from afarm.backend.policy import CheckpointPolicy
 
 logger = logging.getLogger(__name__)
+
+
+class Held(Protocol):
+    """Settings of a method that is held to its start policy by a KL penalty."""
+
+    learning_rate: float
+    kl_coef: float
+
+
+class Diverged(TrainingError):
+    """`method` cannot learn from step `step` (from 1), for a `reason` that the log has: "max_kl" or "not_finite"."""
+
+    def __init__(self, method: str, settings: Held, step: int, what: str, reason: str = "not_finite"):
+        self.step, self.reason = step, reason
+        section = method.lower()
+        super().__init__(
+            f"{method} diverged at step {step}: {what}. "
+            f"Try --set {section}.learning_rate={settings.learning_rate / 2:g}, "
+            f"a larger {section}.kl_coef (now {settings.kl_coef:g}), or --set backend.dtype=float32"
+        )
+
 
 SampleScorer = Callable[[Sequence[Instruction], Sequence[Sample]], list[float]]
 """The reward of each sample, given what it answers."""
@@ -100,3 +123,30 @@ def sample_scorer(reward_model: RewardModel, policy: Policy) -> SampleScorer:
     return lambda instructions, samples: [
         score.value for score in reward_model.score(instructions, [sample.text for sample in samples])
     ]
+
+
+def scored_samples(
+    policy: Policy, score: SampleScorer, instructions: Sequence[Instruction], decoding: Decoding, *, seed: int
+) -> Iterator[tuple[Sample, float]]:
+    """The samples of `policy` with their rewards, as they are ready, for what compares them with each other.
+
+    Scored a batch at a time: across instructions where n is small, and within one where n is large. Raises
+    `TrainingError` where a reward is not a number, since it would win or lose for no reason.
+    """
+    samples = policy.sample(instructions, decoding, seed=seed)
+    owners = (instruction for instruction in instructions for _ in range(decoding.n))
+    while batch := list(islice(samples, decoding.per_device_batch_size)):
+        owned = list(islice(owners, len(batch)))
+        for instruction, sample, reward in zip(owned, batch, score(owned, batch), strict=True):
+            if math.isnan(reward):
+                raise TrainingError(
+                    f"the reward of a response to {instruction.instruction!r} is not a number: "
+                    "check the reward model, or name another with --reward-model"
+                )
+            yield sample, reward
+
+
+def best_sample(scored: Iterable[tuple[Sample, float]]) -> Sample:
+    """The sample of the highest reward, with it; of equal ones the first."""
+    sample, reward = max(scored, key=itemgetter(1))
+    return replace(sample, score=reward)

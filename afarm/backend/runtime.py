@@ -59,10 +59,9 @@ class Backend:
 
         No casted weight is kept: it would go stale with the next optimiser step.
         """
-        kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.config.mixed_precision)
-        if kind is None:
+        if self.config.mixed_precision == "no":
             return nullcontext()
-        return torch.autocast(self.device.type, kind, cache_enabled=False)
+        return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
 
     def wait_for_all(self) -> None:
         """Return when every process has come here."""
@@ -152,7 +151,7 @@ class Backend:
             options = {"revision": model_identity(str(spec)).partition("@")[2] or "main"}
         try:
             # The GGUF reader's bar knows no switch; what goes wrong is raised, so nothing else is lost.
-            with quiet(), redirect_stderr(io.StringIO()) if is_gguf else nullcontext():
+            with quiet(), _heads_in_float32(), redirect_stderr(io.StringIO()) if is_gguf else nullcontext():
                 tokenizer = AutoTokenizer.from_pretrained(where, **options)
                 model = kind.from_pretrained(where, dtype=self.dtype, **options)
         except (OSError, ValueError, ImportError, RuntimeError, LookupError, struct.error) as error:
@@ -185,6 +184,19 @@ def quiet() -> Iterator[None]:
     finally:
         if shown:
             logging.enable_progress_bar()
+
+
+@contextmanager
+def _heads_in_float32() -> Iterator[None]:
+    """Classifiers' heads are loaded in float32, whatever the rest is in. transformers lets only a class say so."""
+    from transformers import PreTrainedModel
+
+    before = PreTrainedModel._keep_in_fp32_modules_strict
+    PreTrainedModel._keep_in_fp32_modules_strict = {"score"}
+    try:
+        yield
+    finally:
+        PreTrainedModel._keep_in_fp32_modules_strict = before
 
 
 def _dequantized(model: Any, kind: Any) -> Any:

@@ -123,9 +123,12 @@ class TorchSampler:
             distinct = list(dict.fromkeys(i for i, _ in batch))
             # The mode is switched back before anything is yielded: the consumer may train in between.
             with torch.inference_mode(), evaluating(self.model):
-                if prefix is None or not prefix.shared or prefix.prompts != distinct:
+                if prefix is None or prefix.prompts != distinct:
+                    prefix = None  # its cache is freed before another is filled
                     prefix = self._prefill(distinct, prompts, decoding.n > len(batch))
                 ready.update(zip(batch, self._generate_batch(batch, prefix, decoding, uniforms), strict=True))
+                if not prefix.shared:
+                    prefix = None
             while awaited in ready:
                 yield ready.pop(awaited)
                 awaited = next(due, None)

@@ -89,12 +89,11 @@ def clip_gradients(parameters: Collection[nn.Parameter], max_norm: float) -> flo
     if not any(isinstance(p, DTensor) for p in parameters):
         return float(nn.utils.clip_grad_norm_(parameters, max_norm))
     gradients = [p.grad for p in parameters if p.grad is not None]
-    squares: tuple[list[Tensor], list[Tensor]] = ([], [])
+    squares = torch.zeros(2, dtype=torch.float64, device=gradients[0].device)
     for gradient in gradients:
-        squares[isinstance(gradient, DTensor)].append(_local(gradient).double().pow(2).sum())
-    sharded = torch.stack(squares[True]).sum()
-    add_up([sharded])
-    norm = float((sharded + torch.stack(squares[False]).sum()).sqrt())
+        squares[int(isinstance(gradient, DTensor))] += _local(gradient).double().pow(2).sum()
+    add_up([squares[1:]])
+    norm = float(squares.sum().sqrt())
     for gradient in gradients:
         gradient.mul_(min(1.0, max_norm / (norm + 1e-6)))
     return norm

@@ -7,12 +7,15 @@ the policy samples. Examples are padded, never packed: none can see another.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import torch
 from datasets import Dataset
 from trl import SFTConfig, SFTTrainer
 
 from afarm.backend.adapters import add_adapter
+from afarm.backend.logprobs import before_responses, token_loss
+from afarm.backend.processes import world_size
 from afarm.backend.trainer import LengthSortedTrainer, train, trained_model, trainer_arguments
 from afarm.interfaces import TrainContext
 
@@ -51,6 +54,7 @@ def fit_supervised(
         train_dataset=Dataset.from_list([labelled(*example) for example in examples]),
         processing_class=policy.tokenizer,
     )
+    trainer.model_accepts_loss_kwargs = True  # tokens are counted over the step, whatever the model's own loss can do
     train(trainer, context, setting, setting)
     context.log_metrics(trainer.state.global_step, {"examples": len(examples), **(counts or {})})
     policy.model = trained_model(trainer)
@@ -67,4 +71,13 @@ def labelled(prompt: Sequence[int], response: Sequence[int]) -> dict[str, list[i
 
 
 class _Trainer(LengthSortedTrainer, SFTTrainer):
-    """TRL's trainer, with the rows of a step sorted by length."""
+    """TRL's trainer, with the rows of a step sorted by length, and logits of response tokens only, a few at a time."""
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> torch.Tensor:
+        """This micro-batch's part of the loss of a step that has `num_items_in_batch` response tokens in all."""
+        ids, mask, labels = inputs["input_ids"], inputs["attention_mask"], inputs["labels"]
+        hidden, targets = before_responses(model, ids, mask, labels != IGNORED)
+        loss = token_loss(model, hidden, targets, lambda logprobs, _: -logprobs.sum())
+        return loss / num_items_in_batch * world_size()  # over whose gradients the mean is taken

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Sampler
 from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
@@ -178,6 +179,18 @@ class LengthSortedTrainer:
         args = self.args
         rows_per_step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
         return LengthSortedSteps(self.train_dataset["length"], rows_per_step, args.seed)
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
+        """The trainer's own, but for a warm-up that starts above 0: its first step would learn nothing, and a stage of
+        one step nothing at all."""
+        given: LambdaLR = super().create_scheduler(num_training_steps, optimizer)  # type: ignore[misc]
+        warmup, later = self.args.get_warmup_steps(num_training_steps), given.lr_lambdas[0]
+
+        def rate(step: int) -> float:
+            return (step + 1) / (warmup + 1) if step < warmup else later(step)
+
+        self.lr_scheduler = LambdaLR(given.optimizer, rate)
+        return self.lr_scheduler
 
     def _send_telemetry(self) -> None:
         """A run tells nobody about itself."""

@@ -9,7 +9,21 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from afarm.cli import annotators, artifacts, compare, cost, evaluate, launch, ledger, listing, run, steps
+from afarm.cli import (
+    annotators,
+    artifacts,
+    compare,
+    cost,
+    diff,
+    drift,
+    evaluate,
+    launch,
+    leaderboard,
+    ledger,
+    listing,
+    run,
+    steps,
+)
 from afarm.cli.console import err, escape
 from afarm.errors import AfarmError, ConfigError, PluginError
 from afarm.plugins import discover
@@ -41,7 +55,7 @@ def make_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(about)
-    for part in (run, compare, steps, evaluate, cost, ledger, artifacts, listing, annotators):
+    for part in (run, compare, steps, evaluate, leaderboard, diff, drift, cost, ledger, artifacts, listing, annotators):
         part.add_to(app)
     for problem in discover(check_configs=False).add_commands(app):
         err().print(f"[yellow]Warning:[/] {escape(problem)}", highlight=False, soft_wrap=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,7 +22,7 @@ from afarm.errors import AfarmError, BudgetError, ConfigError, DataError, JudgeE
 
 if TYPE_CHECKING:
     from afarm.comparison import Standing
-    from afarm.pipeline import Farm
+    from afarm.pipeline import Farm, StageRun
     from afarm.plan import PlannedStage
 
 ALL = "all"
@@ -66,7 +67,11 @@ def compare(
             show_plan(laid_out[0][1], methods, options.as_json, planned=_planned(laid_out))
             return
         failed: dict[str, AfarmError] = {}
+        told: set[str] = set()
         for system, farm in laid_out:
+            farm.on_stage = partial(_tell_once, told, farm.on_stage)
+            if seeds and farm.ranks.first:
+                err().print(f"[bold]{system}, seed {farm.config.seed}[/]", highlight=False)
             try:
                 with farm.ask.accounted_to(account):  # one budget for all of them
                     if farm.ranks.first:
@@ -95,6 +100,14 @@ def compare(
     console.print(f"Board: {board} (took {time.time() - started:.0f} s)", soft_wrap=True, highlight=False, markup=False)
     if failed:
         raise typer.Exit(1)
+
+
+def _tell_once(told: set[str], tell: Callable[[str, StageRun | None], None], label: str, run: StageRun | None) -> None:
+    """Tell of a stage that systems share where it is first met only."""
+    if run is None or not (run.reused and run.artifact.key in told):
+        tell(label, run)
+    if run is not None:
+        told.add(run.artifact.key)
 
 
 def _seeds(options: FarmOptions, text: str | None) -> list[int | None]:
@@ -129,6 +142,7 @@ def _lay_out(
     names = [name for name in names if name]
     if not names:
         raise ConfigError([f"--methods {methods!r} names none: give names with commas between, or all"])
+    answering = [name for name in names if is_answering(name)]
     found: list[tuple[str, Farm]] = []
     left_out: dict[str, str] = {}
     problems: list[str] = []
@@ -139,9 +153,12 @@ def _lay_out(
             method = None if is_answering(name) else name  # a judge LLM trains nothing: the recipe's farm will do
             try:
                 chosen = replace(options, method=method, seed=seed)
-                farm = farms.enter_context(chosen.only_look() if dry_run else chosen.farm())
+                opened = chosen.only_look(answering=answering) if dry_run else chosen.farm(answering=answering)
+                farm = farms.enter_context(opened)
                 if name == farm.start_name and farm.config.evaluate.reference != "data":
-                    continue  # it is what all others are compared with
+                    if not every:
+                        left_out[name] = "it is what the others are compared with"
+                    continue
                 if "win_rate" not in farm.config.evaluate.evaluators:
                     raise ConfigError(["compare ranks by the win rate: add win_rate to evaluate.evaluators"])
                 main_evaluation(farm, name)  # lays out its stages, which need their splits of the data set
@@ -152,6 +169,10 @@ def _lay_out(
                 problems += reasons
     if problems and (not every or not found):
         raise ConfigError(dict.fromkeys(problems))
+    if not found:
+        raise ConfigError(
+            [f"--methods {methods} leaves nothing to compare: {names[0]} is what others are compared with"]
+        )
     return found, left_out
 
 
@@ -171,13 +192,13 @@ def _planned(laid_out: Sequence[tuple[str, Farm]]) -> list[PlannedStage]:
 def _show(found: Sequence[Standing], records: Sequence[dict[str, Any]], to_stderr: bool) -> None:
     from rich.table import Table
 
-    from afarm.comparison import compared_figures
+    from afarm.comparison import TASTES, compared_figures, tastes
 
     console = err() if to_stderr else out()
     table = Table(title="Win rates", title_justify="left")
     table.add_column("system", no_wrap=True)
     extras = compared_figures(found)
-    for name in ("win rate", *(f"Δ {extra}" for extra in extras), "characters", "seconds"):
+    for name in ("win rate", *(f"Δ {extra}" for extra in extras), "characters", *TASTES, "seconds"):
         table.add_column(name, justify="right")
     for standing in found:
         differences = (standing.differences.get(name) for name in extras)
@@ -187,6 +208,7 @@ def _show(found: Sequence[Standing], records: Sequence[dict[str, Any]], to_stder
             + ("" if standing.standard_error is None else f" ± {standing.standard_error:.1f}"),
             *("" if value is None else f"{value:+.3f}" for value in differences),
             "" if standing.length is None else f"{standing.length:.0f}",
+            *tastes(standing),
             f"{standing.seconds:.0f}",
         )
     console.print(table)
@@ -196,5 +218,7 @@ def _show(found: Sequence[Standing], records: Sequence[dict[str, Any]], to_stder
     if len(seeds) > 1:
         over = f"means over {len(seeds)} seeds, with their standard errors"
     console.print(f"Percent against {' or '.join(references)}; {over}.", highlight=False, soft_wrap=True)
+    for line in (f"{standing.system}: {flag}" for standing in found for flag in standing.flags):
+        console.print(f"Flag: {line}", highlight=False, soft_wrap=True, markup=False)
     if records:
         warn_of_simulation(console, records[0])

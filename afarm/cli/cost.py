@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from afarm.cli import two_files
+from afarm.cli import output_files
 from afarm.cli.console import escape, out
-from afarm.cli.options import EvaluateOptions, with_options
+from afarm.cli.options import with_options
+from afarm.cli.output_files import EvaluateOptions
 from afarm.prices import dollars
 
 if TYPE_CHECKING:
@@ -26,13 +27,16 @@ def add_to(app: typer.Typer) -> None:
 
 
 @with_options
-def cost(outputs: two_files.Outputs = None, reference: two_files.Reference = None, *, options: EvaluateOptions) -> None:
-    """Estimate what the judges of a run, or of two files, would cost, and send nothing."""
-    files = two_files.given(outputs, reference)
-    options = two_files.judging(options) if files else options
+def cost(
+    outputs: output_files.Outputs = None, reference: output_files.Reference = None, *, options: EvaluateOptions
+) -> None:
+    """Estimate what the judges of a run, or of files of outputs, would cost, and send nothing."""
+    files = output_files.given(outputs, reference, options)
+    options = options.judging_files() if files else options
     with options.only_look(compares_only=files is not None) as farm:
         if files:
-            show_plan_of_two(two_files.head_to_head(farm, files, options), options.as_json, all_stages=False)
+            compared = output_files.head_to_heads(farm, files, options)
+            show_plan_of_files(compared, options.as_json, all_stages=False)
         else:
             show_plan(farm, farm.config.method, options.as_json, all_stages=False)
 
@@ -48,12 +52,14 @@ def show_plan(
     _show({"method": method}, plan(farm, method) if planned is None else planned, as_json, title)
 
 
-def show_plan_of_two(given: HeadToHead, as_json: bool, all_stages: bool = True) -> None:
-    """The same for two sets of outputs."""
+def show_plan_of_files(given: Sequence[HeadToHead], as_json: bool, all_stages: bool = True) -> None:
+    """The same for sets of outputs, each compared with the reference."""
     from afarm.plan import plan_of_two
 
-    title = f"{given.system} against {given.reference_name}" if all_stages else ""
-    _show({"system": given.system, "reference": given.reference_name}, plan_of_two(given), as_json, title)
+    systems, reference = ", ".join(one.system for one in given), given[0].reference_name
+    title = f"{systems} against {reference}" if all_stages else ""
+    planned = [stage for one in given for stage in plan_of_two(one)]
+    _show({"system": systems, "reference": reference}, planned, as_json, title)
 
 
 def _show(what: Mapping[str, str], planned: Sequence[PlannedStage], as_json: bool, title: str) -> None:
@@ -116,7 +122,7 @@ def _show_judges(planned: Sequence[PlannedStage]) -> None:
     for column in ("stage", "judge") if several else ("stage",):
         table.add_column(column, overflow="fold")
     for column in ("calls", "tokens in", "out", "at most", "dollars", "at most"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)  # texts give way to figures
     if len(rows) > len(totals):
         rows += [("all", total) for total in totals]
     for label, e in rows:

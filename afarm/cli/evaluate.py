@@ -1,23 +1,28 @@
-"""`afarm evaluate`: a policy compared with its reference, or any file of outputs with any other."""
+"""`afarm evaluate`: a policy compared with its reference, or any files of outputs with any other."""
 
 from __future__ import annotations
 
-import json
-import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from afarm.cli import two_files
-from afarm.cli.console import err, out
-from afarm.cli.cost import show_plan_of_two
-from afarm.cli.options import DryRun, EvaluateOptions, with_options
-from afarm.cli.run import command_line, error_of, outcomes, result_row, run_experiment, spent, warn_of_simulation
+from afarm.cli import human_labels, output_files
+from afarm.cli.console import err, escape
+from afarm.cli.cost import show_plan_of_files
+from afarm.cli.options import DryRun, with_options
+from afarm.cli.output_files import EvaluateOptions, OutputFiles
+from afarm.cli.run import command_line, run_experiment
+from afarm.cli.systems import present
+from afarm.errors import ConfigError
 
-UNASKED = "no judge LLM was asked. A gain is a gain in what this annotator goes by: a formula, a reward model, or noise"
+if TYPE_CHECKING:
+    from afarm.head_to_head import Comparison
+
+MANY = 20
+"""Systems of one command up to which each has a report at once, of some megabytes; `afarm report RUN` writes others."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -26,59 +31,82 @@ def add_to(app: typer.Typer) -> None:
 
 @with_options
 def evaluate(
-    outputs: two_files.Outputs = None,
-    reference: two_files.Reference = None,
+    outputs: output_files.Outputs = None,
+    reference: output_files.Reference = None,
+    annotations: output_files.Annotations = False,
+    humans: output_files.Humans = None,
+    until: output_files.Until = None,
+    alpha: output_files.Alpha = 0.05,
     *,
     options: EvaluateOptions,
     dry_run: DryRun = False,
 ) -> None:
-    """Compare a policy, or a file of outputs, with a reference."""
+    """Compare a policy, or files of outputs, with a reference."""
     started = time.time()
-    files = two_files.given(outputs, reference)
+    if until and (annotations or not outputs):
+        raise ConfigError(["--until decided needs files of outputs to judge"])
+    if humans:
+        if not annotations or not outputs:
+            raise ConfigError(["--humans needs simulated labels to be put together with: --annotations FILE"])
+        human_labels.evaluate(outputs, humans, reference, options.as_json)
+        return
+    if annotations:
+        _read_annotations(outputs or [], reference, options, dry_run, started)
+        return
+    files = output_files.given(outputs, reference, options)
     if files is not None:
-        _compare(files, two_files.judging(options), dry_run, started)
+        _compare(files, options.judging_files(), alpha if until else None, dry_run, started)
         return
     run_experiment(options, dry_run, started)
 
 
-def _compare(files: tuple[Path, Path], options: EvaluateOptions, dry_run: bool, started: float) -> None:
-    from afarm import report, runs
-    from afarm.pipeline import read_result
+def _compare(files: OutputFiles, options: EvaluateOptions, alpha: float | None, dry_run: bool, started: float) -> None:
+    """With `alpha`, until it is decided."""
+    from afarm.deciding import Deciding
 
     if dry_run:
         with options.only_look(compares_only=True) as farm:
-            show_plan_of_two(two_files.head_to_head(farm, files, options), options.as_json)
+            show_plan_of_files(output_files.head_to_heads(farm, files, options), options.as_json)
         return
     with options.farm(compares_only=True) as farm:
-        compared = two_files.head_to_head(farm, files, options)
-        made = compared.run()
-        result = read_result(compared.system, [made.artifact])
-        named = {"outputs": str(files[0]), "reference": str(files[1])}
-        directory = runs.record_of_two(compared, made, result, named, command_line(), started)
-    record, page = runs.read_run(directory), report.build(directory)
-    if options.as_json:
-        main = record["results"][0]
-        told = {name: main[name] for name in ("system", "reference", "metrics", "degraded")}
-        simulated = any(judge["simulated"] for judge in record["judges"])
-        whole = {**record, **told, "simulated": simulated, "report": str(page)}
-        sys.stdout.write(json.dumps(whole, ensure_ascii=False) + "\n")
-    _show(record, page, to_stderr=options.as_json)
+        compared = output_files.head_to_heads(farm, files, options)
+        if alpha is not None:
+            compared = Deciding(compared, alpha).run()
+        _run(compared, files.named, options.as_json, started)
 
 
-def _show(record: Mapping[str, Any], page: Path, to_stderr: bool) -> None:
-    from afarm.report.run import degraded
+def _read_annotations(
+    files: Sequence[Path], reference: str | None, options: EvaluateOptions, dry_run: bool, started: float
+) -> None:
+    if not files or dry_run:
+        raise ConfigError(["--annotations needs files after it" if not files else "--annotations asks nobody anything"])
+    with (
+        options.judging_files().farm(compares_only=True) as farm,
+        output_files.stored_comparisons(farm, files, reference, options) as compared,
+    ):
+        named = [{"outputs": ", ".join(one.stored.files), "reference": one.reference_name} for one in compared]
+        _run(compared, named, options.as_json, started)
 
-    console = err() if to_stderr else out()
-    main, *further = record["results"]
-    metrics = main["metrics"]
-    lines = [
-        f"{main['system']}: win rate {metrics['win_rate']:.1f} %{error_of(metrics)} against {main['reference']}",
-        outcomes(metrics),
-        *(": ".join(result_row(result, main["reference"])) for result in further),
-        *(f"Degraded: {line}" for line in degraded(record["stages"])),
-        f"Judged by {record['annotator']}: {spent(record['spend']) if record['judges'] else UNASKED}",
-    ]
-    for line in lines:
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
-    warn_of_simulation(console, record)
-    console.print(f"Report: {page}", soft_wrap=True, highlight=False, markup=False)
+
+def _run(compared: Sequence[Comparison], files: Sequence[Mapping[str, str]], as_json: bool, started: float) -> None:
+    """Make each comparison, with a record and a report of its own, and show them all."""
+    from afarm import report, runs
+    from afarm.ask import Spend
+    from afarm.pipeline import read_result
+
+    for note in dict.fromkeys(note for one in compared for note in one.notes):
+        err().print(f"[yellow]{escape(note)}[/]", highlight=False, soft_wrap=True)
+    found: list[tuple[dict[str, Any], Path]] = []
+    for one, named in zip(compared, files, strict=True):
+        asked = one.farm.ask
+        bought, asked.spend = asked.spend, Spend()  # of this system alone, as its record says
+        made = one.run()
+        if one.before:
+            asked.spend = bought  # all was bought then
+        result = read_result(one.system, [made.artifact])
+        directory = runs.record_of_two(one, made, result, named, command_line(), started)
+        if len(compared) <= MANY:
+            report.build(directory)
+        found.append((runs.read_run(directory), directory))
+        started = time.time()
+    present(found, compared[0].together, as_json)

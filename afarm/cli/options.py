@@ -3,16 +3,15 @@
 # Annotations are evaluated here: `with_options` hands those of the fields on to Typer.
 
 import inspect
-import json
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from inspect import Parameter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -72,6 +71,10 @@ class FarmOptions:
     ] = None
     dataset: Annotated[str | None, typer.Option("--dataset", help="The data set, by name.")] = None
     data: Annotated[Path | None, typer.Option("--data", help="Your own file of instructions, cut into splits.")] = None
+    eval_set: Annotated[
+        str | None,
+        typer.Option("--eval-set", help="What is evaluated on: a data set by name, a file, or hf:OWNER/NAME[:SPLIT]."),
+    ] = None
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="A setting, as section.name=value; repeatable.", metavar="NAME=VALUE"),
@@ -108,10 +111,10 @@ class FarmOptions:
     as_json: Json = False
 
     @contextmanager
-    def only_look(self, compares_only: bool = False) -> "Iterator[Farm]":
+    def only_look(self, compares_only: bool = False, answering: Sequence[str] = ()) -> "Iterator[Farm]":
         """The farm, for a look at what it would do: where there is no output directory yet, none is made."""
         if self.output_dir.exists():
-            with self.farm(compares_only, plans_only=True) as farm:
+            with self.farm(compares_only, True, answering) as farm:
                 yield farm
             return
         from afarm.store import require_writable
@@ -119,10 +122,10 @@ class FarmOptions:
         require_writable(self.output_dir)
         with TemporaryDirectory() as nowhere:
             look = replace(self, output_dir=Path(nowhere))
-            with look.farm(compares_only, plans_only=True) as farm:
+            with look.farm(compares_only, True, answering) as farm:
                 yield farm
 
-    def farm(self, compares_only: bool = False, plans_only: bool = False) -> "Farm":
+    def farm(self, compares_only: bool = False, plans_only: bool = False, answering: Sequence[str] = ()) -> "Farm":
         """The farm that the options describe, telling on stderr what each stage does."""
         from afarm.ledger_schema import network_file_system
         from afarm.pipeline import Farm
@@ -135,7 +138,7 @@ class FarmOptions:
             raise typer.Exit  # nothing trains
         overrides = [parse_override(text) for text in self.settings or []]
         given = self._given()
-        _refuse_contradictions(given, overrides, self.settings or [])
+        refuse_contradictions(given, overrides, self.settings or [])
         bars = ProgressBars(err())
         farm = Farm(
             self.recipe or DEFAULT_RECIPE,
@@ -146,6 +149,7 @@ class FarmOptions:
             tell=bars.tell,
             compares_only=compares_only,
             plans_only=plans_only,
+            answering=answering,
             ranks=ALONE if plans_only else launch.ranks(),
         )
         bars.note = lambda: _spent(farm)
@@ -167,7 +171,7 @@ class FarmOptions:
             given["price"] = _prices(self.price)
         if self.judge:
             given["judge"] = _judges(self.judge)
-        if labels := self._labels():
+        if labels := self.labels():
             given["annotate"] = labels
         if judging := self.judging():
             given[self._section(judging)] = judging
@@ -181,19 +185,7 @@ class FarmOptions:
         """The settings of the annotator that have options of their own, those that were given."""
         return {name: value for name in JUDGING if (value := getattr(self, name)) is not None}
 
-    def judging_two(self) -> Self:
-        """These options where the annotator only compares two files, and nobody labels training pairs.
-
-        Raises `ConfigError` where an option and --set contradict each other.
-        """
-        from afarm.recipe import parse_override
-
-        settings, given = self.settings or [], self._labels()
-        _refuse_contradictions({"evaluate": given}, [parse_override(text) for text in settings], settings)
-        meant = [f"evaluate.{name}={json.dumps(value)}" for name, value in given.items()]
-        return replace(self, label_noise=None, settings=[*meant, *settings])
-
-    def _labels(self) -> dict[str, Any]:
+    def labels(self) -> dict[str, Any]:
         """Who labels, and how noisily, as far as options say."""
         found = {"annotator": self.annotator, "label_noise": self.label_noise}
         return {name: value for name, value in found.items() if value is not None}
@@ -215,17 +207,6 @@ class FarmOptions:
             if lacking := [f"--{setting.replace('_', '-')}" for setting in judging if setting not in known]:
                 raise ConfigError([f"annotator {name!r} takes no {' and no '.join(lacking)}"])
         return name.partition(":")[0]
-
-
-@dataclass(frozen=True)
-class EvaluateOptions(FarmOptions):
-    """The same, where it matters whether a recipe was named, and where --annotator may judge two files."""
-
-    annotator: Annotated[
-        str | None,
-        typer.Option("--annotator", help="Who judges two files; with a method, who labels its training pairs."),
-    ] = None
-    recipe: Annotated[str | None, typer.Option("--recipe", help=RECIPE_HELP, show_default=DEFAULT_RECIPE)] = None
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -271,6 +252,7 @@ NAMED_BY_OPTION = {
     "reward_models": "--reward-model",
     "judges": "--judge",
     "datasets": "--dataset",
+    "evaluators": "--evaluator",
 }
 """The options that take a component's name, by its kind."""
 
@@ -280,7 +262,9 @@ JUDGING = ("both_orders", "votes", "vote")
 OPTIONS = {
     "annotate.annotator": "--annotator",
     "annotate.label_noise": "--label-noise",
+    "eval_set": "--eval-set",
     "evaluate.annotator": "--annotator",
+    "evaluate.evaluators": "--evaluator",
     "evaluate.label_noise": "--label-noise",
     "files.path": "--data",
     "reward_model": "--reward-model",
@@ -288,7 +272,7 @@ OPTIONS = {
 """The options that are not called like the settings they give."""
 
 
-def _refuse_contradictions(given: Mapping[str, Any], overrides: list[dict[str, Any]], settings: list[str]) -> None:
+def refuse_contradictions(given: Mapping[str, Any], overrides: list[dict[str, Any]], settings: list[str]) -> None:
     """Raises `ConfigError` where --set gives a setting that an option gives as well, and another value."""
     from afarm.why import flatten
 

@@ -6,13 +6,13 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from afarm.cli.console import err, out
+from afarm.cli.console import err, escape, out
 from afarm.cli.cost import show_plan
 from afarm.cli.options import DryRun, FarmOptions, Stray, refuse_stray, with_options
 from afarm.prices import dollars
@@ -80,7 +80,8 @@ def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = Fals
     """One screen: the numbers, what they cost, where the report is, and what to try next."""
     from rich.table import Table
 
-    from afarm.report.run import degraded
+    from afarm.guards import warnings
+    from afarm.report.run import STOPPED_AT, degraded, training
 
     console = err() if to_stderr else out()
     head, spend = record["headline"], record["spend"]
@@ -93,13 +94,15 @@ def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = Fals
     if main is not None:
         table.add_row("win rate", f"{head['win_rate']:.1f} %{error_of(head)}")
         table.add_row("", outcomes(main["metrics"]))
+        for label, line in warnings(main.get("guards")):
+            table.add_row(label, escape(line))
     for result in results:
         if result is not main:
             table.add_row(*result_row(result, reference))
     for line in degraded(record["stages"]):
         table.add_row("degraded", line)
-    for line in checkpoint(record.get("checkpoint", {})):
-        table.add_row("checkpoint", line)
+    for line in training(record.get("checkpoint", {})):
+        table.add_row("training", f"[yellow]{line}[/]" if line.startswith(STOPPED_AT) else line)
     if head["kl"] is not None:
         table.add_row("KL to the start", f"{head['kl']:.3f} nats a response")
     if head["length"] is not None:
@@ -113,22 +116,6 @@ def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = Fals
     warn_of_simulation(console, record)
     console.print(f"Report: {report}", soft_wrap=True, highlight=False, markup=False)
     console.print(f"Next:   {_next_command(record)}", soft_wrap=True, highlight=False, markup=False)
-
-
-STOPPED = {"stopped/max_kl": "the KL exceeded its limit", "stopped/not_finite": "a figure was not finite"}
-
-
-def checkpoint(found: Mapping[str, float]) -> Iterator[str]:
-    """Which checkpoint was kept where that was a choice, and whether training stopped before its end."""
-    if "best/step" in found:
-        error = f" ± {found['best/standard_error']:.1f}" if "best/standard_error" in found else ""
-        yield (
-            f"the best on validation, of step {found['best/step']}: {found['best/win_rate']:.1f} %{error} "
-            f"(the last, of step {found['last/step']}: {found['last/win_rate']:.1f} %)"
-        )
-    for name, why in STOPPED.items():
-        if name in found:
-            yield f"[yellow]training stopped at step {found[name]}: {why}[/]"
 
 
 def error_of(metrics: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import methodcaller
 from typing import TYPE_CHECKING, Annotated
 
@@ -63,12 +63,18 @@ def sample(
     if dry_run:
         _show_step("sample", options, policy)
     else:
-        _make(methodcaller("outputs", policy) if policy else methodcaller("sample"), options)
+        _make(methodcaller("outputs", policy) if policy else methodcaller("sample"), options, _answering(policy))
 
 
-def _make(what: Callable[[Farm], object], options: FarmOptions) -> None:
+def _answering(policy: str | None) -> list[str]:
+    from afarm.answering import is_answering
+
+    return [policy] if policy and is_answering(policy) else []
+
+
+def _make(what: Callable[[Farm], object], options: FarmOptions, answering: Sequence[str] = ()) -> None:
     """Have a farm make something, and say where it is."""
-    with options.farm() as farm:
+    with options.farm(answering=answering) as farm:
         what(farm)
         runs = list(farm.history.values())
     if not runs:
@@ -94,7 +100,7 @@ def _show_step(name: str, options: FarmOptions, policy: str | None = None) -> No
     from afarm import evaluation, stages
     from afarm.plan import plan_of
 
-    with options.only_look() as farm:
+    with options.only_look(answering=_answering(policy)) as farm:
         method = farm.config.method
         steps: dict[str, Callable[[], stages.Stage | None]] = {
             "sft": lambda: stages.start(farm),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 from afarm.keyed import digest
 from afarm.records import Row
@@ -53,3 +53,16 @@ def tally(rows: Iterable[Row]) -> dict[Verdict, int]:
     for row in rows:
         counts[verdict(row)] += 1
     return counts
+
+
+def rows_compared(record: Mapping[str, Any]) -> list[str]:
+    """How much of two files was compared, and what was decided on the way, in sentences; none for other runs."""
+    from afarm.deciding import verdicts
+    from afarm.joining import Coverage
+
+    coverage, until = record.get("coverage"), record.get("until")
+    try:
+        found = verdicts(until) if isinstance(until, Mapping) else []
+        return [*found, f"compared: {Coverage.from_row(coverage).sentence}"] if isinstance(coverage, Mapping) else found
+    except (LookupError, TypeError, ValueError):  # a record that was changed by hand
+        return []

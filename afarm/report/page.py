@@ -17,13 +17,14 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
+from afarm import guards
 from afarm.errors import StoreError
 from afarm.report import comparisons
 from afarm.report.charts import curve_charts, pack, plotly_script, win_rate_chart
 from afarm.report.diagram import HEIGHT, WIDTH, diagrams
 from afarm.report.format import FILTERS
 from afarm.report.held_out import describe_held_out, held_out_charts
-from afarm.report.run import Run, degraded, number, read_run
+from afarm.report.run import Run, degraded, number, read_run, training
 from afarm.why import flatten
 
 SHOWN_OUTPUTS = 24
@@ -39,6 +40,7 @@ Z_95 = 1.96
 SPECIAL_ANNOTATORS = {
     "(noise)": "label noise: a fair coin, no call",
     "(identical)": "identical outputs: a draw, no call",
+    "(no output)": "the system has no output: a loss, no call",
 }
 
 
@@ -105,7 +107,12 @@ def describe(run: Run) -> dict[str, Any]:
             "name": record.get("name") or run.directory.resolve().name,
         },
         "trains": not run.get("files", {}),
+        "stored": bool(run.get("stored", False)),
         "degraded": degraded(run.get("stages", [])),
+        "guards": list(describe_guards(run)),
+        "training": _training(run),
+        "notes": [_text(note) for note in run.get("notes", [])],
+        "rows": comparisons.rows_compared(run.record),
         "judges": judges,
         "simulated": [j for j in judges if j["simulated"]],
         "headline": describe_headline(run, win_rates),
@@ -127,6 +134,13 @@ def describe(run: Run) -> dict[str, Any]:
         "versions": {"afarm": record.get("afarm_version"), **run.get("versions", {})},
         "machine": run.get("machine", {}),
     }
+
+
+def _training(run: Run) -> list[str]:
+    try:
+        return list(training(run.get("checkpoint", {})))
+    except (KeyError, TypeError, ValueError):  # a record that was changed by hand
+        return []
 
 
 def describe_stage(stage: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,8 +199,20 @@ def describe_win_rates(run: Run) -> Iterator[dict[str, Any]]:
                 "total": number(metrics.get("n_total")),
                 "length": number(metrics.get("avg_length")),
                 "length_reference": number(metrics.get("avg_length_reference")),
+                "taste": guards.taste(result["guards"]),
                 **interval(metrics),
             }
+
+
+def describe_guards(run: Run) -> Iterator[dict[str, Any]]:
+    """What is to be known of each comparison before its win rate is believed: flags, and the judge's taste."""
+    said: dict[tuple[str, str], Any] = {}
+    for result in run.get("results", []):
+        if isinstance(result, dict):
+            said.setdefault((_text(result.get("system")), _text(result.get("reference"))), result.get("guards"))
+    for (system, reference), row in said.items():
+        if flags := guards.sentences(row):
+            yield {"system": system, "reference": reference, "flags": flags}
 
 
 def describe_other_results(run: Run) -> Iterator[dict[str, Any]]:
@@ -309,7 +335,7 @@ def _results(run: Run) -> list[dict[str, Any]]:
     """The results that have metrics, with the keys that may be missing filled in."""
     return [
         {name: _text(result.get(name)) for name in ("system", "reference", "evaluator")}
-        | {"metrics": result["metrics"]}
+        | {"metrics": result["metrics"], "guards": result.get("guards")}
         for result in run.get("results", [])
         if isinstance(result, dict) and isinstance(result.get("metrics"), dict)
     ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,26 @@ def degraded(stages: Sequence[Any]) -> list[str]:
                 f"{stage.get('stage')}: of {summary.get('rows')} labels, {counts}, which the judge does not take"
             )
     return said
+
+
+STOPPED_AT = "stopped at step"
+STOPPED = {"stopped/max_kl": "the KL exceeded its limit", "stopped/not_finite": "a figure was not finite"}
+
+
+def training(found: Mapping[str, Any]) -> Iterator[str]:
+    """How training ended, in sentences, from what it logged last: which checkpoint was kept where that was a choice,
+    whether it stopped before its end, and how many prompts were too long for it."""
+    if "best/step" in found:
+        error = f" ± {found['best/standard_error']:.1f}" if "best/standard_error" in found else ""
+        yield (
+            f"the best on validation, of step {found['best/step']}: {found['best/win_rate']:.1f} %{error} "
+            f"(the last, of step {found['last/step']}: {found['last/win_rate']:.1f} %)"
+        )
+    for name, why in STOPPED.items():
+        if name in found:
+            yield f"{STOPPED_AT} {found[name]:g}: {why}"
+    if left_out := found.get("data/prompts_left_out"):
+        yield f"{left_out:g} prompts were too long and left out"
 
 
 def _rows(path: Path) -> list[Row]:

@@ -26,6 +26,7 @@ from afarm.testing.datasets import check_dataset
 from afarm.testing.evaluators import check_evaluator
 from afarm.testing.examples import (
     HOSTILE_TEXTS,
+    board_inputs,
     evaluation_inputs,
     make_instructions,
     make_pairs,
@@ -43,6 +44,7 @@ __all__ = [
     "KeyedReward",
     "MetricsRecorder",
     "annotate_context",
+    "board_inputs",
     "check_annotator",
     "check_dataset",
     "check_evaluator",

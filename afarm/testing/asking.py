@@ -18,12 +18,12 @@ _LABEL: dict[Verdict, str] = {True: "Output (a)", False: "Output (b)", None: "I 
 
 
 def render(verdicts: Sequence[Verdict], answer_format: str, labels: Sequence[str] = ()) -> str:
-    """Verdicts as a judge writes them in one of the five answer formats.
+    """Verdicts as a judge writes them in one of the six answer formats.
 
     "single": `Output (a)` or `Output (b)`. "list": one such line for each comparison, numbered from 1. "json": a list
     of objects with `index` (from 1), `explanation` and the boolean `first_is_better`. "rating", of a single output:
-    6 for True and 2 for False. "labels": the first of `labels` for True, the second for False, one a line. Raises
-    `ValueError` for others.
+    6 for True and 2 for False. "criteria", of an instruction: two numbered lines. "labels": the first of `labels` for
+    True, the second for False, one a line. Raises `ValueError` for others.
     """
     if answer_format == "labels":
         return "\n".join(_LABEL[None] if verdict is None else labels[not verdict] for verdict in verdicts)
@@ -31,6 +31,8 @@ def render(verdicts: Sequence[Verdict], answer_format: str, labels: Sequence[str
         return _LABEL[verdicts[0]]
     if answer_format == "rating":
         return {True: "6", False: "2", None: _LABEL[None]}[verdicts[0]]
+    if answer_format == "criteria":
+        return _LABEL[None] if verdicts[0] is None else "1. It answers the instruction.\n2. It is correct."
     if answer_format == "list":
         return "\n".join(f"{i}. {_LABEL[verdict]}" for i, verdict in enumerate(verdicts, start=1))
     if answer_format == "json":
@@ -39,7 +41,7 @@ def render(verdicts: Sequence[Verdict], answer_format: str, labels: Sequence[str
             for i, verdict in enumerate(verdicts, start=1)
         ]
         return json.dumps(objects)
-    raise ValueError(f"unknown answer format {answer_format!r}; known: single, list, json, rating, labels")
+    raise ValueError(f"unknown answer format {answer_format!r}; known: single, list, json, rating, criteria, labels")
 
 
 def first_at_random(request: ChatRequest) -> str:

@@ -11,7 +11,7 @@ from afarm.errors import DataError
 from afarm.interfaces import EvaluationInputs, Evaluator
 from afarm.records import Evaluation
 from afarm.testing.conformance import ConformanceError, require
-from afarm.testing.examples import evaluation_inputs
+from afarm.testing.examples import board_inputs, evaluation_inputs
 
 NEEDS = {"judgements", "reward_model", "human"}
 
@@ -21,7 +21,8 @@ def check_evaluator(evaluator: Evaluator, inputs: EvaluationInputs | None = None
 
     `inputs` are for an evaluator that knows only its own world. Raises `ConformanceError` naming the broken promise.
     """
-    inputs = evaluation_inputs() if inputs is None else inputs
+    if inputs is None:
+        inputs = board_inputs() if evaluator.many else evaluation_inputs()
     unknown = set(evaluator.needs) - NEEDS
     require(not unknown, f"needs {sorted(unknown)}, which afarm does not know; known: {sorted(NEEDS)}")
     before = copy.deepcopy(inputs)
@@ -29,7 +30,10 @@ def check_evaluator(evaluator: Evaluator, inputs: EvaluationInputs | None = None
     require(inputs == before, "an evaluator must leave its inputs as they are")
     require(evaluator.evaluate(inputs) == found, "equal inputs must give equal evaluations")
     _check_metrics(found, inputs)
-    _check_mismatches(evaluator, inputs, found)
+    if evaluator.many:
+        _check_board(evaluator, inputs, found)
+    else:
+        _check_mismatches(evaluator, inputs, found)
 
 
 def _check_metrics(found: Evaluation, inputs: EvaluationInputs) -> None:
@@ -44,7 +48,29 @@ def _check_metrics(found: Evaluation, inputs: EvaluationInputs) -> None:
         json.dumps([dict(found.metrics), list(found.rows)], allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ConformanceError(f"metrics and rows must be JSON values: {error}") from error
-    require(len(found.rows) in (0, len(inputs.outputs)), "rows are one for each output, or none")
+
+
+def _check_board(evaluator: Evaluator, inputs: EvaluationInputs, whole: Evaluation) -> None:
+    """A row a system, whatever the order of the judgements; none, or one of a system with itself, is a `DataError`."""
+    pairs = [row.pair for row in inputs.judgements]
+    systems = sorted({name for pair in pairs for name in (pair.generator_1, pair.generator_2)})
+    named = sorted(str(row.get("system")) for row in whole.rows)
+    require(named == systems, f"rows are one a system, named in `system`: {systems}, not {named}")
+    turned = evaluator.evaluate(replace(inputs, judgements=inputs.judgements[::-1]))
+    require(turned == whole, "the order of the judgements must not matter")
+    alone = replace(inputs.judgements[0], pair=replace(pairs[0], generator_1=pairs[0].generator_2))
+    broken = {
+        "no judgements": replace(inputs, judgements=()),
+        "a system compared with itself": replace(inputs, judgements=(alone, *inputs.judgements[1:])),
+    }
+    for name, changed in broken.items():
+        try:
+            evaluator.evaluate(changed)
+        except DataError:
+            continue
+        except Exception as error:
+            raise ConformanceError(f"{name} must be a DataError that explains it, not {error!r}") from error
+        raise ConformanceError(f"{name} must be a DataError, not a figure")
 
 
 def _check_mismatches(evaluator: Evaluator, inputs: EvaluationInputs, whole: Evaluation) -> None:

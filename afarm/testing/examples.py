@@ -78,7 +78,7 @@ def evaluation_inputs(instructions: Sequence[Instruction] = (), outputs: Sequenc
     for number, (ours, other) in enumerate(zip(mine, theirs, strict=True)):
         pair = Pair(ours.instruction, other.output, ours.output, 0, "reference", "system")
         draw = uniform("example judgement", pair.id)
-        preference = Preference(pair.id, float(draw < 0.6))
+        preference = Preference(pair.id, float(draw < 0.6), scores=(4.0, 5.0) if draw < 0.6 else (5.0, 4.0))
         if number == 1:
             preference = Preference(pair.id, None, "draw")
         elif number == 2:
@@ -92,6 +92,17 @@ def evaluation_inputs(instructions: Sequence[Instruction] = (), outputs: Sequenc
         scores=tuple(_score(row) for row in mine),
         reference_scores=tuple(_score(row) for row in theirs),
     )
+
+
+def board_inputs() -> EvaluationInputs:
+    """The judgements of three systems against one reference, on the same twelve instructions, as keyed draws."""
+    judged = []
+    for number, instruction in enumerate(make_instructions(12)):
+        for system in ("one", "two", "three"):
+            pair = Pair(instruction, _WORDS[number], f"{_WORDS[number]} {system}", 0, "reference", system)
+            preference = Preference(pair.id, float(uniform("example game", pair.id) < 0.6))
+            judged.append(JudgedPair(pair, preference, "examples"))
+    return EvaluationInputs(system="", outputs=(), judgements=tuple(judged))
 
 
 def _score(row: Output) -> Score:

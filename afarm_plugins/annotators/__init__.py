@@ -1,5 +1,5 @@
 """Annotators: the pool of 13 prompts (AlpacaFarm, App. C), each by its name, greedy_gpt4, pools of your own, ratings,
-and reward models.
+ratings by criteria, and reward models.
 
 A prompt annotator here is data: an entry in `members.yaml` and a template under `prompts/`. See docs/annotators.md.
 """
@@ -41,6 +41,7 @@ OTHERS = {"greedy_gpt4": "strong judge at temperature 0, batches of 5: the paper
 BEYOND = {
     "pool": "one of 13 prompt annotators, drawn for each pair; pool:FILE.yaml is a pool of your own",
     "ratings": "each output scored alone from 1 to 7, the pair derived from the scores",
+    "criteria": "each output scored alone from 1 to 7, by criteria drawn up once for its instruction",
     "reward": "a reward model as annotator, no call: reward:NAME, or reward:DIRECTORY of a fitted one",
 }
 """The annotators that are no single prompt that compares."""
@@ -76,6 +77,16 @@ class RatingsConfig(Config):
     )
 
 
+class CriteriaConfig(RatingsConfig):
+    """Each output scored alone from 1 to 7, by criteria drawn up once for its instruction from auxiliary answers."""
+
+    auxiliary: list[str] = setting(
+        [], "files of outputs that are compared to draw up the criteria; none: from the instruction alone"
+    )
+    n_auxiliary: int = setting(3, "how many of them are shown for an instruction, drawn where there are more", ge=1)
+    criteria_tokens: int = setting(400, "the longest list of criteria in tokens", ge=1)
+
+
 class RewardAnnotatorConfig(Config):
     """A reward model's scores as labels."""
 
@@ -101,6 +112,12 @@ def register_annotators(register: Register) -> None:
         "afarm_plugins.annotators.ratings:RatingsAnnotator",
         config=RatingsConfig,
         summary=BEYOND["ratings"],
+    )
+    register(
+        "criteria",
+        "afarm_plugins.annotators.criteria:CriteriaAnnotator",
+        config=CriteriaConfig,
+        summary=BEYOND["criteria"],
     )
     register(
         "reward",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from afarm.judges import Ask, ChatRequest, Comparison, Completion, Judgement
 from afarm.questions import REFUSALS, Questioner
@@ -18,13 +19,16 @@ LABELS = ("Output (a)", "Output (b)")
 
 @dataclass(frozen=True, slots=True)
 class Assigned(Questioner):
-    """`as_chat`: the judge only chats, and gets a completion prompt as one message."""
+    """`as_chat`: the judge only chats, and gets a completion prompt as one message. `given` is what prompts are filled
+    with beside what they compare, by the id of the comparison: `fingerprint`, or the id, must change with it."""
 
     member: Member
     as_chat: bool
+    given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, kw_only=True)
 
     def request(self, comparisons: Sequence[Comparison], *, seed: int, draw: int) -> ChatRequest:
-        return self.member.request(comparisons, seed=seed, draw=draw, as_chat=self.as_chat)
+        given = self.given.get(comparisons[0].pair_id)
+        return self.member.request(comparisons, seed=seed, draw=draw, as_chat=self.as_chat, given=given)
 
     def read(self, completion: Completion, count: int) -> list[Judgement]:
         """The dummies that fill the batch up are not read."""

@@ -36,7 +36,7 @@ class Entry(Config):
     role: str = setting(..., "the family role that the user maps to a judge: strong, light or completion")
     kind: Literal["chat", "completion"] = setting("chat", "whether the template writes turns or one text to complete")
     prompt: str = setting(..., "the template, a file under prompts/ without its ending")
-    answer_format: Literal["single", "list", "json", "rating"] = setting(..., "how the answer is written")
+    answer_format: Literal["single", "list", "json", "rating", "criteria"] = setting(..., "how the answer is written")
     batch_size: int = setting(..., "comparisons in one prompt; fewer are filled up with dummies", ge=1)
     max_tokens: int = setting(..., "the longest answer in tokens", ge=1)
     temperature: float = setting(1.0, "sampling temperature", ge=0)
@@ -49,7 +49,7 @@ class Entry(Config):
 
     @model_validator(mode="after")
     def _one_answer_for_one_comparison(self) -> Entry:
-        if self.answer_format in ("single", "rating") and self.batch_size > 1:
+        if self.answer_format in ("single", "rating", "criteria") and self.batch_size > 1:
             raise ValueError(f"batch_size: an answer of the format {self.answer_format!r} is about one comparison: 1")
         return self
 
@@ -125,15 +125,24 @@ class Member:
         """The JSON schema of its answers, None where they are no JSON."""
         return VERDICTS if self.entry.answer_format == "json" else None
 
-    def request(self, comparisons: Sequence[Comparison], *, seed: int, draw: int, as_chat: bool = False) -> ChatRequest:
+    def request(
+        self,
+        comparisons: Sequence[Comparison],
+        *,
+        seed: int,
+        draw: int,
+        as_chat: bool = False,
+        given: Mapping[str, Any] | None = None,
+    ) -> ChatRequest:
         """Ask about up to `batch_size` comparisons that all have an input or all have none.
 
-        `as_chat` sends the text of a completion prompt as one user message, for judges that only chat.
+        `as_chat` sends the text of a completion prompt as one user message, for judges that only chat; `given` is what
+        the template is filled with beside what all are.
         """
         entry = self.entry
         with_input = bool(comparisons[0].instruction.input)
         filled = (*comparisons, *[dummy(with_input)] * (entry.batch_size - len(comparisons)))
-        messages, prompt = self._render(filled, with_input)
+        messages, prompt = self._render(filled, with_input, given or {})
         if as_chat:
             messages, prompt = (Message("user", prompt),), ""
         return ChatRequest(
@@ -153,7 +162,9 @@ class Member:
             draw=draw,
         )
 
-    def _render(self, comparisons: Sequence[Comparison], with_input: bool) -> tuple[tuple[Message, ...], str]:
+    def _render(
+        self, comparisons: Sequence[Comparison], with_input: bool, given: Mapping[str, Any]
+    ) -> tuple[tuple[Message, ...], str]:
         """Fill the template once. What is filled in is never read as template text, nor as the start of a turn."""
         messages: list[Message] = []
 
@@ -168,6 +179,7 @@ class Member:
             persona=self.entry.persona,
             with_input=with_input,
             turn=turn,
+            **given,
         )
         return tuple(messages), "" if messages else outside.removesuffix("\n")
 

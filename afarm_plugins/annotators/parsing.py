@@ -17,6 +17,9 @@ FORMATS = ("single", "list", "json")
 """How comparisons are answered."""
 RATING = "rating"
 """How a single output is."""
+CRITERIA = "criteria"
+"""How an instruction is, by what a good answer to it has."""
+MOST_CRITERIA = 10
 WORST, BEST = 1, 7
 """The ends of the scale of ratings."""
 
@@ -56,23 +59,34 @@ _ANY_LABEL = re.compile(r"\boutput ?\(?[ab]\)?(?!\w)|\([ab]\)", re.IGNORECASE)
 def parse(text: str, answer_format: str, size: int) -> list[float | None]:
     """The probability (1.0 or 0.0) that the first output is better, for each of `size` comparisons; None if unreadable.
 
-    For the format "rating" it is the mark instead, from 0.0 (the worst) to 1.0 (the best). Raises `ValueError` for an
-    unknown `answer_format`; no text, however odd, raises.
+    For the format "rating" it is the mark instead, from 0.0 (the worst) to 1.0 (the best), and for "criteria" 1.0 where
+    there are any. Raises `ValueError` for an unknown `answer_format`; no text, however odd, raises.
     """
-    text = _THINKING.sub("", text)
-    own = _QUOTED.sub("", text)
-    text = own if own.strip() else text
+    text = _own(text)
     if answer_format == "json":
         return parse_json(text, size)
-    if run_on := _RUN_ON.search(text):
-        text = text[: run_on.start()]
+    text = _without_run_on(text)
     if answer_format == "list":
         return parse_list(text, size)
     if answer_format == RATING:
         return [parse_rating(text)] + [None] * (size - 1)
+    if answer_format == CRITERIA:
+        return [1.0 if parse_criteria(text) else None] + [None] * (size - 1)
     if answer_format == "single":
         return [parse_single(text)] + [None] * (size - 1)
-    raise ValueError(f"unknown answer format {answer_format!r}; known: {', '.join([*FORMATS, RATING])}")
+    raise ValueError(f"unknown answer format {answer_format!r}; known: {', '.join([*FORMATS, RATING, CRITERIA])}")
+
+
+def _own(text: str) -> str:
+    """What the judge says itself: less what it thinks, and what it quotes."""
+    text = _THINKING.sub("", text)
+    own = _QUOTED.sub("", text)
+    return own if own.strip() else text
+
+
+def _without_run_on(text: str) -> str:
+    run_on = _RUN_ON.search(text)
+    return text[: run_on.start()] if run_on else text
 
 
 def parse_single(text: str) -> float | None:
@@ -87,6 +101,17 @@ def parse_rating(text: str) -> float | None:
     marks = {mark for line in text.splitlines() if (mark := _mark(line)) is not None}
     only = marks.pop() if len(marks) == 1 else math.inf
     return (only - WORST) / (BEST - WORST) if WORST <= only <= BEST else None
+
+
+def parse_criteria(text: str) -> list[str]:
+    """The numbered lines of `text`, less their numbers, as long as they count up from 1; at most `MOST_CRITERIA`."""
+    found: list[str] = []
+    for line in _without_run_on(_own(text)).splitlines():
+        line = line.strip(_MARKUP)
+        number = _NUMBER.match(line)
+        if number and int(number[1]) == len(found) + 1 and (said := line[number.end() :].strip(_MARKUP)):
+            found.append(said)
+    return found[:MOST_CRITERIA]
 
 
 def parse_list(text: str, size: int) -> list[float | None]:
@@ -138,6 +163,11 @@ def _verdict(line: str) -> float | None:
     if not _END.match(rest) and not (sentence and not _ANY_LABEL.search(rest)):
         return None
     return 1.0 if (label["named"] or label["bare"]).lower() == "a" else 0.0
+
+
+def mark(share: float) -> float:
+    """The mark that lies at `share` of the way from the worst to the best: what `parse_rating` read."""
+    return round(WORST + share * (BEST - WORST), 9)
 
 
 def _mark(line: str) -> float | None:

@@ -71,7 +71,7 @@ def _member(name: str, library: Library) -> Member:
             raise ConfigError([f"{library.where}: members: no prompt annotator {name!r}.{did_you_mean(name, known)}"])
         return load_member(name)
     member = replace(library, entries={name: _over_its_base(name, library)}).member(name)
-    if member.entry.answer_format == "rating":
+    if member.entry.answer_format in ("rating", "criteria"):
         raise ConfigError([f"{library.where}: {name}: answer_format: a pool compares: single, list or json"])
     _require_outputs(member, f"{library.where}: {name}: prompt: {member.entry.prompt}.jinja")
     return member

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from afarm.interfaces import AnnotateContext, Annotator
 from afarm.judges import ChatRequest, Comparison, Judgement
 from afarm.keyed import digest
-from afarm.questions import Look, foresee, gather
+from afarm.questions import Look, Questioner, foresee, gather
 from afarm.records import Instruction, Pair, Preference
 from afarm_plugins.annotators import RatingsConfig
 from afarm_plugins.annotators.assigned import Assigned, assign
 from afarm_plugins.annotators.members import Library, environment
+from afarm_plugins.annotators.parsing import mark
 
 ALONE = "alone"
 """The order under which scores are filed: nothing else is shown."""
@@ -37,7 +38,7 @@ class RatingsAnnotator(Annotator):
         by = assign(self.member, context.ask)
         answers = gather(_looks(pairs, by), self.config.max_reasks + 1, context)
         return [
-            _label(
+            label_of(
                 pair,
                 answers[_id(pair.instruction, pair.output_1)],
                 answers[_id(pair.instruction, pair.output_2)],
@@ -60,18 +61,24 @@ def _id(instruction: Instruction, output: str) -> str:
 
 def _looks(pairs: Sequence[Pair], by: Assigned) -> dict[str, Look]:
     """Every output by itself."""
-    rated = {_id(pair.instruction, o): (pair.instruction, o) for pair in pairs for o in (pair.output_1, pair.output_2)}
+    rated = {_id(instruction, output): (instruction, output) for instruction, output in outputs_of(pairs)}
     return {i: Look(by, Comparison(i, instruction, output, "", ALONE)) for i, (instruction, output) in rated.items()}
 
 
-def _label(pair: Pair, one: Judgement, two: Judgement, by: Assigned) -> Preference:
-    outcome, p2 = "decided", None
+def outputs_of(pairs: Sequence[Pair]) -> list[tuple[Instruction, str]]:
+    """Each output of `pairs` once, with its instruction."""
+    found = {(pair.instruction.id, o): pair.instruction for pair in pairs for o in (pair.output_1, pair.output_2)}
+    return [(instruction, output) for (_, output), instruction in found.items()]
+
+
+def label_of(pair: Pair, one: Judgement, two: Judgement, by: Questioner) -> Preference:
+    """The label that follows from the marks of a pair's outputs, and the marks beside it (from 1 to 7)."""
+    outcome, p2, marks = "decided", None, None
     if one.first is None or two.first is None:
         outcome = "refused" if "refused" in (one.outcome, two.outcome) else "unparsed"
-    elif one.first == two.first:
-        outcome = "draw"
     else:
-        p2 = float(two.first > one.first)
+        marks = mark(one.first), mark(two.first)
+        outcome, p2 = ("draw", None) if marks[0] == marks[1] else ("decided", float(marks[1] > marks[0]))
     return Preference(
         pair_id=pair.id,
         p2=p2,
@@ -79,4 +86,5 @@ def _label(pair: Pair, one: Judgement, two: Judgement, by: Assigned) -> Preferen
         completion=",".join(dict.fromkeys([one.completion, two.completion])),
         degraded=by.degraded,
         judge=by.judge,
+        scores=marks,
     )

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from afarm.backend.rollouts import sample_scorer
+from afarm.backend.rollouts import best_sample, sample_scorer, scored_samples
 from afarm.config import Config
 from afarm.errors import ModelError
 from afarm.interfaces import Decoding, Method, MethodInputs, Policy, RewardModel, TrainContext
@@ -74,22 +74,14 @@ class BestOfNPolicy(Policy):
         Equal rewards: the one drawn first wins.
         """
         inner = replace(self.decoding(decoding), n=self.n * decoding.n)
-        candidates = self.policy.sample(instructions, inner, seed=seed)
-        # Scored a batch at a time, across instructions where n is small and within one where n is large.
-        owners = (i for i, _ in enumerate(range(len(instructions) * decoding.n)) for _ in range(self.n))
-        best: Sample | None = None
-        seen, winners = 0, Winners()
-        while batch := list(islice(candidates, decoding.per_device_batch_size)):
-            owned = [instructions[next(owners) // decoding.n] for _ in batch]
-            for sample, score in zip(batch, self._scores(owned, batch), strict=True):
-                if best is None or best.score is None or score > best.score:
-                    best = replace(sample, score=score)
-                if self.keep_scores:
-                    winners.add(sample, score)
-                seen += 1
-                if seen == self.n:
-                    yield replace(best, details=winners.details()) if self.keep_scores else best
-                    best, seen, winners = None, 0, Winners()
+        scored = scored_samples(self.policy, self._scores, instructions, inner, seed=seed)
+        for _ in range(len(instructions) * decoding.n):
+            candidates = islice(scored, self.n)
+            if self.keep_scores:
+                winners = Winners()
+                yield replace(best_sample(winners.watch(candidates)), details=winners.details())
+            else:
+                yield best_sample(candidates)
 
     def save(self, directory: Path) -> None:
         """A copy of everything: the policy, the reward model (or how to build it, where nothing was fitted) and n."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,11 +31,14 @@ class Winners:
         self.bests: list[tuple[int, str]] = []
         self._best = -math.inf
 
-    def add(self, sample: Sample, score: float) -> None:
-        self.scores.append(score)
-        if not self.bests or score > self._best:
-            self._best = score
-            self.bests.append((len(self.scores), sample.text))
+    def watch(self, scored: Iterable[tuple[Sample, float]]) -> Iterator[tuple[Sample, float]]:
+        """The same samples with their rewards, each noted as it passes."""
+        for sample, score in scored:
+            self.scores.append(score)
+            if not self.bests or score > self._best:
+                self._best = score
+                self.bests.append((len(self.scores), sample.text))
+            yield sample, score
 
     def details(self) -> dict[str, Any]:
         """As JSON: `scores`, and `bests`, pairs of a sample's number (from 1) and its text."""

@@ -32,15 +32,16 @@ from afarm.backend import (
     add_adapter,
     join_and_pad,
     length_sorted_batches,
+    require_checkpoint,
     response_logprobs,
     train,
     trained_model,
     trainer_arguments,
     usable_pairs,
 )
-from afarm.backend.processes import everyones, world_size
+from afarm.backend.processes import everyones, gather, own, world_size
 from afarm.backend.sampler import evaluating
-from afarm.interfaces import Method, MethodInputs, Policy, TrainContext
+from afarm.interfaces import Method, MethodInputs, TrainContext
 from afarm.records import JudgedPair
 from afarm_plugins.dpo.objective import preference_losses
 
@@ -56,15 +57,9 @@ class DPO(Method):
     def __init__(self, config: DPOConfig):
         self.config = config
 
-    def check(self, start: type[Policy] | None = None) -> Sequence[str]:
-        if start is None or issubclass(start, CheckpointPolicy):
-            return ()
-        return (f"dpo trains a language model's weights; it cannot start from a {start.__name__}",)
-
     def train(self, inputs: MethodInputs, context: TrainContext) -> CheckpointPolicy:
         """Raises `DataError` where there is nothing to learn from and `TrainingError` where the loss is not finite."""
-        start, config = inputs.start, self.config
-        assert isinstance(start, CheckpointPolicy)  # `check` has refused anything else
+        start, config = require_checkpoint(inputs.start, "dpo"), self.config
         pairs, counts = usable_pairs(inputs.preferences, self._usable, "dpo")
         examples, cut = pair_examples(start, pairs, config.max_length)
         batch_size = config.per_device_train_batch_size
@@ -123,16 +118,20 @@ def pair_examples(
 
 
 def reference_logps(policy: CheckpointPolicy, examples: Sequence[dict[str, Any]], batch_size: int) -> list[list[float]]:
-    """[log-probability of the chosen response, of the rejected one] of each example under `policy`."""
-    found: list[list[float]] = [[]] * len(examples)
+    """[log-probability of the chosen response, of the rejected one] of each example under `policy`.
+
+    Processes read a share each.
+    """
+    mine = own(examples)
+    found: list[list[float]] = [[]] * len(mine)
     with torch.inference_mode(), evaluating(policy.model):
-        for batch in length_sorted_batches([e["length"] for e in examples], batch_size):
-            inputs = PairCollator(policy.pad_id).responses([examples[i] for i in batch])
+        for batch in length_sorted_batches([e["length"] for e in mine], batch_size):
+            inputs = PairCollator(policy.pad_id).responses([mine[i] for i in batch])
             moved = {name: tensor.to(policy.backend.device) for name, tensor in inputs.items()}
             logps = summed_logprobs(policy.model, moved)
             for i, both in zip(batch, torch.stack(logps.chunk(2), dim=1).tolist(), strict=True):
                 found[i] = both
-    return found
+    return gather(found)
 
 
 def summed_logprobs(model: Any, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from afarm.errors import DataError
 from afarm.interfaces import EvaluationInputs, Evaluator
-from afarm.records import Evaluation, JudgedPair, Output
+from afarm.records import Evaluation, JudgedPair, Output, Row
 
 
 class WinRate(Evaluator):
@@ -17,6 +17,8 @@ class WinRate(Evaluator):
 
     Unparsed and refused pairs are counted and left out of n, never taken for losses: `coverage` is what is left.
     `n_identical` of the draws are identical outputs, which nobody judged. Lengths are mean characters.
+    `discrete_win_rate` takes each preference for a whole win or loss, and an exactly even one for a draw. Where data
+    sets are named there is a row for each: `dataset`, `win_rate`, `standard_error` and `n_total`.
     """
 
     needs = frozenset({"judgements"})
@@ -24,40 +26,60 @@ class WinRate(Evaluator):
     def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
         """Raises `DataError` where nothing was judged, or judgements and outputs do not belong together."""
         judged = list(inputs.judgements)
-        if len(judged) != len(inputs.outputs):
-            raise DataError(f"{inputs.system}: {len(judged)} judgements for {len(inputs.outputs)} outputs")
-        for number, (row, output) in enumerate(zip(judged, inputs.outputs, strict=True)):
-            if row.pair.output_2 != output.output or row.pair.instruction.id != output.instruction.id:
-                raise DataError(f"{inputs.system}: judgement {number} is not about output {number}")
-        wins = [value for row in judged if (value := win(row)) is not None]
+        require_matching(inputs)
+        wins = [value for row in judged if (value := row.win) is not None]
         outcomes = [row.preference.outcome for row in judged]
         if not wins:
             found = ", ".join(f"{count} {outcome}" for outcome, count in sorted(Counter(outcomes).items()))
             raise DataError(f"{inputs.system}: none of {len(judged)} pairs has a usable judgement ({found})")
-        n = len(wins)
         return Evaluation(
             "win_rate",
             inputs.system,
             {
-                "win_rate": 100 * statistics.fmean(wins),
-                "standard_error": 100 * statistics.stdev(wins) / math.sqrt(n) if n > 1 else None,
+                **_figures(wins),
+                "discrete_win_rate": 100 * statistics.fmean((w > 0.5) + 0.5 * (w == 0.5) for w in wins),
                 "n_wins": sum(w > 0.5 for w in wins),
                 "n_wins_base": sum(w < 0.5 for w in wins),
                 "n_draws": sum(w == 0.5 for w in wins),
                 "n_identical": sum(row.pair.identical for row in judged),
                 "n_unparsed": outcomes.count("unparsed"),
                 "n_refused": outcomes.count("refused"),
-                "n_total": n,
-                "coverage": n / len(judged),
+                "coverage": len(wins) / len(judged),
                 "avg_length": mean_length(inputs.outputs),
                 "avg_length_reference": statistics.fmean(len(row.pair.output_1) for row in judged),
             },
+            _by_dataset(judged),
         )
 
 
-def win(row: JudgedPair) -> float | None:
-    """How much of a win `output_2` has: p2, one half for a draw, None without an answer."""
-    return 0.5 if row.preference.outcome == "draw" else row.p2
+def _figures(wins: Sequence[float]) -> dict[str, float | None]:
+    n = len(wins)
+    return {
+        "win_rate": 100 * statistics.fmean(wins) if wins else None,
+        "standard_error": 100 * statistics.stdev(wins) / math.sqrt(n) if n > 1 else None,
+        "n_total": n,
+    }
+
+
+def _by_dataset(judged: Sequence[JudgedPair]) -> tuple[Row, ...]:
+    """The figures of each data set, by name; none where no data set is named."""
+    wins: dict[str, list[float | None]] = {}
+    for row in judged:
+        wins.setdefault(row.pair.instruction.dataset, []).append(row.win)
+    if not any(wins):
+        return ()
+    return tuple({"dataset": name, **_figures([w for w in wins[name] if w is not None])} for name in sorted(wins))
+
+
+def require_matching(inputs: EvaluationInputs) -> None:
+    """Raises `DataError` naming the row where judgements are not about the outputs, row by row."""
+    if len(inputs.judgements) != len(inputs.outputs):
+        raise DataError(f"{inputs.system}: {len(inputs.judgements)} judgements for {len(inputs.outputs)} outputs")
+    for number, (row, output) in enumerate(zip(inputs.judgements, inputs.outputs, strict=True)):
+        here, there = row.pair.instruction, output.instruction
+        # Those that are equal throughout have equal ids, which take much longer to make.
+        if row.pair.output_2 != output.output or (here != there and here.id != there.id):
+            raise DataError(f"{inputs.system}: judgement {number} is not about output {number}")
 
 
 def mean_length(outputs: Sequence[Output]) -> float:

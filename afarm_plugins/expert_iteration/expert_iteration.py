@@ -10,7 +10,7 @@ Not as in the reference implementation, and why:
   end of sequence. (There: text, an end appended to everything, so that a policy learns to stop where the limit fell.)
 - A prompt that leaves no room for a response in `max_length` is left out and counted, not cut.
 
-Samples stream and are scored a batch at a time: memory grows neither with n nor with the number of instructions. The
+Samples stream and are scored a batch at a time: those of one instruction are held, not those of all. The
 best of every few instructions are written to disk, so that a killed round samples nothing twice.
 """
 
@@ -25,15 +25,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from afarm.backend import CheckpointPolicy, fit_supervised
+from afarm.backend import fit_supervised, require_checkpoint
+from afarm.backend.consecutive import after
 from afarm.backend.processes import own
-from afarm.backend.rollouts import sample_scorer, short_prompts
-from afarm.errors import TrainingError
+from afarm.backend.rollouts import best_sample, sample_scorer, scored_samples, short_prompts
 from afarm.files import write_rows
 from afarm.interfaces import Decoding, Method, MethodInputs, Policy, RewardModel, TrainContext
 from afarm.keyed import integer
 from afarm.ranks import wait_for
-from afarm.records import Instruction, Sample
+from afarm.records import Instruction
 from afarm_plugins.expert_iteration import ExpertIterationConfig
 
 CHUNK = 128
@@ -51,33 +51,27 @@ class ExpertIteration(Method):
     def __init__(self, config: ExpertIterationConfig | None = None):
         self.config: ExpertIterationConfig = config or ExpertIterationConfig()
 
-    def check(self, start: type[Policy] | None = None) -> Sequence[str]:
-        if start is None or issubclass(start, CheckpointPolicy):
-            return ()
-        return [f"expert_iteration trains the weights of a checkpoint; it cannot start from a {start.__name__}"]
-
     def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
         """Raises `TrainingError` where the loss is not finite, `DataError` where no prompt is short enough."""
-        config, start, reward_model = self.config, inputs.start, inputs.reward_model
-        if not isinstance(start, CheckpointPolicy) or reward_model is None:
-            raise TrainingError(
-                "expert_iteration needs a checkpoint to start from and a reward model: fit one with afarm fit-reward"
-            )
+        config, reward_model = self.config, inputs.reward_model
+        start = require_checkpoint(inputs.start, "expert_iteration")
+        assert reward_model is not None  # named in `needs`
         longest = config.max_length - config.response_length
         prompts = short_prompts(start, inputs.unlabeled, longest, config.response_length, "expert_iteration.max_length")
         policy, current = start, resume(context)
         while True:
             winners = self.sample(policy, reward_model, prompts, current)
-            if current.latest() is None:  # otherwise it is in the log already
+            if current.context.checkpoints.latest() is None:  # otherwise it is in the log already
                 left_out = len(inputs.unlabeled) - len(prompts)
-                current.log_metrics(1, {**summary(winners), "round": current.number, "data/prompts_left_out": left_out})
+                found = {**summary(winners), "round": current.number, "data/prompts_left_out": left_out}
+                current.context.log_metrics(1, found)
             first = 1 if config.pool == "accumulate" else current.number
             kept = [w for number in range(first, current.number) for w in read(current.directory(number))] + winners
             examples = [(winner.prompt_ids, winner.token_ids) for winner in kept]
-            policy = fit_supervised(start.copy(), examples, config, current.context(), "expert_iteration")
+            policy = fit_supervised(start.copy(), examples, config, current.context, "expert_iteration")
             if current.number == config.rounds:
                 return policy
-            current = Round(context, current.number + 1, current.before + current.steps)
+            current = Round(context, current.number + 1, current.last_step)
 
     def sample(
         self, policy: Policy, reward_model: RewardModel, prompts: Sequence[Instruction], current: Round
@@ -99,7 +93,7 @@ class ExpertIteration(Method):
             path = paths[at]
             if path.exists():
                 continue
-            found = best_of(policy, reward_model, prompts[at : at + CHUNK], decoding, seed)
+            found = winners_of(policy, reward_model, prompts[at : at + CHUNK], decoding, seed)
             beside = path.with_suffix(".tmp")
             write_rows(beside, (winner.to_row() for winner in found))
             os.replace(beside, path)
@@ -125,34 +119,23 @@ class Winner:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-def best_of(
+def winners_of(
     policy: Policy, reward_model: RewardModel, instructions: Sequence[Instruction], decoding: Decoding, seed: int
 ) -> Iterator[Winner]:
     """For each instruction the best of `decoding.n` samples, as they are ready; of equal ones, the first drawn."""
-    rewards = sample_scorer(reward_model, policy)
-    samples = policy.sample(instructions, decoding, seed=seed)
-    owners = (instruction for instruction in instructions for _ in range(decoding.n))
-    best: Sample | None = None
-    total, texts, seen = 0.0, set[str](), 0
-    while batch := list(islice(samples, decoding.per_device_batch_size)):
-        owned = list(islice(owners, len(batch)))
-        for sample, score in zip(batch, rewards(owned, batch), strict=True):
-            if best is None or best.score is None or score > best.score:
-                best = replace(sample, score=score)
-            total, seen = total + score, seen + 1
-            texts.add(sample.text)
-            if seen == decoding.n:
-                assert best.score is not None
-                yield Winner(
-                    best.text,
-                    best.prompt_ids,
-                    best.token_ids,
-                    best.finish_reason,
-                    best.score,
-                    total / seen,
-                    len(texts) / seen,
-                )
-                best, total, texts, seen = None, 0.0, set(), 0
+    scored = scored_samples(policy, sample_scorer(reward_model, policy), instructions, decoding, seed=seed)
+    for _ in instructions:
+        candidates = list(islice(scored, decoding.n))
+        best, scores = best_sample(candidates), [score for _, score in candidates]
+        yield Winner(
+            best.text,
+            best.prompt_ids,
+            best.token_ids,
+            best.finish_reason,
+            max(scores),
+            fmean(scores),
+            len({sample.text for sample, _ in candidates}) / decoding.n,
+        )
 
 
 def summary(winners: Sequence[Winner]) -> dict[str, float]:
@@ -184,27 +167,24 @@ def read(directory: Path) -> list[Winner]:
 
 
 class Round:
-    """A round's place in the run: its steps follow those of the rounds before, in the log and in the checkpoints.
+    """A round's place in the run: after `before` steps of the rounds before. `context` is its training's.
 
-    It is the `Checkpoints` of its own training, and shows that none of another round's.
+    It is the `Checkpoints` of the run, and leaves a card in each that tells the round.
     """
 
     def __init__(self, whole: TrainContext, number: int, before: int):
         self.whole, self.number, self.before = whole, number, before
-        self.steps = 0
-
-    def context(self) -> TrainContext:
-        """The context of this round's training, with a seed of its own."""
-        seed = integer(self.whole.seed, "expert_iteration", "train", self.number)
-        return replace(self.whole, seed=seed, checkpoints=self, log_metrics=self.log_metrics)
+        self.last_step = before
+        seed = integer(whole.seed, "expert_iteration", "train", number)
+        self.context = after(replace(whole, checkpoints=self, log_metrics=self.log_metrics), before, seed=seed)
 
     def directory(self, number: int) -> Path:
         """Where the best responses of a round are kept."""
         return self.whole.directory / "best_responses" / f"round-{number}"
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        self.steps = step
-        self.whole.log_metrics(self.before + step, metrics)
+        self.last_step = step
+        self.whole.log_metrics(step, metrics)
 
     def save(self, step: int, write: Callable[[Path], None]) -> None:
         card = {"round": self.number, "before": self.before}
@@ -213,11 +193,10 @@ class Round:
             write(directory)
             (directory / CARD).write_text(json.dumps(card), encoding="utf-8")
 
-        self.whole.checkpoints.save(self.before + step, write_with_card)
+        self.whole.checkpoints.save(step, write_with_card)
 
     def latest(self) -> tuple[int, Path] | None:
-        newest = self.whole.checkpoints.latest()
-        return (newest[0] - self.before, newest[1]) if newest and newest[0] > self.before else None
+        return self.whole.checkpoints.latest()
 
 
 def resume(context: TrainContext) -> Round:

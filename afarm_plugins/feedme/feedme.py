@@ -11,11 +11,10 @@ Not said in the paper, and so decided here:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from afarm.backend import CheckpointPolicy, fit_supervised, usable_pairs
-from afarm.interfaces import Method, MethodInputs, Policy, TrainContext
+from afarm.backend import CheckpointPolicy, fit_supervised, require_checkpoint, usable_pairs
+from afarm.interfaces import Method, MethodInputs, TrainContext
 
 if TYPE_CHECKING:
     from afarm_plugins.feedme import FeedMEConfig
@@ -29,15 +28,9 @@ class FeedME(Method):
     def __init__(self, config: FeedMEConfig):
         self.config = config
 
-    def check(self, start: type[Policy] | None = None) -> Sequence[str]:
-        if start is None or issubclass(start, CheckpointPolicy):
-            return ()
-        return (f"feedme trains a language model's weights; it cannot start from a {start.__name__}",)
-
     def train(self, inputs: MethodInputs, context: TrainContext) -> CheckpointPolicy:
         """Raises `DataError` where no pair has a preferred output and `TrainingError` where the loss is not finite."""
-        start = inputs.start
-        assert isinstance(start, CheckpointPolicy)  # `check` has refused anything else
+        start = require_checkpoint(inputs.start, "feedme")
         pairs, counts = usable_pairs(inputs.preferences, lambda judged: judged.chosen_rejected, "feedme")
         instructions = [judged.pair.instruction for judged in pairs]
         chosen = [judged.chosen_rejected[0] for judged in pairs if judged.chosen_rejected]

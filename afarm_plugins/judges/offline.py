@@ -31,6 +31,10 @@ CHARACTERS_A_TOKEN = 4
 REMEMBERED_SCORES = 65536
 RATING = "rating"
 """The answer format of an output that is rated alone: the comparison's `first`, in the order "alone"."""
+CRITERIA = "criteria"
+"""The answer format of an instruction for which criteria are drawn up."""
+CRITERIA_ANSWER = "1. It does what the instruction asks.\n2. It is complete and does not repeat itself."
+"""This judge goes by its utility, whatever the criteria."""
 ALONE = "alone"
 RATED_WORDS = 10
 """The number of words that is no advantage where an output is rated alone."""
@@ -86,9 +90,11 @@ class OfflineJudge(Judge):
             )
         if request.answer_format == RATING:
             return _completion(request, self._rate(request.comparisons[0], request))
+        if request.answer_format == CRITERIA:
+            return _completion(request, CRITERIA_ANSWER)
         render = FORMATS.get(request.answer_format)
         if render is None:
-            known = ", ".join([*FORMATS, RATING])
+            known = ", ".join([*FORMATS, RATING, CRITERIA])
             raise JudgeError(f"the offline judge has no answer format {request.answer_format!r}; it knows {known}")
         self._remember([c for c in request.comparisons if c.pair_id])
         return _completion(request, render([self._choose(comparison, request) for comparison in request.comparisons]))

@@ -118,6 +118,8 @@ class PPOConfig(Config):
                 "layout=shared trains adapters on the start policy: it needs --set ppo.lora={} "
                 "and --set ppo.value_init=sft"
             )
+        if self.lora is not None and self.lora.dropout:
+            raise ValueError("lora.dropout has no effect here: the ratio must start at 1, so dropout is off throughout")
         return self
 
 

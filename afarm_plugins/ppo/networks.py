@@ -26,6 +26,7 @@ from afarm.backend import (
     active_adapter,
     add_adapter,
     before_responses,
+    head_scores,
     merge_adapter,
     sharing_copy,
     token_logprobs,
@@ -130,8 +131,7 @@ class SharedNetworks(Networks):
         self.value_adapter = VALUE if config.shared_value == "adapter" else None
         if self.value_adapter:
             add_adapter(model, config.lora, name=VALUE)
-        self.head = nn.Linear(model.config.get_text_config().hidden_size, 1)
-        self.head.to(model.get_output_embeddings().weight)
+        self.head = nn.Linear(model.config.get_text_config().hidden_size, 1, device=model.device)  # in float32
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         self.models = nn.ModuleDict({"policy": model, "value": self.head})
@@ -186,5 +186,4 @@ def hidden_before(model: PreTrainedModel, batch: TokenBatch) -> tuple[Tensor, Te
 
 
 def head_values(head: nn.Module, hidden: Tensor) -> Tensor:
-    values: Tensor = head(hidden).squeeze(-1).float()
-    return values
+    return head_scores(head, hidden).squeeze(-1)

@@ -10,19 +10,10 @@ Sources: Schulman et al. 2016 (GAE), Schulman et al. 2017 (the clipped objective
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-Reduce = Callable[[Tensor], Tensor]
-"""Sums a tensor over processes, so that statistics and losses do not depend on how many there are."""
-
-
-def alone(total: Tensor) -> Tensor:
-    """The `Reduce` of a single process."""
-    return total
 
 
 def masked(values: Tensor, mask: Tensor) -> Tensor:
@@ -30,28 +21,28 @@ def masked(values: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, values, torch.zeros((), dtype=values.dtype, device=values.device))
 
 
-def masked_mean_variance(values: Tensor, mask: Tensor, reduce: Reduce = alone) -> tuple[Tensor, Tensor]:
-    """Mean and population variance (divided by the count) over the True entries of `mask`, over all processes."""
-    count = reduce(mask.sum()).clamp(min=1)
-    mean = reduce(masked(values, mask).sum()) / count
-    variance = reduce(masked((values - mean) ** 2, mask).sum()) / count
+def masked_mean_variance(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and population variance (divided by the count) over the True entries of `mask`."""
+    count = mask.sum().clamp(min=1)
+    mean = masked(values, mask).sum() / count
+    variance = masked((values - mean) ** 2, mask).sum() / count
     return mean, variance
 
 
-def whiten(values: Tensor, mask: Tensor, *, shift_mean: bool = True, reduce: Reduce = alone) -> Tensor:
+def whiten(values: Tensor, mask: Tensor, *, shift_mean: bool = True) -> Tensor:
     """`values` [B, R] with variance 1 and mean 0 over `mask`; their own mean again unless `shift_mean`; 0 at pads."""
-    mean, variance = masked_mean_variance(values, mask, reduce)
+    mean, variance = masked_mean_variance(values, mask)
     whitened = (values - mean) * torch.rsqrt(variance + 1e-8)
     return masked(whitened if shift_mean else whitened + mean, mask)
 
 
-def scale_rewards(rewards: Tensor, mask: Tensor, *, reduce: Reduce = alone) -> Tensor:
+def scale_rewards(rewards: Tensor, mask: Tensor) -> Tensor:
     """`rewards` [B, R] divided by their standard deviation over `mask`, so that returns have a usual size.
 
     A common factor leaves the optimum where it was. Subtracting a mean, or adding it back unscaled as
     `whiten(shift_mean=False)` does, pays a constant for each token: a hidden bonus or fine on length.
     """
-    _, variance = masked_mean_variance(rewards, mask, reduce)
+    _, variance = masked_mean_variance(rewards, mask)
     return masked(rewards * torch.rsqrt(variance + 1e-8), mask)
 
 

@@ -40,22 +40,22 @@ from afarm.backend import (
     CheckpointPolicy,
     CheckpointSelection,
     TokenBatch,
+    TorchRewardModel,
     join_and_pad,
     keep_freed_memory,
     length_sorted_batches,
+    require_checkpoint,
     response_scatter,
     sharding,
 )
 from afarm.backend.activations import set_checkpointing_layers_to_train
 from afarm.backend.processes import add_up, added_up, gather, own, world_size
-from afarm.backend.rollouts import linear_schedule, prompt_order, sample_scorer, short_prompts
+from afarm.backend.rollouts import Diverged, linear_schedule, prompt_order, sample_scorer, short_prompts
 from afarm.backend.training_state import STATE, take_up, training_state
-from afarm.errors import TrainingError
-from afarm.interfaces import Decoding, Method, MethodInputs, Policy, TrainContext
+from afarm.interfaces import Decoding, Method, MethodInputs, Policy, RewardModel, TrainContext
 from afarm.keyed import integer
 from afarm.records import Instruction, Sample
 from afarm_plugins.ppo import PPOConfig, objective
-from afarm_plugins.ppo.divergence import Diverged
 from afarm_plugins.ppo.networks import Learner, build_networks, trainable_copy
 from afarm_plugins.ppo.rollout import Losses, Rollout, Tokens, minibatches
 
@@ -74,13 +74,10 @@ class PPO(Method):
         if self.config.checkpoint == "best":
             self.needs = PPO.needs | {"validation", "annotator"}
 
-    def check(self, start: type[Policy] | None = None) -> Sequence[str]:
-        if start is None or issubclass(start, CheckpointPolicy):
+    def check(self, reward_model: type[RewardModel] | None = None) -> Sequence[str]:
+        if reward_model is None or issubclass(reward_model, TorchRewardModel) or self.config.value_init == "sft":
             return ()
-        return [
-            f"ppo trains the weights of a checkpoint, and {start.__name__} is a sampler around one: "
-            "start from what it samples from"
-        ]
+        return (f"{reward_model.__name__} has no trunk for a value model to start from: --set ppo.value_init=sft",)
 
     def plan_pairs(self, instructions: Mapping[str, Sequence[Instruction]]) -> Sequence[Instruction]:
         if self.config.checkpoint == "last":
@@ -95,7 +92,7 @@ class PPO(Method):
         except Diverged as error:
             if not trainer.resume():  # from before: what has diverged is never saved
                 raise
-            context.log_metrics(error.step + 1, {f"stopped/{error.reason}": error.step + 1})
+            context.log_metrics(error.step, {f"stopped/{error.reason}": error.step})
             logger.warning("%s. The %s checkpoint before is kept", error, self.config.checkpoint)
         return trainer.chosen()
 
@@ -103,35 +100,43 @@ class PPO(Method):
         config, first = self.config, trainer.resume()
         for step in context.progress(range(first, config.total_steps), "PPO", config.total_steps - first):
             rollout, collected = trainer.collect(step)
+            if step > first:
+                self.keep(trainer, step, rollout.kl, context)
             updated = trainer.update(step, rollout)
-            done = step + 1
-            is_candidate = done % config.save_steps == 0 or done == config.total_steps
-            judged = trainer.judge(done, collected["objective/kl"]) if is_candidate else {}
-            context.log_metrics(done, {**collected, **updated, **judged, "episode": done * config.rollout_batch_size})
-            stopping = done < config.total_steps and context.should_stop()
-            if stopping or is_candidate:
-                trainer.save(done)
-            if stopping:
-                # An unfinished policy must not be taken for the result, so stopping ends as Ctrl-C does.
-                raise KeyboardInterrupt(f"PPO stopped after step {done}; the same command goes on from there")
+            context.log_metrics(step + 1, {**collected, **updated, "episode": (step + 1) * config.rollout_batch_size})
+        if first < config.total_steps:
+            final, _ = trainer.collect(config.total_steps)
+            context.log_metrics(config.total_steps, {"last/kl": final.kl})
+            self.keep(trainer, config.total_steps, final.kl, context)
+
+    def keep(self, trainer: Trainer, done: int, kl: float, context: TrainContext) -> None:
+        """Judge and save the policy of step `done` where it is a candidate. Its own samples came first: their KL is
+        `kl`, and what has diverged never gets here."""
+        config = self.config
+        is_candidate = done % config.save_steps == 0 or done == config.total_steps
+        if is_candidate and (judged := trainer.judge(done, kl)):
+            context.log_metrics(done, judged)
+        stopping = done < config.total_steps and context.should_stop()
+        if stopping or is_candidate:
+            trainer.save(done)
+        if stopping:
+            # An unfinished policy must not be taken for the result, so stopping ends as Ctrl-C does.
+            raise KeyboardInterrupt(f"PPO stopped after step {done}; the same command goes on from there")
 
 
 class Trainer:
     """The four models of PPO (policy, reference, value, reward), the optimiser, and the two halves of a step."""
 
     def __init__(self, config: PPOConfig, inputs: MethodInputs, context: TrainContext):
-        if not isinstance(inputs.start, CheckpointPolicy) or inputs.reward_model is None:
-            raise TrainingError(
-                "ppo needs a checkpoint to start from and a reward model: fit one with afarm fit-reward"
-            )
+        assert inputs.reward_model is not None  # named in `needs`
         self.config, self.context = config, context
         self.device = context.backend.device
         if self.device.type == "cpu":
             keep_freed_memory()
         context.backend.seed(context.seed)  # adapters start from random numbers
-        self.start = inputs.start
-        self.rewards = sample_scorer(inputs.reward_model, inputs.start)
-        self.networks = build_networks(inputs.start, inputs.reward_model, config)
+        self.start = require_checkpoint(inputs.start, "ppo")
+        self.rewards = sample_scorer(inputs.reward_model, self.start)
+        self.networks = build_networks(self.start, inputs.reward_model, config)
         self.policy = self.networks.policy
         if context.backend.sharded:
             sizes = {"rollout_batch_size": config.rollout_batch_size, "mini_batch_size": config.mini_batch_size}
@@ -169,10 +174,10 @@ class Trainer:
         kl, kl_k2, kl_k3 = objective.kl_estimates(logprobs, ref_logprobs, mask)
         mean_kl = float(kl.sum(1).mean())
         if not (torch.isfinite(scores).all() and math.isfinite(mean_kl)):
-            raise Diverged(step, "a score or a log-probability is not a finite number", config)
+            raise self.diverged(step, "a score or a log-probability is not a finite number")
         if config.max_kl is not None and mean_kl > config.max_kl:
             what = f"the KL to the start policy is {mean_kl:.1f} nats, more than ppo.max_kl ({config.max_kl:g})"
-            raise Diverged(step, what, config, "max_kl")
+            raise self.diverged(step, what, "max_kl")
         if step == 0 and scores.max() == scores.min():
             logger.warning("every response of the first rollout has the score %g: there is nothing to learn", scores[0])
 
@@ -203,11 +208,7 @@ class Trainer:
             "val/explained_variance": 1 - unexplained / variance.clamp(min=1e-8),
             "data/prompts_left_out": self.left_out,
         }
-        if config.kl_controller == "adaptive":
-            self.kl_coef = objective.next_kl_coef(
-                self.kl_coef, mean_kl, config.kl_target, config.kl_horizon, len(responses)
-            )
-        rollout = Rollout(prompts, responses, scores, mask, logprobs, old_values, advantages, returns)
+        rollout = Rollout(prompts, responses, scores, mask, logprobs, old_values, advantages, returns, mean_kl)
         return rollout, {name: float(value) for name, value in metrics.items()}
 
     def sample(self, step: int) -> tuple[list[Instruction], list[Sample]]:
@@ -278,6 +279,10 @@ class Trainer:
     def update(self, step: int, rollout: Rollout) -> dict[str, float]:
         """The passes over the rollout. Returns metrics, each the mean over all tokens trained on."""
         config = self.config
+        if config.kl_controller == "adaptive":  # from the next rollout on
+            self.kl_coef = objective.next_kl_coef(
+                self.kl_coef, rollout.kl, config.kl_target, config.kl_horizon, len(rollout.responses)
+            )
         learning_rate = linear_schedule(step, config.learning_rate, config.warmup_steps, config.total_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
@@ -297,7 +302,7 @@ class Trainer:
                 break  # before this step: the ones behind it went far enough
             norm = sharding.clip_gradients(self.trained.values(), config.max_grad_norm)
             if not math.isfinite(norm):
-                raise Diverged(step, f"the norm of the gradient is {norm}", config)
+                raise self.diverged(step, f"the norm of the gradient is {norm}")
             self.optimizer.step()
             for name, value in sums.items():
                 totals[name] += float(value)
@@ -346,7 +351,10 @@ class Trainer:
 
     def require_finite_weights(self, done: int) -> None:
         if not sharding.all_finite(self.trained.values()):
-            raise Diverged(done - 1, "a weight is not a finite number", self.config)
+            raise self.diverged(done - 1, "a weight is not a finite number")
+
+    def diverged(self, step: int, what: str, reason: str = "not_finite") -> Diverged:
+        return Diverged("PPO", self.config, step + 1, what, reason)
 
     def save(self, done: int) -> None:
         """Keep all that step `done` + 1 needs. The draws are keyed by seed and step: there is no generator to keep."""

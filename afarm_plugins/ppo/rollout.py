@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -16,7 +17,8 @@ Tokens = Sequence[int]
 
 @dataclass
 class Rollout:
-    """B prompts and their responses; `scores` is [B], the other tensors are [B, R] with R the longest response."""
+    """B prompts and their responses; `scores` is [B], the other tensors are [B, R] with R the longest response. `kl` is
+    the mean KL of the responses to the start policy, in nats."""
 
     prompts: Sequence[Tokens]
     responses: Sequence[Tokens]
@@ -26,15 +28,16 @@ class Rollout:
     values: Tensor
     advantages: Tensor
     returns: Tensor
+    kl: float = math.nan
 
     def part(self, rows: Sequence[int]) -> Rollout:
         """Some rows, without the columns in which all of them are pads."""
         responses = [self.responses[i] for i in rows]
         index, width = torch.tensor(rows, device=self.mask.device), max(map(len, responses))
         columns = (self.mask, self.logprobs, self.values, self.advantages, self.returns)
-        return Rollout(
-            [self.prompts[i] for i in rows], responses, self.scores[index], *(c[index, :width] for c in columns)
-        )
+        mask, logprobs, values, advantages, returns = (column[index, :width] for column in columns)
+        prompts = [self.prompts[i] for i in rows]
+        return Rollout(prompts, responses, self.scores[index], mask, logprobs, values, advantages, returns)
 
 
 def minibatches(rows: int, step: int, config: PPOConfig, seed: int) -> Iterator[list[int]]:

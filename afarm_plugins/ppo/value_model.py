@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from afarm.backend import CheckpointPolicy, TorchRewardModel, add_adapter, merge_adapter, sharing_copy
+from afarm.backend.logprobs import trunk
 from afarm.errors import TrainingError
 from afarm.interfaces import RewardModel
 from afarm_plugins.ppo import PPOConfig
@@ -17,6 +18,8 @@ def start_value_model(policy: CheckpointPolicy, reward_model: RewardModel, confi
     """A classifier with the reward model's trunk (or the policy's) and a head, read before every token."""
     if config.value_init == "sft":
         model = TorchRewardModel.classifier_from(policy)
+        if config.lora is not None and not hasattr(policy.model, "merge_and_unload"):
+            setattr(model, model.base_model_prefix, trunk(sharing_copy(policy.model)))
     elif isinstance(reward_model, TorchRewardModel) and reward_model.reads_tokens_of(policy):
         plain = not hasattr(reward_model.model, "merge_and_unload")
         share = config.lora is not None and plain

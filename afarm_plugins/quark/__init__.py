@@ -70,6 +70,8 @@ class QuarkConfig(Config):
                 f"warmup_steps ({self.warmup_steps}) must be below total_steps ({self.total_steps}): "
                 f"--set quark.warmup_steps={self.total_steps // 10}"
             )
+        if self.lora is not None and self.lora.dropout:
+            raise ValueError("lora.dropout has no effect here: dropout is off throughout")
         return self
 
 

@@ -35,13 +35,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from afarm.backend import CheckpointPolicy, add_adapter, join_and_pad, length_sorted_batches, merge_adapter, sharding
+from afarm.backend import (
+    CheckpointPolicy,
+    add_adapter,
+    join_and_pad,
+    length_sorted_batches,
+    merge_adapter,
+    require_checkpoint,
+    sharding,
+)
 from afarm.backend.activations import enable_gradient_checkpointing, set_checkpointing_layers_to_train
 from afarm.backend.divergence import response_divergence
 from afarm.backend.processes import add_up, gather, own, world_size
-from afarm.backend.rollouts import linear_schedule, permutation, prompt_order, sample_scorer, short_prompts
+from afarm.backend.rollouts import Diverged, linear_schedule, permutation, prompt_order, sample_scorer, short_prompts
 from afarm.backend.training_state import STATE, take_up, training_state
-from afarm.errors import TrainingError
 from afarm.interfaces import Decoding, Method, MethodInputs, Policy, TrainContext
 from afarm.keyed import integer
 from afarm_plugins.quark import QuarkConfig
@@ -58,11 +65,6 @@ class Quark(Method):
     def __init__(self, config: QuarkConfig | None = None):
         self.config: QuarkConfig = config or QuarkConfig()
 
-    def check(self, start: type[Policy] | None = None) -> Sequence[str]:
-        if start is None or issubclass(start, CheckpointPolicy):
-            return ()
-        return [f"quark trains the weights of a checkpoint; it cannot start from a {start.__name__}"]
-
     def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
         """Raises `TrainingError` where it diverges before a checkpoint, `DataError` where all prompts are too long."""
         trainer = Trainer(self.config, inputs, context)
@@ -71,8 +73,8 @@ class Quark(Method):
         except Diverged as error:
             if trainer.resume() == 0:  # what is on the disk is from before
                 raise
-            context.log_metrics(error.step, {"stopped/step": error.step, f"stopped/{error.reason}": 1.0})
-            logger.warning("%s", error)
+            context.log_metrics(error.step, {f"stopped/{error.reason}": error.step})
+            logger.warning("%s. The last checkpoint before is kept", error)
         return trainer.learned()
 
     def learn(self, trainer: Trainer, context: TrainContext) -> None:
@@ -88,14 +90,6 @@ class Quark(Method):
             if stopping:
                 # An unfinished policy must not be taken for the result, so stopping ends as Ctrl-C does.
                 raise KeyboardInterrupt(f"Quark stopped after step {done}; the same command goes on from there")
-
-
-class Diverged(TrainingError):
-    """Training cannot go on from `step` (from 1), for a `reason` that the log has: "max_kl" or "not_finite"."""
-
-    def __init__(self, step: int, reason: str, message: str):
-        super().__init__(message)
-        self.step, self.reason = step, reason
 
 
 class Attempt(NamedTuple):
@@ -120,14 +114,11 @@ class Trainer:
     """The policy, the reference, the reward model, the pool, the optimiser, and the two halves of a step."""
 
     def __init__(self, config: QuarkConfig, inputs: MethodInputs, context: TrainContext):
-        if not isinstance(inputs.start, CheckpointPolicy) or inputs.reward_model is None:
-            raise TrainingError(
-                "quark needs a checkpoint to start from and a reward model: fit one with afarm fit-reward"
-            )
+        assert inputs.reward_model is not None  # named in `needs`
         self.config, self.context = config, context
         self.device = context.backend.device
         context.backend.seed(context.seed)  # adapters start from random numbers
-        self.reference = inputs.start  # never touched: what is trained is a copy
+        self.reference = require_checkpoint(inputs.start, "quark")  # never touched: what is trained is a copy
         self.rewards = sample_scorer(inputs.reward_model, self.reference)
         self.reference.model.eval()
         self.tokens = [f"<|reward_{i}|>" for i in range(config.num_quantiles)] if config.variant == "all" else []
@@ -330,14 +321,4 @@ class Trainer:
         return done
 
     def diverged(self, step: int, what: str, reason: str = "not_finite") -> Diverged:
-        latest = self.context.checkpoints.latest()
-        kept = (
-            f"the last good checkpoint, of step {latest[0]}, is {latest[1]}" if latest else "no checkpoint was kept yet"
-        )
-        return Diverged(
-            step + 1,
-            reason,
-            f"Quark diverged at step {step + 1}: {what}; {kept}. "
-            f"Try --set quark.learning_rate={self.config.learning_rate / 2:g}, "
-            f"a larger quark.kl_coef (now {self.config.kl_coef:g}), or --set backend.dtype=float32",
-        )
+        return Diverged("Quark", self.config, step + 1, what, reason)

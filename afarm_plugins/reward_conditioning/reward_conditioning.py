@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from afarm.backend import CheckpointPolicy, fit_supervised, usable_pairs
+from afarm.backend import CheckpointPolicy, fit_supervised, require_checkpoint, usable_pairs
 from afarm.errors import ConfigError
-from afarm.interfaces import Method, MethodInputs, Policy, TrainContext
+from afarm.interfaces import Method, MethodInputs, RewardModel, TrainContext
 
 if TYPE_CHECKING:
     from afarm_plugins.reward_conditioning import RewardConditioningConfig
@@ -35,24 +35,19 @@ class RewardConditioning(Method):
     def __init__(self, config: RewardConditioningConfig):
         self.config = config
 
-    def check(self, start: type[Policy] | None = None) -> Sequence[str]:
-        problems = []
-        if start is not None and not issubclass(start, CheckpointPolicy):
-            problems.append(
-                f"reward_conditioning trains a language model's weights; it cannot start from a {start.__name__}"
-            )
-        if self.config.lora and self.config.control == "token":
-            problems.append(
-                "LoRA freezes the embeddings, so new control tokens would never be learned; "
-                "use --set reward_conditioning.control=text"
-            )
-        return problems
+    def check(self, reward_model: type[RewardModel] | None = None) -> Sequence[str]:
+        if self.config.lora is None or self.config.control == "text":
+            return ()
+        return (
+            "LoRA freezes the embeddings, so new control tokens would never be learned; "
+            "use --set reward_conditioning.control=text",
+        )
 
     def train(self, inputs: MethodInputs, context: TrainContext) -> CheckpointPolicy:
         """Raises `DataError` where no pair has a preferred output and `TrainingError` where the loss is not finite."""
-        assert isinstance(inputs.start, CheckpointPolicy)  # `check` has refused anything else
+        start = require_checkpoint(inputs.start, "reward_conditioning")
         pairs, counts = usable_pairs(inputs.preferences, lambda judged: judged.chosen_rejected, "reward_conditioning")
-        policy, positive, negative = self._with_controls(inputs.start)
+        policy, positive, negative = self._with_controls(start)
         instructions = [judged.pair.instruction for judged in pairs]
         chosen, rejected = zip(*(judged.chosen_rejected for judged in pairs if judged.chosen_rejected), strict=True)
         examples, cut = [], 0

@@ -67,7 +67,11 @@ class ClassifierConfig(Config):
         "what it reads: chat (its tokenizer's chat template around both turns), alpaca (headed sections), or pair "
         "(instruction and output as two texts); auto: what it was saved with here, else its chat template, else pair",
     )
-    max_length: int = setting(2048, "tokens it reads at most; the excess is cut from the instruction's beginning", ge=2)
+    max_length: int = setting(
+        2048,
+        "tokens it reads at most; the excess is cut from the instruction's beginning, and counted",
+        ge=2,
+    )
     per_device_batch_size: int = setting(16, "outputs scored in one forward pass", ge=1, changes_result=False)
 
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,13 +28,14 @@ from afarm.backend import (
     add_adapter,
     agreement,
     merge_adapter,
+    require_checkpoint,
     train,
     trainer_arguments,
     usable_pairs,
 )
 from afarm.backend.adapters import peft_config
-from afarm.errors import ModelError
-from afarm.interfaces import Checkpoints, Policy, TrainContext
+from afarm.backend.consecutive import after
+from afarm.interfaces import Policy, TrainContext
 from afarm.keyed import digest, uniform
 from afarm.records import JudgedPair
 from afarm_plugins.reward_model.calibration import calibration, margins
@@ -60,8 +61,7 @@ class BradleyTerryRewardModel(TorchRewardModel):
         Leaves `calibration.json` in the context's directory where pairs are held out. Raises `DataError` where nothing
         is left to learn from and `TrainingError` where the loss is not finite.
         """
-        if not isinstance(start, CheckpointPolicy):
-            raise ModelError(f"a reward model starts from a language model, not from a {type(start).__name__}")
+        start = require_checkpoint(start, "bradley_terry")
         decided, counts = usable(preferences, config.keep_draws)
         training, held_out = split(decided, config.eval_fraction, context.seed)
         context.backend.seed(context.seed)
@@ -185,17 +185,13 @@ def fit_member(
         model.set_adapter(adapter[0])
         examples = [{**e, "weights": [e["weights"][number]]} for e in examples]
     alone = TorchRewardModel(model, reward_model.tokenizer, reward_model.template, context.backend, adapters=adapter)
-    own = replace(
-        context,
-        seed=context.seed + number,
-        checkpoints=FromStep(context.checkpoints, begin),
-        log_metrics=lambda step, metrics: context.log_metrics(begin + step, metrics),
-    )
+    own = after(context, begin, seed=context.seed + number)
     callbacks = [HeldOut(alone, held_out, config, own)] if config.eval_steps and held_out else []
     labels, model.config.num_labels = model.config.num_labels, 1  # TRL takes no more; the loss here does
     trainer = SoftLabelTrainer(
         model=model,
-        args=trainer_arguments(RewardConfig, config, own),
+        # lora.dropout is there because it was asked for
+        args=trainer_arguments(RewardConfig, config, own, disable_dropout=config.lora is None),
         train_dataset=Dataset.from_list(list(examples)),
         data_collator=PairCollator(reward_model.pad_id),
         processing_class=reward_model.tokenizer,
@@ -207,21 +203,6 @@ def fit_member(
     for callback in callbacks:
         callback.keep_best(trainer.state.global_step)
     return begin + trainer.state.global_step
-
-
-@dataclass
-class FromStep:
-    """The checkpoints of a member that began after `begin` steps of others."""
-
-    checkpoints: Checkpoints
-    begin: int
-
-    def save(self, step: int, write: Callable[[Path], None]) -> None:
-        self.checkpoints.save(self.begin + step, write)
-
-    def latest(self) -> tuple[int, Path] | None:
-        found = self.checkpoints.latest()
-        return (found[0] - self.begin, found[1]) if found and found[0] > self.begin else None
 
 
 def bootstrap(judged: Sequence[JudgedPair], members: int, seed: int) -> list[list[float]]:

@@ -127,23 +127,34 @@ class Reader:
     def encode(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[dict[str, list[int]]]:
         """What the model reads of each row, at most `max_length` tokens; how many were cut is logged."""
         if self.template == "pair":
-            tasks = ["\n".join(filter(None, (i.instruction, i.input))) for i in instructions]
-            pairs = [(_valid(task), _valid(output)) for task, output in zip(tasks, outputs, strict=True)]
-            found = [self.tokenizer(*pair, truncation="longest_first", max_length=self.max_length) for pair in pairs]
-            return [{k: list(v) for k, v in row.items() if k != "attention_mask"} for row in found]
-        if self.template == "alpaca":
+            found = [self._pair(_task(i), output) for i, output in zip(instructions, outputs, strict=True)]
+            rows, cut = [row for row, _ in found], sum(was_cut for _, was_cut in found)
+        elif self.template == "alpaca":
             encoded, cut = PromptTemplate("alpaca", self.tokenizer).encode(instructions, outputs, self.max_length)
-            ids = [[*prompt, *response] for prompt, response in encoded]
+            rows = [{"input_ids": [*prompt, *response]} for prompt, response in encoded]
         else:
             texts = [self._conversation(i, output) for i, output in zip(instructions, outputs, strict=True)]
             whole = self.tokenizer(texts, add_special_tokens=False).input_ids
-            ids, cut = [row[-self.max_length :] for row in whole], sum(len(row) > self.max_length for row in whole)
+            rows = [{"input_ids": row[-self.max_length :]} for row in whole]
+            cut = sum(len(row) > self.max_length for row in whole)
         if cut:
-            logger.warning("%d of %d outputs were cut to the reward model's %d tokens", cut, len(ids), self.max_length)
-        return [{"input_ids": row} for row in ids]
+            logger.warning("%d of %d outputs were cut to the reward model's %d tokens", cut, len(rows), self.max_length)
+        return rows
+
+    def _pair(self, task: str, output: str) -> tuple[dict[str, list[int]], bool]:
+        """(both as the model reads them, whether they were cut): the task goes first, but for its last token."""
+        row = self.tokenizer(_valid(task), _valid(output))
+        excess = max(0, len(row["input_ids"]) - self.max_length)
+        dropped: set[int] = set()
+        if excess:
+            text = row.sequence_ids()  # of each token: 0 of the task, 1 of the output
+            of_task, of_output = ([at for at, number in enumerate(text) if number == which] for which in (0, 1))
+            dropped = set([*of_task[:-1], *reversed(of_output)][:excess])
+        kept = {k: [x for at, x in enumerate(row[k]) if at not in dropped] for k in row if k != "attention_mask"}
+        return kept, excess > 0
 
     def _conversation(self, instruction: Instruction, output: str) -> str:
-        task = "\n".join(filter(None, (instruction.instruction, instruction.input)))
+        task = _task(instruction)
         turns = [{"role": m.role, "content": m.content} for m in instruction.messages]
         turns += [{"role": "user", "content": task}, {"role": "assistant", "content": output}]
         return _valid(self.tokenizer.apply_chat_template(turns, tokenize=False))
@@ -178,6 +189,10 @@ class _WithItsHead:
                 "name one that was trained to score"
             )
         return model
+
+
+def _task(instruction: Instruction) -> str:
+    return "\n".join(filter(None, (instruction.instruction, instruction.input)))
 
 
 def _valid(text: str) -> str:

@@ -116,6 +116,10 @@ class HeldOut(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         step, patience = state.global_step, self.config.early_stopping_patience
+        if patience is not None and self.best["since"] >= patience:
+            # Killed after it had stopped. The trainer looks here first, so it took a step: `keep_best` undoes it.
+            control.should_training_stop = True
+            return
         if step % self.config.eval_steps and step < state.max_steps:
             return
         found = self.measure()

@@ -5,10 +5,9 @@ The loss is the negative log-likelihood of the response and of the end-of-sequen
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from afarm.backend import CheckpointPolicy, fit_supervised
+from afarm.backend import CheckpointPolicy, fit_supervised, require_checkpoint
 from afarm.errors import DataError
 from afarm.interfaces import Method, MethodInputs, Policy, TrainContext
 
@@ -26,15 +25,9 @@ class SFT(Method):
     def __init__(self, config: SFTConfig):
         self.config = config
 
-    def check(self, start: type[Policy] | None = None) -> Sequence[str]:
-        if start is None or issubclass(start, CheckpointPolicy):
-            return ()
-        return (f"{self.name} trains a language model's weights; it cannot start from a {start.__name__}",)
-
     def train(self, inputs: MethodInputs, context: TrainContext) -> CheckpointPolicy:
         """Raises `DataError` without demonstrations and `TrainingError` where the loss is not finite."""
-        start = inputs.start
-        assert isinstance(start, CheckpointPolicy)  # `check` has refused anything else
+        start = require_checkpoint(inputs.start, self.name)
         usable = [d for d in inputs.demonstrations if d.output]
         if not usable:
             raise DataError(

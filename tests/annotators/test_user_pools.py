@@ -146,6 +146,7 @@ def test_identity_and_fingerprints_change_with_the_file_and_its_templates_and_no
         ("batch_size: 1", "batch_size: 3", "plain: batch_size: an answer of the format 'single' is about one"),
         ("answer_format: single", "answer_format: xml", "plain: answer_format: "),
         ("answer_format: single", "answer_format: rating", "plain: answer_format: a pool compares"),
+        ("answer_format: single", "answer_format: criteria", "plain: answer_format: a pool compares"),
         ("prompt: plain", "prompt: fancy", "plain: prompt: fancy.jinja: there is no template fancy.jinja"),
         ("[[fish, capital]]", "[[fisch, capital]]", "plain: demonstrations: no demonstration 'fisch'.*fish"),
         ("verdicts: {capital: a}", "verdicts: {sky: a}", "plain: verdicts: 'sky' is none of its demonstrations"),

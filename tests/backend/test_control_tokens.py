@@ -90,3 +90,13 @@ def test_a_control_stays_where_a_prompt_is_cut(steered: CheckpointPolicy) -> Non
     [(prompt, response)], _ = good.template.encode(make_instructions(1), ["w1 w2 w3 w4"], max_length=4)
     assert (prompt, len(response)) == ([token, plain[-1]], 2)  # rather than the control, the response is cut
     assert good.prompt_ids(make_instructions(1), max_length=1) == [plain[-1:]]  # no room for both
+
+
+def test_control_tokens_are_the_mean_of_known_tokens_where_the_vocabulary_is_padded() -> None:
+    policy = tiny_policy(vocab_size=64)
+    known = len(policy.tokenizer)
+    controlled = policy.copy_with_tokens(["<|good|>", "<|bad|>"])
+    for head in ("get_input_embeddings", "get_output_embeddings"):
+        before, found = (getattr(model, head)().weight for model in (policy.model, controlled.model))
+        assert len(found) == 64
+        torch.testing.assert_close(found[known : known + 2], before[:known].mean(0).expand(2, -1))

@@ -37,15 +37,14 @@ def full_logits(
 def test_equal_to_softmax_over_all_logits_of_each_sequence_alone(temperature: float) -> None:
     model = make_model()
     batch = join_and_pad(PROMPTS, RESPONSES, 0)
-    logprobs, entropy = response_logprobs(
-        model, batch.input_ids, batch.attention_mask, batch.response_mask, temperature=temperature, with_entropy=True
+    logprobs = response_logprobs(
+        model, batch.input_ids, batch.attention_mask, batch.response_mask, temperature=temperature
     )
-    assert logprobs.shape == entropy.shape == (3, 6)
+    assert logprobs.shape == (3, 6)
     for row, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
         plain = full_logits(model, prompt, response, temperature).log_softmax(-1)
         n = len(response)
         torch.testing.assert_close(logprobs[row, :n], plain[range(n), response], atol=1e-5, rtol=0)
-        torch.testing.assert_close(entropy[row, :n], -(plain.exp() * plain).sum(-1), atol=1e-5, rtol=0)
         assert logprobs[row, n:].eq(0).all()
 
 
@@ -82,16 +81,6 @@ def test_chunks_change_neither_values_nor_gradients(chunk_size: int) -> None:
     for a, b in zip(whole.parameters(), chunked.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad, atol=1e-4, rtol=1e-4)
     assert any(p.grad is not None and p.grad.abs().max() > 0 for p in chunked.model.parameters())
-
-
-def test_entropy_carries_no_gradient() -> None:
-    model = make_model()
-    batch = join_and_pad(PROMPTS, RESPONSES, 0)
-    logprobs, entropy = response_logprobs(
-        model, batch.input_ids, batch.attention_mask, batch.response_mask, with_entropy=True
-    )
-    assert logprobs.requires_grad
-    assert not entropy.requires_grad
 
 
 @torch.no_grad()

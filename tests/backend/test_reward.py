@@ -8,7 +8,17 @@ import pytest
 import torch
 from tiny_models import judged, make_context, make_gpt2, make_instructions, make_policy
 
-from afarm.backend import CheckpointPolicy, LoraConfig, TorchRewardModel, add_adapter, pad, pair_accuracy, token_scores
+from afarm.backend import (
+    Backend,
+    CheckpointPolicy,
+    LoraConfig,
+    TorchRewardModel,
+    add_adapter,
+    hidden_states,
+    pad,
+    pair_accuracy,
+)
+from afarm.config import BackendConfig
 from afarm.interfaces import RewardModel
 from afarm.records import Instruction, Sample, Score
 
@@ -70,16 +80,6 @@ def test_rewards_are_standardised(policy: CheckpointPolicy) -> None:
     assert reward_model.score_ids(SEQUENCES) == pytest.approx([(r - 2) / 0.5 for r in raw], abs=1e-5)
 
 
-def test_token_scores_read_every_position_and_differentiate(policy: CheckpointPolicy) -> None:
-    reward_model = make_reward_model(policy)
-    ids, mask = pad(SEQUENCES, 0, "right")
-    values = token_scores(reward_model.model, ids, mask)
-    assert values.shape == ids.shape
-    assert values[0, 3].item() == pytest.approx(expected(reward_model, SEQUENCES[0][:4]), abs=1e-5)
-    values.sum().backward()
-    assert reward_model.model.score.weight.grad.abs().max() > 0
-
-
 def test_a_fresh_head_is_zero_unless_asked_otherwise_and_the_trunk_is_the_policys(policy: CheckpointPolicy) -> None:
     model = TorchRewardModel.classifier_from(policy)
     assert model.score.weight.eq(0).all()
@@ -109,6 +109,34 @@ def test_a_saved_reward_model_gives_the_same_rewards(policy: CheckpointPolicy, t
     again = TorchRewardModel.load(tmp_path / "rm", make_context(tmp_path)[0])
     assert again.score_ids(SEQUENCES) == reward_model.score_ids(SEQUENCES)
     assert again.reads_tokens_of(policy)
+
+
+def test_heads_compute_in_float32_whatever_the_trunk_does(policy: CheckpointPolicy) -> None:
+    reward_model = make_reward_model(policy)
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        rewards = reward_model.score_tokens(*pad(SEQUENCES[:1], 0))
+        hidden = hidden_states(reward_model.model, *pad(SEQUENCES[:1], 0))[:, -1]
+    assert rewards.tolist() == torch.mv(hidden.float(), reward_model.model.score.weight[0]).tolist()
+    assert rewards.item() != rewards.bfloat16().item()
+
+
+def test_heads_of_a_bfloat16_model_are_kept_in_float32(tmp_path: Path) -> None:
+    backend = Backend(BackendConfig(device="cpu", dtype="bfloat16"))
+    policy = make_policy()
+    policy.model, policy.backend = policy.model.to(torch.bfloat16), backend
+    reward_model = make_reward_model(policy)
+    assert reward_model.model.score.weight.dtype == torch.float32
+    reward_model.save(tmp_path)
+    again = TorchRewardModel.read(tmp_path, backend)
+    assert again.model.model.embed_tokens.weight.dtype == torch.bfloat16
+    assert torch.equal(again.model.score.weight, reward_model.model.score.weight)
+    assert again.score_ids(SEQUENCES) == pytest.approx(reward_model.score_ids(SEQUENCES), rel=1e-5)
+
+
+def test_which_token_ended_a_response_does_not_change_its_reward(policy: CheckpointPolicy) -> None:
+    reward_model = make_reward_model(policy)
+    ended = [Sample("w2 w3", (3, 5, 6, 4), (7, 8, end), None, "stop") for end in (1, 20)]
+    assert reward_model.score_samples(ended) == pytest.approx([expected(reward_model, SEQUENCES[0])] * 2, abs=1e-5)
 
 
 def test_token_ids_of_another_tokenizer_are_not_read(policy: CheckpointPolicy) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from pydantic import ValidationError
 
 from afarm.backend import Backend, runtime
 from afarm.config import BackendConfig
@@ -64,3 +65,9 @@ def test_a_tracker_that_is_not_installed_is_an_error_and_not_left_out(tmp_path: 
         backend.tracked("run", tmp_path, lambda step, metrics: None),
     ):
         pass
+
+
+def test_mixed_precision_without_a_gradient_scaler_is_not_offered() -> None:
+    assert BackendConfig(mixed_precision="bf16").mixed_precision == "bf16"
+    with pytest.raises(ValidationError, match="mixed_precision"):
+        BackendConfig(mixed_precision="fp16")

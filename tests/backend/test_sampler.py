@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -221,3 +222,24 @@ def test_long_prompts_lose_their_beginning_and_are_counted(policy: CheckpointPol
     assert [len(p) for p in cut] == [min(n, 4) for n in lengths]
     assert cut[-1] == policy.prompt_ids(instructions)[-1][-4:]
     assert policy.truncated == sum(n > 4 for n in lengths) > 0
+
+
+def test_the_cache_of_a_batch_is_freed_before_the_next_and_before_its_samples_are_handed_out(
+    policy: CheckpointPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caches: list[weakref.ref[object]] = []
+    prefill = TorchSampler._prefill
+
+    def watched(sampler: TorchSampler, *args: Any) -> Any:
+        assert not any(cache() for cache in caches)
+        prefix = prefill(sampler, *args)
+        caches.append(weakref.ref(prefix.cache))
+        return prefix
+
+    monkeypatch.setattr(TorchSampler, "_prefill", watched)
+    sampler = TorchSampler(policy.model, [], 0)
+    for _ in sampler.generate(
+        [[3, 5]] * 9, list("abcdefghi"), Decoding(max_new_tokens=4, per_device_batch_size=3), seed=0
+    ):
+        assert not any(cache() for cache in caches)
+    assert len(caches) == 3

@@ -1,8 +1,8 @@
-"""What the result screen says of the checkpoint that was kept."""
+"""What the result screen and the report say of how training ended."""
 
 from __future__ import annotations
 
-from afarm.cli.run import checkpoint
+from afarm.report.run import training
 
 
 def test_the_best_checkpoint_is_shown_beside_the_last() -> None:
@@ -14,16 +14,21 @@ def test_the_best_checkpoint_is_shown_beside_the_last() -> None:
         "last/win_rate": 66.5,
     }
     expected = "the best on validation, of step 30: 68.2 % ± 3.3 (the last, of step 40: 66.5 %)"
-    assert list(checkpoint(found)) == [expected]
+    assert list(training(found)) == [expected]
     del found["best/standard_error"]
-    assert "68.2 % (the last" in next(checkpoint(found))
+    assert "68.2 % (the last" in next(training(found))
 
 
 def test_why_training_stopped_is_shown_with_or_without_a_choice() -> None:
-    (line,) = checkpoint({"stopped/max_kl": 17})
+    (line,) = training({"stopped/max_kl": 17})
     assert "stopped at step 17: the KL exceeded its limit" in line
-    assert "not finite" in next(checkpoint({"stopped/not_finite": 3}))
+    assert "not finite" in next(training({"stopped/not_finite": 3}))
 
 
 def test_a_method_that_chooses_nothing_has_no_such_line() -> None:
-    assert list(checkpoint({})) == []
+    assert list(training({})) == []
+
+
+def test_prompts_that_were_left_out_are_counted() -> None:
+    assert list(training({"data/prompts_left_out": 77.0})) == ["77 prompts were too long and left out"]
+    assert list(training({"data/prompts_left_out": 0.0})) == []

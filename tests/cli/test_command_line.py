@@ -278,7 +278,7 @@ def test_what_judges_could_not_take_is_told(afarm: Afarm, tmp_path: Path, monkey
 
 
 def test_who_judges_two_files_is_in_the_help(afarm: Afarm) -> None:
-    assert "Who judges two files" in afarm("evaluate", "--help").out
+    assert "Who judges files of outputs" in afarm("evaluate", "--help").out
     assert "Who labels the training pairs" in afarm("run", "--help").out
 
 
@@ -350,7 +350,7 @@ def test_files_that_cannot_be_compared_are_explained(afarm: Afarm, tmp_path: Pat
     mine = write_outputs(tmp_path / "mine.json", ["a", "b"], "mine")
     short = write_outputs(tmp_path / "short.json", ["a"], "short")
     twice = tmp_path / "twice.json"
-    twice.write_text(json.dumps([{"instruction": "i", "output": "x"}] * 2))
+    twice.write_text(json.dumps([{"instruction": "i0", "output": text} for text in "xy"]))
     partial = tmp_path / "partial.json"
     partial.write_text(json.dumps([{"instruction": "i0"}]))
     empty = write_outputs(tmp_path / "empty.json", [], "")

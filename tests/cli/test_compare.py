@@ -111,6 +111,33 @@ def test_a_judge_llm_stands_beside_methods(afarm: Afarm) -> None:
     assert len(WritingJudge.asked) == 10
 
 
+def test_what_systems_share_is_told_once(afarm: Afarm) -> None:
+    said = afarm("compare", *LIGHT, "--methods", "nudge,hot", "--seeds", "1,2")
+    lines = said.err.splitlines()
+    assert [line for line in lines if line.startswith(("nudge, ", "hot, "))] == [
+        f"{system}, seed {seed}" for seed in (1, 2) for system in ("nudge", "hot")
+    ]
+    assert sum(line.startswith("✓ sample") for line in lines) == 2  # one a seed
+
+
+def test_a_judge_llm_that_answers_can_be_priced(afarm: Afarm) -> None:
+    priced = ["--price", "writing:40=1/2", "--json"]
+    for command in (["compare", "--methods", "nudge,writing:40"], ["sample", "--policy", "writing:40"]):
+        for more in ([], ["--dry-run"]):
+            said = afarm(*command, *LIGHT, *priced, *more)
+            assert said.code == 0, said.err
+    said = afarm("compare", *LIGHT, "--methods", "nudge,writing:40", "--price", "writing:4=1/2")
+    assert "--price names 'writing:4', which is none of the judges. Did you mean 'writing:40'?" in said.err
+
+
+def test_what_all_are_compared_with_is_no_system_beside_them(afarm: Afarm) -> None:
+    said = afarm("compare", *LIGHT, "--methods", "base,nudge", "--dry-run")
+    assert "Left out: base: it is what the others are compared with" in said.err
+    alone = afarm("compare", *LIGHT, "--methods", "base")
+    assert alone.code == 1
+    assert "leaves nothing to compare: base is what others are compared with" in alone.err
+
+
 def test_wrong_options_are_refused(afarm: Afarm) -> None:
     assert "--methods" in afarm("compare", *LIGHT, "--method", "nudge").err
     assert "whole numbers" in afarm("compare", *LIGHT, "--seeds", "one").err
@@ -171,3 +198,13 @@ def test_standings_are_of_the_first_reference_and_of_what_every_seed_has() -> No
     assert (worse.win_rate, worse.standard_error) == (45.0, pytest.approx(5.0))
     assert worse.differences == {"gold": 2.0}
     assert worse.seconds == 4.0
+
+
+def test_the_judge_s_taste_is_the_mean_over_seeds_and_flags_are_those_of_any() -> None:
+    runs = [record("a", seed, 40.0) for seed in (1, 2, 3)]
+    for run, share in zip(runs, (0.5, 0.7, None), strict=True):
+        taste = None if share is None else {"value": share, "error": None, "n": 9}
+        run["results"][0]["guards"] = {"prefers_longer": taste, "flags": [{"says": "it is odd"}]}
+    (found,) = standings(runs)
+    assert (found.prefers_longer, found.prefers_lists) == (pytest.approx(0.6), None)
+    assert found.flags == ("it is odd",)

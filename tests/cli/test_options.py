@@ -25,6 +25,7 @@ SHARED = [
     "--model",
     "--dataset",
     "--data",
+    "--eval-set",
     "--set",
     "--seed",
     "--budget",
@@ -52,7 +53,12 @@ def options_of(afarm: Afarm, *command: str) -> list[str]:
         *((step, [], ["--dry-run"]) for step in ("sft", "annotate", "fit-reward", "train")),
         ("sample", ["--policy"], ["--dry-run"]),
         ("compare", ["--methods", "--seeds"], ["--dry-run"]),
-        ("evaluate", ["--reference"], ["--dry-run"]),
+        ("drift", ["--pairs", "--epoch"], ["--dry-run"]),
+        (
+            "evaluate",
+            ["--reference", "--annotations", "--humans", "--until", "--alpha"],
+            ["--evaluator", "--on-missing", "--on-duplicate", "--dry-run"],
+        ),
     ],
 )
 def test_commands_that_make_a_farm_take_the_same_options(
@@ -70,6 +76,7 @@ def test_commands_that_make_a_farm_take_the_same_options(
         ("artifacts why", ["--output-dir"]),
         ("plugins", ["--json"]),
         ("recipes", []),
+        ("diff", ["--flips", "--output-dir", "--json"]),
     ],
 )
 def test_commands_that_make_no_farm_refuse_the_options_of_one(command: str, own: list[str], afarm: Afarm) -> None:
@@ -89,6 +96,7 @@ def test_commands_that_make_no_farm_refuse_the_options_of_one(command: str, own:
         ({"label_noise": 0.0}, {"annotate": {"label_noise": 0.0}}),
         ({"annotator": "a", "label_noise": 0.1}, {"annotate": {"annotator": "a", "label_noise": 0.1}}),
         ({"judge": ["offline", "strong=x:y"]}, {"judge": {"*": "offline", "strong": "x:y"}}),
+        ({"eval_set": "e.json"}, {"eval_set": "e.json"}),
         ({"data": Path("d.json")}, {"dataset": "files", "files": {"path": "d.json"}}),
         ({"votes": 3, "both_orders": True}, {"pool": {"votes": 3, "both_orders": True}}),
         (

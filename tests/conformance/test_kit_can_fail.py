@@ -472,7 +472,7 @@ class Nudge(Method):
 
 
 class ComplainsAboutItself(Nudge):
-    def check(self, start: type[Policy] | None = None) -> Sequence[str]:
+    def check(self, reward_model: type[RewardModel] | None = None) -> Sequence[str]:
         return ["these defaults cannot work"]
 
 
@@ -661,6 +661,67 @@ def test_a_sound_evaluator_passes() -> None:
     ],
 )
 def test_a_broken_evaluator_is_caught(evaluator: type[Evaluator], promise: str) -> None:
+    with pytest.raises(ConformanceError, match=promise):
+        check_evaluator(evaluator())
+
+
+class Board(Evaluator):
+    """Keeps every promise of one that looks at all systems at once."""
+
+    needs = frozenset({"judgements"})
+    many = True
+
+    def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
+        won: dict[str, float] = {}
+        for number, judged in enumerate(inputs.judgements):
+            one, two = judged.pair.generator_1, judged.pair.generator_2
+            if one == two:
+                raise DataError(f"judgement {number} is of one system")
+            won[one] = won.get(one, 0.0) + (judged.p2 == 0.0)
+            won[two] = won.get(two, 0.0) + (judged.p2 == 1.0)
+        if not won:
+            raise DataError("no judgements")
+        rows = tuple({"system": name, "wins": won[name]} for name in sorted(won))
+        return Evaluation("board", inputs.system, {"n": len(inputs.judgements)}, rows)
+
+
+class LeavesOneOut(Board):
+    def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
+        found = super().evaluate(inputs)
+        return replace(found, rows=found.rows[1:])
+
+
+class GoesByTheOrder(Board):
+    def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
+        found = super().evaluate(inputs)
+        return replace(found, metrics={"first": inputs.judgements[0].pair.generator_2})
+
+
+class RanksNothing(Board):
+    def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
+        return super().evaluate(inputs) if inputs.judgements else Evaluation("board", "", {"n": 0})
+
+
+class PlaysAgainstItself(Board):
+    def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
+        apart = [j for j in inputs.judgements if j.pair.generator_1 != j.pair.generator_2]
+        return super().evaluate(replace(inputs, judgements=tuple(apart)))
+
+
+def test_a_sound_evaluator_of_boards_passes() -> None:
+    check_evaluator(Board())
+
+
+@pytest.mark.parametrize(
+    ("evaluator", "promise"),
+    [
+        (LeavesOneOut, "rows are one a system"),
+        (GoesByTheOrder, "order of the judgements must not matter"),
+        (RanksNothing, "no judgements must be a DataError"),
+        (PlaysAgainstItself, "a system compared with itself must be a DataError"),
+    ],
+)
+def test_a_broken_evaluator_of_boards_is_caught(evaluator: type[Evaluator], promise: str) -> None:
     with pytest.raises(ConformanceError, match=promise):
         check_evaluator(evaluator())
 

@@ -10,8 +10,19 @@ from typing import Any
 
 import pytest
 
+from afarm import files, hub
 from afarm.errors import DataError
-from afarm.files import read_outputs, read_preferences, read_rows, require_distinct, write_rows
+from afarm.files import (
+    RowsOnDisk,
+    names_a_file,
+    preferences_on_disk,
+    read_outputs,
+    read_preferences,
+    read_rows,
+    require_distinct,
+    stem,
+    write_rows,
+)
 from afarm.records import Instruction, Output
 
 ROWS: list[dict[str, Any]] = [
@@ -168,3 +179,106 @@ def test_an_empty_list_is_no_set_of_instructions_and_repeats_are_named() -> None
     with pytest.raises(DataError, match=r"data\.json: rows 0 and 2 hold the same instruction.*Name a colour"):
         require_distinct(rows, "data.json")
     assert require_distinct(iter(rows[:2]), "data.json") == rows[:2]
+
+
+# -------------------------------------------------------------------------------------------- more than memory holds
+
+
+@pytest.mark.parametrize("block", [1, 2, 7, 64])
+def test_a_json_list_is_read_in_parts_of_any_size(block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "BLOCK", block)
+    path = tmp_path / "rows.json"
+    for text in (json.dumps(ROWS), json.dumps(ROWS, indent=3, ensure_ascii=False), " \n [ ]\n", "[]"):
+        path.write_text(text, encoding="utf-8")
+        assert list(read_rows(path)) == json.loads(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[{"a": 1} {"a": 2}]', "row 0: not valid JSON: Expecting ',' delimiter"),
+        ('[{"a": 1}, ]', "row 1: not valid JSON: Expecting value"),
+        ('[{"a": 1}, {"a": ]', "row 1: not valid JSON: Expecting value"),
+        ('[{"a": 1}', "row 0: not valid JSON: Expecting ',' delimiter"),
+        ('[{"a": 1}] []', "row 1: not valid JSON: Extra data"),
+        ("[,]", "row 0: not valid JSON: Expecting value"),
+    ],
+)
+def test_a_json_list_that_is_broken_is_named_with_the_row(
+    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "BLOCK", 4)
+    path = tmp_path / "rows.json"
+    path.write_text(text)
+    with pytest.raises(DataError) as caught:
+        list(read_rows(path))
+    assert str(caught.value) == f"{path}: {said}"
+
+
+def test_the_first_rows_of_a_list_are_there_before_the_last_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text("[" + json.dumps({"a": "x" * files.BLOCK}) + ', {"a": 1}, broken')
+    assert len(next(read_rows(path))["a"]) == files.BLOCK
+
+
+def test_rows_stay_on_disk_until_they_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rows.jsonl"
+    write_rows(path, ({"n": n, "text": "é" * n} for n in range(5)))
+    rows = RowsOnDisk(path, lambda row, where: (row["n"], where))
+    assert (len(rows), rows[3], rows[-1]) == (5, (3, f"{path}: row 3"), (4, f"{path}: row 4"))
+    assert [n for n, _ in rows] == [n for n, _ in rows] == [0, 1, 2, 3, 4]
+    assert [n for n, _ in rows[1:4:2]] == [1, 3]
+    assert [n for n, _ in rows[::-1]] == [4, 3, 2, 1, 0]
+    with pytest.raises(IndexError):
+        rows[5]
+    judged = tmp_path / "judged.jsonl"
+    write_rows(judged, [{"instruction": str(n), "output_1": "a", "output_2": "b", "preference": 1} for n in range(3)])
+    held = preferences_on_disk(judged)
+    monkeypatch.setattr(files, "HELD", 2)
+    assert isinstance(preferences_on_disk(judged), RowsOnDisk)
+    assert list(preferences_on_disk(judged)) == held == read_preferences(judged)
+
+
+def test_files_are_told_from_names_and_called_without_their_format(tmp_path: Path) -> None:
+    assert [names_a_file(s) for s in ("a.json", "b.jsonl.gz", "hf:o/n", str(tmp_path), "toy")] == [True] * 4 + [False]
+    assert [stem(s) for s in ("x/a.b.json", "a.jsonl.gz", "a.parquet", "a")] == ["a.b", "a", "a", "a"]
+
+
+# ------------------------------------------------------------------------------------------------------- from the Hub
+
+
+def fake_hub(monkeypatch: pytest.MonkeyPatch, found: Any) -> list[Any]:
+    """Stands at the boundary, for the library that would fetch."""
+    datasets = pytest.importorskip("datasets")
+    asked: list[Any] = []
+
+    def load_dataset(*names: Any, **more: Any) -> Any:
+        asked.append((*names, more["split"]))
+        if isinstance(found, Exception):
+            raise found
+        return found if more["split"] is None else found[more["split"]]
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(hub, "_require_reachable", lambda repository, mend: None)
+    return asked
+
+
+def test_outputs_are_read_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = fake_hub(monkeypatch, {"eval": ROWS[:2]})
+    assert [o.output for o in read_outputs("hf:owner/name")] == ["Red.", ""]
+    assert [o.output for o in read_outputs(Path("hf:owner/name/settings:eval"))] == ["Red.", ""]
+    assert asked == [("owner/name", None, None), ("owner/name", "settings", "eval")]
+
+
+def test_what_the_hub_does_not_give_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_hub(monkeypatch, {"train": ROWS, "test": ROWS})
+    with pytest.raises(DataError, match=r"several splits \(train, test\): name one, such as hf:owner/name:train"):
+        read_outputs("hf:owner/name")
+    with pytest.raises(DataError, match="name a data set of the Hub as hf:OWNER/NAME"):
+        read_outputs("hf:name")
+    fake_hub(monkeypatch, {"train": [{"instruction": "x"}]})
+    with pytest.raises(DataError, match="hf:owner/name: row 0: field 'output' is missing"):
+        read_outputs("hf:owner/name")
+    fake_hub(monkeypatch, ValueError("no such split"))
+    with pytest.raises(DataError, match=r"owner/name .x. cannot be loaded: no such split.*name a file instead"):
+        read_outputs("hf:owner/name:x")

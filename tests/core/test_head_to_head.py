@@ -11,6 +11,7 @@ from light_plugin import CountingJudge
 
 from afarm.errors import BudgetError, DataError
 from afarm.files import read_preferences, read_rows
+from afarm.joining import STRICT, Joining
 from afarm.judges import Capabilities
 from afarm.pipeline import Farm, read_result
 from afarm.plan import plan_of_two
@@ -121,6 +122,15 @@ def test_outputs_that_do_not_match_are_refused_before_anything_is_asked(farm: Ma
     with pytest.raises(DataError, match="no outputs to compare"):
         farm(JUDGED_BY).compare([], [])
     assert CountingJudge.asked == 0
+
+
+def test_rows_that_do_not_fit_are_left_out_or_lost_where_that_is_asked_for(farm: Make) -> None:
+    one, part = farm(JUDGED_BY), outputs("part", ["word word", "word word"])
+    assert one.compare(part, THEIRS, joining=Joining("skip")).win_rate == 100.0
+    assert one.compare(part, THEIRS, joining=Joining("loss")).win_rate == 50.0
+    assert CountingJudge.asked == 2
+    whole, skipped = (one.head_to_head(MINE, THEIRS, joining=j) for j in (STRICT, Joining("skip")))
+    assert whole.name == skipped.name, "where all rows fit, the policy changes nothing"
 
 
 # ------------------------------------------------------------------------------------------------- money, and looks

@@ -219,3 +219,23 @@ def test_any_text_that_json_can_hold_survives_a_round_trip_through_a_file(
     write_rows(path, [before.to_row()])
     assert read_preferences(path) == [before]
     assert pair.id == pair.swapped().id
+
+
+def test_ratings_survive_a_file_mirror_and_come_in_twos(tmp_path: Path) -> None:
+    pair = Pair(Instruction("Say hello."), "hi", "hello")
+    rated = JudgedPair(pair, Preference(pair.id, 1.0, scores=(3.0, 5.5)))
+    path = tmp_path / "rated.jsonl"
+    write_rows(path, [rated.to_row()])
+    assert read_preferences(path) == [rated]
+    assert rated.preference.swapped().scores == (5.5, 3.0)
+    plain = JudgedPair(pair, Preference(pair.id, 1.0)).to_row()
+    assert not {"score_1", "score_2"} & plain.keys()
+    for wrong, said in (
+        ({"score_1": 3}, "field 'score_2' is missing"),
+        ({"score_1": 3, "score_2": None}, "field 'score_2' is missing"),
+        ({"score_1": 3, "score_2": "good"}, "field 'score_2' must be a number"),
+        ({"score_1": 3, "score_2": float("inf")}, "field 'score_2' must be a number"),
+    ):
+        with pytest.raises(DataError, match=f"row 4: {said}"):
+            JudgedPair.from_row({**plain, **wrong}, "row 4")
+    assert JudgedPair.from_row({**plain, "score_1": None, "score_2": float("nan")}).preference.scores is None

@@ -13,7 +13,7 @@ from afarm.errors import DataError
 from afarm.interfaces import EvaluationInputs
 from afarm.records import Instruction, JudgedPair, Output, Pair, Preference, Score
 from afarm_plugins.evaluators.reward import MeanReward
-from afarm_plugins.evaluators.win_rate import WinRate, win
+from afarm_plugins.evaluators.win_rate import WinRate
 
 
 def inputs(preferences: Sequence[tuple[float | None, str]]) -> EvaluationInputs:
@@ -59,7 +59,49 @@ def test_unparsed_and_refused_answers_are_counted_and_left_out_never_taken_for_l
 def test_a_judge_that_is_exactly_torn_counts_like_a_draw() -> None:
     assert metrics([(0.5, "decided"), (1.0, "decided")])["win_rate"] == 75.0
     judged = inputs([(None, "draw"), (0.5, "decided"), (None, "unparsed")]).judgements
-    assert [win(row) for row in judged] == [0.5, 0.5, None]
+    assert [row.win for row in judged] == [0.5, 0.5, None]
+
+
+def test_the_discrete_win_rate_counts_whole_wins_and_keeps_an_even_preference_as_a_draw() -> None:
+    # 1, 1, 0, 0.25 and a draw: two wins, two losses, a draw; then 0.51 wins and 0.5 is even.
+    assert metrics([*DECIDED, (None, "draw")])["discrete_win_rate"] == pytest.approx(50.0)
+    assert metrics([(0.51, "decided"), (0.5, "decided")])["discrete_win_rate"] == pytest.approx(75.0)
+
+
+def test_each_data_set_has_its_own_win_rate_and_error() -> None:
+    given = inputs([*DECIDED, (None, "unparsed")])
+    judged = [
+        replace(row, pair=replace(row.pair, instruction=replace(row.pair.instruction, dataset=name)))
+        for row, name in zip(given.judgements, ("koala", "vicuna", "vicuna", "koala", "oasst"), strict=True)
+    ]
+    rows = WinRate().evaluate(replace(given, judgements=judged)).rows
+    # koala: 1 and 0.25; vicuna: 1 and 0; oasst: nothing that could be read.
+    deviation = {"koala": math.sqrt(2 * 0.375**2), "vicuna": math.sqrt(2 * 0.5**2)}
+    assert [(row["dataset"], row["win_rate"], row["n_total"]) for row in rows] == [
+        ("koala", 62.5, 2),
+        ("oasst", None, 0),
+        ("vicuna", 50.0, 2),
+    ]
+    assert [row["standard_error"] for row in rows] == [
+        pytest.approx(100 * deviation["koala"] / math.sqrt(2)),
+        None,
+        pytest.approx(100 * deviation["vicuna"] / math.sqrt(2)),
+    ]
+    assert WinRate().evaluate(given).rows == ()
+
+
+def test_swapping_the_two_mirrors_the_win_rate_and_the_order_of_rows_does_not_matter() -> None:
+    given = inputs([*DECIDED, (None, "draw"), (None, "unparsed")])
+    here = WinRate().evaluate(given).metrics
+    turned = replace(given, outputs=given.outputs[::-1], judgements=given.judgements[::-1])
+    assert WinRate().evaluate(turned).metrics == pytest.approx(dict(here))
+    swapped = [JudgedPair(row.pair.swapped(), row.preference.swapped()) for row in given.judgements]
+    there = WinRate().evaluate(replace(given, outputs=given.reference, judgements=swapped)).metrics
+    for name in ("win_rate", "discrete_win_rate"):
+        assert there[name] == pytest.approx(100 - float(here[name] or 0))
+    assert there["standard_error"] == pytest.approx(here["standard_error"])
+    assert (there["n_wins"], there["n_wins_base"]) == (here["n_wins_base"], here["n_wins"])
+    assert there["avg_length"] == here["avg_length_reference"]
 
 
 def test_one_judgement_has_no_standard_error() -> None:

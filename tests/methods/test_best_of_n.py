@@ -13,7 +13,7 @@ from tiny_models import make_context, make_instructions, make_policy
 
 from afarm.backend import CheckpointPolicy, TorchRewardModel
 from afarm.config import Config, setting
-from afarm.errors import DataError, ModelError
+from afarm.errors import DataError, ModelError, TrainingError
 from afarm.interfaces import Decoding, MethodInputs, Policy, RewardModel, TrainContext
 from afarm.records import Instruction, Output, Sample, Score
 from afarm_plugins.best_of_n import BestOfNConfig
@@ -239,9 +239,8 @@ def test_every_smaller_n_is_told_from_one_run(policy: CheckpointPolicy) -> None:
 
 
 def test_winners_by_hand() -> None:
-    winners = Winners()
-    for text, score in [("a", 1.0), ("b", 0.5), ("c", 1.0), ("d", 3.0)]:
-        winners.add(Sample(text), score)
+    winners, scored = Winners(), [(Sample("a"), 1.0), (Sample("b"), 0.5), (Sample("c"), 1.0), (Sample("d"), 3.0)]
+    assert list(winners.watch(scored)) == scored
     assert winners.details() == {"scores": [1.0, 0.5, 1.0, 3.0], "bests": [[1, "a"], [4, "d"]]}
 
 
@@ -263,3 +262,27 @@ def test_the_bandits_winners_follow_the_law_of_the_best_of_n(n: int) -> None:
             kl += expected * math.log(expected / float(probabilities[answer]))
             below = up_to
         assert kl < kl_bound(n)
+
+
+class NotANumberAt(RewardModel):
+    """Rewards count up; that of the `at`-th output is no number."""
+
+    def __init__(self, at: int):
+        self.at, self.seen = at, 0
+
+    def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[Score]:
+        first, self.seen = self.seen, self.seen + len(outputs)
+        return [Score(math.nan if number == self.at else float(number)) for number in range(first, self.seen)]
+
+
+@pytest.mark.parametrize("at", [8, 13])
+def test_a_reward_that_is_not_a_number_is_an_error_that_names_the_instruction(
+    policy: CheckpointPolicy, at: int
+) -> None:
+    one, two = make_instructions(2)
+    samples = BestOfNPolicy(policy, NotANumberAt(at), 8).sample(
+        [one, two], Decoding(max_new_tokens=4, per_device_batch_size=4), seed=0
+    )
+    assert next(samples).score == 7
+    with pytest.raises(TrainingError, match=f"a response to '{two.instruction}' is not a number"):
+        next(samples)

@@ -25,7 +25,7 @@ from afarm.records import Instruction
 from afarm.testing import check_reward_model, judge_context, tiny_reward_model
 from afarm_plugins.best_of_n.best_of_n import BestOfNPolicy
 from afarm_plugins.reward_model import ClassifierConfig
-from afarm_plugins.reward_model.classifier import ClassifierRewardModel
+from afarm_plugins.reward_model.classifier import ClassifierRewardModel, Reader
 
 CHAT = "{% for m in messages %}<{{ m.role }}> {{ m.content }} {% endfor %}"
 
@@ -121,6 +121,24 @@ def test_of_two_labels_the_difference_is_the_reward(tmp_path: Path) -> None:
     with torch.no_grad():
         bad, good = plain(**tokenizer(pairs=True)("w1", "w2", return_tensors="pt")).logits[0].tolist()
     assert model.score([Instruction("w1")], ["w2"])[0].value == pytest.approx(good - bad, abs=1e-5)
+
+
+def test_of_a_pair_the_beginning_of_the_instruction_is_cut_then_the_end_of_the_output(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = opened(saved_encoder(tmp_path), max_length=8).reader
+    assert isinstance(reader, Reader)
+    rows = reader.encode(
+        [Instruction("w1 w2 w3 w4", "w5 w6"), Instruction("w1 w2"), Instruction("w1 w2 w3")],
+        ["w7 w8", "w7 w8 w9", "w7 w8 w9 w10 w11 w12"],
+    )
+    assert [reader.tokenizer.decode(row["input_ids"]) for row in rows] == [
+        "[CLS] w4 w5 w6 [SEP] w7 w8 [SEP]",
+        "[CLS] w1 w2 [SEP] w7 w8 w9 [SEP]",
+        "[CLS] w3 [SEP] w7 w8 w9 w10 [SEP]",
+    ]
+    assert [row["token_type_ids"].count(1) for row in rows] == [3, 4, 5]
+    assert "2 of 3 outputs were cut" in caplog.text
 
 
 def test_what_is_too_long_is_cut_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -18,7 +18,6 @@ from afarm.errors import DataError
 from afarm.interfaces import MethodInputs
 from afarm.keyed import uniform
 from afarm.records import JudgedPair
-from afarm_plugins.best_of_n.best_of_n import BestOfNPolicy
 from afarm_plugins.dpo import DPOConfig, dpo
 from afarm_plugins.dpo.dpo import DPO, pair_examples, reference_logps
 from afarm_plugins.dpo.objective import preference_losses
@@ -51,6 +50,16 @@ def train(
 def logps(policy: CheckpointPolicy, rows: list[JudgedPair]) -> torch.Tensor:
     """[pairs, (chosen, rejected)]."""
     return torch.tensor(reference_logps(policy, pair_examples(policy, rows, 512)[0], 64))
+
+
+def test_processes_read_a_share_of_the_reference_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, rows = make_policy(), preferences(9)
+    whole, examples = logps(policy, rows), pair_examples(policy, rows, 512)[0]
+    monkeypatch.setattr(dpo, "gather", lambda share: share)
+    for rank in range(2):
+        monkeypatch.setattr(dpo, "own", lambda all_rows, rank=rank: all_rows[rank::2])
+        share = reference_logps(policy, examples, 2)
+        torch.testing.assert_close(torch.tensor(share), whole[rank::2])
 
 
 # ---------------------------------------------------------------------------------------------------- the losses
@@ -287,11 +296,6 @@ def test_settings_out_of_range_are_refused() -> None:
     for wrong in ({"beta": 0}, {"label_smoothing": 0.5}, {"loss_type": "kto"}):
         with pytest.raises(ValidationError):
             config(**wrong)
-
-
-def test_a_start_that_has_no_weights_is_refused_when_planning() -> None:
-    assert DPO(config()).check(CheckpointPolicy) == ()
-    assert "BestOfNPolicy" in DPO(config()).check(BestOfNPolicy)[0]
 
 
 # ------------------------------------------------------------------------------------------- keeping and going on

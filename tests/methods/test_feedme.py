@@ -14,7 +14,6 @@ from afarm.backend import CheckpointPolicy
 from afarm.errors import DataError
 from afarm.interfaces import MethodInputs
 from afarm.records import JudgedPair, Output
-from afarm_plugins.best_of_n.best_of_n import BestOfNPolicy
 from afarm_plugins.feedme import FeedMEConfig
 from afarm_plugins.feedme.feedme import FeedME
 from afarm_plugins.sft import SFTConfig
@@ -105,8 +104,3 @@ def test_no_decided_pair_is_a_data_error_that_says_what_was_found(tmp_path: Path
 def test_examples_that_are_too_long_are_cut_and_counted(tmp_path: Path) -> None:
     _, log = train(tmp_path, preferences(), max_length=6)
     assert 0 < log.values("examples_cut")[0] < 24
-
-
-def test_a_start_that_has_no_weights_is_refused_when_planning() -> None:
-    assert FeedME(FeedMEConfig()).check(CheckpointPolicy) == ()
-    assert "BestOfNPolicy" in FeedME(FeedMEConfig()).check(BestOfNPolicy)[0]

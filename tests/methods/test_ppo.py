@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -30,9 +30,10 @@ from afarm.backend import (
 from afarm.backend.padding import TokenBatch, join_and_pad
 from afarm.backend.rollouts import prompt_order
 from afarm.config import BackendConfig
-from afarm.errors import DataError, TrainingError
-from afarm.interfaces import Decoding, MethodInputs, Policy, RewardModel, TrainContext
-from afarm.records import Instruction, Sample, Score
+from afarm.errors import ConfigError, DataError, TrainingError
+from afarm.interfaces import MethodInputs, RewardModel, TrainContext
+from afarm.pipeline import Farm
+from afarm.records import Instruction, Score
 from afarm_plugins.ppo import PPOConfig, ppo
 from afarm_plugins.ppo.networks import SeparateNetworks
 from afarm_plugins.ppo.ppo import PPO, Trainer
@@ -120,7 +121,9 @@ class Run:
         )
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self.metrics.append({"step": step, **metrics})
+        if not (self.metrics and self.metrics[-1]["step"] == step):
+            self.metrics.append({"step": step})
+        self.metrics[-1] |= metrics
 
 
 SMALL: dict[str, Any] = {
@@ -553,10 +556,11 @@ def test_a_score_that_is_not_a_number_stops_and_keeps_the_last_checkpoint(
     assert run.metrics[-1] == {"step": 3, "stopped/not_finite": 3}
     assert "step 3: a score or a log-probability is not a finite number" in caplog.text
     assert "--set ppo.learning_rate=0.0005" in caplog.text
-    before = Run(tmp_path / "before", stop_after=2)
+    # The samples without a score are those of step 2's policy: step 1's is the last that is known to be sound.
+    before = Run(tmp_path / "before", stop_after=1)
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path, before, replace(inputs, reward_model=TurnsNan()), **settings)
-    weights = torch.load(tmp_path / "before/checkpoints/2/trainer.pt")["weights"]
+    weights = torch.load(tmp_path / "before/checkpoints/1/trainer.pt")["weights"]
     for name, parameter in kept.model.named_parameters():
         assert torch.equal(parameter, weights[f"policy.{name}"])
 
@@ -581,22 +585,14 @@ def test_a_gradient_that_is_not_a_number_spoils_no_weight_and_is_never_saved(tmp
     assert Folder(tmp_path / "checkpoints").latest() is None
 
 
-class Wrapped(Policy):
-    """A sampler around a checkpoint."""
-
-    def sample(self, instructions: Sequence[Instruction], decoding: Decoding, *, seed: int) -> Iterator[Sample]:
-        return iter(())
-
-    def save(self, directory: Path) -> None: ...
-
-    @classmethod
-    def load(cls, directory: Path, context: TrainContext) -> Policy:
-        return cls()
-
-
-def test_a_start_without_weights_is_refused_when_planning() -> None:
-    assert PPO().check() == PPO().check(CheckpointPolicy) == ()
-    assert "Wrapped is a sampler around one" in PPO().check(Wrapped)[0]
+def test_a_reward_model_without_a_trunk_is_refused_when_planning(tmp_path: Path) -> None:
+    assert PPO().check() == PPO().check(TorchRewardModel) == PPO(PPOConfig(value_init="sft")).check(Likes) == ()
+    [problem] = PPO().check(Likes)
+    assert "Likes has no trunk" in problem
+    assert "--set ppo.value_init=sft" in problem
+    with pytest.raises(ConfigError, match=r"^ppo: GoldReward has no trunk"):
+        Farm("toy", method="ppo", reward_model="gold", output_dir=tmp_path)
+    Farm("toy", method="quark", reward_model="gold", output_dir=tmp_path).close()
 
 
 def test_a_text_reward_model_without_a_trunk_names_the_setting(tmp_path: Path) -> None:
@@ -614,6 +610,7 @@ def test_a_text_reward_model_without_a_trunk_names_the_setting(tmp_path: Path) -
         {"kl_controller": "adaptive", "kl_coef": 0},
         {"kl_controller": "adaptive", "kl_horizon": 500},
         {"kl_coeff": 0.1},
+        {"lora": {"dropout": 0.1}},
     ],
 )
 def test_settings_that_do_not_fit_are_refused(wrong: dict[str, Any]) -> None:

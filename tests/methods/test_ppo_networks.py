@@ -8,12 +8,23 @@ from typing import Any
 import pytest
 import torch
 from pydantic import ValidationError
-from test_ppo import SMALL, Run, assert_same_weights, gradients, inputs_for, tiny_policy, train, trainer_for
+from test_ppo import (
+    SMALL,
+    Run,
+    assert_same_weights,
+    gradients,
+    inputs_for,
+    tiny_policy,
+    tiny_reward_model,
+    train,
+    trainer_for,
+)
 
-from afarm.backend import CheckpointPolicy, active_adapter, response_logprobs
+from afarm.backend import Backend, CheckpointPolicy, active_adapter, response_logprobs
 from afarm.backend.padding import join_and_pad
+from afarm.config import BackendConfig
 from afarm_plugins.ppo import PPOConfig
-from afarm_plugins.ppo.networks import SeparateNetworks, SharedNetworks
+from afarm_plugins.ppo.networks import SeparateNetworks, SharedNetworks, build_networks
 from afarm_plugins.ppo.ppo import Trainer
 
 LORA: dict[str, Any] = {"lora": {"r": 2}, "value_init": "sft"}
@@ -130,14 +141,28 @@ def test_switching_adapters_freezes_none_even_where_the_body_fails(tmp_path: Pat
         assert all(p.requires_grad for p in trainer.trained.values())
 
 
-def test_separate_networks_with_adapters_hold_no_second_copy_of_frozen_weights(tmp_path: Path) -> None:
+@pytest.mark.parametrize("value_init", ["reward_model", "sft"])
+def test_separate_networks_with_adapters_hold_no_second_copy_of_frozen_weights(tmp_path: Path, value_init: str) -> None:
     start = tiny_policy()
     inputs = inputs_for(start)
-    trainer = Trainer(PPOConfig(**{**SMALL, "lora": {"r": 2}}), inputs, Run(tmp_path).context)
+    trainer = Trainer(PPOConfig(**{**SMALL, "lora": {"r": 2}, "value_init": value_init}), inputs, Run(tmp_path).context)
     theirs = {p.data_ptr() for m in (start.model, inputs.reward_model.model) for p in m.parameters()}  # type: ignore
     frozen = {p.data_ptr() for p in trainer.networks.models.parameters() if not p.requires_grad}
     head = {p.data_ptr() for p in trainer.networks.value_model.score.original_module.parameters()}  # type: ignore
     assert frozen - head <= theirs
+
+
+@pytest.mark.parametrize("settings", [SHARED, LORA, {"lora": {"r": 2}}])
+def test_value_heads_of_bfloat16_models_are_in_float32(settings: Any) -> None:
+    start = tiny_policy()
+    start.model = start.model.to(torch.bfloat16)
+    start.backend = Backend(BackendConfig(device="cpu", dtype="bfloat16"))
+    networks = build_networks(start, tiny_reward_model(start), PPOConfig(**settings))
+    trained = {name: p.dtype for name, p in networks.ready().items()}
+    assert set(trained.values()) == {torch.float32}  # PEFT keeps adapters so too
+    values = networks.values(join_and_pad([[3, 7, 4]], [[5, 6, 8, 1]], 0))
+    assert values.dtype == torch.float32
+    values.sum().backward()
 
 
 @pytest.mark.parametrize("shared_value", ["trunk", "adapter"])

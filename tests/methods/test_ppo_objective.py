@@ -106,16 +106,6 @@ def test_scaled_rewards_keep_the_order_of_returns_where_whitened_ones_need_not()
     assert whitened[0] < whitened[1]
 
 
-def test_statistics_over_two_processes_equal_those_of_one() -> None:
-    values, mask = torch.randn(6, 5, generator=torch.Generator().manual_seed(0)), torch.rand(6, 5) > 0.3
-    whole = objective.whiten(values, mask)
-    # Each rank's sums meet the other's in the order in which they are asked for: count, sum, squared deviations.
-    count, mean = mask.sum(), values[mask].mean()
-    totals = iter([count, values[mask].sum(), ((values[mask] - mean) ** 2).sum()])
-    half = objective.whiten(values[:3], mask[:3], reduce=lambda _: next(totals))
-    torch.testing.assert_close(half, whole[:3])
-
-
 def test_clipped_policy_loss_matches_numbers_worked_by_hand() -> None:
     # Ratios 1.5, 0.5, 1.1 with advantages 2, −1, −3, and 0.5 with 4; clip 0.2.
     #   −min(3, 2.4) = −2.4 (clipped);  −min(−0.5, −0.8) = 0.8 (clipped);  −min(−3.3, −3.3) = 3.3;

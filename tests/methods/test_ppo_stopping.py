@@ -180,7 +180,9 @@ def test_the_policy_of_the_best_step_is_returned(tmp_path: Path, best: int, netw
     assert asked == [2, 4, 5]
     assert (run.metrics[-1]["best/step"], run.metrics[-1]["best/win_rate"]) == (best, 75.0)
     assert (run.metrics[-1]["last/step"], run.metrics[-1]["last/win_rate"]) == (5, 100 * wins[5])
-    assert run.metrics[-1]["best/kl"] == run.metrics[best - 1]["objective/kl"]
+    # The KL of what was kept: that of the samples which it drew itself, for the step after it or at the end.
+    its_kl = run.metrics[best]["objective/kl"] if best < 5 else run.metrics[-1]["last/kl"]
+    assert run.metrics[-1]["best/kl"] == its_kl > 0
     # The same training without any judging, stopped at that step.
     plain = Run(tmp_path / "plain", stop_after=best)
     settings = {**BEST, **networks, "checkpoint": "last"}
@@ -246,6 +248,23 @@ def test_a_kl_beyond_the_limit_stops_and_the_best_checkpoint_before_is_kept(
         train(tmp_path, first, judged_inputs(always), **settings)
     weights = torch.load(tmp_path / "first/checkpoints/1/trainer.pt")["weights"]
     assert torch.equal(kept.model.lm_head.weight, weights["policy.lm_head.weight"])
+
+
+def test_the_policy_that_exceeded_the_limit_is_not_what_is_kept(tmp_path: Path) -> None:
+    settings = {"total_steps": 9, "save_steps": 1, "kl_coef": 0.0}
+    run = Run(tmp_path / "run")
+    kept = train(tmp_path, run, max_kl=0.8, **settings)
+    found_at = int(run.metrics[-1]["stopped/max_kl"])  # in what was sampled for this step, by the policy before it
+    plain = Run(tmp_path / "plain", stop_after=found_at - 2)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, plain, **settings)
+    weights = torch.load(tmp_path / f"plain/checkpoints/{found_at - 2}/trainer.pt")["weights"]
+    assert torch.equal(kept.model.lm_head.weight, weights["policy.lm_head.weight"])
+    # Also where it is the last step's own policy: nothing is sampled for a step after it but to see this.
+    end = Run(tmp_path / "end")
+    settings["total_steps"] = found_at - 1
+    assert train(tmp_path, end, max_kl=0.8, **settings).model is not kept.model
+    assert end.metrics[-1]["stopped/max_kl"] == found_at
 
 
 def test_a_kl_beyond_the_limit_before_any_checkpoint_is_an_error(tmp_path: Path) -> None:

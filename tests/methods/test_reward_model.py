@@ -18,7 +18,7 @@ from afarm.records import JudgedPair, Preference
 from afarm_plugins.reward_model import RewardModelConfig
 from afarm_plugins.reward_model.bradley_terry import BradleyTerryRewardModel, bootstrap, split, tokenize
 from afarm_plugins.reward_model.calibration import calibration, margins
-from afarm_plugins.reward_model.pair_trainer import preference_loss
+from afarm_plugins.reward_model.pair_trainer import HeldOut, preference_loss
 
 
 def config(**settings: Any) -> RewardModelConfig:
@@ -182,6 +182,13 @@ def test_lora_learns_with_its_head_and_reloads(tmp_path: Path) -> None:
     )
 
 
+def test_dropout_of_adapters_is_on_where_it_is_asked_for(tmp_path: Path) -> None:
+    settings = {"num_train_epochs": 1, "eval_fraction": 0.0}
+    without, _ = fit(tmp_path / "1", preferences(32), lora=LoraConfig(r=4), **settings)
+    dropped, _ = fit(tmp_path / "2", preferences(32), lora=LoraConfig(r=4, dropout=0.5), **settings)
+    assert not same_weights(without.model, dropped.model)
+
+
 def test_same_seed_same_weights(tmp_path: Path) -> None:
     one, _ = fit(tmp_path / "1", preferences(32))
     two, _ = fit(tmp_path / "2", preferences(32))
@@ -269,6 +276,27 @@ def test_early_stopping_goes_on_after_a_kill_to_the_same_weights(tmp_path: Path,
     resumed, again = fit(tmp_path / "cut", rows, save_steps=1, **EARLY)
     assert same_weights(resumed.model, whole.model)
     assert again.values("best_step") == log.values("best_step")
+
+
+def test_what_had_stopped_early_when_it_was_killed_ends_with_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = EARLY | {"eval_steps": 1, "early_stopping_patience": 1}
+    rows = preferences(60)
+    losses = iter([0.6, 0.5, 0.7, *[0.6, 0.5, 0.7], *[0.4, 0.8]])  # the last two, only where training went on
+    monkeypatch.setattr(HeldOut, "measure", lambda _: {"eval_loss": next(losses)})
+    whole, log = fit(tmp_path / "whole", rows, save_steps=1, **settings)
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(BradleyTerryRewardModel, "finish", killed)
+        with pytest.raises(KeyboardInterrupt):
+            fit(tmp_path / "cut", rows, save_steps=1, **settings)
+    resumed, again = fit(tmp_path / "cut", rows, save_steps=1, **settings)
+    assert log.values("best_step") == again.values("best_step") == [2]
+    assert same_weights(resumed.model, whole.model)
 
 
 def interrupt(directory: Path, rows: list[JudgedPair], steps: int, **settings: Any) -> None:

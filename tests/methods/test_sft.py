@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 from tiny_models import DiskCheckpoints, make_context, make_instructions, make_policy, same_weights
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from afarm.backend import CheckpointPolicy, LoraConfig, join_and_pad, response_logprobs, supervised
 from afarm.backend.supervised import labelled
 from afarm.errors import DataError, TrainingError
 from afarm.interfaces import Decoding, MethodInputs
 from afarm.records import Output
-from afarm_plugins.best_of_n.best_of_n import BestOfNPolicy
 from afarm_plugins.sft import SFTConfig
 from afarm_plugins.sft.sft import SFT, SFTOnAllSplits, Untuned
 
@@ -119,6 +119,30 @@ def test_the_first_loss_is_minus_the_mean_logprob_of_response_tokens(tmp_path: P
     assert log.values("loss")[0] == pytest.approx(-likelihood(start, rows) / 3, abs=1e-3)  # two words and EOS each
 
 
+class LargestLogits(TorchDispatchMode):
+    """The most logits that any tensor made meanwhile holds; its head's `weight` [V, H], transposed, is none."""
+
+    def __init__(self, weight: torch.Tensor):
+        super().__init__()
+        self.size, self.head, self.largest = len(weight), weight.T.shape, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(tensor, torch.Tensor) and tensor.shape[-1:] == (self.size,) and tensor.shape != self.head:
+                self.largest = max(self.largest, tensor.numel())
+        return made
+
+
+@pytest.mark.parametrize("lora", [None, LoraConfig(r=2)])
+def test_logits_never_exist_for_a_whole_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lora: Any) -> None:
+    monkeypatch.setattr("afarm.backend.logprobs.LOGITS_BUDGET", 4 * 977)
+    start = make_policy(vocab_size=977)
+    with LargestLogits(start.model.lm_head.weight) as seen:
+        train(tmp_path, start, num_train_epochs=1, lora=lora)
+    assert 977 < seen.largest <= 4 * 977
+
+
 def test_same_seed_same_weights_and_another_seed_others(tmp_path: Path) -> None:
     one, two = train(tmp_path / "1"), train(tmp_path / "2")
     assert same_weights(one.model, two.model)
@@ -131,6 +155,17 @@ def test_accumulation_gives_the_weights_of_the_whole_batch(tmp_path: Path) -> No
     whole = train(tmp_path / "1", learning_rate=1e-3)
     split = train(tmp_path / "2", learning_rate=1e-3, per_device_train_batch_size=2, gradient_accumulation_steps=4)
     assert same_weights(whole.model, split.model, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("lora", [None, LoraConfig(r=2)])
+def test_gradient_checkpointing_recomputes_layers_and_changes_nothing(tmp_path: Path, lora: Any) -> None:
+    computed: list[str] = []
+    with torch.nn.modules.module.register_module_forward_pre_hook(lambda m, _: computed.append(type(m).__name__)):
+        plain = train(tmp_path / "1", lora=lora)
+        once = computed.count("LlamaMLP")
+        recomputed = train(tmp_path / "2", lora=lora, gradient_checkpointing=True)
+    assert computed.count("LlamaMLP") == 3 * once
+    assert same_weights(plain.model, recomputed.model, tolerance=1e-5)
 
 
 @pytest.mark.parametrize("target_modules", ["all-linear", ["q_proj", "v_proj"]])
@@ -214,12 +249,6 @@ def test_no_demonstrations_is_a_data_error_that_says_what_to_choose(tmp_path: Pa
         SFT(config()).train(MethodInputs(make_policy(), demonstrations=empty), context)
 
 
-def test_a_start_that_has_no_weights_is_refused_when_planning() -> None:
-    assert SFT(config()).check(CheckpointPolicy) == ()
-    assert "sft_all" in SFTOnAllSplits(config()).check(BestOfNPolicy)[0]
-    assert "BestOfNPolicy" in SFT(config()).check(BestOfNPolicy)[0]
-
-
 def test_fewer_demonstrations_than_a_batch_make_one_step(tmp_path: Path) -> None:
     context, log = make_context(tmp_path)
     rows = demonstrations(3)
@@ -246,3 +275,25 @@ def test_the_untuned_base_is_the_model_as_it_is(tmp_path: Path) -> None:
     assert Untuned().train(MethodInputs(start), context) is start
     assert Untuned.begins_with == "base"
     assert log.lines == []
+
+
+@pytest.mark.parametrize("scheduler", ["linear", "cosine", "constant_with_warmup"])
+def test_the_learning_rate_starts_above_0_and_falls_as_the_scheduler_says(tmp_path: Path, scheduler: str) -> None:
+    context, log = make_context(tmp_path)
+    settings = config(warmup_ratio=0.2, lr_scheduler_type=scheduler, num_train_epochs=2)
+    SFT(settings).train(MethodInputs(make_policy(), demonstrations=demonstrations()), context)
+    rates = [line["learning_rate"] / 1e-2 for _, line in log.lines if "learning_rate" in line]
+    warmed = {  # ten steps, of which two warm up
+        "linear": [1 - i / 8 for i in range(8)],
+        "cosine": [(1 + math.cos(math.pi * i / 8)) / 2 for i in range(8)],
+        "constant_with_warmup": [1.0] * 8,
+    }
+    assert rates == pytest.approx([1 / 3, 2 / 3, *warmed[scheduler]])
+
+
+def test_a_single_step_learns(tmp_path: Path) -> None:
+    start = make_policy()
+    context, _ = make_context(tmp_path)
+    rows = demonstrations(4)
+    trained = SFT(config(num_train_epochs=1)).train(MethodInputs(start, demonstrations=rows), context)
+    assert likelihood(trained, rows) > likelihood(start, rows)

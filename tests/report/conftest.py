@@ -45,6 +45,10 @@ RECORD: Row = {
         {"role": "light", "identity": "offline(utility=gold, tau=0.9, length_bias=0.03)", "simulated": True},
         {"role": "completion", "identity": "offline(utility=gold, tau=1.5, length_bias=0.06)", "simulated": True},
     ],
+    "checkpoint": {
+        "best/step": 30, "best/win_rate": 68.25, "best/standard_error": 3.29, "last/step": 40, "last/win_rate": 66.5,
+        "data/prompts_left_out": 3,
+    },
     "reward_model": {
         "pairs": 50, "loss": 0.6312, "brier": 0.2201, "ece": 0.0417,
         "reliability": [

@@ -245,12 +245,22 @@ def test_run_json_alone_with_no_optional_key_still_makes_a_page(tmp_path: Path) 
         "machine",
         "status",
         "reward_model",
+        "checkpoint",
     ],
 )
 @pytest.mark.usefixtures("without_plotly")
 def test_any_part_of_run_json_may_be_missing_or_of_another_type(make_run: MakeRun, key: str) -> None:
     assert "Repeat it" in Page(build(make_run(**{key: None}))).text
     assert "Repeat it" in Page(build(make_run(**{key: 3}))).text
+
+
+@pytest.mark.usefixtures("without_plotly")
+def test_how_training_ended_is_said(make_run: MakeRun) -> None:
+    text = Page(build(make_run())).text
+    assert "Training: the best on validation, of step 30: 68.2 % ± 3.3 (the last, of step 40: 66.5 %)." in text
+    assert "Training: 3 prompts were too long and left out." in text
+    assert "Training: stopped at step 2: the KL" in Page(build(make_run(checkpoint={"stopped/max_kl": 2.0}))).text
+    assert "Training: " not in Page(build(make_run(checkpoint={"best/step": "x"}))).text
 
 
 @pytest.mark.usefixtures("without_plotly")

@@ -1,0 +1,97 @@
+"""`afarm diff`: what sets two runs apart, and whether the label changed or the policy."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from afarm.cli.console import out
+from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
+
+if TYPE_CHECKING:
+    from afarm.diff import Diff
+
+Run = Annotated[str, typer.Argument(help="A run by its name, its directory or its run.json.")]
+
+SAYS = {"label": "the label changed", "policy": "the policy changed", "reference": "the reference changed"}
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("diff")(diff)
+
+
+def diff(
+    first: Run,
+    second: Run,
+    flips: Annotated[int, typer.Option("--flips", min=0, help="Flipped instructions to list.")] = 10,
+    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+    as_json: Json = False,
+) -> None:
+    """Show what sets two runs apart: settings, versions, judging, figures, and which instructions flipped and why."""
+    from afarm.diff import diff, find_run
+
+    found = diff(find_run(first, output_dir), find_run(second, output_dir))
+    if as_json:
+        sys.stdout.write(json.dumps(found.to_row(), ensure_ascii=False) + "\n")
+        return
+    _show(found, flips)
+
+
+def _show(found: Diff, flips: int) -> None:
+    def say(line: str = "") -> None:
+        out().print(line, soft_wrap=True, highlight=False, markup=False)
+
+    say(f"{found.runs[0]} → {found.runs[1]}")
+    for title, lines in (
+        ("Settings", found.settings),
+        ("Versions", found.versions),
+        ("Stages made from something else", found.stages),
+        ("Their win rates cannot be compared", found.incomparable),
+    ):
+        if lines:
+            say(f"\n{title}:")
+            for line in lines:
+                say(f"  {line}")
+    if found.metrics:
+        say("\nFigures:")
+        for name, was, now in found.metrics:
+            say(f"  {name}: {_figure(was)} → {_figure(now)}")
+    say(f"\nInstructions: {_counted(found)}")
+    for reason, part in found.contributions.items():
+        if part.changed:
+            say(f"  {SAYS[reason]}: {part.changed} instructions, {part.flips} flips, {part.points:+.2f} points")
+    if not found.changes and found.shared:
+        say("  nothing changed: the same outputs and labels")
+    flipped = [change for change in found.changes if change.flip]
+    for change in flipped[:flips]:
+        said = " ".join(change.instruction.split())
+        say(f"  {_outcome(change.before)} → {_outcome(change.now)} ({SAYS[change.reason]}): {_short(said)}")
+    if len(flipped) > flips:
+        say(f"  and {len(flipped) - flips} more (--flips {len(flipped)}, or --json)")
+
+
+def _counted(found: Diff) -> str:
+    text = f"{found.shared} with a usable label in both"
+    if found.only_first or found.only_second:
+        text += f", {found.only_first} only in the first, {found.only_second} only in the second"
+    if found.difference is not None:
+        error = "" if found.standard_error is None else f" ± {found.standard_error:.2f}"
+        text += f"; paired difference {found.difference:+.2f}{error} points"
+    return text
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
+
+
+def _outcome(win: float | None) -> str:
+    return "unparsed" if win is None else "won" if win > 0.5 else "lost" if win < 0.5 else "drawn"
+
+
+def _short(text: str, width: int = 100) -> str:
+    from afarm.guards import plain
+
+    return plain(text, width)

@@ -1,0 +1,84 @@
+"""`afarm drift`: a judge asked again about pairs that it has labelled before: does it still answer as it did?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from afarm.cli.console import err, out
+from afarm.cli.options import DryRun, FarmOptions, with_options
+
+if TYPE_CHECKING:
+    from afarm.drift import Probe
+    from afarm.pipeline import Farm
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("drift")(drift)
+
+
+@with_options
+def drift(
+    labels: Annotated[
+        Path, typer.Argument(help="Stored labels to ask about again: a file of judgements, or a run's directory.")
+    ],
+    pairs: Annotated[int, typer.Option("--pairs", min=1, help="Labels to ask about, each twice.")] = 100,
+    epoch: Annotated[
+        str | None, typer.Option("--epoch", help="The probe's name: the same goes on, another asks anew.  [today]")
+    ] = None,
+    *,
+    options: FarmOptions,
+    dry_run: DryRun = False,
+) -> None:
+    """Ask a judge again about pairs that it has labelled, and show whether it has shifted."""
+    from afarm.drift import probe
+
+    name = epoch or datetime.now(UTC).date().isoformat()
+    if dry_run:
+        with options.only_look(compares_only=True) as farm:
+            _show_plan(farm, labels, options.annotator, pairs, name)
+        return
+    with options.farm(compares_only=True) as farm:
+        found = probe(farm, labels, options.annotator, pairs, name)
+        spent = farm.ask.spend
+    if options.as_json:
+        row = {**asdict(found), "p_value": found.p_value, "calls": spent.calls, "dollars": spent.dollars}
+        sys.stdout.write(json.dumps(row, ensure_ascii=False) + "\n")
+    _show(found, spent.calls, spent.dollars, to_stderr=options.as_json)
+
+
+def _show(found: Probe, calls: int, dollars: float, to_stderr: bool) -> None:
+    from afarm.drift import ALPHA
+    from afarm.prices import dollars as in_dollars
+
+    unread = f" ({found.unread} could not be read)" if found.unread else ""
+    lines = [
+        f"{found.annotator}, {' + '.join(dict.fromkeys(found.judges.values()))}, probe {found.epoch}: "
+        f"{found.pairs} pairs asked twice more{unread}",
+        f"  disagreement with the stored labels {found.disagreement:.1f} %, with itself {found.noise:.1f} % "
+        f"(p {found.p_disagreement:.4f})",
+        f"  win rate of output_2 {found.win_rate_before:.1f} % before, {found.win_rate_now:.1f} % now "
+        f"(p {found.p_win_rate:.4f})",
+        f"The judge has shifted (p {found.p_value:.4f}, at most {ALPHA:g}): what is evaluated from now on stands on "
+        "boards of its own."
+        if found.shifted
+        else f"No shift is shown (p {found.p_value:.4f}, above {ALPHA:g}).",
+        f"{calls} calls, {in_dollars(dollars)}",
+    ]
+    for line in lines:
+        (err() if to_stderr else out()).print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def _show_plan(farm: Farm, labels: Path, annotator: str | None, pairs: int, epoch: str) -> None:
+    from afarm.drift import foresee
+    from afarm.prices import dollars
+
+    requests, most = foresee(farm, labels, annotator, pairs, epoch)
+    price = "an unknown price (--price)" if most is None else f"at most {dollars(most)}"
+    out().print(f"About {requests:,} judge calls, {price}. Nothing was sent.", highlight=False, soft_wrap=True)

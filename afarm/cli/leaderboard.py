@@ -1,0 +1,177 @@
+"""`afarm leaderboard`: evaluated systems, from runs, boards and annotations, beside those they can be compared with."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from afarm.cli.console import err, escape, out
+from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
+from afarm.errors import ConfigError, DataError, StoreError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from afarm.boards import Board
+    from afarm.boards.correlating import Agreement
+
+
+class Format(StrEnum):
+    """What a board can be written as."""
+
+    terminal = "terminal"
+    markdown = "markdown"
+    csv = "csv"
+    json = "json"
+    html = "html"
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("leaderboard")(leaderboard)
+
+
+def leaderboard(
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Directories of runs, boards (.json), AlpacaEval leaderboards (.csv), annotations, or `paper`; "
+            "unless any is named, the runs of --output-dir.",
+            metavar="[SOURCE]...",
+        ),
+    ] = None,
+    annotations: Annotated[
+        list[str] | None, typer.Option("--annotations", help="A file of stored annotations; repeatable.")
+    ] = None,
+    ranks: Annotated[
+        bool, typer.Option("--ranks", help="Read the judgements of runs as well: ranks with intervals, differences.")
+    ] = False,
+    evaluator: Annotated[
+        list[str] | None,
+        typer.Option("--evaluator", help="Also the figures of bradley_terry or elo over each board; repeatable."),
+    ] = None,
+    correlate: Annotated[
+        bool, typer.Option("--correlate", help="How far each two boards agree on the systems that both have.")
+    ] = False,
+    form: Annotated[Format, typer.Option("--format", help="What to print or write.")] = Format.terminal,
+    output: Annotated[Path | None, typer.Option("--output", help="Write it here instead.")] = None,
+    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+    as_json: Json = False,
+) -> None:
+    """Show all evaluated systems, in one board for each way of judging them."""
+    from afarm.boards import read_boards
+    from afarm.boards.correlating import agreements
+    from afarm.boards.ranking import evaluated, with_ranks
+
+    form = Format.json if as_json else form
+    if form is Format.html and output is None:
+        raise ConfigError(["--format html makes a page: --output FILE says where"])
+    given = sources or ([] if annotations else [_runs(output_dir)])
+    boards, left_out = read_boards(given, annotations or [])
+    if not boards:
+        raise DataError(f"{', '.join(map(str, given))}: no run with a win rate" + "".join(f"\n{s}" for s in left_out))
+    for number, board in enumerate(boards):
+        if ranks or board.wins is not None:
+            boards[number], said = with_ranks(board)
+            left_out += said
+        for name in evaluator or ():
+            files = tuple(Path(file) for file in [*given, *(annotations or ())] if Path(file).is_file())
+            boards[number] = evaluated(boards[number], name, files)
+    found = list(agreements(boards)) if correlate else []
+    if correlate and not found:
+        raise DataError("no two of these boards have three systems of the same name: there is nothing to correlate")
+    if form is Format.terminal and output is None:
+        _show(boards, left_out, found, ranks)
+        return
+    _write(_written(boards, left_out, found, form), output)
+    if form is not Format.json:  # it holds them
+        _tell(left_out)
+
+
+def _runs(output_dir: Path) -> str:
+    if not output_dir.is_dir():
+        raise StoreError(f"{output_dir} does not exist: name the directory of your runs with --output-dir, or sources")
+    return str(output_dir)
+
+
+def _written(boards: Sequence[Board], left_out: Sequence[str], found: Sequence[Agreement], form: Format) -> str:
+    from afarm.boards import table
+
+    if form is Format.csv:
+        return table.as_csv(boards)
+    if form is Format.json:
+        return table.as_json(boards, left_out, found)
+    if form is Format.html:
+        from afarm.boards.page import render
+
+        return render(boards, left_out, found)
+    return table.as_markdown(boards, found)
+
+
+def _write(text: str, output: Path | None) -> None:
+    """To the file, whole or not at all, or to stdout. Raises `StoreError` where it cannot be written."""
+    if output is None:
+        sys.stdout.write(text)
+        return
+    beside = output.with_name(f".{output.name}.{os.getpid()}")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_bytes(text.encode("utf-8", "replace"))
+        beside.replace(output)
+    except OSError as error:
+        raise StoreError(f"{output}: cannot be written ({error.strerror}); choose another --output") from error
+    finally:
+        beside.unlink(missing_ok=True)
+    err().print(f"Written to {output}", highlight=False, markup=False, soft_wrap=True)
+
+
+def show_board(console: Console, board: Board) -> None:
+    """A board as a table, and what must be said of it. A terminal that is too narrow is spared the columns that say
+    least."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from afarm.boards.table import columns, fitting, flags
+    from afarm.guards import plain
+
+    every = columns(board)
+    shown, width = fitting(board, every, console.width if console.is_terminal else None)
+    table = Table(title=escape(plain(board.heading, 300)), title_justify="left", box=box.SIMPLE)
+    for column in shown:
+        table.add_column(column.heading, justify="right" if column.number else "left", overflow="fold", no_wrap=True)
+    for entry in board.entries:
+        table.add_row(*(escape(column.cell(entry) or "") for column in shown))
+    Console(file=console.file, width=width).print(table)
+    spared = [column.heading for column in every if column not in shown]
+    lines = [board.note, *(f"Flag: {sentence}" for sentence in flags(board))]
+    lines += [f"No room for {', '.join(spared)}: --format markdown shows all."] if spared else []
+    for line in filter(None, lines):
+        console.print(plain(line, 500), soft_wrap=True, highlight=False, markup=False)
+
+
+def _show(boards: Sequence[Board], left_out: Sequence[str], found: Sequence[Agreement], ranks: bool) -> None:
+    from afarm.boards.table import LEGEND
+    from afarm.guards import plain
+
+    for board in boards:
+        show_board(out(), board)
+    lines = [f"\n{LEGEND}"]
+    if len(boards) > 1:
+        lines.append("Win rates of different boards cannot be compared.")
+    if not ranks and any(entry.source.judgements for board in boards for entry in board.entries):
+        lines.append("--ranks reads the judgements too: ranks with intervals, and differences.")
+    lines += [plain(f"{a.first} and {a.second}: {a.sentence}", 600) for a in found]
+    for line in lines:
+        out().print(line, soft_wrap=True, highlight=False, markup=False)
+    _tell(left_out)
+
+
+def _tell(left_out: Sequence[str]) -> None:
+    for line in left_out:
+        err().print(f"[yellow]Left out:[/] {escape(line)}", highlight=False, soft_wrap=True)

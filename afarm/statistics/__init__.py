@@ -1,0 +1,55 @@
+"""How sure a figure is: intervals, tests, ranks and stopping rules, over plain numpy arrays.
+
+Nothing here knows of records, files or judges. One value stands for one instruction, which is the unit that repeats:
+several labels of an instruction (annotators, seeds, samples) are its cluster. Absent values are NaN. Every draw comes
+from a seed, so that equal input gives equal figures.
+"""
+
+from __future__ import annotations
+
+from afarm.errors import PluginError
+
+try:
+    import numpy  # noqa: F401
+    import scipy  # noqa: F401
+except ModuleNotFoundError as error:
+    raise PluginError(f"intervals and tests need {error.name!r}: pip install 'afarm[evaluation]'") from error
+
+from afarm.statistics.correlation import Correlation, correlation
+from afarm.statistics.intervals import (
+    LEVEL,
+    Estimate,
+    bootstrap,
+    instructions_needed,
+    mean,
+    minimum_detectable_difference,
+    win_rate,
+)
+from afarm.statistics.paired import Difference, difference, differences, holm
+from afarm.statistics.prediction_powered import PredictionPowered, prediction_powered
+from afarm.statistics.ranks import Rank, ranks
+from afarm.statistics.sequential import Decision, confidence_sequence, decide, decision_times
+
+__all__ = [
+    "LEVEL",
+    "Correlation",
+    "Decision",
+    "Difference",
+    "Estimate",
+    "PredictionPowered",
+    "Rank",
+    "bootstrap",
+    "confidence_sequence",
+    "correlation",
+    "decide",
+    "decision_times",
+    "difference",
+    "differences",
+    "holm",
+    "instructions_needed",
+    "mean",
+    "minimum_detectable_difference",
+    "prediction_powered",
+    "ranks",
+    "win_rate",
+]

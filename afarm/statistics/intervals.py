@@ -1,0 +1,160 @@
+"""Means with their standard errors and intervals, and how many instructions a question takes.
+
+Sources: Liang and Zeger 1986 (clusters), Agresti and Coull 1998 (two wins and two losses added), Efron 1979
+(bootstrap), Miller 2024, "Adding error bars to evals" (clusters and sample sizes for evaluations of language models).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri, stdtrit
+
+from afarm.errors import DataError
+from afarm.keyed import integer
+
+Floats = NDArray[np.float64]
+Clusters = Sequence[Hashable] | NDArray[np.int64]
+"""The name or number of the instruction of each value."""
+
+LEVEL = 0.95
+POWER = 0.8
+RESAMPLES = 10_000
+BLOCK = 4_000_000
+"""Numbers held at a time while resampling: 32 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean in the unit of its values. `error` is its standard error, `low` and `high` its interval at `level`; None
+    where one instruction cannot tell. `n` counts the instructions, `labels` the values behind them."""
+
+    value: float
+    error: float | None
+    low: float | None
+    high: float | None
+    n: int
+    labels: int
+    level: float = LEVEL
+
+
+def mean(values: ArrayLike, clusters: Clusters | None = None, *, level: float = LEVEL) -> Estimate:
+    """The mean of `values`, with the t interval over instructions; NaN is absent.
+
+    `clusters` names the instruction of each value: values of one instruction are not independent, and the error is that
+    of the instructions (cluster-robust, with G / (G − 1) for G of them). Without clusters, or with one value each, it
+    is the usual s / √n with n − 1 in s. Raises `DataError` where there is no value.
+    """
+    sums, sizes = cluster_sums(values, clusters)
+    n, labels = len(sums), round(float(sizes.sum()))
+    value = float(sums.sum()) / labels
+    if n < 2:
+        return Estimate(value, None, None, None, n, labels, level)
+    residuals = sums - value * sizes
+    error = math.sqrt(float(residuals @ residuals) * n / (n - 1)) / labels
+    half = t_quantile(n - 1, level) * error
+    return Estimate(value, error, value - half, value + half, n, labels, level)
+
+
+def win_rate(wins: ArrayLike, clusters: Clusters | None = None, *, level: float = LEVEL) -> Estimate:
+    """The mean of `wins`, each in [0, 1] with draws 0.5, with an interval that holds its level near 0 and 1 too.
+
+    Value and error are those of `mean`. The interval is the t interval after two won and two lost instructions are
+    added: a system that won 25 of 25 has an error of 0, and is yet not sure to win always. With some hundreds of
+    instructions the two intervals are the same for all purposes. Raises `DataError` where there is no value, or one
+    is no win.
+    """
+    found = np.asarray(wins, dtype=np.float64)
+    if wrong := found[(found < 0) | (found > 1)].tolist():
+        raise DataError(f"a win lies between 0 (lost) and 1 (won), and is not {wrong[0]}")
+    plain = mean(found, clusters, level=level)
+    sums, sizes = cluster_sums(found, clusters)
+    # In units of the labels that an instruction has on average, and about the mean over labels, as the error is.
+    spread = plain.value + (sums - plain.value * sizes) / sizes.mean()
+    added = mean(np.concatenate([spread, [0, 0, 1, 1]]), level=level)
+    return replace(plain, low=max(0.0, added.low or 0.0), high=min(1.0, added.high or 1.0))
+
+
+def bootstrap(
+    values: ArrayLike,
+    clusters: Clusters | None = None,
+    *,
+    level: float = LEVEL,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Estimate:
+    """The mean of `values` with the percentile interval over resampled instructions; `error` is the resamples' spread.
+
+    Of the differences of two systems on the same instructions it is the paired bootstrap. Raises `DataError` where
+    there is no value.
+    """
+    sums, sizes = cluster_sums(values, clusters)
+    n, labels = len(sums), round(float(sizes.sum()))
+    value = float(sums.sum()) / labels
+    if n < 2:
+        return Estimate(value, None, None, None, n, labels, level)
+    means = np.concatenate([(c @ sums) / (c @ sizes) for c in resampled(n, resamples, integer(seed, "bootstrap"))])
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return Estimate(value, float(means.std(ddof=1)), float(low), float(high), n, labels, level)
+
+
+def resampled(n: int, resamples: int, seed: int) -> Iterator[Floats]:
+    """How often each of `n` instructions is drawn in each of the `resamples`, in blocks [some resamples, n]."""
+    generator = np.random.default_rng(seed)
+    block = max(1, BLOCK // n)
+    for begin in range(0, resamples, block):
+        size = min(block, resamples - begin)
+        drawn = generator.integers(n, size=(size, n)) + n * np.arange(size)[:, None]
+        yield np.bincount(drawn.ravel(), minlength=size * n).reshape(size, n).astype(np.float64)
+
+
+def minimum_detectable_difference(n: int, deviation: float, *, power: float = POWER, level: float = LEVEL) -> float:
+    """The difference that a test at `level` finds with probability `power`, from `n` instructions.
+
+    `deviation` is the standard deviation, over instructions, of what is averaged: of a system's wins, or of the paired
+    differences of two systems. The result is in its unit. Raises `DataError` for fewer than two instructions.
+    """
+    if n < 2:
+        raise DataError(f"{n} instructions cannot tell two systems apart: at least 2 are needed")
+    return (t_quantile(n - 1, level) + float(stdtrit(n - 1, power))) * deviation / math.sqrt(n)
+
+
+def instructions_needed(difference: float, deviation: float, *, power: float = POWER, level: float = LEVEL) -> int:
+    """The fewest instructions with which `difference` is detectable; see `minimum_detectable_difference`.
+
+    Raises `DataError` where the difference is 0, which no number of instructions finds.
+    """
+    if difference == 0:
+        raise DataError("no number of instructions finds a difference of 0")
+    size = abs(difference)
+    # The normal quantiles are below t's, so this is where to begin.
+    n = max(2, math.floor(((float(ndtri((1 + level) / 2)) + float(ndtri(power))) * deviation / size) ** 2))
+    while minimum_detectable_difference(n, deviation, power=power, level=level) > size:
+        n += 1
+    return n
+
+
+def t_quantile(freedom: float, level: float) -> float:
+    """How many standard errors an interval at `level` reaches to either side."""
+    return float(stdtrit(freedom, (1 + level) / 2))
+
+
+def cluster_sums(values: ArrayLike, clusters: Clusters | None) -> tuple[Floats, Floats]:
+    """The sum of the values of each instruction and their number, [instructions] each. Raises `DataError` for none."""
+    found = np.asarray(values, dtype=np.float64).ravel()
+    there = ~np.isnan(found)
+    if not there.any():
+        raise DataError("there is nothing to take the mean of")
+    if clusters is None:
+        return found[there], np.ones(int(there.sum()))
+    if len(clusters) != len(found):
+        raise DataError(f"{len(found)} values, but {len(clusters)} names of their instructions")
+    numbers: dict[Hashable, int] = {}
+    which = np.array([numbers.setdefault(name, len(numbers)) for name in clusters])[there]
+    sizes = np.bincount(which, minlength=len(numbers)).astype(np.float64)
+    sums = np.bincount(which, weights=found[there], minlength=len(numbers)).astype(np.float64)
+    return sums[sizes > 0], sizes[sizes > 0]

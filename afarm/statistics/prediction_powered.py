@@ -1,0 +1,111 @@
+"""Many simulated labels and a few human ones: the human win rate, at less than the human price.
+
+The simulated labels of all instructions give a mean that is precise and biased; the instructions that people labelled
+too tell how biased. Simulated mean plus correction is unbiased whatever the judge is like, and the better the judge
+follows people, the narrower. How much of the judge to use (`trust`) is fitted, so that a useless one costs next to
+nothing.
+
+Sources: Angelopoulos et al. 2023, "Prediction-powered inference"; Angelopoulos, Duchi and Zrnic 2023, "PPI++" (the
+fitted weight), by the estimator of their package ppi-python.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import ndtri
+
+from afarm.errors import DataError, PluginError
+from afarm.statistics.intervals import LEVEL, Estimate, t_quantile, win_rate
+
+QUARTILE = float(ndtri(0.75))
+FEWEST = 10
+"""Human-labelled instructions below which their spread says too little."""
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionPowered:
+    """`combined` is the estimate to quote; `human` and `simulated` are what either kind of labels says alone.
+
+    `n_human` instructions have both kinds, `n_simulated` only simulated ones. `trust`, from 0 to 1, is the weight of
+    the simulated labels. `effective` is how many human-labelled instructions alone would be as precise as `combined`,
+    and `saved` how many of them need not be labelled."""
+
+    combined: Estimate
+    human: Estimate
+    simulated: Estimate
+    n_human: int
+    n_simulated: int
+    trust: float
+    effective: float
+
+    @property
+    def saved(self) -> int:
+        return max(0, math.floor(self.effective - self.n_human))
+
+
+def prediction_powered(human: ArrayLike, simulated: ArrayLike, *, level: float = LEVEL) -> PredictionPowered:
+    """The mean of the human labels over all instructions, from `human` and `simulated` [instructions], in that order of
+    instructions, NaN where there is no label.
+
+    Several labels of an instruction are averaged first. Those that people label must be drawn at random: the hard ones
+    alone do not tell how wrong the judge is on the others. The interval is t's; mean and weight have used up two of its
+    degrees of freedom.
+    Raises `DataError` where fewer than 10 instructions have both kinds of labels.
+    """
+    people, judge = np.asarray(human, dtype=np.float64), np.asarray(simulated, dtype=np.float64)
+    if people.shape != judge.shape:
+        raise DataError(f"human labels of {people.size} instructions cannot be paired with simulated of {judge.size}")
+    both = ~np.isnan(people) & ~np.isnan(judge)
+    rest = judge[np.isnan(people) & ~np.isnan(judge)]
+    n = int(both.sum())
+    if n < FEWEST:
+        raise DataError(
+            f"{n} instructions have human and simulated labels; at least {FEWEST} are needed to say how far the "
+            "simulated ones can be trusted"
+        )
+    y, guess = people[both], judge[both]
+    alone = win_rate(y, level=level)
+    if not len(rest):
+        return PredictionPowered(alone, alone, win_rate(guess, level=level), n, 0, 0.0, float(n))
+    value, error, trust = _ppi(y, guess, rest)
+    half = t_quantile(n - 2, level) * error
+    combined = Estimate(value, error, value - half, value + half, n + len(rest), n + len(rest), level)
+    assert alone.error is not None
+    effective = n * (alone.error / error) ** 2 if error else float(n)
+    return PredictionPowered(
+        combined, alone, win_rate(judge[~np.isnan(judge)], level=level), n, len(rest), trust, effective
+    )
+
+
+def _ppi(y: Any, guess: Any, rest: Any) -> tuple[float, float, float]:
+    """The estimate, its standard error and the weight of the simulated labels.
+
+    The weight is the one of least variance (PPI++, section 6), between 0 and 1; a judge that says the same of every
+    instruction has none.
+    """
+    from_library = _library()
+    n, more = len(y), len(rest)
+    spread = np.concatenate([guess, rest]).var(ddof=1)
+    together = float(np.mean((y - y.mean()) * (guess - guess.mean())))
+    trust = min(1.0, max(0.0, together / ((1 + n / more) * spread))) if spread else 0.0
+    low, high = (float(end.item()) for end in from_library.ppi_mean_ci(y, guess, rest, alpha=0.5, lam=trust))
+    # The library's interval is the normal one, and its spread divides by n: with few labels both are too small.
+    error = (high - low) / 2 / QUARTILE * math.sqrt(n / (n - 2))
+    return (low + high) / 2, error, float(trust)
+
+
+def _library() -> Any:
+    try:
+        with warnings.catch_warnings():  # importing it silences all warnings of the process
+            import ppi_py
+    except ModuleNotFoundError as error:
+        raise PluginError(
+            f"prediction-powered win rates need {error.name!r}: pip install 'afarm[evaluation]'"
+        ) from error
+    return ppi_py

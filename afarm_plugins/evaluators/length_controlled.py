@@ -1,0 +1,203 @@
+"""The length-controlled win rate of AlpacaEval 2: what the win rate would be if both outputs were equally long.
+
+The model is in `length_glm`. Of a system that the file of weights knows, the coefficients are taken from there and the
+win rate predicted; of any other they are fitted to its judgements. Either way
+
+    length_controlled_winrate = 100 * mean over instructions of sigmoid(a + c * difficulty)
+
+Difficulties are looked up by instruction, so that rows may be missing or stand in any order.
+
+Source: Dubois et al. 2024, "Length-Controlled AlpacaEval", arXiv 2404.04475.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from scipy.special import expit
+
+from afarm.errors import DataError
+from afarm.interfaces import EvaluationInputs, Evaluator
+from afarm.records import Evaluation, Instruction
+from afarm_plugins.evaluators import LengthControlledConfig
+from afarm_plugins.evaluators.length_glm import FOLDS, Floats, Rows, fit, length_feature, sampling_error
+from afarm_plugins.evaluators.tables import cell, digest_of, number, read_table
+from afarm_plugins.evaluators.win_rate import require_matching
+
+COLUMNS = {
+    "not_gamed": ("not_gamed", "not_gamed_baseline.astype(float)"),
+    "length": ("length", "np.tanh(std_delta_len)"),
+    "difficulty": ("difficulty", "instruction_difficulty"),
+}
+"""The coefficients in the order of the features, by their names in a file, AlpacaEval's second."""
+FILES = ("weights", "difficulty", "gamed")
+"""The settings that name files."""
+MODEL = ("model", "")
+"""The column of a file of weights that names the model; AlpacaEval's has no name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """Coefficients, in the order of `COLUMNS`, the last left out where there are no difficulties. `C` and `error`
+    (`length_glm.sampling_error`) are None where they were read from a file."""
+
+    coefficients: Floats
+    C: float | None = None
+    error: float | None = None
+
+
+class LengthControlled(Evaluator):
+    """See the module. Metrics, percent: `length_controlled_winrate`; `lc_standard_error`, the published one: the spread
+    of the prediction over instructions, None without difficulties; and `lc_sampling_error`, which has the fit's
+    uncertainty in it. `lc_source` is "weights", "fit", or "fit without" the files that it lacked.
+    """
+
+    needs = frozenset({"judgements"})
+
+    def __init__(self, config: LengthControlledConfig | None = None):
+        """Reads the files, so that what is wrong with them is said before anything is judged: raises `DataError`."""
+        self.config = config = config or LengthControlledConfig()
+        files = {name: (getattr(config, name), digest_of(getattr(config, name))) for name in FILES}
+        self.weights = weights(*files["weights"]) if config.weights else {}
+        self.difficulty = difficulties(*files["difficulty"]) if config.difficulty else None
+        self.gamed = gamed(*files["gamed"], config.gamed_weight) if config.gamed else None
+
+    def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
+        """Raises `DataError` where an instruction has no difficulty in the file, fewer than five instructions have a
+        judgement to fit, or judgements and outputs do not belong together."""
+        require_matching(inputs)
+        if not inputs.outputs:
+            raise DataError(f"{inputs.system}: there are no outputs")
+        tasks = [row.instruction.id for row in inputs.outputs]
+        difficulty = self._difficulties(inputs, tasks)
+        known = self.weights.get(inputs.system)
+        found = self._fit(inputs, tasks, difficulty) if known is None else self._published(known, difficulty)
+        p = expit(_features(len(inputs.outputs), None, difficulty) @ found.coefficients)
+        spread = 100 * float(p.std(ddof=1)) / math.sqrt(len(p)) if difficulty is not None and len(p) > 1 else None
+        a, b, c = (*map(float, found.coefficients), None)[:3]
+        lacks = ", ".join(name for name in ("difficulty", "gamed") if not getattr(self.config, name))
+        fitted = f"fit without {lacks}" if lacks else "fit"
+        return Evaluation(
+            "length_controlled",
+            inputs.system,
+            {
+                "length_controlled_winrate": 100 * float(p.mean()),
+                "lc_standard_error": spread,
+                "lc_sampling_error": None if found.error is None else 100 * found.error,
+                "lc_source": fitted if known is None else "weights",
+                "lc_not_gamed": a,
+                "lc_length": b,
+                "lc_difficulty": c,
+                "lc_C": found.C,
+                "n_total": sum(row.win is not None for row in inputs.judgements),
+            },
+        )
+
+    def _published(self, known: Floats, difficulty: Floats | None) -> Fitted:
+        if difficulty is None and known[-1]:
+            raise DataError(
+                f"{self.config.weights} has a coefficient for the difficulty of instructions, which is not given: "
+                "--set length_controlled.difficulty=FILE"
+            )
+        return Fitted(known if difficulty is not None else known[:-1])
+
+    def _fit(self, inputs: EvaluationInputs, tasks: Sequence[str], difficulty: Floats | None) -> Fitted:
+        """The coefficients that fit the judgements best, whatever their order. `tasks` are their instructions' ids."""
+        gaps = [float(len(row.pair.output_1) - len(row.pair.output_2)) for row in inputs.judgements]
+        shares = [math.nan if (won := row.win) is None else won for row in inputs.judgements]
+        order = sorted(range(len(tasks)), key=lambda i: (tasks[i], gaps[i], str(shares[i])))
+        length = length_feature(np.array(gaps)[order])
+        features = _features(len(order), length, None if difficulty is None else difficulty[order])
+        share = np.array(shares)[order]
+        answered = ~np.isnan(share)
+        group = np.unique(np.array(tasks)[order][answered], return_inverse=True)[1]
+        count = int(group.max(initial=-1)) + 1
+        if count < FOLDS:
+            raise DataError(
+                f"{inputs.system}: {count} instructions have a judgement; length control is fitted to {FOLDS} or more"
+            )
+        judged = Rows(features[answered], share[answered], np.ones(len(group)), group)
+        extra = self.gamed
+        if extra is not None:
+            extra = replace(extra, features=extra.features[:, : features.shape[1]])
+        coefficients, C = fit(judged if extra is None else _stacked(judged, extra))
+        return Fitted(coefficients, C, sampling_error(coefficients, judged, extra, _equal_length(judged)))
+
+    def _difficulties(self, inputs: EvaluationInputs, tasks: Sequence[str]) -> Floats | None:
+        """[N]: the difficulty of each instruction, None where no file is named."""
+        known = self.difficulty
+        if known is None:
+            return None
+        if lacking := [place for place, task in enumerate(tasks) if task not in known]:
+            asked = inputs.outputs[lacking[0]].instruction.instruction[:60]
+            raise DataError(
+                f"{self.config.difficulty}: {len(lacking)} of {len(tasks)} instructions have no difficulty in it, such "
+                f"as {asked!r}; fit without: --set length_controlled.difficulty="
+            )
+        return np.array([known[task] for task in tasks])
+
+
+# ----------------------------------------------------------------------------------------------------- the user's files
+
+
+@lru_cache(maxsize=4)
+def weights(path: str, contents: str) -> Mapping[str, Floats]:
+    """The coefficients of each model in a file, in the order of `COLUMNS`; `contents` is the file's digest.
+
+    Raises `DataError` naming row and field where one is missing or no number, as the others here do.
+    """
+    return {
+        str(cell(row, MODEL, where)): np.array([number(row, names, where) for names in COLUMNS.values()])
+        for row, where in read_table(path)
+    }
+
+
+@lru_cache(maxsize=4)
+def difficulties(path: str, contents: str) -> Mapping[str, float]:
+    """The difficulty of each instruction in a file, by its id."""
+    return {
+        Instruction.from_row(row, where).id: number(row, COLUMNS["difficulty"], where)
+        for row, where in read_table(path)
+    }
+
+
+@lru_cache(maxsize=4)
+def gamed(path: str, contents: str, weight: float) -> Rows:
+    """The regularising rows of a file, their difficulty last; those with one `index` are of one instruction, and count
+    `weight` together."""
+    table = list(read_table(path))
+    z = np.array([number(row, ("std_delta_len",), where) for row, where in table])
+    share = np.array([number(row, ("preference",), where) for row, where in table])
+    if outside := [where for (_, where), s in zip(table, share, strict=True) if not 0 <= s <= 1]:
+        raise DataError(f"{outside[0]}: field 'preference' must lie in [0, 1]: what the model has of the win")
+    difficulty = np.array([number(row, COLUMNS["difficulty"], where) for row, where in table])
+    index = [str(cell(row, ("index",), where)) for row, where in table]
+    _, group, size = np.unique(index, return_inverse=True, return_counts=True)
+    features = np.stack([np.zeros(len(z)), np.tanh(z), difficulty], axis=1)
+    return Rows(features, share, weight / size[group], group)
+
+
+def _features(count: int, length: Floats | None, difficulty: Floats | None) -> Floats:
+    """[count, 2 or 3]: not gamed, length (0 for equally long outputs) and, where there are any, difficulties."""
+    columns = [np.ones(count), np.zeros(count) if length is None else length]
+    return np.stack(columns if difficulty is None else [*columns, difficulty], axis=1)
+
+
+def _equal_length(judged: Rows) -> Floats:
+    """The features of each instruction in turn, for outputs of equal length."""
+    features = judged.features[np.unique(judged.group, return_index=True)[1]]
+    features[:, 1] = 0
+    return features
+
+
+def _stacked(one: Rows, two: Rows) -> Rows:
+    return Rows(
+        np.concatenate([one.features, two.features]),
+        np.concatenate([one.share, two.share]),
+        np.concatenate([one.weight, two.weight]),
+        np.concatenate([one.group, two.group]),
+    )

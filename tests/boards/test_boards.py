@@ -1,0 +1,266 @@
+"""Boards: what stands beside what, in which order, and from where it was read."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from afarm.boards import Board, Entry, group, read_boards
+from afarm.boards.board import interval, ranked
+from afarm.boards.correlating import agreements
+from afarm.boards.ranking import with_ranks
+from afarm.boards.sources import STOPPED_EARLY
+from afarm.boards.table import as_csv, as_json, as_markdown, columns, fitting, flags, rank
+from afarm.errors import DataError
+from afarm.protocol import Protocol
+
+DATA = Path(__file__).parents[2].parent / "shared" / "data" / "alpaca_eval"
+ONE = Protocol("pool", reference="sft", label_noise=0.0, instructions="i", reference_outputs="o")
+HOSTILE = "<img src=x onerror=alert(1)>|`x`\x1b[31m\n# top"
+
+
+def run(directory: Path, name: str, win_rate: float, protocol: Protocol | None = ONE, **more: Any) -> None:
+    """A run's record, as small as it can be."""
+    path = directory / "runs" / name
+    path.mkdir(parents=True)
+    system, record = more.pop("system", name), more.pop("record", {})
+    metrics = {"win_rate": win_rate, "standard_error": 1.5, "n_total": 800, "n_wins": 400, "avg_length": 61.0, **more}
+    result = {"system": system, "reference": "sft", "evaluator": "win_rate", "metrics": metrics}
+    guards = {"prefers_longer": {"value": 0.7, "error": 0.1, "n": 9}, "flags": [{"says": f"{system} is odd"}]}
+    stored = {"protocol": protocol.to_row() if protocol else None, "guards": guards}
+    extra = {
+        **result,
+        "evaluator": "length_controlled",
+        "metrics": {"length_controlled_winrate": 40.0, "win_rate": 0.0},
+    }
+    rows = [{**result, **stored}, {**extra, **stored}]
+    (path / "run.json").write_text(json.dumps({"name": name, "results": rows, **record}))
+
+
+def test_runs_of_one_protocol_stand_on_one_board(tmp_path: Path) -> None:
+    run(tmp_path, "dpo", 46.8)
+    run(tmp_path, "ppo", 51.0)
+    run(tmp_path, "noisy", 99.0, Protocol("pool", reference="sft", label_noise=0.25))
+    boards, left_out = read_boards([tmp_path])
+    assert left_out == []
+    assert [[entry.system for entry in board.entries] for board in boards] == [["ppo", "dpo"], ["noisy"]]
+    best = boards[0].entries[0]
+    assert (best.rank, best.win_rate, best.standard_error, best.n) == (1, 51.0, 1.5, 800)
+    assert (best.length_controlled, best.prefers_longer, best.flags) == (40.0, 0.7, ("ppo is odd",))
+    assert read_boards([tmp_path / "runs"])[0] == boards
+    assert len(read_boards([tmp_path / "runs" / "ppo"])[0][0].entries) == 1
+
+
+def test_results_without_a_protocol_stand_apart_and_say_so(tmp_path: Path) -> None:
+    run(tmp_path, "ppo", 51.0)
+    run(tmp_path, "old", 60.0, None)
+    run(tmp_path, "older", 61.0, None)
+    boards, _ = read_boards([tmp_path])
+    assert [len(board.entries) for board in boards] == [2, 1]
+    assert "no two of them may be compared" in boards[0].heading
+
+
+def test_what_cannot_be_read_is_left_out_and_named(tmp_path: Path) -> None:
+    run(tmp_path, "ppo", 51.0)
+    run(tmp_path, "silent", math.nan)
+    for name, text in (("torn", "{"), ("list", "[]"), ("none", '{"results": []}')):
+        (tmp_path / "runs" / name).mkdir()
+        (tmp_path / "runs" / name / "run.json").write_text(text)
+    boards, left_out = read_boards([tmp_path])
+    assert [entry.system for board in boards for entry in board.entries] == ["ppo"]
+    assert len(left_out) == 4
+    assert all(any(name in line for line in left_out) for name in ("silent", "torn", "list", "none"))
+
+
+def test_a_figure_that_is_no_number_is_not_known(tmp_path: Path) -> None:
+    run(tmp_path, "ppo", 51.0, standard_error=math.nan, n_total=math.inf, avg_length="long")
+    ((entry,),) = [board.entries for board in read_boards([tmp_path])[0]]
+    assert (entry.standard_error, entry.n, entry.length) == (None, None, None)
+
+
+def test_a_run_that_stopped_when_it_was_clear_says_so_and_is_not_ranked_with_an_interval(tmp_path: Path) -> None:
+    run(tmp_path, "ppo", 51.0, standard_error=None, record={"until": {"of": 805}})
+    run(tmp_path, "dpo", 41.0)
+    (board,), _ = read_boards([tmp_path])
+    ppo, dpo = board.entries
+    assert STOPPED_EARLY in ppo.flags
+    assert (ppo.source.judgements, ppo.interval) == ("", None)
+    assert dpo.source.judgements.endswith("outputs.jsonl")
+
+
+def test_two_results_of_one_system_are_told_apart_and_the_same_one_stands_once(tmp_path: Path) -> None:
+    run(tmp_path, "ppo-a", 51.0, system="ppo")
+    run(tmp_path, "ppo-b", 49.0, system="ppo")
+    boards, _ = read_boards([tmp_path, tmp_path / "runs" / "ppo-a"])
+    assert [entry.system for entry in boards[0].entries] == ["ppo (ppo-a)", "ppo (ppo-b)"]
+
+
+def test_equal_win_rates_share_a_place() -> None:
+    board = ranked(Board(ONE, (Entry("c", 1.0), Entry("b", 5.0), Entry("a", 5.0))))
+    assert [(e.system, e.rank) for e in board.entries] == [("a", 1), ("b", 1), ("c", 3)]
+    assert [rank(Entry("x", 1.0, rank=n)) for n in (1, 2, 3, 4, 11, 12, 13, 21, 112)] == (
+        ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "112th"]
+    )
+    assert rank(Entry("x", 1.0, rank=3, rank_low=2, rank_high=5)) == "3rd, 2–5"
+
+
+def test_the_interval_is_that_of_two_more_wins_and_losses() -> None:
+    statistics = pytest.importorskip("afarm.statistics")
+    for wins in ([1.0] * 25, [1.0, 0.0, 0.5, 1.0] * 20, [0.3, 0.9] * 100):
+        found = statistics.win_rate(wins)
+        bounds = interval(100 * found.value, 100 * found.error, len(wins))
+        assert bounds == pytest.approx((100 * found.low, 100 * found.high), abs=0.02)
+    assert interval(50.0, None, 10) is None
+    assert interval(99.0, 1.0, None) == (pytest.approx(97.04, abs=0.01), 100.0)
+
+
+def test_merged_parts_have_no_ranks_of_their_parts() -> None:
+    known = Entry("a", 5.0, rank_low=1, rank_high=1, difference=0.0)
+    (board,) = group([Board(ONE, (known,)), Board(ONE, (Entry("b", 6.0),))])
+    assert [(e.system, e.rank, e.rank_low, e.difference) for e in board.entries] == [
+        ("b", 1, None, None),
+        ("a", 2, None, None),
+    ]
+    (alone,) = group([Board(ONE, (known,))])
+    assert alone.entries[0].rank_low == 1
+
+
+def full_board() -> Board:
+    figures = (46.8, 1.75, 805, 370, 420, 15, 0, 1.0, 683.0, 40.0, 1.2, 0.64, 0.63)
+    known = Entry("ppo", *figures, flags=("it is odd",), figures={"elo": 1012.0})
+    return ranked(Board(ONE, (known, Entry(HOSTILE, 39.2, flags=("it is odd", HOSTILE)))))
+
+
+def test_json_is_read_again_as_it_was_written(tmp_path: Path) -> None:
+    board = full_board()
+    (tmp_path / "board.json").write_text(as_json([board]))
+    (again,), _ = read_boards([tmp_path / "board.json"])
+    assert again == board
+
+
+def test_csv_is_read_again_in_the_columns_of_alpaca_eval(tmp_path: Path) -> None:
+    other = ranked(Board(Protocol("solo"), (Entry("x", 10.0),)))
+    text = as_csv([full_board(), other])
+    first = next(csv.DictReader(io.StringIO(text)))
+    assert (first["win_rate"], first["n_wins"], first["avg_length"], first["elo"]) == ("46.8", "370", "683.0", "1012.0")
+    (tmp_path / "board.csv").write_text(text)
+    boards, _ = read_boards([tmp_path / "board.csv"])
+    assert [[e.system for e in b.entries] for b in boards] == [["ppo", HOSTILE], ["x"]]
+    assert boards[0].entries[0].length_controlled == 40.0
+
+
+def test_markdown_shows_what_is_known_and_lets_no_name_out_of_its_cell() -> None:
+    text = as_markdown([full_board()])
+    assert "| 1st | ppo | 46.8 ± 1.8 | 43.4–50.2 | 40.0 ± 1.2 | 805 | 370/420/15 |" in text
+    assert "<img" not in text
+    assert "\x1b" not in text
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(rows) == 4
+    assert len({line.replace("\\|", "").count("|") for line in rows}) == 1
+    assert "- Flag: all: it is odd" in text
+
+
+def test_columns_that_nothing_is_known_of_are_left_out() -> None:
+    board = Board(ONE, (Entry("a", 5.0),))
+    assert [column.heading for column in columns(board)] == ["rank", "system", "win rate, %"]
+    assert flags(board) == []
+
+
+def test_alpaca_eval_s_leaderboards_are_imported(tmp_path: Path) -> None:
+    text = (
+        ",win_rate,standard_error,n_wins,n_wins_base,n_draws,n_total,mode,avg_length,length_controlled_winrate\n"
+        "good,60.5,1.5,480,310,15,805,minimal,1200,55.25\n"
+        "sparse,10.0,,,,,,community,,\n"
+    )
+    path = tmp_path / "leaderboard.csv.gz"
+    path.write_bytes(gzip.compress(text.encode()))
+    (board,), _ = read_boards([path])
+    assert board.heading == "leaderboard.csv.gz"
+    good, sparse = board.entries
+    assert (good.wins, good.losses, good.draws, good.n, good.length) == (480, 310, 15, 805, 1200.0)
+    assert good.length_controlled == 55.25
+    assert (sparse.standard_error, sparse.n) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.csv", ",rate\nx,1\n", "column 'win_rate' is missing"),
+        ("a.csv", ",win_rate\nx,much\n", "row 0: column 'win_rate' must be a number, not 'much'"),
+        ("a.csv", ",win_rate\nx,101\n", "row 0: field 'win_rate' must lie between 0 and 100, and is 101"),
+        ("a.csv", ",win_rate\nx,\n", "row 0: field 'win_rate' must lie between"),
+        ("a.csv", ",win_rate\n", "no rows"),
+        ("a.json", '{"boards": 3}', "holds no boards"),
+        ("a.json", '{"boards": [{}]}', "board 0: must hold a list of entries"),
+        ("a.json", '{"boards": [{"entries": [{"win_rate": 1}]}]}', "entry 0: field 'system' must be text"),
+        ("a.json", '{"boards": [{"entries": [{"system": "x", "win_rate": true}]}]}', "must be a number, not True"),
+        ("a.json", "{", "not valid JSON"),
+        ("a.jsonl", '{"instruction": "x"}', "row 0: field 'output_1' is missing"),
+        ("missing.csv", None, "no such file"),
+        ("missing.json", None, "no such file"),
+    ],
+)
+def test_a_file_that_is_no_board_is_named_with_row_and_field(
+    tmp_path: Path, name: str, text: str | None, said: str
+) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(DataError) as error:
+        read_boards([tmp_path / name])
+    assert said in str(error.value)
+    assert str(tmp_path / name) in str(error.value)
+
+
+def test_the_paper_s_table_is_a_board_and_correlates_as_the_paper_says() -> None:
+    pytest.importorskip("scipy")
+    boards, _ = read_boards(["paper"])
+    assert [len(board.entries) for board in boards] == [13, 10]
+    assert boards[0].entries[0].win_rate == 79.0
+    (found,) = agreements(boards)
+    assert len(found.systems) == 10
+    spearman = found.correlations[0]
+    assert (spearman.kind, round(spearman.value or 0, 2)) == ("spearman", 0.98)
+    assert "Spearman 0.98" in found.sentence
+
+
+def test_boards_with_two_systems_in_common_are_not_correlated() -> None:
+    a = Board(ONE, (Entry("x", 1.0), Entry("y", 2.0), Entry("z", 3.0)))
+    b = Board(Protocol("b"), (Entry("x", 1.0), Entry("y", 2.0), Entry("w", 3.0)))
+    assert list(agreements([a, b])) == []
+
+
+def test_published_leaderboards_are_read_to_the_last_digit() -> None:
+    path = DATA / "leaderboard.weighted_gpt4_turbo.csv"
+    if not path.is_file():
+        pytest.skip(f"needs {path}")
+    (board,), _ = read_boards([path])
+    published = list(csv.DictReader(path.open(newline="")))
+    assert len(board.entries) == len(published)
+    rates = {entry.system: entry.win_rate for entry in board.entries}
+    assert all(rates[row[""]] == float(row["win_rate"]) for row in published)
+
+
+def test_ranks_need_judgements() -> None:
+    pytest.importorskip("scipy")
+    board = Board(ONE, (Entry("a", 5.0), Entry("b", 4.0)))
+    assert with_ranks(board) == (board, [])
+
+
+def test_a_narrow_screen_is_spared_what_says_least() -> None:
+    board = full_board()
+    every = columns(board)
+    assert fitting(board, every, None)[0] == every
+    full = fitting(board, every, None)[1]
+    shown, width = fitting(board, every, full - 1)
+    assert width < full
+    assert {column.heading for column in every} - {column.heading for column in shown} == {"won/lost/drawn"}
+    assert [column.heading for column in fitting(board, every, 10)[0]] == (
+        ["rank", "system", "win rate, %", "LC, %", "flags", "elo"]
+    )

@@ -1,0 +1,354 @@
+"""Files of outputs and of annotations on the command line: several systems, rows that do not fit, when to stop."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from light_plugin import CountingJudge
+from said import Afarm, Said
+
+LIGHT = ["--recipe", "light.yaml"]
+JUDGE = [*LIGHT, "--annotator", "chatgpt_1"]
+DATA = Path(__file__).parents[2].parent / "shared" / "data" / "alpaca_eval"
+
+
+def write_outputs(path: Path, words: Sequence[int], generator: str, first: int = 0) -> str:
+    """Each output has so many words; the judge prefers more of them."""
+    rows = [
+        {"instruction": f"i{n}", "output": " ".join(["word"] * count), "generator": generator}
+        for n, count in enumerate(words, first)
+    ]
+    path.write_text(json.dumps(rows))
+    return str(path)
+
+
+def failed(said: Said, *parts: str) -> None:
+    assert said.code == 1, said.err
+    assert said.out == ""
+    for part in parts:
+        assert part in said.err
+    assert "Traceback" not in said.err
+
+
+# ------------------------------------------------------------------------------------------------- several systems
+
+
+def test_several_systems_are_each_compared_and_then_ranked(afarm: Afarm, tmp_path: Path) -> None:
+    good = write_outputs(tmp_path / "good.json", [3] * 9 + [1], "good")
+    poor = write_outputs(tmp_path / "poor.json", [3] * 2 + [1] * 8, "poor")
+    reference = write_outputs(tmp_path / "ref.json", [2] * 10, "ref")
+    said = afarm("evaluate", poor, good, "--reference", reference, *JUDGE, "--json")
+    assert said.code == 0, said.err
+    assert [(s["system"], s["metrics"]["win_rate"]) for s in said.json["systems"]] == [("poor", 20.0), ("good", 90.0)]
+    assert [s["spend"]["this_time"]["calls"] for s in said.json["systems"]] == [10, 7], "each on its own account"
+    (board,) = said.json["boards"]
+    assert [(e["system"], e["rank"], e["difference"]) for e in board["entries"]] == [
+        ("good", 1, None),
+        ("poor", 2, -70.0),
+    ]
+    assert all(Path(s["report"]).is_file() for s in said.json["systems"])
+    again = afarm("evaluate", poor, good, "--reference", reference, *JUDGE)
+    assert CountingJudge.asked == 17, "nothing is asked twice, nor what both say to an instruction"
+    assert "1st" in again.out
+    assert "Compared: 10 of the reference's 10 instructions" in again.out
+
+
+def test_evaluators_are_chosen_by_name_those_over_all_systems_too(afarm: Afarm, tmp_path: Path) -> None:
+    pytest.importorskip("scipy")
+    files = [write_outputs(tmp_path / f"{n}.json", [n, 4 - n, n, 2], f"s{n}") for n in (1, 3)]
+    reference = write_outputs(tmp_path / "ref.json", [2] * 4, "ref")
+    said = afarm("evaluate", *files, "--reference", reference, *JUDGE, "--evaluator", "elo", "--json")
+    assert said.code == 0, said.err
+    assert all(set(entry["figures"]) == {"elo"} for entry in said.json["boards"][0]["entries"])
+    assert [r["evaluator"] for r in said.json["systems"][0]["results"]] == ["win_rate"]
+    failed(afarm("evaluate", files[0], "--reference", reference, *JUDGE, "--evaluator", "win_rat"), "'win_rate'")
+    wrong = afarm("evaluate", files[0], "--reference", reference, *JUDGE, "--evaluator", "reward")
+    failed(wrong, "--evaluator reward needs reward_model, which files lack")
+
+
+def test_the_same_system_twice_is_refused(afarm: Afarm, tmp_path: Path) -> None:
+    one = write_outputs(tmp_path / "one.json", [1, 2], "one")
+    copy = write_outputs(tmp_path / "copy.json", [1, 2], "another name")
+    reference = write_outputs(tmp_path / "ref.json", [2, 2], "ref")
+    failed(afarm("evaluate", one, one, "--reference", reference, *JUDGE), f"{one} is named twice")
+    failed(afarm("evaluate", one, copy, "--reference", reference, *JUDGE), "hold the same outputs")
+    assert CountingJudge.asked == 0
+
+
+def test_a_system_that_is_the_reference_itself_or_swapped_with_it_is_told(afarm: Afarm, tmp_path: Path) -> None:
+    mine = write_outputs(tmp_path / "mine.json", [1, 3], "mine")
+    known = write_outputs(tmp_path / "known.json", [2, 2], "text_davinci_003")
+    itself = afarm("evaluate", mine, "--reference", mine, *JUDGE)
+    assert "are the same outputs: every pair is a draw" in itself.err
+    swapped = afarm("evaluate", known, "--reference", mine, *JUDGE, "--json")
+    assert "text_davinci_003 is AlpacaFarm's reference" in swapped.err
+    assert any("swapped" in note for note in swapped.json["notes"])
+    assert "swapped" not in afarm("evaluate", mine, "--reference", known, *JUDGE).err
+
+
+# --------------------------------------------------------------------------------------------- rows that do not fit
+
+
+def test_missing_rows_are_an_error_or_left_out_or_lost(afarm: Afarm, tmp_path: Path) -> None:
+    mine = write_outputs(tmp_path / "mine.json", [3, 3, 1], "mine")
+    reference = write_outputs(tmp_path / "ref.json", [2] * 5, "ref")
+    files = ["evaluate", mine, "--reference", reference, *JUDGE]
+    failed(afarm(*files), "2 of the reference's have no output, such as 'i3'", "--on-missing skip")
+    assert CountingJudge.asked == 0
+    skipped = afarm(*files, "--on-missing", "skip", "--json").json
+    assert (skipped["metrics"]["n_wins"], skipped["metrics"]["n_total"]) == (2, 3)
+    assert (skipped["coverage"]["compared"], skipped["coverage"]["missing"], skipped["coverage"]["lost"]) == (3, 2, 0)
+    lost = afarm(*files, "--on-missing", "loss", "--json")
+    assert (lost.json["metrics"]["win_rate"], lost.json["metrics"]["n_total"]) == (40.0, 5)
+    assert lost.json["annotators"]["evaluation"]["(no output)"] == 2
+    assert CountingJudge.asked == 3, "what is lost costs no call"
+    assert "2 without an output counted as lost" in lost.err
+    assert "2 without an output counted as lost" in Path(lost.json["report"]).read_text()
+    failed(afarm(*files, "--on-missing", "skp"), "--on-missing skp: one of error, skip, loss")
+
+
+def test_most_rows_missing_is_warned_of(afarm: Afarm, tmp_path: Path) -> None:
+    mine = write_outputs(tmp_path / "mine.json", [3, 3], "mine")
+    reference = write_outputs(tmp_path / "ref.json", [2] * 5, "ref")
+    said = afarm("evaluate", mine, "--reference", reference, *JUDGE, "--on-missing", "skip", "--json")
+    assert "mine: only 2 of the reference's 5 instructions" in said.err
+    assert "only 2 of the reference" in Path(said.json["report"]).read_text().replace("&#39;", "'")
+
+
+def test_one_instruction_has_no_standard_error(afarm: Afarm, tmp_path: Path) -> None:
+    mine, other = (write_outputs(tmp_path / f"{n}.json", [n], f"s{n}") for n in (3, 4))
+    reference = write_outputs(tmp_path / "ref.json", [2], "ref")
+    said = afarm("evaluate", mine, "--reference", reference, *JUDGE)
+    assert "s3: win rate 100.0 % against ref" in said.out
+    assert "±" not in said.out
+    several = afarm("evaluate", mine, other, "--reference", reference, *JUDGE)
+    assert several.code == 0, several.err
+
+
+# ------------------------------------------------------------------------------------------------- evaluation sets
+
+
+def test_an_evaluation_set_serves_as_the_reference_and_says_which_instructions_count(
+    afarm: Afarm, tmp_path: Path
+) -> None:
+    mine = write_outputs(tmp_path / "mine.json", [3, 1, 3, 3], "mine")
+    part = write_outputs(tmp_path / "set.json", [2, 2], "set")
+    whole = write_outputs(tmp_path / "ref.json", [2, 2, 2, 2], "ref")
+    subset = afarm("evaluate", mine, "--reference", whole, "--eval-set", part, *JUDGE, "--json")
+    assert (subset.json["metrics"]["win_rate"], subset.json["metrics"]["n_total"]) == (50.0, 2)
+    assert subset.json["coverage"]["reference"] == 2
+    alone = afarm("evaluate", mine, "--eval-set", part, *JUDGE, "--on-missing", "skip", "--json").json
+    assert (alone["reference"], alone["coverage"]["extra"]) == ("set", 2)
+    (tmp_path / "asked.json").write_text(json.dumps([{"instruction": "i0"}]))
+    failed(afarm("evaluate", mine, "--eval-set", "asked.json", *JUDGE), "asked.json: has instructions only")
+
+
+def test_a_data_set_by_name_can_be_the_reference(afarm: Afarm, tmp_path: Path) -> None:
+    rows = [{"instruction": f"evaluation {n}", "output": "word", "generator": "mine"} for n in range(12)]
+    (tmp_path / "mine.json").write_text(json.dumps(rows))
+    said = afarm("evaluate", "mine.json", "--reference", "numbers", *JUDGE, "--json")
+    assert said.code == 0, said.err
+    assert (said.json["reference"], said.json["coverage"]["compared"]) == ("people", 12)
+    failed(afarm("evaluate", "mine.json", "--reference", "nmbers", *JUDGE), "nmbers")
+
+
+def test_a_run_is_evaluated_on_another_set(afarm: Afarm, tmp_path: Path) -> None:
+    write_outputs(tmp_path / "set.json", [1, 2, 3], "set")
+    said = afarm("run", *LIGHT, "--eval-set", "set.json", "--set", "rows.evaluation=0", "--json")
+    assert said.code == 0, said.err
+    main = said.json["results"][0]["metrics"]
+    assert main["n_total"] + main["n_unparsed"] == 3
+    failed(
+        afarm("run", *LIGHT, "--eval-set", "nowhere.json", "--set", "rows.evaluation=0"), "nowhere.json: no such file"
+    )
+    failed(afarm("run", *LIGHT, "--eval-set", "numbrs"), "unknown data set 'numbrs'", "light/numbers")
+    failed(afarm("run", *LIGHT, "--eval-set", "set.json"), "rows.evaluation asks for 10 rows", "set.json")
+
+
+# ----------------------------------------------------------------------------------------------- stored annotations
+
+
+def write_annotations(path: Path, system: str, preferences: Sequence[Any], **other: Any) -> str:
+    rows = [
+        {
+            "instruction": f"i{n}",
+            "output_1": "the reference",
+            "output_2": f"{system} says",
+            "generator_1": "ref",
+            "generator_2": system,
+            "annotator": "people",
+            "preference": preference,
+            **other,
+        }
+        for n, preference in enumerate(preferences)
+    ]
+    path.write_text(json.dumps(rows))
+    return str(path)
+
+
+def test_stored_annotations_are_evaluated_and_nobody_is_asked(afarm: Afarm, tmp_path: Path) -> None:
+    one = write_annotations(tmp_path / "one.json", "one", [2, 2, 1, 1.5, None])
+    two = write_annotations(tmp_path / "two.json", "two", [1, 1, 1, 2, 0])
+    said = afarm("evaluate", "--annotations", one, two, *LIGHT, "--json")
+    assert said.code == 0, said.err
+    first, second = said.json["systems"]
+    assert (first["system"], first["reference"], first["annotator"]) == ("one", "ref", "people")
+    assert (first["metrics"]["win_rate"], first["metrics"]["n_unparsed"]) == (62.5, 1)
+    assert (second["metrics"]["win_rate"], second["metrics"]["n_draws"]) == (30.0, 1)
+    assert (first["judges"], first["spend"]["calls"], CountingJudge.asked) == ([], 0, 0)
+    assert [entry["system"] for entry in said.json["boards"][0]["entries"]] == ["one", "two"]
+    page = Path(first["report"]).read_text()
+    assert 'id="unasked"' not in page
+    plain = afarm("evaluate", one, "--annotations", *LIGHT)
+    assert "one: win rate 62.5 %" in plain.out
+    assert "Judged by people: stored annotations, no judge was asked" in plain.out
+    board = afarm("leaderboard").out
+    assert "one" in board
+    assert "two" in board
+
+
+def test_annotations_that_cannot_be_used_are_explained_and_leave_nothing(afarm: Afarm, tmp_path: Path) -> None:
+    good = write_annotations(tmp_path / "good.json", "one", [1, 2])
+    bad = write_annotations(tmp_path / "bad.json", "two", [1, 7])
+    failed(afarm("evaluate", "--annotations", good, bad, *LIGHT), f"{bad}: row 1: field 'preference' is 7")
+    failed(afarm("evaluate", "--annotations", *LIGHT), "--annotations needs files")
+    failed(afarm("evaluate", "--annotations", good, good, *LIGHT), f"{good} is named twice")
+    failed(afarm("evaluate", "--annotations", good, *JUDGE), "--annotator contradict each other")
+    failed(afarm("evaluate", "--annotations", good, *LIGHT, "--on-missing", "loss"), "loss needs the outputs")
+    failed(afarm("evaluate", "--annotations", good, *LIGHT, "--until", "decided"), "--until decided needs files")
+    unread = write_annotations(tmp_path / "unread.json", "three", [None, None])
+    failed(afarm("evaluate", "--annotations", unread, *LIGHT), "none of 2 pairs has a usable judgement")
+    assert list((tmp_path / "afarm-runs").glob("runs/*/run.json")) == []
+
+
+def test_a_file_that_an_evaluator_reads_is_looked_at_again_when_it_has_changed(afarm: Afarm, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    one = write_annotations(tmp_path / "one.json", "one", [2, 2, 1, 1.5, 1, 2, 1, 1])
+    arguments = ["evaluate", "--annotations", one, *LIGHT, "--evaluator", "length_controlled"]
+    arguments += ["--set", "length_controlled.difficulty=d.json", "--json"]
+    found = []
+    for slope in (0.1, 0.1, 2.0):
+        rows = [{"instruction": f"i{n}", "difficulty": slope * (n - 3)} for n in range(8)]
+        (tmp_path / "d.json").write_text(json.dumps(rows))
+        said = afarm(*arguments)
+        assert said.code == 0, said.err
+        found.append(said.json["stages"][0]["reused"])
+    assert found == [False, True, False]
+
+
+def test_a_single_annotation_has_a_win_rate_and_no_error(afarm: Afarm, tmp_path: Path) -> None:
+    one = write_annotations(tmp_path / "one.json", "one", [1.25])
+    said = afarm("evaluate", "--annotations", one, *LIGHT, "--json")
+    assert (said.json["metrics"]["win_rate"], said.json["metrics"]["standard_error"]) == (25.0, None)
+    assert said.json["interval"] is None
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"AlpacaEval's published data is not at {DATA}")
+def test_all_published_rows_come_out_of_one_command(afarm: Afarm) -> None:
+    files = sorted(DATA.glob("annotations.*.json.gz"))
+    said = afarm("evaluate", "--annotations", *map(str, files), *LIGHT, "--json")
+    assert said.code == 0, said.err
+    found = {(s["annotator"], s["system"]): s["metrics"] for s in said.json["systems"]}
+    assert len(found) == len(files) == 6
+    for file in files:
+        _, annotator, model = file.name.removesuffix(".json.gz").split(".", 2)
+        with (DATA / f"leaderboard.{annotator}.csv").open() as handle:
+            (published,) = [row for row in csv.DictReader(handle) if row[""] == model]
+        stored = {"weighted_gpt4_turbo": "weighted_alpaca_eval_gpt4_turbo"}.get(annotator, annotator)
+        metrics = found[stored, model]
+        for name in ("win_rate", "standard_error", "n_wins", "n_wins_base", "n_draws", "n_total"):
+            assert metrics[name] == pytest.approx(float(published[name]), rel=0, abs=1e-9), (model, name)
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"AlpacaEval's published data is not at {DATA}")
+def test_real_outputs_with_two_rows_missing_are_compared_on_the_others(afarm: Afarm) -> None:
+    files = [str(DATA / f"outputs.{name}.json.gz") for name in ("text_davinci_001", "text_davinci_003")]
+    failed(afarm("evaluate", files[0], "--reference", files[1]), "2 of the reference's have no output")
+    said = afarm("evaluate", files[0], "--reference", files[1], "--on-missing", "skip", "--json")
+    assert said.code == 0, said.err
+    coverage = said.json["coverage"]
+    assert (coverage["reference"], coverage["compared"], coverage["missing"]) == (805, 803, 2)
+    assert (said.json["system"], said.json["metrics"]["n_total"]) == ("text_davinci_001", 803)
+
+
+# ------------------------------------------------------------------------------------------------------ when to stop
+
+
+def test_asking_stops_when_it_is_decided_and_goes_on_for_nothing(afarm: Afarm, tmp_path: Path) -> None:
+    pytest.importorskip("scipy")
+    mine = write_outputs(tmp_path / "mine.json", [3] * 290 + [1] * 10, "mine")
+    reference = write_outputs(tmp_path / "ref.json", [2] * 300, "ref")
+    files = ["evaluate", mine, "--reference", reference, *JUDGE, "--until", "decided"]
+    said = afarm(*files, "--json")
+    assert said.code == 0, said.err
+    decision = said.json["until"]
+    used = said.json["coverage"]["compared"]
+    assert (decision["stopped"], decision["of"]) == ("decided", 300)
+    assert used == CountingJudge.asked < 100
+    assert (decision["comparisons"][0]["side"], decision["comparisons"][0]["n"]) == ("higher", used)
+    assert said.json["coverage"]["unasked"] == 300 - used
+    assert said.json["metrics"]["standard_error"] is None, "it holds for a number of pairs that was set before"
+    assert said.json["spend"]["calls"] == used
+    assert "mine is above 50 %; 95 % confidence sequence" in said.err
+    assert "±" not in said.err
+    page = Path(said.json["report"]).read_text()
+    assert "confidence sequence" in page
+    again = afarm(*files)
+    assert (again.code, CountingJudge.asked) == (0, used)
+    assert "judged until it was clear" in afarm("leaderboard").out
+    whole = afarm(*files[:-2], "--json")
+    assert (whole.json["metrics"]["n_total"], CountingJudge.asked) == (300, 300), "what was judged is not asked again"
+    assert whole.json["metrics"]["standard_error"] > 0
+    assert afarm(*files[:-1], "soon").code == 2
+
+
+def test_what_is_even_stays_undecided(afarm: Afarm, tmp_path: Path) -> None:
+    pytest.importorskip("scipy")
+    mine = write_outputs(tmp_path / "mine.json", [3, 1] * 40, "mine")
+    reference = write_outputs(tmp_path / "ref.json", [2] * 80, "ref")
+    said = afarm("evaluate", mine, "--reference", reference, *JUDGE, "--until", "decided", "--json")
+    assert (said.json["until"]["stopped"], said.json["until"]["decided"]) == ("instructions", False)
+    assert (said.json["metrics"]["n_total"], said.json["coverage"]["unasked"]) == (80, 0)
+    assert "Not decided after 80 of 80 instructions" in said.err
+
+
+def test_two_systems_are_told_apart_on_the_same_instructions(afarm: Afarm, tmp_path: Path) -> None:
+    pytest.importorskip("scipy")
+    good = write_outputs(tmp_path / "good.json", [3] * 270 + [1] * 30, "good")
+    poor = write_outputs(tmp_path / "poor.json", [1] * 270 + [3] * 30, "poor")
+    reference = write_outputs(tmp_path / "ref.json", [2] * 300, "ref")
+    said = afarm("evaluate", poor, good, "--reference", reference, *JUDGE, "--until", "decided", "--json")
+    assert said.code == 0, said.err
+    first, second = said.json["systems"]
+    assert first["coverage"]["compared"] == second["coverage"]["compared"] == CountingJudge.asked / 2 < 150
+    (comparison,) = first["until"]["comparisons"]
+    assert (comparison["first"], comparison["second"], comparison["side"]) == ("poor", "good", "lower")
+    assert comparison["high"] < 0 > comparison["value"]
+    assert "good is better" in said.err
+
+
+def test_the_budget_ends_what_a_larger_one_goes_on_with(afarm: Afarm, tmp_path: Path) -> None:
+    pytest.importorskip("scipy")
+    mine = write_outputs(tmp_path / "mine.json", [3, 1] * 60, "mine")
+    reference = write_outputs(tmp_path / "ref.json", [2] * 120, "ref")
+    files = ["evaluate", mine, "--reference", reference, *JUDGE, "--until", "decided", "--json"]
+    said = afarm(*files, "--budget", "0.0505")
+    assert said.code == 0, said.err
+    assert (said.json["until"]["stopped"], said.json["until"]["decided"]) == ("budget", False)
+    assert said.json["coverage"]["compared"] == 32
+    assert CountingJudge.asked == 50
+    assert "a larger one goes on" in said.err
+    more = afarm(*files, "--budget", "0.1005").json
+    assert (more["until"]["stopped"], more["coverage"]["compared"]) == ("budget", 96)
+    assert CountingJudge.asked == 100, "fifty more, on the same account"
+    failed(
+        afarm(
+            "evaluate", mine, "--reference", reference, *JUDGE, "--until", "decided", "--budget", "0.01", "--seed", "7"
+        ),
+        "budget",
+    )

@@ -1,0 +1,99 @@
+"""Protocols: what results must share to be compared, and the reasons why two cannot be."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from light_farm import light_farm
+
+from afarm.drift import KEPT, Probe
+from afarm.files import read_rows
+from afarm.pipeline import Farm
+from afarm.protocol import REASONS, Protocol, comparable, instructions_digest, outputs_digest
+from afarm.records import Instruction, Output
+
+WHOLE = Protocol(
+    "pool", "a1", "b2", "1.0", {"strong": "openai:x"}, 0.0, "davinci003", "c3", "d4", drift="2026-01-01"
+)  # fmt: skip
+OTHER = Protocol("solo", "a2", "b3", "1.1", {"strong": "openai:y"}, 0.25, "gpt4", "c4", "d5", drift="2026-02-02")
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_each_thing_that_differs_is_a_reason_and_another_board(name: str) -> None:
+    changed = dataclasses.replace(WHOLE, **{name: getattr(OTHER, name)})
+    (reason,) = comparable(WHOLE, changed)
+    assert reason.startswith(REASONS[name])
+    assert changed.id != WHOLE.id
+
+
+def test_the_version_is_told_and_parts_nothing() -> None:
+    newer = dataclasses.replace(WHOLE, version="2.0")
+    assert comparable(WHOLE, newer) == []
+    assert newer.id == WHOLE.id
+    assert {f.name for f in dataclasses.fields(Protocol)} == REASONS.keys() | {"version"}
+
+
+def test_what_is_not_known_is_comparable_with_nothing() -> None:
+    assert comparable(Protocol(), Protocol()) != []
+    assert comparable(WHOLE, Protocol()) != []
+    assert comparable(WHOLE, WHOLE) == []
+
+
+def test_it_is_the_same_after_it_was_stored() -> None:
+    assert Protocol.from_row(json.loads(json.dumps(WHOLE.to_row()))) == WHOLE
+
+
+@pytest.mark.parametrize("row", [None, "text", [], {}, {"annotator": 3, "judges": "x", "label_noise": True}])
+def test_a_record_without_one_or_with_nonsense_has_an_unknown_one(row: object) -> None:
+    assert not Protocol.from_row(row).known
+
+
+def test_digests_are_of_sets() -> None:
+    assert instructions_digest(["a", "b"]) == instructions_digest(["b", "a", "a"]) != instructions_digest(["a"])
+    assert outputs_digest({"a": "1", "b": "2"}) == outputs_digest({"b": "2", "a": "1"}) != outputs_digest({"a": "2"})
+
+
+def answers(system: str, times: int, count: int = 6) -> list[Output]:
+    rows = [(Instruction(f"task {i}"), "word " * (1 + (i * times) % 5)) for i in range(count)]
+    return [Output(task, text, system) for task, text in rows]
+
+
+@pytest.fixture
+def farm(tmp_path: Path) -> Iterator[Farm]:
+    with light_farm(tmp_path) as made:
+        yield made
+
+
+def protocol_of(farm: Farm, *given: list[Output], annotator: str = "pool") -> Protocol:
+    made = farm.head_to_head(*given, annotator).run()
+    return Protocol.from_row(next(read_rows(made.artifact.path / "results.jsonl"))["protocol"])
+
+
+def test_a_result_is_stored_with_its_protocol(farm: Farm) -> None:
+    one = protocol_of(farm, answers("a", 2), answers("reference", 3))
+    two = protocol_of(farm, answers("b", 4), answers("reference", 3))
+    assert one == two
+    assert (one.annotator, one.reference, one.label_noise) == ("pool", "reference", 0.0)
+    assert one.judges == {"*": "counting:"}
+    assert one.source
+    elsewhere = protocol_of(farm, answers("a", 2), answers("reference", 1))
+    assert "different outputs of the reference" in comparable(one, elsewhere)[0]
+    another = protocol_of(farm, answers("a", 2), answers("reference", 3), annotator="chatgpt_1")
+    assert "different annotators" in comparable(one, another)[0]
+
+
+def test_what_is_judged_after_a_shift_was_seen_is_comparable_with_nothing_before_it(farm: Farm) -> None:
+    before = protocol_of(farm, answers("a", 2), answers("reference", 3))
+    shift = Probe("2026-11-21", "pool", {"*": "counting:"}, 50, 0, 9.0, 1.0, 50.0, 41.0, 0.001, 0.02, True)
+    other = dataclasses.replace(shift, judges={"*": "openai:x"}, epoch="2027-01-01")
+    rows = [json.dumps(dataclasses.asdict(probe)) for probe in (shift, other)]
+    (farm.store.root / KEPT).write_text("\n".join(rows))
+    after = protocol_of(farm, answers("b", 4), answers("reference", 3))
+    assert after.drift == "2026-11-21", "the other judge's shift is none of this one's"
+    assert comparable(before, after) == [f"{REASONS['drift']} (none, 2026-11-21)"]
+    again = protocol_of(farm, answers("a", 2), answers("reference", 3))
+    assert again == before, "what is stored was judged before"
