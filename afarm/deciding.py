@@ -184,11 +184,9 @@ class _Judging:
 
     def judge(self, ids: Sequence[str]) -> None:
         """Raises `BudgetError` where the budget ends; then none of them counts."""
-        from afarm.wins import win
-
         asked = [self._pairs[id] for id in ids if id in self._pairs]  # the others have no output, and are lost
         noise = self.one.farm.config.evaluate.label_noise
         judged = list(label(asked, self._annotator, self.one.annotator, self._context, noise))
-        found = {row.pair.instruction.id: win(row) for row in judged}
+        found = {row.pair.instruction.id: row.win for row in judged}
         self.wins += [found.get(id, 0.0) for id in ids]
         self.outcomes.update(row.preference.outcome for row in judged)

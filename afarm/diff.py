@@ -102,7 +102,7 @@ def diff(first: Path, second: Path) -> Diff:
     before, now = _labels(first), _labels(second)
     shared = [key for key in before if key in now]
     changes = [found for key in shared if (found := _change(before[key], now[key])) is not None]
-    wins = [(_win(before[key]), _win(now[key])) for key in shared]
+    wins = [(before[key].win, now[key].win) for key in shared]
     gaps = [b - a for a, b in wins if a is not None and b is not None]
     protocols = [Protocol.from_row(record["results"][0].get("protocol")) for record in (one, two) if record["results"]]
     return Diff(
@@ -153,10 +153,6 @@ def _labels(directory: Path) -> dict[Key, JudgedPair]:
     return found
 
 
-def _win(row: JudgedPair) -> float | None:
-    return 0.5 if row.preference.outcome == "draw" else row.p2
-
-
 def _change(before: JudgedPair, now: JudgedPair) -> Change | None:
     """How the judgements of one instruction differ, None where they do not."""
     reason: Reason = "label"
@@ -164,10 +160,10 @@ def _change(before: JudgedPair, now: JudgedPair) -> Change | None:
         reason = "reference"
     elif before.pair.output_2 != now.pair.output_2:
         reason = "policy"
-    elif _win(before) == _win(now):
+    elif before.win == now.win:
         return None
     task = now.pair.instruction
-    return Change(task.instruction, task.input, reason, _win(before), _win(now))
+    return Change(task.instruction, task.input, reason, before.win, now.win)
 
 
 def _contribution(reason: Reason, changes: Sequence[Change], shared: int) -> Contribution:

@@ -138,7 +138,7 @@ def foresee(farm: Farm, path: Path, annotator: str | None, pairs: int, epoch: st
 
 def shares(rows: Iterable[JudgedPair]) -> list[float | None]:
     """How much of a win output_2 has in each: p2, one half for a draw, None without an answer."""
-    return [0.5 if row.preference.outcome == "draw" else row.p2 for row in rows]
+    return [row.win for row in rows]
 
 
 def compare(

@@ -198,6 +198,11 @@ class Preference:
         if self.p2 is not None and not 0 <= self.p2 <= 1:
             raise ValueError(f"p2 must lie in [0, 1], not {self.p2}")
 
+    @property
+    def win(self) -> float | None:
+        """What `output_2` has of the win: p2, one half where it is a draw, None without an answer."""
+        return 0.5 if self.outcome == "draw" else self.p2
+
     def swapped(self) -> Preference:
         """The same judgement for the pair with its outputs exchanged."""
         order = {"12": "21", "21": "12"}.get(self.order, self.order)
@@ -220,7 +225,7 @@ class JudgedPair:
     @property
     def win(self) -> float | None:
         """What `output_2` has of the win: p2, one half where it is a draw, None without an answer."""
-        return 0.5 if self.preference.outcome == "draw" else self.p2
+        return self.preference.win
 
     @property
     def chosen_rejected(self) -> tuple[str, str] | None:

@@ -94,7 +94,7 @@ def wins(judged: Iterable[JudgedPair], reference: str | None = None) -> Wins:
     which, what, value = array("q"), array("q"), array("d")
     unusable: list[int] = []
     for row in judged:
-        pair, won = row.pair, win(row)
+        pair, won = row.pair, row.win
         if reference is not None and pair.generator_1 != reference:
             if pair.generator_2 != reference:
                 continue
@@ -143,8 +143,3 @@ def prediction_powered_win_rate(
     people = dict(zip(human.instructions, human.row(system).tolist(), strict=True))
     mine = np.array([people.get(instruction, np.nan) for instruction in simulated.instructions])
     return prediction_powered(mine, simulated.row(system), level=level)
-
-
-def win(judged: JudgedPair) -> float | None:
-    """How much of a win `output_2` has: p2, one half for a draw, None without an answer."""
-    return 0.5 if judged.preference.outcome == "draw" else judged.p2

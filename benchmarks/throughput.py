@@ -51,7 +51,7 @@ def main() -> None:
     if arguments.work == "sft":
         import trl  # noqa: F401  (its import is no part of training)
     before, peak, stop = rss(), [0.0], threading.Event()
-    watcher = threading.Thread(target=watch, args=(peak, stop))
+    watcher = threading.Thread(target=watch, args=(peak, stop), daemon=True)
     watcher.start()
     wall, cpu = time.perf_counter(), time.process_time()
     tokens = work()

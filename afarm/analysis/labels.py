@@ -209,7 +209,7 @@ def _label(judged: JudgedPair, annotator: str, row: Mapping[str, Any], file: str
     return Label(
         pair.id,
         annotator,
-        0.5 if preference.outcome == "draw" else preference.p2,
+        preference.win,
         pair.is_canonical,
         pair.output_1,
         pair.output_2,

@@ -22,7 +22,7 @@ from afarm.errors import TrainingError
 from afarm.interfaces import MethodInputs, Policy, TrainContext
 from afarm.keyed import integer
 from afarm.ranks import wait_for
-from afarm.records import Pair, Preference
+from afarm.records import Pair
 
 STATE, WEIGHTS = "selection.json", "best.pt"
 """In a checkpoint: what has been compared so far, and the weights of the best candidate."""
@@ -102,7 +102,7 @@ class CheckpointSelection:
         assert self.inputs.annotate is not None  # who chooses this needs it
         rows = zip(self.inputs.validation, self._start_answers, answers, strict=True)
         judged = self.inputs.annotate([Pair(i, theirs, mine, 0, "start", str(step)) for i, theirs, mine in rows])
-        wins = [value for preference in judged if (value := _win(preference)) is not None]
+        wins = [value for preference in judged if (value := preference.win) is not None]
         if not wins:
             raise TrainingError(
                 f"step {step}: none of the {len(judged)} validation pairs has a usable judgement to choose a "
@@ -139,7 +139,3 @@ class CheckpointSelection:
             latest[1] / WEIGHTS, map_location=self.context.backend.device, weights_only=True
         )
         return weights
-
-
-def _win(preference: Preference) -> float | None:
-    return 0.5 if preference.outcome == "draw" else preference.p2

@@ -94,7 +94,7 @@ class _Tally:
             heapq.heappush(system.sample, kept)
         elif kept[0] > system.sample[0][0]:
             heapq.heapreplace(system.sample, kept)
-        won = 0.5 if row.preference.outcome == "draw" else row.p2
+        won = row.win
         if won is None:
             system.unusable += 1
             return
