@@ -47,8 +47,11 @@ class ClassifierRewardModel(RewardModel):
         path = local_path(spec)
         inside = path / "model" if path else None  # of an artifact
         self.spec = str(inside) if inside and (inside / CARD).is_file() else spec
-        require_local(self.spec)
-        require_on_hub(self.spec)
+        try:
+            require_local(self.spec)
+            require_on_hub(self.spec)
+        except ModelError as error:  # it may as well be about the base model
+            raise ModelError(str(error).replace("check --model", f"check --reward-model classifier:{spec}")) from error
         _require_classifier(self.spec)
         self._context = context
 

@@ -190,7 +190,7 @@ def test_nothing_is_loaded_before_it_is_asked_and_a_wrong_spec_is_refused_at_onc
     assert made.score([], []) == []
     with pytest.raises(ConfigError, match="after a colon"):
         ClassifierRewardModel(ClassifierConfig(), "", judge_context())
-    with pytest.raises(ModelError, match="no such file"):
+    with pytest.raises(ModelError, match=r"no such file.*check --reward-model classifier:"):
         ClassifierRewardModel(ClassifierConfig(), str(tmp_path / "nothing"), judge_context())
     before = made.identity
     saved_encoder(tmp_path, labels=2)
