@@ -44,13 +44,13 @@ class ClassifierRewardModel(RewardModel):
         if not spec:
             raise ConfigError(["name the model after a colon: classifier:ORG/NAME of the Hub, or classifier:DIRECTORY"])
         self.config = config
-        path = local_path(spec)
-        inside = path / "model" if path else None  # of an artifact
-        self.spec = str(inside) if inside and (inside / CARD).is_file() else spec
         try:
+            path = local_path(spec)
+            inside = path / "model" if path else None  # of an artifact
+            self.spec = str(inside) if inside and (inside / CARD).is_file() else spec
             require_local(self.spec)
             require_on_hub(self.spec)
-        except ModelError as error:  # it may as well be about the base model
+        except ModelError as error:  # which takes it for the base model
             raise ModelError(str(error).replace("check --model", f"check --reward-model classifier:{spec}")) from error
         _require_classifier(self.spec)
         self._context = context
