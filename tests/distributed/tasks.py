@@ -112,7 +112,11 @@ def reward_model(directory: Path) -> Trained:
 
     rows: list[dict[str, float]] = []
     config = RewardModelConfig(
-        **STEPS, per_device_train_batch_size=3, gradient_accumulation_steps=2, eval_fraction=0.2, eval_steps=1
+        **{**STEPS, "learning_rate": 1e-3},  # at 1e-2 AdamW magnifies rounding past the tolerance
+        per_device_train_batch_size=3,
+        gradient_accumulation_steps=2,
+        eval_fraction=0.2,
+        eval_steps=1,
     )
     fitted = BradleyTerryRewardModel.fit(preferences(), tiny_policy(), config, context(directory, rows))
     return Trained({**fitted.model.state_dict(), "mean and std": torch.tensor([fitted.mean, fitted.std])}, rows)
