@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -130,7 +130,19 @@ def boards_of_annotations(files: Sequence[Path]) -> list[Board]:
             key = row.annotator or file.name, row.pair.generator_1
             tally = tallies.setdefault(key, _Tally(*key))
             tally.add(row, where, str(file))
+    _require_sides(tallies)
     return [_board(tally) for tally in tallies.values()]
+
+
+def _require_sides(tallies: Mapping[tuple[str, str], _Tally]) -> None:
+    """Raises `DataError` where one annotator has a system as reference in some rows and beside one in others."""
+    for (annotator, reference), tally in tallies.items():
+        for (other, _), elsewhere in tallies.items():
+            if other == annotator and reference in elsewhere.systems and elsewhere is not tally:
+                raise DataError(
+                    f"annotator {annotator!r}: {reference!r} is the reference (generator_1) in some rows and a system "
+                    f"(generator_2) in others: afarm evaluate --annotations FILE… --reference {reference} turns them"
+                )
 
 
 def _judged(file: Path) -> Iterator[tuple[JudgedPair, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from afarm.wins import Wins
 
 NORMAL_95 = 1.959964
+UNEVEN = "compared on different numbers of instructions,"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +34,10 @@ class Entry:
     """A system on a board. None is a figure that is not known.
 
     `win_rate`, `standard_error`, `length_controlled` and its error are percentages; `n` comparisons were won, lost or
-    drawn, a share `coverage` of those there should be; `length` is in mean characters. `prefers_longer` and
-    `prefers_lists` are the judge's shares of choices for the longer output and for the one with a list, where outputs
-    differ in that. `flags` are the sentences of its guards, and `figures` those of evaluators over the whole board.
+    drawn, about `instructions` (where that is not said, as many), a share `coverage` of those there should be; `length`
+    is in mean characters. `prefers_longer` and `prefers_lists` are the judge's shares of choices for the longer output
+    and for the one with a list, where outputs differ in that. `flags` are the sentences of its guards, and `figures`
+    those of evaluators over the whole board.
 
     `rank` is its place, `rank_low` to `rank_high` hold the true one with 95%; `difference` is to the first of the
     board in points, paired by instruction, with its 95% interval and its p-value, corrected for all comparisons.
@@ -64,12 +66,13 @@ class Entry:
     difference_low: float | None = None
     difference_high: float | None = None
     p_value: float | None = None
+    instructions: int | None = None
     source: Source = field(default_factory=Source)
 
     @property
     def interval(self) -> tuple[float, float] | None:
         """The 95% interval of the win rate, None where its error is not known."""
-        return interval(self.win_rate, self.standard_error, self.n)
+        return interval(self.win_rate, self.standard_error, self.instructions or self.n)
 
     def to_row(self) -> Row:
         low, high = self.interval or (None, None)
@@ -161,7 +164,18 @@ def ranked(board: Board) -> Board:
     entries = sorted(board.entries, key=lambda entry: (-entry.win_rate, entry.system))
     above = [sum(other.win_rate > entry.win_rate for other in entries) for entry in entries]
     placed = tuple(replace(entry, rank=1 + place) for entry, place in zip(entries, above, strict=True))
-    return replace(board, entries=placed)
+    return replace(board, entries=placed, note="; ".join(_notes(board)))
+
+
+def _notes(board: Board) -> Iterator[str]:
+    """The board's own note, and that its systems were not compared on as many instructions, where they were not."""
+    own = board.note.partition(UNEVEN)[0].removesuffix("; ")
+    if own:
+        yield own
+    asked = {judged + (e.unparsed or 0) for e in board.entries if (judged := e.instructions or e.n)}
+    if len(asked) > 1:
+        few, many = min(asked), max(asked)
+        yield f"{UNEVEN} {few:,} to {many:,}: a win rate over fewer is of other instructions, its place says little"
 
 
 def group(boards: Iterable[Board]) -> list[Board]:

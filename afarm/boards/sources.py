@@ -28,6 +28,7 @@ COLUMNS = {
     "win_rate": "win_rate",
     "standard_error": "standard_error",
     "n": "n_total",
+    "instructions": "n_instructions",
     "wins": "n_wins",
     "losses": "n_wins_base",
     "draws": "n_draws",
@@ -38,7 +39,7 @@ COLUMNS = {
     "length_controlled_error": "lc_standard_error",
 }
 """What AlpacaEval's leaderboards, and evaluators' metrics, call the figures of an entry."""
-COUNTS = {"n", "wins", "losses", "draws", "unparsed"}
+COUNTS = {"n", "instructions", "wins", "losses", "draws", "unparsed"}
 
 
 def read_boards(sources: Sequence[Path | str], annotations: Sequence[Path | str] = ()) -> tuple[list[Board], list[str]]:
@@ -116,6 +117,8 @@ def _results(path: Path) -> Iterator[tuple[Protocol, Entry]]:
         metrics: dict[str, Any] = {}
         for row in rows:
             metrics = {**row["metrics"], **metrics}
+        if metrics.get("lc_sampling_error") is not None:  # AlpacaEval's own leaves out the uncertainty of the fit
+            metrics["lc_standard_error"] = metrics["lc_sampling_error"]
         figures = _figures({name: metrics.get(column) for name, column in COLUMNS.items()})
         if 0 <= figures.get("win_rate", -1) <= 100:
             guards = rows[0].get("guards")

@@ -86,7 +86,7 @@ def _interval(metrics: Mapping[str, Any]) -> tuple[float, float] | None:
     """The 95% interval of a win rate, in percent; None for a single instruction."""
     from afarm.boards.board import interval
 
-    return interval(metrics["win_rate"], metrics["standard_error"], metrics["n_total"])
+    return interval(metrics["win_rate"], metrics["standard_error"], metrics.get("n_instructions", metrics["n_total"]))
 
 
 def _rate(record: Record) -> str:

@@ -75,6 +75,8 @@ class LengthControlled(Evaluator):
         tasks = [row.instruction.id for row in inputs.outputs]
         difficulty = self._difficulties(inputs, tasks)
         known = self.weights.get(inputs.system)
+        if known is not None:
+            self._require_reference(inputs)
         found = self._fit(inputs, tasks, difficulty) if known is None else self._published(known, difficulty)
         p = expit(_features(len(inputs.outputs), None, difficulty) @ found.coefficients)
         spread = 100 * float(p.std(ddof=1)) / math.sqrt(len(p)) if difficulty is not None and len(p) > 1 else None
@@ -96,6 +98,16 @@ class LengthControlled(Evaluator):
                 "n_total": sum(row.win is not None for row in inputs.judgements),
             },
         )
+
+    def _require_reference(self, inputs: EvaluationInputs) -> None:
+        """Coefficients are of one reference: that of the model whose own are all 0, where the file has it."""
+        of = [name for name, coefficients in self.weights.items() if not coefficients.any()]
+        here = {row.pair.generator_1 for row in inputs.judgements} - {""}
+        if of and here and not here <= {*of}:
+            raise DataError(
+                f"{self.config.weights} has coefficients against {' or '.join(of)}, and {inputs.system} was compared "
+                f"with {' and '.join(sorted(here))}: leave length_controlled.weights out to fit them"
+            )
 
     def _published(self, known: Floats, difficulty: Floats | None) -> Fitted:
         if difficulty is None and known[-1]:

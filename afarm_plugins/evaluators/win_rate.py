@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from afarm.errors import DataError
 from afarm.interfaces import EvaluationInputs, Evaluator
-from afarm.records import Evaluation, JudgedPair, Output, Row
+from afarm.records import Evaluation, Instruction, JudgedPair, Output, Row
 
 
 class WinRate(Evaluator):
-    """100 × the mean of p2 over the judged pairs, draws as one half; standard error 100 × s / √n with n − 1 in s.
+    """100 × the mean of p2 over the judged pairs, draws as one half; standard error 100 × s / √n with n − 1 in s, and
+    clustered by instruction where there are several labels of one (`n_instructions` counts them).
 
     Unparsed and refused pairs are counted and left out of n, never taken for losses: `coverage` is what is left.
     `n_identical` of the draws are identical outputs, which nobody judged. Lengths are mean characters.
@@ -28,6 +29,7 @@ class WinRate(Evaluator):
         judged = list(inputs.judgements)
         require_matching(inputs)
         wins = [value for row in judged if (value := row.win) is not None]
+        asked = [row.pair.instruction for row in judged if row.win is not None]
         outcomes = [row.preference.outcome for row in judged]
         if not wins:
             found = ", ".join(f"{count} {outcome}" for outcome, count in sorted(Counter(outcomes).items()))
@@ -36,12 +38,13 @@ class WinRate(Evaluator):
             "win_rate",
             inputs.system,
             {
-                **_figures(wins),
+                **_figures(wins, asked),
+                "n_instructions": len(set(asked)),
                 "discrete_win_rate": 100 * statistics.fmean((w > 0.5) + 0.5 * (w == 0.5) for w in wins),
                 "n_wins": sum(w > 0.5 for w in wins),
                 "n_wins_base": sum(w < 0.5 for w in wins),
                 "n_draws": sum(w == 0.5 for w in wins),
-                "n_identical": sum(row.pair.identical for row in judged),
+                "n_identical": sum(row.pair.identical and row.win == 0.5 for row in judged),
                 "n_unparsed": outcomes.count("unparsed"),
                 "n_refused": outcomes.count("refused"),
                 "coverage": len(wins) / len(judged),
@@ -52,23 +55,42 @@ class WinRate(Evaluator):
         )
 
 
-def _figures(wins: Sequence[float]) -> dict[str, float | None]:
-    n = len(wins)
+def _figures(wins: Sequence[float], asked: Sequence[Instruction]) -> dict[str, float | None]:
+    """Of the win for each label, and its instruction."""
     return {
         "win_rate": 100 * statistics.fmean(wins) if wins else None,
-        "standard_error": 100 * statistics.stdev(wins) / math.sqrt(n) if n > 1 else None,
-        "n_total": n,
+        "standard_error": _error(wins, asked),
+        "n_total": len(wins),
     }
+
+
+def _error(wins: Sequence[float], asked: Sequence[Instruction]) -> float | None:
+    """Over instructions: several labels of one, by annotators or seeds, are not independent (Liang and Zeger 1986)."""
+    n, clusters = len(wins), len(set(asked))
+    if clusters < 2:
+        return None
+    if clusters == n:
+        return 100 * statistics.stdev(wins) / math.sqrt(n)
+    mean = statistics.fmean(wins)
+    residuals: dict[Instruction, float] = defaultdict(float)
+    for win, instruction in zip(wins, asked, strict=True):
+        residuals[instruction] += win - mean
+    return 100 * math.sqrt(sum(r**2 for r in residuals.values()) * clusters / (clusters - 1)) / n
 
 
 def _by_dataset(judged: Sequence[JudgedPair]) -> tuple[Row, ...]:
     """The figures of each data set, by name; none where no data set is named."""
-    wins: dict[str, list[float | None]] = {}
+    rows: dict[str, list[tuple[float, Instruction]]] = {}
     for row in judged:
-        wins.setdefault(row.pair.instruction.dataset, []).append(row.win)
-    if not any(wins):
+        found = rows.setdefault(row.pair.instruction.dataset, [])
+        if row.win is not None:
+            found.append((row.win, row.pair.instruction))
+    if not any(rows):
         return ()
-    return tuple({"dataset": name, **_figures([w for w in wins[name] if w is not None])} for name in sorted(wins))
+    return tuple(
+        {"dataset": name, **_figures([win for win, _ in rows[name]], [asked for _, asked in rows[name]])}
+        for name in sorted(rows)
+    )
 
 
 def require_matching(inputs: EvaluationInputs) -> None:

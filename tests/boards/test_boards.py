@@ -44,6 +44,17 @@ def run(directory: Path, name: str, win_rate: float, protocol: Protocol | None =
     (path / "run.json").write_text(json.dumps({"name": name, "results": rows, **record}))
 
 
+def test_systems_compared_on_different_numbers_of_instructions_are_told(tmp_path: Path) -> None:
+    run(tmp_path, "few", 79.5, n_total=44)
+    run(tmp_path, "many", 72.2, n_total=805)
+    ((board,), _) = read_boards([tmp_path])
+    assert "compared on different numbers of instructions, 44 to 805" in board.note
+    assert board.note in as_markdown([board])
+    assert ranked(board).note == board.note
+    even = Board(ONE, tuple(e for e in board.entries if e.system == "many"))
+    assert ranked(even).note == ""
+
+
 def test_runs_of_one_protocol_stand_on_one_board(tmp_path: Path) -> None:
     run(tmp_path, "dpo", 46.8)
     run(tmp_path, "ppo", 51.0)

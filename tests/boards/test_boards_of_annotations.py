@@ -60,6 +60,12 @@ def test_judgements_of_one_instruction_are_no_surer_than_one(tmp_path: Path) -> 
     assert thrice.standard_error == pytest.approx(single.standard_error)
 
 
+def test_a_reference_in_some_rows_is_no_system_in_others(tmp_path: Path) -> None:
+    turned = {**row(1, "reference", 2), "generator_1": "a"}
+    with pytest.raises(DataError, match=r"is the reference \(generator_1\) in some rows and a system"):
+        board_of(tmp_path, [row(0, "a", 2), turned])
+
+
 def test_annotators_and_references_have_boards_of_their_own(tmp_path: Path) -> None:
     rows = [row(0, "a", 2), row(0, "a", 2, annotator="other"), row(0, "a", 2, generator_1="gpt4")]
     (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, rows)))

@@ -46,6 +46,30 @@ def test_win_rate_and_standard_error_by_hand() -> None:
     assert found["coverage"] == 1.0
 
 
+def test_several_labels_of_an_instruction_are_a_cluster() -> None:
+    # Two annotators of three instructions: wins 1, 1; 0, 0; 1, 0. Mean 0.5; residuals 1, -1, 0, squared 2 in all:
+    # 100 · √(2 · 3/2) / 6, where labels taken for independent would give 100 · √0.3 / √6.
+    given = inputs([(p2, "decided") for p2 in (1.0, 1.0, 0.0, 0.0, 1.0, 0.0)])
+
+    def about(number: int, row: JudgedPair) -> JudgedPair:
+        pair = replace(row.pair, instruction=Instruction(f"instruction {number // 2}"))
+        return JudgedPair(pair, replace(row.preference, pair_id=pair.id))
+
+    judged = [about(number, row) for number, row in enumerate(given.judgements)]
+    outputs = [replace(o, instruction=row.pair.instruction) for o, row in zip(given.outputs, judged, strict=True)]
+    found = WinRate().evaluate(replace(given, outputs=outputs, judgements=judged)).metrics
+    assert found["standard_error"] == pytest.approx(100 * math.sqrt(3) / 6)
+    assert (found["n_total"], found["n_instructions"]) == (6, 3)
+
+
+def test_outputs_that_are_both_missing_are_no_draw() -> None:
+    given = inputs([(0.0, "decided"), (None, "draw")])
+    judged = [replace(row, pair=replace(row.pair, output_1="", output_2="")) for row in given.judgements]
+    outputs = [replace(output, output="") for output in given.outputs]
+    found = WinRate().evaluate(replace(given, outputs=outputs, judgements=judged)).metrics
+    assert (found["n_draws"], found["n_identical"]) == (1, 1)
+
+
 def test_unparsed_and_refused_answers_are_counted_and_left_out_never_taken_for_losses() -> None:
     with_holes = metrics([*DECIDED, (None, "unparsed"), (None, "refused"), (None, "unparsed")])
     without = metrics(DECIDED)

@@ -323,3 +323,18 @@ def test_the_fit_takes_fewer_rows_than_there_are_difficulties_in_any_order() -> 
     assert found["length_controlled_winrate"] == pytest.approx(
         metrics(given, **FITTED)["length_controlled_winrate"], abs=1.5
     )
+
+
+def test_weights_of_another_reference_are_refused(tmp_path: Path) -> None:
+    given = inputs(lengthy(40))
+    reference = given.judgements[0].pair.generator_1
+    rows = [
+        {"model": "me", "not_gamed": 0.5, "length": -9.0, "difficulty": 0.0},
+        {"model": "somebody else", "not_gamed": 0.0, "length": 0.0, "difficulty": 0.0},
+    ]
+    assert reference
+    path = write(tmp_path / "weights.csv", rows)
+    with pytest.raises(DataError, match=f"against somebody else, and me was compared with {reference}"):
+        metrics(given, weights=path)
+    rows[1]["model"] = reference
+    assert metrics(given, weights=write(tmp_path / "right.csv", rows))["lc_source"] == "weights"
