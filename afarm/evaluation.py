@@ -143,7 +143,7 @@ def write_results(
     compared = {"system": given.system, "reference": protocol.reference}
     how = {"degraded": dict(degraded), "protocol": protocol.to_row()}
     results = (
-        {**compared, "evaluator": name, "metrics": dict(found.metrics), **how}
+        {**compared, "evaluator": name, "metrics": dict(found.metrics), "rows": list(found.rows), **how}
         for name in names
         for found in [farm.builder.evaluate(name, given)]
     )

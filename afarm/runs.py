@@ -100,7 +100,10 @@ def _write(
 
 def _without_errors(summary: Mapping[str, Any]) -> dict[str, Any]:
     """The record of a run that stopped when it was clear, where a standard error would say too much."""
-    results = [{**row, "metrics": _nulled(row["metrics"])} for row in summary["results"]]
+    results = [
+        {**row, "metrics": _nulled(row["metrics"]), "rows": [_nulled(found) for found in row.get("rows", ())]}
+        for row in summary["results"]
+    ]
     return {**summary, "headline": _nulled(summary["headline"]), "results": results}
 
 

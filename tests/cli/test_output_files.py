@@ -191,6 +191,17 @@ def write_annotations(path: Path, system: str, preferences: Sequence[Any], **oth
     return str(path)
 
 
+def test_each_data_set_has_its_own_win_rate_in_the_record(afarm: Afarm, tmp_path: Path) -> None:
+    path = write_annotations(tmp_path / "one.json", "one", [2, 2, 1])
+    rows = json.loads(Path(path).read_text())
+    for row, name in zip(rows, ["koala", "koala", "vicuna"], strict=True):
+        row["dataset"] = name
+    Path(path).write_text(json.dumps(rows))
+    said = afarm("evaluate", "--annotations", path, *LIGHT, "--json")
+    found = {row["dataset"]: row["win_rate"] for row in said.json["results"][0]["rows"]}
+    assert found == {"koala": 100.0, "vicuna": 0.0}
+
+
 def test_stored_annotations_are_evaluated_and_nobody_is_asked(afarm: Afarm, tmp_path: Path) -> None:
     one = write_annotations(tmp_path / "one.json", "one", [2, 2, 1, 1.5, None])
     two = write_annotations(tmp_path / "two.json", "two", [1, 1, 1, 2, 0])
