@@ -157,7 +157,12 @@ class HeadToHead(Comparison):
                 f"{self.system} and {self.reference_name} are the same outputs: every pair is a draw, unjudged"
             )
         if self.until:
-            judged = f"judged until it was clear, on {self.joined.coverage.compared} of {self.until['of']} instructions"
+            how = (
+                "judged until it was clear"
+                if self.until["decided"]
+                else "looked at as it went, and not clear to the end"
+            )
+            judged = f"{how}, on {self.joined.coverage.compared} of {self.until['of']} instructions"
             found.append(f"{self.system}: {judged}: no standard error holds after that")
         return found + looks_swapped(self.system, self.reference_name)
 
