@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from afarm.evaluation import write_results
 from afarm.files import read_preferences
+from afarm.guards import plain
 from afarm.interfaces import EvaluationInputs
 from afarm.joining import STRICT, Joined, Joining, join
 from afarm.judging import annotation, judge_pairs
@@ -42,7 +43,7 @@ class Comparison(ABC):
 
     @property
     def label(self) -> str:
-        return f"compare {self.system} with {self.reference_name}"
+        return f"compare {plain(self.system)} with {plain(self.reference_name)}"
 
     @property
     def name(self) -> str:

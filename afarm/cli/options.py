@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from afarm.cli import launch
-from afarm.cli.console import ProgressBars, err
+from afarm.cli.console import ProgressBars, err, escape
 from afarm.config import AnnotateConfig, RunConfig
 from afarm.errors import ConfigError, PluginError
 from afarm.ranks import ALONE
@@ -323,16 +323,17 @@ def _tell(bars: ProgressBars, label: str, run: "StageRun | None") -> None:
         bars.begin(label)
         return
     bars.end()
+    label = escape(f"{label:<28}")
     if run.reused:
         err().print(
-            f"[green]✓[/] {label:<28} reused  [dim]{run.artifact.key[:8]}[/]  {run.why}",
+            f"[green]✓[/] {label} reused  [dim]{run.artifact.key[:8]}[/]  {run.why}",
             highlight=False,
             soft_wrap=True,
         )
     else:
         summary = _one_line(run.artifact.meta["summary"])
         err().print(
-            f"[green]✓[/] {label:<28} {run.seconds:5.1f} s [dim]{run.artifact.key[:8]}[/]  {summary}",
+            f"[green]✓[/] {label} {run.seconds:5.1f} s [dim]{run.artifact.key[:8]}[/]  {summary}",
             highlight=False,
             soft_wrap=True,
         )

@@ -23,6 +23,9 @@ STORED = "stored annotations, no judge was asked"
 
 Record = Mapping[str, Any]
 
+LONGEST_LINE = 2000
+"""Characters."""
+
 
 def present(found: Sequence[tuple[Record, Path]], together: Sequence[str], as_json: bool) -> None:
     """The records with their directories: on the screen, or as JSON on stdout and the screen on stderr.
@@ -146,5 +149,7 @@ def _show_boards(console: Console, boards: Sequence[Board]) -> None:
 
 
 def _tell(console: Console, lines: Sequence[str]) -> None:
-    for line in lines:
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+    from afarm.guards import plain
+
+    for line in lines:  # with names that files of anybody's gave
+        console.print(plain(line, LONGEST_LINE), soft_wrap=True, highlight=False, markup=False)

@@ -191,6 +191,16 @@ def write_annotations(path: Path, system: str, preferences: Sequence[Any], **oth
     return str(path)
 
 
+def test_hostile_names_reach_the_terminal_as_text(afarm: Afarm, tmp_path: Path) -> None:
+    mine = write_outputs(tmp_path / "mine.json", [3, 3, 1], "../x[red]\x1b[31mhey\n<script>")
+    reference = write_outputs(tmp_path / "ref.json", [2, 2, 2], "ref")
+    said = afarm("evaluate", mine, "--reference", reference, *JUDGE)
+    assert said.code == 0
+    for text in (said.out, said.err):
+        assert "\x1b" not in text
+        assert "../x[red] [31mhey <script>" in text
+
+
 def test_each_data_set_has_its_own_win_rate_in_the_record(afarm: Afarm, tmp_path: Path) -> None:
     path = write_annotations(tmp_path / "one.json", "one", [2, 2, 1])
     rows = json.loads(Path(path).read_text())
