@@ -351,11 +351,11 @@ class Farm:
 
 def read_result(system: str, artifacts: Iterable[Artifact]) -> Result:
     """What is stored of the evaluations of `system`."""
-    found, judgements = list[tuple[str, Evaluation]](), dict[str, Sequence[JudgedPair]]()
+    found: list[tuple[str, Evaluation]] = []
+    judgements: dict[str, Sequence[JudgedPair]] = {}
     for artifact in artifacts:
         for row in read_rows(artifact.path / "results.jsonl"):
-            rows = tuple(row.get("rows", ()))
-            found.append((row["reference"], Evaluation(row["evaluator"], row["system"], row["metrics"], rows)))
+            found.append((row["reference"], Evaluation.from_row(row)))
             judgements[row["reference"]] = preferences_on_disk(artifact.path / "judgements.jsonl")
     return Result(system, tuple(found), judgements)
 

@@ -375,3 +375,8 @@ class Evaluation:
     system: str
     metrics: Mapping[str, float | int | str | None]
     rows: tuple[Row, ...] = ()
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Evaluation:
+        """From a stored result."""
+        return cls(row["evaluator"], row["system"], row["metrics"], tuple(row.get("rows", ())))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -14,7 +13,7 @@ from jinja2 import Environment, StrictUndefined
 
 from afarm.analysis.labels import HUMANS
 from afarm.analysis.measures import Comparison, Figure, Profile
-from afarm.errors import StoreError
+from afarm.files import write_whole
 from afarm.report.charts import pack, plotly_script
 
 Z_95 = 1.96
@@ -40,16 +39,7 @@ PREFERENCES = ("prefers_longer", "prefers_lists", "prefers_first", "prefers_firs
 
 def write(comparison: Comparison, files: Sequence[str], path: Path) -> None:
     """Raises `StoreError` where the page cannot be written."""
-    page = render(comparison, files, plotly_script())
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_bytes(page.encode("utf-8", "replace"))
-        beside.replace(path)
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be written ({error.strerror}); choose another --html") from error
-    finally:
-        beside.unlink(missing_ok=True)
+    write_whole(path, render(comparison, files, plotly_script()), "choose another --html")
 
 
 def render(comparison: Comparison, files: Sequence[str], plotly: str | None) -> str:

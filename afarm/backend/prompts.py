@@ -68,7 +68,7 @@ class PromptTemplate:
         """Token ids of each prompt. A chat template writes its own special tokens; plain text gets the tokenizer's."""
         if not instructions:
             return []
-        texts = [_valid(self.render(i)) for i in instructions]
+        texts = [without_lone_surrogates(self.render(i)) for i in instructions]
         ids = self.tokenizer(texts, add_special_tokens=self.name == "alpaca", return_attention_mask=False).input_ids
         if self.name == "alpaca":  # some tokenizers close every text; a prompt is still open
             eos = self.tokenizer.eos_token_id
@@ -90,7 +90,7 @@ class PromptTemplate:
         if not texts:
             return []
         ids = self.tokenizer(
-            [_valid(t) for t in texts], add_special_tokens=False, return_attention_mask=False
+            [without_lone_surrogates(t) for t in texts], add_special_tokens=False, return_attention_mask=False
         ).input_ids
         return [[*row, self.tokenizer.eos_token_id] for row in ids] if end else ids
 
@@ -112,6 +112,6 @@ class PromptTemplate:
         return rows, cut
 
 
-def _valid(text: str) -> str:
+def without_lone_surrogates(text: str) -> str:
     """`text` with halves of characters (lone surrogates, which files may hold) replaced: no tokenizer takes them."""
     return text.encode("utf-8", "replace").decode("utf-8")

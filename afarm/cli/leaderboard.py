@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
@@ -14,6 +13,7 @@ import typer
 from afarm.cli.console import err, escape, out
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
 from afarm.errors import ConfigError, DataError, StoreError
+from afarm.files import write_whole
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -118,15 +118,7 @@ def _write(text: str, output: Path | None) -> None:
     if output is None:
         sys.stdout.write(text)
         return
-    beside = output.with_name(f".{output.name}.{os.getpid()}")
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_bytes(text.encode("utf-8", "replace"))
-        beside.replace(output)
-    except OSError as error:
-        raise StoreError(f"{output}: cannot be written ({error.strerror}); choose another --output") from error
-    finally:
-        beside.unlink(missing_ok=True)
+    write_whole(output, text, "choose another --output")
     err().print(f"Written to {output}", highlight=False, markup=False, soft_wrap=True)
 
 

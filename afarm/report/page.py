@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 from afarm import guards
-from afarm.errors import StoreError
+from afarm.files import write_whole
 from afarm.report import comparisons
 from afarm.report.charts import curve_charts, pack, plotly_script, win_rate_chart
 from afarm.report.diagram import HEIGHT, WIDTH, diagrams
@@ -52,17 +51,8 @@ def build(run_dir: Path) -> Path:
     """
     run_dir = Path(run_dir)
     page = render(read_run(run_dir), plotly_script())
-    target, beside = run_dir / "report.html", run_dir / f".report.html.{os.getpid()}"
-    try:
-        # A lone surrogate in a model's output has no UTF-8; it becomes a question mark.
-        beside.write_bytes(page.encode("utf-8", "replace"))
-        beside.replace(target)
-    except OSError as error:
-        raise StoreError(
-            f"{target}: cannot be written ({error.strerror}); free some space or mend the rights, then `afarm report`"
-        ) from error
-    finally:
-        beside.unlink(missing_ok=True)
+    target = run_dir / "report.html"
+    write_whole(target, page, "free some space or mend the rights, then `afarm report`")
     return target
 
 

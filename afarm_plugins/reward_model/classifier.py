@@ -21,6 +21,7 @@ from afarm.backend import PromptTemplate, TorchRewardModel, length_sorted_batche
 from afarm.backend.availability import require_local, require_on_hub
 from afarm.backend.identity import local_path
 from afarm.backend.logprobs import base_model
+from afarm.backend.prompts import without_lone_surrogates
 from afarm.backend.reward import last_token_scores
 from afarm.backend.runtime import CARD, quiet
 from afarm.errors import ConfigError, ModelError
@@ -146,7 +147,7 @@ class Reader:
 
     def _pair(self, task: str, output: str) -> tuple[dict[str, list[int]], bool]:
         """(both as the model reads them, whether they were cut): the task goes first, but for its last token."""
-        row = self.tokenizer(_valid(task), _valid(output))
+        row = self.tokenizer(without_lone_surrogates(task), without_lone_surrogates(output))
         excess = max(0, len(row["input_ids"]) - self.max_length)
         dropped: set[int] = set()
         if excess:
@@ -160,7 +161,7 @@ class Reader:
         task = _task(instruction)
         turns = [{"role": m.role, "content": m.content} for m in instruction.messages]
         turns += [{"role": "user", "content": task}, {"role": "assistant", "content": output}]
-        return _valid(self.tokenizer.apply_chat_template(turns, tokenize=False))
+        return without_lone_surrogates(self.tokenizer.apply_chat_template(turns, tokenize=False))
 
     def _logits(self, rows: Sequence[dict[str, list[int]]]) -> torch.Tensor:
         """The rewards [B] of encoded rows."""
@@ -196,8 +197,3 @@ class _WithItsHead:
 
 def _task(instruction: Instruction) -> str:
     return "\n".join(filter(None, (instruction.instruction, instruction.input)))
-
-
-def _valid(text: str) -> str:
-    """`text` with lone surrogates, which files may hold and no tokenizer takes, replaced."""
-    return text.encode("utf-8", "replace").decode("utf-8")
