@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from afarm.wins import Wins
 
 NORMAL_95 = 1.959964
-UNEVEN = "compared on different numbers of instructions,"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +134,18 @@ class Board:
         return self.title or self.protocol.sentence()
 
     @property
+    def remarks(self) -> str:
+        """The note, and that its systems were not compared on as many instructions, where they were not."""
+        asked = {judged + (e.unparsed or 0) for e in self.entries if (judged := e.instructions or e.n)}
+        if len(asked) < 2:
+            return self.note
+        told = (
+            f"compared on different numbers of instructions, {min(asked):,} to {max(asked):,}: a win rate over fewer "
+            "is of other instructions, its place says little"
+        )
+        return "; ".join(filter(None, (self.note, told)))
+
+    @property
     def id(self) -> str:
         """What parts boards: the protocol, or where that is not known, the title."""
         return self.protocol.id if self.protocol.known else self.title
@@ -164,18 +175,7 @@ def ranked(board: Board) -> Board:
     entries = sorted(board.entries, key=lambda entry: (-entry.win_rate, entry.system))
     above = [sum(other.win_rate > entry.win_rate for other in entries) for entry in entries]
     placed = tuple(replace(entry, rank=1 + place) for entry, place in zip(entries, above, strict=True))
-    return replace(board, entries=placed, note="; ".join(_notes(board)))
-
-
-def _notes(board: Board) -> Iterator[str]:
-    """The board's own note, and that its systems were not compared on as many instructions, where they were not."""
-    own = board.note.partition(UNEVEN)[0].removesuffix("; ")
-    if own:
-        yield own
-    asked = {judged + (e.unparsed or 0) for e in board.entries if (judged := e.instructions or e.n)}
-    if len(asked) > 1:
-        few, many = min(asked), max(asked)
-        yield f"{UNEVEN} {few:,} to {many:,}: a win rate over fewer is of other instructions, its place says little"
+    return replace(board, entries=placed)
 
 
 def group(boards: Iterable[Board]) -> list[Board]:

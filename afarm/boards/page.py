@@ -37,7 +37,7 @@ def describe(board: Board) -> dict[str, Any]:
     shown = columns(board)
     return {
         "heading": plain(board.heading, LONGEST_FLAG),
-        "note": board.note,
+        "note": board.remarks,
         "judges": list(dict.fromkeys(board.protocol.judges.values())),
         "columns": [{"heading": column.heading, "number": column.number} for column in shown],
         "rows": [

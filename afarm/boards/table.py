@@ -158,8 +158,8 @@ def as_markdown(boards: Sequence[Board], agreements: Sequence[Agreement] = ()) -
 def _markdown(board: Board) -> Iterator[str]:
     shown = columns(board)
     yield f"## {escaped(board.heading)}\n"
-    if board.note:
-        yield f"{escaped(board.note)}\n"
+    if board.remarks:
+        yield f"{escaped(board.remarks)}\n"
     yield f"| {' | '.join(column.heading for column in shown)} |"
     yield "|" + "".join("---:|" if column.number else "---|" for column in shown)
     for entry in board.entries:

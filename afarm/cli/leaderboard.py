@@ -141,7 +141,7 @@ def show_board(console: Console, board: Board) -> None:
         table.add_row(*(escape(column.cell(entry) or "") for column in shown))
     Console(file=console.file, width=width).print(table)
     spared = [column.heading for column in every if column not in shown]
-    lines = [board.note, *(f"Flag: {sentence}" for sentence in flags(board))]
+    lines = [board.remarks, *(f"Flag: {sentence}" for sentence in flags(board))]
     lines += [f"No room for {', '.join(spared)}: --format markdown shows all."] if spared else []
     for line in filter(None, lines):
         console.print(plain(line, 500), soft_wrap=True, highlight=False, markup=False)

@@ -48,11 +48,11 @@ def test_systems_compared_on_different_numbers_of_instructions_are_told(tmp_path
     run(tmp_path, "few", 79.5, n_total=44)
     run(tmp_path, "many", 72.2, n_total=805)
     ((board,), _) = read_boards([tmp_path])
-    assert "compared on different numbers of instructions, 44 to 805" in board.note
-    assert board.note in as_markdown([board])
-    assert ranked(board).note == board.note
+    assert "compared on different numbers of instructions, 44 to 805" in board.remarks
+    assert board.remarks in as_markdown([board])
+    assert ranked(board).remarks == board.remarks
     even = Board(ONE, tuple(e for e in board.entries if e.system == "many"))
-    assert ranked(even).note == ""
+    assert ranked(even).remarks == ""
 
 
 def test_runs_of_one_protocol_stand_on_one_board(tmp_path: Path) -> None:
