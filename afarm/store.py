@@ -261,17 +261,21 @@ class MetricsFile:
 
     def __init__(self, path: Path, resume_from: int | None = None):
         self.path = path
-        kept = []
+        kept: list[str] = []
         if resume_from is not None and path.exists():
             kept = [line for line in _whole_lines(path) if json.loads(line)["step"] <= resume_from]
         beside = path.with_name(f".{path.name}.tmp")
         with storage_errors(path):
             beside.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
             beside.replace(path)
+        self.kept = frozenset(kept)
 
     def __call__(self, step: int, metrics: Mapping[str, float]) -> None:
+        line = json.dumps({"step": step, **metrics})
+        if line in self.kept:  # told again by what was resumed at its very end
+            return
         with storage_errors(self.path), self.path.open("a", encoding="utf-8") as handle:
-            handle.write(json.dumps({"step": step, **metrics}) + "\n")
+            handle.write(line + "\n")
 
 
 def _whole_lines(path: Path) -> list[str]:

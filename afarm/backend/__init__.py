@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from afarm.backend.policy import CheckpointPolicy, require_checkpoint
     from afarm.backend.preferences import usable_pairs
     from afarm.backend.prompts import PromptTemplate
-    from afarm.backend.reward import TorchRewardModel, agreement, head_scores, pair_accuracy, pair_rewards
+    from afarm.backend.reward import TorchRewardModel, agreement, head_scores, pair_rewards
     from afarm.backend.runtime import Backend
     from afarm.backend.sampler import Generation, Sampler, TorchSampler
     from afarm.backend.selection import Candidate, CheckpointSelection
@@ -51,7 +51,7 @@ _MODULES = {
     "policy": ("CheckpointPolicy", "require_checkpoint"),
     "preferences": ("usable_pairs",),
     "prompts": ("PromptTemplate",),
-    "reward": ("TorchRewardModel", "agreement", "head_scores", "pair_accuracy", "pair_rewards"),
+    "reward": ("TorchRewardModel", "agreement", "head_scores", "pair_rewards"),
     "runtime": ("Backend",),
     "sampler": ("Generation", "Sampler", "TorchSampler"),
     "selection": ("Candidate", "CheckpointSelection"),
@@ -88,7 +88,6 @@ __all__ = [
     "merged_copy",
     "model_identity",
     "pad",
-    "pair_accuracy",
     "pair_rewards",
     "project",
     "require_checkpoint",

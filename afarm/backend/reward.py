@@ -262,11 +262,6 @@ def load_adapters(model: PreTrainedModel, directory: Path, names: Sequence[str])
     return whole.eval()
 
 
-def pair_accuracy(reward_model: RewardModel, judged: Sequence[JudgedPair]) -> float:
-    """Share of decided pairs whose preferred output has the higher reward; see `agreement`."""
-    return agreement(judged, *pair_rewards(reward_model, judged))
-
-
 def pair_rewards(reward_model: RewardModel, judged: Sequence[JudgedPair]) -> tuple[list[float], list[float]]:
     """The rewards of the first and of the second output of each pair."""
     instructions = [j.pair.instruction for j in judged]

@@ -125,6 +125,16 @@ def sample_scorer(reward_model: RewardModel, policy: Policy) -> SampleScorer:
     ]
 
 
+def tell_if_constant(rewards: Sequence[float]) -> None:
+    """Warn where the first rewards of a method tell no response from another."""
+    if len(rewards) > 1 and max(rewards) == min(rewards):
+        logger.warning(
+            "each of the first %d responses has the reward %g: one that tells no response from another teaches nothing",
+            len(rewards),
+            rewards[0],
+        )
+
+
 def scored_samples(
     policy: Policy, score: SampleScorer, instructions: Sequence[Instruction], decoding: Decoding, *, seed: int
 ) -> Iterator[tuple[Sample, float]]:
@@ -135,9 +145,14 @@ def scored_samples(
     """
     samples = policy.sample(instructions, decoding, seed=seed)
     owners = (instruction for instruction in instructions for _ in range(decoding.n))
+    first = True
     while batch := list(islice(samples, decoding.per_device_batch_size)):
         owned = list(islice(owners, len(batch)))
-        for instruction, sample, reward in zip(owned, batch, score(owned, batch), strict=True):
+        rewards = score(owned, batch)
+        if first:
+            tell_if_constant(rewards)
+            first = False
+        for instruction, sample, reward in zip(owned, batch, rewards, strict=True):
             if math.isnan(reward):
                 raise TrainingError(
                     f"the reward of a response to {instruction.instruction!r} is not a number: "

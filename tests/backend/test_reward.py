@@ -14,9 +14,10 @@ from afarm.backend import (
     LoraConfig,
     TorchRewardModel,
     add_adapter,
+    agreement,
     hidden_states,
     pad,
-    pair_accuracy,
+    pair_rewards,
 )
 from afarm.config import BackendConfig
 from afarm.interfaces import RewardModel
@@ -155,7 +156,7 @@ class Longer(RewardModel):
         return [Score(float(len(o))) for o in outputs]  # type: ignore[attr-defined]
 
 
-def test_pair_accuracy_by_hand() -> None:
+def test_agreement_by_hand() -> None:
     a, b, c, d = make_instructions(4)
     preferences = [
         judged(a, "w1", "w1 w2", 1.0),  # longer is better: right
@@ -163,9 +164,10 @@ def test_pair_accuracy_by_hand() -> None:
         judged(c, "w1", "w2", 0.9),  # equal rewards: a half
         judged(d, "w1", "w1 w2", None),  # a draw: not counted
     ]
-    assert pair_accuracy(Longer(), preferences) == 0.5
-    assert pair_accuracy(Longer(), preferences[:1]) == 1.0
-    assert math.isnan(pair_accuracy(Longer(), preferences[3:])), "nothing to agree with"
+    first, second = pair_rewards(Longer(), preferences)
+    assert agreement(preferences, first, second) == 0.5
+    assert agreement(preferences[:1], first[:1], second[:1]) == 1.0
+    assert math.isnan(agreement(preferences[3:], first[3:], second[3:])), "nothing to agree with"
 
 
 def test_a_response_that_was_cut_off_is_closed_before_it_is_scored() -> None:

@@ -293,6 +293,7 @@ def test_a_resumed_stage_drops_the_metrics_after_its_checkpoint_and_a_torn_line(
     with path.open("a") as handle:
         handle.write('{"step": 4, "lo')
     again = MetricsFile(path, resume_from=2)
+    again(2, {"loss": 0.5})  # a stage that is resumed at its very end says its last line again
     again(3, {"loss": 7.0})
     assert [json.loads(line) for line in path.read_text().splitlines()] == [
         {"step": 1, "loss": 1.0},

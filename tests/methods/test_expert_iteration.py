@@ -207,9 +207,12 @@ def test_rounds_sample_the_policy_of_the_one_before_and_train_the_start(
     assert steps == list(range(1, len(steps) + 1))
 
 
-def test_one_sample_and_a_constant_reward_are_nothing_special(tmp_path: Path) -> None:
+def test_one_sample_is_nothing_special_and_a_constant_reward_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     context, log = make_context(tmp_path)
     train(context, inputs_for(make_policy(), Constant()), n=1)
+    assert caplog.text.count("teaches nothing") == 1
     assert log.values("objective/gain") == [0.0]
     assert log.values("objective/distinct") == [1.0]
 

@@ -330,9 +330,12 @@ class Constant(RewardModel):
         return [Score(0.25) for _ in outputs]
 
 
-def test_a_constant_reward_puts_everything_into_the_best_quantile(tmp_path: Path) -> None:
+def test_a_constant_reward_is_said_and_puts_everything_into_the_best_quantile(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     context, log = make_context(tmp_path)
     train(context, inputs_for(make_policy(), Constant()))
+    assert caplog.text.count("each of the first 10 responses has the reward 0.25") == 1
     assert log.values("quark/learned_from") == [10.0] * 4
     assert log.values("quark/quantile_4") == [0.25] * 4
     assert log.values("objective/scores_std") == [0.0] * 4

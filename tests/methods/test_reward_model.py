@@ -10,7 +10,7 @@ import torch
 from bandit import ANSWERS, INSTRUCTIONS, bandit_policy, bandit_preferences, rewards
 from tiny_models import Recorder, judged, make_context, make_instructions, make_policy, same_weights
 
-from afarm.backend import LoraConfig, TorchRewardModel, pair_accuracy
+from afarm.backend import LoraConfig, TorchRewardModel, agreement, pair_rewards
 from afarm.errors import DataError
 from afarm.interfaces import RewardModel
 from afarm.keyed import uniform
@@ -63,7 +63,7 @@ def test_learns_what_is_better_and_says_so_on_held_out_pairs(tmp_path: Path) -> 
     assert log.values("train_accuracy")[0] > 0.95
     assert log.values("eval_accuracy")[0] > 0.8
     assert log.values("eval_pairs") == [24]
-    assert pair_accuracy(model, preferences()) > 0.9
+    assert agreement(preferences(), *pair_rewards(model, preferences())) > 0.9
 
 
 def test_the_first_loss_is_that_of_even_odds_since_the_head_starts_at_zero(tmp_path: Path) -> None:
