@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
-
-from jinja2 import Environment, StrictUndefined
 
 from afarm.analysis.labels import HUMANS
 from afarm.analysis.measures import Comparison, Figure, Profile
 from afarm.files import write_whole
-from afarm.report.charts import pack, plotly_script
+from afarm.report.charts import plotly_script
+from afarm.report.standalone import render_page, scripts
 
 Z_95 = 1.96
 """Standard errors on either side of a 95% interval, by the normal approximation."""
@@ -44,11 +40,10 @@ def write(comparison: Comparison, files: Sequence[str], path: Path) -> None:
 
 def render(comparison: Comparison, files: Sequence[str], plotly: str | None) -> str:
     """The page as text; `plotly` is the source of plotly.js, None to leave the plots out."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    script = _asset("afarm.analysis", "page.js")
     known = [c for c in COLUMNS if any(getattr(p, c[0]) is not None for p in comparison.profiles)]
     parts = [[c for c in known if c[0] not in PREFERENCES], [c for c in known if c[0] in PREFERENCES]]
-    return environment.from_string(_asset("afarm.analysis", "page.html.jinja")).render(
+    return render_page(
+        "afarm.analysis",
         files=files,
         notes=comparison.notes(),
         people=any(p.agreement is not None for p in comparison.profiles),
@@ -60,10 +55,7 @@ def render(comparison: Comparison, files: Sequence[str], plotly: str | None) -> 
         names=[p.annotator for p in comparison.profiles],
         matrix=[[written(f, 1) for f in row] for row in _matrix(comparison)],
         charts=charts(comparison) if plotly else {},
-        plotly=pack(plotly) if plotly else None,
-        style=_asset("afarm.report", "page.css"),
-        script=script,
-        script_hashes=[_csp_hash(source) for source in (script, plotly) if source],
+        **scripts("afarm.analysis", plotly),
     )
 
 
@@ -125,11 +117,3 @@ def _dots(profiles: Sequence[Profile], kinds: Sequence[str], whole: float) -> di
 def _matrix(comparison: Comparison) -> list[list[Figure | None]]:
     names = [p.annotator for p in comparison.profiles]
     return [[comparison.agreement(one, other) for other in names] for one in names]
-
-
-def _asset(package: str, name: str) -> str:
-    return resources.files(package).joinpath(name).read_text(encoding="utf-8")
-
-
-def _csp_hash(source: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(source.encode('utf-8')).digest()).decode('ascii')}'"

@@ -109,14 +109,6 @@ function draw(id, chart) {
   window.Plotly.react(document.getElementById(id), data, look, { displayModeBar: false, responsive: true, displaylogo: false });
 }
 
-async function unpackPlotly(packed) {
-  const bytes = Uint8Array.from(atob(packed.textContent), (c) => c.charCodeAt(0));
-  const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  const script = document.createElement("script");
-  script.textContent = await new Response(unpacked).text();
-  document.head.append(script);
-}
-
 async function drawCharts() {
   const packed = document.getElementById("plotly");
   if (!packed) return;

@@ -1,29 +1,21 @@
-"""Builds the page: everything it shows is worked out here, the template only lays it out.
-
-The outputs of models are hostile text. The template escapes every value, data for scripts are escaped JSON, and a
-content security policy lets the browser run only the scripts named by their hash and fetch nothing at all.
-"""
+"""Builds the page: everything it shows is worked out here, the template only lays it out."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any
-
-from jinja2 import Environment, StrictUndefined
 
 from afarm import guards
 from afarm.files import write_whole
 from afarm.report import comparisons
-from afarm.report.charts import curve_charts, pack, plotly_script, win_rate_chart
+from afarm.report.charts import curve_charts, plotly_script, win_rate_chart
 from afarm.report.diagram import HEIGHT, WIDTH, diagrams
 from afarm.report.format import FILTERS
 from afarm.report.held_out import describe_held_out, held_out_charts
 from afarm.report.run import Run, degraded, number, read_run, training
+from afarm.report.standalone import render_page, scripts
 from afarm.why import flatten
 
 SHOWN_OUTPUTS = 24
@@ -58,22 +50,8 @@ def build(run_dir: Path) -> Path:
 
 def render(run: Run, plotly: str | None) -> str:
     """The page as text; `plotly` is the source of plotly.js, None to leave the charts out."""
-    environment = Environment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(FILTERS)
-    script = _asset("page.js")
-    charts = describe_charts(run)
-    return environment.from_string(_asset("page.html.jinja")).render(
-        **describe(run),
-        charts=charts,
-        plotly=pack(plotly) if plotly else None,
-        style=_asset("page.css"),
-        script=script,
-        script_hashes=[_csp_hash(source) for source in (script, plotly) if source],
+    return render_page(
+        "afarm.report", FILTERS, **describe(run), charts=describe_charts(run), **scripts("afarm.report", plotly)
     )
 
 
@@ -353,11 +331,3 @@ def _json(value: object) -> str:
 
 def _text(value: object) -> str:
     return "" if value is None else str(value)
-
-
-def _asset(name: str) -> str:
-    return resources.files("afarm.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _csp_hash(script: str) -> str:
-    return "'sha256-" + base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii") + "'"
