@@ -247,11 +247,11 @@ def test_prompts_that_are_too_long_are_left_out_and_counted(tmp_path: Path) -> N
 
 BANDIT: dict[str, Any] = {
     "total_steps": 25,
-    "rollout_batch_size": 90,
-    "mini_batch_size": 90,
-    "learning_rate": 3e-3,
+    "rollout_batch_size": 48,
+    "mini_batch_size": 48,
+    "learning_rate": 4e-3,
     "response_length": 2,
-    "num_quantiles": 4,
+    "num_quantiles": 8,
 }
 
 
@@ -263,18 +263,16 @@ def solve(directory: Path, **changes: Any) -> tuple[CheckpointPolicy, Checkpoint
 
 
 def test_without_a_penalty_the_best_answer_gets_all_probability(tmp_path: Path) -> None:
-    _, trained, log = solve(tmp_path, kl_coef=0.0)
+    start, trained, log = solve(tmp_path, kl_coef=0.0)
+    assert kl_to(answer_probabilities(start), answer_probabilities(trained)) > 1
     best = answer_probabilities(trained)[:, ANSWERS.index("w12")]
     assert float(best.min()) > 0.95
     assert log.values("objective/scores")[-1] > 0.9 > log.values("objective/scores")[0]
 
 
 def test_a_large_penalty_holds_the_policy_to_its_start(tmp_path: Path) -> None:
-    start, free, _ = solve(tmp_path / "free", kl_coef=0.0)
-    _, held, log = solve(tmp_path / "held", kl_coef=20.0)
-    reference = answer_probabilities(start)
-    assert kl_to(reference, answer_probabilities(free)) > 1
-    assert kl_to(reference, answer_probabilities(held)) < 0.05
+    start, held, log = solve(tmp_path, kl_coef=20.0)
+    assert kl_to(answer_probabilities(start), answer_probabilities(held)) < 0.05
     assert log.values("objective/kl")[-1] < 0.2
 
 
@@ -284,7 +282,7 @@ def test_the_penalised_solution_is_where_likelihood_and_kl_balance(tmp_path: Pat
     For one binary choice it is found by a search over π(b); what Quark reaches from its samples lies near it.
     """
     beta = 1.0
-    start, trained, _ = solve(tmp_path, kl_coef=beta, total_steps=60)
+    start, trained, _ = solve(tmp_path, kl_coef=beta, total_steps=40)
     reference = answer_probabilities(start)[:, ANSWERS.index("w12")].mean()
     grid = torch.linspace(0.001, 0.999, 999)
     kl = grid * (grid / reference).log() + (1 - grid) * ((1 - grid) / (1 - reference)).log()
@@ -295,14 +293,14 @@ def test_the_penalised_solution_is_where_likelihood_and_kl_balance(tmp_path: Pat
 
 
 def test_the_token_of_the_best_quantile_asks_for_more_than_that_of_the_worst(tmp_path: Path) -> None:
-    _, best, log = solve(tmp_path, variant="all", pool="keep", kl_coef=0.0, total_steps=40)
+    _, best, log = solve(tmp_path, variant="all", pool="keep", kl_coef=0.0)
 
     def expected_reward(policy: CheckpointPolicy) -> float:
         values = torch.tensor([REWARDS[answer] - OTHER for answer in ANSWERS])
         return float((answer_probabilities(policy) * values).sum(-1).mean()) + OTHER
 
     assert expected_reward(best) > expected_reward(best.controlled("<|reward_0|>")) + 0.5
-    assert log.values("quark/quantile_3")[-1] >= log.values("quark/quantile_1")[-1]
+    assert log.values("quark/quantile_7")[-1] >= log.values("quark/quantile_1")[-1]
 
 
 def test_the_end_of_sequence_is_learned(tmp_path: Path) -> None:
@@ -319,7 +317,7 @@ def test_the_end_of_sequence_is_learned(tmp_path: Path) -> None:
 
     context, _ = make_context(tmp_path)
     inputs = MethodInputs(start, reward_model=BanditReward(), unlabeled=INSTRUCTIONS)
-    trained = train(context, inputs, **{**BANDIT, "kl_coef": 0.0})
+    trained = train(context, inputs, **{**BANDIT, "kl_coef": 0.0, "total_steps": 50})
     assert end_probability(trained) > 0.97 > end_probability(start) + 0.01
 
 
