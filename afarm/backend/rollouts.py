@@ -116,23 +116,32 @@ def linear_schedule(step: int, peak: float, warmup_steps: int, total_steps: int)
 def sample_scorer(reward_model: RewardModel, policy: Policy) -> SampleScorer:
     """Rewards of samples of `policy`: of the very tokens where the reward model reads them, else of their texts.
 
-    Which of the two is decided here, once: it takes comparing two vocabularies.
+    Which of the two is decided here, once: it takes comparing two vocabularies. Warns where the first rewards that
+    are asked for tell no response from another.
     """
+    of_tokens = None
     if isinstance(reward_model, TorchRewardModel) and reward_model.reads_tokens_of(policy):
-        return lambda instructions, samples: reward_model.score_samples(samples)
-    return lambda instructions, samples: [
-        score.value for score in reward_model.score(instructions, [sample.text for sample in samples])
-    ]
+        of_tokens = reward_model.score_samples
+    asked = False
 
+    def score(instructions: Sequence[Instruction], samples: Sequence[Sample]) -> list[float]:
+        nonlocal asked
+        if of_tokens:
+            rewards = of_tokens(samples)
+        else:
+            scores = reward_model.score(instructions, [sample.text for sample in samples])
+            rewards = [score.value for score in scores]
+        if not asked and len(rewards) > 1 and max(rewards) == min(rewards):
+            logger.warning(
+                "each of the first %d responses has the reward %g: one that tells no response from another teaches "
+                "nothing",
+                len(rewards),
+                rewards[0],
+            )
+        asked = True
+        return rewards
 
-def tell_if_constant(rewards: Sequence[float]) -> None:
-    """Warn where the first rewards of a method tell no response from another."""
-    if len(rewards) > 1 and max(rewards) == min(rewards):
-        logger.warning(
-            "each of the first %d responses has the reward %g: one that tells no response from another teaches nothing",
-            len(rewards),
-            rewards[0],
-        )
+    return score
 
 
 def scored_samples(
@@ -145,14 +154,9 @@ def scored_samples(
     """
     samples = policy.sample(instructions, decoding, seed=seed)
     owners = (instruction for instruction in instructions for _ in range(decoding.n))
-    first = True
     while batch := list(islice(samples, decoding.per_device_batch_size)):
         owned = list(islice(owners, len(batch)))
-        rewards = score(owned, batch)
-        if first:
-            tell_if_constant(rewards)
-            first = False
-        for instruction, sample, reward in zip(owned, batch, rewards, strict=True):
+        for instruction, sample, reward in zip(owned, batch, score(owned, batch), strict=True):
             if math.isnan(reward):
                 raise TrainingError(
                     f"the reward of a response to {instruction.instruction!r} is not a number: "

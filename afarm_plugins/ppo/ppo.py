@@ -50,14 +50,7 @@ from afarm.backend import (
 )
 from afarm.backend.activations import set_checkpointing_layers_to_train
 from afarm.backend.processes import add_up, added_up, gather, own, world_size
-from afarm.backend.rollouts import (
-    Diverged,
-    linear_schedule,
-    prompt_order,
-    sample_scorer,
-    short_prompts,
-    tell_if_constant,
-)
+from afarm.backend.rollouts import Diverged, linear_schedule, prompt_order, sample_scorer, short_prompts
 from afarm.backend.training_state import STATE, take_up, training_state
 from afarm.interfaces import Decoding, Method, MethodInputs, Policy, RewardModel, TrainContext
 from afarm.keyed import integer
@@ -185,8 +178,6 @@ class Trainer:
         if config.max_kl is not None and mean_kl > config.max_kl:
             what = f"the KL to the start policy is {mean_kl:.1f} nats, more than ppo.max_kl ({config.max_kl:g})"
             raise self.diverged(step, what, "max_kl")
-        if step == 0:
-            tell_if_constant(scores.tolist())
 
         rewards = objective.kl_penalised_rewards(scores, kl, mask, self.kl_coef)
         non_score = -self.kl_coef * kl.sum(1)

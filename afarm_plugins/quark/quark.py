@@ -47,15 +47,7 @@ from afarm.backend import (
 from afarm.backend.activations import enable_gradient_checkpointing, set_checkpointing_layers_to_train
 from afarm.backend.divergence import response_divergence
 from afarm.backend.processes import add_up, gather, own, world_size
-from afarm.backend.rollouts import (
-    Diverged,
-    linear_schedule,
-    permutation,
-    prompt_order,
-    sample_scorer,
-    short_prompts,
-    tell_if_constant,
-)
+from afarm.backend.rollouts import Diverged, linear_schedule, permutation, prompt_order, sample_scorer, short_prompts
 from afarm.backend.training_state import STATE, take_up, training_state
 from afarm.interfaces import Decoding, Method, MethodInputs, Policy, TrainContext
 from afarm.keyed import integer
@@ -170,8 +162,6 @@ class Trainer:
         attempts = self.sample(step)
         if not all(math.isfinite(attempt.score) for attempt in attempts):
             raise self.diverged(step, "a score is not a finite number")
-        if step == 0:
-            tell_if_constant([attempt.score for attempt in attempts])
         self.pool = attempts if self.config.pool == "reset" else self.pool + attempts
         pooled, bins = self.quantiles()
         scores = torch.tensor([attempt.score for attempt in attempts], dtype=torch.float64)
