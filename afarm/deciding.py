@@ -85,7 +85,7 @@ class Deciding:
         decision: dict[str, Any] = json.loads((artifact.path / DECISION).read_text(encoding="utf-8"))
         used = decision.pop("judged")
         return [
-            replace(one, among=frozenset(self.order[: used[number]]), until=decision, before=(made,))
+            replace(one, order=self.order, judged=used[number], until=decision, before=(made,))
             for number, one in enumerate(self.compared)
         ]
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from afarm.errors import DataError, did_you_mean
+from afarm.figures import number
 from afarm.files import read_preferences
 from afarm.protocol import Protocol, comparable
 from afarm.records import JudgedPair, Row
@@ -190,10 +191,6 @@ def _metrics(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[tuple[s
         results = [r for r in record["results"] if r.get("reference") == record["results"][0].get("reference")]
         found.append({f"{r['evaluator']}.{k}": v for r in results for k, v in _mapping(r, "metrics").items()})
     for name in dict.fromkeys([*found[0], *found[1]]):
-        was, is_now = (_number(figures.get(name)) for figures in found)
+        was, is_now = (number(figures.get(name)) for figures in found)
         if was != is_now:
             yield name, was, is_now
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

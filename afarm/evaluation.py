@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from afarm.pairing import paired
 from afarm.prices import dollars
 from afarm.protocol import Protocol, protocol_of
 from afarm.questions import SETTLED
-from afarm.records import Output, Score
+from afarm.records import Evaluation, Output, Score
 from afarm.stages import (
     Inputs,
     Stage,
@@ -137,20 +138,23 @@ def write_results(
     given: EvaluationInputs,
     protocol: Protocol,
     degraded: Mapping[str, int],
+    further: Sequence[Evaluation] = (),
 ) -> None:
-    """What each of the evaluators `names` finds, a row to `results.jsonl`, what judgements were made without, and what
-    other results must share to be compared."""
+    """What each of the evaluators `names` finds, and what was found `further`, a row to `results.jsonl`; what
+    judgements were made without, and what other results must share to be compared."""
     compared = {"system": given.system, "reference": protocol.reference}
     how = {"degraded": dict(degraded), "protocol": protocol.to_row()}
     results = (
         {**compared, "evaluator": name, "metrics": dict(found.metrics), "rows": list(found.rows), **how}
-        for name in names
-        for found in [farm.builder.evaluate(name, given)]
+        for name, found in chain(
+            ((name, farm.builder.evaluate(name, given)) for name in names), ((f.evaluator, f) for f in further)
+        )
     )
     try:
         write_rows(directory / "results.jsonl", results)
     except DataError as error:
-        if any(row.preference.outcome in SETTLED for row in given.judgements):
+        asked = any(row.preference.completion for row in given.judgements)
+        if not asked or any(row.preference.outcome in SETTLED for row in given.judgements):
             raise
         spent = f"{dollars(farm.spend.dollars)} spent this time; " if farm.spend else ""
         where = f"afarm ledger --export FILE --output-dir {shlex.quote(str(farm.store.root))}"

@@ -59,7 +59,11 @@ def read_rows(path: Path | str) -> Iterator[Row]:
                     raise DataError(f"{path}: row {number}: must be an object, not {type(row).__name__}")
                 yield row
                 number += 1
-    except (ValueError, RecursionError, gzip.BadGzipFile, zlib.error, EOFError) as error:
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise DataError(
+            f"{path}: after {number} rows: its gzip is damaged or cut short ({error}); copy it anew"
+        ) from error
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: row {number}: not valid {kind}: {_cause(error, kind)}") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error

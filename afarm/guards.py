@@ -170,8 +170,8 @@ def look(judgements: Iterable[JudgedPair], models: Mapping[str, str] | None = No
     """What is suspicious about the system whose outputs are output_2 of `judgements`, and about their judge.
 
     What most outputs of the reference, output_1, do as well is the task's doing. `models` names the model behind a
-    system whose name does not tell its family. The judgements are read once, and of more than `TEXTS` outputs that many
-    are looked at: memory holds those.
+    system whose name does not tell its family. Of rows that are lost without an output there is nothing to look at. The
+    judgements are read once, and of more than `TEXTS` outputs that many are looked at: memory holds those.
     """
     texts: list[tuple[Instruction, str, str]] = []
     chosen: list[tuple[str, int, int | None, int | None]] = []
@@ -179,6 +179,8 @@ def look(judgements: Iterable[JudgedPair], models: Mapping[str, str] | None = No
     draw = random.Random(0)
     rows = empty = 0
     for row in judgements:
+        if row.unanswered:
+            continue
         pair, rows = row.pair, rows + 1
         empty += not pair.output_2.strip()
         if len(texts) < TEXTS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -61,8 +61,8 @@ class Comparison(ABC):
 
     @property
     @abstractmethod
-    def instructions(self) -> Iterable[Instruction]:
-        """What the outputs answer."""
+    def instructions(self) -> Sequence[Instruction]:
+        """What is compared."""
 
     @property
     @abstractmethod
@@ -85,13 +85,12 @@ class Comparison(ABC):
 
     @cached_property
     def evaluators(self) -> list[str]:
-        """The win rate, and those of the run's evaluators that need no more than judgements and know the
+        """The win rate, and those of the run's evaluators that need judgements only, or nothing and know the
         instructions."""
         names = dict.fromkeys(["win_rate", *self.farm.config.evaluate.evaluators])
         built = [(name, self.farm.builder.evaluator(name)) for name in names]
         usable = [(name, e) for name, e in built if e.needs <= {"judgements"} and not e.many]
-        instructions = list(self.instructions)
-        return [name for name, e in usable if not e.check(instructions)]
+        return [name for name, e in usable if "judgements" in e.needs or not e.check(self.instructions)]
 
     @property
     def together(self) -> list[str]:
@@ -116,8 +115,8 @@ class HeadToHead(Comparison):
     """`outputs` of `system` against those of `reference_name`, judged by `annotator` where both answer an instruction.
 
     `joining` says what is done with rows that do not fit, `sources` (of outputs and reference) whose rows errors say
-    those are. `among`: only the instructions with these ids are judged, where it was decided before the others were,
-    as `until` says.
+    those are. Of an `order` of ids of instructions the first `judged` alone are compared, where it was decided before
+    the others were judged, as `until` says.
     """
 
     farm: Farm
@@ -128,14 +127,15 @@ class HeadToHead(Comparison):
     reference_name: str
     joining: Joining = STRICT
     sources: tuple[str, str] = ("the outputs", "the reference")
-    among: frozenset[str] | None = None
+    order: Sequence[str] | None = None
+    judged: int = 0
     until: Mapping[str, Any] | None = None
     before: tuple[StageRun, ...] = ()
 
     @cached_property
     def joined(self) -> Joined:
         """Raises `DataError` where the rows of the two do not fit, and it is not said what to do about it."""
-        return join(self.outputs, self.reference, self.joining, self.sources, self.among)
+        return join(self.outputs, self.reference, self.joining, self.sources, self.order, self.judged)
 
     @cached_property
     def pairs(self) -> list[Pair]:
@@ -173,8 +173,8 @@ class HeadToHead(Comparison):
         return {**told, "until": dict(self.until)} if self.until else told
 
     @property
-    def instructions(self) -> Iterable[Instruction]:
-        return (row.instruction for row in self.outputs)
+    def instructions(self) -> Sequence[Instruction]:
+        return [pair.instruction for pair in self.pairs]
 
     @property
     def components(self) -> list[tuple[str, str]]:

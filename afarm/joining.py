@@ -46,14 +46,19 @@ class Joining:
 STRICT = Joining()
 
 
+def counted(number: int, what: str) -> str:
+    """2 and "row" → "2 rows"."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 @dataclass(frozen=True, slots=True)
 class Coverage:
     """How much of two sets of outputs is compared, in instructions.
 
     `reference` and `outputs` are what the two answer, `compared` what both do, `missing` what the system has no output
     to and `lost` those of them that count as losses, `extra` what only the system answers. `repeated` rows held an
-    answer again and were dropped; `empty` outputs are judged as they are. `unasked` are left out because it was clear
-    without them.
+    answer again and were dropped; `empty` outputs are judged as they are. Where judging stopped early, `unasked` were
+    not judged, and `unshared` never to be, since another system does not answer them.
     """
 
     reference: int
@@ -67,6 +72,7 @@ class Coverage:
     empty: int = 0
     empty_reference: int = 0
     unasked: int = 0
+    unshared: int = 0
 
     def to_row(self) -> Row:
         return asdict(self)
@@ -87,14 +93,17 @@ class Coverage:
         lost, left_out = self.lost, self.missing - self.lost
         parts = [
             f"{self.compared} of the reference's {self.reference} instructions",
-            f"{self.unasked} not asked about, as it was clear without" if self.unasked else "",
+            f"{self.unasked} not asked about" if self.unasked else "",
+            f"{self.unshared} that another system does not answer left out" if self.unshared else "",
             f"{left_out} without an output left out" if left_out else "",
             f"{lost} without an output counted as lost" if lost else "",
             f"{self.extra} that the reference does not answer left out" if self.extra else "",
-            f"{self.repeated} repeated rows dropped" if self.repeated else "",
-            f"{self.repeated_reference} repeated rows of the reference dropped" if self.repeated_reference else "",
-            f"{self.empty} empty outputs" if self.empty else "",
-            f"{self.empty_reference} empty outputs of the reference" if self.empty_reference else "",
+            f"{counted(self.repeated, 'repeated row')} dropped" if self.repeated else "",
+            f"{counted(self.repeated_reference, 'repeated row')} of the reference dropped"
+            if self.repeated_reference
+            else "",
+            counted(self.empty, "empty output") if self.empty else "",
+            f"{counted(self.empty_reference, 'empty output')} of the reference" if self.empty_reference else "",
         ]
         return "; ".join(filter(None, parts))
 
@@ -124,9 +133,10 @@ def join(
     reference: Sequence[Output],
     joining: Joining = STRICT,
     names: tuple[str, str] = ("the outputs", "the reference"),
-    among: frozenset[str] | None = None,
+    order: Sequence[str] | None = None,
+    judged: int = 0,
 ) -> Joined:
-    """Bring rows together. Only those `among` these ids of instructions are compared, where any are given.
+    """Bring rows together. Where an `order` of ids of instructions is given, its first `judged` alone are compared.
 
     Raises `DataError` where rows do not fit and `joining` does not say what to do, or nothing fits; `names` say whose
     rows those are.
@@ -138,24 +148,29 @@ def join(
     extra = [row for id, row in mine.items() if id not in theirs]
     if not shared or (joining.on_missing == "error" and (missing or extra)):
         raise DataError(_mismatch(names[0], mine, theirs, missing, extra, len(shared)))
-    asked = [id for id in shared if among is None or id in among]
-    counted = [row for row in missing if among is None or row.instruction.id in among]
-    lost = tuple(counted) if joining.on_missing == "loss" else ()
+    lost = missing if joining.on_missing == "loss" else []
+    asked, unasked, unshared = shared, 0, 0
+    if order is not None:
+        among = {*order[:judged]}
+        asked = [id for id in shared if id in among]
+        unasked, unshared = len(order) - judged, len(shared) + len(lost) - len(order)
+        lost = [row for row in lost if row.instruction.id in among]
     answered, compared = tuple(mine[id] for id in asked), tuple(theirs[id] for id in asked)
     coverage = Coverage(
         len(theirs),
         len(mine),
         len(asked),
-        len(missing),
+        len(theirs) - len(asked) - unasked - unshared,
         len(lost),
         len(extra),
         repeated,
         repeated_reference,
         sum(not row.output.strip() for row in answered),
         sum(not row.output.strip() for row in (*compared, *lost)),
-        len(shared) - len(asked),
+        unasked,
+        unshared,
     )
-    return Joined(answered, compared, lost, coverage)
+    return Joined(answered, compared, tuple(lost), coverage)
 
 
 def distinct(rows: Sequence[Output], where: str, on_duplicate: OnDuplicate = "error") -> tuple[dict[str, Output], int]:
@@ -207,6 +222,11 @@ def _mismatch(
         f"{name}: rows do not match the reference: of {len(mine)} instructions here and {len(theirs)} there, "
         f"{' and '.join(said)}"
     )
+    ours = {(row.instruction.instruction.strip(), row.instruction.input.strip()) for row in extra}
+    if spaced := sum((row.instruction.instruction.strip(), row.instruction.input.strip()) in ours for row in missing):
+        text += (
+            f"; {spaced} differ by spaces at an end alone: texts are compared as they are, so strip them in one file"
+        )
     if shared:
         lose = ", or --on-missing loss to count those without an output as lost" if missing else ""
         return f"{text}; compare them on the {shared} that both answer with --on-missing skip{lose}"
@@ -214,7 +234,7 @@ def _mismatch(
     alike = sum(row.instruction.instruction in by_instruction for row in theirs.values())
     if alike:
         return f"{text}; {alike} have the same 'instruction' but another 'input': both fields must be equal"
-    return f"{text}; none is in both: they answer different sets of instructions"
+    return text if spaced else f"{text}; none is in both: they answer different sets of instructions"
 
 
 def _quoted(instruction: Instruction) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Literal, TypeVar, get_args
 
 from afarm.errors import DataError
@@ -45,7 +46,7 @@ class Instruction:
     @property
     def id(self) -> str:
         """Equal for the same instruction, input and earlier turns, whatever the data set is called."""
-        return digest(self.instruction, self.input, [[m.role, m.content, m.name] for m in self.messages])
+        return _id_of(self)
 
     def to_row(self) -> Row:
         row: Row = {"instruction": self.instruction, "input": self.input, "dataset": self.dataset}
@@ -64,6 +65,12 @@ class Instruction:
             _text(row, "dataset", where, default=""),
             _messages(row, where),
         )
+
+
+@lru_cache(maxsize=4096)
+def _id_of(asked: Instruction) -> str:
+    """Kept, for rows of one instruction come by the hundred."""
+    return digest(asked.instruction, asked.input, [[m.role, m.content, m.name] for m in asked.messages])
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +235,12 @@ class JudgedPair:
         return self.preference.win
 
     @property
+    def unanswered(self) -> bool:
+        """Whether the system of `output_2` has no output, and lost by that rule: then there is no text to look at."""
+        decided = self.preference.source == "rule" and self.preference.outcome == "decided"
+        return decided and not self.pair.output_2
+
+    @property
     def chosen_rejected(self) -> tuple[str, str] | None:
         """(chosen, rejected), or None where neither is better (a draw, no answer, or exactly even)."""
         if self.p2 is None or self.p2 == 0.5:
@@ -368,8 +381,8 @@ def number_occurrences(pairs: Sequence[Pair]) -> list[Pair]:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What an evaluator found. `metrics` are flat numbers; `rows`, optional values for each instruction, data set or
-    system, whichever the evaluator says."""
+    """What an evaluator found. `metrics` are flat numbers, the main figure first and named as `afarm.figures` says;
+    `rows`, optional values for each instruction, data set or system, whichever the evaluator says."""
 
     evaluator: str
     system: str

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from afarm import guards
+from afarm import figures, guards
 from afarm.answering import is_answering
 from afarm.files import read_rows, write_rows
 from afarm.head_to_head import Comparison
@@ -51,7 +51,9 @@ def record_of_two(
 ) -> Path:
     """The same for a comparison of two files of outputs, named by `files`: all that has to do with it, no more."""
     farm, config = compared.farm, compared.farm.config.model_dump(mode="json")
-    settings = ("judge", "budget", "price", "prices", "max_concurrency", "allow_degraded", "batch_api")
+    stored = bool(compared.about.get("stored"))  # nobody is asked, and who was is not for the settings to say
+    asking = ("judge", "budget", "price", "prices", "max_concurrency", "allow_degraded", "batch_api")
+    noise = {} if stored else {"label_noise": config["evaluate"]["label_noise"]}
     sections = {farm.builder.component(kind, name).full_name for kind, name in compared.components}
     asked = any(row.preference.completion for rows in result.judgements.values() for row in rows)
     about = {
@@ -63,12 +65,12 @@ def record_of_two(
         "created": started,
         "config": {
             "seed": config["seed"],
-            **{name: config[name] for name in settings},
-            "evaluate": {"label_noise": config["evaluate"]["label_noise"], "evaluators": compared.evaluators},
+            **{name: config[name] for name in (() if stored else asking)},
+            "evaluate": {**noise, "evaluators": compared.evaluators},
             **{name: section for name, section in farm.settings.sections.items() if name in sections},
         },
         "machine": {"platform": platform.platform(terse=True), "cpus": os.cpu_count()},
-        "judges": judges(farm) if asked and not compared.about.get("stored") else [],
+        "judges": judges(farm) if asked and not stored else [],
         "headline": headline(result, {}),
     }
     return _write(farm, about, [*compared.before, made], made, result)
@@ -117,8 +119,8 @@ def _models(farm: Farm, method: str) -> dict[str, str]:
 
 
 def _results(history: Sequence[StageRun], result: Result, models: Mapping[str, str]) -> list[Row]:
-    """What evaluators found, each row with its protocol, and with what is to be known before its figures are believed
-    (`afarm.guards`)."""
+    """What evaluators found, each row with its protocol, and with what is to be known before its figures are believed:
+    that of the outputs and the judge (`afarm.guards`), and what evaluators warn of themselves."""
     stored = [
         row
         for run in history
@@ -127,6 +129,8 @@ def _results(history: Sequence[StageRun], result: Result, models: Mapping[str, s
         if row["system"] == result.system
     ]
     suspicions = {reference: guards.look(rows, models).to_row() for reference, rows in result.judgements.items()}
+    for row in stored:
+        suspicions[row["reference"]]["flags"] += figures.doubts(row["evaluator"], row["metrics"])
     return [{**row, "guards": suspicions[row["reference"]]} for row in stored]
 
 

@@ -3,49 +3,78 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from afarm.evaluation import write_results
-from afarm.files import preferences_on_disk
+from afarm.figures import BY_PEOPLE
+from afarm.files import preferences_on_disk, write_rows
 from afarm.head_to_head import Comparison, looks_swapped
 from afarm.interfaces import EvaluationInputs
-from afarm.protocol import Protocol, answers_digest, instructions_digest
-from afarm.records import Instruction, JudgedPair, Output
+from afarm.joining import counted
+from afarm.keyed import digest
+from afarm.protocol import answers_digest
+from afarm.records import Evaluation, Instruction, JudgedPair, Output
 from afarm.stages import Inputs, Stage
 from afarm.store import storage_errors
-from afarm.stored import StoredSystem
+from afarm.stored import Keeping, StoredSystem
 
 if TYPE_CHECKING:
     from afarm.pipeline import Farm
+    from afarm.wins import Wins
+
+T = TypeVar("T")
+
+BUFFER = 8 << 20
+"""Characters held before they are written."""
 
 
 @dataclass(frozen=True)
 class StoredComparison(Comparison):
-    """The stored judgements of one system. Built by `of`."""
+    """The stored judgements of one system, and `people`'s labels of some of the instructions, where there are any.
+    Built by `of`."""
 
     farm: Farm
-    stored: StoredSystem
+    stored: StoredSystem[Path]
     system: str
     reference_name: str
     annotator: str
+    people: Wins | None = field(default=None, compare=False)
 
     @classmethod
-    def of(cls, farm: Farm, stored: StoredSystem) -> StoredComparison:
+    def of(cls, farm: Farm, stored: StoredSystem[Path]) -> StoredComparison:
         return cls(farm, stored, stored.system, stored.reference, stored.annotator)
 
     @property
-    def instructions(self) -> Iterable[Instruction]:
-        return (row.pair.instruction for row in preferences_on_disk(self.stored.path))
+    def instructions(self) -> Sequence[Instruction]:
+        return Each(preferences_on_disk(self.stored.kept), lambda row: row.pair.instruction)
 
     @property
     def notes(self) -> list[str]:
-        return [*self.stored.notes, *looks_swapped(self.system, self.reference_name)]
+        stored, coverage = self.stored, self.stored.coverage
+        found = []
+        if stored.turned:
+            rows = counted(stored.turned, "row")
+            found.append(f"{self.system}: {rows} with the reference {stored.reference!r} second: turned")
+        if coverage.partial:
+            found.append(f"{self.system}: only {coverage.sentence}: the win rate is of these alone")
+        if stored.changed:
+            found.append(
+                f"{self.system}: {stored.reference} answered {stored.changed} of these instructions otherwise than to "
+                "other systems: its win rate is against another reference than theirs"
+            )
+        if len(stored.annotators) > 1:
+            found.append(
+                f"{', '.join(stored.files)}: the labels of {len(stored.annotators)} annotators are taken for one "
+                "pool's; for a win rate by each, give each a file"
+            )
+        return found + looks_swapped(self.system, self.reference_name)
 
     @property
     def about(self) -> dict[str, Any]:
@@ -54,64 +83,89 @@ class StoredComparison(Comparison):
     @cached_property
     def made_from(self) -> Mapping[str, Any]:
         builder, stored = self.farm.builder, self.stored
-        with stored.path.open("rb") as handle:
+        with stored.kept.open("rb") as handle:
             rows = hashlib.file_digest(handle, "sha256").hexdigest()
         return self.farm.made_from(
             "stored annotations",
             evaluators=[builder.identity(builder.component("evaluators", name)) for name in self.evaluators],
             systems={"outputs": stored.system, "reference": stored.reference, "annotator": stored.annotator},
-            data={"judgements": rows, "reference": answers_digest(stored.answers)},
+            data={"judgements": rows, "reference": answers_digest(stored.answers), **self._labelled},
         )
+
+    @property
+    def _labelled(self) -> dict[str, str]:
+        """A digest of people's labels, where there are any."""
+        if self.people is None:
+            return {}
+        values, numbers = self.people.labels(self.system)
+        return {"people": digest(values.tolist(), [self.people.instructions[number] for number in numbers])}
 
     def stage(self) -> Stage:
         stored = self.stored
-        protocol = Protocol(
-            annotator=stored.annotator,
-            judges={str(number): judge for number, judge in enumerate(stored.judges)},
-            reference=stored.reference,
-            reference_outputs=answers_digest(stored.answers),
-            instructions=instructions_digest(stored.answers),
-        )
 
         def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
             path = directory / "judgements.jsonl"
             with storage_errors(path):
-                shutil.copyfile(stored.path, path)
+                shutil.copyfile(stored.kept, path)
             judged = preferences_on_disk(path)
-            given = EvaluationInputs(
-                self.system, OutputsOf(judged, _system_output), OutputsOf(judged, _reference_output), judged
-            )
-            outcomes: Counter[str] = Counter(row.preference.outcome for row in judged)
-            degraded: Counter[str] = Counter(name for row in judged for name in row.preference.degraded)
-            write_results(self.farm, directory, self.evaluators, given, protocol, degraded)
+            given = EvaluationInputs(self.system, Each(judged, _system_output), Each(judged, _reference_output), judged)
+            outcomes: Counter[str] = Counter()
+            degraded: Counter[str] = Counter()
+            for row in judged:
+                outcomes[row.preference.outcome] += 1
+                degraded.update(row.preference.degraded)
+            further = [by_people(self.system, judged, self.people)] if self.people is not None else []
+            write_results(self.farm, directory, self.evaluators, given, stored.protocol, degraded, further)
             members = {self.annotator: len(judged)}
             return {"rows": len(judged), "outcomes": dict(outcomes), "members": members, "degraded": dict(degraded)}
 
         return Stage("evaluate", self.label, {}, self.made_from, write)
 
 
-class OutputsOf(Sequence[Output]):
-    """The outputs of judged pairs, each made when it is looked at."""
+def by_people(system: str, judged: Iterable[JudgedPair], people: Wins) -> Evaluation:
+    """The win rate by people, from their labels of some instructions and simulated ones of more, in percent as all win
+    rates are: with its error and interval, and beside it those of either kind alone.
 
-    def __init__(self, judged: Sequence[JudgedPair], output: Callable[[JudgedPair], Output]):
-        self._judged, self._output = judged, output
+    Raises `DataError` where fewer than 10 instructions have both.
+    """
+    from afarm.wins import prediction_powered_win_rate, wins
+
+    found = prediction_powered_win_rate(wins(judged), people, system)
+    metrics: dict[str, float | int | str | None] = {}
+    for name, estimate in ((BY_PEOPLE, found.combined), ("people", found.human), ("judge", found.simulated)):
+        for suffix, value in (
+            ("", estimate.value),
+            ("_se", estimate.error),
+            ("_low", estimate.low),
+            ("_high", estimate.high),
+        ):
+            metrics[name + suffix] = None if value is None else 100 * value
+    metrics |= {"n_human": found.n_human, "n_simulated": found.n_simulated, "trust": found.trust}
+    return Evaluation(BY_PEOPLE, system, {**metrics, "effective": found.effective, "saved": found.saved})
+
+
+class Each(Sequence[T]):
+    """Something of each judged pair, made when it is looked at."""
+
+    def __init__(self, judged: Sequence[JudgedPair], of: Callable[[JudgedPair], T]):
+        self._judged, self._of = judged, of
 
     def __len__(self) -> int:
         return len(self._judged)
 
-    def __iter__(self) -> Iterator[Output]:
-        return map(self._output, self._judged)
+    def __iter__(self) -> Iterator[T]:
+        return map(self._of, self._judged)
 
     @overload
-    def __getitem__(self, index: int) -> Output: ...
+    def __getitem__(self, index: int) -> T: ...
 
     @overload
-    def __getitem__(self, index: slice) -> list[Output]: ...
+    def __getitem__(self, index: slice) -> list[T]: ...
 
-    def __getitem__(self, index: int | slice) -> Output | list[Output]:
+    def __getitem__(self, index: int | slice) -> T | list[T]:
         if isinstance(index, slice):
-            return [self._output(row) for row in self._judged[index]]
-        return self._output(self._judged[index])
+            return [self._of(row) for row in self._judged[index]]
+        return self._of(self._judged[index])
 
 
 def _system_output(row: JudgedPair) -> Output:
@@ -120,3 +174,46 @@ def _system_output(row: JudgedPair) -> Output:
 
 def _reference_output(row: JudgedPair) -> Output:
     return Output(row.pair.instruction, row.pair.output_1, row.pair.generator_1)
+
+
+class OnDisk(Keeping[Path]):
+    """Rows kept as they are, in files below `directory`."""
+
+    def __init__(self, directory: Path):
+        self._directory = directory
+        self._files = 0
+        self._buffers: dict[Path, list[str]] = {}
+        self._held = 0
+
+    def part(self) -> Path:
+        self._files += 1
+        path = self._directory / f"{self._files}.jsonl"
+        path.touch()
+        return path
+
+    def add(self, part: Path, judged: JudgedPair) -> None:
+        line = json.dumps(judged.to_row(), ensure_ascii=False)
+        self._buffers.setdefault(part, []).append(line)
+        self._held += len(line)
+        if self._held > BUFFER:
+            self._flush()
+
+    def whole(self, parts: Sequence[tuple[Path, bool]]) -> Path:
+        self._flush()
+        if len(parts) == 1 and not parts[0][1]:
+            return parts[0][0]
+        path = self.part()
+        write_rows(path, (row.to_row() for part, turned in parts for row in _judged(part, turned)))
+        return path
+
+    def _flush(self) -> None:
+        for path, lines in self._buffers.items():
+            with path.open("a", encoding="utf-8", errors="backslashreplace") as handle:
+                handle.writelines(f"{line}\n" for line in lines)
+        self._buffers.clear()
+        self._held = 0
+
+
+def _judged(path: Path, turned: bool) -> Iterator[JudgedPair]:
+    for row in preferences_on_disk(path):
+        yield JudgedPair(row.pair.swapped(), row.preference.swapped(), row.annotator) if turned else row

@@ -129,8 +129,7 @@ def main() -> None:
         "### Throughput": partial(throughput, repeats),
         "### PPO": ppo,
         "### Judging": judging,
-        "### Boards": boards,
-        "### Evaluators": evaluators,
+        "### Evaluation": lambda: [*boards(), "", *evaluators()],
     }
     for title, measure in measurements.items():
         sys.stderr.write(f"{title.removeprefix('### ')} …\n")

@@ -350,6 +350,15 @@ PARTS: dict[str, Callable[[int], Table]] = {
 }
 
 
+def put(table: Table, name: str, page: Path) -> None:
+    """Write it between the markers of its name."""
+    before, begin, rest = page.read_text(encoding="utf-8").partition(f"<!-- simulated: {name} -->")
+    _, end, after = rest.partition("<!-- /simulated -->")
+    if not begin or not end:
+        raise SystemExit(f"{page} has no place for the table: <!-- simulated: {name} --> … <!-- /simulated -->")
+    page.write_text("\n".join([before + begin, "", *table, "", end + after]), encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=2000, help="simulations a figure; boards take fewer")
@@ -359,12 +368,7 @@ def main() -> None:
         sys.stderr.write(f"{name} …\n")
         table = PARTS[name](arguments.runs)
         sys.stdout.write("\n".join(table) + "\n\n")
-        text = PAGE.read_text(encoding="utf-8")
-        before, begin, rest = text.partition(f"<!-- simulated: {name} -->")
-        _, end, after = rest.partition("<!-- /simulated -->")
-        if not begin or not end:
-            raise SystemExit(f"{PAGE} has no place for the table: <!-- simulated: {name} --> … <!-- /simulated -->")
-        PAGE.write_text("\n".join([before + begin, "", *table, "", end + after]), encoding="utf-8")
+        put(table, name, PAGE)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ LABELS_FOR_BIAS = 3
 """A mode of two labels is either of them, and its error therefore that of one label."""
 SYSTEMS_FOR_CORRELATION = 3
 
-_ITEM = re.compile(r"^\s*(?:[-*+•–]|\d{1,3}[.)]|[a-zA-Z][.)])\s+\S", re.MULTILINE)
+_ITEM = re.compile(r"\s*(?:[-*+•–]|\d{1,3}[.)]|[a-zA-Z][.)])\s+\S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +277,7 @@ def longer(label: Label) -> int | None:
 
 def has_list(text: str) -> bool:
     """Whether two lines or more of `text` start as items do: with a bullet, a number or a letter."""
-    return "\n" in text and len(_ITEM.findall(text)) > 1
+    return sum(_ITEM.match(line) is not None for line in text.split("\n")) > 1
 
 
 def the_list(label: Label) -> int | None:

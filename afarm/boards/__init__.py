@@ -8,7 +8,8 @@ A board holds results of one protocol (`afarm.protocol`); what was judged in ano
 
 from __future__ import annotations
 
-from afarm.boards.board import Board, Entry, Source, group
+from afarm.boards.board import Board, Entry, Figure, Source
+from afarm.boards.grouping import group
 from afarm.boards.sources import read_boards
 
-__all__ = ["Board", "Entry", "Source", "group", "read_boards"]
+__all__ = ["Board", "Entry", "Figure", "Source", "group", "read_boards"]

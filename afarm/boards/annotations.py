@@ -1,14 +1,14 @@
 """Boards from stored annotations, with no judge: read as they come, so that memory holds numbers and few texts.
 
 Of each system a sample of outputs is kept, for the guards; what they say is of those. Labels of one system and
-instruction (several annotators' seeds, or a row given twice) are a cluster, and no more sure than one is.
+instruction (several annotators' seeds) are a cluster, and no more sure than one is.
 """
 
 from __future__ import annotations
 
 import heapq
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from afarm.analysis.measures import SIGNIFICANT_LENGTH, has_list
 from afarm.boards.board import Board, Entry, Source, ranked
 from afarm.errors import DataError
-from afarm.files import read_rows
 from afarm.guards import Flag, family_flags, text_flags
+from afarm.joining import counted
 from afarm.keyed import uniform
-from afarm.protocol import Protocol, instructions_digest, outputs_digest
 from afarm.records import Instruction, JudgedPair
+from afarm.stored import Keeping, StoredSystem, stored_systems
 
 if TYPE_CHECKING:
     from afarm.wins import Wins
@@ -30,193 +30,178 @@ SAMPLE = 64
 
 
 @dataclass(slots=True)
-class _System:
-    """What is kept of a system's rows. `tastes` are, for the longer output and the list, how often the judge chose it
-    and how often it could."""
-
-    number: int
-    judges: set[str] = field(default_factory=set)
-    characters: int = 0
-    rows: int = 0
-    empty: int = 0
-    unusable: int = 0
-    counts: list[int] = field(default_factory=lambda: [0, 0, 0])
-    tastes: dict[str, list[int]] = field(default_factory=lambda: {"longer": [0, 0], "lists": [0, 0]})
-    sample: list[tuple[float, str, Instruction]] = field(default_factory=list)
-    files: set[str] = field(default_factory=set)
-
-
-@dataclass(slots=True)
-class _Task:
-    """What is kept of an instruction: its number, the reference's output to it, and whether that has a list."""
-
-    number: int
-    sampled: float
-    reference: str
-    listed: bool
-    where: str
-
-
-@dataclass(slots=True)
 class _Tally:
-    """The rows of one annotator against one reference."""
+    """What is kept of rows. `absent` are those without an output_2, lost for that. `what` are the numbers of the
+    instructions that have an answer, `value` the wins of output_2. `tastes` are, for the longer output and the list,
+    how often the judge chose it and how often it could, `characters` those of either output, `sample` rows with their
+    instruction's draw."""
 
-    annotator: str
-    reference: str
-    systems: dict[str, _System] = field(default_factory=dict)
-    tasks: dict[Instruction, _Task] = field(default_factory=dict)
-    which: array[int] = field(default_factory=lambda: array("q"))
+    rows: int = 0
+    absent: int = 0
+    unusable: int = 0
+    characters: list[int] = field(default_factory=lambda: [0, 0])
     what: array[int] = field(default_factory=lambda: array("q"))
     value: array[float] = field(default_factory=lambda: array("d"))
+    tastes: dict[str, list[int]] = field(default_factory=lambda: {"longer": [0, 0], "lists": [0, 0]})
+    sample: list[tuple[float, str, str, Instruction]] = field(default_factory=list)
 
-    def add(self, row: JudgedPair, where: str, file: str) -> None:
-        """Raises `DataError` where the reference has another output here than in an earlier row."""
-        pair = row.pair
-        task = self.tasks.get(pair.instruction)
-        if task is None:
-            listed, sampled = has_list(pair.output_1), uniform("sample of outputs", pair.instruction.id)
-            task = _Task(len(self.tasks), sampled, pair.output_1, listed, where)
-            self.tasks[pair.instruction] = task
-        elif task.reference != pair.output_1:
-            raise DataError(
-                f"{where}: field 'output_1' is another output of {self.reference!r} than at {task.where}, to the same "
-                f"instruction ({pair.instruction.instruction[:60]!r}): win rates over different references are no "
-                "board; give the files apart"
-            )
-        system = self.systems.setdefault(pair.generator_2, _System(len(self.systems)))
-        system.rows += 1
-        system.characters += len(pair.output_2)
-        system.empty += not pair.output_2.strip()
-        system.judges.add(row.preference.judge)
-        system.files.add(file)
-        kept = (-task.sampled, pair.output_2, pair.instruction)
-        if len(system.sample) < SAMPLE:
-            heapq.heappush(system.sample, kept)
-        elif kept[0] > system.sample[0][0]:
-            heapq.heapreplace(system.sample, kept)
-        won = row.win
+    def keep(self, one: tuple[float, str, str, Instruction]) -> None:
+        """Keep it in the sample, where its instruction is among the first drawn."""
+        if len(self.sample) < SAMPLE:
+            heapq.heappush(self.sample, one)
+        elif one[0] > self.sample[0][0] and one not in self.sample:
+            heapq.heapreplace(self.sample, one)
+
+
+class _Counting(Keeping[_Tally]):
+    """Rows counted as they come. `ids` are the instructions by their number."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+        self._tasks: dict[int, tuple[int, float]] = {}
+        self._listed: dict[int, bool] = {}
+
+    def part(self) -> _Tally:
+        return _Tally()
+
+    def add(self, part: _Tally, judged: JudgedPair) -> None:
+        pair, won, key = judged.pair, judged.win, hash(judged.pair.instruction)
+        if key not in self._tasks:
+            self._tasks[key] = len(self.ids), -uniform("sample of outputs", pair.instruction.id)
+            self.ids.append(pair.instruction.id)
+        number, drawn = self._tasks[key]
+        lengths = len(pair.output_1), len(pair.output_2)
+        part.rows += 1
+        part.characters[0] += lengths[0]
+        part.characters[1] += lengths[1]
+        part.absent += judged.unanswered
+        if not judged.unanswered:
+            part.keep((drawn, pair.output_1, pair.output_2, pair.instruction))
         if won is None:
-            system.unusable += 1
+            part.unusable += 1
             return
-        self.which.append(system.number)
-        self.what.append(task.number)
-        self.value.append(won)
-        system.counts[(won <= 0.5) + (won == 0.5)] += 1
-        if won != 0.5 and row.preference.source == "judge":
-            _taste(system.tastes["longer"], won, *_by_length(task.reference, pair.output_2))
-            _taste(system.tastes["lists"], won, task.listed, has_list(pair.output_2))
+        part.what.append(number)
+        part.value.append(won)
+        if won != 0.5 and judged.preference.source == "judge":
+            longer = lengths[1] - lengths[0]
+            if abs(longer) > SIGNIFICANT_LENGTH:
+                part.tastes["longer"][0] += (longer > 0) == (won > 0.5)
+                part.tastes["longer"][1] += 1
+            lists = self._has_list(pair.output_1), has_list(pair.output_2)
+            if lists[0] != lists[1]:
+                part.tastes["lists"][0] += lists[1] == (won > 0.5)
+                part.tastes["lists"][1] += 1
 
+    def _has_list(self, text: str) -> bool:
+        """Of the first output, which is the same in many rows."""
+        key = hash(text)
+        if key not in self._listed:
+            self._listed[key] = has_list(text)
+        return self._listed[key]
 
-def _by_length(one: str, two: str) -> tuple[bool, bool]:
-    return len(one) - len(two) > SIGNIFICANT_LENGTH, len(two) - len(one) > SIGNIFICANT_LENGTH
-
-
-def _taste(counts: list[int], won: float, first: bool, second: bool) -> None:
-    """Count a choice between two outputs of which exactly one is of the kind."""
-    if first != second:
-        counts[0] += second == (won > 0.5)
-        counts[1] += 1
+    def whole(self, parts: Sequence[tuple[_Tally, bool]]) -> _Tally:
+        if len(parts) == 1 and not parts[0][1]:
+            return parts[0][0]
+        found = _Tally()
+        for part, turned in parts:
+            found.rows += part.rows
+            found.absent += 0 if turned else part.absent
+            found.unusable += part.unusable
+            found.what += part.what
+            found.value += array("d", (1 - won for won in part.value)) if turned else part.value
+            for side, characters in enumerate(reversed(part.characters) if turned else part.characters):
+                found.characters[side] += characters
+            for name, counts in part.tastes.items():
+                found.tastes[name] = [a + b for a, b in zip(found.tastes[name], counts, strict=True)]
+            for drawn, one, two, instruction in part.sample:
+                found.keep((drawn, two, one, instruction) if turned else (drawn, one, two, instruction))
+        return found
 
 
 def boards_of_annotations(files: Sequence[Path]) -> list[Board]:
-    """A board for each annotator and reference in `files`; output_1 is the reference's, output_2 the system's.
+    """A board for each annotator and reference in `files`, read as `afarm.stored` says.
 
-    Raises `DataError` naming file, row and field where a row is no judged pair, does not say whose outputs those are,
-    or holds another output of the reference than earlier ones.
+    Raises `DataError` as `stored_systems` does, and where no row of a board has an answer.
     """
-    tallies: dict[tuple[str, str], _Tally] = {}
-    for file in dict.fromkeys(files):
-        for row, where in _judged(file):
-            key = row.annotator or file.name, row.pair.generator_1
-            tally = tallies.setdefault(key, _Tally(*key))
-            tally.add(row, where, str(file))
-    _require_sides(tallies)
-    return [_board(tally) for tally in tallies.values()]
+    counting = _Counting()
+    together: dict[str, list[StoredSystem[_Tally]]] = {}
+    for system in stored_systems(list(dict.fromkeys(files)), counting):
+        together.setdefault(system.protocol.id, []).append(system)
+    return [_board(systems, counting.ids) for systems in together.values()]
 
 
-def _require_sides(tallies: Mapping[tuple[str, str], _Tally]) -> None:
-    """Raises `DataError` where one annotator has a system as reference in some rows and beside one in others."""
-    for (annotator, reference), tally in tallies.items():
-        for (other, _), elsewhere in tallies.items():
-            if other == annotator and reference in elsewhere.systems and elsewhere is not tally:
-                raise DataError(
-                    f"annotator {annotator!r}: {reference!r} is the reference (generator_1) in some rows and a system "
-                    f"(generator_2) in others: afarm evaluate --annotations FILE… --reference {reference} turns them"
-                )
-
-
-def _judged(file: Path) -> Iterator[tuple[JudgedPair, str]]:
-    for number, row in enumerate(read_rows(file)):
-        where = f"{file}: row {number}"
-        judged = JudgedPair.from_row(row, where)
-        for name in ("generator_1", "generator_2"):
-            if not getattr(judged.pair, name):
-                raise DataError(f"{where}: field {name!r} is missing: which system's output is it?")
-        yield judged, where
-
-
-def _board(tally: _Tally) -> Board:
-    if not tally.value:
+def _board(systems: Sequence[StoredSystem[_Tally]], ids: Sequence[str]) -> Board:
+    first = systems[0]
+    judged = [system for system in systems if system.kept.value]
+    if not judged:
         raise DataError(
-            f"annotator {tally.annotator!r}: none of its {sum(s.rows for s in tally.systems.values())} "
+            f"annotator {first.annotator!r}: none of its {sum(system.kept.rows for system in systems)} "
             "annotations has an answer"
         )
-    ids = {instruction.id: task.reference for instruction, task in tally.tasks.items()}
-    judges = sorted({judge for system in tally.systems.values() for judge in system.judges} - {""})
-    protocol = Protocol(
-        annotator=tally.annotator,
-        judges={str(number): judge for number, judge in enumerate(judges)},
-        reference=tally.reference,
-        reference_outputs=outputs_digest(ids),
-        instructions=instructions_digest(ids),
+    wins = _wins(systems, ids)
+    return ranked(Board(first.protocol, tuple(_entry(one, wins) for one in judged), note=_note(systems), wins=wins))
+
+
+def _note(systems: Sequence[StoredSystem[_Tally]]) -> str:
+    """What was odd about the rows."""
+    first, silent = systems[0], [system.system for system in systems if not system.kept.value]
+    turned, repeated = sum(one.turned for one in systems), sum(one.coverage.repeated for one in systems)
+    changed = [system.system for system in systems if system.changed]
+    notes = (
+        f"no annotation of {', '.join(silent)} has an answer" if silent else "",
+        f"{counted(turned, 'row')} with the reference second: turned" if turned else "",
+        f"{counted(repeated, 'repeated row')} dropped" if repeated else "",
+        f"{first.reference} answered otherwise here than to other systems" if changed else "",
+        f"the labels of {len(first.annotators)} annotators of one file are taken for one pool's"
+        if len(first.annotators) > 1
+        else "",
     )
-    wins = _wins(tally, tuple(ids))
-    entries = [_entry(tally, name, system, wins) for name, system in tally.systems.items() if any(system.counts)]
-    silent = [name for name, system in tally.systems.items() if not any(system.counts)]
-    note = f"no annotation of {', '.join(silent)} has an answer" if silent else ""
-    return ranked(Board(protocol, tuple(entries), note=note, wins=wins))
+    return "; ".join(filter(None, notes))
 
 
-def _wins(tally: _Tally, ids: tuple[str, ...]) -> Wins:
+def _wins(systems: Sequence[StoredSystem[_Tally]], ids: Sequence[str]) -> Wins:
     import numpy as np
 
     from afarm.wins import Wins
 
+    numbers = {id: number for number, id in enumerate(systems[0].answers)}
+    number = np.array([numbers.get(id, -1) for id in ids], dtype=np.int64)
+    counts = [len(one.kept.what) for one in systems]
     return Wins(
-        tally.reference,
-        tuple(tally.systems),
-        ids,
-        np.asarray(tally.which, dtype=np.int64),
-        np.asarray(tally.what, dtype=np.int64),
-        np.asarray(tally.value, dtype=np.float64),
-        tuple(system.unusable for system in tally.systems.values()),
+        systems[0].reference,
+        tuple(one.system for one in systems),
+        tuple(numbers),
+        np.repeat(np.arange(len(systems)), counts),
+        number[np.concatenate([np.asarray(one.kept.what, dtype=np.int64) for one in systems])],
+        np.concatenate([np.asarray(one.kept.value, dtype=np.float64) for one in systems]),
+        tuple(one.kept.unusable for one in systems),
     )
 
 
-def _entry(tally: _Tally, name: str, system: _System, wins: Wins) -> Entry:
+def _entry(one: StoredSystem[_Tally], wins: Wins) -> Entry:
     from afarm.statistics import mean
 
-    values, instructions = wins.labels(name)
-    found = mean(values, instructions.tolist())
-    shares = {name: chosen / among if among else None for name, (chosen, among) in system.tastes.items()}
-    texts = [(instruction, output) for _, output, instruction in sorted(system.sample, reverse=True)]
-    flags = text_flags(texts, [tally.tasks[instruction].reference for instruction, _ in texts])
-    flags += [Flag("empty", system.empty, system.rows)] if system.empty else []
-    flags += family_flags([(judge, tally.annotator, tally.reference, name) for judge in sorted(system.judges)], {})
-    won, lost, drawn = system.counts
+    kept, values = one.kept, wins.labels(one.system)[0]
+    found = mean(*wins.labels(one.system))
+    shares = {name: chosen / among if among else None for name, (chosen, among) in kept.tastes.items()}
+    sample = sorted(kept.sample, key=lambda row: row[0], reverse=True)
+    flags = text_flags([(instruction, output) for *_, output, instruction in sample], [row[1] for row in sample])
+    flags += [Flag("empty", one.coverage.empty, kept.rows - kept.absent)] if one.coverage.empty else []
+    flags += family_flags([(judge, one.annotator, one.reference, one.system) for judge in one.judges or ("",)], {})
     return Entry(
-        name,
+        one.system,
         100 * found.value,
         None if found.error is None else 100 * found.error,
         len(values),
-        won,
-        lost,
-        drawn,
-        system.unusable,
-        found.n / len(tally.tasks),
-        system.characters / system.rows,
+        int((values > 0.5).sum()),
+        int((values < 0.5).sum()),
+        int((values == 0.5).sum()),
+        kept.unusable,
+        found.n / len(wins.instructions),
+        kept.characters[1] / (kept.rows - kept.absent) if kept.rows > kept.absent else None,
         prefers_longer=shares["longer"],
         prefers_lists=shares["lists"],
         flags=tuple(flag.sentence for flag in flags),
-        source=Source(", ".join(sorted(system.files)), reference=tally.reference),
+        instructions=found.n,
+        source=Source(", ".join(sorted(one.files)), reference=one.reference),
     )

@@ -7,28 +7,25 @@ nothing at all.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import resources
 from typing import Any
-
-from jinja2 import Environment, StrictUndefined
 
 from afarm.boards.board import Board, Entry
 from afarm.boards.correlating import Agreement
-from afarm.boards.table import LEGEND, columns, flags
+from afarm.boards.table import LEGEND, columns, flags, remarks
 from afarm.guards import plain
+from afarm.report.standalone import render_page
 
 LONGEST_FLAG = 400
 
 
 def render(boards: Sequence[Board], left_out: Sequence[str] = (), agreements: Sequence[Agreement] = ()) -> str:
     """The page as text."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(_asset("afarm.boards", "page.html.jinja")).render(
+    return render_page(
+        "afarm.boards",
         boards=[describe(board) for board in boards],
         left_out=left_out,
         agreements=agreements,
         legend=LEGEND,
-        style=_asset("afarm.report", "page.css"),
     )
 
 
@@ -37,7 +34,7 @@ def describe(board: Board) -> dict[str, Any]:
     shown = columns(board)
     return {
         "heading": plain(board.heading, LONGEST_FLAG),
-        "note": board.remarks,
+        "remarks": remarks(board),
         "judges": list(dict.fromkeys(board.protocol.judges.values())),
         "columns": [{"heading": column.heading, "number": column.number} for column in shown],
         "rows": [
@@ -59,7 +56,3 @@ def _bar(entry: Entry) -> dict[str, float]:
     """Where the interval and the win rate stand on a line 100 long."""
     low, high = entry.interval or (entry.win_rate, entry.win_rate)
     return {"low": round(low, 2), "high": round(high, 2), "at": round(entry.win_rate, 2)}
-
-
-def _asset(package: str, name: str) -> str:
-    return resources.files(package).joinpath(name).read_text(encoding="utf-8")

@@ -2,54 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from afarm.boards.board import Board, Entry
+from afarm.boards.board import Board, Entry, Figure, ranked
 from afarm.errors import DataError
+from afarm.figures import number
 from afarm.files import read_rows
-from afarm.records import JudgedPair
+from afarm.records import JudgedPair, Row
+from afarm.stored import Keeping, stored_systems
 
 if TYPE_CHECKING:
+    from afarm.statistics.intervals import Floats
     from afarm.wins import Wins
 
 
 def with_ranks(board: Board, seed: int = 0) -> tuple[Board, list[str]]:
     """`board` with what its judgements tell of ranks and differences, and what stands in the way, as sentences.
 
-    Systems without judgements at hand keep their place and have no interval; fewer than two with some leave the board
-    as it is. Raises `DataError` naming the file and row of a judgement that cannot be read.
+    Differences are to the first system that has judgements, on the instructions that both have. Systems without
+    judgements at hand keep their place and have no interval; fewer than two with some leave the board as it is. Raises
+    `DataError` naming the file and row of a judgement that cannot be read.
     """
-    from afarm import statistics
-
     wins = board.wins or judged(board)
     if wins is None or len(wins.systems) < 2:
         return board, []
-    table = wins.table
-    usable = [row for row, name in enumerate(wins.systems) if (table[row] == table[row]).sum() > 1]
+    board = ranked(replace(board, wins=wins))
+    table = dict(zip(wins.systems, wins.table, strict=True))
+    usable = {e.system: e for e in board.entries if e.system in table and (table[e.system] >= 0).sum() > 1}
     if len(usable) < 2:
         return board, []
-    table, names = table[usable], [wins.systems[row] for row in usable]
-    places = {entry.system: entry.rank for entry in board.entries}
-    leader = min(range(len(names)), key=lambda row: places[names[row]])
-    found = dict(zip(names, statistics.ranks(table, seed=seed), strict=True))
-    gaps = dict(zip(names, statistics.differences(table, leader, best=True, seed=seed), strict=True))
-    missing = [entry.system for entry in board.entries if entry.system not in found]
-    said = [f"no ranks with intervals for {', '.join(missing)}: no judgements are at hand"] if missing else []
-    entries = []
-    for entry in board.entries:
-        rank, gap = found.get(entry.system), gaps.get(entry.system)
-        if rank is not None and not missing:  # among the others alone, a place would be too good
-            entry = replace(entry, rank_low=rank.low, rank_high=rank.high)
+    differing = _differences({name: table[name] for name in usable}, seed)
+    placed = [entry.system for entry in board.entries if not entry.partial]
+    places, said = {}, []
+    if missing := [name for name in placed if name not in usable]:
+        # Among the others alone, a place would be too good.
+        said = [f"no ranks with intervals for {', '.join(missing)}: no judgements are at hand"]
+    elif placed:
+        places = _places({name: table[name] for name in placed}, seed)
+    told = {name: {**places.get(name, {}), **differing.get(name, {})} for name in usable}
+    return replace(board, entries=tuple(replace(e, **told.get(e.system, {})) for e in board.entries)), said
+
+
+def _places(table: Mapping[str, Floats], seed: int) -> dict[str, dict[str, int]]:
+    """Between which places each system truly lies."""
+    from afarm.statistics import ranks
+
+    found = ranks(list(table.values()), seed=seed)
+    return {name: {"rank_low": rank.low, "rank_high": rank.high} for name, rank in zip(table, found, strict=True)}
+
+
+def _differences(table: Mapping[str, Floats], seed: int) -> dict[str, dict[str, Any]]:
+    """What is known of each system's difference to the first of `table`, in points."""
+    from afarm.statistics import differences
+
+    leader, told = next(iter(table)), {}
+    for name, gap in zip(table, differences(list(table.values()), 0, best=True, seed=seed), strict=True):
         if gap is not None:
-            low, high = (None if end is None else 100 * end for end in (gap.low, gap.high))
-            entry = replace(
-                entry, difference=100 * gap.value, difference_low=low, difference_high=high, p_value=gap.adjusted
-            )
-        entries.append(entry)
-    return replace(board, entries=tuple(entries), wins=wins), said
+            given = {"": gap.value, "_low": gap.low, "_high": gap.high}
+            points = {f"difference{end}": None if value is None else 100 * value for end, value in given.items()}
+            detectable = None if gap.detectable is None else 100 * gap.detectable
+            told[name] = {**points, "p_value": gap.adjusted, "difference_to": leader, "detectable": detectable}
+    return told
 
 
 def judged(board: Board) -> Wins | None:
@@ -66,15 +82,44 @@ def judgements(entry: Entry) -> Iterator[JudgedPair]:
     path = Path(entry.source.judgements)
     if not entry.source.judgements or not path.is_file():
         return
-    for number, row in enumerate(read_rows(path)):
-        found = JudgedPair.from_row(row, f"{path}: row {number}")
+    for at, row in enumerate(read_rows(path)):
+        found = JudgedPair.from_row(row, f"{path}: row {at}")
         pair = replace(found.pair, generator_1=entry.source.reference or "reference", generator_2=entry.system)
         yield replace(found, pair=pair)
 
 
-def evaluated(board: Board, name: str, files: tuple[Path, ...] = ()) -> Board:
-    """`board` with the figures of the evaluator `name`, one that looks at all systems at once, over its judgements:
-    those of `files`, or of its runs. Raises `DataError` where there are none, or the evaluator is none of that kind."""
+class Rows(Keeping[list[JudgedPair]]):
+    """Rows of annotations as they are, for evaluators that look at all of them."""
+
+    def part(self) -> list[JudgedPair]:
+        return []
+
+    def add(self, part: list[JudgedPair], judged: JudgedPair) -> None:
+        part.append(judged)
+
+    def whole(self, parts: Sequence[tuple[list[JudgedPair], bool]]) -> list[JudgedPair]:
+        return [
+            replace(row, pair=row.pair.swapped(), preference=row.preference.swapped()) if turned else row
+            for rows, turned in parts
+            for row in rows
+        ]
+
+
+def evaluated(board: Board, name: str, files: Sequence[Path] = ()) -> Board:
+    """`board` with the figures of the evaluator `name` over its judgements: those of its runs, or of `files` of
+    annotations. Raises `DataError` where there are none, or as `with_figures`."""
+    rows = [row for entry in board.entries for row in judgements(entry)]
+    if not rows and files:
+        found = stored_systems(files, Rows())
+        rows = [row for one in found if one.protocol.id == board.protocol.id for row in one.kept]
+    if not rows:
+        raise DataError(f"{board.heading}: {name} needs judgements, and none are at hand: give runs or annotations")
+    return with_figures(board, name, rows)
+
+
+def with_figures(board: Board, name: str, rows: Sequence[JudgedPair]) -> Board:
+    """`board` with what the evaluator `name` makes of `rows`. Raises `DataError` for one that does not look at all
+    systems of a board at once, and what it raises itself."""
     from afarm.interfaces import EvaluationInputs
     from afarm.plugins import discover
 
@@ -83,35 +128,23 @@ def evaluated(board: Board, name: str, files: tuple[Path, ...] = ()) -> Board:
     evaluator = made(component.settings({})) if component.config else made()
     if not evaluator.many:
         raise DataError(f"evaluator {name!r} looks at one system: `afarm evaluate --set evaluate.evaluators=[{name}]`")
-    rows = list(_all_judgements(board, files))
-    if not rows:
-        raise DataError(f"{board.heading}: {name} needs judgements, and none are at hand: give runs or annotations")
-    systems = {row["system"]: row for row in evaluator.evaluate(EvaluationInputs("", (), judgements=rows)).rows}
+    found = _figures(name, evaluator.evaluate(EvaluationInputs("", (), judgements=rows)).rows)
     entries = [
-        replace(entry, figures={**entry.figures, name: _main_figure(name, systems.get(entry.system, {}))})
+        replace(entry, figures={**entry.figures, name: found[entry.system]}) if entry.system in found else entry
         for entry in board.entries
     ]
     return replace(board, entries=tuple(entries))
 
 
-def _all_judgements(board: Board, files: tuple[Path, ...]) -> Iterator[JudgedPair]:
-    systems = {entry.system for entry in board.entries}
-    if any(entry.source.judgements for entry in board.entries):
-        for entry in board.entries:
-            yield from judgements(entry)
-        return
-    for file in files:
-        for number, row in enumerate(read_rows(file)):
-            found = JudgedPair.from_row(row, f"{file}: row {number}")
-            same = (found.annotator or file.name, found.pair.generator_1)
-            if same == (board.protocol.annotator, board.protocol.reference) and found.pair.generator_2 in systems:
-                yield found
-
-
-def _main_figure(name: str, row: dict[str, object]) -> float | None:
-    """The figure called like its evaluator, or else on Elo's scale, or the first of a row."""
-    for column in (name, "elo", "strength"):
-        value = row.get(column)
-        if isinstance(value, int | float):
-            return float(value)
-    return None
+def _figures(name: str, rows: Iterable[Row]) -> dict[str, Figure]:
+    """The figure of each system in the rows of the evaluator `name`: that called like it, or else on Elo's scale, or
+    its strength, with the interval beside it."""
+    found = {}
+    for row in rows:
+        main = next((column for column in (name, "elo", "strength") if number(row.get(column)) is not None), None)
+        if main is not None:
+            ends = ("low", "high") if main == "strength" else (f"{main}_low", f"{main}_high")
+            low, high = (number(row.get(end)) for end in ends)
+            n, flag = row.get("n_total"), str(row.get("flag") or "")
+            found[str(row["system"])] = Figure(row[main], low=low, high=high, n=n, flag=flag)
+    return found

@@ -2,52 +2,43 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from afarm.boards.annotations import boards_of_annotations
-from afarm.boards.board import Board, Entry, Source, group, ranked
+from afarm.boards.board import Board, Entry, Figure, Source, ranked
+from afarm.boards.csv_table import COLUMNS, COUNTS, TABLES, imported
+from afarm.boards.grouping import group
+from afarm.boards.round_robin import round_robins
 from afarm.errors import DataError, did_you_mean
+from afarm.figures import main_figure, number
 from afarm.guards import sentences
 from afarm.protocol import Protocol
 
 REFERENCE_BOARDS = {"paper": "paper.json"}
 """Boards that ship with afarm, by the name that stands for them."""
 NO_PROTOCOL = "results that say nothing of how they were judged: no two of them may be compared"
-IMPORTED = "imported from a table, which does not say how it was judged"
-STOPPED_EARLY = "judged until it was clear, so that there is no standard error"
-TABLES = (".csv", ".csv.gz")
-
-COLUMNS = {
-    "win_rate": "win_rate",
-    "standard_error": "standard_error",
-    "n": "n_total",
-    "instructions": "n_instructions",
-    "wins": "n_wins",
-    "losses": "n_wins_base",
-    "draws": "n_draws",
-    "unparsed": "n_unparsed",
-    "coverage": "coverage",
-    "length": "avg_length",
-    "length_controlled": "length_controlled_winrate",
-    "length_controlled_error": "lc_standard_error",
-}
-"""What AlpacaEval's leaderboards, and evaluators' metrics, call the figures of an entry."""
-COUNTS = {"n", "instructions", "wins", "losses", "draws", "unparsed"}
+FIGURES = ("win_rate", "length_controlled")
+"""The evaluators whose figures an entry has fields for."""
 
 
-def read_boards(sources: Sequence[Path | str], annotations: Sequence[Path | str] = ()) -> tuple[list[Board], list[str]]:
+def read_boards(
+    sources: Sequence[Path | str],
+    annotations: Sequence[Path | str] = (),
+    order: str = "",
+    evaluators: Sequence[str] = (),
+) -> tuple[list[Board], list[str]]:
     """The boards of `sources` and of files of stored `annotations`, one a protocol, and, in sentences, what is not
     in them.
 
     A source is a directory of runs, the name of a board that ships ("paper"), or a file: a board (.json), an AlpacaEval
-    leaderboard (.csv) or annotations. Raises `DataError` naming the file, the row and the field that cannot be read.
+    leaderboard (.csv) or annotations. With `order`, the name of an evaluator over all systems, annotations make a board
+    of all systems that met, in its order and with the figures of `evaluators` beside. Raises `DataError` naming the
+    file, the row and the field that cannot be read.
     """
     boards: list[Board] = []
     left_out: list[str] = []
@@ -62,11 +53,13 @@ def read_boards(sources: Sequence[Path | str], annotations: Sequence[Path | str]
             boards += reference_boards(str(source))
         elif path.name.endswith(TABLES):
             boards += imported(path)
-        elif (shared := _shared_board(path)) is not None:
-            boards += shared
-        else:
+        elif holds_annotations(path):
             judged.append(path)
-    if judged:
+        else:
+            boards += _shared_boards(path)
+    if order:
+        boards += round_robins(judged, order, evaluators)
+    elif judged:
         boards += boards_of_annotations(judged)
     return group(boards), left_out
 
@@ -113,30 +106,64 @@ def _results(path: Path) -> Iterator[tuple[Protocol, Entry]]:
     for row in given:
         if isinstance(row, Mapping) and isinstance(row.get("metrics"), Mapping):
             by_reference.setdefault((str(row.get("system")), str(row.get("reference"))), []).append(row)
-    for (system, reference), rows in by_reference.items():
-        metrics: dict[str, Any] = {}
-        for row in rows:
-            metrics = {**row["metrics"], **metrics}
-        if metrics.get("lc_sampling_error") is not None:  # AlpacaEval's own leaves out the uncertainty of the fit
-            metrics["lc_standard_error"] = metrics["lc_sampling_error"]
-        figures = _figures({name: metrics.get(column) for name, column in COLUMNS.items()})
-        if 0 <= figures.get("win_rate", -1) <= 100:
-            guards = rows[0].get("guards")
-            # Only the pairs of the first comparison lie beside the record.
-            is_first = (system, reference) == next(iter(by_reference))
-            decided = bool(record.get("until"))  # it stopped at a moment that suited it: ranks would be too sure
-            judged = str(path.parent / "outputs.jsonl") if is_first and not decided else ""
-            yield (
-                Protocol.from_row(rows[0].get("protocol")),
-                Entry(
-                    system,
-                    **figures,
-                    prefers_longer=_value(guards, "prefers_longer"),
-                    prefers_lists=_value(guards, "prefers_lists"),
-                    flags=(*sentences(guards), *([STOPPED_EARLY] if decided else [])),
-                    source=Source(str(path.parent), judged, reference),
-                ),
-            )
+    for players, rows in by_reference.items():
+        entry = _entry(players, rows, record)
+        if entry is not None:
+            # Only the pairs of the first comparison lie beside the record; and where judging stopped at a moment that
+            # suited it, ranks would be too sure.
+            has_pairs = players == next(iter(by_reference)) and not record.get("until")
+            source = Source(str(path.parent), str(path.parent / "outputs.jsonl") if has_pairs else "", players[1])
+            yield Protocol.from_row(rows[0].get("protocol")), replace(entry, source=source)
+
+
+def _entry(players: tuple[str, str], rows: Sequence[Mapping[str, Any]], record: Mapping[str, Any]) -> Entry | None:
+    """What the results of one system against one reference say; None without a win rate."""
+    metrics: dict[str, Any] = {}
+    for row in rows:
+        metrics = {**row["metrics"], **metrics}
+    if metrics.get("lc_sampling_error") is not None:  # AlpacaEval's own leaves out the uncertainty of the fit
+        metrics["lc_standard_error"] = metrics["lc_sampling_error"]
+    known = _known({name: metrics.get(column) for name, column in COLUMNS.items()})
+    if not 0 <= known.get("win_rate", -1) <= 100:
+        return None
+    if refused := _known({"n": metrics.get("n_refused")}).get("n"):
+        known["unparsed"] = known.get("unparsed", 0) + refused
+    coverage, until, guards = _row(record, "coverage"), _row(record, "until"), rows[0].get("guards")
+    further, warning = _further(rows) if coverage else {}, str(metrics.get("lc_warning") or "")
+    noted = {f"length_controlled: {warning}", *(f"{name}: {figure.flag}" for name, figure in further.items())}
+    entry = Entry(
+        players[0],
+        **known,
+        length_controlled_source=str(metrics.get("lc_source") or ""),
+        length_controlled_warning=warning,
+        prefers_longer=_value(guards, "prefers_longer"),
+        prefers_lists=_value(guards, "prefers_lists"),
+        flags=tuple(sentence for sentence in sentences(guards) if sentence not in noted),
+        figures=further,
+        of=_known({"of": coverage.get("reference")}).get("of"),
+    )
+    return replace(entry, stopped_early=(entry.asked or 0) < _known({"of": until.get("of")}).get("of", 0))
+
+
+def _row(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """What a record says under `name`; empty where it says nothing, as a run that made its outputs itself of their
+    `coverage`."""
+    found = record.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _further(rows: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
+    """The main figures of other evaluators. They are comparable where they follow from outputs and judgements, as
+    between files: those of a run's own reward model are not."""
+    found = {}
+    for row in rows:
+        name, metrics = str(row.get("evaluator")), row["metrics"]
+        main = None if name in FIGURES else main_figure(name, metrics)
+        if main is not None:
+            n = _known({"n": metrics.get("n_total")}).get("n")
+            flag = "; ".join(str(text) for key, text in metrics.items() if key.endswith("_warning") and text)
+            found[name] = Figure(main.value, main.error, n=n, flag=flag)
+    return found
 
 
 def _value(guards: Any, name: str) -> float | None:
@@ -145,11 +172,11 @@ def _value(guards: Any, name: str) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _figures(given: Mapping[str, Any]) -> dict[str, Any]:
+def _known(given: Mapping[str, Any]) -> dict[str, Any]:
     """Those of an entry that are finite numbers."""
     found: dict[str, Any] = {}
     for name, value in given.items():
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        if number(value) is not None:
             found[name] = round(value) if name in COUNTS else float(value)
     return found
 
@@ -165,13 +192,18 @@ def reference_boards(name: str) -> list[Board]:
     return [Board.from_row(row, f"{name}, board {number}") for number, row in enumerate(json.loads(text)["boards"])]
 
 
-def _shared_board(path: Path) -> list[Board] | None:
-    """The boards in a file as `afarm leaderboard --format json` writes it; None for a file that is something else."""
+def holds_annotations(path: Path) -> bool:
+    """Whether `path` can only be a file of annotations: no directory, no table, and no object in JSON."""
+    if path.is_dir() or path.name.endswith(TABLES):
+        return False
     if path.suffix != ".json" or not path.is_file():
-        return None
+        return str(path) not in REFERENCE_BOARDS
     with path.open("rb") as handle:
-        if handle.read(64).lstrip()[:1] != b"{":
-            return None
+        return handle.read(64).lstrip()[:1] != b"{"
+
+
+def _shared_boards(path: Path) -> list[Board]:
+    """The boards in a file as `afarm leaderboard --format json` writes it."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -179,44 +211,3 @@ def _shared_board(path: Path) -> list[Board] | None:
     if not isinstance(found.get("boards"), list):
         raise DataError(f"{path}: holds no boards: `afarm leaderboard --format json --output FILE` writes such a file")
     return [Board.from_row(row, f"{path}: board {number}") for number, row in enumerate(found["boards"])]
-
-
-def imported(path: Path) -> list[Board]:
-    """A leaderboard as AlpacaEval publishes it, the system in its first column; or what `--format csv` wrote.
-
-    Raises `DataError` where it is no such table, naming the row and the column where a figure is no number.
-    """
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
-    opened: Any = gzip.open if path.name.endswith(".gz") else open
-    boards: dict[str, list[Entry]] = {}
-    try:
-        with opened(path, "rt", encoding="utf-8-sig", newline="") as handle:
-            table = csv.DictReader(handle)
-            names = table.fieldnames or []
-            if "win_rate" not in names:
-                raise DataError(f"{path}: column 'win_rate' is missing: it is no leaderboard")
-            first = "system" if "system" in names else names[0]
-            for number, row in enumerate(table):
-                entry = _imported_entry(row, first, f"{path}: row {number}", path)
-                boards.setdefault(row.get("board") or path.name, []).append(entry)
-    except (UnicodeDecodeError, csv.Error, gzip.BadGzipFile, EOFError) as error:
-        raise DataError(f"{path}: not valid CSV: {error}") from error
-    if not boards:
-        raise DataError(f"{path}: no rows")
-    return [ranked(Board(Protocol(), tuple(entries), title, IMPORTED)) for title, entries in boards.items()]
-
-
-def _imported_entry(row: Mapping[str, Any], first: str, where: str, path: Path) -> Entry:
-    values: dict[str, Any] = {"system": row[first]}
-    for name, column in COLUMNS.items():
-        text = (row.get(column) or "").strip()
-        if not text or text.lower() == "nan":
-            continue
-        try:
-            values[name] = float(text)
-        except ValueError as error:
-            raise DataError(f"{where}: column {column!r} must be a number, not {text!r}") from error
-        if name in COUNTS:
-            values[name] = round(values[name])
-    return Entry.from_row({**values, "source": str(path)}, where)

@@ -1,38 +1,44 @@
-"""A board as a table of texts, and in the formats that it can be shared in: Markdown, CSV and JSON.
+"""A board as a table of texts with what must be said of it, and in formats that it can be shared in: Markdown, JSON.
 
 Names come from files of anybody's: nothing in them that moves a cursor, ends a cell or begins a tag is let through.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from afarm.boards.board import Board, Entry
+from afarm.boards.board import Board, Entry, Figure
 from afarm.boards.correlating import Agreement
-from afarm.boards.sources import COLUMNS as PUBLISHED
 from afarm.guards import plain
 
+LONGEST_NAME = 24
+"""Characters of a name in a heading."""
 _SUFFIXES = {1: "st", 2: "nd", 3: "rd"}
+
+
+NO_PLACE = "–"
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column by its heading; `cell` gives None where a figure is not known. Numbers stand to the right."""
+    """A column by its heading; `cell` gives None where a figure is not known. Numbers stand to the right. Where there
+    is no room the columns with the highest `spared` are left out first, and those with none never."""
 
     heading: str
     cell: Callable[[Entry], str | None]
     number: bool = True
+    spared: int = 0
 
 
 def rank(entry: Entry) -> str:
     """ "3rd, 2–5": the place, and between which it truly lies with 95%; without judgements only the place."""
     n = entry.rank
+    if n is None:
+        return NO_PLACE
     place = f"{n}{'th' if n % 100 in (11, 12, 13) else _SUFFIXES.get(n % 10, 'th')}"
     if entry.rank_low is None or entry.rank_high is None:
         return place
@@ -60,11 +66,19 @@ def _p_value(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def _length_controlled(entry: Entry) -> str | None:
-    if entry.length_controlled is None:
+def _judged_on(entry: Entry) -> str | None:
+    if entry.of is None or entry.asked is None:
         return None
-    error = "" if entry.length_controlled_error is None else f" ± {entry.length_controlled_error:.1f}"
-    return f"{entry.length_controlled:.1f}{error}"
+    part = f"{entry.asked:,} of {entry.of:,}" if entry.partial else f"{entry.asked:,}"
+    return f"{part}, stopped early" if entry.stopped_early else part
+
+
+def _figure(figure: Figure) -> str:
+    """With its interval, or else its error."""
+    digits = 1 if abs(figure.value) >= 100 else 3
+    if figure.low is not None and figure.high is not None and figure.low < figure.high:
+        return f"{figure.value:.{digits}f} ({figure.low:.{digits}f} to {figure.high:.{digits}f})"
+    return f"{figure.value:.{digits}f}" + ("" if figure.error is None else f" ± {figure.error:.{digits}f}")
 
 
 def _outcomes(entry: Entry) -> str | None:
@@ -76,21 +90,6 @@ def _number(value: float | None, form: str) -> str | None:
     return None if value is None else format(value, form)
 
 
-COLUMNS = (
-    Column("rank", rank, number=False),
-    Column("system", lambda e: plain(e.system), number=False),
-    Column("win rate, %", _win_rate),
-    Column("95 %", _interval),
-    Column("Δ to the 1st", _difference),
-    Column("LC, %", _length_controlled),
-    Column("n", lambda e: _number(e.n, "d")),
-    Column("won/lost/drawn", _outcomes),
-    Column("no answer", lambda e: _number(e.unparsed or None, "d")),
-    Column("characters", lambda e: _number(e.length, ".0f")),
-    Column("longer", lambda e: _number(e.prefers_longer, ".2f")),
-    Column("lists", lambda e: _number(e.prefers_lists, ".2f")),
-    Column("flags", lambda e: str(len(e.flags)) if e.flags else None),
-)
 LEGEND = (
     "± is the standard error over instructions, 95 % the interval. LC: length-controlled win rate. longer, lists: how "
     "often the judge chose the longer output, and the one with a list, where they differed in that."
@@ -98,14 +97,46 @@ LEGEND = (
 
 
 def columns(board: Board) -> list[Column]:
-    """Those that some entry has a figure for, those of evaluators over the whole board last."""
-    names = dict.fromkeys(name for entry in board.entries for name in entry.figures)
-    figures = [Column(plain(name), _figure(name)) for name in names]
-    return [column for column in (*COLUMNS, *figures) if any(column.cell(entry) for entry in board.entries)]
+    """Those that some entry has a figure for, those of other evaluators last, but for what the board is ordered by."""
+    notes = footnotes(board)
+
+    def length_controlled(entry: Entry) -> str | None:
+        if entry.length_controlled is None:
+            return None
+        error = "" if entry.length_controlled_error is None else f" ± {entry.length_controlled_error:.1f}"
+        return f"{entry.length_controlled:.1f}{error}{_marks(notes, _on_length_control(entry))}"
+
+    def of_evaluator(name: str) -> Column:
+        def cell(entry: Entry) -> str | None:
+            figure = entry.figures.get(name)
+            return None if figure is None else _figure(figure) + _marks(notes, _on_figure(entry, name))
+
+        return Column(plain(name), cell)
+
+    to = next((entry.difference_to for entry in board.entries if entry.difference_to), "")
+    figures = {name: of_evaluator(name) for entry in board.entries for name in entry.figures}
+    first = [figures.pop(board.order)] if board.order in figures else []
+    every = (
+        Column("rank", rank, number=False),
+        Column("system", lambda e: plain(e.system), number=False),
+        *([Column("judged on", _judged_on)] if any(e.partial or e.stopped_early for e in board.entries) else []),
+        *first,
+        Column("win rate, %", _win_rate),
+        Column("95 %", _interval, spared=1),
+        Column(f"Δ to {plain(to, LONGEST_NAME)}", _difference, spared=2),
+        Column("LC, %", length_controlled),
+        Column("n", lambda e: _number(e.n, "d"), spared=3),
+        Column("won/lost/drawn", _outcomes, spared=8),
+        Column("no answer", lambda e: _number(e.unparsed or None, "d"), spared=7),
+        Column("characters", lambda e: _number(e.length, ".0f"), spared=4),
+        Column("longer", lambda e: _number(e.prefers_longer, ".2f"), spared=5),
+        Column("lists", lambda e: _number(e.prefers_lists, ".2f"), spared=6),
+        Column("flags", lambda e: str(len(e.flags)) if e.flags else None),
+        *figures.values(),
+    )
+    return [column for column in every if any(column.cell(entry) for entry in board.entries)]
 
 
-SPARED = ("95 %", "Δ to the 1st", "n", "characters", "longer", "lists", "no answer", "won/lost/drawn")
-"""Which columns are left out where there is no room, the last first."""
 BETWEEN = 3
 """Characters that a column takes beside its text."""
 
@@ -117,19 +148,74 @@ def fitting(board: Board, shown: Sequence[Column], width: int | None) -> tuple[l
         for column in shown
     }
     room = math.inf if width is None else width - BETWEEN
-    kept = {column for column in shown if column.heading not in SPARED}
-    for column in sorted(set(shown) - kept, key=lambda column: SPARED.index(column.heading)):
+    kept = {column for column in shown if not column.spared}
+    for column in sorted(set(shown) - kept, key=lambda column: column.spared):
         if sum(needed[other] for other in kept) + needed[column] <= room:
             kept.add(column)
     return [column for column in shown if column in kept], sum(needed[column] for column in kept) + BETWEEN
 
 
-def _figure(name: str) -> Callable[[Entry], str | None]:
-    def cell(entry: Entry) -> str | None:
-        value = entry.figures.get(name)
-        return None if value is None else f"{value:.1f}" if isinstance(value, int | float) else plain(str(value))
+def remarks(board: Board) -> list[str]:
+    """What must be said of a board beside its figures: its own remarks, what its differences would not show, what
+    its length control is, and the footnotes of its cells."""
+    sources = _sources(board)
+    unseen = [entry.detectable for entry in board.entries if entry.detectable is not None]
+    to = next((entry.difference_to for entry in board.entries if entry.difference_to), "")
+    lines = [
+        board.remarks,
+        f"A difference to {to} of under {_span(unseen)} points may go unseen: it is found less than four times in five."
+        if unseen
+        else "",
+        f"Length control: {next(iter(sources))}." if len(sources) == 1 else "",
+        *(f"[{number}] {text}" for text, number in footnotes(board).items()),
+    ]
+    return [plain(line, 600) for line in lines if line]
 
-    return cell
+
+def _span(values: Sequence[float]) -> str:
+    low, high = f"{min(values):.1f}", f"{max(values):.1f}"
+    return low if low == high else f"{low} (to {high}, by the system)"
+
+
+def footnotes(board: Board) -> dict[str, int]:
+    """What cells of a board refer to, numbered."""
+    first = 0 if len(_sources(board)) > 1 else 1  # what is so of all is no footnote
+    said = dict.fromkeys(
+        text
+        for entry in board.entries
+        for text in (
+            *_on_length_control(entry)[first:],
+            *(text for name in entry.figures for text in _on_figure(entry, name)),
+        )
+        if text
+    )
+    return {text: number for number, text in enumerate(said, start=1)}
+
+
+def _sources(board: Board) -> dict[str, None]:
+    """What the length-controlled figures of a board were worked out from."""
+    known = (e.length_controlled_source for e in board.entries if e.length_controlled is not None)
+    return dict.fromkeys(filter(None, known))
+
+
+def _on_length_control(entry: Entry) -> tuple[str, str]:
+    source, warning = entry.length_controlled_source, entry.length_controlled_warning
+    if entry.length_controlled is None:
+        return "", ""
+    return (
+        f"length control: {source}; figures of different kinds cannot be compared" if source else "",
+        f"length control: {warning}" if warning else "",
+    )
+
+
+def _on_figure(entry: Entry, name: str) -> list[str]:
+    flag = entry.figures[name].flag
+    return [f"{name}: {flag}"] if flag else []
+
+
+def _marks(notes: Mapping[str, int], texts: Iterable[str]) -> str:
+    numbers = [str(notes[text]) for text in texts if text in notes]
+    return f" [{', '.join(numbers)}]" if numbers else ""
 
 
 def flags(board: Board) -> list[str]:
@@ -158,13 +244,13 @@ def as_markdown(boards: Sequence[Board], agreements: Sequence[Agreement] = ()) -
 def _markdown(board: Board) -> Iterator[str]:
     shown = columns(board)
     yield f"## {escaped(board.heading)}\n"
-    if board.remarks:
-        yield f"{escaped(board.remarks)}\n"
-    yield f"| {' | '.join(column.heading for column in shown)} |"
+    yield f"| {' | '.join(escaped(column.heading) for column in shown)} |"
     yield "|" + "".join("---:|" if column.number else "---|" for column in shown)
     for entry in board.entries:
         yield f"| {' | '.join(escaped(column.cell(entry) or '') for column in shown)} |"
     yield ""
+    for line in remarks(board):
+        yield f"- {escaped(line)}"
     for sentence in flags(board):
         yield f"- Flag: {escaped(sentence)}"
     yield ""
@@ -176,25 +262,6 @@ _SPECIAL = str.maketrans({**{c: f"\\{c}" for c in "\\`*_[]|#~!"}, "<": "&lt;", "
 def escaped(text: str) -> str:
     """`text` as Markdown that shows it as it is, on one line."""
     return plain(text, 600).translate(_SPECIAL)
-
-
-EXTRA = ("low", "high", "rank", "rank_low", "rank_high", "difference", "difference_low", "difference_high", "p_value")
-
-
-def as_csv(boards: Sequence[Board]) -> str:
-    """All boards in one table, under the names that AlpacaEval's leaderboards have, and which board each row is of."""
-    text = io.StringIO()
-    figures = list(dict.fromkeys(name for board in boards for entry in board.entries for name in entry.figures))
-    names = ["system", *PUBLISHED.values(), *EXTRA, "prefers_longer", "prefers_lists", *figures, "flags", "board"]
-    table = csv.DictWriter(text, names, lineterminator="\n", extrasaction="ignore")
-    table.writeheader()
-    for board in boards:
-        for entry in board.entries:
-            row = entry.to_row()
-            published = {column: row[name] for name, column in PUBLISHED.items()}
-            told = {"flags": "; ".join(entry.flags), "board": board.heading}
-            table.writerow({**row, **published, **row["figures"], **told})
-    return text.getvalue()
 
 
 def as_json(boards: Sequence[Board], left_out: Sequence[str] = (), agreements: Sequence[Agreement] = ()) -> str:

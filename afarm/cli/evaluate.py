@@ -16,7 +16,7 @@ from afarm.cli.options import DryRun, with_options
 from afarm.cli.output_files import EvaluateOptions, OutputFiles
 from afarm.cli.run import command_line, run_experiment
 from afarm.cli.systems import present
-from afarm.errors import ConfigError
+from afarm.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from afarm.head_to_head import Comparison
@@ -45,13 +45,10 @@ def evaluate(
     started = time.time()
     if until and (annotations or not outputs):
         raise ConfigError(["--until decided needs files of outputs to judge"])
-    if humans:
-        if not annotations or not outputs:
-            raise ConfigError(["--humans needs simulated labels to be put together with: --annotations FILE"])
-        human_labels.evaluate(outputs, humans, reference, options.as_json)
-        return
+    if humans and (not annotations or not outputs):
+        raise ConfigError(["--humans needs simulated labels to be put together with: --annotations FILE"])
     if annotations:
-        _read_annotations(outputs or [], reference, options, dry_run, started)
+        _read_annotations(outputs or [], humans, reference, options, dry_run, started)
         return
     files = output_files.given(outputs, reference, options)
     if files is not None:
@@ -76,7 +73,12 @@ def _compare(files: OutputFiles, options: EvaluateOptions, alpha: float | None, 
 
 
 def _read_annotations(
-    files: Sequence[Path], reference: str | None, options: EvaluateOptions, dry_run: bool, started: float
+    files: Sequence[Path],
+    humans: Sequence[Path] | None,
+    reference: str | None,
+    options: EvaluateOptions,
+    dry_run: bool,
+    started: float,
 ) -> None:
     if not files or dry_run:
         raise ConfigError(["--annotations needs files after it" if not files else "--annotations asks nobody anything"])
@@ -84,12 +86,16 @@ def _read_annotations(
         options.judging_files().farm(compares_only=True) as farm,
         output_files.stored_comparisons(farm, files, reference, options) as compared,
     ):
+        compared = human_labels.with_people(compared, humans) if humans else compared
         named = [{"outputs": ", ".join(one.stored.files), "reference": one.reference_name} for one in compared]
         _run(compared, named, options.as_json, started)
 
 
 def _run(compared: Sequence[Comparison], files: Sequence[Mapping[str, str]], as_json: bool, started: float) -> None:
-    """Make each comparison, with a record and a report of its own, and show them all."""
+    """Make each comparison, with a record and a report of its own, and show them all.
+
+    Raises `DataError`, after those that could be made, where some could not.
+    """
     from afarm import report, runs
     from afarm.ask import Spend
     from afarm.pipeline import read_result
@@ -97,10 +103,15 @@ def _run(compared: Sequence[Comparison], files: Sequence[Mapping[str, str]], as_
     for note in dict.fromkeys(note for one in compared for note in one.notes):
         err().print(f"[yellow]{escape(note)}[/]", highlight=False, soft_wrap=True)
     found: list[tuple[dict[str, Any], Path]] = []
+    failed: list[DataError] = []
     for one, named in zip(compared, files, strict=True):
         asked = one.farm.ask
         bought, asked.spend = asked.spend, Spend()  # of this system alone, as its record says
-        made = one.run()
+        try:
+            made = one.run()
+        except DataError as error:
+            failed.append(error)
+            continue
         if one.before:
             asked.spend = bought  # all was bought then
         result = read_result(one.system, [made.artifact])
@@ -109,4 +120,11 @@ def _run(compared: Sequence[Comparison], files: Sequence[Mapping[str, str]], as_
             report.build(directory)
         found.append((runs.read_run(directory), directory))
         started = time.time()
-    present(found, compared[0].together, as_json)
+    if found:
+        present(found, compared[0].together, as_json, len(compared) > 1)
+    if len(failed) == 1 == len(compared):
+        raise failed[0]
+    if failed:
+        raise DataError(
+            f"no result for {len(failed)} of {len(compared)} systems:" + "".join(f"\n  {error}" for error in failed)
+        )

@@ -3,81 +3,68 @@ simulated ones."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from afarm.cli.console import err, out
+from afarm.cli.console import err
 from afarm.errors import DataError
+from afarm.figures import BY_PEOPLE
 from afarm.files import judged_pair, read_rows
-from afarm.records import JudgedPair
 
 if TYPE_CHECKING:
-    from afarm.statistics import Estimate, PredictionPowered
-    from afarm.wins import Wins
+    from afarm.stored_comparison import StoredComparison
 
 
-def evaluate(simulated: Sequence[Path], human: Sequence[Path], reference: str | None, as_json: bool) -> None:
-    """Print the win rate by people of each system that both kinds of files hold judgements of.
+def with_people(compared: Sequence[StoredComparison], files: Sequence[Path]) -> list[StoredComparison]:
+    """Those of the comparisons whose systems people labelled as well, with their labels; tells which they did not.
 
-    Raises `DataError` where they have no system in common, or too few instructions.
+    Raises `DataError` where there is none, or naming file, row and field of a label that cannot be read.
     """
-    from afarm.wins import prediction_powered_win_rate
-
-    judge, people = _wins(simulated, reference), _wins(human, reference)
-    shared = [system for system in judge.systems if system in people.systems]
-    if not shared:
-        theirs, mine = (", ".join(map(repr, found.systems)) for found in (people, judge))
-        raise DataError(
-            f"people labelled {theirs} and the judge {mine}: no system is in both (the field 'generator_2' says whose "
-            "output_2 is; where some rows have it the other way round, name the reference with --reference)"
-        )
-    found = {system: prediction_powered_win_rate(judge, people, system) for system in shared}
-    if as_json:
-        rows = [_row(system, judge.reference, powered) for system, powered in found.items()]
-        sys.stdout.write(json.dumps({"systems": rows}, ensure_ascii=False) + "\n")
-    console = err() if as_json else out()
-    for system, powered in found.items():
-        for line in _lines(system, judge.reference, powered):
-            console.print(line, soft_wrap=True, highlight=False, markup=False)
-
-
-def _wins(files: Sequence[Path], reference: str | None) -> Wins:
     from afarm.wins import wins
 
-    return wins(_rows(files), reference)
-
-
-def _rows(files: Iterable[Path]) -> Iterator[JudgedPair]:
-    for path in files:
-        for number, row in enumerate(read_rows(path)):
-            yield judged_pair(row, f"{path}: row {number}")
-
-
-def _lines(system: str, reference: str, found: PredictionPowered) -> list[str]:
-    saved = f"as precise as {found.effective:.0f} instructions labelled by people: {found.saved} need no human label"
-    return [
-        f"{system}: win rate by people {_percent(found.combined)} against {reference}, "
-        f"from {found.n_human} instructions labelled by people too and {found.n_simulated} by the judge only",
-        f"  People alone: {_percent(found.human)}. The judge alone: {_percent(found.simulated)}.",
-        f"  The judge's labels have a weight of {found.trust:.2f}; together {saved}.",
+    rows = [judged_pair(row, f"{path}: row {number}") for path in files for number, row in enumerate(read_rows(path))]
+    people = {}
+    for reference in dict.fromkeys(one.reference_name for one in compared):
+        if against := [row for row in rows if reference in (row.pair.generator_1, row.pair.generator_2)]:
+            people[reference] = wins(against, reference)
+    labelled = [
+        one for one in compared if one.reference_name in people and one.system in people[one.reference_name].systems
     ]
+    if not labelled:
+        pairs = dict.fromkeys((row.pair.generator_2, row.pair.generator_1) for row in rows)
+        raise DataError(
+            f"people compared {_named(pairs)}, and the judge "
+            f"{_named((one.system, one.reference_name) for one in compared)}: no pair is in both (the fields "
+            "'generator_1' and 'generator_2' say whose outputs those are)"
+        )
+    if left_out := [one.system for one in compared if one not in labelled]:
+        err().print(f"Without labels by people, left out: {', '.join(left_out)}", markup=False, highlight=False)
+    return [replace(one, people=people[one.reference_name]) for one in labelled]
 
 
-def _percent(found: Estimate) -> str:
-    if found.low is None or found.high is None:
-        return f"{100 * found.value:.1f} %"
-    return f"{100 * found.value:.1f} % (95 % interval {100 * found.low:.1f} to {100 * found.high:.1f})"
+def _named(pairs: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(f"{system!r} with {reference!r}" for system, reference in pairs)
 
 
-def _row(system: str, reference: str, found: PredictionPowered) -> dict[str, Any]:
-    """In percent, as all win rates in results."""
-    rates = {
-        name: {key: 100 * value for key, value in asdict(estimate).items() if key in ("value", "error", "low", "high")}
-        for name, estimate in (("combined", found.combined), ("human", found.human), ("simulated", found.simulated))
-    }
-    counts = {"n_human": found.n_human, "n_simulated": found.n_simulated, "saved": found.saved}
-    return {"system": system, "reference": reference, **rates, **counts, "trust": found.trust}
+def lines(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What a record's results say of win rates by people."""
+    found = []
+    for result in results:
+        if result["evaluator"] == BY_PEOPLE:
+            m = result["metrics"]
+            found += [
+                f"Win rate by people {_percent(m, BY_PEOPLE)}, from {m['n_human']} instructions labelled by people too "
+                f"and {m['n_simulated']} by the judge only",
+                f"People alone: {_percent(m, 'people')}. The judge alone: {_percent(m, 'judge')}.",
+                f"The judge's labels have a weight of {m['trust']:.2f}; together as precise as {m['effective']:.0f} "
+                f"instructions labelled by people: {m['saved']} need no human label.",
+            ]
+    return found
+
+
+def _percent(metrics: Mapping[str, Any], name: str) -> str:
+    low, high = metrics[f"{name}_low"], metrics[f"{name}_high"]
+    bounds = "" if low is None or high is None else f" (95 % interval {low:.1f} to {high:.1f})"
+    return f"{metrics[name]:.1f} %{bounds}"

@@ -55,6 +55,15 @@ def leaderboard(
         list[str] | None,
         typer.Option("--evaluator", help="Also the figures of bradley_terry or elo over each board; repeatable."),
     ] = None,
+    order_by: Annotated[
+        str | None,
+        typer.Option(
+            "--order-by",
+            help="Of annotations: one board of all systems that met, whoever was the reference, in the order of "
+            "bradley_terry or elo.",
+            metavar="EVALUATOR",
+        ),
+    ] = None,
     correlate: Annotated[
         bool, typer.Option("--correlate", help="How far each two boards agree on the systems that both have.")
     ] = False,
@@ -66,22 +75,22 @@ def leaderboard(
     """Show all evaluated systems, in one board for each way of judging them."""
     from afarm.boards import read_boards
     from afarm.boards.correlating import agreements
-    from afarm.boards.ranking import evaluated, with_ranks
+    from afarm.boards.ranking import with_ranks
 
     form = Format.json if as_json else form
     if form is Format.html and output is None:
         raise ConfigError(["--format html makes a page: --output FILE says where"])
     given = sources or ([] if annotations else [_runs(output_dir)])
-    boards, left_out = read_boards(given, annotations or [])
+    boards, left_out = read_boards(given, annotations or [], order_by or "", evaluator or ())
     if not boards:
         raise DataError(f"{', '.join(map(str, given))}: no run with a win rate" + "".join(f"\n{s}" for s in left_out))
     for number, board in enumerate(boards):
-        if ranks or board.wins is not None:
+        if ranks or correlate or board.wins is not None:
             boards[number], said = with_ranks(board)
             left_out += said
-        for name in evaluator or ():
-            files = tuple(Path(file) for file in [*given, *(annotations or ())] if Path(file).is_file())
-            boards[number] = evaluated(boards[number], name, files)
+    if evaluator and not order_by:
+        boards, lacking = _evaluated(boards, evaluator, [*given, *(annotations or ())])
+        left_out += lacking
     found = list(agreements(boards)) if correlate else []
     if correlate and not found:
         raise DataError("no two of these boards have three systems of the same name: there is nothing to correlate")
@@ -93,6 +102,28 @@ def leaderboard(
         _tell(left_out)
 
 
+def _evaluated(
+    boards: Sequence[Board], evaluators: Sequence[str], sources: Sequence[str]
+) -> tuple[list[Board], list[str]]:
+    """The boards with the figures of evaluators over all systems, and which have none. Raises `DataError` where none
+    has any."""
+    from afarm.boards.ranking import evaluated
+    from afarm.boards.sources import holds_annotations
+
+    files = [Path(source) for source in dict.fromkeys(sources) if holds_annotations(Path(source))]
+    found, lacking = [], []
+    for board in boards:
+        try:
+            for name in evaluators:
+                board = evaluated(board, name, files)
+        except DataError as error:
+            lacking.append(str(error))
+        found.append(board)
+    if len(lacking) == len(boards):
+        raise DataError("\n".join(lacking))
+    return found, lacking
+
+
 def _runs(output_dir: Path) -> str:
     if not output_dir.is_dir():
         raise StoreError(f"{output_dir} does not exist: name the directory of your runs with --output-dir, or sources")
@@ -100,10 +131,10 @@ def _runs(output_dir: Path) -> str:
 
 
 def _written(boards: Sequence[Board], left_out: Sequence[str], found: Sequence[Agreement], form: Format) -> str:
-    from afarm.boards import table
+    from afarm.boards import csv_table, table
 
     if form is Format.csv:
-        return table.as_csv(boards)
+        return csv_table.as_csv(boards)
     if form is Format.json:
         return table.as_json(boards, left_out, found)
     if form is Format.html:
@@ -129,7 +160,7 @@ def show_board(console: Console, board: Board) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from afarm.boards.table import columns, fitting, flags
+    from afarm.boards.table import columns, fitting, flags, remarks
     from afarm.guards import plain
 
     every = columns(board)
@@ -141,10 +172,10 @@ def show_board(console: Console, board: Board) -> None:
         table.add_row(*(escape(column.cell(entry) or "") for column in shown))
     Console(file=console.file, width=width).print(table)
     spared = [column.heading for column in every if column not in shown]
-    lines = [board.remarks, *(f"Flag: {sentence}" for sentence in flags(board))]
+    lines = [*remarks(board), *(f"Flag: {sentence}" for sentence in flags(board))]
     lines += [f"No room for {', '.join(spared)}: --format markdown shows all."] if spared else []
-    for line in filter(None, lines):
-        console.print(plain(line, 500), soft_wrap=True, highlight=False, markup=False)
+    for line in lines:
+        console.print(plain(line, 600), soft_wrap=True, highlight=False, markup=False)
 
 
 def _show(boards: Sequence[Board], left_out: Sequence[str], found: Sequence[Agreement], ranks: bool) -> None:
@@ -158,7 +189,7 @@ def _show(boards: Sequence[Board], left_out: Sequence[str], found: Sequence[Agre
         lines.append("Win rates of different boards cannot be compared.")
     if not ranks and any(entry.source.judgements for board in boards for entry in board.entries):
         lines.append("--ranks reads the judgements too: ranks with intervals, and differences.")
-    lines += [plain(f"{a.first} and {a.second}: {a.sentence}", 600) for a in found]
+    lines += [plain(f"{a.first} and {a.second}: {a.sentence}", 1000) for a in found]
     for line in lines:
         out().print(line, soft_wrap=True, highlight=False, markup=False)
     _tell(left_out)

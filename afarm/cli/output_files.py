@@ -144,7 +144,7 @@ def head_to_heads(farm: "Farm", files: OutputFiles, options: EvaluateOptions) ->
     Raises `DataError` naming the file, the row and the field that is wrong, `ConfigError` for evaluators that files of
     outputs cannot be given to.
     """
-    from afarm.files import read_outputs
+    from afarm.files import names_a_file, read_outputs
     from afarm.interfaces import AnnotateContext
     from afarm.joining import Joining, same_answers
     from afarm.splits import evaluation_set
@@ -152,6 +152,8 @@ def head_to_heads(farm: "Farm", files: OutputFiles, options: EvaluateOptions) ->
     joining = Joining(options.on_missing or "error", options.on_duplicate)  # type: ignore[arg-type]
     theirs = _reference(farm, files.reference)
     systems = {str(path): read_outputs(path) for path in files.outputs}
+    for source, rows in [*systems.items(), *([(files.reference, theirs)] if names_a_file(files.reference) else [])]:
+        _require_one_generator(source, rows)
     if same := [
         f"{one} and {other} hold the same outputs: name each system once" for one, other in same_answers(systems)
     ]:
@@ -168,12 +170,28 @@ def head_to_heads(farm: "Farm", files: OutputFiles, options: EvaluateOptions) ->
         )
         for name, (path, rows) in zip(names, systems.items(), strict=True)
     ]
-    _require_usable(farm, options.evaluator or [], found[0])
+    _require_usable(farm, options, found)
     context = AnnotateContext(0, farm.ask)  # a seed that no comparison has, so that none of its answers is known
     asks = farm.builder.annotator(found[0].annotator).plan(found[0].pairs[:1], context)
     if not options.names_a_judge and asks:
         err().print(f"[dim]Unless you name a judge with --judge, it is {TEXT_JUDGE}, a formula.[/]", highlight=False)
     return found
+
+
+def _require_one_generator(source: str, rows: "Sequence[Output]") -> None:
+    """Raises `DataError` naming the rows of a file that are of different systems."""
+    from afarm.errors import DataError
+
+    firsts: dict[str, int] = {}
+    for at, row in enumerate(rows):
+        if row.generator:
+            firsts.setdefault(row.generator, at)
+    if len(firsts) > 1:
+        (one, first), (other, second) = list(firsts.items())[:2]
+        raise DataError(
+            f"{source}: row {first} is of {one!r} and row {second} of {other!r} (field 'generator'): a file holds the "
+            "outputs of one system; give each a file"
+        )
 
 
 def _reference(farm: "Farm", reference: str) -> "Sequence[Output]":
@@ -198,17 +216,20 @@ def _names(named: "Sequence[tuple[str, Sequence[Output]]]") -> list[str]:
     return [name if name and said.count(name) == 1 else short for name, short in zip(said, stems, strict=True)]
 
 
-def _require_usable(farm: "Farm", evaluators: Sequence[str], compared: "Comparison") -> None:
-    """Raises `ConfigError` for those of `evaluators` that need more than outputs and judgements."""
-    built = {name: farm.builder.evaluator(name) for name in evaluators}
+def _require_usable(farm: "Farm", options: EvaluateOptions, compared: "Sequence[Comparison]") -> None:
+    """Raises `ConfigError` for those of the evaluators asked for that need more than outputs and judgements, or do not
+    know the instructions."""
+    chosen = options.evaluator or any(text.startswith("evaluate.evaluators=") for text in options.settings or ())
+    built = {name: farm.builder.evaluator(name) for name in (farm.config.evaluate.evaluators if chosen else ())}
     problems = [
         f"--evaluator {name} needs {' and '.join(sorted(evaluator.needs - {'judgements'}))}, which files lack"
         for name, evaluator in built.items()
         if not evaluator.needs <= {"judgements"}
     ]
-    instructions = list(compared.instructions)
-    problems += [f"--evaluator {name}: {problem}" for name, e in built.items() for problem in e.check(instructions)]
-    if problems:
+    for one in compared if built else ():
+        asked = one.instructions
+        problems += [f"--evaluator {name}: {problem}" for name, e in built.items() for problem in e.check(asked)]
+    if problems := list(dict.fromkeys(problems)):
         raise ConfigError(problems)
 
 
@@ -222,7 +243,7 @@ def stored_comparisons(
     """
     from afarm.joining import Joining
     from afarm.stored import stored_systems
-    from afarm.stored_comparison import StoredComparison
+    from afarm.stored_comparison import OnDisk, StoredComparison
 
     problems = [f"--annotations and {name} contradict each other: they are judged" for name in _judging(options)]
     if options.on_missing == "loss":
@@ -232,9 +253,9 @@ def stored_comparisons(
     _refuse_repeats(files)
     joining = Joining(options.on_missing or "skip", options.on_duplicate)  # type: ignore[arg-type]
     with TemporaryDirectory() as directory:
-        systems = stored_systems(files, Path(directory), reference or "", joining)
+        systems = stored_systems(files, OnDisk(Path(directory)), reference or "", joining)
         compared = [StoredComparison.of(farm, system) for system in systems]
-        _require_usable(farm, options.evaluator or [], compared[0])
+        _require_usable(farm, options, compared)
         yield compared
 
 

@@ -80,6 +80,7 @@ def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = Fals
     """One screen: the numbers, what they cost, where the report is, and what to try next."""
     from rich.table import Table
 
+    from afarm.figures import unseen
     from afarm.guards import warnings
     from afarm.report.run import STOPPED_AT, degraded, training
 
@@ -93,6 +94,8 @@ def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = Fals
     table.add_column()
     if main is not None:
         table.add_row("win rate", f"{head['win_rate']:.1f} %{error_of(head)}")
+        if blind := unseen(main["metrics"]):
+            table.add_row("", f"not clear from 50 %: {blind}")
         table.add_row("", outcomes(main["metrics"]))
         for label, line in warnings(main.get("guards")):
             table.add_row(label, escape(line))
@@ -149,19 +152,29 @@ def warn_of_simulation(console: Console, record: Mapping[str, Any]) -> None:
 
 def result_row(result: Mapping[str, Any], main_reference: str) -> tuple[str, str]:
     """A further evaluation in one line: its main figure, the reference's, and their paired difference."""
+    from afarm.figures import main_figure
+
     metrics, name = result["metrics"], result["evaluator"]
     label = name if result["reference"] == main_reference else f"{name}, against {result['reference']}"
     if name == "win_rate":
         return label, f"{metrics['win_rate']:.1f} % ± {metrics['standard_error'] or 0:.1f}"
-    if name not in metrics:
+    found = main_figure(name, metrics)
+    if found is None:
         shown = [f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}" for k, v in list(metrics.items())[:4]]
         return label, ", ".join(shown)
-    text = f"{metrics[name]:.3f}"
-    if metrics.get(f"{name}_reference") is not None:
-        text += f" (reference {metrics[f'{name}_reference']:.3f}"
-        difference, error = metrics.get(f"{name}_difference"), metrics.get(f"{name}_difference_se")
-        text += f"; paired difference {difference:.3f} ± {error:.3f})" if difference is not None and error else ")"
-    return label, text
+    text = (
+        _figure(found.value, found.error) if found.name == name else f"{found.name} {_figure(found.value, found.error)}"
+    )
+    if found.reference is not None:
+        text += f" (reference {found.reference:.3f}"
+        gap = found.difference
+        text += ")" if gap is None else f"; paired difference {_figure(gap, found.difference_error)})"
+    said = [value for key, value in metrics.items() if isinstance(value, str) and not key.endswith("_warning")]
+    return label, ", ".join([text, *said])
+
+
+def _figure(value: float, error: float | None) -> str:
+    return f"{value:.3f}" if error is None else f"{value:.3f} ± {error:.3f}"
 
 
 def _next_command(record: Mapping[str, Any]) -> str:

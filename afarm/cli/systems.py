@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from afarm.cli import human_labels
 from afarm.cli.console import err, out
 from afarm.cli.run import error_of, outcomes, result_row, spent, warn_of_simulation
 from afarm.errors import PluginError
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from afarm.boards import Board
 
 UNASKED = "no judge LLM was asked. A gain is a gain in what this annotator goes by: a formula, a reward model, or noise"
+JUDGED = "Judged by {}"
 STORED = "stored annotations, no judge was asked"
 
 Record = Mapping[str, Any]
@@ -27,27 +30,27 @@ LONGEST_LINE = 2000
 """Characters."""
 
 
-def present(found: Sequence[tuple[Record, Path]], together: Sequence[str], as_json: bool) -> None:
+def present(
+    found: Sequence[tuple[Record, Path]], together: Sequence[str], as_json: bool, among_others: bool = False
+) -> None:
     """The records with their directories: on the screen, or as JSON on stdout and the screen on stderr.
 
-    `together` names evaluators that look at all systems at once.
+    `together` names evaluators that look at all systems at once. As JSON, one that was `among_others` stands in a list
+    as they would, had they a result.
     """
     console = err() if as_json else out()
     records = [record for record, _ in found]
-    several = len(found) > 1 and not records[0].get("until")
+    several = len(found) > 1
     boards = _boards([directory for _, directory in found], together, console) if several or together else []
     if as_json:
         whole = [_as_json(record, directory) for record, directory in found]
         rows = {"boards": [board.to_row() for board in boards]} if boards else {}
-        told = {**whole[0], **rows} if len(whole) == 1 else {"systems": whole, **rows}
+        told = {"systems": whole, **rows} if several or among_others else {**whole[0], **rows}
         sys.stdout.write(json.dumps(told, ensure_ascii=False) + "\n")
     if len(found) == 1:
         _show_one(console, records[0])
     _show_boards(console, boards)
-    if len(found) > 1:
-        if not several:
-            rates = [f"{r['results'][0]['system']}: win rate {_rate(r)}" for r in records]
-            _tell(console, [f"{rate} against {records[0]['results'][0]['reference']}" for rate in rates])
+    if several:
         _tell(console, _lines_of_several(records))
     warn_of_simulation(console, records[0])
     _tell(console, [f"Report: {page}" for _, directory in found if (page := _report(directory))])
@@ -101,12 +104,14 @@ def _rate(record: Record) -> str:
 
 
 def _show_one(console: Console, record: Record) -> None:
+    from afarm.figures import BY_PEOPLE, unseen
     from afarm.guards import warnings
 
-    main, *further = record["results"]
-    metrics = main["metrics"]
+    main, *others = record["results"]
+    metrics, further = main["metrics"], [result for result in others if result["evaluator"] != BY_PEOPLE]
     lines = [
         f"{main['system']}: win rate {_rate(record)} against {main['reference']}",
+        *([f"Not clear from 50 %: {blind}"] if (blind := unseen(metrics)) else []),
         outcomes(metrics),
         *(": ".join(result_row(result, main["reference"])) for result in further),
         *(f"{label.capitalize()}: {line}" for label, line in warnings(main.get("guards"))),
@@ -116,12 +121,24 @@ def _show_one(console: Console, record: Record) -> None:
 
 
 def _lines_of_several(records: Sequence[Record]) -> list[str]:
-    """The lines of each system after its name; what is the same of all is said once."""
+    """The lines of each system after its name; what is the same of all, or of all of an annotator's, is said once."""
     by_line: dict[str, list[str]] = {}
+    all_by = Counter(JUDGED.format(record["annotator"]) for record in records)
     for record in records:
         for line in _lines(record):
-            by_line.setdefault(line, []).append(record["results"][0]["system"])
-    return [line if len(names) == len(records) else f"{', '.join(names)}: {line}" for line, names in by_line.items()]
+            by_line.setdefault(line, []).append(_called(record, records))
+    return [
+        line if len(names) in (len(records), all_by[line.partition(": ")[0]]) else f"{', '.join(names)}: {line}"
+        for line, names in by_line.items()
+    ]
+
+
+def _called(record: Record, among: Sequence[Record]) -> str:
+    """Its system, with the annotator and the reference where those are not the same of all."""
+    main, apart = record["results"][0], {other["annotator"] for other in among}
+    references = {other["results"][0]["reference"] for other in among}
+    by = f" by {record['annotator']}" if len(apart) > 1 else ""
+    return f"{main['system']}{by}" + (f" against {main['reference']}" if len(references) > 1 else "")
 
 
 def _lines(record: Record) -> list[str]:
@@ -134,8 +151,9 @@ def _lines(record: Record) -> list[str]:
     return [
         *(f"{line[0].upper()}{line[1:]}" for line in (verdicts(decision) if decision else [])),
         f"Compared: {Coverage.from_row(record['coverage']).sentence}",
+        *human_labels.lines(record["results"]),
         *(f"Degraded: {line}" for line in degraded(record["stages"])),
-        f"Judged by {record['annotator']}: {paid}",
+        f"{JUDGED.format(record['annotator'])}: {paid}",
     ]
 
 

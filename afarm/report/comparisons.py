@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import heapq
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
+from afarm.figures import number
 from afarm.keyed import digest
 from afarm.records import Row
-from afarm.report.run import number
 
 Verdict = Literal["win", "loss", "draw", "none"]
 
@@ -29,30 +30,27 @@ def verdict(row: Row) -> Verdict:
     return "win" if preference > 1.5 else "loss"
 
 
-def sample(rows: Sequence[Row], count: int, seed: object) -> list[Row]:
-    """`count` rows, of every verdict as far as it goes, wins and losses alike, in an order that mixes them.
+def sample(rows: Iterable[Row], count: int, seed: object) -> tuple[list[Row], dict[Verdict, int]]:
+    """`count` rows, of every verdict as far as it goes, wins and losses alike, in an order that mixes them; and how
+    many rows there are of each verdict. Memory holds no more rows than may be chosen.
 
     The draw is keyed by seed, instruction and outputs, so the same run always shows the same rows, and nobody picks.
     """
-    by_verdict: dict[Verdict, list[tuple[str, Row]]] = {v: [] for v in VERDICTS}
-    for row in rows:
+    lowest: dict[Verdict, list[tuple[int, int, Row]]] = {v: [] for v in VERDICTS}
+    counts: dict[Verdict, int] = dict.fromkeys(VERDICTS, 0)
+    for at, row in enumerate(rows):
+        name = verdict(row)
+        counts[name] += 1
         key = digest("report", seed, *(row.get(k) for k in ("instruction", "input", "output_1", "output_2")))
-        by_verdict[verdict(row)].append((key, row))
+        keep = heapq.heappush if len(lowest[name]) < count else heapq.heappushpop
+        keep(lowest[name], (-int(key, 16), -at, row))
     ranked = (
-        (place * _RARITY[name], key, row)
-        for name, group in by_verdict.items()
-        for place, (key, row) in enumerate(sorted(group, key=lambda item: item[0]))
+        (place * _RARITY[name], -key, row)
+        for name, group in lowest.items()
+        for place, (key, _, row) in enumerate(sorted(group, key=lambda item: item[:2], reverse=True))
     )
     chosen = sorted(ranked, key=lambda item: item[:2])[:count]
-    return [row for _, _, row in sorted(chosen, key=lambda item: item[1])]
-
-
-def tally(rows: Iterable[Row]) -> dict[Verdict, int]:
-    """How many rows have each verdict."""
-    counts: dict[Verdict, int] = dict.fromkeys(VERDICTS, 0)
-    for row in rows:
-        counts[verdict(row)] += 1
-    return counts
+    return [row for _, _, row in sorted(chosen, key=lambda item: item[1])], counts
 
 
 def rows_compared(record: Mapping[str, Any]) -> list[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from afarm.figures import number
 from afarm.report.charts import Chart
-from afarm.report.run import Run, number
+from afarm.report.run import Run
 
 FIGURES = {"pairs": "pairs", "loss": "cross-entropy", "brier": "Brier score", "ece": "expected calibration error"}
 

@@ -7,14 +7,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from afarm import guards
+from afarm import figures, guards
+from afarm.figures import number
 from afarm.files import write_whole
 from afarm.report import comparisons
 from afarm.report.charts import curve_charts, plotly_script, win_rate_chart
 from afarm.report.diagram import HEIGHT, WIDTH, diagrams
 from afarm.report.format import FILTERS
 from afarm.report.held_out import describe_held_out, held_out_charts
-from afarm.report.run import Run, degraded, number, read_run, training
+from afarm.report.run import Run, degraded, read_run, training
 from afarm.report.standalone import render_page, scripts
 from afarm.why import flatten
 
@@ -25,8 +26,6 @@ MOST_SUMMARY = 6
 """Figures of a stage's summary that its row has room for."""
 FIGURES = ("calls", "input_tokens", "output_tokens", "dollars", "unpriced_calls")
 """What is counted where judges are paid."""
-Z_95 = 1.96
-"""Standard errors on either side of a 95% interval, by the normal approximation."""
 
 SPECIAL_ANNOTATORS = {
     "(noise)": "label noise: a fair coin, no call",
@@ -168,6 +167,8 @@ def describe_win_rates(run: Run) -> Iterator[dict[str, Any]]:
                 "length": number(metrics.get("avg_length")),
                 "length_reference": number(metrics.get("avg_length_reference")),
                 "taste": guards.taste(result["guards"]),
+                "instructions": number(metrics.get("n_instructions", metrics.get("n_total"))),
+                "unseen": figures.unseen(metrics),
                 **interval(metrics),
             }
 
@@ -202,9 +203,7 @@ def describe_other_results(run: Run) -> Iterator[dict[str, Any]]:
 def interval(metrics: Mapping[str, Any]) -> dict[str, float | None]:
     """`win_rate`, `standard_error` and the ends of the 95% interval, in percent; None where not known."""
     rate, error = number(metrics.get("win_rate")), number(metrics.get("standard_error"))
-    low = high = None
-    if rate is not None and error is not None:
-        low, high = max(0.0, rate - Z_95 * error), min(100.0, rate + Z_95 * error)
+    low, high = figures.win_rate_interval(metrics) or (None, None)
     return {"win_rate": rate, "standard_error": error, "low": low, "high": high}
 
 
@@ -216,7 +215,8 @@ def describe_headline(run: Run, win_rates: list[dict[str, Any]]) -> dict[str, An
     names = ("reward", "reward_reference", "kl", "length", "length_reference")
     return {
         **{name: given.get(name) for name in names},
-        **interval(given if given.get("win_rate") is not None else first),
+        **interval({**given, "n_total": first.get("instructions")} if given.get("win_rate") is not None else first),
+        "unseen": first.get("unseen"),
         "system": first.get("system") or run.record.get("method") or "the system",
         "reference": first.get("reference") or "the reference",
         "total": first.get("total"),
@@ -270,6 +270,7 @@ def describe_annotators(counts: Mapping[str, Any]) -> dict[str, Any]:
 
 def describe_outputs(run: Run) -> dict[str, Any]:
     """The rows shown side by side, with their verdicts, and how many there are of each verdict in all."""
+    chosen, counts = comparisons.sample(run.outputs, SHOWN_OUTPUTS, run.record.get("seed"))
     shown = [
         {
             "number": place,
@@ -283,12 +284,12 @@ def describe_outputs(run: Run) -> dict[str, Any]:
             "member": _text(row.get("member")),
             "outcome": _text(row.get("outcome")),
         }
-        for place, row in enumerate(comparisons.sample(run.outputs, SHOWN_OUTPUTS, run.record.get("seed")), start=1)
+        for place, row in enumerate(chosen, start=1)
     ]
     return {
         "rows": shown,
-        "total": len(run.outputs),
-        "all": comparisons.tally(run.outputs),
+        "total": sum(counts.values()),
+        "all": counts,
         "shown": {v: sum(row["verdict"] == v for row in shown) for v in comparisons.VERDICTS},
     }
 

@@ -6,14 +6,14 @@ Only `run.json` must be there. A resumed stage may have logged a step twice: the
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from afarm.errors import DataError
-from afarm.files import read_rows
+from afarm.figures import number
+from afarm.files import RowsOnDisk, read_rows
 from afarm.records import Row
 
 Points = list[tuple[float, float | None]]
@@ -26,7 +26,7 @@ class Run:
     directory: Path
     record: Mapping[str, Any]
     metrics: Mapping[str, Mapping[str, Points]]
-    outputs: list[Row]
+    outputs: Iterable[Row]
 
     def get(self, name: str, default: Any) -> Any:
         """A value of `run.json`, or `default` where it is missing, null or of another type than `default`."""
@@ -47,14 +47,9 @@ def read_run(directory: Path) -> Run:
         raise DataError(f"{path}: not valid JSON ({error}); the same `afarm run` command writes it afresh") from error
     if not isinstance(record, dict):
         raise DataError(f"{path}: must hold a JSON object, not {type(record).__name__}")
-    return Run(directory, record, _curves(_rows(directory / "metrics.jsonl")), _rows(directory / "outputs.jsonl"))
-
-
-def number(value: object) -> float | None:
-    """`value` if it is a finite number, else None."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return value
+    outputs = directory / "outputs.jsonl"
+    rows: Iterable[Row] = RowsOnDisk(outputs, lambda row, where: row) if outputs.is_file() else ()
+    return Run(directory, record, _curves(_rows(directory / "metrics.jsonl")), rows)
 
 
 def degraded(stages: Sequence[Any]) -> list[str]:

@@ -4,18 +4,18 @@
 
 fitted by maximum likelihood; a draw is half a win of either, and a judge's probability the share that it says. Standard
 errors are robust to clusters: all judgements of an instruction count as one observation (Liang and Zeger 1986), with
-G / (G - 1) for G instructions.
+G / (G - 1) for G instructions. From few games they are too small, and those of the curvature stand in where larger.
 
 Where a group of systems won every comparison with another, the likelihood has no maximum: strengths are as far apart as
-one likes (Ford 1957). There, and only there, `prior` draws are added to each pair of systems across the groups, and the
-systems whose strength hangs on that are flagged; their errors are those of the curvature, which the draws are part of.
+one likes (Ford 1957). There, and only there, `prior` draws are added between the groups, shared by the pairs of systems
+that met across them, and the systems whose strength hangs on that are flagged; their errors are those of the curvature,
+which the draws are part of.
 
 Source: Bradley and Terry 1952; the scale of Elo 1978.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,14 +28,14 @@ from scipy.special import expit
 from afarm.interfaces import EvaluationInputs, Evaluator
 from afarm.records import Evaluation, Row
 from afarm_plugins.evaluators import BradleyTerryConfig
-from afarm_plugins.evaluators.games import REFERENCE_AT, TENFOLD, Floats, Games, edges, games
+from afarm_plugins.evaluators.games import POINTS, REFERENCE_AT, Floats, Games, Indices, edges, games
 
 NORMAL_95 = 1.959963984540054
 """The normal quantile of a 95% interval."""
+FEW = 5.0
+"""The sum of p (1 − p) over a system's games, a quarter for an even one, below which they are few."""
 PRECISION = 1e-9
 """The slope, in judgements, at which the likelihood is at its maximum."""
-POINTS = TENFOLD / math.log(10)
-"""Points on Elo's scale to one of strength."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +71,7 @@ class BradleyTerry(Evaluator):
         return Evaluation(
             "bradley_terry",
             inputs.system,
-            {
-                "reference": played.systems[played.reference],
-                "n_systems": len(played.systems),
-                "n_instructions": played.instructions,
-                "n_total": len(played.share),
-                "n_unparsed": played.unused,
-                "n_flagged": int(found.held.sum()),
-                "log_likelihood": found.log_likelihood,
-            },
+            {**played.figures, "n_flagged": int(found.held.sum()), "log_likelihood": found.log_likelihood},
             tuple(sorted(rows, key=lambda row: (-row["strength"], row["system"]))),
         )
 
@@ -95,10 +87,8 @@ def strengths(played: Games, prior: float) -> Strengths:
     won = won + edges(played, played.second, played.first, 1 - played.share)
     won.eliminate_zeros()
     group = csgraph.connected_components(won, directed=True, connection="strong")[1]
-    across = group[played.first] != group[played.second]
-    wins = won.toarray()
-    wins[played.first[across], played.second[across]] += prior / 2  # once a pair: an index that repeats counts once
-    wins[played.second[across], played.first[across]] += prior / 2
+    draws = prior * _draws(played, group)
+    wins = won.toarray() + (draws + draws.T) / 2
     free = np.arange(len(wins)) != played.reference
     fitted = minimize(_loss, np.zeros(free.sum()), (wins, free), "trust-exact", _gradient, _curvature, tol=PRECISION)
     strength = np.zeros(len(wins))
@@ -106,6 +96,19 @@ def strengths(played: Games, prior: float) -> Strengths:
     held = group != group[played.reference]
     loss = _loss(fitted.x, won.toarray(), free)
     return Strengths(strength, _errors(played, strength, _curvature(fitted.x, wins, free), free, held), held, -loss)
+
+
+def _draws(played: Games, group: Indices) -> Floats:
+    """[S, S]: the share of a draw added to each two systems that met across groups. Between two groups there is one in
+    all, and less where both have others, so that none has many more than the one that it needs to be finite."""
+    met = np.zeros((len(group), len(group)))
+    met[played.first, played.second] = 1.0  # an index that repeats counts once
+    met *= group[:, None] != group[None, :]
+    of = np.eye(group.max() + 1)[group]
+    between = of.T @ (met + met.T) @ of  # pairs of systems that met, between two groups
+    others = (between > 0).sum(axis=1)
+    shared = np.minimum(others[:, None], others[None, :]) * between
+    return np.asarray(met / np.maximum(shared, 1.0)[group][:, group])
 
 
 def _gaps(x: Floats, free: NDArray[np.bool_]) -> Floats:
@@ -136,19 +139,24 @@ def _errors(
     played: Games, strength: Floats, curvature: Floats, free: NDArray[np.bool_], held: NDArray[np.bool_]
 ) -> Floats:
     """Standard errors, [S]: cluster-robust by instruction; those of the curvature where only the prior holds a
-    strength, or one instruction is all there is."""
+    strength, or one instruction is all there is, and also where they are larger and a system or the reference has few
+    games: robust errors are then too small."""
     inverse = np.linalg.inv(curvature)
     variance = np.zeros(len(strength))
     variance[free] = np.diag(inverse)
     count = played.instructions
     if count > 1:
-        residual = played.share - expit(strength[played.second] - strength[played.first])
+        expected = expit(strength[played.second] - strength[played.first])
+        residual, even = played.share - expected, expected * (1 - expected)
         shape = (count, len(strength))
         scores = sparse.coo_matrix((residual, (played.instruction, played.second)), shape)
         scores = (scores - sparse.coo_matrix((residual, (played.instruction, played.first)), shape)).tocsr()[:, free]
         robust = inverse @ (scores.T @ scores).toarray() @ inverse * count / (count - 1)
-        trusted = free & ~held
-        variance[trusted] = np.diag(robust)[trusted[free]]
+        found = variance.copy()
+        found[free] = np.diag(robust)
+        told = np.bincount(played.first, even, len(strength)) + np.bincount(played.second, even, len(strength))
+        few = np.minimum(told, told[played.reference]) < FEW
+        variance = np.where(held | (few & (found < variance)), variance, found)
     return np.sqrt(variance)
 
 

@@ -20,15 +20,17 @@ from numpy.typing import NDArray
 from afarm.interfaces import EvaluationInputs, Evaluator
 from afarm.keyed import integer
 from afarm.records import Evaluation
-from afarm_plugins.evaluators import EloConfig
-from afarm_plugins.evaluators.games import REFERENCE_AT, TENFOLD, Floats, Games, games
+from afarm_plugins.evaluators import BradleyTerryConfig, EloConfig
+from afarm_plugins.evaluators.bradley_terry import NORMAL_95, strengths
+from afarm_plugins.evaluators.games import POINTS, REFERENCE_AT, TENFOLD, Floats, Games, games
 
 Numbers = NDArray[np.int32]
 
 
 class Elo(Evaluator):
     """See the module. Rows, best system first: `system`, `elo`, `elo_low` and `elo_high` (95%), `order_deviation` (the
-    standard deviation over orders alone), `n_wins`, `n_losses`, `n_draws`, `n_total`."""
+    standard deviation over orders alone), `n_wins`, `n_losses`, `n_draws`, `n_total`, and `flag`, where a pass ends
+    too early: Bradley–Terry's rating of the same judgements is less sure."""
 
     needs = frozenset({"judgements"})
     many = True
@@ -45,28 +47,33 @@ class Elo(Evaluator):
         ratings, drawn = found[: config.orders], found[config.orders :]
         low, high = np.percentile(drawn, [2.5, 97.5], axis=0)
         deviation = ratings.std(axis=0, ddof=1) if config.orders > 1 else np.zeros(len(low))
+        mean = ratings.mean(axis=0)
+        exact = strengths(played, BradleyTerryConfig().prior)
+        at, around = REFERENCE_AT + POINTS * exact.strength, NORMAL_95 * POINTS * exact.error
+        short = high - low < 2 * around  # ratings that have not arrived do not spread as those that have
         rows = [
             {
                 "system": row["system"],
-                "elo": float(ratings[:, number].mean()),
+                "elo": float(mean[number]),
                 "elo_low": float(low[number]),
                 "elo_high": float(high[number]),
                 "order_deviation": float(deviation[number]),
                 **row,
+                "flag": self._flag(float(at[number]), float(around[number])) if short[number] else "",
             }
             for number, row in enumerate(played.scores())
         ]
         return Evaluation(
             "elo",
             inputs.system,
-            {
-                "reference": played.systems[played.reference],
-                "n_systems": len(played.systems),
-                "n_instructions": played.instructions,
-                "n_total": len(played.share),
-                "n_unparsed": played.unused,
-            },
+            {**played.figures, "n_flagged": int(short.sum())},
             tuple(sorted(rows, key=lambda row: (-row["elo"], row["system"]))),
+        )
+
+    def _flag(self, at: float, around: float) -> str:
+        return (
+            f"too few judgements for steps of elo.k={self.config.k:g} to get where they put it: bradley_terry says "
+            f"{at:.0f} ({at - around:.0f} to {at + around:.0f})"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ REFERENCE_AT = 1000.0
 """Where the reference stands on Elo's scale."""
 TENFOLD = 400.0
 """The points on Elo's scale that make the odds ten to one."""
+POINTS = TENFOLD / math.log(10)
+"""Points on Elo's scale to one of log odds."""
 LISTED = 5
 """Systems of a group that a message names."""
 
@@ -47,6 +50,17 @@ class Games:
     @property
     def instructions(self) -> int:
         return int(self.instruction[-1]) + 1
+
+    @property
+    def figures(self) -> dict[str, float | int | str | None]:
+        """What an evaluation of them begins with."""
+        return {
+            "reference": self.systems[self.reference],
+            "n_systems": len(self.systems),
+            "n_instructions": self.instructions,
+            "n_total": len(self.share),
+            "n_unparsed": self.unused,
+        }
 
     def scores(self) -> list[Row]:
         """For each system: `system`, its games (`n_total`) and how many it won, lost and drew."""

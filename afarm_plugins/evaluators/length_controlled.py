@@ -13,7 +13,8 @@ Source: Dubois et al. 2024, "Length-Controlled AlpacaEval", arXiv 2404.04475.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -24,10 +25,14 @@ from afarm.errors import DataError
 from afarm.interfaces import EvaluationInputs, Evaluator
 from afarm.records import Evaluation, Instruction
 from afarm_plugins.evaluators import LengthControlledConfig
+from afarm_plugins.evaluators.length_doubts import believed
 from afarm_plugins.evaluators.length_glm import FOLDS, Floats, Rows, fit, length_feature, sampling_error
 from afarm_plugins.evaluators.tables import cell, digest_of, number, read_table
-from afarm_plugins.evaluators.win_rate import require_matching
+from afarm_plugins.evaluators.win_rate import matched
 
+NEEDS_DIFFICULTY = (
+    "has a coefficient for the difficulty of instructions, which is not given: --set length_controlled.difficulty=FILE"
+)
 COLUMNS = {
     "not_gamed": ("not_gamed", "not_gamed_baseline.astype(float)"),
     "length": ("length", "np.tanh(std_delta_len)"),
@@ -43,17 +48,34 @@ MODEL = ("model", "")
 @dataclass(frozen=True, slots=True)
 class Fitted:
     """Coefficients, in the order of `COLUMNS`, the last left out where there are no difficulties. `C` and `error`
-    (`length_glm.sampling_error`) are None where they were read from a file."""
+    (`length_glm.sampling_error`) are None where they were read from a file, and `error` where it would not hold;
+    `doubts` are clauses."""
 
     coefficients: Floats
     C: float | None = None
     error: float | None = None
+    doubts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """N judged outputs: their instructions' ids, `gap`, [N], by how many characters the reference's is longer, `share`,
+    [N], what the system has of the win, NaN without an answer, the difficulties, [N], where they are known, and the
+    names of the references."""
+
+    tasks: list[str]
+    gap: Floats
+    share: Floats
+    difficulty: Floats | None
+    references: Set[str]
 
 
 class LengthControlled(Evaluator):
-    """See the module. Metrics, percent: `length_controlled_winrate`; `lc_standard_error`, the published one: the spread
-    of the prediction over instructions, None without difficulties; and `lc_sampling_error`, which has the fit's
-    uncertainty in it. `lc_source` is "weights", "fit", or "fit without" the files that it lacked.
+    """See the module. Metrics, percent: `length_controlled_winrate`; `lc_sampling_error`, with the fit's uncertainty in
+    it, None where it would not hold; and `lc_standard_error`, the published one: the spread of the prediction over
+    instructions, None then too, and without difficulties. `lc_source` is "weights", "fit", or "fit without" the files
+    that it lacked; `lc_warning` says why figure or error are doubtful. An instruction without an output has no length,
+    and is left out.
     """
 
     needs = frozenset({"judgements"})
@@ -66,91 +88,118 @@ class LengthControlled(Evaluator):
         self.difficulty = difficulties(*files["difficulty"]) if config.difficulty else None
         self.gamed = gamed(*files["gamed"], config.gamed_weight) if config.gamed else None
 
+    def check(self, instructions: Sequence[Instruction]) -> Sequence[str]:
+        if self.difficulty is None and any(known[-1] for known in self.weights.values()):
+            return [f"{self.config.weights} {NEEDS_DIFFICULTY}"]
+        known, asked = self.difficulty, {row.id: row.instruction for row in instructions}
+        lacking = [text for id, text in asked.items() if known is not None and id not in known]
+        return [self._lacks(lacking, len(asked))] if lacking else []
+
+    def _lacks(self, asked: Sequence[str], of: int) -> str:
+        return (
+            f"{self.config.difficulty}: {len(asked)} of {of} instructions have no difficulty in it, such as "
+            f"{asked[0][:60]!r}; fit without: --set length_controlled.difficulty="
+        )
+
     def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
         """Raises `DataError` where an instruction has no difficulty in the file, fewer than five instructions have a
         judgement to fit, or judgements and outputs do not belong together."""
-        require_matching(inputs)
-        if not inputs.outputs:
-            raise DataError(f"{inputs.system}: there are no outputs")
-        tasks = [row.instruction.id for row in inputs.outputs]
-        difficulty = self._difficulties(inputs, tasks)
+        compared = self._compared(inputs)
         known = self.weights.get(inputs.system)
         if known is not None:
-            self._require_reference(inputs)
-        found = self._fit(inputs, tasks, difficulty) if known is None else self._published(known, difficulty)
-        p = expit(_features(len(inputs.outputs), None, difficulty) @ found.coefficients)
-        spread = 100 * float(p.std(ddof=1)) / math.sqrt(len(p)) if difficulty is not None and len(p) > 1 else None
+            self._require_reference(inputs.system, compared.references)
+        found = self._fit(inputs.system, compared) if known is None else self._published(known, compared.difficulty)
+        count = len(compared.tasks)
+        p = expit(_features(count, None, compared.difficulty) @ found.coefficients)
+        withheld = known is None and found.error is None
+        spread = None
+        if compared.difficulty is not None and count > 1 and not withheld:
+            spread = 100 * float(p.std(ddof=1)) / math.sqrt(count)
         a, b, c = (*map(float, found.coefficients), None)[:3]
         lacks = ", ".join(name for name in ("difficulty", "gamed") if not getattr(self.config, name))
         fitted = f"fit without {lacks}" if lacks else "fit"
+        doubts = list(found.doubts)
+        if absent := len(inputs.outputs) - count:
+            doubts.append(f"{absent} instructions without an output are left out, and lost in the win rate alone")
         return Evaluation(
             "length_controlled",
             inputs.system,
             {
                 "length_controlled_winrate": 100 * float(p.mean()),
-                "lc_standard_error": spread,
                 "lc_sampling_error": None if found.error is None else 100 * found.error,
+                "lc_standard_error": spread,
                 "lc_source": fitted if known is None else "weights",
+                "lc_warning": "; ".join(doubts) or None,
                 "lc_not_gamed": a,
                 "lc_length": b,
                 "lc_difficulty": c,
                 "lc_C": found.C,
-                "n_total": sum(row.win is not None for row in inputs.judgements),
+                "n_total": int((~np.isnan(compared.share)).sum()),
             },
         )
 
-    def _require_reference(self, inputs: EvaluationInputs) -> None:
+    def _compared(self, inputs: EvaluationInputs) -> Compared:
+        """The rows read once. Raises `DataError` as `matched` does, where there are none, or one's instruction has no
+        difficulty."""
+        tasks, gaps, shares, references, difficulty = list[str](), array("d"), array("d"), set[str](), array("d")
+        lacking: list[str] = []
+        for row in matched(inputs):
+            if row.unanswered:
+                continue
+            pair, won = row.pair, row.win
+            tasks.append(pair.instruction.id)
+            gaps.append(len(pair.output_1) - len(pair.output_2))
+            shares.append(math.nan if won is None else won)
+            references.add(pair.generator_1)
+            if self.difficulty is not None:
+                difficulty.append(self.difficulty.get(tasks[-1], math.nan))
+                if math.isnan(difficulty[-1]):
+                    lacking.append(pair.instruction.instruction[:60])
+        if not tasks:
+            raise DataError(f"{inputs.system}: there are no outputs")
+        if lacking:
+            raise DataError(self._lacks(lacking, len(tasks)))
+        known = None if self.difficulty is None else np.array(difficulty)
+        return Compared(tasks, np.array(gaps), np.array(shares), known, references - {""})
+
+    def _require_reference(self, system: str, here: Set[str]) -> None:
         """Coefficients are of one reference: that of the model whose own are all 0, where the file has it."""
         of = [name for name, coefficients in self.weights.items() if not coefficients.any()]
-        here = {row.pair.generator_1 for row in inputs.judgements} - {""}
         if of and here and not here <= {*of}:
             raise DataError(
-                f"{self.config.weights} has coefficients against {' or '.join(of)}, and {inputs.system} was compared "
+                f"{self.config.weights} has coefficients against {' or '.join(of)}, and {system} was compared "
                 f"with {' and '.join(sorted(here))}: leave length_controlled.weights out to fit them"
             )
 
     def _published(self, known: Floats, difficulty: Floats | None) -> Fitted:
         if difficulty is None and known[-1]:
-            raise DataError(
-                f"{self.config.weights} has a coefficient for the difficulty of instructions, which is not given: "
-                "--set length_controlled.difficulty=FILE"
-            )
+            raise DataError(f"{self.config.weights} {NEEDS_DIFFICULTY}")
         return Fitted(known if difficulty is not None else known[:-1])
 
-    def _fit(self, inputs: EvaluationInputs, tasks: Sequence[str], difficulty: Floats | None) -> Fitted:
-        """The coefficients that fit the judgements best, whatever their order. `tasks` are their instructions' ids."""
-        gaps = [float(len(row.pair.output_1) - len(row.pair.output_2)) for row in inputs.judgements]
-        shares = [math.nan if (won := row.win) is None else won for row in inputs.judgements]
+    def _fit(self, system: str, compared: Compared) -> Fitted:
+        """The coefficients that fit the judgements best, whatever their order."""
+        tasks, gaps, shares, difficulty = compared.tasks, compared.gap, compared.share, compared.difficulty
         order = sorted(range(len(tasks)), key=lambda i: (tasks[i], gaps[i], str(shares[i])))
-        length = length_feature(np.array(gaps)[order])
+        length = length_feature(gaps[order])
         features = _features(len(order), length, None if difficulty is None else difficulty[order])
-        share = np.array(shares)[order]
+        share = shares[order]
         answered = ~np.isnan(share)
         group = np.unique(np.array(tasks)[order][answered], return_inverse=True)[1]
         count = int(group.max(initial=-1)) + 1
         if count < FOLDS:
             raise DataError(
-                f"{inputs.system}: {count} instructions have a judgement; length control is fitted to {FOLDS} or more"
+                f"{system}: {count} instructions have a judgement; length control is fitted to {FOLDS} or more"
             )
         judged = Rows(features[answered], share[answered], np.ones(len(group)), group)
         extra = self.gamed
         if extra is not None:
             extra = replace(extra, features=extra.features[:, : features.shape[1]])
-        coefficients, C = fit(judged if extra is None else _stacked(judged, extra))
-        return Fitted(coefficients, C, sampling_error(coefficients, judged, extra, _equal_length(judged)))
-
-    def _difficulties(self, inputs: EvaluationInputs, tasks: Sequence[str]) -> Floats | None:
-        """[N]: the difficulty of each instruction, None where no file is named."""
-        known = self.difficulty
-        if known is None:
-            return None
-        if lacking := [place for place, task in enumerate(tasks) if task not in known]:
-            asked = inputs.outputs[lacking[0]].instruction.instruction[:60]
-            raise DataError(
-                f"{self.config.difficulty}: {len(lacking)} of {len(tasks)} instructions have no difficulty in it, such "
-                f"as {asked!r}; fit without: --set length_controlled.difficulty="
-            )
-        return np.array([known[task] for task in tasks])
+        rows = judged if extra is None else _stacked(judged, extra)
+        coefficients, C = fit(rows)
+        equal = _equal_length(judged)
+        error = sampling_error(coefficients, judged, extra, equal)
+        error, doubts = believed(coefficients, error, rows, judged, gaps[order][answered], equal)
+        return Fitted(coefficients, C, error, tuple(doubts))
 
 
 # ----------------------------------------------------------------------------------------------------- the user's files

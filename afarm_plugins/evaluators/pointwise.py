@@ -8,7 +8,7 @@ import statistics
 from afarm.errors import DataError
 from afarm.interfaces import EvaluationInputs, Evaluator
 from afarm.records import Evaluation
-from afarm_plugins.evaluators.win_rate import require_matching
+from afarm_plugins.evaluators.win_rate import matched
 
 
 class Pointwise(Evaluator):
@@ -22,13 +22,19 @@ class Pointwise(Evaluator):
 
     def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
         """Raises `DataError` where no pair has ratings, or judgements and outputs do not belong together."""
-        judged = list(inputs.judgements)
-        require_matching(inputs)
-        rated = [row.preference.scores for row in judged if row.preference.scores is not None]
-        identical = sum(row.pair.identical and row.preference.scores is None for row in judged)
+        rated: list[tuple[float, float]] = []
+        identical = unrated = 0
+        for row in matched(inputs):
+            if row.preference.scores is not None:
+                rated.append(row.preference.scores)
+            elif row.pair.identical:
+                identical += 1
+            else:
+                unrated += 1
         if not rated:
+            judged = identical + unrated
             raise DataError(
-                f"{inputs.system}: none of {len(judged)} judgements has ratings (score_1, score_2): they come from an "
+                f"{inputs.system}: none of {judged} judgements has ratings (score_1, score_2): they come from an "
                 "annotator that rates each output alone; judge with --annotator ratings or --annotator criteria"
             )
         gaps = [mine - theirs for theirs, mine in rated] + [0.0] * identical
@@ -43,7 +49,7 @@ class Pointwise(Evaluator):
                 "rating_difference_se": _error(gaps),
                 "n_total": len(gaps),
                 "n_identical": identical,
-                "n_unrated": len(judged) - len(gaps),
+                "n_unrated": unrated,
             },
         )
 

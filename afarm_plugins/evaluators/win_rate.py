@@ -1,15 +1,38 @@
-"""The win rate over a reference (paper, section 3.3), as AlpacaEval counts it."""
+"""The win rate over a reference (paper, section 3.3), as AlpacaEval counts it.
+
+Judgements are read once, as they come: memory holds numbers, and no outputs.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
+from array import array
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from afarm.errors import DataError
 from afarm.interfaces import EvaluationInputs, Evaluator
-from afarm.records import Evaluation, Instruction, JudgedPair, Output, Row
+from afarm.records import Evaluation, JudgedPair, Row
+
+
+class Tally:
+    """Usable judgements, each by its win and the number of its instruction."""
+
+    def __init__(self) -> None:
+        self.wins, self.asked = array("d"), array("q")
+
+    def add(self, win: float, instruction: int) -> None:
+        self.wins.append(win)
+        self.asked.append(instruction)
+
+    @property
+    def figures(self) -> dict[str, float | None]:
+        return {
+            "win_rate": 100 * statistics.fmean(self.wins) if self.wins else None,
+            "standard_error": _error(self.wins, self.asked),
+            "n_total": len(self.wins),
+        }
 
 
 class WinRate(Evaluator):
@@ -17,54 +40,59 @@ class WinRate(Evaluator):
     clustered by instruction where there are several labels of one (`n_instructions` counts them).
 
     Unparsed and refused pairs are counted and left out of n, never taken for losses: `coverage` is what is left.
-    `n_identical` of the draws are identical outputs, which nobody judged. Lengths are mean characters.
-    `discrete_win_rate` takes each preference for a whole win or loss, and an exactly even one for a draw. Where data
-    sets are named there is a row for each: `dataset`, `win_rate`, `standard_error` and `n_total`.
+    `n_identical` of the draws are identical outputs, which nobody judged. Lengths are mean characters, where there is
+    an output. `discrete_win_rate` takes each preference for a whole win or loss, and an exactly even one for a draw.
+    Where data sets are named there is a row for each: `dataset`, `win_rate`, `standard_error` and `n_total`.
     """
 
     needs = frozenset({"judgements"})
 
     def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
         """Raises `DataError` where nothing was judged, or judgements and outputs do not belong together."""
-        judged = list(inputs.judgements)
-        require_matching(inputs)
-        wins = [value for row in judged if (value := row.win) is not None]
-        asked = [row.pair.instruction for row in judged if row.win is not None]
-        outcomes = [row.preference.outcome for row in judged]
+        whole, by_dataset = Tally(), dict[str, Tally]()
+        numbers: dict[int, int] = {}
+        outcomes: Counter[str] = Counter()
+        identical = answered = mine = theirs = 0
+        for row in matched(inputs):
+            pair, win = row.pair, row.win
+            outcomes[row.preference.outcome] += 1
+            part = by_dataset.setdefault(pair.instruction.dataset, Tally())
+            if not row.unanswered:
+                answered, mine, theirs = answered + 1, mine + len(pair.output_2), theirs + len(pair.output_1)
+            if win is not None:
+                identical += pair.identical and win == 0.5
+                # A hash stands for its text: within one process that is enough.
+                instruction = numbers.setdefault(hash(pair.instruction), len(numbers))
+                whole.add(win, instruction)
+                part.add(win, instruction)
+        wins, judged = whole.wins, outcomes.total()
         if not wins:
-            found = ", ".join(f"{count} {outcome}" for outcome, count in sorted(Counter(outcomes).items()))
-            raise DataError(f"{inputs.system}: none of {len(judged)} pairs has a usable judgement ({found})")
+            found = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
+            raise DataError(f"{inputs.system}: none of {judged} pairs has a usable judgement ({found})")
+        named = sorted(by_dataset) if any(by_dataset) else []
+        rows: list[Row] = [{"dataset": name, **by_dataset[name].figures} for name in named]
         return Evaluation(
             "win_rate",
             inputs.system,
             {
-                **_figures(wins, asked),
-                "n_instructions": len(set(asked)),
+                **whole.figures,
+                "n_instructions": len(numbers),
                 "discrete_win_rate": 100 * statistics.fmean((w > 0.5) + 0.5 * (w == 0.5) for w in wins),
                 "n_wins": sum(w > 0.5 for w in wins),
                 "n_wins_base": sum(w < 0.5 for w in wins),
                 "n_draws": sum(w == 0.5 for w in wins),
-                "n_identical": sum(row.pair.identical and row.win == 0.5 for row in judged),
-                "n_unparsed": outcomes.count("unparsed"),
-                "n_refused": outcomes.count("refused"),
-                "coverage": len(wins) / len(judged),
-                "avg_length": mean_length(inputs.outputs),
-                "avg_length_reference": statistics.fmean(len(row.pair.output_1) for row in judged),
+                "n_identical": identical,
+                "n_unparsed": outcomes["unparsed"],
+                "n_refused": outcomes["refused"],
+                "coverage": len(wins) / judged,
+                "avg_length": mine / answered if answered else None,
+                "avg_length_reference": theirs / answered if answered else None,
             },
-            _by_dataset(judged),
+            tuple(rows),
         )
 
 
-def _figures(wins: Sequence[float], asked: Sequence[Instruction]) -> dict[str, float | None]:
-    """Of the win for each label, and its instruction."""
-    return {
-        "win_rate": 100 * statistics.fmean(wins) if wins else None,
-        "standard_error": _error(wins, asked),
-        "n_total": len(wins),
-    }
-
-
-def _error(wins: Sequence[float], asked: Sequence[Instruction]) -> float | None:
+def _error(wins: Sequence[float], asked: Sequence[int]) -> float | None:
     """Over instructions: several labels of one, by annotators or seeds, are not independent (Liang and Zeger 1986)."""
     n, clusters = len(wins), len(set(asked))
     if clusters < 2:
@@ -72,29 +100,14 @@ def _error(wins: Sequence[float], asked: Sequence[Instruction]) -> float | None:
     if clusters == n:
         return 100 * statistics.stdev(wins) / math.sqrt(n)
     mean = statistics.fmean(wins)
-    residuals: dict[Instruction, float] = defaultdict(float)
+    residuals: dict[int, float] = defaultdict(float)
     for win, instruction in zip(wins, asked, strict=True):
         residuals[instruction] += win - mean
     return 100 * math.sqrt(sum(r**2 for r in residuals.values()) * clusters / (clusters - 1)) / n
 
 
-def _by_dataset(judged: Sequence[JudgedPair]) -> tuple[Row, ...]:
-    """The figures of each data set, by name; none where no data set is named."""
-    rows: dict[str, list[tuple[float, Instruction]]] = {}
-    for row in judged:
-        found = rows.setdefault(row.pair.instruction.dataset, [])
-        if row.win is not None:
-            found.append((row.win, row.pair.instruction))
-    if not any(rows):
-        return ()
-    return tuple(
-        {"dataset": name, **_figures([win for win, _ in rows[name]], [asked for _, asked in rows[name]])}
-        for name in sorted(rows)
-    )
-
-
-def require_matching(inputs: EvaluationInputs) -> None:
-    """Raises `DataError` naming the row where judgements are not about the outputs, row by row."""
+def matched(inputs: EvaluationInputs) -> Iterator[JudgedPair]:
+    """The judgements, one by one. Raises `DataError` naming the row where they are not about the outputs."""
     if len(inputs.judgements) != len(inputs.outputs):
         raise DataError(f"{inputs.system}: {len(inputs.judgements)} judgements for {len(inputs.outputs)} outputs")
     for number, (row, output) in enumerate(zip(inputs.judgements, inputs.outputs, strict=True)):
@@ -102,8 +115,4 @@ def require_matching(inputs: EvaluationInputs) -> None:
         # Those that are equal throughout have equal ids, which take much longer to make.
         if row.pair.output_2 != output.output or (here != there and here.id != there.id):
             raise DataError(f"{inputs.system}: judgement {number} is not about output {number}")
-
-
-def mean_length(outputs: Sequence[Output]) -> float:
-    """Mean characters of the outputs."""
-    return statistics.fmean(len(row.output) for row in outputs)
+        yield row

@@ -7,17 +7,18 @@ import gzip
 import io
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from afarm.boards import Board, Entry, group, read_boards
+from afarm.boards import Board, Entry, Figure, Source, group, read_boards
 from afarm.boards.board import interval, ranked
 from afarm.boards.correlating import agreements
+from afarm.boards.csv_table import as_csv, neutral, restored
 from afarm.boards.ranking import with_ranks
-from afarm.boards.sources import STOPPED_EARLY
-from afarm.boards.table import as_csv, as_json, as_markdown, columns, fitting, flags, rank
+from afarm.boards.table import as_json, as_markdown, columns, fitting, flags, rank, remarks
 from afarm.errors import DataError
 from afarm.protocol import Protocol
 
@@ -33,26 +34,51 @@ def run(directory: Path, name: str, win_rate: float, protocol: Protocol | None =
     system, record = more.pop("system", name), more.pop("record", {})
     metrics = {"win_rate": win_rate, "standard_error": 1.5, "n_total": 800, "n_wins": 400, "avg_length": 61.0, **more}
     result = {"system": system, "reference": "sft", "evaluator": "win_rate", "metrics": metrics}
-    guards = {"prefers_longer": {"value": 0.7, "error": 0.1, "n": 9}, "flags": [{"says": f"{system} is odd"}]}
+    flags = [{"says": said} for said in (f"{system} is odd", *more.pop("flags", ()))]
+    guards = {"prefers_longer": {"value": 0.7, "error": 0.1, "n": 9}, "flags": flags}
     stored = {"protocol": protocol.to_row() if protocol else None, "guards": guards}
     extra = {
         **result,
         "evaluator": "length_controlled",
         "metrics": {"length_controlled_winrate": 40.0, "win_rate": 0.0},
     }
-    rows = [{**result, **stored}, {**extra, **stored}]
+    rated = {**result, "evaluator": "pointwise", "metrics": {"rating": 6.5, "rating_se": 0.25, "rating_reference": 5.0}}
+    rows = [{**row, **stored} for row in (result, extra, rated)]
     (path / "run.json").write_text(json.dumps({"name": name, "results": rows, **record}))
 
 
-def test_systems_compared_on_different_numbers_of_instructions_are_told(tmp_path: Path) -> None:
+def test_a_system_judged_on_part_of_the_instructions_has_no_place(tmp_path: Path) -> None:
+    """Its 79.5 on 44 of 805 instructions is no better than 72.2 on all of them; 797 asked about are as good as all."""
     run(tmp_path, "few", 79.5, n_total=44)
     run(tmp_path, "many", 72.2, n_total=805)
+    run(tmp_path, "most", 60.0, n_total=795, n_unparsed=1, n_refused=1)
     ((board,), _) = read_boards([tmp_path])
-    assert "compared on different numbers of instructions, 44 to 805" in board.remarks
-    assert board.remarks in as_markdown([board])
-    assert ranked(board).remarks == board.remarks
-    even = Board(ONE, tuple(e for e in board.entries if e.system == "many"))
-    assert ranked(even).remarks == ""
+    assert [(e.system, e.rank, e.partial) for e in board.entries] == [
+        ("many", 1, False),
+        ("most", 2, False),
+        ("few", None, True),
+    ]
+    shown = as_markdown([board])
+    assert "| – | few | 44 of 805 | 79.5 ± 1.5 |" in shown
+    assert "| 1st | many | 805 | 72.2 ± 1.5 |" in shown
+    assert "no place for few: judged on part of the 805 instructions" in shown
+    alone = Board(ONE, tuple(e for e in board.entries if not e.partial))
+    assert ranked(alone).remarks == ""
+    assert "judged on" not in as_markdown([alone])
+
+
+def test_what_the_record_says_of_the_rows_counts_and_so_do_rows_without_an_answer(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        run(tmp_path, name, 60.0, n_total=100, record={"coverage": {"reference": 805, "compared": 100}})
+    ((board,), _) = read_boards([tmp_path])
+    assert [entry.rank for entry in board.entries] == [None, None]
+    assert board.remarks.startswith("no place for a, b: judged on part of the 805 instructions")
+    assert "--eval-set" in board.remarks
+    unread = Entry("x", 50.0, n=60, instructions=60, unparsed=40, of=100)
+    assert not unread.partial
+    five_labels_each = Entry("x", 50.0, n=250, instructions=50, unparsed=250, of=100)
+    assert five_labels_each.asked == 50
+    assert five_labels_each.partial
 
 
 def test_runs_of_one_protocol_stand_on_one_board(tmp_path: Path) -> None:
@@ -97,11 +123,12 @@ def test_a_figure_that_is_no_number_is_not_known(tmp_path: Path) -> None:
 
 
 def test_a_run_that_stopped_when_it_was_clear_says_so_and_is_not_ranked_with_an_interval(tmp_path: Path) -> None:
-    run(tmp_path, "ppo", 51.0, standard_error=None, record={"until": {"of": 805}})
+    run(tmp_path, "ppo", 51.0, standard_error=None, n_total=64, record={"until": {"of": 800}})
     run(tmp_path, "dpo", 41.0)
     (board,), _ = read_boards([tmp_path])
-    ppo, dpo = board.entries
-    assert STOPPED_EARLY in ppo.flags
+    dpo, ppo = board.entries
+    assert (dpo.rank, ppo.rank, ppo.stopped_early) == (1, None, True)
+    assert "| – | ppo | 64 of 800, stopped early |" in as_markdown([board])
     assert (ppo.source.judgements, ppo.interval) == ("", None)
     assert dpo.source.judgements.endswith("outputs.jsonl")
 
@@ -144,8 +171,15 @@ def test_merged_parts_have_no_ranks_of_their_parts() -> None:
 
 
 def full_board() -> Board:
-    figures = (46.8, 1.75, 805, 370, 420, 15, 0, 1.0, 683.0, 40.0, 1.2, 0.64, 0.63)
-    known = Entry("ppo", *figures, flags=("it is odd",), figures={"elo": 1012.0})
+    known = Entry(
+        "ppo",
+        *(46.8, 1.75, 805, 370, 420, 15, 0, 1.0, 683.0, 40.0, 1.2),
+        prefers_longer=0.64,
+        prefers_lists=0.63,
+        length_controlled_source="weights",
+        flags=("it is odd",),
+        figures={"elo": Figure(1012.0, low=980.0, high=1044.0, n=805, flag="it won all")},
+    )
     return ranked(Board(ONE, (known, Entry(HOSTILE, 39.2, flags=("it is odd", HOSTILE)))))
 
 
@@ -156,20 +190,106 @@ def test_json_is_read_again_as_it_was_written(tmp_path: Path) -> None:
     assert again == board
 
 
-def test_csv_is_read_again_in_the_columns_of_alpaca_eval(tmp_path: Path) -> None:
-    other = ranked(Board(Protocol("solo"), (Entry("x", 10.0),)))
-    text = as_csv([full_board(), other])
+def test_csv_is_read_again_as_it_was_written_in_the_columns_of_alpaca_eval(tmp_path: Path) -> None:
+    """Boards of equal headings stay apart, and of two equal systems neither is lost."""
+    sum_ = "=HYPERLINK(0)\r\n; 'x' \\n"
+    equal = (Entry("same", 10.0, 1.0, 805), Entry(sum_, 5.0, flags=(sum_, "+1", "a | b"), source=Source("-x")))
+    noisy = [ranked(Board(replace(ONE, label_noise=noise), equal)) for noise in (0.1, 0.25)]
+    met = ranked(Board(ONE, (Entry("a", 1.0, figures={"elo": Figure(5.0)}),), "met", "a note", "elo"))
+    boards = group([full_board(), *noisy, met, Board(Protocol(), (Entry("y", 2.0),), "unknown", origin="@here.csv")])
+    assert len(boards) == 5
+    text = as_csv(boards)
+    assert len(text.splitlines()) == 1 + sum(len(board.entries) for board in boards), "a row is a line"
     first = next(csv.DictReader(io.StringIO(text)))
     assert (first["win_rate"], first["n_wins"], first["avg_length"], first["elo"]) == ("46.8", "370", "683.0", "1012.0")
+    assert (first["elo_low"], first["elo_high"], first["elo_n"]) == ("980.0", "1044.0", "805")
     (tmp_path / "board.csv").write_text(text)
-    boards, _ = read_boards([tmp_path / "board.csv"])
-    assert [[e.system for e in b.entries] for b in boards] == [["ppo", HOSTILE], ["x"]]
-    assert boards[0].entries[0].length_controlled == 40.0
+    again, _ = read_boards([tmp_path / "board.csv"])
+    assert again == boards
+    assert [board.heading for board in again] == [board.heading for board in boards]
+    assert as_csv(again) == text
+
+
+def test_no_cell_is_run_or_moves_a_cursor_and_numbers_stay_numbers() -> None:
+    texts = ["=1+1", "+1", "-1", "@x", "'=1", "a\tb", "\x1b[31m", "\\n", "\u202e", "\ud800", "plain = 5", "é'", ""]
+    for text in texts:
+        assert restored(neutral(text)) == text
+        assert not neutral(text).startswith(("=", "+", "-", "@"))
+        assert neutral(text).isprintable()
+    text = as_csv([Board(ONE, tuple(Entry(name, 5.0, difference=-3.5) for name in texts))])
+    for row in csv.reader(io.StringIO(text)):
+        assert not [cell for cell in row if cell.startswith(("=", "+", "@"))]
+        assert not [cell for cell in row if cell.startswith("-") and float(cell) != -3.5]
+
+
+def test_boards_of_one_heading_say_what_sets_them_apart() -> None:
+    more = {
+        "label_noise": replace(ONE, label_noise=None),
+        "annotator prompts": replace(ONE, source="0123456789ab"),
+        "instructions": replace(ONE, instructions="abcdef012345"),
+    }
+    for said, protocol in more.items():
+        boards = group([Board(ONE, (Entry("a", 1.0),)), Board(protocol, (Entry("a", 1.0),))])
+        headings = [board.heading for board in boards]
+        assert len({*headings}) == 2, said
+        assert all(said.replace("_", " ") in heading for heading in headings)
+        assert "012345" not in "".join(headings) or "01234567" not in "".join(headings)
+    (alone,) = group([Board(ONE, (Entry("a", 1.0),))])
+    assert alone.heading == "judged by pool, against sft"
+
+
+def test_further_figures_of_compared_files_have_a_column_and_those_of_runs_none(tmp_path: Path) -> None:
+    """A run's own reward model is another than the next one's."""
+    run(tmp_path, "file", 50.0, record={"coverage": {"reference": 800}})
+    run(tmp_path, "trained", 40.0)
+    ((board,), _) = read_boards([tmp_path])
+    assert [entry.figures for entry in board.entries] == [{"pointwise": Figure(6.5, 0.25)}, {}]
+    assert "| 6.500 ± 0.250 |" in as_markdown([board])
+
+
+def test_a_run_that_was_never_clear_did_not_stop_early(tmp_path: Path) -> None:
+    run(tmp_path, "a", 50.0, record={"until": {"of": 800}})
+    run(tmp_path, "b", 50.0, n_total=799, record={"until": {"of": 800}})
+    ((board,), _) = read_boards([tmp_path])
+    assert [(e.stopped_early, e.source.judgements) for e in board.entries] == [(False, ""), (True, "")]
+
+
+def test_two_tables_of_one_name_are_two_boards(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "leaderboard.csv").write_text(",win_rate\nx,5.0\n")
+    boards, _ = read_boards([tmp_path / name / "leaderboard.csv" for name in ("one", "two", "one")])
+    assert [len(board.entries) for board in boards] == [1, 1]
+    assert [board.heading for board in boards] == [
+        f"leaderboard.csv ({tmp_path / name / 'leaderboard.csv'})" for name in ("one", "two")
+    ]
+
+
+def test_a_length_controlled_figure_says_what_it_is_and_when_not_to_trust_it(tmp_path: Path) -> None:
+    run(tmp_path, "a", 50.0, length_controlled_winrate=41.0, lc_source="weights")
+    doubt: dict[str, Any] = {"lc_warning": "60 rows are too few", "flags": ["length_controlled: 60 rows are too few"]}
+    run(tmp_path, "b", 40.0, length_controlled_winrate=43.0, lc_source="fit", **doubt)
+    run(tmp_path, "c", 30.0)
+    ((board,), _) = read_boards([tmp_path])
+    shown = as_markdown([board]).replace("\\", "")
+    assert "| 41.0 [1] |" in shown
+    assert "| 43.0 [2, 3] |" in shown
+    assert remarks(board) == [
+        "[1] length control: weights; figures of different kinds cannot be compared",
+        "[2] length control: fit; figures of different kinds cannot be compared",
+        "[3] length control: 60 rows are too few",
+    ]
+    assert flags(board) == ["a: a is odd", "b: b is odd", "c: c is odd"], "what a footnote says is no flag as well"
+    (tmp_path / "board.json").write_text(as_json([board]))
+    assert remarks(read_boards([tmp_path / "board.json"])[0][0]) == remarks(board)
 
 
 def test_markdown_shows_what_is_known_and_lets_no_name_out_of_its_cell() -> None:
     text = as_markdown([full_board()])
     assert "| 1st | ppo | 46.8 ± 1.8 | 43.4–50.2 | 40.0 ± 1.2 | 805 | 370/420/15 |" in text
+    assert "| 1012.0 (980.0 to 1044.0) \\[1\\] |" in text
+    assert "- \\[1\\] elo: it won all" in text
+    assert "- Length control: weights." in text
     assert "<img" not in text
     assert "\x1b" not in text
     rows = [line for line in text.splitlines() if line.startswith("|")]

@@ -54,24 +54,64 @@ def test_figures_are_those_of_the_rows(tmp_path: Path) -> None:
 
 def test_judgements_of_one_instruction_are_no_surer_than_one(tmp_path: Path) -> None:
     once = [row(i, "a", 1 + i % 2) for i in range(20)]
-    single, thrice = (board_of(tmp_path, rows).entries[0] for rows in (once, once * 3))
-    assert thrice.n == 60
-    assert thrice.win_rate == single.win_rate
-    assert thrice.standard_error == pytest.approx(single.standard_error)
+    single, thrice = (board_of(tmp_path, rows) for rows in (once, [{**r, "draw": n} for r in once for n in range(3)]))
+    assert thrice.entries[0].n == 60
+    assert thrice.entries[0].win_rate == single.entries[0].win_rate
+    assert thrice.entries[0].standard_error == pytest.approx(single.entries[0].standard_error)
+    repeated = board_of(tmp_path, once + once[:1])
+    assert (repeated.entries[0].n, repeated.note) == (20, "1 repeated row dropped")
+    with pytest.raises(DataError, match="row 20 and row 0 judge 'a' on the same instruction"):
+        board_of(tmp_path, [*once, row(0, "a", 2)])
 
 
-def test_a_reference_in_some_rows_is_no_system_in_others(tmp_path: Path) -> None:
-    turned = {**row(1, "reference", 2), "generator_1": "a"}
-    with pytest.raises(DataError, match=r"is the reference \(generator_1\) in some rows and a system"):
-        board_of(tmp_path, [row(0, "a", 2), turned])
+def test_rows_with_the_reference_second_are_turned(tmp_path: Path) -> None:
+    def turned(given: Row, preference: float) -> Row:
+        one, two = ("output_1", "generator_1"), ("output_2", "generator_2")
+        swapped = {
+            **dict(zip(one, map(given.get, two), strict=True)),
+            **dict(zip(two, map(given.get, one), strict=True)),
+        }
+        return {**given, **swapped, "preference": preference}
+
+    plain = [row(i, name, p) for i, p in enumerate((2, 1.75, 1, 0)) for name in ("a", "b")]
+    mixed = [
+        turned(r, {2: 1, 1.75: 1.25, 1: 2, 0: 0}[r["preference"]]) if i % 3 == 0 else r for i, r in enumerate(plain)
+    ]
+    right, both = board_of(tmp_path, plain), board_of(tmp_path, mixed)
+    assert both.entries == right.entries
+    assert (both.protocol, both.note) == (right.protocol, "3 rows with the reference second: turned")
 
 
-def test_annotators_and_references_have_boards_of_their_own(tmp_path: Path) -> None:
-    rows = [row(0, "a", 2), row(0, "a", 2, annotator="other"), row(0, "a", 2, generator_1="gpt4")]
+def test_files_of_several_annotators_and_references_have_boards_of_their_own(tmp_path: Path) -> None:
+    rows = [row(0, "a", 2), row(0, "b", 2, generator_1="gpt4")]
     (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    boards, _ = read_boards([], [tmp_path / "x.jsonl", tmp_path / "x.jsonl"])
+    (tmp_path / "y.jsonl").write_text(json.dumps(row(0, "a", 2, annotator="other")))
+    boards, _ = read_boards([], [tmp_path / "x.jsonl", tmp_path / "y.jsonl", tmp_path / "x.jsonl"])
     assert len(boards) == 3
     assert all(board.entries[0].n == 1 for board in boards), "the same file twice is one"
+
+
+def test_the_annotators_of_one_file_are_a_pool(tmp_path: Path) -> None:
+    rows = [row(i, "a", p, annotator=who) for i in range(3) for who, p in (("x", 2), ("y", 1))]
+    board = board_of(tmp_path, rows)
+    assert (board.entries[0].win_rate, board.entries[0].n, board.entries[0].instructions or 3) == (50.0, 6, 3)
+    assert board.heading.startswith("judged by x + y")
+    assert "2 annotators of one file are taken for one pool's" in board.note
+
+
+def test_other_answers_of_the_reference_are_another_board(tmp_path: Path) -> None:
+    rows = [row(0, "a", 2), row(0, "b", 2, output_1="else")]
+    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    boards, _ = read_boards([tmp_path / "x.jsonl"])
+    assert [[entry.system for entry in board.entries] for board in boards] == [["a"], ["b"]]
+    assert "reference answered otherwise here" in boards[1].note
+
+
+def test_rows_that_are_lost_without_an_output_have_no_length_and_are_not_empty(tmp_path: Path) -> None:
+    lost = [row(i, "a", 1, output_2="", source="rule", outcome="decided") for i in range(3)]
+    (entry,) = board_of(tmp_path, [*lost, row(3, "a", 2), row(4, "a", 2, output_2="")]).entries
+    assert (entry.win_rate, entry.length) == (40.0, len("a says 3") / 2)
+    assert entry.flags == ("1 of 2 outputs are empty",)
 
 
 def test_guards_look_at_annotations_too(tmp_path: Path) -> None:
@@ -113,8 +153,8 @@ def test_an_evaluator_over_all_systems_adds_its_figure(tmp_path: Path) -> None:
     (board,), _ = read_boards([path])
     good, bad = evaluated(board, "bradley_terry", (path,)).entries
     # A system that wins 3 of 4 stands 400 log10(3) above its reference, which is at 1000.
-    assert good.figures["bradley_terry"] == pytest.approx(1190.85, abs=0.1)
-    assert bad.figures["bradley_terry"] == pytest.approx(1000.0, abs=0.1)
+    assert good.figures["bradley_terry"].value == pytest.approx(1190.85, abs=0.1)
+    assert bad.figures["bradley_terry"].value == pytest.approx(1000.0, abs=0.1)
     with pytest.raises(DataError, match="looks at one system"):
         evaluated(board, "win_rate", (path,))
 
@@ -124,7 +164,6 @@ def test_an_evaluator_over_all_systems_adds_its_figure(tmp_path: Path) -> None:
     [
         ([row(0, "a", 3)], "row 0: field 'preference' is 3"),
         ([row(0, "a", 2), row(1, "", 2)], "row 1: field 'generator_2' is missing"),
-        ([row(0, "a", 2), row(0, "b", 2, output_1="else")], "row 1: field 'output_1' is another output of 'reference'"),
         ([row(0, "a", None)], "none of its 1 annotations has an answer"),
     ],
 )

@@ -60,10 +60,76 @@ def test_each_format_is_written(afarm: Afarm, runs: Path) -> None:
     assert '<th scope="row">nudge</th>' in Path("shared/board.html").read_text()
     assert [p.name for p in Path("shared").iterdir()] == ["board.html"], "nothing half-written is left"
     assert afarm("leaderboard", "--format", "html").code == 1
+    every = ["leaderboard", "--evaluator", "bradley_terry", "--format"]
+    before = afarm(*every, "markdown").out
+    assert ") |" in before, "the figure has its interval"
+    assert afarm(*every, "csv", "--output", "board.csv").code == 0
+    assert afarm("leaderboard", "board.csv", "--format", "markdown").out == before
     afarm("leaderboard", "--format", "json", "--output", "board.json")
     assert afarm("leaderboard", "board.json").out == afarm("leaderboard").out.replace(
         "--ranks reads the judgements too: ranks with intervals, and differences.\n", ""
     )
+
+
+def _outputs(name: str, words: list[int]) -> str:
+    rows = [
+        {"instruction": f"task {i}", "output": " ".join(["word"] * n), "generator": name} for i, n in enumerate(words)
+    ]
+    Path(f"{name}.json").write_text(json.dumps(rows))
+    return f"{name}.json"
+
+
+def test_a_system_that_was_judged_on_a_part_stands_below_without_a_place(afarm: Afarm) -> None:
+    pytest.importorskip("scipy")
+    files = [_outputs("whole", [3, 1] * 10), _outputs("lucky", [3] * 8)]
+    reference = ["--reference", _outputs("ref", [2] * 20), *LIGHT, "--on-missing", "skip"]
+    said = afarm("evaluate", *files, *reference, "--json")
+    assert said.code == 0, said.err
+    (board,) = said.json["boards"]
+    assert [(entry["system"], entry["rank"], entry["of"]) for entry in board["entries"]] == [
+        ("whole", 1, 20),
+        ("lucky", None, 20),
+    ]
+    assert "8 of 20" in said.err
+    assert "no place for lucky: judged on part of the 20 instructions" in said.err
+    assert "Δ to whole" in said.err
+    assert "A difference to whole of under " in said.err
+    rows = list(csv.DictReader(io.StringIO(afarm("leaderboard", "--format", "csv").out)))
+    assert [(row["system"], row["rank"], row["of"]) for row in rows] == [("whole", "1", "20"), ("lucky", "", "20")]
+
+
+def test_several_systems_judged_until_it_is_decided_stand_on_a_board(afarm: Afarm) -> None:
+    pytest.importorskip("scipy")
+    files = [_outputs("good", [3] * 100), _outputs("bad", [1] * 100)]
+    said = afarm("evaluate", *files, "--reference", _outputs("ref", [2] * 100), *LIGHT, "--until", "decided", "--json")
+    assert said.code == 0, said.err
+    (board,) = said.json["boards"]
+    assert [(entry["rank"], entry["stopped_early"]) for entry in board["entries"]] == [(None, True)] * 2
+    assert "of 100, stopped early" in said.err
+
+
+def test_systems_that_met_each_other_are_ordered_by_an_evaluator(afarm: Afarm) -> None:
+    pytest.importorskip("scipy")
+    beats = [("a", "b"), ("b", "c"), ("c", "d")]
+    rows = [
+        {"instruction": f"task {i}", "output_1": one, "output_2": two, "generator_1": one, "generator_2": two}
+        | {"preference": 1 + (i % 3 == 0), "annotator": "judge"}
+        for one, two in beats
+        for i in range(12)
+    ]
+    Path("met.json").write_text(json.dumps(rows))
+    said = afarm("leaderboard", "--annotations", "met.json", "--order-by", "bradley_terry")
+    assert said.code == 0, said.err
+    lines = [line.split() for line in said.out.splitlines() if line.strip()[:3] in ("1st", "2nd", "3rd", "4th")]
+    assert [(place, system) for place, system, *_ in lines] == [("1st", "a"), ("2nd", "b"), ("3rd", "c"), ("4th", "d")]
+    assert "judged by judge, against each other" in said.out
+    assert "--order-by" in afarm("leaderboard", "--annotations", "met.json").err
+    Path("apart.json").write_text(json.dumps([rows[0], {**rows[-1], "generator_1": "x", "generator_2": "y"}]))
+    said = afarm("leaderboard", "--annotations", "apart.json", "--order-by", "elo")
+    assert said.code == 1
+    assert "2 groups that no judgement connects (a, b; x, y)" in said.err
+    assert "ranks the systems of annotations" in afarm("leaderboard", "paper", "--order-by", "elo").err
+    assert "looks at one system" in afarm("leaderboard", "met.json", "--order-by", "win_rate").err
 
 
 def test_boards_are_correlated(afarm: Afarm) -> None:

@@ -45,16 +45,34 @@ def test_a_win_rate_by_people_from_both_kinds_of_labels(
     human = write(tmp_path / "human.json", rows("mine", people[:LABELLED], swapped=True) * 2)
     said = afarm("evaluate", simulated, "--annotations", "--humans", human, "--reference", "the reference", "--json")
     assert said.code == 0, said.err
-    [found] = said.json["systems"]
-    assert (found["system"], found["n_human"], found["n_simulated"]) == ("mine", LABELLED, N - LABELLED)
-    assert found["simulated"]["value"] == pytest.approx(60, abs=1)
-    assert found["human"]["value"] == pytest.approx(40)
-    assert found["combined"]["low"] < 40 < found["combined"]["high"] < found["simulated"]["value"]
-    assert found["combined"]["error"] < found["human"]["error"]
+    assert "left out: other" in said.err
+    assert said.json["metrics"]["win_rate"] == pytest.approx(60, abs=1), "by the judge, as ever"
+    (found,) = (row["metrics"] for row in said.json["results"] if row["evaluator"] == "prediction_powered")
+    assert (found["n_human"], found["n_simulated"]) == (LABELLED, N - LABELLED)
+    assert found["judge"] == pytest.approx(60, abs=1)
+    assert found["people"] == pytest.approx(40)
+    assert found["prediction_powered_low"] < 40 < found["prediction_powered_high"] < found["judge"]
+    assert found["prediction_powered_se"] < found["people_se"]
     assert found["saved"] > 0
+    record = json.loads((Path(said.json["report"]).parent / "run.json").read_text())
+    assert record["results"] == said.json["results"]
+    assert "prediction_powered" in Path(said.json["report"]).read_text()
     shown = afarm("evaluate", simulated, "--annotations", "--humans", human, "--reference", "the reference").out
-    assert f"mine: win rate by people {found['combined']['value']:.1f} %" in shown
+    assert f"Win rate by people {found['prediction_powered']:.1f} %" in shown
     assert f"{found['saved']} need no human label" in shown
+    assert "mine" in afarm("leaderboard").out
+
+
+def test_other_labels_of_people_are_another_result(
+    afarm: Afarm, tmp_path: Path, people: list[float], judge: list[float]
+) -> None:
+    simulated = write(tmp_path / "simulated.json", rows("mine", judge))
+    found = []
+    for labels in (people[:LABELLED], [3 - p for p in people[:LABELLED]]):
+        human = write(tmp_path / "human.json", rows("mine", labels))
+        said = afarm("evaluate", simulated, "--annotations", "--humans", human, "--json")
+        found.append(said.json["results"][1]["metrics"]["people"])
+    assert found == pytest.approx([40, 60])
 
 
 def test_what_does_not_fit_together_says_so(
@@ -63,12 +81,10 @@ def test_what_does_not_fit_together_says_so(
     simulated = write(tmp_path / "simulated.json", rows("mine", judge))
     few = write(tmp_path / "few.json", rows("mine", people[:5]))
     other = write(tmp_path / "other.json", rows("theirs", people))
-    mixed = write(tmp_path / "mixed.json", rows("mine", people[:20]), rows("mine", people[20:40], swapped=True))
     wrong = write(tmp_path / "wrong.json", [{**rows("mine", [1])[0], "preference": 7}])
     for file, part in {
         few: "5 instructions have human and simulated labels; at least 10",
-        other: "people labelled 'theirs' and the judge 'mine': no system is in both",
-        mixed: "(--reference NAME)",
+        other: "people compared 'theirs' with 'the reference', and the judge 'mine' with 'the reference': no pair",
         wrong: "wrong.json: row 0: field 'preference' is 7",
     }.items():
         said = afarm("evaluate", simulated, "--annotations", "--humans", file)

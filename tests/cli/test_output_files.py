@@ -80,6 +80,35 @@ def test_the_same_system_twice_is_refused(afarm: Afarm, tmp_path: Path) -> None:
     assert CountingJudge.asked == 0
 
 
+def test_two_systems_in_one_file_are_refused_with_a_row_of_each(afarm: Afarm, tmp_path: Path) -> None:
+    mine = write_outputs(tmp_path / "mine.json", [3, 3, 1], "mine")
+    reference = write_outputs(tmp_path / "ref.json", [2, 2, 2], "ref")
+    mixed = json.loads(Path(mine).read_text())
+    mixed[2]["generator"] = "other"
+    (tmp_path / "mixed.json").write_text(json.dumps(mixed))
+    said = "mixed.json: row 0 is of 'mine' and row 2 of 'other' (field 'generator')"
+    failed(afarm("evaluate", "mixed.json", "--reference", reference, *JUDGE), said)
+    failed(afarm("evaluate", mine, "--reference", "mixed.json", *JUDGE), said)
+    del mixed[2]["generator"]
+    (tmp_path / "mixed.json").write_text(json.dumps(mixed))
+    assert afarm("evaluate", "mixed.json", "--reference", reference, *JUDGE).code == 0
+    assert CountingJudge.asked == 3
+
+
+def test_what_an_evaluator_lacks_is_told_before_a_judge_is_asked(afarm: Afarm, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    mine, other = (write_outputs(tmp_path / f"{n}.json", [3] * 5 + [1] * n, f"s{n}") for n in (1, 2))
+    reference = write_outputs(tmp_path / "ref.json", [2] * 7, "ref")
+    (tmp_path / "d.json").write_text(json.dumps([{"instruction": f"i{n}", "difficulty": n} for n in range(6)]))
+    (tmp_path / "w.csv").write_text("model,not_gamed,length,difficulty\nx,0.1,0.2,0.3\n")
+    files = ["evaluate", mine, other, "--reference", reference, *JUDGE, "--on-missing", "skip"]
+    for how in (["--evaluator", "length_controlled"], ["--set", "evaluate.evaluators=[win_rate,length_controlled]"]):
+        lacking = afarm(*files, *how, "--set", "length_controlled.difficulty=d.json")
+        failed(lacking, "d.json: 1 of 7 instructions have no difficulty in it, such as 'i6'")
+        failed(afarm(*files, *how, "--set", "length_controlled.weights=w.csv"), "w.csv has a coefficient for the diff")
+    assert CountingJudge.asked == 0
+
+
 def test_a_system_that_is_the_reference_itself_or_swapped_with_it_is_told(afarm: Afarm, tmp_path: Path) -> None:
     mine = write_outputs(tmp_path / "mine.json", [1, 3], "mine")
     known = write_outputs(tmp_path / "known.json", [2, 2], "text_davinci_003")
@@ -104,6 +133,8 @@ def test_missing_rows_are_an_error_or_left_out_or_lost(afarm: Afarm, tmp_path: P
     assert (skipped["metrics"]["n_wins"], skipped["metrics"]["n_total"]) == (2, 3)
     assert (skipped["coverage"]["compared"], skipped["coverage"]["missing"], skipped["coverage"]["lost"]) == (3, 2, 0)
     lost = afarm(*files, "--on-missing", "loss", "--json")
+    (result,) = lost.json["results"]
+    assert (result["guards"]["flags"], result["metrics"]["avg_length"]) == ([], pytest.approx((14 + 14 + 4) / 3))
     assert (lost.json["metrics"]["win_rate"], lost.json["metrics"]["n_total"]) == (40.0, 5)
     assert lost.json["annotators"]["evaluation"]["(no output)"] == 2
     assert CountingJudge.asked == 3, "what is lost costs no call"
@@ -222,15 +253,49 @@ def test_stored_annotations_are_evaluated_and_nobody_is_asked(afarm: Afarm, tmp_
     assert (first["metrics"]["win_rate"], first["metrics"]["n_unparsed"]) == (62.5, 1)
     assert (second["metrics"]["win_rate"], second["metrics"]["n_draws"]) == (30.0, 1)
     assert (first["judges"], first["spend"]["calls"], CountingJudge.asked) == ([], 0, 0)
+    assert not {"judge", "label_noise"} & {*first["config"], *first["config"]["evaluate"]}
     assert [entry["system"] for entry in said.json["boards"][0]["entries"]] == ["one", "two"]
     page = Path(first["report"]).read_text()
     assert 'id="unasked"' not in page
     plain = afarm("evaluate", one, "--annotations", *LIGHT)
     assert "one: win rate 62.5 %" in plain.out
+    assert "Not clear from 50 %: with 4 instructions a difference under 99.6 points would go unseen" in plain.out
     assert "Judged by people: stored annotations, no judge was asked" in plain.out
     board = afarm("leaderboard").out
     assert "one" in board
     assert "two" in board
+
+
+def test_a_system_without_labels_does_not_stop_the_others(afarm: Afarm, tmp_path: Path) -> None:
+    names: dict[str, list[Any]] = {"one": [2, 1], "silent": [None, None], "two": [2, 2]}
+    files = [write_annotations(tmp_path / f"{name}.json", name, given) for name, given in names.items()]
+    said = afarm("evaluate", "--annotations", *files, *LIGHT, "--json")
+    assert said.code == 1
+    assert [s["system"] for s in said.json["systems"]] == ["one", "two"]
+    assert "no result for 1 of 3 systems:\n  silent: none of 2 pairs has a usable judgement (2 unparsed)" in said.err
+    assert "afarm ledger" not in said.err, "nobody was asked"
+    one = afarm("evaluate", "--annotations", *files[:2], *LIGHT, "--json")
+    assert (one.code, [s["system"] for s in one.json["systems"]]) == (1, ["one"])
+
+
+def test_one_file_is_the_same_to_a_board_and_to_an_evaluation(afarm: Afarm, tmp_path: Path) -> None:
+    pytest.importorskip("scipy")
+    path = write_annotations(tmp_path / "one.json", "one", [2, 2, 1, 1.25])
+    rows = json.loads(Path(path).read_text())
+    sides = {"output_1": "output_2", "output_2": "output_1", "generator_1": "generator_2", "generator_2": "generator_1"}
+    rows[2] = {**{sides.get(name, name): value for name, value in rows[2].items()}, "preference": 2}
+    Path(path).write_text(json.dumps([*rows, rows[0]]))
+    evaluated = afarm("evaluate", "--annotations", path, *LIGHT, "--json").json
+    (board,) = afarm("leaderboard", "--annotations", path, "--json").json["boards"]
+    (entry,) = board["entries"]
+    assert (entry["system"], entry["win_rate"], entry["n"]) == ("one", 56.25, 4)
+    assert entry["win_rate"] == evaluated["metrics"]["win_rate"]
+    assert board["protocol"] == evaluated["results"][0]["protocol"]
+    assert "1 row with the reference 'ref' second: turned" in evaluated["notes"][0]
+    assert "1 row with the reference second: turned; 1 repeated row dropped" in board["note"]
+    Path(path).write_text(json.dumps([*rows, {**rows[0], "preference": 1}]))
+    for command in (["evaluate", "--annotations", path, *LIGHT], ["leaderboard", "--annotations", path]):
+        failed(afarm(*command), f"{path}: row 4 and row 0 judge 'one' on the same instruction ('i0') and do not agree")
 
 
 def test_annotations_that_cannot_be_used_are_explained_and_leave_nothing(afarm: Afarm, tmp_path: Path) -> None:

@@ -149,9 +149,9 @@ def test_a_triple_that_is_wrong_is_named_with_the_field_of_its_own_format(tmp_pa
         ),
         ("a.csv", b"instruction\nx", "reads .json, .jsonl and .parquet"),
         ("a.jsonl", b'{"instruction": "x", "output": "y"}\n{"instr', "row 1: not valid JSON"),
-        ("a.json.gz", b"no gzip", "not valid"),
-        ("a.json.gz", gzip.compress(b"[{}]", mtime=0)[:-12], "not valid"),
-        ("a.json.gz", gzip.compress(b"[{}]", mtime=0)[:10] + b"\xa5" * 40, "not valid"),
+        ("a.json.gz", b"no gzip", "after 0 rows: its gzip is damaged or cut short"),
+        ("a.json.gz", gzip.compress(b"[{}]", mtime=0)[:-12], "its gzip is damaged or cut short"),
+        ("a.json.gz", gzip.compress(b"[{}]", mtime=0)[:10] + b"\xa5" * 40, "its gzip is damaged or cut short"),
         ("a.parquet", b"PAR1 no", "not valid Parquet"),
     ],
 )

@@ -24,7 +24,7 @@ def test_rows_are_joined_by_instruction_whatever_their_order() -> None:
     assert [(p.output_1, p.output_2) for p in joined.pairs] == [("", ""), ("3", "3"), ("2", "2"), ("1", "1")]
     assert joined.coverage == Coverage(4, 4, 4, empty=1, empty_reference=1)
     assert joined.coverage.sentence == (
-        "4 of the reference's 4 instructions; 1 empty outputs; 1 empty outputs of the reference"
+        "4 of the reference's 4 instructions; 1 empty output; 1 empty output of the reference"
     )
 
 
@@ -74,6 +74,16 @@ def test_different_sets_of_instructions_are_refused_whatever_the_policy() -> Non
             join(rows("sys", [("x", "1"), ("y", "2")]), REFERENCE, policy)
 
 
+def test_instructions_that_differ_by_spaces_at_an_end_are_told_apart() -> None:
+    spaced = rows("sys", [("a ", "x"), (" b", "y"), ("c", "z")])
+    with pytest.raises(DataError, match=r"2 differ by spaces at an end alone.*on the 1 "):
+        join(spaced, REFERENCE)
+    with pytest.raises(DataError) as caught:
+        join(spaced[:2], REFERENCE, Joining("skip"))
+    assert "2 differ by spaces" in str(caught.value)
+    assert "different sets" not in str(caught.value)
+
+
 def test_the_same_answer_twice_is_one_and_another_answer_is_an_error_that_names_both_rows() -> None:
     twice = [*REFERENCE, REFERENCE[1]]
     assert join(twice, twice).coverage == Coverage(
@@ -93,12 +103,17 @@ def test_nothing_at_all_is_an_error() -> None:
         join(REFERENCE, [])
 
 
-def test_among_some_instructions_the_others_are_counted_as_not_asked_about() -> None:
-    among = frozenset(row.instruction.id for row in REFERENCE[:2])
-    joined = join(REFERENCE, REFERENCE, among=among)
+def test_where_judging_stopped_early_the_others_are_counted_as_not_asked_about() -> None:
+    order = [row.instruction.id for row in REFERENCE[:3]]
+    joined = join(REFERENCE, REFERENCE, order=order, judged=2)
     assert [p.output_1 for p in joined.pairs] == ["1", "2"]
-    assert joined.coverage == Coverage(4, 4, 2, unasked=2)
+    assert joined.coverage == Coverage(4, 4, 2, unasked=1, unshared=1)
     assert not joined.coverage.partial
+    assert joined.coverage.sentence == (
+        "2 of the reference's 4 instructions; 1 not asked about; 1 that another system does not answer left out"
+    )
+    lost = join(SYSTEM, REFERENCE, Joining("loss"), order=order, judged=2)
+    assert lost.coverage == Coverage(4, 3, 1, missing=1, lost=1, extra=1, unasked=1, unshared=1)
 
 
 def test_less_than_half_is_told_apart() -> None:

@@ -14,6 +14,7 @@ from afarm.errors import DataError
 from afarm.files import read_preferences
 from afarm.joining import Joining
 from afarm.stored import StoredSystem, stored_systems
+from afarm.stored_comparison import OnDisk
 
 
 def annotation(
@@ -46,18 +47,18 @@ def written(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def read(tmp_path: Path, *files: list[dict[str, Any]], **given: Any) -> list[StoredSystem]:
+def read(tmp_path: Path, *files: list[dict[str, Any]], **given: Any) -> list[StoredSystem[Path]]:
     paths = [written(tmp_path / f"{name}.json", rows) for name, rows in zip("abcdef", files, strict=False)]
     directory = tmp_path / f"kept {len(list(tmp_path.iterdir()))}"
     directory.mkdir()
-    return stored_systems(paths, directory, **given)
+    return stored_systems(paths, OnDisk(directory), **given)
 
 
-def labels(system: StoredSystem) -> list[tuple[str, float | None]]:
-    for row in read_preferences(system.path):
+def labels(system: StoredSystem[Path]) -> list[tuple[str, float | None]]:
+    for row in read_preferences(system.kept):
         assert (row.pair.generator_1, row.pair.generator_2) == (system.reference, system.system)
         assert row.pair.output_2.startswith(system.system)
-    return [(row.pair.instruction.instruction, row.p2) for row in read_preferences(system.path)]
+    return [(row.pair.instruction.instruction, row.p2) for row in read_preferences(system.kept)]
 
 
 ASKED = ("i", "j", "k")
@@ -70,7 +71,7 @@ def test_each_file_is_a_system_against_the_reference_they_share(tmp_path: Path) 
     assert (first.system, first.reference, first.annotator) == ("one", "ref", "judge")
     assert labels(first) == [("i", 0.0), ("j", 1.0), ("k", 0.25)]
     assert (second.system, labels(second)) == ("two", [("i", None), ("j", None), ("k", None)])
-    assert (first.coverage.reference, first.coverage.compared, first.notes) == (3, 3, ())
+    assert (first.coverage.reference, first.coverage.compared, first.turned, first.changed) == (3, 3, 0, 0)
 
 
 def test_a_file_of_several_systems_is_split_where_the_reference_is_one(tmp_path: Path) -> None:
@@ -81,25 +82,29 @@ def test_a_file_of_several_systems_is_split_where_the_reference_is_one(tmp_path:
     ]
 
 
-def test_without_one_reference_a_file_is_refused_naming_rows_and_generators(tmp_path: Path) -> None:
+def test_several_references_of_one_file_part_its_systems_unless_they_are_systems_too(tmp_path: Path) -> None:
     rows = [annotation("i", "one", "ref"), annotation("j", "one", "ref"), annotation("i", "two", "other")]
-    with pytest.raises(DataError) as caught:
-        read(tmp_path, rows)
-    assert "row 0 compares 'one' with 'ref', but row 2 compares 'two' with 'other'" in str(caught.value)
-    assert "a.json" in str(caught.value)
-    assert "--reference NAME" in str(caught.value)
+    assert [(s.system, s.reference, len(labels(s))) for s in read(tmp_path, rows)] == [
+        ("one", "ref", 2),
+        ("two", "other", 1),
+    ]
     with pytest.raises(DataError, match="row 2 compares 'two' with 'other', and neither is the reference 'ref'"):
         read(tmp_path, rows, reference="ref")
     circle = [annotation("i", "b", "a"), annotation("i", "c", "b"), annotation("i", "a", "c")]
-    with pytest.raises(DataError, match="no generator is in every row"):
+    with pytest.raises(DataError) as caught:
         read(tmp_path, circle)
+    assert "a.json: row 0 compares 'b' with 'a', but row 2 compares 'a' with 'c': 'a' stands on either side" in str(
+        caught.value
+    )
+    assert "--reference NAME" in str(caught.value)
 
 
 def test_rows_with_the_reference_second_are_turned_and_told(tmp_path: Path) -> None:
     rows = [annotation("i", preference=1), turned(annotation("j", preference=1.25)), annotation("k", preference=2)]
     (system,) = read(tmp_path, rows)
     assert sorted(labels(system)) == [("i", 0.0), ("j", 0.25), ("k", 1.0)]
-    assert [note.partition(": ")[2] for note in system.notes] == ["1 rows have the reference 'ref' second: turned"]
+    assert system.turned == 1
+    assert system.answers == read(tmp_path, [annotation(asked) for asked in ASKED])[0].answers
 
 
 def test_a_file_that_is_the_other_way_round_than_all_others_is_turned(tmp_path: Path) -> None:
@@ -109,8 +114,8 @@ def test_a_file_that_is_the_other_way_round_than_all_others_is_turned(tmp_path: 
     found = read(tmp_path, one, [turned(row) for row in two], three)
     assert [(s.system, s.reference) for s in found] == [("one", "ref"), ("two", "ref"), ("three", "ref")]
     assert labels(found[1]) == [("i", 0.25), ("j", 0.25), ("k", 0.25)]
-    assert "3 rows have the reference 'ref' second" in found[1].notes[0]
-    assert found[0].notes == found[2].notes == ()
+    assert [system.turned for system in found] == [0, 3, 0]
+    assert len({system.protocol.id for system in found}) == 1
 
 
 def test_where_it_cannot_be_told_which_is_the_reference_it_must_be_said(tmp_path: Path) -> None:
@@ -119,7 +124,7 @@ def test_where_it_cannot_be_told_which_is_the_reference_it_must_be_said(tmp_path
         read(tmp_path, half)
     assert [s.system for s in read(tmp_path, half, reference="ref")] == ["sys"]
     assert [(s.system, labels(s)[0][1]) for s in read(tmp_path, half, reference="sys")] == [("ref", 0.0)]
-    with pytest.raises(DataError, match="disagree on which is the reference: say it with --reference ref"):
+    with pytest.raises(DataError, match=r"disagree on which is the reference: say it with .* --reference ref"):
         read(tmp_path, [annotation("i")], [turned(annotation("i"))])
 
 
@@ -141,6 +146,10 @@ def test_several_annotators_in_one_file_are_pooled(tmp_path: Path) -> None:
     rows = [annotation(asked, annotator=who) for asked in ASKED for who in ("x", "y")]
     (system,) = read(tmp_path, rows)
     assert (system.annotator, len(labels(system)), system.coverage.compared) == ("x + y", 6, 3)
+    many, others = ([annotation("i", annotator=f"{name} {n}") for n in range(4)] for name in ("x", "y"))
+    found = read(tmp_path, many, others)
+    assert [s.annotator for s in found] == ["4 annotators", "4 annotators"]
+    assert len({s.protocol.id for s in found}) == 2, "of one number, and not the same"
 
 
 def test_the_same_row_twice_is_one_and_another_label_is_an_error_that_names_both(tmp_path: Path) -> None:
@@ -150,8 +159,10 @@ def test_the_same_row_twice_is_one_and_another_label_is_an_error_that_names_both
     (across,) = read(tmp_path, rows[:2], rows[:1])
     assert (labels(across), across.coverage.repeated) == ([("i", 1.0), ("j", 1.0)], 1)
     other = [*rows, annotation("j", preference=1)]
-    with pytest.raises(DataError, match=r"a\.json: row 3 and row 1 judge 'sys' on the same instruction \('j'\)"):
+    with pytest.raises(DataError, match=r"a\.json: row 3 and row 1 judge 'sys' on the same instruction \('j'\) and do"):
         read(tmp_path, other)
+    with pytest.raises(DataError, match=r"row 3 and row 0 judge 'sys' on the same instruction \('i'\) about other"):
+        read(tmp_path, [*rows, annotation("i", output_2="sys says more")])
     assert labels(read(tmp_path, other, joining=Joining("skip", "first"))[0]) == [("i", 1.0), ("j", 1.0)]
     with pytest.raises(DataError, match=r"b\.json: row 0 and .*a\.json: row 1 judge"):
         read(tmp_path, rows, other[3:])
@@ -163,7 +174,7 @@ def test_systems_on_different_instructions_are_told_or_refused(tmp_path: Path) -
     one, two = [annotation(asked, "one") for asked in "ijklm"], [annotation(asked, "two") for asked in "ij"]
     found = read(tmp_path, one, two)
     assert (found[1].coverage.reference, found[1].coverage.compared, found[1].coverage.missing) == (5, 2, 3)
-    assert "two: only 2 of the reference's 5 instructions" in found[1].notes[0]
+    assert found[1].coverage.partial
     assert found[0].answers.keys() == found[1].answers.keys(), "what is comparable is the whole set"
     with pytest.raises(DataError, match=r"'two' \(.*b\.json\) was judged on 2 of the 5 instructions"):
         read(tmp_path, one, two, joining=Joining("error"))
@@ -173,8 +184,8 @@ def test_systems_on_different_instructions_are_told_or_refused(tmp_path: Path) -
 
 def test_a_reference_that_answered_otherwise_is_told(tmp_path: Path) -> None:
     found = read(tmp_path, [annotation("i", "one")], [annotation("i", "two", output_1="another answer")])
-    assert "two: ref answered 1 of these instructions otherwise" in found[1].notes[0]
-    assert found[0].answers != found[1].answers
+    assert [system.changed for system in found] == [0, 1]
+    assert found[0].protocol.id != found[1].protocol.id
 
 
 @pytest.mark.parametrize(
@@ -186,6 +197,7 @@ def test_a_reference_that_answered_otherwise_is_told(tmp_path: Path) -> None:
         (annotation("j", preference="2"), "row 1: field 'preference' is '2'"),
         ({**annotation("j"), "output_2": None}, "row 1: field 'output_2' is null"),
         (annotation("j", "ref"), "row 1: 'ref' is compared with itself"),
+        (annotation("j", ""), "row 1: field 'generator_2' is missing here or in row 0"),
     ],
 )
 def test_a_row_that_is_wrong_is_named_with_its_file_and_field(row: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -205,7 +217,7 @@ def test_files_that_name_no_generators_are_called_by_their_own_name(tmp_path: Pa
     nameless = {k: v for k, v in annotation("i").items() if not k.startswith("generator")}
     written(tmp_path / "mine.json", [nameless])
     (tmp_path / "kept").mkdir()
-    (system,) = stored_systems([tmp_path / "mine.json"], tmp_path / "kept")
+    (system,) = stored_systems([tmp_path / "mine.json"], OnDisk(tmp_path / "kept"))
     assert (system.system, system.reference) == ("mine", "reference")
 
 
@@ -213,7 +225,8 @@ PEAK = """
 import sys
 from pathlib import Path
 from afarm.stored import stored_systems
-stored_systems(sys.argv[1:2], Path(sys.argv[2]))
+from afarm.stored_comparison import OnDisk
+stored_systems(sys.argv[1:2], OnDisk(Path(sys.argv[2])))
 print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
 """
 """The most memory held at once, in KiB. A child's `ru_maxrss` would begin at its parent's."""

@@ -56,19 +56,23 @@ def star(count: int = 200) -> list[Game]:
 
 
 def test_two_systems_have_the_log_odds_of_the_win_rate_and_its_error() -> None:
-    # 6 wins, 2 losses and 2 draws of 10: 7 of 10, so log(7 / 3), 147 points of Elo's.
-    found = strengths([("ref", "me", share, t) for t, share in enumerate([1.0] * 6 + [0.0] * 2 + [0.5] * 2)])
+    # 60 wins, 20 losses and 20 draws of 100: 7 of 10, so log(7 / 3), 147 points of Elo's.
+    shares = [1.0] * 6 + [0.0] * 2 + [0.5] * 2
+    found = strengths([("ref", "me", share, t) for t, share in enumerate(shares * 10)])
     assert found["me"]["strength"] == pytest.approx(math.log(7 / 3))
     assert found["me"]["elo"] == pytest.approx(1000 + 400 * math.log10(7 / 3))
-    # The win rate's standard error over its slope: residuals 6 * 0.3^2 + 2 * 0.7^2 + 2 * 0.2^2 = 1.6.
-    error = math.sqrt(1.6 / 9 / 10) / (0.7 * 0.3)
+    # The win rate's standard error over its slope: residuals 60 * 0.3^2 + 20 * 0.7^2 + 20 * 0.2^2 = 16.
+    error = math.sqrt(16 / 99 / 100) / (0.7 * 0.3)
     assert found["me"]["standard_error"] == pytest.approx(error)
     assert found["me"]["high"] - found["me"]["low"] == pytest.approx(2 * 1.959964 * error)
     assert found["me"]["elo_high"] - found["me"]["elo_low"] == pytest.approx(2 * 1.959964 * error * POINTS)
-    assert (found["me"]["n_wins"], found["me"]["n_losses"], found["me"]["n_draws"]) == (6, 2, 2)
-    assert (found["ref"]["n_wins"], found["ref"]["n_losses"], found["ref"]["n_draws"]) == (2, 6, 2)
+    assert (found["me"]["n_wins"], found["me"]["n_losses"], found["me"]["n_draws"]) == (60, 20, 20)
+    assert (found["ref"]["n_wins"], found["ref"]["n_losses"], found["ref"]["n_draws"]) == (20, 60, 20)
     assert found["ref"]["strength"] == found["ref"]["standard_error"] == 0.0
     assert found["me"]["flag"] == found["ref"]["flag"] == ""
+    # From ten games the residuals say too little: then it is that of the model, 1 / sqrt(10 * 0.7 * 0.3).
+    few = strengths([("ref", "me", share, t) for t, share in enumerate(shares)])
+    assert few["me"]["standard_error"] == pytest.approx(1 / math.sqrt(2.1))
 
 
 def test_judgements_of_one_instruction_count_as_one_observation() -> None:
@@ -128,6 +132,15 @@ def test_a_system_that_won_or_lost_all_is_finite_and_flagged_and_moves_no_other(
     assert strengths(more, prior=2.0)["best"]["strength"] == pytest.approx(math.log(10 / 1), abs=1e-6)
 
 
+def test_a_system_that_won_all_gets_one_draw_however_many_it_beat() -> None:
+    even = [("ref", "equal", float(t % 2), t) for t in range(40)]
+    won = [(name, "best", 1.0, t) for name in ("ref", "equal") for t in range(2)]
+    # Four games and one draw, half with each of two that are as strong: 4.5 to 0.5.
+    found = strengths(even + won)["best"]
+    assert found["strength"] == pytest.approx(math.log(4.5 / 0.5), abs=1e-6)
+    assert found["flag"].startswith("won every comparison")
+
+
 def test_a_group_that_beats_another_throughout_is_flagged_as_one() -> None:
     within = [("ref", "a", float(t % 2), t) for t in range(8)] + [("x", "y", float(t % 2), t) for t in range(8)]
     across = [("ref", "x", 1.0, t) for t in range(4)]
@@ -185,6 +198,19 @@ def test_elo_depends_on_the_seed_but_not_on_rows_or_sides() -> None:
     assert other["a"]["elo"] == pytest.approx(found["a"]["elo"], abs=4 * found["a"]["order_deviation"] / 10)
     for row in found.values():
         assert row["elo_low"] <= row["elo"] <= row["elo_high"]
+
+
+def test_an_elo_rating_that_has_not_arrived_is_flagged_with_where_its_judgements_put_it() -> None:
+    # 18 of 20 won: log10(9) * 400 = 382 points, of which 20 steps of 8 at most make 160.
+    strong = ratings([("ref", "me", float(t % 10 > 0), t) for t in range(20)])["me"]
+    assert strong["elo_high"] < 1200
+    assert "bradley_terry says 1382 (" in strong["flag"]
+    # An even one is where it belongs at once, and 20 judgements leave it unsure by 1.96 * 174 / sqrt(19 / 4) points.
+    even = Elo().evaluate(board([("ref", "me", float(t % 2), t) for t in range(20)]))
+    assert rows(even)["me"]["flag"].endswith("bradley_terry says 1000 (844 to 1156)")
+    assert (rows(even)["ref"]["flag"], even.metrics["n_flagged"]) == ("", 1)
+    many = ratings([("ref", "me", float(t % 2), t) for t in range(400)])
+    assert many["me"]["flag"] == ""
 
 
 def test_elo_comes_near_bradley_terry_and_its_interval_covers_it() -> None:

@@ -1,0 +1,88 @@
+"""Boards of systems that met each other directly, in the order of an evaluator over all of them.
+
+Where systems were not all compared with one reference a win rate says whom a system met as much as how good it is. A
+model of all judgements together, such as Bradley–Terry's, needs no common reference, only that those who met are
+connected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from afarm.boards.board import Board, Entry, Source, ranked
+from afarm.boards.ranking import Rows, with_figures
+from afarm.errors import DataError
+from afarm.protocol import Protocol, instructions_digest
+from afarm.records import JudgedPair
+from afarm.stored import kept_of
+
+
+def round_robins(files: Sequence[Path], order: str, further: Sequence[str] = ()) -> list[Board]:
+    """A board of all systems that met in `files` of annotations, one for each annotator (or pool of one file's), in the
+    order of the evaluator `order` and with the figures of the `further` ones too.
+
+    Raises `DataError` as `afarm.stored.kept_of` does, and where an evaluator does not look at all systems at once, or
+    cannot rank them: because groups of them never met, say.
+    """
+    by_annotators: dict[tuple[str, ...], list[tuple[JudgedPair, str]]] = {}
+    for file, annotators, rows in kept_of(list(dict.fromkeys(files)), Rows()):
+        by_annotators.setdefault(annotators, []).extend((row, file) for row in rows)
+    if not by_annotators:
+        raise DataError(f"--order-by {order} ranks the systems of annotations: name files of them with --annotations")
+    return [_board(" + ".join(names), rows, order, further) for names, rows in by_annotators.items()]
+
+
+def _board(annotator: str, rows: Sequence[tuple[JudgedPair, str]], order: str, further: Sequence[str]) -> Board:
+    pairs = [row for row, _ in rows]
+    judges = sorted({row.preference.judge for row in pairs} - {""})
+    board = Board(
+        Protocol(
+            annotator,
+            judges={str(number): judge for number, judge in enumerate(judges)},
+            instructions=instructions_digest({row.pair.instruction.id for row in pairs}),
+        ),
+        tuple(_entries(rows)),
+        f"judged by {', '.join((annotator, *judges))}, against each other",
+        f"in the order of {order}; a win rate is over whom the system met",
+        order,
+    )
+    for name in dict.fromkeys((order, *further)):
+        board = with_figures(board, name, pairs)
+    return ranked(board)
+
+
+def _entries(rows: Sequence[tuple[JudgedPair, str]]) -> list[Entry]:
+    """Each system over all that it met."""
+    met: dict[str, list[tuple[float | None, str, int]]] = {}
+    files: dict[str, dict[str, None]] = {}
+    for row, file in rows:
+        pair, won = row.pair, row.win
+        lost = None if won is None else 1 - won
+        for name, value, output in ((pair.generator_1, lost, pair.output_1), (pair.generator_2, won, pair.output_2)):
+            met.setdefault(name, []).append((value, pair.instruction.id, len(output)))
+            files.setdefault(name, {})[file] = None
+    return [_entry(name, games, ", ".join(files[name])) for name, games in met.items()]
+
+
+def _entry(name: str, games: Sequence[tuple[float | None, str, int]], source: str) -> Entry:
+    from afarm.statistics import mean
+
+    usable = [(value, task) for value, task, _ in games if value is not None]
+    values = [value for value, _ in usable]
+    if not values:
+        raise DataError(f"none of the {len(games)} annotations of {name!r} has an answer: leave it out")
+    found = mean(values, [task for _, task in usable])
+    return Entry(
+        name,
+        100 * found.value,
+        None if found.error is None else 100 * found.error,
+        len(values),
+        sum(value > 0.5 for value in values),
+        sum(value < 0.5 for value in values),
+        sum(value == 0.5 for value in values),
+        len(games) - len(values),
+        length=sum(characters for *_, characters in games) / len(games),
+        instructions=found.n,
+        source=Source(source),
+    )

@@ -1,0 +1,61 @@
+"""When a length-controlled figure, or its error, is not to be believed.
+
+The thresholds are those at which simulated errors begin to hold; docs/evaluators.md has the table.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import expit
+
+from afarm_plugins.evaluators.length_glm import PENALTIES, Floats, Rows, information, solve
+
+NEEDED = 5.0
+"""The `information` for each coefficient from which on the error holds."""
+SEEN = 5
+"""Instructions on either side of equal length from which on it holds."""
+RARE, RARELY = 10, 0.05
+"""Instructions, and their share, below which one side of equal length is hardly seen."""
+MOVED = 0.5
+"""The errors by which the penalty may move the figure."""
+
+
+def believed(
+    coefficients: Floats, error: float | None, rows: Rows, judged: Rows, gap: Floats, equal_length: Floats
+) -> tuple[float | None, list[str]]:
+    """The sampling error where it holds, and why figure or error are doubtful, each a clause.
+
+    `coefficients` were fitted to `rows`, which are `judged` and those that regularise; `gap`, [N], is how many
+    characters longer the reference's output is in each that was judged, and `equal_length` what is predicted for.
+    """
+    free = solve(rows, PENALTIES[-1])
+    if few := _few(free, judged):
+        return None, [few]
+    regularised, said = len(rows.share) > len(judged.share), []
+    known = len(np.unique(judged.group))
+    sides = [len(np.unique(judged.group[side])) for side in (gap <= 0, gap >= 0)]
+    seen, longer = min(sides), "the reference's" if sides[0] < sides[1] else "the system's"
+    if seen < max(RARE, RARELY * known) and not (regularised and len(free) > 2):
+        where = f"all but {seen} of {known}" if seen else f"all {known}"
+        said.append(f"{longer} output is longer on {where} instructions: the figure is extrapolated")
+    if seen < SEEN and not regularised:
+        return None, [*said, "no error holds so far out"]
+    here, there = (100 * float(expit(equal_length @ found).mean()) for found in (coefficients, free))
+    if error is not None and abs(here - there) > MOVED * 100 * error:
+        said.append(f"the penalty moves the figure to {here:.1f}, from {there:.1f} without it")
+    return error, said
+
+
+def _few(free: Floats, judged: Rows) -> str:
+    """Why there are too few outcomes of one kind to fit coefficients to; empty where there are enough."""
+    coefficients = int(judged.features.any(axis=0).sum())  # lengths that are equal throughout have none
+    needed = NEEDED * coefficients
+    if information(free, judged) >= needed:
+        return ""
+    n = len(np.unique(judged.group))
+    won = float(judged.share.mean()) * n
+    rarer, word = min((won, "won"), (n - won, "lost"))
+    why = f"{coefficients} coefficients tell won from lost too well to be known themselves"
+    if rarer < needed:
+        why = f"{rarer:.3g} of {n} instructions {word}, and {needed:.0f} of either outcome are needed"
+    return f"{why}: the penalty decides the figure, and no error holds"
