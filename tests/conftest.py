@@ -15,12 +15,3 @@ def gguf() -> str:
         if place and Path(place).is_file():
             return str(place)
     pytest.skip("no SmolLM2 GGUF: set AFARM_TEST_GGUF, or put .cache/smollm2.gguf")
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Raises where groups are lost: their tests share what takes a minute to make, and would make it in each worker."""
-    if getattr(config.option, "loadgroup", False) and hasattr(config, "workerinput"):
-        lost = [item.nodeid for item in items if item.get_closest_marker("xdist_group") and "@" not in item.nodeid]
-        if lost:
-            raise pytest.UsageError(f"pytest-xdist does not group {lost[0]}: install the pytest of constraints.txt")
