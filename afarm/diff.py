@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from afarm.analysis.measures import mean
 from afarm.errors import DataError, did_you_mean
 from afarm.figures import number
 from afarm.files import read_preferences
@@ -66,7 +66,8 @@ class Contribution:
 class Diff:
     """Two runs compared. `settings`, `versions` and `stages` are sentences, one a difference; `incomparable` the
     reasons why their win rates cannot be compared. `difference` is the paired one, in points, over the `shared`
-    instructions with two usable labels, with its standard error; `metrics` are (name, before, now)."""
+    instructions with two usable labels, with its standard error, clustered where there are several labels of one;
+    `metrics` are (name, before, now)."""
 
     runs: tuple[str, str]
     settings: tuple[str, ...]
@@ -104,7 +105,8 @@ def diff(first: Path, second: Path) -> Diff:
     shared = [key for key in before if key in now]
     changes = [found for key in shared if (found := _change(before[key], now[key])) is not None]
     wins = [(before[key].win, now[key].win) for key in shared]
-    gaps = [b - a for a, b in wins if a is not None and b is not None]
+    gaps = [(task, b - a) for (task, _), (a, b) in zip(shared, wins, strict=True) if a is not None and b is not None]
+    difference = mean(gaps, 100)
     protocols = [Protocol.from_row(record["results"][0].get("protocol")) for record in (one, two) if record["results"]]
     return Diff(
         runs=(str(one.get("name") or first.name), str(two.get("name") or second.name)),
@@ -116,8 +118,8 @@ def diff(first: Path, second: Path) -> Diff:
         shared=len(gaps),
         only_first=sum(key not in now for key in before),
         only_second=sum(key not in before for key in now),
-        difference=100 * statistics.fmean(gaps) if gaps else None,
-        standard_error=100 * statistics.stdev(gaps) / math.sqrt(len(gaps)) if len(gaps) > 1 else None,
+        difference=None if difference is None else difference.value,
+        standard_error=None if difference is None else difference.error,
         contributions={reason: _contribution(reason, changes, len(gaps)) for reason in REASONS},
         changes=tuple(changes),
     )

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from afarm.errors import DataError
-from afarm.files import read_preferences, read_rows
+from afarm.files import read_preferences, read_rows, write_whole
 from afarm.interfaces import AnnotateContext
 from afarm.keyed import integer, uniform
 from afarm.labelling import label
@@ -146,17 +146,16 @@ def compare(
 ) -> tuple[list[tuple[float, float, float]], float, float]:
     """The pairs with all three labels, as (old, new, new), and the p-values of their disagreement and win rate."""
     triples = [
-        (old, *new)
-        for old, *new in zip(stored, *again, strict=True)
-        if old is not None and all(value is not None for value in new)
+        (old, one, two)
+        for old, one, two in zip(stored, *again, strict=True)
+        if old is not None and one is not None and two is not None
     ]
-    kept: list[tuple[float, float, float]] = triples
     # For each choice of the label that plays the old one, what the pair adds to either statistic.
-    turns = [[(t[i], t[(i + 1) % 3], t[(i + 2) % 3]) for i in range(3)] for t in kept]
+    turns = [[(t[i], t[(i + 1) % 3], t[(i + 2) % 3]) for i in range(3)] for t in triples]
     gaps = [[(abs(a - b) + abs(a - c)) / 2 - abs(b - c) for a, b, c in turn] for turn in turns]
     moves = [[(b + c) / 2 - a for a, b, c in turn] for turn in turns]
     generator = random.Random(integer(seed, "drift permutations"))
-    return kept, _p_value(gaps, generator, lambda total: total), _p_value(moves, generator, abs)
+    return triples, _p_value(gaps, generator, lambda total: total), _p_value(moves, generator, abs)
 
 
 def _p_value(parts: Sequence[Sequence[float]], generator: random.Random, size: Callable[[float], float]) -> float:
@@ -216,9 +215,7 @@ def _keep(path: Path, found: Probe) -> None:
     """The same probe, looked at again, stands once."""
     rows = [asdict(p) for p in kept(path.parent) if (p.epoch, p.annotator, p.labels) != _name(found)]
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in [*rows, asdict(found)])
-    beside = path.with_name(f".{path.name}.tmp")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(path)
+    write_whole(path, text, "free some space, and probe again with the same --epoch: nothing is asked twice")
 
 
 def _name(found: Probe) -> tuple[str, str, str]:

@@ -1,4 +1,4 @@
-"""What is shown first of an evaluation: its main figure with the error, and what warns of it.
+"""Figures as they are shown: the main one of an evaluation, what warns of it, and its error and interval.
 
 An evaluator puts its main figure first, or calls it like itself. Names beside it say what belongs to it: `<figure>_se`,
 or else what follows and ends in `_error` or `_se`; `<figure>_reference`; `<figure>_difference`, the paired one, with
@@ -16,12 +16,13 @@ from typing import Any
 from afarm.errors import PluginError
 
 ERRORS = ("_se", "_error")
+NORMAL_95 = 1.959964
 BY_PEOPLE = "prediction_powered"
 """What a win rate by people, from a few of their labels and many simulated ones, is called."""
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class MainFigure:
     """`value` under `name`, its standard `error`, the `reference`'s, and the paired `difference` with its own error."""
 
     name: str
@@ -32,7 +33,7 @@ class Figure:
     difference_error: float | None
 
 
-def main_figure(evaluator: str, metrics: Mapping[str, Any]) -> Figure | None:
+def main_figure(evaluator: str, metrics: Mapping[str, Any]) -> MainFigure | None:
     """The main figure of an evaluation; None where it has none."""
     name = evaluator if evaluator in metrics else next(iter(metrics), "")
     value = number(metrics.get(name))
@@ -42,14 +43,18 @@ def main_figure(evaluator: str, metrics: Mapping[str, Any]) -> Figure | None:
     errors = [number(metrics[other]) for other in takewhile(lambda other: other.endswith(ERRORS), after)]
     error = next((found for found in errors if found is not None), None)
     beside = (number(metrics.get(f"{name}_{what}")) for what in ("reference", "difference", "difference_se"))
-    return Figure(name, value, error, *beside)
+    return MainFigure(name, value, error, *beside)
 
 
 def doubts(evaluator: str, metrics: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """What warns of an evaluation's figures, as stored flags (`afarm.guards`)."""
-    for name, text in metrics.items():
-        if name.endswith("_warning") and text:
-            yield {"name": name, "count": 1, "of": 1, "example": "", "says": f"{evaluator}: {text}"}
+    for name, text in warnings(metrics).items():
+        yield {"name": name, "count": 1, "of": 1, "example": "", "says": f"{evaluator}: {text}"}
+
+
+def warnings(metrics: Mapping[str, Any]) -> dict[str, str]:
+    """What an evaluator warns of, by the name it stands under."""
+    return {name: str(text) for name, text in metrics.items() if name.endswith("_warning") and text}
 
 
 def number(value: object) -> float | None:
@@ -59,10 +64,24 @@ def number(value: object) -> float | None:
     return value
 
 
+def interval(rate: float, error: float | None, n: int | None) -> tuple[float, float] | None:
+    """The 95% interval of a win rate in percent, from its standard error over `n` instructions: t's, after two won and
+    two lost ones are added, so that 25 wins of 25 are not sure to go on (Agresti and Coull 1998). Without n, ± 1.96."""
+    if error is None:
+        return None
+    if not n or n < 2:
+        return max(0.0, rate - NORMAL_95 * error), min(100.0, rate + NORMAL_95 * error)
+    added, total = 4, n + 4
+    mean = (n * rate + 2 * 100) / total
+    squares = error**2 * n * (n - 1) + n * (rate - mean) ** 2 + 2 * mean**2 + 2 * (100 - mean) ** 2
+    spread = math.sqrt(squares / (n + added - 1) / total)
+    z, freedom = NORMAL_95, total - 1
+    t = z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+    return max(0.0, mean - t * spread), min(100.0, mean + t * spread)
+
+
 def win_rate_interval(metrics: Mapping[str, Any]) -> tuple[float, float] | None:
     """The 95% interval of an evaluation's win rate, in percent; None for a single instruction."""
-    from afarm.boards.board import interval
-
     rate = number(metrics.get("win_rate"))
     n = metrics.get("n_instructions", metrics.get("n_total"))
     return None if rate is None else interval(rate, number(metrics.get("standard_error")), n)

@@ -289,8 +289,7 @@ def family_flags(judged: Iterable[tuple[str, str, str, str]], models: Mapping[st
     `judged` are (judge's identity, annotator, reference's name, system's name), each once.
     """
     said: dict[str, None] = {}
-    seen = list(judged)
-    for judge, annotator, *generators in seen:
+    for judge, annotator, *generators in judged:
         family = family_of_judge(judge, {}) if judge else family_of(annotator.replace("alpaca_eval", ""), {})
         if family is None:
             continue

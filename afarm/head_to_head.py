@@ -153,7 +153,7 @@ class HeadToHead(Comparison):
         found, coverage = [], self.joined.coverage
         if coverage.partial:
             found.append(f"{self.system}: only {coverage.sentence}: the win rate is of these alone")
-        if all(pair.identical for pair in self.pairs):
+        if self.pairs and all(pair.identical for pair in self.pairs):
             found.append(
                 f"{self.system} and {self.reference_name} are the same outputs: every pair is a draw, unjudged"
             )

@@ -282,7 +282,8 @@ class Evaluator(ABC):
 
     many: ClassVar[bool] = False
     """Over all systems of a board at once: `inputs.system` is empty, `judgements` are of every system, told apart by
-    `generator_1` and `generator_2` of their pairs; `Evaluation.rows` has one row a system."""
+    `generator_1` and `generator_2` of their pairs, whose outputs are left empty; `Evaluation.rows` has one row a
+    system."""
 
     def check(self, instructions: Sequence[Instruction]) -> Sequence[str]:
         """Problems with evaluating answers to these that can be seen before anything runs, each a sentence."""

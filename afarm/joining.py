@@ -157,18 +157,18 @@ def join(
         lost = [row for row in lost if row.instruction.id in among]
     answered, compared = tuple(mine[id] for id in asked), tuple(theirs[id] for id in asked)
     coverage = Coverage(
-        len(theirs),
-        len(mine),
-        len(asked),
-        len(theirs) - len(asked) - unasked - unshared,
-        len(lost),
-        len(extra),
-        repeated,
-        repeated_reference,
-        sum(not row.output.strip() for row in answered),
-        sum(not row.output.strip() for row in (*compared, *lost)),
-        unasked,
-        unshared,
+        reference=len(theirs),
+        outputs=len(mine),
+        compared=len(asked),
+        missing=len(theirs) - len(asked) - unasked - unshared,
+        lost=len(lost),
+        extra=len(extra),
+        repeated=repeated,
+        repeated_reference=repeated_reference,
+        empty=sum(not row.output.strip() for row in answered),
+        empty_reference=sum(not row.output.strip() for row in (*compared, *lost)),
+        unasked=unasked,
+        unshared=unshared,
     )
     return Joined(answered, compared, tuple(lost), coverage)
 

@@ -55,7 +55,7 @@ def record_of_two(
     asking = ("judge", "budget", "price", "prices", "max_concurrency", "allow_degraded", "batch_api")
     noise = {} if stored else {"label_noise": config["evaluate"]["label_noise"]}
     sections = {farm.builder.component(kind, name).full_name for kind, name in compared.components}
-    asked = any(row.preference.completion for rows in result.judgements.values() for row in rows)
+    asked = not stored and any(row.preference.completion for rows in result.judgements.values() for row in rows)
     about = {
         "name": compared.name,
         "command": command,
@@ -70,7 +70,7 @@ def record_of_two(
             **{name: section for name, section in farm.settings.sections.items() if name in sections},
         },
         "machine": {"platform": platform.platform(terse=True), "cpus": os.cpu_count()},
-        "judges": judges(farm) if asked and not stored else [],
+        "judges": judges(farm) if asked else [],
         "headline": headline(result, {}),
     }
     return _write(farm, about, [*compared.before, made], made, result)

@@ -196,7 +196,7 @@ class _Reader(Generic[K]):
         pair, preference = judged.pair, judged.preference
         p2 = preference.p2 if preference.p2 is None or pair.is_canonical else 1 - preference.p2
         who = (judged.annotator, preference.judge, preference.member, preference.draw, pair.occurrence)
-        key = hash((frozenset((pair.generator_1, pair.generator_2)), who, pair.instruction))
+        key = hash((frozenset((pair.generator_1, pair.generator_2)), who, self.id_of(pair.instruction)))
         outputs, label = hash(pair.canonical), hash((p2, preference.outcome))
         first = self._seen.setdefault(key, (outputs, label, source, at))
         if first == (outputs, label, source, at):
@@ -322,9 +322,9 @@ def _system(
     for file, part, turned in parts:
         answers |= dict(reader.answers_second(file, part)) if turned else part.answers
     coverage = Coverage(
-        len(answers),
-        len(answers),
-        len(answers),
+        reference=len(answers),
+        outputs=len(answers),
+        compared=len(answers),
         repeated=sum(part.repeated for _, part, _ in parts),
         empty=sum(part.empty[not turned] for _, part, turned in parts),
         empty_reference=sum(part.empty[turned] for _, part, turned in parts),

@@ -46,11 +46,12 @@ class _Tally:
     sample: list[tuple[float, str, str, Instruction]] = field(default_factory=list)
 
     def keep(self, one: tuple[float, str, str, Instruction]) -> None:
-        """Keep it in the sample, where its instruction is among the first drawn."""
-        if len(self.sample) < SAMPLE:
-            heapq.heappush(self.sample, one)
-        elif one[0] > self.sample[0][0] and one not in self.sample:
-            heapq.heapreplace(self.sample, one)
+        """Keep it in the sample, where its instruction is among the first drawn; an output once, however many labels it
+        has."""
+        full = len(self.sample) == SAMPLE
+        if (full and one[0] <= self.sample[0][0]) or any(other[:3] == one[:3] for other in self.sample):
+            return
+        (heapq.heapreplace if full else heapq.heappush)(self.sample, one)
 
 
 class _Counting(Keeping[_Tally]):

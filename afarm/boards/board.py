@@ -8,14 +8,13 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from afarm.errors import DataError
-from afarm.figures import number
+from afarm.figures import interval, number
 from afarm.protocol import Protocol
 from afarm.records import Row
 
 if TYPE_CHECKING:
     from afarm.wins import Wins
 
-NORMAL_95 = 1.959964
 WHOLE = 0.99
 """The share of a board's instructions that a system must have been asked about to have a place."""
 
@@ -160,22 +159,6 @@ def _figures(given: Mapping[str, Any], where: str) -> dict[str, Figure]:
                 raise DataError(f"{part}: field 'value' is missing")
             found[str(name)] = Figure(**numbers, flag=str(row.get("flag") or ""))
     return found
-
-
-def interval(rate: float, error: float | None, n: int | None) -> tuple[float, float] | None:
-    """The 95% interval of a win rate in percent, from its standard error over `n` instructions: t's, after two won and
-    two lost ones are added, so that 25 wins of 25 are not sure to go on (Agresti and Coull 1998). Without n, ± 1.96."""
-    if error is None:
-        return None
-    if not n or n < 2:
-        return max(0.0, rate - NORMAL_95 * error), min(100.0, rate + NORMAL_95 * error)
-    added, total = 4, n + 4
-    mean = (n * rate + 2 * 100) / total
-    squares = error**2 * n * (n - 1) + n * (rate - mean) ** 2 + 2 * mean**2 + 2 * (100 - mean) ** 2
-    spread = math.sqrt(squares / (n + added - 1) / total)
-    z, freedom = NORMAL_95, total - 1
-    t = z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
-    return max(0.0, mean - t * spread), min(100.0, mean + t * spread)
 
 
 @dataclass(frozen=True, slots=True)

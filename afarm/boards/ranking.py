@@ -11,7 +11,7 @@ from afarm.boards.board import Board, Entry, Figure, ranked
 from afarm.errors import DataError
 from afarm.figures import number
 from afarm.files import read_rows
-from afarm.records import JudgedPair, Row
+from afarm.records import Instruction, JudgedPair, Row
 from afarm.stored import Keeping, stored_systems
 
 if TYPE_CHECKING:
@@ -23,9 +23,12 @@ def with_ranks(board: Board, seed: int = 0) -> tuple[Board, list[str]]:
     """`board` with what its judgements tell of ranks and differences, and what stands in the way, as sentences.
 
     Differences are to the first system that has judgements, on the instructions that both have. Systems without
-    judgements at hand keep their place and have no interval; fewer than two with some leave the board as it is. Raises
-    `DataError` naming the file and row of a judgement that cannot be read.
+    judgements at hand keep their place and have no interval; fewer than two with some leave the board as it is, and so
+    does not knowing how they were judged. Raises `DataError` naming the file and row of a judgement that cannot be
+    read.
     """
+    if not board.protocol.known:
+        return board, []
     wins = board.wins or judged(board)
     if wins is None or len(wins.systems) < 2:
         return board, []
@@ -88,30 +91,53 @@ def judgements(entry: Entry) -> Iterator[JudgedPair]:
         yield replace(found, pair=pair)
 
 
-class Rows(Keeping[list[JudgedPair]]):
-    """Rows of annotations as they are, for evaluators that look at all of them."""
+Measured = tuple[JudgedPair, tuple[int, int]]
+"""A judgement without its outputs' texts, and their lengths in characters."""
 
-    def part(self) -> list[JudgedPair]:
+
+class WithoutTexts(Keeping[list[Measured]]):
+    """Rows of annotations for evaluators that look at all of them: memory holds labels, and an instruction once."""
+
+    def __init__(self) -> None:
+        self._instructions: dict[Instruction, Instruction] = {}
+
+    def part(self) -> list[Measured]:
         return []
 
-    def add(self, part: list[JudgedPair], judged: JudgedPair) -> None:
-        part.append(judged)
+    def add(self, part: list[Measured], judged: JudgedPair) -> None:
+        part.append((self.bare(judged), (len(judged.pair.output_1), len(judged.pair.output_2))))
 
-    def whole(self, parts: Sequence[tuple[list[JudgedPair], bool]]) -> list[JudgedPair]:
+    def bare(self, judged: JudgedPair) -> JudgedPair:
+        """The judgement with empty outputs."""
+        asked = self._instructions.setdefault(judged.pair.instruction, judged.pair.instruction)
+        return replace(judged, pair=replace(judged.pair, instruction=asked, output_1="", output_2=""))
+
+    def whole(self, parts: Sequence[tuple[list[Measured], bool]]) -> list[Measured]:
         return [
-            replace(row, pair=row.pair.swapped(), preference=row.preference.swapped()) if turned else row
+            (replace(row, pair=row.pair.swapped(), preference=row.preference.swapped()), lengths[::-1])
+            if turned
+            else (row, lengths)
             for rows, turned in parts
-            for row in rows
+            for row, lengths in rows
         ]
 
 
-def evaluated(board: Board, name: str, files: Sequence[Path] = ()) -> Board:
-    """`board` with the figures of the evaluator `name` over its judgements: those of its runs, or of `files` of
-    annotations. Raises `DataError` where there are none, or as `with_figures`."""
-    rows = [row for entry in board.entries for row in judgements(entry)]
-    if not rows and files:
-        found = stored_systems(files, Rows())
-        rows = [row for one in found if one.protocol.id == board.protocol.id for row in one.kept]
+def stored_judgements(files: Sequence[Path]) -> dict[str, list[JudgedPair]]:
+    """The judgements in files of annotations, without texts, by the id of their board's protocol.
+
+    Raises `DataError` as `afarm.stored.stored_systems` does."""
+    found: dict[str, list[JudgedPair]] = {}
+    for one in stored_systems(files, WithoutTexts()):
+        found.setdefault(one.protocol.id, []).extend(row for row, _ in one.kept)
+    return found
+
+
+def evaluated(board: Board, name: str, stored: Mapping[str, Sequence[JudgedPair]] | None = None) -> Board:
+    """`board` with the figures of the evaluator `name` over its judgements: those of its runs, or those `stored`
+    (`stored_judgements`). Raises `DataError` where there are none, or as `with_figures`."""
+    bare = WithoutTexts().bare
+    rows: Sequence[JudgedPair] = [bare(row) for entry in board.entries for row in judgements(entry)]
+    rows = rows or (stored or {}).get(board.protocol.id, ())
     if not rows:
         raise DataError(f"{board.heading}: {name} needs judgements, and none are at hand: give runs or annotations")
     return with_figures(board, name, rows)

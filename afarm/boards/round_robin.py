@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from afarm.boards.board import Board, Entry, Source, ranked
-from afarm.boards.ranking import Rows, with_figures
+from afarm.boards.ranking import Measured, WithoutTexts, with_figures
 from afarm.errors import DataError
 from afarm.protocol import Protocol, instructions_digest
-from afarm.records import JudgedPair
 from afarm.stored import kept_of
 
 
@@ -25,16 +24,16 @@ def round_robins(files: Sequence[Path], order: str, further: Sequence[str] = ())
     Raises `DataError` as `afarm.stored.kept_of` does, and where an evaluator does not look at all systems at once, or
     cannot rank them: because groups of them never met, say.
     """
-    by_annotators: dict[tuple[str, ...], list[tuple[JudgedPair, str]]] = {}
-    for file, annotators, rows in kept_of(list(dict.fromkeys(files)), Rows()):
+    by_annotators: dict[tuple[str, ...], list[tuple[Measured, str]]] = {}
+    for file, annotators, rows in kept_of(list(dict.fromkeys(files)), WithoutTexts()):
         by_annotators.setdefault(annotators, []).extend((row, file) for row in rows)
     if not by_annotators:
         raise DataError(f"--order-by {order} ranks the systems of annotations: name files of them with --annotations")
     return [_board(" + ".join(names), rows, order, further) for names, rows in by_annotators.items()]
 
 
-def _board(annotator: str, rows: Sequence[tuple[JudgedPair, str]], order: str, further: Sequence[str]) -> Board:
-    pairs = [row for row, _ in rows]
+def _board(annotator: str, rows: Sequence[tuple[Measured, str]], order: str, further: Sequence[str]) -> Board:
+    pairs = [row for (row, _), _ in rows]
     judges = sorted({row.preference.judge for row in pairs} - {""})
     board = Board(
         Protocol(
@@ -52,15 +51,15 @@ def _board(annotator: str, rows: Sequence[tuple[JudgedPair, str]], order: str, f
     return ranked(board)
 
 
-def _entries(rows: Sequence[tuple[JudgedPair, str]]) -> list[Entry]:
+def _entries(rows: Sequence[tuple[Measured, str]]) -> list[Entry]:
     """Each system over all that it met."""
     met: dict[str, list[tuple[float | None, str, int]]] = {}
     files: dict[str, dict[str, None]] = {}
-    for row, file in rows:
+    for (row, lengths), file in rows:
         pair, won = row.pair, row.win
-        lost = None if won is None else 1 - won
-        for name, value, output in ((pair.generator_1, lost, pair.output_1), (pair.generator_2, won, pair.output_2)):
-            met.setdefault(name, []).append((value, pair.instruction.id, len(output)))
+        shares = None if won is None else 1 - won, won
+        for name, share, length in zip((pair.generator_1, pair.generator_2), shares, lengths, strict=True):
+            met.setdefault(name, []).append((share, pair.instruction.id, length))
             files.setdefault(name, {})[file] = None
     return [_entry(name, games, ", ".join(files[name])) for name, games in met.items()]
 

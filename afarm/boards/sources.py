@@ -15,7 +15,7 @@ from afarm.boards.csv_table import COLUMNS, COUNTS, TABLES, imported
 from afarm.boards.grouping import group
 from afarm.boards.round_robin import round_robins
 from afarm.errors import DataError, did_you_mean
-from afarm.figures import main_figure, number
+from afarm.figures import main_figure, number, warnings
 from afarm.guards import sentences
 from afarm.protocol import Protocol
 
@@ -130,7 +130,8 @@ def _entry(players: tuple[str, str], rows: Sequence[Mapping[str, Any]], record: 
         known["unparsed"] = known.get("unparsed", 0) + refused
     coverage, until, guards = _row(record, "coverage"), _row(record, "until"), rows[0].get("guards")
     further, warning = _further(rows) if coverage else {}, str(metrics.get("lc_warning") or "")
-    noted = {f"length_controlled: {warning}", *(f"{name}: {figure.flag}" for name, figure in further.items())}
+    noted = {f"{name}: {text}" for row in rows if (name := row.get("evaluator")) in further for text in _warnings(row)}
+    noted.add(f"length_controlled: {warning}")
     entry = Entry(
         players[0],
         **known,
@@ -161,15 +162,17 @@ def _further(rows: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
         main = None if name in FIGURES else main_figure(name, metrics)
         if main is not None:
             n = _known({"n": metrics.get("n_total")}).get("n")
-            flag = "; ".join(str(text) for key, text in metrics.items() if key.endswith("_warning") and text)
-            found[name] = Figure(main.value, main.error, n=n, flag=flag)
+            found[name] = Figure(main.value, main.error, n=n, flag="; ".join(_warnings(row)))
     return found
+
+
+def _warnings(row: Mapping[str, Any]) -> list[str]:
+    return list(warnings(row["metrics"]).values())
 
 
 def _value(guards: Any, name: str) -> float | None:
     figure = guards.get(name) if isinstance(guards, Mapping) else None
-    value = figure.get("value") if isinstance(figure, Mapping) else None
-    return float(value) if isinstance(value, int | float) else None
+    return number(figure.get("value")) if isinstance(figure, Mapping) else None
 
 
 def _known(given: Mapping[str, Any]) -> dict[str, Any]:

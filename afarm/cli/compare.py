@@ -189,29 +189,49 @@ def _planned(laid_out: Sequence[tuple[str, Farm]]) -> list[PlannedStage]:
     return list(found.values())
 
 
+def _columns(found: Sequence[Standing]) -> dict[str, list[str]]:
+    """The cells of each column of the board that has any."""
+    from afarm.comparison import TASTES, compared_figures, tastes
+
+    errors = ["" if s.standard_error is None else f" ± {s.standard_error:.1f}" for s in found]
+    columns = {
+        "system": [standing.system for standing in found],
+        "win rate": [f"{standing.win_rate:.1f}{error}" for standing, error in zip(found, errors, strict=True)],
+    }
+    for extra in compared_figures(found):
+        gained = [standing.differences.get(extra) for standing in found]
+        columns[f"Δ {extra}"] = ["" if value is None else f"{value:+.3f}" for value in gained]
+    columns["characters"] = ["" if standing.length is None else f"{standing.length:.0f}" for standing in found]
+    for place, taste in enumerate(TASTES):
+        columns[taste] = [tastes(standing)[place] for standing in found]
+    columns["seconds"] = [f"{standing.seconds:.0f}" for standing in found]
+    return {name: cells for name, cells in columns.items() if any(cells)}
+
+
+def _fitting(columns: dict[str, list[str]], width: int) -> tuple[dict[str, list[str]], list[str]]:
+    """Those for which a screen of `width` characters has room, and the names of the others. No figure is cut short."""
+    kept, spared = dict(columns), []
+    for name in reversed(list(columns)[2:]):
+        if 1 + sum(3 + max(map(len, (heading, *cells))) for heading, cells in kept.items()) <= width:
+            break
+        spared.append(name)
+        del kept[name]
+    return kept, spared[::-1]
+
+
 def _show(found: Sequence[Standing], records: Sequence[dict[str, Any]], to_stderr: bool) -> None:
     from rich.table import Table
 
-    from afarm.comparison import TASTES, compared_figures, tastes
-
     console = err() if to_stderr else out()
     table = Table(title="Win rates", title_justify="left")
-    table.add_column("system", no_wrap=True)
-    extras = compared_figures(found)
-    for name in ("win rate", *(f"Δ {extra}" for extra in extras), "characters", *TASTES, "seconds"):
-        table.add_column(name, justify="right")
-    for standing in found:
-        differences = (standing.differences.get(name) for name in extras)
-        table.add_row(
-            standing.system,
-            f"{standing.win_rate:.1f}"
-            + ("" if standing.standard_error is None else f" ± {standing.standard_error:.1f}"),
-            *("" if value is None else f"{value:+.3f}" for value in differences),
-            "" if standing.length is None else f"{standing.length:.0f}",
-            *tastes(standing),
-            f"{standing.seconds:.0f}",
-        )
+    columns, spared = _fitting(_columns(found), console.width)
+    for name in columns:
+        table.add_column(name, justify="left" if name == "system" else "right", no_wrap=True)
+    for cells in zip(*columns.values(), strict=True):
+        table.add_row(*map(escape, cells))
     console.print(table)
+    if spared:
+        console.print(f"No room for {', '.join(spared)}: the board has them.", highlight=False, soft_wrap=True)
     references = sorted({standing.reference for standing in found})
     seeds = {seed for standing in found for seed in standing.seeds}
     over = "one seed, standard errors over instructions"

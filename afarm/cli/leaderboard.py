@@ -107,15 +107,16 @@ def _evaluated(
 ) -> tuple[list[Board], list[str]]:
     """The boards with the figures of evaluators over all systems, and which have none. Raises `DataError` where none
     has any."""
-    from afarm.boards.ranking import evaluated
+    from afarm.boards.ranking import evaluated, stored_judgements
     from afarm.boards.sources import holds_annotations
 
     files = [Path(source) for source in dict.fromkeys(sources) if holds_annotations(Path(source))]
+    stored = stored_judgements(files)
     found, lacking = [], []
     for board in boards:
         try:
             for name in evaluators:
-                board = evaluated(board, name, files)
+                board = evaluated(board, name, stored)
         except DataError as error:
             lacking.append(str(error))
         found.append(board)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import typer
 
-from afarm.cli.console import err
+from afarm.cli.console import err, escape
 from afarm.cli.options import RECIPE_HELP, FarmOptions, option_of, refuse_contradictions, refuse_stray
 from afarm.errors import ConfigError
 
@@ -218,15 +218,22 @@ def _names(named: "Sequence[tuple[str, Sequence[Output]]]") -> list[str]:
 
 def _require_usable(farm: "Farm", options: EvaluateOptions, compared: "Sequence[Comparison]") -> None:
     """Raises `ConfigError` for those of the evaluators asked for that need more than outputs and judgements, or do not
-    know the instructions."""
+    know the instructions. Of a recipe that was named, tells on stderr which are left out for that."""
     chosen = options.evaluator or any(text.startswith("evaluate.evaluators=") for text in options.settings or ())
-    built = {name: farm.builder.evaluator(name) for name in (farm.config.evaluate.evaluators if chosen else ())}
+    names = farm.config.evaluate.evaluators
+    if not chosen:
+        used = [{*one.evaluators, *one.together} for one in compared] if options.recipe else []
+        if left := [name for name in names if any(name not in one for one in used)]:
+            said = f"Left out of {options.recipe}, for they need more than these files: {', '.join(left)}"
+            err().print(f"[dim]{escape(said)}[/]", highlight=False, soft_wrap=True)
+        return
+    built = {name: farm.builder.evaluator(name) for name in names}
     problems = [
         f"--evaluator {name} needs {' and '.join(sorted(evaluator.needs - {'judgements'}))}, which files lack"
         for name, evaluator in built.items()
         if not evaluator.needs <= {"judgements"}
     ]
-    for one in compared if built else ():
+    for one in compared:
         asked = one.instructions
         problems += [f"--evaluator {name}: {problem}" for name, e in built.items() for problem in e.check(asked)]
     if problems := list(dict.fromkeys(problems)):

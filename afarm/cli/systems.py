@@ -13,6 +13,7 @@ from afarm.cli import human_labels
 from afarm.cli.console import err, out
 from afarm.cli.run import error_of, outcomes, result_row, spent, warn_of_simulation
 from afarm.errors import PluginError
+from afarm.figures import BY_PEOPLE, unseen, win_rate_interval
 from afarm.joining import Coverage
 
 if TYPE_CHECKING:
@@ -82,29 +83,21 @@ def _as_json(record: Record, directory: Path) -> dict[str, Any]:
     return {
         **record,
         **{name: main[name] for name in ("system", "reference", "metrics", "degraded")},
-        "interval": _interval(main["metrics"]),
+        "interval": win_rate_interval(main["metrics"]),
         "simulated": any(judge["simulated"] for judge in record["judges"]),
         "report": _report(directory),
     }
 
 
-def _interval(metrics: Mapping[str, Any]) -> tuple[float, float] | None:
-    """The 95% interval of a win rate, in percent; None for a single instruction."""
-    from afarm.boards.board import interval
-
-    return interval(metrics["win_rate"], metrics["standard_error"], metrics.get("n_instructions", metrics["n_total"]))
-
-
 def _rate(record: Record) -> str:
     """A win rate with its error and interval, where it has any."""
     metrics = record["results"][0]["metrics"]
-    bounds = _interval(metrics)
+    bounds = win_rate_interval(metrics)
     rate = f"{metrics['win_rate']:.1f} %{error_of(metrics)}"
     return f"{rate}, 95 % interval {bounds[0]:.1f} to {bounds[1]:.1f}," if bounds else rate
 
 
 def _show_one(console: Console, record: Record) -> None:
-    from afarm.figures import BY_PEOPLE, unseen
     from afarm.guards import warnings
 
     main, *others = record["results"]

@@ -24,6 +24,8 @@ Clusters = Sequence[Hashable] | NDArray[np.int64]
 LEVEL = 0.95
 POWER = 0.8
 RESAMPLES = 10_000
+ROUNDING = 1e-12
+"""The part of a value below which a spread is that of floating-point numbers."""
 BLOCK = 4_000_000
 """Numbers held at a time while resampling: 32 MB."""
 
@@ -56,6 +58,7 @@ def mean(values: ArrayLike, clusters: Clusters | None = None, *, level: float = 
         return Estimate(value, None, None, None, n, labels, level)
     residuals = sums - value * sizes
     error = math.sqrt(float(residuals @ residuals) * n / (n - 1)) / labels
+    error = error if error > ROUNDING * float(np.abs(sums).max()) else 0.0  # values that are equal have none
     half = t_quantile(n - 1, level) * error
     return Estimate(value, error, value - half, value + half, n, labels, level)
 
@@ -64,9 +67,9 @@ def win_rate(wins: ArrayLike, clusters: Clusters | None = None, *, level: float 
     """The mean of `wins`, each in [0, 1] with draws 0.5, with an interval that holds its level near 0 and 1 too.
 
     Value and error are those of `mean`. The interval is the t interval after two won and two lost instructions are
-    added: a system that won 25 of 25 has an error of 0, and is yet not sure to win always. With some hundreds of
-    instructions the two intervals are the same for all purposes. Raises `DataError` where there is no value, or one
-    is no win.
+    added: a system that won 25 of 25 has an error of 0, and is yet not sure to win always; nor is one that won a single
+    instruction, which has an interval too. With some hundreds of them the two intervals are the same for all purposes.
+    Raises `DataError` where there is no value, or one is no win.
     """
     found = np.asarray(wins, dtype=np.float64)
     if wrong := found[(found < 0) | (found > 1)].tolist():

@@ -27,6 +27,7 @@ from afarm.statistics.intervals import (
     BLOCK,
     LEVEL,
     RESAMPLES,
+    ROUNDING,
     Floats,
     mean,
     minimum_detectable_difference,
@@ -92,7 +93,7 @@ def difference(
     found = mean(gaps[both], level=level)
     p = p_value(gaps[both], test, resamples, seed) if found.n > 1 else None
     spread = float(gaps[both].std(ddof=1)) if found.n > 1 else None
-    varies = spread is not None and spread > 0
+    varies = bool(found.error)
     return Difference(
         found.value,
         found.error,
@@ -178,7 +179,7 @@ def _bootstrap(gaps: Floats, resamples: int, seed: int) -> float:
 def _t(gaps: Floats) -> float:
     found = mean(gaps)
     if not found.error:  # no spread to go by: as likely as that many equal signs
-        return 1.0 if found.value == 0 else 2.0 ** (1 - found.n)
+        return 1.0 if abs(found.value) < ROUNDING else 2.0 ** (1 - found.n)
     return 2 * float(stdtr(found.n - 1, -abs(found.value) / found.error))
 
 

@@ -55,7 +55,7 @@ def prediction_powered(human: ArrayLike, simulated: ArrayLike, *, level: float =
 
     Several labels of an instruction are averaged first. Those that people label must be drawn at random: the hard ones
     alone do not tell how wrong the judge is on the others. The interval is t's; mean and weight have used up two of its
-    degrees of freedom.
+    degrees of freedom. Where all human labels are the same, it is that of `win_rate` of them alone.
     Raises `DataError` where fewer than 10 instructions have both kinds of labels.
     """
     people, judge = np.asarray(human, dtype=np.float64), np.asarray(simulated, dtype=np.float64)
@@ -73,14 +73,14 @@ def prediction_powered(human: ArrayLike, simulated: ArrayLike, *, level: float =
     alone = win_rate(y, level=level)
     if not len(rest):
         return PredictionPowered(alone, alone, win_rate(guess, level=level), n, 0, 0.0, float(n))
+    told = win_rate(judge[~np.isnan(judge)], level=level)
     value, error, trust = _ppi(y, guess, rest)
+    if not error or not alone.error:  # people agree throughout: the judge adds nothing, and neither is sure to go on
+        return PredictionPowered(alone, alone, told, n, len(rest), 0.0, float(n))
     half = t_quantile(n - 2, level) * error
     combined = Estimate(value, error, value - half, value + half, n + len(rest), n + len(rest), level)
-    assert alone.error is not None
-    effective = n * (alone.error / error) ** 2 if error else float(n)
-    return PredictionPowered(
-        combined, alone, win_rate(judge[~np.isnan(judge)], level=level), n, len(rest), trust, effective
-    )
+    effective = n * (alone.error / error) ** 2
+    return PredictionPowered(combined, alone, told, n, len(rest), trust, effective)
 
 
 def _ppi(y: Any, guess: Any, rest: Any) -> tuple[float, float, float]:

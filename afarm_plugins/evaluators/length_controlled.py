@@ -27,6 +27,7 @@ from afarm.records import Evaluation, Instruction
 from afarm_plugins.evaluators import LengthControlledConfig
 from afarm_plugins.evaluators.length_doubts import believed
 from afarm_plugins.evaluators.length_glm import FOLDS, Floats, Rows, fit, length_feature, sampling_error
+from afarm_plugins.evaluators.standard_error import standard_error
 from afarm_plugins.evaluators.tables import cell, digest_of, number, read_table
 from afarm_plugins.evaluators.win_rate import matched
 
@@ -113,8 +114,8 @@ class LengthControlled(Evaluator):
         p = expit(_features(count, None, compared.difficulty) @ found.coefficients)
         withheld = known is None and found.error is None
         spread = None
-        if compared.difficulty is not None and count > 1 and not withheld:
-            spread = 100 * float(p.std(ddof=1)) / math.sqrt(count)
+        if compared.difficulty is not None and not withheld:
+            spread = standard_error((100 * p).tolist(), compared.tasks)
         a, b, c = (*map(float, found.coefficients), None)[:3]
         lacks = ", ".join(name for name in ("difficulty", "gamed") if not getattr(self.config, name))
         fitted = f"fit without {lacks}" if lacks else "fit"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 
 from afarm.errors import DataError
 from afarm.interfaces import EvaluationInputs, Evaluator
 from afarm.records import Evaluation
+from afarm_plugins.evaluators.standard_error import standard_error
 
 
 class MeanReward(Evaluator):
@@ -37,6 +37,6 @@ class MeanReward(Evaluator):
             metrics |= {
                 "reward_reference": statistics.fmean(reference.values()),
                 "reward_difference": statistics.fmean(gains),
-                "reward_difference_se": (statistics.stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else None),
+                "reward_difference_se": standard_error(gains),
             }
         return Evaluation("reward", inputs.system, metrics)

@@ -5,15 +5,15 @@ Judgements are read once, as they come: memory holds numbers, and no outputs.
 
 from __future__ import annotations
 
-import math
 import statistics
 from array import array
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 
 from afarm.errors import DataError
 from afarm.interfaces import EvaluationInputs, Evaluator
 from afarm.records import Evaluation, JudgedPair, Row
+from afarm_plugins.evaluators.standard_error import standard_error
 
 
 class Tally:
@@ -28,9 +28,10 @@ class Tally:
 
     @property
     def figures(self) -> dict[str, float | None]:
+        error = standard_error(self.wins, self.asked)
         return {
             "win_rate": 100 * statistics.fmean(self.wins) if self.wins else None,
-            "standard_error": _error(self.wins, self.asked),
+            "standard_error": None if error is None else 100 * error,
             "n_total": len(self.wins),
         }
 
@@ -61,8 +62,11 @@ class WinRate(Evaluator):
                 answered, mine, theirs = answered + 1, mine + len(pair.output_2), theirs + len(pair.output_1)
             if win is not None:
                 identical += pair.identical and win == 0.5
-                # A hash stands for its text: within one process that is enough.
-                instruction = numbers.setdefault(hash(pair.instruction), len(numbers))
+                # A hash stands for its text: within one process that is enough. What the data set is called tells no
+                # instructions apart, as in their ids.
+                asked = pair.instruction
+                key = hash((asked.instruction, asked.input, asked.messages))
+                instruction = numbers.setdefault(key, len(numbers))
                 whole.add(win, instruction)
                 part.add(win, instruction)
         wins, judged = whole.wins, outcomes.total()
@@ -90,20 +94,6 @@ class WinRate(Evaluator):
             },
             tuple(rows),
         )
-
-
-def _error(wins: Sequence[float], asked: Sequence[int]) -> float | None:
-    """Over instructions: several labels of one, by annotators or seeds, are not independent (Liang and Zeger 1986)."""
-    n, clusters = len(wins), len(set(asked))
-    if clusters < 2:
-        return None
-    if clusters == n:
-        return 100 * statistics.stdev(wins) / math.sqrt(n)
-    mean = statistics.fmean(wins)
-    residuals: dict[int, float] = defaultdict(float)
-    for win, instruction in zip(wins, asked, strict=True):
-        residuals[instruction] += win - mean
-    return 100 * math.sqrt(sum(r**2 for r in residuals.values()) * clusters / (clusters - 1)) / n
 
 
 def matched(inputs: EvaluationInputs) -> Iterator[JudgedPair]:

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from afarm.boards import Board, Entry, Figure, Source, group, read_boards
-from afarm.boards.board import interval, ranked
+from afarm.boards.board import ranked
 from afarm.boards.correlating import agreements
 from afarm.boards.csv_table import as_csv, neutral, restored
 from afarm.boards.ranking import with_ranks
 from afarm.boards.table import as_json, as_markdown, columns, fitting, flags, rank, remarks
 from afarm.errors import DataError
+from afarm.figures import interval
 from afarm.protocol import Protocol
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "alpaca_eval"
@@ -31,7 +32,7 @@ def run(directory: Path, name: str, win_rate: float, protocol: Protocol | None =
     """A run's record, as small as it can be."""
     path = directory / "runs" / name
     path.mkdir(parents=True)
-    system, record = more.pop("system", name), more.pop("record", {})
+    system, record, rated = more.pop("system", name), more.pop("record", {}), more.pop("rated", {})
     metrics = {"win_rate": win_rate, "standard_error": 1.5, "n_total": 800, "n_wins": 400, "avg_length": 61.0, **more}
     result = {"system": system, "reference": "sft", "evaluator": "win_rate", "metrics": metrics}
     flags = [{"says": said} for said in (f"{system} is odd", *more.pop("flags", ()))]
@@ -42,8 +43,9 @@ def run(directory: Path, name: str, win_rate: float, protocol: Protocol | None =
         "evaluator": "length_controlled",
         "metrics": {"length_controlled_winrate": 40.0, "win_rate": 0.0},
     }
-    rated = {**result, "evaluator": "pointwise", "metrics": {"rating": 6.5, "rating_se": 0.25, "rating_reference": 5.0}}
-    rows = [{**row, **stored} for row in (result, extra, rated)]
+    rating = {"rating": 6.5, "rating_se": 0.25, "rating_reference": 5.0, **rated}
+    rating_row = {**result, "evaluator": "pointwise", "metrics": rating}
+    rows = [{**row, **stored} for row in (result, extra, rating_row)]
     (path / "run.json").write_text(json.dumps({"name": name, "results": rows, **record}))
 
 
@@ -245,6 +247,15 @@ def test_further_figures_of_compared_files_have_a_column_and_those_of_runs_none(
     ((board,), _) = read_boards([tmp_path])
     assert [entry.figures for entry in board.entries] == [{"pointwise": Figure(6.5, 0.25)}, {}]
     assert "| 6.500 ± 0.250 |" in as_markdown([board])
+
+
+def test_each_warning_of_an_evaluator_is_said_once(tmp_path: Path) -> None:
+    flags = ["pointwise: few ratings", "pointwise: all alike"]
+    warned = {"few_warning": "few ratings", "alike_warning": "all alike"}
+    run(tmp_path, "file", 50.0, record={"coverage": {"reference": 800}}, rated=warned, flags=flags)
+    ((board,), _) = read_boards([tmp_path])
+    assert board.entries[0].figures["pointwise"].flag == "few ratings; all alike"
+    assert board.entries[0].flags == ("file is odd",)
 
 
 def test_a_run_that_was_never_clear_did_not_stop_early(tmp_path: Path) -> None:

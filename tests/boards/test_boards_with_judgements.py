@@ -12,7 +12,7 @@ import pytest
 from afarm.boards import Board, Entry, Figure, read_boards
 from afarm.boards.board import ranked
 from afarm.boards.correlating import agreements
-from afarm.boards.ranking import evaluated, with_ranks
+from afarm.boards.ranking import evaluated, stored_judgements, with_ranks
 from afarm.boards.table import as_markdown, columns, remarks
 from afarm.errors import DataError
 from afarm.protocol import Protocol
@@ -66,6 +66,13 @@ def test_what_all_lack_costs_no_place_where_judgements_tell_so(tmp_path: Path) -
     assert [(entry.rank, entry.of) for entry in with_judgements.entries] == [(1, 60), (2, 60)]
 
 
+def test_what_was_judged_nobody_knows_how_has_neither_ranks_nor_differences(tmp_path: Path) -> None:
+    rows = [row(i, "ref", name, 1 + (i < k)) for name, k in (("one", 40), ("two", 20)) for i in range(60)]
+    (board,), _ = read_boards([write(tmp_path / "rows.json", rows)])
+    unknown = replace(board, protocol=Protocol())
+    assert with_ranks(unknown) == (unknown, [])
+
+
 def test_what_would_go_unseen_stands_below(tmp_path: Path) -> None:
     """Of 100 instructions the two differ on 20, in one direction: s is 0.4, and (1.984 + 0.845) · 0.402 / 10 = 11.4."""
     rows = [row(i, "ref", "all", 1 + (i < 60)) for i in range(100)]
@@ -93,14 +100,17 @@ def test_figures_of_a_whole_board_come_with_interval_number_and_flag(tmp_path: P
     path = write(tmp_path / "rows.json", rows)
     other = write(tmp_path / "other.json", [row(i, "ref", "good", 1, "another judge") for i in range(40)])
     (board, _), _ = read_boards([path, other])
-    figures = {e.system: e.figures["bradley_terry"] for e in evaluated(board, "bradley_terry", (path, other)).entries}
+    figures = {
+        e.system: e.figures["bradley_terry"]
+        for e in evaluated(board, "bradley_terry", stored_judgements([path, other])).entries
+    }
     good, perfect = figures["good"], figures["perfect"]
     # A system that wins 3 of 4 stands 400 log10(3) above its reference, with an error of 1 / sqrt(40 · 3/16) · 40/39.
     assert good.value == pytest.approx(1190.85, abs=0.1)
     assert good.low == pytest.approx(1190.85 - 1.96 * 173.72 * (40 / 39 / 7.5) ** 0.5, abs=0.5)
     assert (good.n, good.flag) == (40, "")
     assert perfect.flag.startswith("won every comparison")
-    shown = as_markdown([evaluated(board, "bradley_terry", (path,))])
+    shown = as_markdown([evaluated(board, "bradley_terry", stored_judgements([path]))])
     assert "1190.8 (1064.9 to 1316.8)" in shown
     assert "- \\[1\\] bradley\\_terry: won every comparison" in shown
 

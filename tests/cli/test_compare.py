@@ -44,6 +44,17 @@ def test_the_table_and_the_board_say_the_same(afarm: Afarm) -> None:
     assert "Percent against base; one seed" in said.out
 
 
+def test_a_narrow_screen_shows_fewer_columns_and_no_figure_cut_short(
+    afarm: Afarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "44")
+    said = afarm("compare", *LIGHT, "--methods", "nudge,direct").out
+    assert "…" not in said.split("Win rates")[1].split("Percent")[0]
+    assert "seconds" in said.split("No room for ")[1].split(":")[0]
+    monkeypatch.setenv("COLUMNS", "120")
+    assert "No room for" not in afarm("compare", *LIGHT, "--methods", "nudge,direct").out
+
+
 def test_over_seeds_a_method_has_the_mean_and_the_error_of_the_mean(afarm: Afarm) -> None:
     said = afarm("compare", *LIGHT, "--methods", "nudge", "--seeds", "1,2,3", "--json")
     (row,) = said.json["standings"]

@@ -55,6 +55,7 @@ def test_several_systems_are_each_compared_and_then_ranked(afarm: Afarm, tmp_pat
     again = afarm("evaluate", poor, good, "--reference", reference, *JUDGE)
     assert CountingJudge.asked == 17, "nothing is asked twice, nor what both say to an instruction"
     assert "1st" in again.out
+    assert "Left out of light.yaml, for they need more than these files: reward" in again.err
     assert "Compared: 10 of the reference's 10 instructions" in again.out
 
 

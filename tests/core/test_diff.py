@@ -75,6 +75,15 @@ def test_repeats_of_an_instruction_are_paired_in_turn(tmp_path: Path) -> None:
     assert [change.reason for change in found.changes] == ["label"]
 
 
+def test_several_labels_of_an_instruction_are_no_surer_than_one(tmp_path: Path) -> None:
+    before, now = [judged(i, "a", 1.0) for i in range(4)], [judged(i, "a", i % 2) for i in range(4)]
+    once = diff(run(tmp_path, "one", before), run(tmp_path, "two", now))
+    thrice = diff(run(tmp_path, "three", before * 3), run(tmp_path, "four", now * 3))
+    assert once.standard_error == pytest.approx(100 / 12**0.5)
+    assert (thrice.shared, thrice.difference) == (12, once.difference)
+    assert thrice.standard_error == pytest.approx(once.standard_error)
+
+
 def test_settings_versions_stages_and_judging_are_told(tmp_path: Path) -> None:
     def stages(key: str) -> list[dict[str, str]]:
         return [{"stage": "sft", "key": "same"}, {"stage": "train ppo", "key": key * 12}]

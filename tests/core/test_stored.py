@@ -54,6 +54,14 @@ def read(tmp_path: Path, *files: list[dict[str, Any]], **given: Any) -> list[Sto
     return stored_systems(paths, OnDisk(directory), **given)
 
 
+def test_what_its_data_set_is_called_makes_no_other_instruction(tmp_path: Path) -> None:
+    one = [annotation("q", dataset="a"), annotation("q", dataset="b")]
+    (system,) = read(tmp_path, one)
+    assert (len(labels(system)), system.coverage.repeated) == (1, 1)
+    with pytest.raises(DataError, match="do not agree"):
+        read(tmp_path, [one[0], {**one[1], "preference": 1}])
+
+
 def labels(system: StoredSystem[Path]) -> list[tuple[str, float | None]]:
     for row in read_preferences(system.kept):
         assert (row.pair.generator_1, row.pair.generator_2) == (system.reference, system.system)

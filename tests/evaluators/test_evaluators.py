@@ -60,6 +60,13 @@ def test_several_labels_of_an_instruction_are_a_cluster() -> None:
     found = WinRate().evaluate(replace(given, outputs=outputs, judgements=judged)).metrics
     assert found["standard_error"] == pytest.approx(100 * math.sqrt(3) / 6)
     assert (found["n_total"], found["n_instructions"]) == (6, 3)
+    # Whatever the data set is called.
+    named = [
+        replace(r, pair=replace(r.pair, instruction=replace(r.pair.instruction, dataset=f"set {n % 2}")))
+        for n, r in enumerate(judged)
+    ]
+    found = WinRate().evaluate(replace(given, outputs=outputs, judgements=named)).metrics
+    assert (found["n_total"], found["n_instructions"]) == (6, 3)
 
 
 def test_outputs_that_are_both_missing_are_no_draw() -> None:

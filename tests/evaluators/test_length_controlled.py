@@ -74,6 +74,18 @@ def test_without_a_difference_in_length_it_is_the_win_rate_less_the_penalty() ->
     assert (found["lc_source"], found["n_total"]) == ("fit without difficulty, gamed", 40)
 
 
+def test_several_labels_of_an_instruction_make_no_error_smaller(tmp_path: Path) -> None:
+    given = inputs(lengthy(40))
+    hard = [
+        {"instruction": r.pair.instruction.instruction, "difficulty": i % 7} for i, r in enumerate(given.judgements)
+    ]
+    weights = [{"model": "me", "not_gamed": 0.5, "length": 1, "difficulty": 0.3}]
+    files = {"difficulty": write(tmp_path / "d.csv", hard), "weights": write(tmp_path / "w.csv", weights)}
+    once, thrice = metrics(given, **files), metrics(of([r for r in given.judgements for _ in range(3)]), **files)
+    assert thrice["lc_standard_error"] == pytest.approx(once["lc_standard_error"])
+    assert thrice["length_controlled_winrate"] == pytest.approx(once["length_controlled_winrate"])
+
+
 def test_what_length_alone_wins_is_taken_out() -> None:
     given = inputs(lengthy(3000))
     found = metrics(given)

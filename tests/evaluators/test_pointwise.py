@@ -48,6 +48,19 @@ def test_identical_outputs_are_a_difference_of_nothing() -> None:
     assert (found["n_total"], found["n_identical"], found["n_unrated"]) == (5, 2, 0)
 
 
+def test_several_ratings_of_an_output_are_no_surer_than_one() -> None:
+    once = inputs(SCORES, identical=1)
+    thrice = replace(
+        once,
+        outputs=[o for o in once.outputs for _ in range(3)],
+        judgements=[r for r in once.judgements for _ in range(3)],
+    )
+    one, three = (Pointwise().evaluate(given).metrics for given in (once, thrice))
+    for name in ("rating", "rating_se", "rating_difference", "rating_difference_se"):
+        assert three[name] == pytest.approx(one[name])
+    assert (three["n_total"], three["n_identical"]) == (12, 3)
+
+
 def test_swapping_mirrors_the_difference_and_a_constant_shift_leaves_it() -> None:
     given = inputs(SCORES, identical=1)
     swapped = [JudgedPair(r.pair.swapped(), r.preference.swapped()) for r in given.judgements]

@@ -60,6 +60,8 @@ def test_equal_systems_do_not_differ() -> None:
 def test_differences_that_are_all_the_same_are_no_certainty() -> None:
     found = difference([1, 1, 1], [0, 0, 0])
     assert (found.value, found.low, found.high, found.p_value) == (1, None, None, 0.25)
+    rounded = difference([0.7] * 7, [0.4] * 7)  # whose mean is another number than they are, by 6e-17
+    assert (rounded.error, rounded.low, rounded.p_value) == (0.0, None, 2**-6)
 
 
 def test_with_many_instructions_the_tests_agree() -> None:

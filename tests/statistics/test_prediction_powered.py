@@ -75,6 +75,15 @@ def test_where_people_labelled_everything_their_mean_stands() -> None:
     assert (found.n_simulated, found.saved) == (0, 0)
 
 
+def test_people_who_agree_throughout_are_not_sure_to_go_on() -> None:
+    """25 of 25 won: the labels do not spread, and an interval from their spread alone would be a point."""
+    people, judge = np.r_[np.ones(25), np.full(75, math.nan)], np.arange(100) % 2.0
+    found = prediction_powered(people, judge)
+    assert found.combined == found.human == win_rate(people)
+    assert (found.combined.low or 1) < 0.95
+    assert (found.n_simulated, found.trust, found.effective, found.saved) == (75, 0.0, 25.0, 0)
+
+
 def test_too_few_human_labels_are_an_error() -> None:
     people, judge = labels(4)
     people[9:] = math.nan
