@@ -13,7 +13,7 @@ import pytest
 from light_plugin import RAN, WritingJudge
 from said import Afarm
 
-from afarm.cli.compare import _lay_out
+from afarm.cli.compare import _fitting, _lay_out
 from afarm.cli.options import FarmOptions
 from afarm.comparison import standings
 
@@ -44,15 +44,14 @@ def test_the_table_and_the_board_say_the_same(afarm: Afarm) -> None:
     assert "Percent against base; one seed" in said.out
 
 
-def test_a_narrow_screen_shows_fewer_columns_and_no_figure_cut_short(
-    afarm: Afarm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "44")
-    said = afarm("compare", *LIGHT, "--methods", "nudge,direct").out
-    assert "…" not in said.split("Win rates")[1].split("Percent")[0]
-    assert "seconds" in said.split("No room for ")[1].split(":")[0]
-    monkeypatch.setenv("COLUMNS", "120")
-    assert "No room for" not in afarm("compare", *LIGHT, "--methods", "nudge,direct").out
+def test_a_narrow_screen_shows_fewer_columns_and_no_figure_cut_short() -> None:
+    columns = {"system": ["nudge"], "win rate": ["60.0 ± 1.2"], "Δ gold": ["+0.250"], "seconds": ["12"]}
+    needed = 1 + 3 * 4 + len("nudge.60.0 ± 1.2+0.250seconds")
+    assert _fitting(columns, needed) == (columns, [])
+    kept, spared = _fitting(columns, needed - 1)
+    assert (list(kept), spared) == (["system", "win rate", "Δ gold"], ["seconds"])
+    kept, spared = _fitting(columns, 1)
+    assert (list(kept), spared) == (["system", "win rate"], ["Δ gold", "seconds"])
 
 
 def test_over_seeds_a_method_has_the_mean_and_the_error_of_the_mean(afarm: Afarm) -> None:
