@@ -1,4 +1,4 @@
-"""`make bench`: measure, and write docs/benchmarks.md with the machine.
+"""`make bench`: measure, and write docs/benchmarks.md with the machine, section by section.
 
 Each figure is taken in a process of its own. What is compared (ours beside the plain way) runs in turn in one go, A B A
 B, and the ratio of medians is what to quote: absolute times drift with the machine.
@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +79,8 @@ def whole_run() -> list[str]:
 
 def throughput(repeats: int) -> list[str]:
     lines = [
+        f"Medians of {repeats}.",
+        "",
         "| model | work | tokens/s | tokens per CPU second | memory above the model, MB |",
         "|---|---|---|---|---|",
     ]
@@ -114,29 +115,37 @@ def main() -> None:
     import transformers
 
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=3, help="how often each throughput is measured")
-    repeats = parser.parse_args().repeats
-    text = PAGE.read_text(encoding="utf-8")
-    machine = (
-        f"Measured {time.strftime('%Y-%m-%d')} on {os.cpu_count()} CPU cores ({processor()}), {platform.system()}, "
-        f"Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}; "
-        f"load average before the start {os.getloadavg()[0]:.1f}; throughput is the median of {repeats}."
-    )
-    parts = [machine, ""]
     measurements: dict[str, Callable[[], list[str]]] = {
-        "### Start": start_up,
-        "### The whole experiment": whole_run,
-        "### Throughput": partial(throughput, repeats),
-        "### PPO": ppo,
-        "### Judging": judging,
-        "### Evaluation": lambda: [*boards(), "", *evaluators()],
+        "Start": start_up,
+        "The whole experiment": whole_run,
+        "Throughput": lambda: throughput(repeats),
+        "PPO": ppo,
+        "Judging": judging,
+        "Evaluation": lambda: [*boards(), "", *evaluators()],
     }
-    for title, measure in measurements.items():
-        sys.stderr.write(f"{title.removeprefix('### ')} …\n")
-        parts += [title, "", *measure(), ""]
-    before, after = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
-    PAGE.write_text(f"{before}\n\n" + "\n".join(parts).rstrip() + f"\n\n{after}", encoding="utf-8")
-    sys.stdout.write("\n".join(parts) + f"\nWritten to {PAGE}.\n")
+    parser.add_argument("--repeats", type=int, default=3, help="how often each throughput is measured")
+    parser.add_argument("--only", nargs="+", choices=measurements, metavar="TITLE", help="those sections alone")
+    given = parser.parse_args()
+    repeats = given.repeats
+    for title in given.only or measurements:
+        sys.stderr.write(f"{title} …\n")
+        machine = (
+            f"Measured {time.strftime('%Y-%m-%d')} on {os.cpu_count()} CPU cores ({processor()}), {platform.system()}, "
+            f"Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}; "
+            f"load average before the start {os.getloadavg()[0]:.1f}."
+        )
+        write_section(title, [machine, "", *measurements[title]()])
+
+
+def write_section(title: str, lines: list[str]) -> None:
+    """Put what was measured in its place on the page, and on the screen; the other sections stay as they are."""
+    text = PAGE.read_text(encoding="utf-8")
+    start, end = text.index(BEGIN) + len(BEGIN), text.index(END)
+    parts = [part.partition("\n") for part in text[start:end].split("\n### ")[1:]]
+    sections = {heading: body.strip() for heading, _, body in parts} | {title: "\n".join(lines).strip()}
+    measured = "\n\n".join(f"### {heading}\n\n{body}" for heading, body in sections.items())
+    PAGE.write_text(f"{text[:start]}\n\n{measured}\n\n{text[end:]}", encoding="utf-8")
+    sys.stdout.write(f"### {title}\n\n" + "\n".join(lines) + "\n\n")
 
 
 def processor() -> str:

@@ -1,8 +1,8 @@
 """How fast judging is, and what it costs the machine: `python -m benchmarks.judging`, part of `make bench`.
 
 805 pairs, one a prompt, against `benchmarks.judge_server` at 200 ms a call; each figure in a process of its own. The
-peer is alpaca_eval 0.6.6 with its evaluator alpaca_eval_gpt4, in an environment of its own whose Python
-`AFARM_BENCH_PEER` names; without it the peer's rows are left out. Memory is measured against a judge in the process
+peer is alpaca_eval 0.6.6 with its evaluator alpaca_eval_gpt4, in an environment of its own, whose Python is named by
+`AFARM_BENCH_ALPACA_EVAL`; without it the peer's rows are left out. Memory is measured against a judge in the process
 that answers at once, with pairs that are made as they are read.
 """
 
@@ -146,7 +146,7 @@ def row(name: str, in_flight: int, found: dict[str, float], count: int = PAIRS) 
 
 def judging() -> list[str]:
     """The rows of the table in docs/benchmarks.md."""
-    python = os.environ.get("AFARM_BENCH_PEER", "")
+    python = os.environ.get("AFARM_BENCH_ALPACA_EVAL", "")
     lines = [
         "| work | in flight | seconds | pairs/s | CPU ms a pair | peak memory, MB |",
         "|---|---|---|---|---|---|",

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-PEER = os.environ.get("AFARM_BENCH_PEER", "")
+PEER = os.environ.get("AFARM_BENCH_TRL", "")
 """The Python of an environment with trl 1.12.0 (see `benchmarks.ppo_peer`); without it only our rows are measured."""
 
 ROWS: dict[str, tuple[list[str], list[str] | None]] = {
@@ -79,7 +79,7 @@ def above_models(found: dict[str, Any]) -> float:
 def agreement(models: Path) -> list[str]:
     """Metrics of the first two iterations of both sides on the same weights and the same rollouts."""
     if not PEER:
-        return ["(No peer: set `AFARM_BENCH_PEER`.)"]
+        return ["(No peer: set `AFARM_BENCH_TRL`.)"]
     record = models / "rollouts.pt"
     peer = theirs(models, "--steps", "2", "--record", str(record))["metrics"]
     own = ours("--steps", "2", "--replay", str(record))["metrics"]

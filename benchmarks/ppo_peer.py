@@ -1,6 +1,6 @@
 """The same PPO iterations in TRL 1.12, the last TRL with a PPO trainer; runs in an environment of its own.
 
-`AFARM_BENCH_PEER` names that environment's Python (torch 2.13, transformers 5.23, peft, trl 1.12.0). Weights and
+`AFARM_BENCH_TRL` names that environment's Python (torch 2.13, transformers 5.23, peft, trl 1.12.0). Weights and
 prompts are those that `benchmarks.ppo_step --models` wrote. Prints one JSON line as that module does, and writes what
 was sampled and scored to `--record`, so that both sides can be compared on the same rollouts.
 """
