@@ -16,7 +16,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from afarm.errors import BudgetError, DataError
+from afarm.errors import BudgetError, ConfigError, DataError
 from afarm.head_to_head import HeadToHead
 from afarm.interfaces import AnnotateContext
 from afarm.judging import annotation
@@ -39,10 +39,21 @@ DECISION = "decision.json"
 @dataclass(frozen=True)
 class Deciding:
     """`compared` are all judged by one annotator against one reference; wrong is decided with a probability of `alpha`
-    at most, whatever the number of systems (Bonferroni)."""
+    at most, whatever the number of systems (Bonferroni).
+
+    Raises `ConfigError` where an evaluator is to look at all systems together.
+    """
 
     compared: Sequence[HeadToHead]
     alpha: float = ALPHA
+
+    def __post_init__(self) -> None:
+        if names := self.compared[0].together:
+            raise ConfigError(
+                f"--until decided and --evaluator {name} contradict each other: it looks at all systems on the same "
+                "instructions, and asking stops for each system where that is decided; give one of the two"
+                for name in names
+            )
 
     @property
     def farm(self) -> Farm:

@@ -89,6 +89,12 @@ TALKS_TO_THE_JUDGE = (
         rf"\b(?:must|should|please|always) {_CHOOSE}\b[^.\n]{{0,20}}\b{_OUTPUT}\b[^.\n]{{0,20}}\b{_BEST}\b",
     ),
     _sign(
+        "says that whoever wrote it is the best",
+        [("i",), ("best",)],
+        rf"\bi(?: am|'m|’m) (?:by far |clearly |definitely |objectively )?the best"
+        rf"(?: (?:\w+ )?(?:{_OUTPUT}|ai|llm))?(?=\s*(?:[.!,;:\n]|$))",
+    ),
+    _sign(
         "says that it is the best",
         [("this", "my"), _OUTPUTS, _BESTS],
         rf"\b(?:this|my) {_OUTPUT} (?:is|was|should be|must be|has been)(?: rated| ranked| judged| marked| considered)?"

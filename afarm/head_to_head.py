@@ -14,7 +14,7 @@ from afarm.evaluation import write_results
 from afarm.files import read_preferences
 from afarm.guards import plain
 from afarm.interfaces import EvaluationInputs
-from afarm.joining import STRICT, Joined, Joining, join
+from afarm.joining import STRICT, Joined, Joining, join, looks_swapped
 from afarm.judging import annotation, judge_pairs
 from afarm.keyed import digest
 from afarm.protocol import protocol_of
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 LONGEST_PART = 40
 """Characters of a part of a name: a file name has 255 at most."""
-
-REFERENCES = {"text_davinci_003": "AlpacaFarm's reference", "gpt4_1106_preview": "AlpacaEval 2's reference"}
-"""Systems that others are compared with."""
 
 
 class Comparison(ABC):
@@ -83,13 +80,18 @@ class Comparison(ABC):
     def stage(self) -> Stage:
         """The judgements and what the evaluators make of them. Raises `DataError` where there is nothing to compare."""
 
+    @property
+    @abstractmethod
+    def offered(self) -> frozenset[str]:
+        """What there is of what evaluators need."""
+
     @cached_property
     def evaluators(self) -> list[str]:
-        """The win rate, and those of the run's evaluators that need judgements only, or nothing and know the
+        """The win rate, and those of the run's evaluators that need no more than is `offered`, or nothing and know the
         instructions."""
         names = dict.fromkeys(["win_rate", *self.farm.config.evaluate.evaluators])
         built = [(name, self.farm.builder.evaluator(name)) for name in names]
-        usable = [(name, e) for name, e in built if e.needs <= {"judgements"} and not e.many]
+        usable = [(name, e) for name, e in built if e.needs <= self.offered and not e.many]
         return [name for name, e in usable if "judgements" in e.needs or not e.check(self.instructions)]
 
     @property
@@ -158,11 +160,9 @@ class HeadToHead(Comparison):
                 f"{self.system} and {self.reference_name} are the same outputs: every pair is a draw, unjudged"
             )
         if self.until:
-            how = (
-                "judged until it was clear"
-                if self.until["decided"]
-                else "looked at as it went, and not clear to the end"
-            )
+            asked = [row for row in self.until["comparisons"] if self.system in (row["first"], row["second"])]
+            clear = all(row["side"] for row in asked)
+            how = "judged until it was clear" if clear else "looked at as it went, and not clear to the end"
             judged = f"{how}, on {self.joined.coverage.compared} of {self.until['of']} instructions"
             found.append(f"{self.system}: {judged}: no standard error holds after that")
         return found + looks_swapped(self.system, self.reference_name)
@@ -175,6 +175,11 @@ class HeadToHead(Comparison):
     @property
     def instructions(self) -> Sequence[Instruction]:
         return [pair.instruction for pair in self.pairs]
+
+    @property
+    def offered(self) -> frozenset[str]:
+        rates = self.farm.builder.annotator(self.annotator).rates
+        return frozenset({"judgements", "ratings"} if rates else {"judgements"})
 
     @property
     def components(self) -> list[tuple[str, str]]:
@@ -209,14 +214,6 @@ class HeadToHead(Comparison):
             return summary
 
         return Stage("evaluate", self.label, {}, self.made_from, write)
-
-
-def looks_swapped(system: str, reference: str) -> list[str]:
-    """A warning where it is the reference that is compared with a system, as far as names tell."""
-    known = REFERENCES.get(system)
-    if known is None or reference in REFERENCES:
-        return []
-    return [f"{system} is {known}, and stands as the system here: are the two swapped? Name it with --reference"]
 
 
 def _without(names: Collection[str], value: Any) -> Any:

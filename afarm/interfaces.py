@@ -129,6 +129,9 @@ class Annotator(ABC):
     Identical outputs and label noise are afarm's business: an annotator only sees the pairs it must judge.
     """
 
+    rates: ClassVar[bool] = False
+    """Whether its preferences hold a rating of each output (`Preference.scores`)."""
+
     @property
     def identity(self) -> str:
         """What changes its labels beside its source and settings: a digest of the file that its spec names, say."""
@@ -278,7 +281,8 @@ class Evaluator(ABC):
     """Turns outputs and judgements into numbers: pure, no models, no calls. Built as `Class(config)`."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
-    """Of "judgements", "reward_model", "human": what must be there."""
+    """Of "judgements", "ratings" (judgements by an annotator that rates), "reward_model", "human": what must be
+    there."""
 
     many: ClassVar[bool] = False
     """Over all systems of a board at once: `inputs.system` is empty, `judgements` are of every system, told apart by

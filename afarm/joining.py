@@ -17,6 +17,8 @@ from afarm.records import Instruction, Output, Pair, Row
 OnMissing = Literal["error", "skip", "loss"]
 OnDuplicate = Literal["error", "first"]
 
+REFERENCES = {"text_davinci_003": "AlpacaFarm's reference", "gpt4_1106_preview": "AlpacaEval 2's reference"}
+"""Systems that others are compared with."""
 ENOUGH = 0.5
 """The share of the reference's instructions below which a comparison is warned of."""
 
@@ -239,3 +241,14 @@ def _mismatch(
 
 def _quoted(instruction: Instruction) -> str:
     return repr(instruction.instruction[:60])
+
+
+def looks_swapped(system: str, reference: str) -> list[str]:
+    """A warning where it is the reference that is compared with a system, as far as names tell."""
+    known = REFERENCES.get(system)
+    if known is None or reference in REFERENCES:
+        return []
+    return [
+        f"{system} is {known}, and stands as the system here: are the two swapped? --reference of afarm evaluate says "
+        "which it is"
+    ]

@@ -47,6 +47,7 @@ def problems_ahead(
         lambda: splits.dataset,
         lambda: require_rows(builder, splits),
         lambda: require_known_tasks(builder, splits),
+        lambda: require_ratings(builder),
     ]
     looks: list[Callable[[], object]] = [
         lambda: require_writable(output_dir),
@@ -143,6 +144,22 @@ def require_known_tasks(builder: Builder, splits: Splits) -> None:
         problems += [f"judge of {'all roles' if role == '*' else role}: {p}" for p in judge.check(instructions)]
     if problems:
         raise ConfigError(problems)
+
+
+def require_ratings(builder: Builder) -> None:
+    """Raises `ConfigError` for evaluators of ratings where the annotator that judges gives none."""
+    settings = builder.settings.run.evaluate
+    names = [name for name in settings.evaluators if "ratings" in builder.evaluator(name).needs]
+    if names and not builder.annotator(settings.annotator).rates:
+        raise ConfigError([f"evaluator {name!r}: {no_ratings(settings.annotator)}" for name in names])
+
+
+def no_ratings(annotator: str) -> str:
+    """What to do about an annotator that does not rate."""
+    return (
+        f"needs ratings, and annotator {annotator!r} gives none: let one judge that rates each output alone, with "
+        "--set evaluate.annotator=ratings, or criteria"
+    )
 
 
 def require_access(builder: Builder) -> None:

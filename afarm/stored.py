@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from afarm.errors import DataError
 from afarm.files import judged_pair, read_rows, stem
-from afarm.joining import Coverage, Joining
+from afarm.joining import REFERENCES, Coverage, Joining
 from afarm.keyed import digest
 from afarm.protocol import Protocol, answers_digest, instructions_digest
 from afarm.records import Instruction, JudgedPair
@@ -52,7 +52,7 @@ class StoredSystem(Generic[K]):
     `kept` is what was kept of them, and `judges` are the identities they name. `answers` are digests of what the
     reference answered, by instruction's id, also of instructions that only other systems were judged on; where it
     answered some, `changed`, otherwise than to other systems, its answers to this one alone. `turned` rows had the
-    reference second.
+    reference second. `first` says where the first row of it stands, and which field names the system there.
     """
 
     system: str
@@ -65,6 +65,7 @@ class StoredSystem(Generic[K]):
     judges: tuple[str, ...] = ()
     turned: int = 0
     changed: int = 0
+    first: str = ""
 
     @property
     def annotator(self) -> str:
@@ -261,9 +262,10 @@ def _references(files: Sequence[_File[K]], named: str) -> list[str | None]:
         # By the format it is the first of the two; but where other files say that it is the second, it is.
         if used[other] and used[mine] == 1:
             if used[other] == 1 and len(files) == 2 and _is_pair(files, found):
+                known = other if other in REFERENCES else mine
                 raise DataError(
                     f"{files[0].source} and {files[1].source} compare the same two systems and disagree on which is "
-                    f"the reference: say it with afarm evaluate --annotations FILE… --reference {found[0]}"
+                    f"the reference: say it with afarm evaluate --annotations FILE… --reference {known}"
                 )
             found[number] = other
     return found
@@ -337,6 +339,7 @@ def _system(
         answers,
         tuple(sorted({judge for _, part, _ in parts for judge in part.judges})),
         sum(part.rows for _, part, turned in parts if turned),
+        first=f"{parts[0][0].source}: row {parts[0][1].first} ('{'generator_1' if parts[0][2] else 'generator_2'}')",
     )
 
 
@@ -352,8 +355,9 @@ def _over_one_set(found: Sequence[StoredSystem[K]], joining: Joining) -> list[St
         whole, others = wholes.setdefault(key, {}), together.setdefault(key, [])
         if whole and whole.keys().isdisjoint(one.answers):
             raise DataError(
-                f"{one.system!r} ({', '.join(one.files)}) and {others[0].system!r} ({', '.join(others[0].files)}) were "
-                "judged on different sets of instructions, with none in common: evaluate them apart"
+                f"{others[0].system!r}, first in {others[0].first}, and {one.system!r}, first in {one.first}, were "
+                "judged on different sets of instructions, with none in common: correct the name where the two are one "
+                "system, or give each a file and evaluate them apart"
             )
         others.append(one)
         wholes[key] = {**one.answers, **whole}

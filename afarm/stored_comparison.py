@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from afarm.evaluation import write_results
 from afarm.figures import BY_PEOPLE
 from afarm.files import preferences_on_disk, write_rows
-from afarm.head_to_head import Comparison, looks_swapped
+from afarm.head_to_head import Comparison
 from afarm.interfaces import EvaluationInputs
-from afarm.joining import counted
+from afarm.joining import counted, looks_swapped
 from afarm.keyed import digest
 from afarm.protocol import answers_digest
 from afarm.records import Evaluation, Instruction, JudgedPair, Output
@@ -50,6 +50,10 @@ class StoredComparison(Comparison):
     @classmethod
     def of(cls, farm: Farm, stored: StoredSystem[Path]) -> StoredComparison:
         return cls(farm, stored, stored.system, stored.reference, stored.annotator)
+
+    @property
+    def offered(self) -> frozenset[str]:
+        return frozenset({"judgements", "ratings"})  # a file may have ratings: its rows will tell
 
     @property
     def instructions(self) -> Sequence[Instruction]:

@@ -17,7 +17,7 @@ from afarm.analysis.measures import SIGNIFICANT_LENGTH, has_list
 from afarm.boards.board import Board, Entry, Source, ranked
 from afarm.errors import DataError
 from afarm.guards import Flag, family_flags, text_flags
-from afarm.joining import counted
+from afarm.joining import counted, looks_swapped
 from afarm.keyed import uniform
 from afarm.records import Instruction, JudgedPair
 from afarm.stored import Keeping, StoredSystem, stored_systems
@@ -156,6 +156,7 @@ def _note(systems: Sequence[StoredSystem[_Tally]]) -> str:
         f"the labels of {len(first.annotators)} annotators of one file are taken for one pool's"
         if len(first.annotators) > 1
         else "",
+        *(warning for one in systems for warning in looks_swapped(one.system, one.reference)),
     )
     return "; ".join(filter(None, notes))
 

@@ -21,11 +21,13 @@ WHOLE = 0.99
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where an entry comes from: `name` for people (a file, a run), and the file of its judgements, if there is one."""
+    """Where an entry comes from: `name` for people (a file, a run), and the file of its judgements, if there is one;
+    `created` is when it was evaluated, in seconds since 1970, 0 where that is not known."""
 
     name: str = ""
     judgements: str = ""
     reference: str = ""
+    created: float = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +118,14 @@ class Entry:
         return {**row, "flags": list(self.flags), "low": low, "high": high}
 
     @classmethod
-    def from_row(cls, row: Mapping[str, Any], where: str) -> Entry:
-        """Raises `DataError` naming `where` and the field that is wrong."""
+    def from_row(cls, row: Mapping[str, Any], where: str, columns: Mapping[str, str] | None = None) -> Entry:
+        """`columns` are what a table calls fields. Raises `DataError` naming `where` and what is wrong there."""
         known = {f.name for f in fields(cls)} - {"source", "flags", "figures", "stopped_early", *TEXTS}
-        numbers = _numbers({name: row.get(name) for name in known}, where)
+        numbers = _numbers({name: row.get(name) for name in known}, where, columns)
         if not isinstance(row.get("system"), str):
             raise DataError(f"{where}: field 'system' must be text, not {row.get('system')!r}")
-        if not 0 <= numbers.get("win_rate", -1) <= 100:
-            raise DataError(f"{where}: field 'win_rate' must lie between 0 and 100, and is {row.get('win_rate')!r}")
+        if "win_rate" not in numbers:
+            raise DataError(f"{where}: {'column' if columns else 'field'} 'win_rate' has no number")
         flags, figures = row.get("flags") or (), row.get("figures") or {}
         texts: dict[str, Any] = {name: str(row.get(name) or "") for name in TEXTS}
         return cls(
@@ -140,12 +142,28 @@ TEXTS = ("system", "length_controlled_source", "length_controlled_warning", "dif
 """The fields of an entry that are text."""
 
 
-def _numbers(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Those that are known. Raises `DataError` naming `where` and the one that is no number."""
-    for name, value in given.items():
-        if value is not None and number(value) is None:
-            raise DataError(f"{where}: field {name!r} must be a number, not {value!r}")
-    return {name: value for name, value in given.items() if value is not None}
+ANY = -math.inf, math.inf
+PERCENT, SHARE = (0, 100), (0, 1)
+BOUNDS: Mapping[str, tuple[float, float]] = {
+    **dict.fromkeys(("win_rate", "length_controlled"), PERCENT),
+    **dict.fromkeys(("coverage", "prefers_longer", "prefers_lists", "p_value"), SHARE),
+    **dict.fromkeys(("value", "low", "high", "difference", "difference_low", "difference_high"), ANY),
+}
+"""What the numbers of a row lie between; errors, counts, places and lengths from 0 on."""
+
+
+def _numbers(given: Mapping[str, Any], where: str, columns: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Those that are known. Raises `DataError` naming `where` and the one that is no number, or cannot be."""
+    found = {name: value for name, value in given.items() if value is not None}
+    for name, value in found.items():
+        called = f"column {columns[name]!r}" if columns else f"field {name!r}"
+        low, high = BOUNDS.get(name, (0, math.inf))
+        if number(value) is None:
+            raise DataError(f"{where}: {called} must be a number, not {value!r}")
+        if not low <= value <= high:
+            must = "not be negative" if high == math.inf else f"lie between {low} and {high}"
+            raise DataError(f"{where}: {called} must {must}, and is {value!r}")
+    return found
 
 
 def _figures(given: Mapping[str, Any], where: str) -> dict[str, Figure]:
@@ -243,9 +261,9 @@ class Board:
 MANY = 5
 
 
-def named(systems: Sequence[str]) -> str:
-    """A few by name, more as a number."""
-    return ", ".join(systems) if len(systems) <= MANY else f"{len(systems)} systems"
+def named(names: Sequence[str], what: str = "systems") -> str:
+    """A few by name, more as a number of `what` they are."""
+    return ", ".join(names) if len(names) <= MANY else f"{len(names)} {what}"
 
 
 def ranked(board: Board) -> Board:

@@ -113,15 +113,17 @@ def restored(cell: str) -> str:
 def imported(path: Path) -> list[Board]:
     """A leaderboard as AlpacaEval publishes it, the system in its first column; or what `as_csv` wrote.
 
-    Raises `DataError` where it is no such table, naming the row and the column where a figure is no number.
+    Raises `DataError` where it is no such table, naming the row and the column where a figure is no number or cannot
+    be.
     """
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     opened: Any = gzip.open if path.name.endswith(".gz") else open
     boards: dict[tuple[str, ...], tuple[Board, list[Entry]]] = {}
+    number = -1
     try:
         with opened(path, "rt", encoding="utf-8-sig", newline="") as handle:
-            table = csv.DictReader(handle)
+            table = csv.DictReader(handle, strict=True)
             names = list(table.fieldnames or [])
             if "win_rate" not in names:
                 raise DataError(f"{path}: column 'win_rate' is missing: it is no leaderboard")
@@ -130,7 +132,10 @@ def imported(path: Path) -> list[Board]:
                 key = tuple(row.get(name) or "" for name in (OWN, "board", "note", "order", "origin"))
                 _, entries = boards.setdefault(key, (_board(row, path, OWN in names, where), []))
                 entries.append(_own_entry(row, names, where) if OWN in names else _entry(row, names, where, path))
-    except (UnicodeDecodeError, csv.Error, gzip.BadGzipFile, EOFError) as error:
+    except csv.Error as error:
+        left = f"row {number + 1}: not valid CSV: {error} (is a quotation mark left open there?)"
+        raise DataError(f"{path}: {left}") from error
+    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
         raise DataError(f"{path}: not valid CSV: {error}") from error
     if not boards:
         raise DataError(f"{path}: no rows")
@@ -154,7 +159,7 @@ def _board(row: Mapping[str, Any], path: Path, own: bool, where: str) -> Board:
 
 def _entry(row: Mapping[str, Any], names: Sequence[str], where: str, path: Path) -> Entry:
     system = row["system" if "system" in names else names[0]]
-    return Entry.from_row({**_values(row, COLUMNS, where), "system": system, "source": str(path)}, where)
+    return Entry.from_row({**_values(row, COLUMNS, where), "system": system, "source": str(path)}, where, COLUMNS)
 
 
 def _own_entry(row: Mapping[str, Any], names: Sequence[str], where: str) -> Entry:
@@ -175,7 +180,7 @@ def _own_entry(row: Mapping[str, Any], names: Sequence[str], where: str) -> Entr
         "flags": flags,
         "figures": figures,
     }
-    return Entry.from_row(given, where)
+    return Entry.from_row(given, where, FURTHER)
 
 
 def _values(row: Mapping[str, Any], columns: Mapping[str, str], where: str) -> dict[str, float | int]:

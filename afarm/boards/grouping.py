@@ -27,7 +27,8 @@ CALLED: Mapping[str, str] = {
 
 
 def group(boards: Iterable[Board]) -> list[Board]:
-    """Boards of one protocol put together, those with more systems first. What is twice the same stands once.
+    """Boards of one protocol put together, those with more systems first. Of several evaluations of the same judgements
+    the newest stands.
 
     Two results of one system, such as runs with different settings, are called by where they come from as well. Ranks
     with intervals and differences are those of the parts no more, and left out where a board had several.
@@ -52,10 +53,12 @@ def _merged(parts: Sequence[Board]) -> Board:
 
 
 def _once(entries: Iterable[Entry]) -> list[Entry]:
-    """Without those that are the same result, read twice."""
+    """Of those that are the same result, read or worked out twice, the newest."""
     found: dict[tuple[Any, ...], Entry] = {}
     for entry in entries:
-        found.setdefault((entry.system, entry.win_rate, entry.standard_error, entry.n, entry.length), entry)
+        key = entry.system, entry.win_rate, entry.standard_error, entry.n, entry.length
+        if entry.source.created > found.setdefault(key, entry).source.created:
+            found[key] = entry
     return list(found.values())
 
 

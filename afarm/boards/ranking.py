@@ -66,7 +66,7 @@ def _differences(table: Mapping[str, Floats], seed: int) -> dict[str, dict[str, 
         if gap is not None:
             given = {"": gap.value, "_low": gap.low, "_high": gap.high}
             points = {f"difference{end}": None if value is None else 100 * value for end, value in given.items()}
-            detectable = None if gap.detectable is None else 100 * gap.detectable
+            detectable = 100 * gap.detectable if gap.detectable else None  # without any spread nothing is told
             told[name] = {**points, "p_value": gap.adjusted, "difference_to": leader, "detectable": detectable}
     return told
 
@@ -132,15 +132,19 @@ def stored_judgements(files: Sequence[Path]) -> dict[str, list[JudgedPair]]:
     return found
 
 
-def evaluated(board: Board, name: str, stored: Mapping[str, Sequence[JudgedPair]] | None = None) -> Board:
-    """`board` with the figures of the evaluator `name` over its judgements: those of its runs, or those `stored`
+def evaluated(board: Board, names: Sequence[str], stored: Mapping[str, Sequence[JudgedPair]] | None = None) -> Board:
+    """`board` with the figures of the evaluators `names` over its judgements: those of its runs, or those `stored`
     (`stored_judgements`). Raises `DataError` where there are none, or as `with_figures`."""
     bare = WithoutTexts().bare
     rows: Sequence[JudgedPair] = [bare(row) for entry in board.entries for row in judgements(entry)]
     rows = rows or (stored or {}).get(board.protocol.id, ())
     if not rows:
-        raise DataError(f"{board.heading}: {name} needs judgements, and none are at hand: give runs or annotations")
-    return with_figures(board, name, rows)
+        raise DataError(
+            f"{board.heading}: {', '.join(names)}: no judgements are at hand for this: give runs or annotations"
+        )
+    for name in dict.fromkeys(names):
+        board = with_figures(board, name, rows)
+    return board
 
 
 def with_figures(board: Board, name: str, rows: Sequence[JudgedPair]) -> Board:

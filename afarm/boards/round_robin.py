@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from afarm.boards.board import Board, Entry, Source, ranked
+from afarm.boards.board import Board, Entry, Source, named, ranked
 from afarm.boards.ranking import Measured, WithoutTexts, with_figures
 from afarm.errors import DataError
 from afarm.protocol import Protocol, instructions_digest
@@ -46,8 +46,11 @@ def _board(annotator: str, rows: Sequence[tuple[Measured, str]], order: str, fur
         f"in the order of {order}; a win rate is over whom the system met",
         order,
     )
-    for name in dict.fromkeys((order, *further)):
-        board = with_figures(board, name, pairs)
+    try:
+        for name in dict.fromkeys((order, *further)):
+            board = with_figures(board, name, pairs)
+    except DataError as error:
+        raise DataError(f"{named(list(dict.fromkeys(file for _, file in rows)), 'files')}: {error}") from error
     return ranked(board)
 
 

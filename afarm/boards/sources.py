@@ -112,7 +112,8 @@ def _results(path: Path) -> Iterator[tuple[Protocol, Entry]]:
             # Only the pairs of the first comparison lie beside the record; and where judging stopped at a moment that
             # suited it, ranks would be too sure.
             has_pairs = players == next(iter(by_reference)) and not record.get("until")
-            source = Source(str(path.parent), str(path.parent / "outputs.jsonl") if has_pairs else "", players[1])
+            pairs = str(path.parent / "outputs.jsonl") if has_pairs else ""
+            source = Source(str(path.parent), pairs, players[1], number(record.get("created")) or 0)
             yield Protocol.from_row(rows[0].get("protocol")), replace(entry, source=source)
 
 

@@ -95,6 +95,11 @@ LEGEND = (
     "often the judge chose the longer output, and the one with a list, where they differed in that."
 )
 
+CORRECTED = (
+    "Δ: the interval is for one comparison looked at by itself, p is corrected for every pair of the board (Holm); "
+    "where they disagree, go by p."
+)
+
 
 def columns(board: Board) -> list[Column]:
     """Those that some entry has a figure for, those of other evaluators last, but for what the board is ordered by."""
@@ -156,8 +161,8 @@ def fitting(board: Board, shown: Sequence[Column], width: int | None) -> tuple[l
 
 
 def remarks(board: Board) -> list[str]:
-    """What must be said of a board beside its figures: its own remarks, what its differences would not show, what
-    its length control is, and the footnotes of its cells."""
+    """What must be said of a board beside its figures: its own remarks, how its differences are to be read and what
+    they would not show, what its length control is, and the footnotes of its cells."""
     sources = _sources(board)
     unseen = [entry.detectable for entry in board.entries if entry.detectable is not None]
     to = next((entry.difference_to for entry in board.entries if entry.difference_to), "")
@@ -166,6 +171,7 @@ def remarks(board: Board) -> list[str]:
         f"A difference to {to} of under {_span(unseen)} points may go unseen: it is found less than four times in five."
         if unseen
         else "",
+        CORRECTED if any(entry.p_value is not None for entry in board.entries) else "",
         f"Length control: {next(iter(sources))}." if len(sources) == 1 else "",
         *(f"[{number}] {text}" for text, number in footnotes(board).items()),
     ]

@@ -36,7 +36,7 @@ def evaluate(
     annotations: output_files.Annotations = False,
     humans: output_files.Humans = None,
     until: output_files.Until = None,
-    alpha: output_files.Alpha = 0.05,
+    alpha: output_files.Alpha = None,
     *,
     options: EvaluateOptions,
     dry_run: DryRun = False,
@@ -45,6 +45,8 @@ def evaluate(
     started = time.time()
     if until and (annotations or not outputs):
         raise ConfigError(["--until decided needs files of outputs to judge"])
+    if alpha is not None and not until:
+        raise ConfigError(["--alpha says how sure to be with --until decided: give both, or neither"])
     if humans and (not annotations or not outputs):
         raise ConfigError(["--humans needs simulated labels to be put together with: --annotations FILE"])
     if annotations:
@@ -52,24 +54,28 @@ def evaluate(
         return
     files = output_files.given(outputs, reference, options)
     if files is not None:
-        _compare(files, options.judging_files(), alpha if until else None, dry_run, started)
+        _compare(files, options.judging_files(), bool(until), alpha, dry_run, started)
         return
     run_experiment(options, dry_run, started)
 
 
-def _compare(files: OutputFiles, options: EvaluateOptions, alpha: float | None, dry_run: bool, started: float) -> None:
-    """With `alpha`, until it is decided."""
-    from afarm.deciding import Deciding
+def _compare(
+    files: OutputFiles,
+    options: EvaluateOptions,
+    until_decided: bool,
+    alpha: float | None,
+    dry_run: bool,
+    started: float,
+) -> None:
+    from afarm.deciding import ALPHA, Deciding
 
-    if dry_run:
-        with options.only_look(compares_only=True) as farm:
-            show_plan_of_files(output_files.head_to_heads(farm, files, options), options.as_json)
-        return
-    with options.farm(compares_only=True) as farm:
+    with (options.only_look if dry_run else options.farm)(compares_only=True) as farm:
         compared = output_files.head_to_heads(farm, files, options)
-        if alpha is not None:
-            compared = Deciding(compared, alpha).run()
-        _run(compared, files.named, options.as_json, started)
+        deciding = Deciding(compared, alpha or ALPHA) if until_decided else None
+        if dry_run:
+            show_plan_of_files(compared, options.as_json)
+        else:
+            _run(deciding.run() if deciding else compared, files.named, options.as_json, started)
 
 
 def _read_annotations(
@@ -86,7 +92,8 @@ def _read_annotations(
         options.judging_files().farm(compares_only=True) as farm,
         output_files.stored_comparisons(farm, files, reference, options) as compared,
     ):
-        compared = human_labels.with_people(compared, humans) if humans else compared
+        if humans:
+            compared = human_labels.with_people(compared, humans, options.on_missing == "skip")
         named = [{"outputs": ", ".join(one.stored.files), "reference": one.reference_name} for one in compared]
         _run(compared, named, options.as_json, started)
 

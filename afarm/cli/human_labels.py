@@ -3,45 +3,101 @@ simulated ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from afarm.cli.console import err
+from afarm.cli.console import err, escape
 from afarm.errors import DataError
 from afarm.figures import BY_PEOPLE
-from afarm.files import judged_pair, read_rows
+from afarm.files import judged_pair, preferences_on_disk, read_rows
+from afarm.joining import counted
+from afarm.records import JudgedPair, Pair
 
 if TYPE_CHECKING:
     from afarm.stored_comparison import StoredComparison
 
 
-def with_people(compared: Sequence[StoredComparison], files: Sequence[Path]) -> list[StoredComparison]:
-    """Those of the comparisons whose systems people labelled as well, with their labels; tells which they did not.
+Label = tuple[JudgedPair, str]
+"""A person's, and where it stands."""
 
-    Raises `DataError` where there is none, or naming file, row and field of a label that cannot be read.
+
+def with_people(
+    compared: Sequence[StoredComparison], files: Sequence[Path], leave_out: bool = False
+) -> list[StoredComparison]:
+    """The comparisons, with people's labels of those systems that they labelled as well; tells which they did not.
+
+    Labels about other outputs than the judge's are left out where that is asked for, and counted. Raises `DataError`
+    where they are not to be, where there is no label, or naming file, row and field of one that cannot be read.
     """
     from afarm.wins import wins
 
-    rows = [judged_pair(row, f"{path}: row {number}") for path in files for number, row in enumerate(read_rows(path))]
-    people = {}
-    for reference in dict.fromkeys(one.reference_name for one in compared):
-        if against := [row for row in rows if reference in (row.pair.generator_1, row.pair.generator_2)]:
-            people[reference] = wins(against, reference)
-    labelled = [
-        one for one in compared if one.reference_name in people and one.system in people[one.reference_name].systems
+    labels = [
+        (judged_pair(row, where), where)
+        for path in files
+        for number, row in enumerate(read_rows(path))
+        for where in [f"{path}: row {number}"]
     ]
-    if not labelled:
-        pairs = dict.fromkeys((row.pair.generator_2, row.pair.generator_1) for row in rows)
+    found = [_labels(one, labels, leave_out) for one in compared]
+    if not any(found):
+        pairs = dict.fromkeys((label.pair.generator_2, label.pair.generator_1) for label, _ in labels)
         raise DataError(
             f"people compared {_named(pairs)}, and the judge "
             f"{_named((one.system, one.reference_name) for one in compared)}: no pair is in both (the fields "
             "'generator_1' and 'generator_2' say whose outputs those are)"
         )
-    if left_out := [one.system for one in compared if one not in labelled]:
-        err().print(f"Without labels by people, left out: {', '.join(left_out)}", markup=False, highlight=False)
-    return [replace(one, people=people[one.reference_name]) for one in labelled]
+    if without := [one.system for one, mine in zip(compared, found, strict=True) if not mine]:
+        _tell(f"Without labels by people, judged alone: {', '.join(without)}")
+    return [
+        replace(one, people=wins(mine, one.reference_name)) if mine else one
+        for one, mine in zip(compared, found, strict=True)
+    ]
+
+
+def _labels(one: StoredComparison, labels: Sequence[Label], leave_out: bool) -> list[JudgedPair]:
+    """Those of the labels that are about the pairs of `one`; of those about other outputs see `with_people`."""
+    players = one.reference_name, one.system
+    mine = [(label, where) for label, where in labels if {*players} == {label.pair.generator_1, label.pair.generator_2}]
+    judged = _judged(one, {label.pair.instruction.id for label, _ in mine})
+    fit, others = [], 0
+    for label, where in mine:
+        pair, turned = label.pair, label.pair.generator_1 == one.system
+        outputs = _outputs(pair.swapped() if turned else pair)
+        known = judged.get(pair.instruction.id, {outputs})
+        if outputs in known or not any((pair.output_1, pair.output_2)):  # a file without texts has labels alone
+            fit.append(label)
+        elif leave_out:
+            others += 1
+        else:
+            reference_too = all(theirs != outputs[0] for theirs, _ in known)
+            field = "output_1" if reference_too != turned else "output_2"
+            raise DataError(
+                f"{where}: field {field!r}: people labelled another output to {pair.instruction.instruction[:60]!r} "
+                f"than the judge of {one.system!r}; use labels of those judged, or leave others out: --on-missing skip"
+            )
+    if others:
+        _tell(f"{one.system}: {counted(others, 'label')} by people left out, about other outputs than the judge's")
+    return fit
+
+
+def _judged(one: StoredComparison, asked: Collection[str]) -> dict[str, set[tuple[int, int]]]:
+    """What the judge saw as answers to those instructions, as `_outputs`, by their ids."""
+    found: dict[str, set[tuple[int, int]]] = {}
+    if asked:
+        for row in preferences_on_disk(one.stored.kept):
+            if row.pair.instruction.id in asked:
+                found.setdefault(row.pair.instruction.id, set()).add(_outputs(row.pair))
+    return found
+
+
+def _outputs(pair: Pair) -> tuple[int, int]:
+    """Both outputs as hashes, which stand for texts within one process."""
+    return hash(pair.output_1), hash(pair.output_2)
+
+
+def _tell(text: str) -> None:
+    err().print(escape(text), highlight=False, soft_wrap=True)
 
 
 def _named(pairs: Iterable[tuple[str, str]]) -> str:

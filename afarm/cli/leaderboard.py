@@ -32,6 +32,9 @@ class Format(StrEnum):
     html = "html"
 
 
+SUFFIXES = {".md": Format.markdown, ".csv": Format.csv, ".json": Format.json, ".html": Format.html}
+
+
 def add_to(app: typer.Typer) -> None:
     app.command("leaderboard")(leaderboard)
 
@@ -67,8 +70,13 @@ def leaderboard(
     correlate: Annotated[
         bool, typer.Option("--correlate", help="How far each two boards agree on the systems that both have.")
     ] = False,
-    form: Annotated[Format, typer.Option("--format", help="What to print or write.")] = Format.terminal,
-    output: Annotated[Path | None, typer.Option("--output", help="Write it here instead.")] = None,
+    chosen: Annotated[
+        Format | None,
+        typer.Option("--format", help="What to print or write; unless it is given, what --output ends in."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="Write it here instead: a file in .md, .csv, .json or .html.")
+    ] = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
     as_json: Json = False,
 ) -> None:
@@ -77,9 +85,16 @@ def leaderboard(
     from afarm.boards.correlating import agreements
     from afarm.boards.ranking import with_ranks
 
-    form = Format.json if as_json else form
-    if form is Format.html and output is None:
-        raise ConfigError(["--format html makes a page: --output FILE says where"])
+    form = _format(Format.json if as_json and chosen is None else chosen, output)
+    problems = [
+        "--format html makes a page: --output FILE says where" if form is Format.html and output is None else "",
+        f"--json and --format {form}: choose one" if as_json and form is not Format.json else "",
+        "--correlate: a table of CSV has no place for correlations; --format json has"
+        if correlate and form is Format.csv
+        else "",
+    ]
+    if any(problems):
+        raise ConfigError([problem for problem in problems if problem])
     given = sources or ([] if annotations else [_runs(output_dir)])
     boards, left_out = read_boards(given, annotations or [], order_by or "", evaluator or ())
     if not boards:
@@ -94,12 +109,22 @@ def leaderboard(
     found = list(agreements(boards)) if correlate else []
     if correlate and not found:
         raise DataError("no two of these boards have three systems of the same name: there is nothing to correlate")
-    if form is Format.terminal and output is None:
+    if form is Format.terminal:
         _show(boards, left_out, found, ranks)
         return
     _write(_written(boards, left_out, found, form), output)
     if form is not Format.json:  # it holds them
         _tell(left_out)
+
+
+def _format(chosen: Format | None, output: Path | None) -> Format:
+    """Raises `ConfigError` where a file's name does not say what to write, or the terminal's is to be a file."""
+    if output is None or chosen not in (None, Format.terminal):
+        return chosen or Format.terminal
+    form = None if chosen else SUFFIXES.get(output.suffix.lower())
+    if form is None:
+        raise ConfigError([f"--output {output}: say what to write with --format markdown, csv, json or html"])
+    return form
 
 
 def _evaluated(
@@ -115,11 +140,10 @@ def _evaluated(
     found, lacking = [], []
     for board in boards:
         try:
-            for name in evaluators:
-                board = evaluated(board, name, stored)
+            found.append(evaluated(board, evaluators, stored))
         except DataError as error:
             lacking.append(str(error))
-        found.append(board)
+            found.append(board)
     if len(lacking) == len(boards):
         raise DataError("\n".join(lacking))
     return found, lacking

@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 TEXT_JUDGE = "offline:text_utility"
 """Who judges files of outputs where neither a judge nor a recipe is named."""
 
+JUDGING = (
+    *("annotator", "both_orders", "votes", "vote", "label_noise", "judge"),
+    *("budget", "price", "max_concurrency", "allow_degraded", "batch_api"),
+)
+"""The options that say how to judge."""
+RUNS = ("method", "reward_model", "model", "dataset", "data")
+"""Those that say what to train, with and on what."""
+
 Outputs = Annotated[
     list[Path] | None,
     typer.Argument(help="Files of outputs to evaluate, one a system, instead of a method's.", show_default=False),
@@ -45,7 +53,14 @@ Until = Annotated[
     typer.Option("--until", help="Stop asking judges when the answer is clear, or the budget ends.", metavar="decided"),
 ]
 Alpha = Annotated[
-    float, typer.Option("--alpha", min=0.0001, max=0.5, help="With --until: how often a wrong answer may be decided.")
+    float | None,
+    typer.Option(
+        "--alpha",
+        min=0.0001,
+        max=0.5,
+        help="With --until: how often a wrong answer may be decided.",
+        show_default="0.05",
+    ),
 ]
 
 
@@ -123,6 +138,8 @@ def given(outputs: Sequence[Path] | None, reference: str | None, options: Evalua
         if not path.exists() and option_of(str(path)):
             refuse_stray(str(path))
     _refuse_repeats(outputs)
+    if trained := _of(options, RUNS):
+        raise ConfigError([f"{outputs[0]} and {name} contradict each other: files are not trained" for name in trained])
     reference = reference or options.eval_set
     if reference is None:
         raise ConfigError([f"{outputs[0]} needs something to be compared with: --reference FILE, or --eval-set NAME"])
@@ -228,16 +245,30 @@ def _require_usable(farm: "Farm", options: EvaluateOptions, compared: "Sequence[
             err().print(f"[dim]{escape(said)}[/]", highlight=False, soft_wrap=True)
         return
     built = {name: farm.builder.evaluator(name) for name in names}
-    problems = [
-        f"--evaluator {name} needs {' and '.join(sorted(evaluator.needs - {'judgements'}))}, which files lack"
-        for name, evaluator in built.items()
-        if not evaluator.needs <= {"judgements"}
-    ]
+    problems = []
     for one in compared:
         asked = one.instructions
-        problems += [f"--evaluator {name}: {problem}" for name, e in built.items() for problem in e.check(asked)]
+        for name, evaluator in built.items():
+            lacking = sorted(evaluator.needs - one.offered)
+            problems += [_lacks(name, need, one.annotator) for need in lacking]
+            problems += [f"--evaluator {name}: {problem}" for problem in evaluator.check(asked)]
     if problems := list(dict.fromkeys(problems)):
         raise ConfigError(problems)
+
+
+def _lacks(evaluator: str, need: str, annotator: str) -> str:
+    """That the evaluator needs what a comparison of files has not, and how to have it."""
+    if need == "ratings":
+        return (
+            f"--evaluator {evaluator} needs ratings, and annotator {annotator!r} gives none: name one that rates each "
+            "output alone, --annotator ratings or criteria"
+        )
+    if need == "reward_model":
+        return (
+            f"--evaluator {evaluator} needs the reward model of a run, which files lack: evaluate a method with it "
+            "(--method NAME), or let a fitted one judge the files (--annotator reward:DIR)"
+        )
+    return f"--evaluator {evaluator} needs {need}, which files lack"
 
 
 @contextmanager
@@ -252,7 +283,10 @@ def stored_comparisons(
     from afarm.stored import stored_systems
     from afarm.stored_comparison import OnDisk, StoredComparison
 
-    problems = [f"--annotations and {name} contradict each other: they are judged" for name in _judging(options)]
+    problems = [f"--annotations and {name} contradict each other: they are judged" for name in _of(options, JUDGING)]
+    problems += [f"--annotations and {name} contradict each other: nothing is trained" for name in _of(options, RUNS)]
+    if options.eval_set is not None:
+        problems.append("--annotations and --eval-set contradict each other: keep the rows of that set in the files")
     if options.on_missing == "loss":
         problems.append("--on-missing loss needs the outputs: annotations do not tell what is missing in them")
     if problems:
@@ -266,7 +300,6 @@ def stored_comparisons(
         yield compared
 
 
-def _judging(options: EvaluateOptions) -> list[str]:
-    """The options given that say how to judge."""
-    given = {"--annotator": options.annotator, "--judge": options.judge, "--label-noise": options.label_noise}
-    return [name for name, value in given.items() if value]
+def _of(options: EvaluateOptions, names: Sequence[str]) -> list[str]:
+    """Those of the options called so that are given."""
+    return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) not in (None, [])]

@@ -68,9 +68,7 @@ def _boards(directories: Sequence[Path], together: Sequence[str], console: Conso
         boards = [with_ranks(board)[0] for board in boards]
     except PluginError as error:
         _tell(console, [f"No intervals of ranks, and no tests: {error}"])
-    for name in together:
-        boards = [evaluated(board, name) for board in boards]
-    return boards
+    return [evaluated(board, together) if together else board for board in boards]
 
 
 def _report(directory: Path) -> str | None:

@@ -50,6 +50,9 @@ def labels(annotator: Annotator, pairs: Sequence[Pair], ask: FakeAsk, seed: int 
         f"annotate must return one Preference for each pair, in the order of the pairs: got {len(found)} for "
         f"{len(pairs)} pairs, or in another order",
     )
+    require(
+        annotator.rates or all(p.scores is None for p in found), "an annotator whose labels have scores says `rates`"
+    )
     return {p.pair_id: (None if p.p2 is None else round(p.p2, 9), p.outcome) for p in found}
 
 

@@ -13,7 +13,7 @@ from afarm.records import Evaluation
 from afarm.testing.conformance import ConformanceError, require
 from afarm.testing.examples import board_inputs, evaluation_inputs
 
-NEEDS = {"judgements", "reward_model", "human"}
+NEEDS = {"judgements", "ratings", "reward_model", "human"}
 
 
 def check_evaluator(evaluator: Evaluator, inputs: EvaluationInputs | None = None) -> None:

@@ -34,6 +34,8 @@ Criteria = Mapping[str, Sequence[str]]
 class CriteriaAnnotator(Annotator):
     """See the module. In the ledger a score is on the scale from 0 (the mark 1) to 1 (the mark 7)."""
 
+    rates = True
+
     def __init__(self, config: CriteriaConfig):
         self.config = config
         self.drafting = self._member("criteria", "criteria", config.criteria_tokens)

@@ -25,6 +25,8 @@ ALONE = "alone"
 class RatingsAnnotator(Annotator):
     """See the module. In the ledger a score is on the scale from 0 (the mark 1) to 1 (the mark 7)."""
 
+    rates = True
+
     def __init__(self, config: RatingsConfig):
         self.config = config
         entry = {"prompt": "rating", "answer_format": "rating", "batch_size": 1}

@@ -93,6 +93,8 @@ class LengthControlled(Evaluator):
         if self.difficulty is None and any(known[-1] for known in self.weights.values()):
             return [f"{self.config.weights} {NEEDS_DIFFICULTY}"]
         known, asked = self.difficulty, {row.id: row.instruction for row in instructions}
+        if not self.weights and len(asked) < FOLDS:
+            return [f"length control is fitted to {FOLDS} instructions or more, and here are {len(asked)}"]
         lacking = [text for id, text in asked.items() if known is not None and id not in known]
         return [self._lacks(lacking, len(asked))] if lacking else []
 

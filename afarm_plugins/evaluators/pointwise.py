@@ -19,7 +19,7 @@ class Pointwise(Evaluator):
     has no rating are left out and counted (`n_unrated`).
     """
 
-    needs = frozenset({"judgements"})
+    needs = frozenset({"judgements", "ratings"})
 
     def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
         """Raises `DataError` where no pair has ratings, or judgements and outputs do not belong together."""

@@ -142,6 +142,17 @@ def test_two_results_of_one_system_are_told_apart_and_the_same_one_stands_once(t
     assert [entry.system for entry in boards[0].entries] == ["ppo (ppo-a)", "ppo (ppo-b)"]
 
 
+@pytest.mark.parametrize("newest", ["a", "b"])
+def test_of_several_evaluations_of_the_same_judgements_the_newest_stands(tmp_path: Path, newest: str) -> None:
+    for name in ("a", "b"):
+        fit = {"length_controlled_winrate": 41.0 if name == newest else 39.0}
+        run(tmp_path, name, 51.0, system="ppo", record={"created": 9 if name == newest else 5}, **fit)
+    together, _ = read_boards([tmp_path])
+    apart, _ = read_boards([tmp_path / "runs" / name for name in ("a", "b")])
+    for ((entry,),) in ([board.entries for board in boards] for boards in (together, apart)):
+        assert (entry.system, entry.length_controlled, Path(entry.source.name).name) == ("ppo", 41.0, newest)
+
+
 def test_equal_win_rates_share_a_place() -> None:
     board = ranked(Board(ONE, (Entry("c", 1.0), Entry("b", 5.0), Entry("a", 5.0))))
     assert [(e.system, e.rank) for e in board.entries] == [("a", 1), ("b", 1), ("c", 3)]
@@ -336,13 +347,18 @@ def test_alpaca_eval_s_leaderboards_are_imported(tmp_path: Path) -> None:
     [
         ("a.csv", ",rate\nx,1\n", "column 'win_rate' is missing"),
         ("a.csv", ",win_rate\nx,much\n", "row 0: column 'win_rate' must be a number, not 'much'"),
-        ("a.csv", ",win_rate\nx,101\n", "row 0: field 'win_rate' must lie between 0 and 100, and is 101"),
-        ("a.csv", ",win_rate\nx,\n", "row 0: field 'win_rate' must lie between"),
+        ("a.csv", ",win_rate\nx,101\n", "row 0: column 'win_rate' must lie between 0 and 100, and is 101"),
+        ("a.csv", ",win_rate\nx,\n", "row 0: column 'win_rate' has no number"),
+        ("a.csv", ",win_rate,n_total\nx,5,9\ny,5,-3\n", "row 1: column 'n_total' must not be negative, and is -3"),
+        ("a.csv", ",win_rate,standard_error\nx,5,-1\n", "column 'standard_error' must not be negative"),
+        ("a.csv", ",win_rate,n_total\nx,5,1e400\n", "column 'n_total' must be a number, not inf"),
+        ("a.csv", ',win_rate\nx,5\n"y,5\nz,5\n', "row 1: not valid CSV: unexpected end of data (is a quotation mark"),
         ("a.csv", ",win_rate\n", "no rows"),
         ("a.json", '{"boards": 3}', "holds no boards"),
         ("a.json", '{"boards": [{}]}', "board 0: must hold a list of entries"),
         ("a.json", '{"boards": [{"entries": [{"win_rate": 1}]}]}', "entry 0: field 'system' must be text"),
         ("a.json", '{"boards": [{"entries": [{"system": "x", "win_rate": true}]}]}', "must be a number, not True"),
+        ("a.json", '{"boards": [{"entries": [{"system": "x", "win_rate": 1, "n": -3}]}]}', "'n' must not be negative"),
         ("a.json", "{", "not valid JSON"),
         ("a.jsonl", '{"instruction": "x"}', "row 0: field 'output_1' is missing"),
         ("missing.csv", None, "no such file"),

@@ -79,8 +79,32 @@ def test_what_would_go_unseen_stands_below(tmp_path: Path) -> None:
     rows += [row(i, "ref", "other", 1 + (i < 40)) for i in range(100)]
     (board,), _ = read_boards([write(tmp_path / "rows.json", rows)])
     assert remarks(with_ranks(board)[0]) == [
-        "A difference to all of under 11.4 points may go unseen: it is found less than four times in five."
+        "A difference to all of under 11.4 points may go unseen: it is found less than four times in five.",
+        "Δ: the interval is for one comparison looked at by itself, p is corrected for every pair of the board (Holm); "
+        "where they disagree, go by p.",
     ]
+
+
+def test_of_two_systems_that_never_differ_nothing_is_said_to_go_unseen(tmp_path: Path) -> None:
+    rows = [row(i, "ref", name, 1 + i % 2) for name in ("one", "same") for i in range(10)]
+    (board,), _ = read_boards([write(tmp_path / "rows.json", rows)])
+    board, _ = with_ranks(board)
+    assert (board.entries[1].difference, board.entries[1].detectable) == (0.0, None)
+    assert "unseen" not in as_markdown([board])
+
+
+def test_a_reference_that_stands_as_the_system_is_asked_about(tmp_path: Path) -> None:
+    turned = write(tmp_path / "turned.json", [row(i, "mine", "text_davinci_003", 1 + i % 2) for i in range(4)])
+    right = write(tmp_path / "right.json", [row(i, "text_davinci_003", "mine", 1 + i % 2) for i in range(4, 8)])
+    (board,), _ = read_boards([turned])
+    assert (
+        "text_davinci_003 is AlpacaFarm's reference, and stands as the system here: are the two swapped?" in board.note
+    )
+    ((fine,), _) = read_boards([right])
+    assert fine.note == ""
+    for files in ([turned, right], [right, turned]):
+        with pytest.raises(DataError, match=r"--reference text_davinci_003"):
+            read_boards(files)
 
 
 def test_the_first_with_judgements_is_named(tmp_path: Path) -> None:
@@ -102,7 +126,7 @@ def test_figures_of_a_whole_board_come_with_interval_number_and_flag(tmp_path: P
     (board, _), _ = read_boards([path, other])
     figures = {
         e.system: e.figures["bradley_terry"]
-        for e in evaluated(board, "bradley_terry", stored_judgements([path, other])).entries
+        for e in evaluated(board, ["bradley_terry"], stored_judgements([path, other])).entries
     }
     good, perfect = figures["good"], figures["perfect"]
     # A system that wins 3 of 4 stands 400 log10(3) above its reference, with an error of 1 / sqrt(40 · 3/16) · 40/39.
@@ -110,7 +134,7 @@ def test_figures_of_a_whole_board_come_with_interval_number_and_flag(tmp_path: P
     assert good.low == pytest.approx(1190.85 - 1.96 * 173.72 * (40 / 39 / 7.5) ** 0.5, abs=0.5)
     assert (good.n, good.flag) == (40, "")
     assert perfect.flag.startswith("won every comparison")
-    shown = as_markdown([evaluated(board, "bradley_terry", stored_judgements([path]))])
+    shown = as_markdown([evaluated(board, ["bradley_terry"], stored_judgements([path]))])
     assert "1190.8 (1064.9 to 1316.8)" in shown
     assert "- \\[1\\] bradley\\_terry: won every comparison" in shown
 
@@ -136,9 +160,10 @@ def test_systems_that_met_each_other_make_one_board(tmp_path: Path) -> None:
 
 
 def test_systems_that_never_met_and_evaluators_of_one_system_are_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "rows.json", [row(0, "a", "b", 1), row(1, "c", "d", 1)])
-    with pytest.raises(DataError, match="fall into 2 groups that no judgement connects"):
-        read_boards([], [path], "bradley_terry")
+    path, other = write(tmp_path / "rows.json", [row(0, "a", "b", 1)]), tmp_path / "other.json"
+    apart = rf"{path}, {other}: .* fall into 2 groups that no judgement connects \(a, b; c, d\)"
+    with pytest.raises(DataError, match=apart):
+        read_boards([], [path, write(other, [row(1, "c", "d", 1)])], "bradley_terry")
     with pytest.raises(DataError, match="looks at one system"):
         read_boards([], [path], "win_rate")
     with pytest.raises(DataError, match="ranks the systems of annotations"):

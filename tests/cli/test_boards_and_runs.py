@@ -54,7 +54,7 @@ def test_each_format_is_written(afarm: Afarm, runs: Path) -> None:
     assert "| 1st | " in afarm("leaderboard", "--format", "markdown").out
     rows = list(csv.DictReader(io.StringIO(afarm("leaderboard", "--format", "csv").out)))
     assert sorted(row["system"] for row in rows) == ["direct", "direct", "nudge"]
-    said = afarm("leaderboard", "--format", "html", "--output", "shared/board.html")
+    said = afarm("leaderboard", "--output", "shared/board.html")
     assert said.code == 0
     assert said.out == ""
     assert '<th scope="row">nudge</th>' in Path("shared/board.html").read_text()
@@ -65,7 +65,7 @@ def test_each_format_is_written(afarm: Afarm, runs: Path) -> None:
     assert ") |" in before, "the figure has its interval"
     assert afarm(*every, "csv", "--output", "board.csv").code == 0
     assert afarm("leaderboard", "board.csv", "--format", "markdown").out == before
-    afarm("leaderboard", "--format", "json", "--output", "board.json")
+    afarm("leaderboard", "--output", "board.json")
     assert afarm("leaderboard", "board.json").out == afarm("leaderboard").out.replace(
         "--ranks reads the judgements too: ranks with intervals, and differences.\n", ""
     )
@@ -139,6 +139,28 @@ def test_boards_are_correlated(afarm: Afarm) -> None:
     assert "over 10 systems" in said.out
     rows = json.loads(afarm("leaderboard", "paper", "--correlate", "--json").out)["correlations"]
     assert rows[0]["correlations"][0]["kind"] == "spearman"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--format", "csv", "--json"], "--json and --format csv: choose one"),
+        (["--output", "board.txt"], "--output board.txt: say what to write with --format"),
+        (["--output", "board.html", "--format", "terminal"], "say what to write with --format"),
+        (["--correlate", "--output", "board.csv"], "CSV has no place for correlations"),
+    ],
+)
+def test_formats_that_cannot_be_are_refused_and_nothing_is_written(afarm: Afarm, options: list[str], said: str) -> None:
+    found = afarm("leaderboard", "paper", *options)
+    assert found.code == 1
+    assert said in found.err
+    assert found.out == ""
+    assert not list(Path.cwd().glob("board.*"))
+
+
+def test_format_says_otherwise_than_the_file_s_name(afarm: Afarm) -> None:
+    assert afarm("leaderboard", "paper", "--output", "board.txt", "--format", "markdown").code == 0
+    assert Path("board.txt").read_text().startswith("## ")
 
 
 def test_wrong_sources_are_clear(afarm: Afarm) -> None:

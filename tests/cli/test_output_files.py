@@ -69,7 +69,7 @@ def test_evaluators_are_chosen_by_name_those_over_all_systems_too(afarm: Afarm, 
     assert [r["evaluator"] for r in said.json["systems"][0]["results"]] == ["win_rate"]
     failed(afarm("evaluate", files[0], "--reference", reference, *JUDGE, "--evaluator", "win_rat"), "'win_rate'")
     wrong = afarm("evaluate", files[0], "--reference", reference, *JUDGE, "--evaluator", "reward")
-    failed(wrong, "--evaluator reward needs reward_model, which files lack")
+    failed(wrong, "--evaluator reward needs the reward model of a run", "--method NAME", "--annotator reward:DIR")
 
 
 def test_the_same_system_twice_is_refused(afarm: Afarm, tmp_path: Path) -> None:
@@ -107,6 +107,31 @@ def test_what_an_evaluator_lacks_is_told_before_a_judge_is_asked(afarm: Afarm, t
         lacking = afarm(*files, *how, "--set", "length_controlled.difficulty=d.json")
         failed(lacking, "d.json: 1 of 7 instructions have no difficulty in it, such as 'i6'")
         failed(afarm(*files, *how, "--set", "length_controlled.weights=w.csv"), "w.csv has a coefficient for the diff")
+    one, two = (write_outputs(tmp_path / f"{n} words.json", [n], f"{n} words") for n in (3, 2))
+    fitted = afarm("evaluate", one, "--reference", two, *JUDGE, "--evaluator", "length_controlled")
+    failed(fitted, "--evaluator length_controlled: length control is fitted to 5 instructions or more, and here are 1")
+    rated = afarm(*files, "--evaluator", "pointwise")
+    failed(rated, "needs ratings, and annotator 'chatgpt_1' gives none", "--annotator ratings or criteria")
+    gold = afarm("evaluate", one, "--reference", two, *JUDGE, "--evaluator", "gold")
+    failed(gold, "the toy world does not know the instruction 'i0', and only its own have a gold reward: leave it out")
+    assert "text_utility" not in gold.err
+    assert CountingJudge.asked == 0
+    told = afarm("run", *LIGHT, "--set", "evaluate.evaluators=[win_rate,pointwise]", "--dry-run")
+    failed(told, "evaluator 'pointwise': needs ratings", "--set evaluate.annotator=ratings")
+
+
+def test_options_that_would_be_ignored_are_refused(afarm: Afarm, tmp_path: Path) -> None:
+    mine = write_outputs(tmp_path / "mine.json", [3], "mine")
+    reference = write_outputs(tmp_path / "ref.json", [2], "ref")
+    judged = write_annotations(tmp_path / "judged.json", "one", [2, 1])
+    files = ["evaluate", mine, "--reference", reference, *JUDGE]
+    failed(afarm(*files, "--method", "ppo"), f"{mine} and --method contradict each other: files are not trained")
+    failed(afarm("cost", *files[1:], "--method", "ppo"), "--method contradict each other")
+    failed(afarm(*files, "--alpha", "0.01"), "--alpha says how sure to be with --until decided")
+    stored = ["evaluate", "--annotations", judged, *LIGHT]
+    failed(afarm(*stored, "--method", "ppo"), "--annotations and --method contradict each other: nothing is trained")
+    failed(afarm(*stored, "--budget", "2"), "--annotations and --budget contradict each other: they are judged")
+    failed(afarm(*stored, "--eval-set", reference), "--eval-set contradict each other: keep the rows of that set")
     assert CountingJudge.asked == 0
 
 
@@ -417,6 +442,31 @@ def test_two_systems_are_told_apart_on_the_same_instructions(afarm: Afarm, tmp_p
     assert (comparison["first"], comparison["second"], comparison["side"]) == ("poor", "good", "lower")
     assert comparison["high"] < 0 > comparison["value"]
     assert "good is better" in said.err
+
+
+def test_each_of_several_systems_says_whether_it_was_clear_of_the_others(afarm: Afarm, tmp_path: Path) -> None:
+    pytest.importorskip("scipy")
+    words = {"good": [3] * 64, "as good": [4] * 64, "poor": [1] * 64}
+    files = [write_outputs(tmp_path / f"{name}.json", count, name) for name, count in words.items()]
+    reference = write_outputs(tmp_path / "ref.json", [2] * 64, "ref")
+    said = afarm("evaluate", *files, "--reference", reference, *JUDGE, "--until", "decided")
+    assert said.code == 0, said.err
+    for name in ("good", "as good"):
+        assert f"{name}: looked at as it went, and not clear to the end, on 64 of 64 instructions" in said.err
+    assert "poor: judged until it was clear, on 32 of 64 instructions" in said.err
+
+
+@pytest.mark.parametrize("evaluator", ["elo", "bradley_terry"])
+def test_what_looks_at_all_systems_together_is_refused_where_asking_stops_early(
+    evaluator: str, afarm: Afarm, tmp_path: Path
+) -> None:
+    pytest.importorskip("scipy")
+    mine = write_outputs(tmp_path / "mine.json", [3] * 40, "mine")
+    reference = write_outputs(tmp_path / "ref.json", [2] * 40, "ref")
+    files = ["evaluate", mine, "--reference", reference, *JUDGE, "--until", "decided", "--evaluator", evaluator]
+    for dry in ([], ["--dry-run"]):
+        failed(afarm(*files, *dry), f"--until decided and --evaluator {evaluator} contradict each other")
+    assert CountingJudge.asked == 0
 
 
 def test_the_budget_ends_what_a_larger_one_goes_on_with(afarm: Afarm, tmp_path: Path) -> None:

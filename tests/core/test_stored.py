@@ -190,6 +190,16 @@ def test_systems_on_different_instructions_are_told_or_refused(tmp_path: Path) -
         read(tmp_path, one, [annotation("x", "two")])
 
 
+def test_a_misspelt_system_is_named_with_its_row_and_field(tmp_path: Path) -> None:
+    rows = [annotation("i"), annotation("j"), turned(annotation("k", "sis"))]
+    with pytest.raises(DataError) as caught:
+        read(tmp_path, rows)
+    said = str(caught.value)
+    assert f"'sys', first in {tmp_path / 'a.json'}: row 0 ('generator_2')" in said
+    assert f"'sis', first in {tmp_path / 'a.json'}: row 2 ('generator_1')" in said
+    assert "correct the name" in said
+
+
 def test_a_reference_that_answered_otherwise_is_told(tmp_path: Path) -> None:
     found = read(tmp_path, [annotation("i", "one")], [annotation("i", "two", output_1="another answer")])
     assert [system.changed for system in found] == [0, 1]
