@@ -28,9 +28,9 @@ from typing import Any
 from afarm.backend import fit_supervised, require_checkpoint
 from afarm.backend.consecutive import after
 from afarm.backend.processes import own
-from afarm.backend.rollouts import best_sample, sample_scorer, scored_samples, short_prompts
+from afarm.backend.rollouts import SampleScorer, best_sample, sample_scorer, scored_samples, short_prompts
 from afarm.files import write_rows
-from afarm.interfaces import Decoding, Method, MethodInputs, Policy, RewardModel, TrainContext
+from afarm.interfaces import Decoding, Method, MethodInputs, Policy, TrainContext
 from afarm.keyed import integer
 from afarm.ranks import wait_for
 from afarm.records import Instruction
@@ -53,14 +53,15 @@ class ExpertIteration(Method):
 
     def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
         """Raises `TrainingError` where the loss is not finite, `DataError` where no prompt is short enough."""
-        config, reward_model = self.config, inputs.reward_model
+        config = self.config
         start = require_checkpoint(inputs.start, "expert_iteration")
-        assert reward_model is not None  # named in `needs`
+        assert inputs.reward_model is not None  # named in `needs`
+        rewards = sample_scorer(inputs.reward_model, start)
         longest = config.max_length - config.response_length
         prompts = short_prompts(start, inputs.unlabeled, longest, config.response_length, "expert_iteration.max_length")
         policy, current = start, resume(context)
         while True:
-            winners = self.sample(policy, reward_model, prompts, current)
+            winners = self.sample(policy, rewards, prompts, current)
             if current.context.checkpoints.latest() is None:  # otherwise it is in the log already
                 left_out = len(inputs.unlabeled) - len(prompts)
                 found = {**summary(winners), "round": current.number, "data/prompts_left_out": left_out}
@@ -74,7 +75,7 @@ class ExpertIteration(Method):
             current = Round(context, current.number + 1, current.last_step)
 
     def sample(
-        self, policy: Policy, reward_model: RewardModel, prompts: Sequence[Instruction], current: Round
+        self, policy: Policy, rewards: SampleScorer, prompts: Sequence[Instruction], current: Round
     ) -> list[Winner]:
         """The best response to each prompt, those that are on disk from there. Processes sample a share each."""
         config, context, directory = self.config, current.whole, current.directory(current.number)
@@ -93,7 +94,7 @@ class ExpertIteration(Method):
             path = paths[at]
             if path.exists():
                 continue
-            found = winners_of(policy, reward_model, prompts[at : at + CHUNK], decoding, seed)
+            found = winners_of(policy, rewards, prompts[at : at + CHUNK], decoding, seed)
             beside = path.with_suffix(".tmp")
             write_rows(beside, (winner.to_row() for winner in found))
             os.replace(beside, path)
@@ -120,10 +121,10 @@ class Winner:
 
 
 def winners_of(
-    policy: Policy, reward_model: RewardModel, instructions: Sequence[Instruction], decoding: Decoding, seed: int
+    policy: Policy, rewards: SampleScorer, instructions: Sequence[Instruction], decoding: Decoding, seed: int
 ) -> Iterator[Winner]:
     """For each instruction the best of `decoding.n` samples, as they are ready; of equal ones, the first drawn."""
-    scored = scored_samples(policy, sample_scorer(reward_model, policy), instructions, decoding, seed=seed)
+    scored = scored_samples(policy, rewards, instructions, decoding, seed=seed)
     for _ in instructions:
         candidates = list(islice(scored, decoding.n))
         best, scores = best_sample(candidates), [score for _, score in candidates]

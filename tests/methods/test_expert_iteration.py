@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from tiny_models import make_context, make_instructions, make_policy, same_weights
 
 from afarm.backend import CheckpointPolicy, LoraConfig
+from afarm.backend.rollouts import sample_scorer
 from afarm.errors import DataError
 from afarm.interfaces import Decoding, MethodInputs, RewardModel, TrainContext
 from afarm.records import Instruction, Score
@@ -72,7 +73,7 @@ def test_the_best_of_n_is_kept_with_what_is_known_of_all_n() -> None:
     policy = make_policy()
     reward_model, instructions = tiny_reward_model(policy), make_instructions(5)
     decoding = Decoding(max_new_tokens=6, n=4, per_device_batch_size=7)
-    winners = list(winners_of(policy, reward_model, instructions, decoding, seed=3))
+    winners = list(winners_of(policy, sample_scorer(reward_model, policy), instructions, decoding, seed=3))
     samples = list(policy.sample(instructions, decoding, seed=3))
     scores = reward_model.score_samples(samples)
     assert len(winners) == 5
@@ -86,7 +87,7 @@ def test_the_best_of_n_is_kept_with_what_is_known_of_all_n() -> None:
 
 def test_equal_rewards_keep_the_sample_drawn_first() -> None:
     policy, decoding = make_policy(), Decoding(max_new_tokens=6, n=4)
-    winners = winners_of(policy, Constant(), make_instructions(3), decoding, seed=0)
+    winners = winners_of(policy, sample_scorer(Constant(), policy), make_instructions(3), decoding, seed=0)
     firsts = list(policy.sample(make_instructions(3), decoding, seed=0))[::4]
     assert [w.token_ids for w in winners] == [s.token_ids for s in firsts]
 
@@ -94,9 +95,8 @@ def test_equal_rewards_keep_the_sample_drawn_first() -> None:
 def test_samples_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first winner is there before the second instruction is sampled, and none but it is held."""
     policy, asked = make_policy(), ByLength()
-    winners = winners_of(
-        policy, asked, make_instructions(6), Decoding(max_new_tokens=2, n=64, per_device_batch_size=8), 0
-    )
+    decoding = Decoding(max_new_tokens=2, n=64, per_device_batch_size=8)
+    winners = winners_of(policy, sample_scorer(asked, policy), make_instructions(6), decoding, 0)
     next(winners)
     assert asked.asked == 64
 
