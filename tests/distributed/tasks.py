@@ -182,11 +182,12 @@ def expert_iteration(directory: Path) -> Trained:
     from afarm_plugins.expert_iteration import ExpertIterationConfig
     from afarm_plugins.expert_iteration import expert_iteration as module
 
-    module.CHUNK = 4
     config = ExpertIterationConfig(
         n=3, rounds=2, response_length=6, learning_rate=1e-3, num_train_epochs=1, per_device_train_batch_size=4
     )
-    return method(module.ExpertIteration(config), directory)
+    with pytest.MonkeyPatch.context() as patch:  # other tests of this process have their chunks whole
+        patch.setattr(module, "CHUNK", 4)
+        return method(module.ExpertIteration(config), directory)
 
 
 def ppo_adapters_even(directory: Path) -> Trained:
