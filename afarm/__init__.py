@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         StoreError,
         TrainingError,
     )
+    from afarm.figures import standard_error
     from afarm.hookspecs import Register, hookimpl
     from afarm.interfaces import (
         AnnotateContext,
@@ -68,6 +69,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "StoreError",
         "TrainingError",
     ),
+    "figures": ("standard_error",),
     "hookspecs": ("Register", "hookimpl"),
     "interfaces": (
         "AnnotateContext",
@@ -164,6 +166,7 @@ __all__ = [
     "answer_lost",
     "hookimpl",
     "setting",
+    "standard_error",
 ]
 
 if not TYPE_CHECKING:  # to a checker, a misspelt name stays an error

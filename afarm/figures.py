@@ -8,7 +8,8 @@ or else what follows and ends in `_error` or `_se`; `<figure>_reference`; `<figu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -62,6 +63,25 @@ def number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return value
+
+
+def standard_error(values: Sequence[float], clusters: Sequence[Hashable] | None = None) -> float | None:
+    """That of the mean of `values`, in their unit: s / √n with n − 1 in s.
+
+    `clusters` names the instruction (or pair) of each: several labels of one, by annotators or seeds, are not
+    independent (Liang and Zeger 1986). None for a single instruction.
+    """
+    if len(values) < 2:
+        return None
+    n = len(values)
+    mean = math.fsum(values) / n
+    residuals: dict[Hashable, float] = defaultdict(float)
+    for cluster, value in zip(range(n) if clusters is None else clusters, values, strict=True):
+        residuals[cluster] += value - mean
+    count = len(residuals)
+    if count < 2:
+        return None
+    return math.sqrt(math.fsum(r**2 for r in residuals.values()) * count / (count - 1)) / n
 
 
 def interval(rate: float, error: float | None, n: int | None) -> tuple[float, float] | None:

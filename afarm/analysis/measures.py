@@ -27,6 +27,7 @@ from typing import Any
 
 from afarm.analysis.families import family_of, family_of_judge
 from afarm.analysis.labels import HUMANS, Label, by_pair
+from afarm.figures import standard_error
 
 SIGNIFICANT_LENGTH = 30
 """Characters by which two outputs must differ for one to be the longer."""
@@ -185,15 +186,8 @@ def mean(values: Iterable[tuple[str, float]], scale: float = 1.0) -> Figure | No
     if not found:
         return None
     value = math.fsum(v for _, v in found) / len(found)
-    residuals: dict[str, float] = {}
-    for pair, v in found:
-        residuals[pair] = residuals.get(pair, 0.0) + v - value
-    clusters = len(residuals)
-    error = None
-    if clusters > 1:
-        squares = math.fsum(r * r for r in residuals.values())
-        error = scale * math.sqrt(squares * clusters / (clusters - 1)) / len(found)
-    return Figure(scale * value, error, len(found))
+    error = standard_error([v for _, v in found], [pair for pair, _ in found])
+    return Figure(scale * value, None if error is None else scale * error, len(found))
 
 
 def mode(choices: Iterable[str | None]) -> dict[str, float]:

@@ -127,7 +127,7 @@ def _entry(players: tuple[str, str], rows: Sequence[Mapping[str, Any]], record: 
     known = _known({name: metrics.get(column) for name, column in COLUMNS.items()})
     if not 0 <= known.get("win_rate", -1) <= 100:
         return None
-    if refused := _known({"n": metrics.get("n_refused")}).get("n"):
+    if refused := _count(metrics.get("n_refused")):
         known["unparsed"] = known.get("unparsed", 0) + refused
     coverage, until, guards = _row(record, "coverage"), _row(record, "until"), rows[0].get("guards")
     further, warning = _further(rows) if coverage else {}, str(metrics.get("lc_warning") or "")
@@ -142,9 +142,9 @@ def _entry(players: tuple[str, str], rows: Sequence[Mapping[str, Any]], record: 
         prefers_lists=_value(guards, "prefers_lists"),
         flags=tuple(sentence for sentence in sentences(guards) if sentence not in noted),
         figures=further,
-        of=_known({"of": coverage.get("reference")}).get("of"),
+        of=_count(coverage.get("reference")),
     )
-    return replace(entry, stopped_early=(entry.asked or 0) < _known({"of": until.get("of")}).get("of", 0))
+    return replace(entry, stopped_early=(entry.asked or 0) < (_count(until.get("of")) or 0))
 
 
 def _row(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -162,8 +162,8 @@ def _further(rows: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
         name, metrics = str(row.get("evaluator")), row["metrics"]
         main = None if name in FIGURES else main_figure(name, metrics)
         if main is not None:
-            n = _known({"n": metrics.get("n_total")}).get("n")
-            found[name] = Figure(main.value, main.error, n=n, flag="; ".join(_warnings(row)))
+            n, flag = _count(metrics.get("n_total")), "; ".join(_warnings(row))
+            found[name] = Figure(main.value, main.error, n=n, flag=flag)
     return found
 
 
@@ -174,6 +174,11 @@ def _warnings(row: Mapping[str, Any]) -> list[str]:
 def _value(guards: Any, name: str) -> float | None:
     figure = guards.get(name) if isinstance(guards, Mapping) else None
     return number(figure.get("value")) if isinstance(figure, Mapping) else None
+
+
+def _count(value: Any) -> int | None:
+    known = number(value)
+    return None if known is None else round(known)
 
 
 def _known(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import statistics
 
+from afarm import standard_error
 from afarm.errors import DataError
 from afarm.interfaces import EvaluationInputs, Evaluator
 from afarm.records import Evaluation
-from afarm_plugins.evaluators.standard_error import standard_error
 
 
 class MeanReward(Evaluator):

@@ -10,10 +10,10 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator
 
+from afarm import standard_error
 from afarm.errors import DataError
 from afarm.interfaces import EvaluationInputs, Evaluator
 from afarm.records import Evaluation, JudgedPair, Row
-from afarm_plugins.evaluators.standard_error import standard_error
 
 
 class Tally:

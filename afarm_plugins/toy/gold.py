@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 
+from afarm import standard_error
 from afarm.errors import DataError
 from afarm.interfaces import EvaluationInputs, Evaluator, RewardModel
 from afarm.records import Evaluation, Instruction, Output, Row, Score
@@ -58,9 +58,7 @@ class GoldEvaluator(Evaluator):
 
 
 def _mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
-    if len(values) < 2:
-        return values[0], None
-    return statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
+    return statistics.fmean(values), standard_error(values)
 
 
 def _check_matching(outputs: Sequence[Output], reference: Sequence[Output]) -> None:
