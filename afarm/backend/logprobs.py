@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from afarm.backend.products import Linear
 from afarm.backend.token_head import ChunkLoss, TokenLogprobs, TokenLoss
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 LOGITS_BUDGET = 2**24
 """Logits held at once (64 MiB in float32)."""
+
+CPU_LOGITS_BUDGET = 2**23 - 2**18
+"""The same on a CPU: little enough for the C library to keep the memory, and for most of it to stay in the cache."""
 
 
 def base_model(model: PreTrainedModel) -> PreTrainedModel:
@@ -107,7 +111,7 @@ def token_logprobs(
     chunk_size: int | None = None,
 ) -> torch.Tensor:
     """Log-probabilities [n] of `targets` after `hidden`, as `before_responses` gives them; see `response_logprobs`."""
-    rows = chunk_size or _chunk_size(model)
+    rows = chunk_size or _chunk_size(model, hidden)
     if not len(targets):
         return hidden.new_zeros(0, dtype=torch.float32)
     weight = _plain_head(model)
@@ -147,13 +151,17 @@ def token_loss(
         logprobs = token_logprobs(model, hidden, targets, temperature=temperature, chunk_size=chunk_size)
         return loss_of(logprobs, slice(None))
     loss: torch.Tensor = TokenLoss.apply(
-        hidden, weight, targets, temperature, chunk_size or _chunk_size(model), loss_of
+        hidden, weight, targets, temperature, chunk_size or _chunk_size(model, hidden), loss_of
     )
     return loss
 
 
-def _chunk_size(model: PreTrainedModel) -> int:
-    return max(1, LOGITS_BUDGET // base_model(model).config.get_text_config().vocab_size)
+def _chunk_size(model: PreTrainedModel, hidden: torch.Tensor) -> int:
+    """So many of the hidden states [n, H] at once that all chunks are about as large and keep to the budget."""
+    budget = CPU_LOGITS_BUDGET if hidden.device.type == "cpu" else LOGITS_BUDGET
+    most = max(1, budget // base_model(model).config.get_text_config().vocab_size)
+    chunks = -(-len(hidden) // most)
+    return max(1, -(-len(hidden) // max(1, chunks)))
 
 
 def _plain_head(model: PreTrainedModel) -> torch.Tensor | None:
@@ -161,4 +169,4 @@ def _plain_head(model: PreTrainedModel) -> torch.Tensor | None:
     whole = base_model(model)
     head, config = whole.get_output_embeddings(), whole.config.get_text_config()
     more = (getattr(config, name, None) for name in ("logits_scaling", "logit_scale", "final_logit_softcapping"))
-    return head.weight if type(head) is torch.nn.Linear and head.bias is None and not any(more) else None
+    return head.weight if type(head) in (torch.nn.Linear, Linear) and head.bias is None and not any(more) else None

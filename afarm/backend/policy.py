@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from afarm.backend.adapters import merged_copy
+from afarm.backend.products import quick_linears
 from afarm.backend.prompts import PromptTemplate
 from afarm.backend.runtime import CARD, Backend, quiet
 from afarm.backend.sampler import Sampler, TorchSampler
@@ -41,6 +42,7 @@ class CheckpointPolicy(Policy):
         backend: Backend,
         control_tokens: Sequence[str] = (),
     ):
+        quick_linears(model)
         self.model = model
         self.tokenizer = tokenizer
         self.template = template

@@ -13,6 +13,7 @@ import torch
 from afarm.backend.adapters import merged_copy
 from afarm.backend.logprobs import base_model, hidden_states
 from afarm.backend.padding import length_sorted_batches, pad
+from afarm.backend.products import quick_linears
 from afarm.backend.prompts import PromptTemplate
 from afarm.backend.runtime import CARD, Backend, quiet
 from afarm.backend.sampler import evaluating
@@ -78,6 +79,7 @@ class TorchRewardModel(RewardModel):
         spread_penalty: float = 1.0,
         adapters: Sequence[str] = (),
     ):
+        quick_linears(model)
         self.model = model
         self.tokenizer = tokenizer
         self.template = template

@@ -164,10 +164,11 @@ class TorchSampler:
         active = torch.arange(len(rows), device=device)
         bias = self._bias(logits)
         for step in range(limit):
-            biased = logits if bias is None else logits + bias
-            token = choose(biased, decoding, None if uniforms is None else uniforms[active, step])
+            probabilities = logits.softmax(-1)
+            biased, known = (logits, probabilities) if bias is None else (logits + bias, None)
+            token = choose(biased, decoding, None if uniforms is None else uniforms[active, step], known)
             tokens[active, step] = token
-            normaliser = log_normaliser(logits.amax(-1), logits.softmax(-1))
+            normaliser = log_normaliser(logits.amax(-1), probabilities)
             logprobs[active, step] = logits.gather(-1, token.unsqueeze(-1)).squeeze(-1) - normaliser
             done = torch.isin(token, eos)
             if done.any():
@@ -211,18 +212,26 @@ class TorchSampler:
         return project(self.model, output.last_hidden_state[:, -1])
 
 
-def choose(logits: torch.Tensor, decoding: Decoding, uniforms: torch.Tensor | None) -> torch.Tensor:
+def choose(
+    logits: torch.Tensor, decoding: Decoding, uniforms: torch.Tensor | None, softmax: torch.Tensor | None = None
+) -> torch.Tensor:
     """The next token [B] for `logits` [B, V]: the most probable at temperature 0, else where each row's uniform falls.
 
-    Cumulative sums are in float64, since over a large vocabulary float32 loses too much, and of blocks first, so that
-    only the block that is hit is summed up token by token.
+    `softmax` is that of `logits` where it is known: at temperature 1 it is not taken again. Cumulative sums are in
+    float64, since over a large vocabulary float32 loses too much, and of blocks first, so that only the block that is
+    hit is summed up token by token.
     """
     if uniforms is None:
         return logits.argmax(-1)
-    probabilities = (logits / decoding.temperature).softmax(-1)
+    if decoding.temperature == 1 and softmax is not None:
+        probabilities = softmax
+    else:
+        probabilities = (logits / decoding.temperature).softmax(-1)
     if decoding.top_p < 1:
         probabilities = nucleus(probabilities.double(), decoding.top_p)
-    blocks = torch.nn.functional.pad(probabilities, (0, -logits.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))
+    if short := -logits.shape[-1] % BLOCK:
+        probabilities = torch.nn.functional.pad(probabilities, (0, short))
+    blocks = probabilities.unflatten(-1, (-1, BLOCK))
     sums = blocks.sum(-1).double()
     block, left = _fall(sums, uniforms.double() * sums.sum(-1))
     token, _ = _fall(blocks[torch.arange(len(block), device=block.device), block].double(), left)

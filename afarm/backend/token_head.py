@@ -12,13 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from afarm.backend.products import product
+
 ChunkLoss = Callable[[Tensor, slice], Tensor]
 """Takes log-probabilities [m] of some tokens and where these stand among all; returns a scalar loss. Losses add up."""
 
 
 def chunk_logprobs(hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """(log-probabilities [m] of `targets`, probabilities [m, V]), in float32, of one chunk of hidden states [m, H]."""
-    logits = torch.mm(hidden, weight.T).float()
+    logits = product(hidden, weight).float()
     if temperature != 1:
         logits /= temperature
     highest = logits.amax(-1)
@@ -107,17 +109,19 @@ def _gradients(
             where = slice(start, start + rows)
             part, wanted = hidden[where].to(dtype), targets[where].unsqueeze(-1)
             logprobs, probabilities = chunk_logprobs(part, cast, wanted.squeeze(-1), temperature)
-            scale = (upstream(logprobs, where) / temperature).unsqueeze(-1)
-            of_logits = probabilities.mul_(-scale).scatter_add_(-1, wanted, scale).to(dtype)
-            of_hidden[where] = torch.mm(of_logits, cast)
+            # What the loss makes of a row multiplies its products, which are small beside the row of logits
+            scale = (upstream(logprobs, where) / -temperature).unsqueeze(-1).to(dtype)
+            probabilities.scatter_add_(-1, wanted, probabilities.new_full(wanted.shape, -1.0))
+            residual = probabilities.to(dtype)
+            of_hidden[where] = product(residual, cast.T) * scale
             if not train_weight:
                 continue
             if of_weight is None:
-                of_weight = torch.mm(of_logits.T, part).to(weight.dtype)
+                of_weight = torch.mm(residual.T, part * scale).to(weight.dtype)
             elif of_weight.dtype == dtype:
-                of_weight.addmm_(of_logits.T, part)
+                of_weight.addmm_(residual.T, part * scale)
             else:
-                of_weight += torch.mm(of_logits.T, part)
+                of_weight += torch.mm(residual.T, part * scale)
     return of_hidden, of_weight
 
 

@@ -150,7 +150,7 @@ def test_one_instruction_alone_is_trained_on() -> None:
 
 def test_each_output_is_read_to_its_eos_after_its_prompt() -> None:
     policy = make_policy()
-    model = TorchRewardModel(None, policy.tokenizer, policy.template, policy.backend)
+    model = TorchRewardModel(torch.nn.Identity(), policy.tokenizer, policy.template, policy.backend)
     examples, cut = tokenize(model, [judged(make_instructions(1)[0], "w1", "w2 w3", 0.3)], 512)
     assert cut == 0
     prompt = policy.prompt_ids(make_instructions(1))[0]

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from tiny_models import make_model, make_policy
+from torch import nn
+
+from afarm.backend import LoraConfig, add_adapter, join_and_pad, products, response_logprobs, token_loss
+from afarm.backend.logprobs import CPU_LOGITS_BUDGET, _chunk_size
+from afarm.backend.products import Linear, product, quick_linears
+
+needs_onednn = pytest.mark.skipif(not products._has_onednn(), reason="torch has no oneDNN here")
+
+
+@pytest.fixture
+def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest product goes to oneDNN, so that tiny models take the way of large ones."""
+    monkeypatch.setattr(products, "LARGE", 0)
+
+
+@needs_onednn
+@pytest.mark.parametrize("shape", [(7, 5), (2, 3, 5), (1, 5)])
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.usefixtures("every_size")
+def test_a_layer_and_its_gradients_are_those_of_torch(shape: tuple[int, ...], has_bias: bool) -> None:
+    torch.manual_seed(0)
+    plain = nn.Linear(5, 4, bias=has_bias)
+    quick = copy.deepcopy(plain)
+    quick_linears(quick)
+    assert type(quick) is Linear
+    ours = torch.randn(shape, requires_grad=True)
+    theirs = ours.detach().clone().requires_grad_()
+    found, expected = quick(ours), plain(theirs)
+    assert "_Product" in type(found.grad_fn).__name__
+    torch.testing.assert_close(found, expected)
+    upstream = torch.randn_like(expected)
+    found.backward(upstream)
+    expected.backward(upstream)
+    torch.testing.assert_close(ours.grad, theirs.grad)
+    for own, other in zip(quick.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(own.grad, other.grad)
+
+
+@needs_onednn
+@pytest.mark.usefixtures("every_size")
+def test_a_frozen_layer_keeps_no_activations() -> None:
+    layer = nn.Linear(5, 4)
+    quick_linears(layer)
+    x = torch.randn(3, 5, requires_grad=True)
+
+    def kept() -> list[tuple[int, ...]]:
+        shapes: list[tuple[int, ...]] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: shapes.append(tuple(t.shape)) or t, lambda t: t):
+            layer(x)
+        return shapes
+
+    assert kept() == [(3, 5), (4, 5)]
+    layer.requires_grad_(False)
+    assert kept() == [(4, 5)]
+
+
+@needs_onednn
+@pytest.mark.usefixtures("every_size")
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_model_has_the_same_log_probabilities_and_gradients(lora: bool) -> None:
+    batch = join_and_pad([[5, 6, 7], [8]], [[14, 15, 1], [16, 17, 18, 1]], 0)
+
+    def losses(model: nn.Module) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        logprobs = response_logprobs(model, batch.input_ids, batch.attention_mask, batch.response_mask)
+        logprobs.square().sum().backward()
+        return logprobs, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+    def made() -> nn.Module:
+        model = make_model()
+        return add_adapter(model, LoraConfig(r=2)) if lora else model
+
+    torch.manual_seed(0)
+    plain = made()
+    torch.manual_seed(0)
+    quick = made()
+    quick_linears(quick)
+    assert sum(type(module) is Linear for module in quick.modules()) > 10
+    (found, gradients), (expected, wanted) = losses(quick), losses(plain)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    assert gradients.keys() == wanted.keys()
+    for name in wanted:
+        torch.testing.assert_close(gradients[name], wanted[name], atol=1e-4, rtol=1e-4)
+
+
+@needs_onednn
+@pytest.mark.usefixtures("every_size")
+def test_under_autocast_and_in_bfloat16_torch_multiplies() -> None:
+    x, weight = torch.randn(3, 5), torch.randn(4, 5)
+    assert products.by_onednn(x, weight)
+    assert not products.by_onednn(x.bfloat16(), weight.bfloat16())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not products.by_onednn(x, weight)
+        layer = nn.Linear(5, 4)
+        quick_linears(layer)
+        assert layer(x).dtype == torch.bfloat16
+
+
+def test_small_products_are_torchs() -> None:
+    assert not products.by_onednn(torch.ones(2**10, 2**7), torch.ones(2**5, 2**7))
+
+
+@pytest.mark.usefixtures("every_size")
+def test_without_its_private_name_torch_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight, bias = torch.randn(3, 5), torch.randn(4, 5), torch.randn(4)
+    products._has_onednn.cache_clear()
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.ops, "mkldnn", object())
+        assert not products.by_onednn(x, weight)
+        torch.testing.assert_close(product(x, weight, bias), nn.functional.linear(x, weight, bias))
+    products._has_onednn.cache_clear()
+
+
+def test_policies_multiply_by_it_and_are_saved_and_copied_as_they_were() -> None:
+    policy = make_policy()
+    assert not any(type(module) is nn.Linear for module in policy.model.modules())
+    assert policy.model.state_dict().keys() == make_model().state_dict().keys()
+    assert any(type(module) is Linear for module in policy.copy().model.modules())
+
+
+def test_the_chunks_of_a_batch_are_about_as_large_and_within_the_budget() -> None:
+    model = make_model()
+    vocabulary = model.config.vocab_size
+    most = CPU_LOGITS_BUDGET // vocabulary
+    for count in (1, most, most + 2, 5 * most + 1):
+        size = _chunk_size(model, torch.empty(count, 0))
+        chunks = -(-count // size)
+        assert size <= most
+        assert chunks == -(-count // most)
+        assert count - (chunks - 1) * size > size - chunks
+
+
+def test_a_loss_in_chunks_trains_the_head_as_one_in_a_piece() -> None:
+    torch.manual_seed(0)
+    hidden, targets = torch.randn(7, 32), torch.tensor([3, 3, 9, 1, 0, 44, 2])
+    factor = torch.randn(7)
+
+    def gradients(chunk_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        model, inputs = make_model(), hidden.clone().requires_grad_()
+        loss = token_loss(
+            model, inputs, targets, lambda logprobs, where: (logprobs * factor[where]).sum(), chunk_size=chunk_size
+        )
+        loss.backward()
+        assert inputs.grad is not None
+        return inputs.grad, model.get_output_embeddings().weight.grad
+
+    model, inputs = make_model(), hidden.clone().requires_grad_()
+    logits = inputs @ model.get_output_embeddings().weight.T
+    (logits.log_softmax(-1)[range(7), targets] * factor).sum().backward()
+    for found in (gradients(2), gradients(100)):
+        torch.testing.assert_close(found[0], inputs.grad, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(found[1], model.get_output_embeddings().weight.grad, atol=1e-6, rtol=1e-5)
