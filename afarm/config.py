@@ -18,7 +18,12 @@ class Config(BaseModel):
 
     # Validators are built when a config is first used: building all plugins' at import took a quarter of the start.
     model_config = ConfigDict(
-        extra="forbid", frozen=True, validate_default=True, protected_namespaces=(), defer_build=True
+        extra="forbid",
+        frozen=True,
+        validate_default=True,
+        allow_inf_nan=False,
+        protected_namespaces=(),
+        defer_build=True,
     )
 
     @field_validator("*", mode="before")

@@ -53,7 +53,7 @@ def problems_ahead(
         lambda: require_writable(output_dir),
         *([] if compares_only else training),
         lambda: require_used_prices(builder, answering),
-        *([] if plans_only else [lambda: require_access(builder)]),
+        *([] if plans_only else [lambda: require_access(builder, answering)]),
         lambda: require_fitting_judges(builder, annotators),
         builder.judges,
         *(lambda name=name: builder.annotator(name) for name in annotators),
@@ -162,9 +162,10 @@ def no_ratings(annotator: str) -> str:
     )
 
 
-def require_access(builder: Builder) -> None:
+def require_access(builder: Builder, answering: Sequence[str] = ()) -> None:
     """Raises `ConfigError` for judges that cannot be asked, for want of a key, say."""
-    if problems := [problem for judge in builder.judges().values() for problem in judge.check_access()]:
+    judges = [*builder.judges().values(), *map(builder.judge, answering)]
+    if problems := [problem for judge in judges for problem in judge.check_access()]:
         raise ConfigError(dict.fromkeys(problems))
 
 

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from afarm.backend.logprobs import LOGITS_BUDGET, hidden_states, project, response_scatter
+from afarm.backend.logprobs import chunk_rows, hidden_states, project, response_scatter
 from afarm.backend.padding import TokenBatch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 ROOM = 4
-"""Of `LOGITS_BUDGET` each chunk takes one part of so many: two models' logits, probabilities and products of them."""
+"""Tensors of a chunk's logits: two models' logits, probabilities and products of them."""
 
 
 class Divergence(NamedTuple):
@@ -59,7 +59,7 @@ def response_divergence(
         reference_hidden = all_hidden[reference_rows, reference_columns - 1]
     targets = batch.input_ids[rows, columns]
     if chunk_size is None:
-        chunk_size = max(1, LOGITS_BUDGET // ROOM // policy.get_output_embeddings().weight.shape[0])
+        chunk_size = chunk_rows(policy, hidden, ROOM)
 
     def compare(part: Tensor, reference_part: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         logits = project(policy, part)

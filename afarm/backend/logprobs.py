@@ -111,7 +111,7 @@ def token_logprobs(
     chunk_size: int | None = None,
 ) -> torch.Tensor:
     """Log-probabilities [n] of `targets` after `hidden`, as `before_responses` gives them; see `response_logprobs`."""
-    rows = chunk_size or _chunk_size(model, hidden)
+    rows = chunk_size or chunk_rows(model, hidden)
     if not len(targets):
         return hidden.new_zeros(0, dtype=torch.float32)
     weight = _plain_head(model)
@@ -151,15 +151,18 @@ def token_loss(
         logprobs = token_logprobs(model, hidden, targets, temperature=temperature, chunk_size=chunk_size)
         return loss_of(logprobs, slice(None))
     loss: torch.Tensor = TokenLoss.apply(
-        hidden, weight, targets, temperature, chunk_size or _chunk_size(model, hidden), loss_of
+        hidden, weight, targets, temperature, chunk_size or chunk_rows(model, hidden), loss_of
     )
     return loss
 
 
-def _chunk_size(model: PreTrainedModel, hidden: torch.Tensor) -> int:
-    """So many of the hidden states [n, H] at once that all chunks are about as large and keep to the budget."""
+def chunk_rows(model: PreTrainedModel, hidden: torch.Tensor, parts: int = 1) -> int:
+    """So many of the hidden states [n, H] at once that all chunks are about as large and keep to the budget.
+
+    `parts` is how many tensors of a chunk's logits there are at a time.
+    """
     budget = CPU_LOGITS_BUDGET if hidden.device.type == "cpu" else LOGITS_BUDGET
-    most = max(1, budget // base_model(model).config.get_text_config().vocab_size)
+    most = max(1, budget // parts // base_model(model).config.get_text_config().vocab_size)
     chunks = -(-len(hidden) // most)
     return max(1, -(-len(hidden) // max(1, chunks)))
 

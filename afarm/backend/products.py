@@ -1,16 +1,19 @@
-"""Matrix products in float32 on a CPU, by oneDNN where torch has it.
+"""Matrix products in float32 on an AMD CPU, by oneDNN.
 
 torch gives bfloat16 to oneDNN and float32 to MKL, which is the slower of the two on AMD's CPUs: by a tenth to a third,
-most where the inner dimension is small, as in the output head of a small model. `docs/benchmarks.md` has figures.
+most where the inner dimension is small, as in the output head of a small model. `docs/benchmarks.md` has figures. On
+others neither was measured, and torch's choice stands.
 """
 
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 LARGE = 2**23
 """Multiplications from which oneDNN's way into a product is worth its cost."""
@@ -25,14 +28,22 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def by_onednn(x: Tensor, weight: Tensor) -> bool:
-    """Whether `product` of these is oneDNN's: large, in float32, on a CPU, and not under autocast."""
+    """Whether `product` of these is oneDNN's: large, in float32, on an AMD CPU, and not under autocast."""
     return (
         x.numel() * weight.shape[0] >= LARGE
         and x.device.type == weight.device.type == "cpu"
         and x.dtype == weight.dtype == torch.float32
         and not torch.is_autocast_enabled("cpu")
+        and _is_amd()
         and _has_onednn()
     )
+
+
+@functools.cache
+def _is_amd() -> bool:
+    """Linux says who made the CPU."""
+    told = Path("/proc/cpuinfo")
+    return told.exists() and "AuthenticAMD" in told.read_text()
 
 
 @functools.cache
@@ -73,6 +84,7 @@ class _Product(torch.autograd.Function):
         return product(x, weight, bias)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         (above,) = upstream
         x, weight = ctx.saved_tensors

@@ -69,10 +69,13 @@ def short_prompts(
     kept = [i for i, length in zip(instructions, lengths, strict=True) if length <= longest]
     if not kept:
         other = limited_by.partition(".")[0] + ".response_length"
+        if longest < max_prompt_length:
+            mend = f"lower {other} ({response_length}), which leaves no more of the model's {limit} positions"
+        else:
+            mend = f"raise {limited_by}"
         raise DataError(
-            f"none of the {len(lengths)} unlabeled instructions has a prompt of at most {longest} tokens (the shortest "
-            f"has {min(lengths, default=0)}): raise {limited_by}, or lower {other} ({response_length}) where both "
-            f"exceed the model's {limit} positions"
+            f"none of the {len(lengths)} unlabeled instructions has a prompt of at most {max(0, longest)} tokens (the "
+            f"shortest has {min(lengths, default=0)}): {mend}"
         )
     if left_out := len(lengths) - len(kept):
         logger.warning(

@@ -24,6 +24,7 @@ from transformers import DynamicCache, PreTrainedModel
 from afarm.backend.logprobs import positions, project, trunk
 from afarm.backend.padding import pad
 from afarm.backend.token_head import log_normaliser
+from afarm.errors import ModelError
 from afarm.interfaces import Decoding
 from afarm.keyed import integer
 
@@ -222,7 +223,9 @@ def choose(
     hit is summed up token by token.
     """
     if uniforms is None:
-        return logits.argmax(-1)
+        highest, likeliest = logits.max(-1)
+        _require_finite(highest, decoding)
+        return likeliest
     if decoding.temperature == 1 and softmax is not None:
         probabilities = softmax
     else:
@@ -233,9 +236,20 @@ def choose(
         probabilities = torch.nn.functional.pad(probabilities, (0, short))
     blocks = probabilities.unflatten(-1, (-1, BLOCK))
     sums = blocks.sum(-1).double()
-    block, left = _fall(sums, uniforms.double() * sums.sum(-1))
+    total = sums.sum(-1)
+    _require_finite(total, decoding)
+    block, left = _fall(sums, uniforms.double() * total)
     token, _ = _fall(blocks[torch.arange(len(block), device=block.device), block].double(), left)
     return block * BLOCK + token
+
+
+def _require_finite(found: torch.Tensor, decoding: Decoding) -> None:
+    """Raises `ModelError` where logits, or logits divided by the temperature, are no numbers to draw by."""
+    if not found.isfinite().all():
+        raise ModelError(
+            f"the model's logits are not finite numbers at temperature {decoding.temperature:g}: its weights are "
+            "damaged, its dtype is too narrow (--set backend.dtype=float32), or the temperature is near 0 (0 is greedy)"
+        )
 
 
 def _fall(weights: torch.Tensor, threshold: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from afarm.backend.products import product
 
@@ -54,6 +55,7 @@ class TokenLogprobs(torch.autograd.Function):
             )
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, targets = ctx.saved_tensors
         gradients = _gradients(
@@ -84,6 +86,7 @@ class TokenLoss(torch.autograd.Function):
         return torch.stack(losses).sum()
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         gradients = [g if g is None or upstream[0] == 1 else g * upstream[0] for g in ctx.gradients]
         del ctx.gradients

@@ -348,8 +348,9 @@ def _one_line(summary: Mapping[str, Any]) -> str:
     counts = {"identical": identical, "draws": outcomes.get("draw", 0) - identical}
     counts |= {name: outcomes.get(name, summary.get(name, 0)) for name in ("unparsed", "refused", "empty")}
     figures |= {name: count for name, count in counts.items() if count > 0}
-    if count := summary.get("pairs_left_out"):
-        figures["pairs left out"] = int(count)
+    for name in ("pairs_left_out", "examples_cut", "outputs_cut"):
+        if count := summary.get(name):
+            figures[name.replace("_", " ")] = int(count)
     return ", ".join(f"{name} {_number(value)}" for name, value in figures.items())
 
 

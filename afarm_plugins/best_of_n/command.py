@@ -5,10 +5,13 @@
 import json
 import sys
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from afarm.cli.options import FarmOptions, with_options
+from afarm.errors import ConfigError
 
 if TYPE_CHECKING:
     from afarm import Farm
@@ -20,35 +23,22 @@ def add_to(app: typer.Typer) -> None:
     app.command("best-of-n")(best_of_n)
 
 
+@with_options
 def best_of_n(
     n: Annotated[list[int] | None, typer.Option("--n", min=1, help="An n to evaluate; repeatable.")] = None,
-    recipe: Annotated[
-        str, typer.Option("--recipe", help="A recipe by name (`afarm recipes`), or a YAML file.")
-    ] = "toy",
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="A setting, as section.name=value; repeatable.", metavar="NAME=VALUE"),
-    ] = None,
-    output_dir: Annotated[Path, typer.Option("--output-dir", help="Where everything is kept.")] = Path("afarm-runs"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each n.")] = False,
+    *,
+    options: FarmOptions,
 ) -> None:
     """Evaluate best-of-n at several n, from one run of the largest (1, 4, 16 and 64 unless --n says otherwise)."""
-    from afarm import Farm
-
+    if options.method not in (None, "best_of_n"):
+        raise ConfigError([f"best-of-n has a method of its own: leave out --method {options.method}"])
     numbers = sorted(set(n or NUMBERS))
-    sampling = {"best_of_n": {"n": numbers[-1], "keep_scores": True}}
-    with Farm(
-        recipe,
-        settings=[*(settings or []), sampling],
-        method="best_of_n",
-        output_dir=output_dir,
-        tell=lambda text: typer.echo(text, err=True),
-        on_stage=lambda label, run: typer.echo(f"{label} …", err=True) if run is None else None,
-    ) as farm:
-        if not as_json:
+    sampling = [*(options.settings or []), f"best_of_n.n={numbers[-1]}", "best_of_n.keep_scores=true"]
+    with replace(options, method="best_of_n", settings=sampling).farm() as farm:
+        if not options.as_json:
             typer.echo(f"{'n':>5}  {'KL at most':>10}  {'reward':>7}  {'win rate':>16}")
         for row in curve(farm, numbers):
-            typer.echo(json.dumps(row) if as_json else line(row))
+            typer.echo(json.dumps(row) if options.as_json else line(row))
             sys.stdout.flush()
 
 

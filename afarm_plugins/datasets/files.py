@@ -76,8 +76,8 @@ class Files(Dataset):
             larger = {**shares, split: round(shares[split] + tenths / 10, 6)}
             larger[donor] = round(larger[donor] - max(0.0, sum(larger.values()) - 1), 6)
             if larger[donor] > 0 and {split, *filled} <= {_split_at(at, larger) for at in positions}:
-                changed = [name for name in SPLITS if larger[name] != shares[name]]
-                return mend + ", or cut anew: " + " ".join(f"--set files.shares.{n}={larger[n]:g}" for n in changed)
+                # All five: where nothing has set shares yet, those that are set replace the default ones
+                return mend + ", or cut anew: " + " ".join(f"--set files.shares.{n}={larger[n]:g}" for n in SPLITS)
         return mend
 
     def _at(self, row: Row, where: str) -> float:

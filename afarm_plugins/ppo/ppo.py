@@ -176,7 +176,7 @@ class Trainer:
         if not (torch.isfinite(scores).all() and math.isfinite(mean_kl)):
             raise self.diverged(step, "a score or a log-probability is not a finite number")
         if config.max_kl is not None and mean_kl > config.max_kl:
-            what = f"the KL to the start policy is {mean_kl:.1f} nats, more than ppo.max_kl ({config.max_kl:g})"
+            what = f"the KL to the start policy is {mean_kl:.3g} nats, more than ppo.max_kl ({config.max_kl:g})"
             raise self.diverged(step, what, "max_kl")
 
         rewards = objective.kl_penalised_rewards(scores, kl, mask, self.kl_coef)

@@ -73,8 +73,10 @@ class Quark(Method):
         except Diverged as error:
             if trainer.resume() == 0:  # what is on the disk is from before
                 raise
-            context.log_metrics(error.step, {f"stopped/{error.reason}": error.step})
+            context.log_metrics(error.step, {f"stopped/{error.reason}": error.step, "last/kl": trainer.kl})
             logger.warning("%s. The last checkpoint before is kept", error)
+        else:
+            context.log_metrics(trainer.done, {"last/kl": trainer.kl})
         return trainer.learned()
 
     def learn(self, trainer: Trainer, context: TrainContext) -> None:
@@ -143,6 +145,7 @@ class Trainer:
         )
         self.left_out = len(inputs.unlabeled) - len(self.prompts)
         self.pool: list[Attempt] = []
+        self.done, self.kl = 0, 0.0
 
     def untrained(self) -> CheckpointPolicy:
         """The start policy's copy that training begins with, with control tokens and adapters."""
@@ -221,7 +224,7 @@ class Trainer:
         norms = []
         for minibatch in self.minibatches(step):
             self.optimizer.zero_grad()
-            sums = self.backward(minibatch)
+            sums = self.read(minibatch)
             norm = sharding.clip_gradients(self.trained.values(), config.max_grad_norm)
             if not math.isfinite(norm):
                 raise self.diverged(step, f"the norm of the gradient is {norm}")
@@ -229,13 +232,16 @@ class Trainer:
             for name, value in sums.items():
                 totals[name] += float(value)
             norms.append(norm)
+        left = self.read(minibatch, learn=False)  # what is kept is the policy after the step, not those within it
+        self.done, self.kl = step + 1, float(left["loss/kl"] / left["responses"])
+        if not math.isfinite(self.kl):
+            raise self.diverged(step, "the KL is not a finite number")
+        if config.max_kl is not None and self.kl > config.max_kl:
+            raise self.diverged(step, f"the KL of {self.kl:.3g} nats a response exceeds quark.max_kl", "max_kl")
         tokens, responses = totals.pop("tokens"), totals.pop("responses")
-        kl = totals["loss/kl"] / responses
-        if config.max_kl is not None and kl > config.max_kl:
-            raise self.diverged(step, f"the KL of {kl:.3g} nats a response exceeds quark.max_kl", "max_kl")
         return {
             **{name: total / tokens for name, total in totals.items()},
-            "objective/kl": kl,
+            "objective/kl": totals["loss/kl"] / responses,
             "policy/grad_norm": sum(norms) / len(norms),
             "quark/learned_from": responses / config.num_epochs,
             "lr": learning_rate,
@@ -259,8 +265,8 @@ class Trainer:
         [plain], [prompt] = self.reference.prompt_ids(asked), steered.prompt_ids(asked)
         return Lesson(prompt, plain, attempt.response)
 
-    def backward(self, minibatch: Sequence[Lesson]) -> Mapping[str, Tensor]:
-        """Add the gradient of the minibatch's mean loss. Returns sums over its tokens, and how many there are."""
+    def read(self, minibatch: Sequence[Lesson], learn: bool = True) -> Mapping[str, Tensor]:
+        """Sums over the minibatch's tokens, and how many there are. To `learn` adds the gradient of its mean loss."""
         config = self.config
         tokens = sum(len(lesson.response) for lesson in minibatch)
         names = ("loss/lm", "loss/kl", "policy/entropy_avg")
@@ -275,17 +281,20 @@ class Trainer:
             counts = float(number * config.per_device_train_batch_size < len(lengths))
             micro = [lessons[row] for row in rows]
             responses = [lesson.response for lesson in micro]
-            found = response_divergence(
-                self.policy.model,
-                self.reference.model,
-                join_and_pad([x.prompt for x in micro], responses, self.policy.pad_id, self.device),
-                join_and_pad([x.reference_prompt for x in micro], responses, self.policy.pad_id, self.device),
-                left_out=self.control_ids,
-            )
-            (counts * quark_loss(*found, config.kl_coef, config.entropy_coef) / tokens).backward()
+            with torch.set_grad_enabled(learn):
+                found = response_divergence(
+                    self.policy.model,
+                    self.reference.model,
+                    join_and_pad([x.prompt for x in micro], responses, self.policy.pad_id, self.device),
+                    join_and_pad([x.reference_prompt for x in micro], responses, self.policy.pad_id, self.device),
+                    left_out=self.control_ids,
+                )
+            if learn:
+                (counts * quark_loss(*found, config.kl_coef, config.entropy_coef) / tokens).backward()
             sums += counts * torch.stack([-found.logprobs.sum(), found.kl.sum(), found.entropy.sum()]).detach()
         add_up([sums])
-        sharding.add_up_gradients(self.trained.values())
+        if learn:
+            sharding.add_up_gradients(self.trained.values())
         sizes = {"tokens": torch.tensor(tokens), "responses": torch.tensor(len(minibatch))}
         return {**dict(zip(names, sums, strict=True)), **sizes}
 
@@ -296,7 +305,7 @@ class Trainer:
         if not sharding.all_finite(self.trained.values()):
             raise self.diverged(done - 1, "a weight is not a finite number")
         pool = [tuple(attempt) for attempt in self.pool] if self.config.pool == "keep" else []
-        state = training_state(self.trained, self.optimizer, pool=pool)
+        state = training_state(self.trained, self.optimizer, pool=pool, kl=self.kl)
         self.context.checkpoints.save(done, lambda directory: torch.save(state, directory / STATE))
 
     @torch.no_grad()
@@ -316,9 +325,10 @@ class Trainer:
         found = take_up(self.context.checkpoints, self.trained, self.optimizer)
         if found is None:
             return 0
-        done, _, state = found
+        self.done, _, state = found
+        self.kl = state["kl"]
         self.pool = [Attempt(*attempt) for attempt in state["pool"]]
-        return done
+        return self.done
 
     def diverged(self, step: int, what: str, reason: str = "not_finite") -> Diverged:
         return Diverged("Quark", self.config, step + 1, what, reason)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
+
+from pydantic import model_validator
 
 from afarm.backend.config import TrainerConfig
 from afarm.config import setting
@@ -22,6 +24,12 @@ class RewardConditioningConfig(TrainerConfig):
     negative_text: str = setting(
         "Write a bad response.\n\n", "in front of the prompts of outputs that were not preferred", min_length=1
     )
+
+    @model_validator(mode="after")
+    def _texts_differ(self) -> Self:
+        if self.positive_text == self.negative_text:
+            raise ValueError("positive_text and negative_text are the same: nothing would tell good from bad outputs")
+        return self
 
 
 @hookimpl

@@ -46,6 +46,7 @@ BACKEND_STANDS_ON = {
 
 PLUGINS_STAND_ON = BACKEND_STANDS_ON | {
     *("afarm", "afarm.hookspecs", "afarm.judges", "afarm.questions", "afarm.files", "afarm.hub"),
+    "afarm.cli.options",  # what every command that makes a farm takes
 }
 
 NUMERICAL = ("afarm.statistics", "afarm.wins")

@@ -8,7 +8,7 @@ from tiny_models import make_model, make_policy
 from torch import nn
 
 from afarm.backend import LoraConfig, add_adapter, join_and_pad, products, response_logprobs, token_loss
-from afarm.backend.logprobs import CPU_LOGITS_BUDGET, _chunk_size
+from afarm.backend.logprobs import CPU_LOGITS_BUDGET, chunk_rows
 from afarm.backend.products import Linear, product, quick_linears
 
 needs_onednn = pytest.mark.skipif(not products._has_onednn(), reason="torch has no oneDNN here")
@@ -18,6 +18,7 @@ needs_onednn = pytest.mark.skipif(not products._has_onednn(), reason="torch has 
 def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """The smallest product goes to oneDNN, so that tiny models take the way of large ones."""
     monkeypatch.setattr(products, "LARGE", 0)
+    monkeypatch.setattr(products, "_is_amd", lambda: True)
 
 
 @needs_onednn
@@ -41,6 +42,25 @@ def test_a_layer_and_its_gradients_are_those_of_torch(shape: tuple[int, ...], ha
     torch.testing.assert_close(ours.grad, theirs.grad)
     for own, other in zip(quick.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(own.grad, other.grad)
+
+
+@needs_onednn
+def test_other_makers_cpus_keep_torchs_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "LARGE", 0)
+    for amd in (True, False):
+        monkeypatch.setattr(products, "_is_amd", lambda amd=amd: amd)
+        assert products.by_onednn(torch.ones(3, 5), torch.ones(4, 5)) == amd
+
+
+@needs_onednn
+@pytest.mark.usefixtures("every_size")
+def test_a_second_derivative_is_refused_not_wrong() -> None:
+    layer = nn.Linear(5, 4)
+    quick_linears(layer)
+    x = torch.randn(3, 5, requires_grad=True)
+    [first] = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.square().sum().backward()
 
 
 @needs_onednn
@@ -129,7 +149,7 @@ def test_the_chunks_of_a_batch_are_about_as_large_and_within_the_budget() -> Non
     vocabulary = model.config.vocab_size
     most = CPU_LOGITS_BUDGET // vocabulary
     for count in (1, most, most + 2, 5 * most + 1):
-        size = _chunk_size(model, torch.empty(count, 0))
+        size = chunk_rows(model, torch.empty(count, 0))
         chunks = -(-count // size)
         assert size <= most
         assert chunks == -(-count // most)

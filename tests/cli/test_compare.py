@@ -121,6 +121,26 @@ def test_a_judge_llm_stands_beside_methods(afarm: Afarm) -> None:
     assert len(WritingJudge.asked) == 10
 
 
+def test_a_judge_llm_without_a_key_stops_all_before_anything_runs(
+    afarm: Afarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    for command in (["compare", "--methods", "nudge,openai:gpt-4.1"], ["sample", "--policy", "openai:gpt-4.1"]):
+        said = afarm(*command, "--recipe", "light.yaml")
+        assert said.code == 1
+        assert "export OPENAI_API_KEY" in said.err
+    assert RAN == []
+
+
+def test_best_of_n_takes_the_options_of_a_run(afarm: Afarm) -> None:
+    said = afarm("best-of-n", "--n", "1", "--data", "nowhere.json")
+    assert said.code == 1
+    assert "no such file: nowhere.json" in said.err
+    said = afarm("best-of-n", "--method", "nudge")
+    assert said.code == 1
+    assert "leave out --method nudge" in said.err
+
+
 def test_what_systems_share_is_told_once(afarm: Afarm) -> None:
     said = afarm("compare", *LIGHT, "--methods", "nudge,hot", "--seeds", "1,2")
     lines = said.err.splitlines()

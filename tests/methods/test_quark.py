@@ -111,7 +111,7 @@ def test_the_gradient_equals_one_written_out_row_by_row(tmp_path: Path, variant:
         parameter.data += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3))
     lessons = next(trainer.minibatches(0))
     assert len(lessons) == (2 if variant == "top" else 10)
-    trainer.backward(lessons)
+    trainer.read(lessons)
     found = gradients(trainer)
     trainer.optimizer.zero_grad(set_to_none=False)
     total, tokens = torch.zeros(()), 0
@@ -156,7 +156,7 @@ def test_gradient_checkpointing_changes_nothing_and_recomputes(tmp_path: Path) -
         trainer.collect(step)
         calls.clear()
         trainer.update(step)
-        assert len(calls) == 2 * 2  # two passes over one minibatch, each computed twice
+        assert len(calls) == 2 * 2 + 1  # two passes over one minibatch, each computed twice, and a look at the KL
         assert not any(calls)  # attention drops nothing
     assert same_weights(plain.model, trainer.policy.model, tolerance=1e-5)
 
@@ -396,7 +396,7 @@ def test_what_is_not_finite_stops_training_and_the_last_checkpoint_counts(tmp_pa
         two_steps.collect(step)
         two_steps.update(step)
     assert same_weights(kept.model, two_steps.policy.model)
-    assert log.lines[-1] == (3, {"stopped/not_finite": 3})
+    assert log.lines[-1] == (3, {"stopped/not_finite": 3, "last/kl": two_steps.kl})
     context, _ = make_context(tmp_path / "lost")
     with pytest.raises(TrainingError, match=r"Quark diverged at step 3: a score.*quark\.learning_rate=0\.0005"):
         train(context, inputs_for(make_policy(), TurnsNan()), **settings)
@@ -404,11 +404,26 @@ def test_what_is_not_finite_stops_training_and_the_last_checkpoint_counts(tmp_pa
 
 def test_a_kl_beyond_the_limit_stops_training(tmp_path: Path) -> None:
     context, log = make_context(tmp_path)
-    train(context, total_steps=10, learning_rate=5e-3, max_kl=4.0, save_steps=1)
-    assert log.lines[-1][1] == {"stopped/max_kl": log.lines[-1][0]}
-    assert max(log.values("objective/kl")) <= 4.0
+    train(context, total_steps=10, learning_rate=5e-3, warmup_steps=5, max_kl=4.0, save_steps=1)
+    last = log.lines[-1][1]
+    assert last["stopped/max_kl"] == log.lines[-1][0]
+    assert 0 < last["last/kl"] <= 4.0
     assert isinstance(context.checkpoints, DiskCheckpoints)
     assert context.checkpoints.saved[-1] == log.lines[-1][0] - 1
+
+
+def test_a_step_that_goes_beyond_the_limit_by_itself_is_never_kept(tmp_path: Path) -> None:
+    one_update = {"rollout_batch_size": 6, "mini_batch_size": 6, "num_epochs": 1, "warmup_steps": 0}
+    with pytest.raises(TrainingError, match=r"Quark diverged at step 1: the KL of .* exceeds quark\.max_kl"):
+        train(make_context(tmp_path)[0], learning_rate=0.5, max_kl=4.0, save_steps=1, **one_update)
+
+
+def test_the_kl_that_is_reported_is_that_of_what_is_returned(tmp_path: Path) -> None:
+    context, log = make_context(tmp_path)
+    one_update = {"rollout_batch_size": 6, "mini_batch_size": 6, "num_epochs": 1, "warmup_steps": 0}
+    train(context, total_steps=1, learning_rate=5e-3, **one_update)
+    assert log.values("objective/kl") == [pytest.approx(0, abs=1e-5)]  # read before the only update
+    assert log.values("last/kl")[0] > 0.01
 
 
 def test_a_gradient_that_is_not_finite_is_never_applied(tmp_path: Path) -> None:
