@@ -136,7 +136,7 @@ class LargestLogits(TorchDispatchMode):
 
 @pytest.mark.parametrize("lora", [None, LoraConfig(r=2)])
 def test_logits_never_exist_for_a_whole_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lora: Any) -> None:
-    monkeypatch.setattr("afarm.backend.logprobs.LOGITS_BUDGET", 4 * 977)
+    monkeypatch.setattr("afarm.backend.logprobs.CPU_LOGITS_BUDGET", 4 * 977)
     start = make_policy(vocab_size=977)
     with LargestLogits(start.model.lm_head.weight) as seen:
         train(tmp_path, start, num_train_epochs=1, lora=lora)
