@@ -60,10 +60,10 @@ class Linear(nn.Linear):
     """torch's layer, by `product`."""
 
     def forward(self, input: Tensor) -> Tensor:
-        if not by_onednn(input, self.weight):
-            return super().forward(input)
         if not torch.is_grad_enabled():
             return product(input, self.weight, self.bias)
+        if not by_onednn(input, self.weight):
+            return super().forward(input)
         found: Tensor = _Product.apply(input, self.weight, self.bias)
         return found
 

@@ -408,6 +408,7 @@ def test_a_kl_beyond_the_limit_stops_training(tmp_path: Path) -> None:
     last = log.lines[-1][1]
     assert last["stopped/max_kl"] == log.lines[-1][0]
     assert 0 < last["last/kl"] <= 4.0
+    assert max(log.values("objective/kl")) <= 4.0
     assert isinstance(context.checkpoints, DiskCheckpoints)
     assert context.checkpoints.saved[-1] == log.lines[-1][0] - 1
 
