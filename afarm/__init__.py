@@ -6,11 +6,10 @@ no torch, transformers, openai or anthropic; a name is imported from its module 
 
 from typing import TYPE_CHECKING
 
-from afarm.lazy import lazy_names
+from afarm.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from afarm.config import Config, setting
-    from afarm.errors import (
+    from afarm.core.errors import (
         AfarmError,
         BudgetError,
         ConfigError,
@@ -21,9 +20,8 @@ if TYPE_CHECKING:
         StoreError,
         TrainingError,
     )
-    from afarm.figures import standard_error
-    from afarm.hookspecs import Register, hookimpl
-    from afarm.interfaces import (
+    from afarm.core.hooks import Register, hookimpl
+    from afarm.core.interfaces import (
         AnnotateContext,
         Annotator,
         BuildContext,
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
         RewardModel,
         TrainContext,
     )
-    from afarm.judges import (
+    from afarm.core.judge import (
         Ask,
         Capabilities,
         ChatRequest,
@@ -52,13 +50,15 @@ if TYPE_CHECKING:
         Tool,
         answer_lost,
     )
-    from afarm.pipeline import Farm, Result
-    from afarm.records import Evaluation, Instruction, JudgedPair, Message, Output, Pair, Preference, Sample, Score
-    from afarm.version import __version__
+    from afarm.core.records import Evaluation, Instruction, JudgedPair, Message, Output, Pair, Preference, Sample, Score
+    from afarm.core.version import __version__
+    from afarm.evaluation.metrics import standard_error
+    from afarm.experiment.farm import Farm, Result
+    from afarm.experiment.settings import Config, setting
 
 _MODULES: dict[str, tuple[str, ...]] = {
-    "config": ("Config", "setting"),
-    "errors": (
+    "experiment.settings": ("Config", "setting"),
+    "core.errors": (
         "AfarmError",
         "BudgetError",
         "ConfigError",
@@ -69,9 +69,9 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "StoreError",
         "TrainingError",
     ),
-    "figures": ("standard_error",),
-    "hookspecs": ("Register", "hookimpl"),
-    "interfaces": (
+    "evaluation.metrics": ("standard_error",),
+    "core.hooks": ("Register", "hookimpl"),
+    "core.interfaces": (
         "AnnotateContext",
         "Annotator",
         "Checkpoints",
@@ -87,7 +87,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "RewardModel",
         "TrainContext",
     ),
-    "judges": (
+    "core.judge": (
         "Ask",
         "Capabilities",
         "ChatRequest",
@@ -100,9 +100,9 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "Tool",
         "answer_lost",
     ),
-    "pipeline": ("Farm", "Result"),
-    "version": ("__version__",),
-    "records": (
+    "experiment.farm": ("Farm", "Result"),
+    "core.version": ("__version__",),
+    "core.records": (
         "Evaluation",
         "Instruction",
         "JudgedPair",

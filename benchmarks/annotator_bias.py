@@ -14,10 +14,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from afarm import Farm
-from afarm.interfaces import AnnotateContext
-from afarm.records import Pair, Preference
+from afarm.core.interfaces import AnnotateContext
+from afarm.core.records import Pair, Preference
 from afarm_plugins.annotators import OTHERS, POOL
-from afarm_plugins.toy.calibrate import MUCH_LONGER, draw_pairs
+from tools.toy.calibrate import MUCH_LONGER, draw_pairs
 
 PAGE = Path("docs/annotators.md")
 BEGIN, END = "<!-- measured -->", "<!-- /measured -->"

@@ -14,8 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from afarm.keyed import uniform
-from afarm.protocol import Protocol
+from afarm.core.seeding import uniform
+from afarm.evaluation.protocol import Protocol
 
 SYSTEMS, INSTRUCTIONS, RUNS = 200, 500, 200
 SENTENCE = "The answer depends on what is asked, and a longer one says on what it depends, and why. "

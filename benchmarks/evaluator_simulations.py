@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 from scipy.special import expit, logit
 
-from afarm.interfaces import EvaluationInputs
-from afarm.records import Instruction, JudgedPair, Pair, Preference
+from afarm.core.interfaces import EvaluationInputs
+from afarm.core.records import Instruction, JudgedPair, Pair, Preference
 from afarm_plugins.evaluators.bradley_terry import BradleyTerry
 from afarm_plugins.evaluators.elo import Elo
-from afarm_plugins.evaluators.games import POINTS, REFERENCE_AT
-from afarm_plugins.evaluators.length_doubts import believed
+from afarm_plugins.evaluators.length_checks import believed
 from afarm_plugins.evaluators.length_glm import Floats, Rows, fit, length_feature, sampling_error
+from afarm_plugins.evaluators.pair_counts import POINTS, REFERENCE_AT
 from benchmarks.evaluation_simulations import Generator, Table, generators, percent, put, rows
 
 PAGE = Path("docs/evaluators.md")

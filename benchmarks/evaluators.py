@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from afarm.interfaces import EvaluationInputs
-from afarm.records import Instruction, JudgedPair, Output, Pair, Preference
+from afarm.core.interfaces import EvaluationInputs
+from afarm.core.records import Instruction, JudgedPair, Output, Pair, Preference
 
 SYSTEMS, INSTRUCTIONS = 200, 805
 TITLES = {
@@ -106,7 +106,7 @@ def many(name: str, boards: list[list[JudgedPair]]) -> Callable[[], None]:
     given = EvaluationInputs("", (), judgements=[row for judged in boards for row in judged])
 
     def work() -> None:
-        from afarm.plugins import discover
+        from afarm.core.plugins import discover
 
         assert len(discover().get("evaluators", name).load()().evaluate(given).rows) == SYSTEMS + 1
 

@@ -22,13 +22,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from afarm.ask import Asker
-from afarm.interfaces import AnnotateContext, BuildContext
-from afarm.judges import Capabilities, ChatRequest, Completion, Judge
-from afarm.labelling import label
-from afarm.ledger import Ledger
-from afarm.limiter import Limiter
-from afarm.records import Instruction, Pair
+from afarm.core.interfaces import AnnotateContext, BuildContext
+from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge
+from afarm.core.records import Instruction, Pair
+from afarm.judging.client import Asker
+from afarm.judging.labelling import label
+from afarm.judging.ledger import Ledger
+from afarm.judging.rate_limit import Limiter
 
 PAIRS = 805
 LATENCY = 0.2
@@ -70,7 +70,7 @@ def pairs(count: int) -> Iterator[Pair]:
 def work(port: int, count: int, in_flight: int, directory: Path) -> dict[str, float]:
     """Judge `count` pairs and measure; port 0 is the judge in the process."""
     from afarm_plugins.annotators import PromptAnnotatorConfig
-    from afarm_plugins.annotators.annotator import PromptAnnotator
+    from afarm_plugins.annotators.pool import PromptAnnotator
 
     limiter = Limiter(in_flight)
     judge = _served(port, limiter) if port else Prompt()
@@ -91,7 +91,7 @@ def work(port: int, count: int, in_flight: int, directory: Path) -> dict[str, fl
 
 
 def _served(port: int, limiter: Limiter) -> Judge:
-    from afarm.plugins import discover
+    from afarm.core.plugins import discover
 
     component = discover().get("judges", "openai-compatible")
 

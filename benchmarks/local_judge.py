@@ -19,14 +19,14 @@ from math import exp, sqrt
 from typing import NoReturn
 
 from afarm.backend import Backend
-from afarm.config import BackendConfig
-from afarm.files import read_preferences
-from afarm.interfaces import BuildContext
-from afarm.judges import Comparison, Completion
-from afarm.keyed import uniform
-from afarm.records import JudgedPair, Pair
-from afarm_plugins.annotators.members import load_member
+from afarm.core.interfaces import BuildContext
+from afarm.core.judge import Comparison, Completion
+from afarm.core.records import JudgedPair, Pair
+from afarm.core.seeding import uniform
+from afarm.experiment.settings import BackendConfig
+from afarm.storage.rows import read_preferences
 from afarm_plugins.annotators.parsing import parse
+from afarm_plugins.annotators.prompt_library import load_member
 from afarm_plugins.judges import LocalConfig
 from afarm_plugins.judges.local import LocalJudge
 

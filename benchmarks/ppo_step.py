@@ -22,9 +22,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from afarm import Instruction, MethodInputs, TrainContext
 from afarm.backend import Backend, CheckpointPolicy, PromptTemplate, TorchRewardModel
-from afarm.config import BackendConfig
-from afarm.records import Sample
-from afarm.store import DirectoryCheckpoints
+from afarm.core.records import Sample
+from afarm.experiment.settings import BackendConfig
+from afarm.storage.artifacts import DirectoryCheckpoints
 from afarm_plugins.ppo import PPOConfig
 from afarm_plugins.ppo.ppo import Trainer
 

@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from afarm import Decoding, Farm, stages
+from afarm import Decoding, Farm
 from afarm.backend import CheckpointPolicy, join_and_pad, response_logprobs
-from afarm.records import Instruction, JudgedPair
+from afarm.core.records import Instruction, JudgedPair
+from afarm.experiment import training_stages as stages
 
 BATCH = 8
 ENDS = 5

@@ -4,7 +4,7 @@
 
 prints the tables of docs/toy-results.md. Every setting is the toy recipe's; the long, weakly regularised PPO runs
 change `ppo.kl_coef` and `ppo.total_steps` only. The first seed starts from the bundled base model and the others from
-those of `--models` (`python -m afarm_plugins.toy.train_base --seed 2 --output DIR2`), if any are given. Finished parts
+those of `--models` (`python -m tools.toy.train_base --seed 2 --output DIR2`), if any are given. Finished parts
 are reused, so it can be stopped and started again.
 """
 
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from afarm import Decoding, Evaluation, Farm, Output
-from afarm.records import JudgedPair
+from afarm.core.records import JudgedPair
 from afarm_plugins.toy import ToyConfig
 from afarm_plugins.toy.dataset import ToyDataset
 

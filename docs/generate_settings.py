@@ -13,10 +13,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from afarm.config import Config, RunConfig, changes_result
-from afarm.hookspecs import KINDS
-from afarm.plugins import discover
-from afarm.registry import FIRST_PARTY, Component
+from afarm.core.hooks import KINDS
+from afarm.core.plugins import discover
+from afarm.core.registry import FIRST_PARTY, Component
+from afarm.experiment.settings import Config, RunConfig, changes_result
 
 PAGE = Path(__file__).with_name("settings.md")
 

@@ -4,10 +4,10 @@
     comparison = compare(read_labels(["human.json", "pool.jsonl"], humans=["human.json"]))
 
 The definitions are those of AlpacaFarm (Dubois et al. 2023, section 4) and of AlpacaEval's leaderboard of evaluators;
-`afarm.analysis.measures` states each.
+`afarm.analysis.agreement` states each.
 """
 
+from afarm.analysis.agreement import Comparison, Figure, Profile, compare
 from afarm.analysis.labels import HUMANS, Label, read_labels
-from afarm.analysis.measures import Comparison, Figure, Profile, compare
 
 __all__ = ["HUMANS", "Comparison", "Figure", "Label", "Profile", "compare", "read_labels"]

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from afarm.errors import DataError, did_you_mean
-from afarm.files import read_rows
-from afarm.judges import Completion
-from afarm.records import JudgedPair, Preference
+from afarm.core.errors import DataError, did_you_mean
+from afarm.core.judge import Completion
+from afarm.core.records import JudgedPair, Preference
+from afarm.storage.rows import read_rows
 
 HUMANS = "humans"
 """What all people together are called: each of their labels is one of the same annotator's."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from afarm.backend.config import LoraConfig
-from afarm.backend.runtime import quiet
-from afarm.errors import ModelError
+from afarm.backend.device import quiet
+from afarm.core.errors import ModelError
+from afarm.core.trainer_config import LoraConfig
 
 if TYPE_CHECKING:
     from peft import PeftModel

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from afarm.interfaces import Checkpoints, TrainContext
+from afarm.core.interfaces import Checkpoints, TrainContext
 
 
 def after(context: TrainContext, steps: int, *, seed: int) -> TrainContext:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from afarm.backend.adapters import merged_copy
+from afarm.backend.device import CARD, Backend, quiet
 from afarm.backend.products import quick_linears
 from afarm.backend.prompts import PromptTemplate
-from afarm.backend.runtime import CARD, Backend, quiet
-from afarm.backend.sampler import Sampler, TorchSampler
-from afarm.errors import TrainingError
-from afarm.interfaces import Decoding, Policy, TrainContext
-from afarm.records import Instruction, Sample
+from afarm.backend.sampling import Sampler, TorchSampler
+from afarm.core.errors import TrainingError
+from afarm.core.interfaces import Decoding, Policy, TrainContext
+from afarm.core.records import Instruction, Sample
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

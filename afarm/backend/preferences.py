@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from afarm.errors import DataError
-from afarm.records import JudgedPair
+from afarm.core.errors import DataError
+from afarm.core.records import JudgedPair
 
 
 def usable_pairs(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from afarm.errors import ModelError
-from afarm.records import Instruction
+from afarm.core.errors import ModelError
+from afarm.core.records import Instruction
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from afarm.backend.reward import TorchRewardModel
-from afarm.errors import DataError, TrainingError
-from afarm.interfaces import Decoding, Policy, RewardModel
-from afarm.keyed import integer
-from afarm.records import Instruction, Sample
+from afarm.backend.reward_model import TorchRewardModel
+from afarm.core.errors import DataError, TrainingError
+from afarm.core.interfaces import Decoding, Policy, RewardModel
+from afarm.core.records import Instruction, Sample
+from afarm.core.seeding import integer
 
 if TYPE_CHECKING:
     from afarm.backend.policy import CheckpointPolicy

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from afarm.backend.processes import add_up, world_size
-from afarm.errors import ConfigError
+from afarm.backend.distributed import add_up, world_size
+from afarm.core.errors import ConfigError
 
 
 def shard(models: nn.Module, even: Mapping[str, int]) -> None:

@@ -22,11 +22,11 @@ from afarm.cli import (
     ledger,
     listing,
     run,
-    steps,
+    stage_commands,
 )
 from afarm.cli.console import err, escape
-from afarm.errors import AfarmError, ConfigError, PluginError
-from afarm.plugins import discover
+from afarm.core.errors import AfarmError, ConfigError, PluginError
+from afarm.core.plugins import discover
 
 INTERRUPTED = 130
 """The exit code of a command that was stopped with Ctrl-C, as shells have it."""
@@ -55,14 +55,27 @@ def make_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(about)
-    for part in (run, compare, steps, evaluate, leaderboard, diff, drift, cost, ledger, artifacts, listing, annotators):
+    for part in (
+        run,
+        compare,
+        stage_commands,
+        evaluate,
+        leaderboard,
+        diff,
+        drift,
+        cost,
+        ledger,
+        artifacts,
+        listing,
+        annotators,
+    ):
         part.add_to(app)
     for problem in discover(check_configs=False).add_commands(app):
         err().print(f"[yellow]Warning:[/] {escape(problem)}", highlight=False, soft_wrap=True)
     return app
 
 
-TOGETHER = {"run", "compare", "evaluate", *steps.STEPS}
+TOGETHER = {"run", "compare", "evaluate", *stage_commands.STEPS}
 """The commands that train, and so the only ones that more than the first of several processes take part in."""
 
 

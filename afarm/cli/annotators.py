@@ -12,7 +12,7 @@ import typer
 
 from afarm.cli.console import err, escape, out
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
-from afarm.errors import ConfigError
+from afarm.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -78,7 +78,7 @@ def compare(
     labels = analysis.read_labels(files, humans or [], by_member, by_file)
     comparison = analysis.compare(_with_prices(labels, output_dir), families)
     if html is not None:
-        from afarm.analysis.page import write
+        from afarm.report.annotators_page import write
 
         write(comparison, [str(file) for file in files], html)
     if as_json:
@@ -101,7 +101,7 @@ def _families(given: Sequence[str]) -> dict[str, str]:
 def _with_prices(labels: dict[str, list[Label]], output_dir: Path) -> dict[str, list[Label]]:
     """What afarm's own labels cost stands in the ledger beside them."""
     from afarm.analysis.labels import with_prices
-    from afarm.ledger import Ledger
+    from afarm.judging.ledger import Ledger
 
     path = output_dir / "ledger.sqlite"
     if not path.is_file() or not any(label.completion for given in labels.values() for label in given):

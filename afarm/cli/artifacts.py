@@ -11,10 +11,10 @@ import typer
 
 from afarm.cli.console import out
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, OutputDir
-from afarm.errors import StoreError, did_you_mean
+from afarm.core.errors import StoreError, did_you_mean
 
 if TYPE_CHECKING:
-    from afarm.store import Artifact, Store
+    from afarm.storage.artifacts import Artifact, Store
 
 
 def add_to(app: typer.Typer) -> None:
@@ -26,7 +26,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def _open(output_dir: Path) -> Store:
-    from afarm.store import Store
+    from afarm.storage.artifacts import Store
 
     if output_dir.exists() and not output_dir.is_dir():
         raise StoreError(f"{output_dir} is a file: name the directory of your runs with --output-dir")
@@ -39,7 +39,7 @@ def list_artifacts(output_dir: OutputDir = DEFAULT_OUTPUT_DIR) -> None:
     """List all artifacts, with their size, their age and whether a finished run uses them."""
     from rich.table import Column, Table
 
-    from afarm.store import tree_size
+    from afarm.storage.artifacts import tree_size
 
     store = _open(output_dir)
     used = store.in_use()
@@ -63,7 +63,7 @@ def gc(
     days: Annotated[float, typer.Option("--days", help="Spare what is younger: a run may still be using it.")] = 1.0,
 ) -> None:
     """Delete artifacts that no finished run uses. The ledger of paid answers is never touched."""
-    from afarm.store import tree_size
+    from afarm.storage.artifacts import tree_size
 
     store = _open(output_dir)
     keep = store.in_use()
@@ -93,7 +93,7 @@ def why(
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Show what an artifact was made from, and what sets it apart from its nearest relative."""
-    from afarm.why import flatten, nearest
+    from afarm.storage.reuse import flatten, nearest
 
     store = _open(output_dir)
     artifact = _find(store, key)

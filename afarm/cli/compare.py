@@ -18,12 +18,12 @@ from afarm.cli.cost import show_plan
 from afarm.cli.launch import ranks
 from afarm.cli.options import DryRun, FarmOptions, Stray, refuse_stray, with_options
 from afarm.cli.run import command_line, finish, warn_of_simulation
-from afarm.errors import AfarmError, BudgetError, ConfigError, DataError, JudgeError
+from afarm.core.errors import AfarmError, BudgetError, ConfigError, DataError, JudgeError
 
 if TYPE_CHECKING:
-    from afarm.comparison import Standing
-    from afarm.pipeline import Farm, StageRun
-    from afarm.plan import PlannedStage
+    from afarm.experiment.dry_run import PlannedStage
+    from afarm.experiment.farm import Farm, StageRun
+    from afarm.leaderboard.from_runs import Standing
 
 ALL = "all"
 
@@ -51,7 +51,7 @@ def compare(
     dry_run: DryRun = False,
 ) -> None:
     """Run several methods on the same samples, preferences and reward model, and rank them."""
-    from afarm.comparison import account_of, standings, write_board
+    from afarm.leaderboard.from_runs import account_of, standings, write_board
 
     started = time.time()
     refuse_stray(stray)
@@ -130,9 +130,9 @@ def _lay_out(
 
     Raises `ConfigError` where a method that was named cannot be run.
     """
-    from afarm.answering import is_answering
-    from afarm.evaluation import main_evaluation
-    from afarm.plugins import discover
+    from afarm.core.plugins import discover
+    from afarm.experiment.evaluation_stages import main_evaluation
+    from afarm.experiment.llm_baselines import is_answering
 
     every = methods == ALL
     registry = discover(check_configs=False).registry
@@ -178,7 +178,7 @@ def _lay_out(
 
 def _planned(laid_out: Sequence[tuple[str, Farm]]) -> list[PlannedStage]:
     """The stages of all systems, those that they share once."""
-    from afarm.plan import plan
+    from afarm.experiment.dry_run import plan
 
     several = len({farm.config.seed for _, farm in laid_out}) > 1
     found: dict[str, PlannedStage] = {}
@@ -191,7 +191,7 @@ def _planned(laid_out: Sequence[tuple[str, Farm]]) -> list[PlannedStage]:
 
 def _columns(found: Sequence[Standing]) -> dict[str, list[str]]:
     """The cells of each column of the board that has any."""
-    from afarm.comparison import TASTES, compared_figures, tastes
+    from afarm.leaderboard.from_runs import TASTES, compared_figures, tastes
 
     errors = ["" if s.standard_error is None else f" ± {s.standard_error:.1f}" for s in found]
     columns = {

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from afarm.cli import output_files
+from afarm.cli import evaluate_options as output_files
 from afarm.cli.console import escape, out
+from afarm.cli.evaluate_options import EvaluateOptions
 from afarm.cli.options import with_options
-from afarm.cli.output_files import EvaluateOptions
-from afarm.prices import dollars
+from afarm.judging.pricing import dollars
 
 if TYPE_CHECKING:
-    from afarm.head_to_head import HeadToHead
-    from afarm.pipeline import Farm
-    from afarm.plan import PlannedStage
+    from afarm.comparison.outputs import HeadToHead
+    from afarm.experiment.dry_run import PlannedStage
+    from afarm.experiment.farm import Farm
 
 
 def add_to(app: typer.Typer) -> None:
@@ -46,7 +46,7 @@ def show_plan(
 ) -> None:
     """The stages of a run, or those `planned`, and what each judge would be asked; without `all_stages`, only those
     that ask."""
-    from afarm.plan import plan
+    from afarm.experiment.dry_run import plan
 
     title = f"{farm.settings.recipe} · {method}" if all_stages else ""
     _show({"method": method}, plan(farm, method) if planned is None else planned, as_json, title)
@@ -54,7 +54,7 @@ def show_plan(
 
 def show_plan_of_files(given: Sequence[HeadToHead], as_json: bool, all_stages: bool = True) -> None:
     """The same for sets of outputs, each compared with the reference."""
-    from afarm.plan import plan_of_two
+    from afarm.experiment.dry_run import plan_of_two
 
     systems, reference = ", ".join(one.system for one in given), given[0].reference_name
     title = f"{systems} against {reference}" if all_stages else ""
@@ -64,7 +64,7 @@ def show_plan_of_files(given: Sequence[HeadToHead], as_json: bool, all_stages: b
 
 def _show(what: Mapping[str, str], planned: Sequence[PlannedStage], as_json: bool, title: str) -> None:
     """Without a `title` the table of stages is left out."""
-    from afarm.plan import by_judge
+    from afarm.experiment.dry_run import by_judge
 
     if as_json:
         sys.stdout.write(json.dumps({**what, **_as_json(planned)}) + "\n")
@@ -86,7 +86,7 @@ def _show(what: Mapping[str, str], planned: Sequence[PlannedStage], as_json: boo
 
 
 def _as_json(planned: Sequence[PlannedStage]) -> dict[str, object]:
-    from afarm.plan import by_judge
+    from afarm.experiment.dry_run import by_judge
 
     totals = ("calls", "dollars", "most_dollars")
     stages = [{**asdict(stage), **{name: getattr(stage, name) for name in totals}} for stage in planned]
@@ -112,7 +112,7 @@ def _show_judges(planned: Sequence[PlannedStage]) -> None:
     from rich import box
     from rich.table import Table
 
-    from afarm.plan import by_judge
+    from afarm.experiment.dry_run import by_judge
 
     rows = [(stage.label, estimate) for stage in planned for estimate in stage.judges]
     totals = by_judge(planned)

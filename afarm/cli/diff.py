@@ -12,7 +12,7 @@ from afarm.cli.console import out
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
 
 if TYPE_CHECKING:
-    from afarm.diff import Diff
+    from afarm.analysis.run_diff import Diff
 
 Run = Annotated[str, typer.Argument(help="A run by its name, its directory or its run.json.")]
 
@@ -31,7 +31,7 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """Show what sets two runs apart: settings, versions, judging, figures, and which instructions flipped and why."""
-    from afarm.diff import diff, find_run
+    from afarm.analysis.run_diff import diff, find_run
 
     found = diff(find_run(first, output_dir), find_run(second, output_dir))
     if as_json:
@@ -92,6 +92,6 @@ def _outcome(win: float | None) -> str:
 
 
 def _short(text: str, width: int = 100) -> str:
-    from afarm.guards import plain
+    from afarm.evaluation.red_flags import plain
 
     return plain(text, width)

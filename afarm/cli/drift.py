@@ -15,8 +15,8 @@ from afarm.cli.console import err, out
 from afarm.cli.options import DryRun, FarmOptions, with_options
 
 if TYPE_CHECKING:
-    from afarm.drift import Probe
-    from afarm.pipeline import Farm
+    from afarm.analysis.judge_drift import Probe
+    from afarm.experiment.farm import Farm
 
 
 def add_to(app: typer.Typer) -> None:
@@ -37,7 +37,7 @@ def drift(
     dry_run: DryRun = False,
 ) -> None:
     """Ask a judge again about pairs that it has labelled, and show whether it has shifted."""
-    from afarm.drift import probe
+    from afarm.analysis.judge_drift import probe
 
     name = epoch or datetime.now(UTC).date().isoformat()
     if dry_run:
@@ -54,8 +54,8 @@ def drift(
 
 
 def _show(found: Probe, calls: int, dollars: float, to_stderr: bool) -> None:
-    from afarm.drift import ALPHA
-    from afarm.prices import dollars as in_dollars
+    from afarm.analysis.judge_drift import ALPHA
+    from afarm.judging.pricing import dollars as in_dollars
 
     unread = f" ({found.unread} could not be read)" if found.unread else ""
     lines = [
@@ -76,8 +76,8 @@ def _show(found: Probe, calls: int, dollars: float, to_stderr: bool) -> None:
 
 
 def _show_plan(farm: Farm, labels: Path, annotator: str | None, pairs: int, epoch: str) -> None:
-    from afarm.drift import foresee
-    from afarm.prices import dollars
+    from afarm.analysis.judge_drift import foresee
+    from afarm.judging.pricing import dollars
 
     requests, most = foresee(farm, labels, annotator, pairs, epoch)
     price = "an unknown price (--price)" if most is None else f"at most {dollars(most)}"

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from afarm.cli import human_labels, output_files
+from afarm.cli import evaluate_options as output_files
+from afarm.cli import human_labels
 from afarm.cli.console import err, escape
 from afarm.cli.cost import show_plan_of_files
+from afarm.cli.evaluate_options import EvaluateOptions, OutputFiles
 from afarm.cli.options import DryRun, with_options
-from afarm.cli.output_files import EvaluateOptions, OutputFiles
 from afarm.cli.run import command_line, run_experiment
-from afarm.cli.systems import present
-from afarm.errors import ConfigError, DataError
+from afarm.cli.screens import present
+from afarm.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from afarm.head_to_head import Comparison
+    from afarm.comparison.outputs import Comparison
 
 MANY = 20
 """Systems of one command up to which each has a report at once, of some megabytes; `afarm report RUN` writes others."""
@@ -67,7 +68,7 @@ def _compare(
     dry_run: bool,
     started: float,
 ) -> None:
-    from afarm.deciding import ALPHA, Deciding
+    from afarm.comparison.until_decided import ALPHA, Deciding
 
     with (options.only_look if dry_run else options.farm)(compares_only=True) as farm:
         compared = output_files.head_to_heads(farm, files, options)
@@ -103,9 +104,10 @@ def _run(compared: Sequence[Comparison], files: Sequence[Mapping[str, str]], as_
 
     Raises `DataError`, after those that could be made, where some could not.
     """
-    from afarm import report, runs
-    from afarm.ask import Spend
-    from afarm.pipeline import read_result
+    from afarm import report
+    from afarm.experiment import run_record as runs
+    from afarm.experiment.farm import read_result
+    from afarm.judging.client import Spend
 
     for note in dict.fromkeys(note for one in compared for note in one.notes):
         err().print(f"[yellow]{escape(note)}[/]", highlight=False, soft_wrap=True)

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from afarm.cli.console import err, escape
-from afarm.errors import DataError
-from afarm.figures import BY_PEOPLE
-from afarm.files import judged_pair, preferences_on_disk, read_rows
-from afarm.joining import counted
-from afarm.records import JudgedPair, Pair
+from afarm.core.errors import DataError
+from afarm.core.records import JudgedPair, Pair
+from afarm.evaluation.matching import counted
+from afarm.evaluation.metrics import BY_PEOPLE
+from afarm.storage.rows import judged_pair, preferences_on_disk, read_rows
 
 if TYPE_CHECKING:
-    from afarm.stored_comparison import StoredComparison
+    from afarm.comparison.annotations import StoredComparison
 
 
 Label = tuple[JudgedPair, str]
@@ -31,7 +31,7 @@ def with_people(
     Labels about other outputs than the judge's are left out where that is asked for, and counted. Raises `DataError`
     where they are not to be, where there is no label, or naming file, row and field of one that cannot be read.
     """
-    from afarm.wins import wins
+    from afarm.evaluation.win_table import wins
 
     labels = [
         (judged_pair(row, where), where)

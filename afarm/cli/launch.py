@@ -11,12 +11,12 @@ from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
-from afarm.errors import ConfigError, PluginError, did_you_mean
-from afarm.ranks import Ranks
+from afarm.core.errors import ConfigError, PluginError, did_you_mean
+from afarm.core.processes import Ranks
 
 OPTION = "--accelerate-config"
 
-CONFIGS = Path(__file__).parents[1] / "accelerate"
+CONFIGS = Path(__file__).with_name("launch_configs")
 """accelerate's configuration files that come with afarm."""
 
 

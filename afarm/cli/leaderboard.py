@@ -12,14 +12,14 @@ import typer
 
 from afarm.cli.console import err, escape, out
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
-from afarm.errors import ConfigError, DataError, StoreError
-from afarm.files import write_whole
+from afarm.core.errors import ConfigError, DataError, StoreError
+from afarm.storage.rows import write_whole
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from afarm.boards import Board
-    from afarm.boards.correlating import Agreement
+    from afarm.leaderboard import Board
+    from afarm.leaderboard.correlation import Agreement
 
 
 class Format(StrEnum):
@@ -81,9 +81,9 @@ def leaderboard(
     as_json: Json = False,
 ) -> None:
     """Show all evaluated systems, in one board for each way of judging them."""
-    from afarm.boards import read_boards
-    from afarm.boards.correlating import agreements
-    from afarm.boards.ranking import with_ranks
+    from afarm.leaderboard import read_boards
+    from afarm.leaderboard.correlation import agreements
+    from afarm.leaderboard.ranking import with_ranks
 
     form = _format(Format.json if as_json and chosen is None else chosen, output)
     problems = [
@@ -132,8 +132,8 @@ def _evaluated(
 ) -> tuple[list[Board], list[str]]:
     """The boards with the figures of evaluators over all systems, and which have none. Raises `DataError` where none
     has any."""
-    from afarm.boards.ranking import evaluated, stored_judgements
-    from afarm.boards.sources import holds_annotations
+    from afarm.leaderboard.ranking import evaluated, stored_judgements
+    from afarm.leaderboard.sources import holds_annotations
 
     files = [Path(source) for source in dict.fromkeys(sources) if holds_annotations(Path(source))]
     stored = stored_judgements(files)
@@ -156,14 +156,15 @@ def _runs(output_dir: Path) -> str:
 
 
 def _written(boards: Sequence[Board], left_out: Sequence[str], found: Sequence[Agreement], form: Format) -> str:
-    from afarm.boards import csv_table, table
+    from afarm.leaderboard import from_csv as csv_table
+    from afarm.leaderboard import rendering as table
 
     if form is Format.csv:
         return csv_table.as_csv(boards)
     if form is Format.json:
         return table.as_json(boards, left_out, found)
     if form is Format.html:
-        from afarm.boards.page import render
+        from afarm.report.leaderboard_page import render
 
         return render(boards, left_out, found)
     return table.as_markdown(boards, found)
@@ -185,8 +186,8 @@ def show_board(console: Console, board: Board) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from afarm.boards.table import columns, fitting, flags, remarks
-    from afarm.guards import plain
+    from afarm.evaluation.red_flags import plain
+    from afarm.leaderboard.rendering import columns, fitting, flags, remarks
 
     every = columns(board)
     shown, width = fitting(board, every, console.width if console.is_terminal else None)
@@ -204,8 +205,8 @@ def show_board(console: Console, board: Board) -> None:
 
 
 def _show(boards: Sequence[Board], left_out: Sequence[str], found: Sequence[Agreement], ranks: bool) -> None:
-    from afarm.boards.table import LEGEND
-    from afarm.guards import plain
+    from afarm.evaluation.red_flags import plain
+    from afarm.leaderboard.rendering import LEGEND
 
     for board in boards:
         show_board(out(), board)

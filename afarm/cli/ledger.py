@@ -11,10 +11,10 @@ import typer
 
 from afarm.cli.console import err, out
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
-from afarm.errors import StoreError
+from afarm.core.errors import StoreError
 
 if TYPE_CHECKING:
-    from afarm.ledger import Ledger
+    from afarm.judging.ledger import Ledger
 
 
 def add_to(app: typer.Typer) -> None:
@@ -32,9 +32,9 @@ def ledger(
     as_json: Json = False,
 ) -> None:
     """Show what judges have cost: by run, judge, annotator and day, and what was not paid again."""
-    from afarm import accounts
-    from afarm.ledger import Ledger
-    from afarm.store import Store
+    from afarm.judging import accounting as accounts
+    from afarm.judging.ledger import Ledger
+    from afarm.storage.artifacts import Store
 
     path = Store(output_dir, create=False).ledger_path
     if not path.is_file():
@@ -58,7 +58,7 @@ def _show(ledger: Ledger) -> None:
     from rich import box
     from rich.table import Table
 
-    from afarm.accounts import GROUPS, accounts, open_items
+    from afarm.judging.accounting import GROUPS, accounts, open_items
 
     for group in GROUPS:
         rows = accounts(ledger, group)
@@ -91,7 +91,7 @@ def _show_unanswered(ledger: Ledger) -> None:
 
 
 def _show_open(items: dict[str, Any]) -> None:
-    from afarm.prices import dollars
+    from afarm.judging.pricing import dollars
 
     for batch in items["batches"]:
         out().print(

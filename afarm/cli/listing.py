@@ -10,7 +10,7 @@ import typer
 
 from afarm.cli.console import escape, out
 from afarm.cli.options import Json
-from afarm.hookspecs import KINDS
+from afarm.core.hooks import KINDS
 
 
 def add_to(app: typer.Typer) -> None:
@@ -20,7 +20,7 @@ def add_to(app: typer.Typer) -> None:
 
 def plugins(as_json: Json = False) -> None:
     """List every plugin, and why a broken one is broken."""
-    from afarm.plugins import discover
+    from afarm.core.plugins import discover
 
     found = discover().found
     if as_json:
@@ -63,7 +63,7 @@ def recipes(
     import yaml
     from rich.table import Table
 
-    from afarm.recipe import read_recipe, recipe_names
+    from afarm.experiment.recipe import read_recipe, recipe_names
 
     if name is not None:
         out().print(

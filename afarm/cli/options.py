@@ -17,12 +17,12 @@ import typer
 
 from afarm.cli import launch
 from afarm.cli.console import ProgressBars, err, escape
-from afarm.config import AnnotateConfig, RunConfig
-from afarm.errors import ConfigError, PluginError
-from afarm.ranks import ALONE
+from afarm.core.errors import ConfigError, PluginError
+from afarm.core.processes import ALONE
+from afarm.experiment.settings import AnnotateConfig, RunConfig
 
 if TYPE_CHECKING:
-    from afarm.pipeline import Farm, StageRun
+    from afarm.experiment.farm import Farm, StageRun
 
 DEFAULT_RECIPE = "toy"
 DEFAULT_OUTPUT_DIR = Path("afarm-runs")
@@ -117,7 +117,7 @@ class FarmOptions:
             with self.farm(compares_only, True, answering) as farm:
                 yield farm
             return
-        from afarm.store import require_writable
+        from afarm.storage.artifacts import require_writable
 
         require_writable(self.output_dir)
         with TemporaryDirectory() as nowhere:
@@ -127,9 +127,9 @@ class FarmOptions:
 
     def farm(self, compares_only: bool = False, plans_only: bool = False, answering: Sequence[str] = ()) -> "Farm":
         """The farm that the options describe, telling on stderr what each stage does."""
-        from afarm.ledger_schema import network_file_system
-        from afarm.pipeline import Farm
-        from afarm.recipe import parse_override
+        from afarm.experiment.farm import Farm
+        from afarm.experiment.recipe import parse_override
+        from afarm.judging.ledger_schema import network_file_system
 
         _prepare_environment()
         if self.accelerate_config and not plans_only and not launch.ranks().several:
@@ -192,8 +192,8 @@ class FarmOptions:
 
     def _section(self, judging: Mapping[str, Any]) -> str:
         """The section of the annotator in use. Raises `ConfigError` where it has no such settings."""
-        from afarm.plugins import discover
-        from afarm.recipe import merge, parse_override, read_recipe
+        from afarm.core.plugins import discover
+        from afarm.experiment.recipe import merge, parse_override, read_recipe
 
         name = self.annotator
         if name is None:
@@ -237,8 +237,8 @@ def refuse_stray(name: str | None) -> None:
 
 def option_of(name: str) -> str:
     """The option that takes `name`, where a component or a recipe is called so; empty for other names."""
-    from afarm.plugins import discover
-    from afarm.recipe import recipe_names
+    from afarm.core.plugins import discover
+    from afarm.experiment.recipe import recipe_names
 
     registry = discover(check_configs=False).registry
     kinds = {c.kind for c in registry if name in registry.names_of(c)}
@@ -274,7 +274,7 @@ OPTIONS = {
 
 def refuse_contradictions(given: Mapping[str, Any], overrides: list[dict[str, Any]], settings: list[str]) -> None:
     """Raises `ConfigError` where --set gives a setting that an option gives as well, and another value."""
-    from afarm.why import flatten
+    from afarm.storage.reuse import flatten
 
     by_option = flatten(given)
     problems = []
@@ -301,7 +301,7 @@ def _judges(options: list[str]) -> dict[str, str]:
 
 def _spent(farm: "Farm") -> str:
     """What has been paid so far, for the end of a progress bar; nothing where judges cost nothing."""
-    from afarm.prices import dollars
+    from afarm.judging.pricing import dollars
 
     spend = farm.spend
     unknown = f" + {spend.unpriced_calls} calls of unknown price" if spend and spend.unpriced_calls else ""
@@ -310,7 +310,7 @@ def _spent(farm: "Farm") -> str:
 
 def _prices(options: list[str]) -> dict[str, str]:
     """`openai:gpt-5=1.25/10`; a spec's address may hold an equals sign too. Raises `ConfigError` where none has one."""
-    from afarm.prices import malformed
+    from afarm.judging.pricing import malformed
 
     parts = {option: option.rpartition("=") for option in options}
     if wrong := [option for option, (spec, _, _) in parts.items() if not spec]:

@@ -15,12 +15,12 @@ import typer
 from afarm.cli.console import err, escape, out
 from afarm.cli.cost import show_plan
 from afarm.cli.options import DryRun, FarmOptions, Stray, refuse_stray, with_options
-from afarm.prices import dollars
+from afarm.judging.pricing import dollars
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from afarm.pipeline import Farm
+    from afarm.experiment.farm import Farm
 
 OUTCOMES = {"wins": "won", "wins_base": "lost", "draws": "drawn", "unparsed": "unparsed"}
 
@@ -62,7 +62,8 @@ def present(record: Mapping[str, Any], report: Path, as_json: bool) -> None:
 
 def finish(farm: Farm, method: str, started: float) -> tuple[dict[str, Any], Path]:
     """Evaluate `method`, write the run's record and its report. Returns the record and the report's path."""
-    from afarm import report, runs
+    from afarm import report
+    from afarm.experiment import run_record as runs
 
     result = farm.evaluate(method)
     if not farm.ranks.first:
@@ -80,8 +81,8 @@ def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = Fals
     """One screen: the numbers, what they cost, where the report is, and what to try next."""
     from rich.table import Table
 
-    from afarm.figures import unseen
-    from afarm.guards import warnings
+    from afarm.evaluation.metrics import unseen
+    from afarm.evaluation.red_flags import warnings
     from afarm.report.run import STOPPED_AT, degraded, training
 
     console = err() if to_stderr else out()
@@ -152,7 +153,7 @@ def warn_of_simulation(console: Console, record: Mapping[str, Any]) -> None:
 
 def result_row(result: Mapping[str, Any], main_reference: str) -> tuple[str, str]:
     """A further evaluation in one line: its main figure, the reference's, and their paired difference."""
-    from afarm.figures import main_figure
+    from afarm.evaluation.metrics import main_figure
 
     metrics, name = result["metrics"], result["evaluator"]
     label = name if result["reference"] == main_reference else f"{name}, against {result['reference']}"

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from afarm.figures import number
-from afarm.prices import dollars as in_dollars
+from afarm.evaluation.metrics import number
+from afarm.judging.pricing import dollars as in_dollars
 
 UNKNOWN = "–"
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from afarm.errors import DataError
-from afarm.figures import number
-from afarm.files import RowsOnDisk, read_rows
-from afarm.records import Row
+from afarm.core.errors import DataError
+from afarm.core.records import Row
+from afarm.evaluation.metrics import number
+from afarm.storage.rows import RowsOnDisk, read_rows
 
 Points = list[tuple[float, float | None]]
 

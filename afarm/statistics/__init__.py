@@ -7,7 +7,7 @@ from a seed, so that equal input gives equal figures.
 
 from __future__ import annotations
 
-from afarm.errors import PluginError
+from afarm.core.errors import PluginError
 
 try:
     import numpy  # noqa: F401
@@ -27,7 +27,7 @@ from afarm.statistics.intervals import (
 )
 from afarm.statistics.paired import Difference, difference, differences, holm
 from afarm.statistics.prediction_powered import PredictionPowered, prediction_powered
-from afarm.statistics.ranks import Rank, ranks
+from afarm.statistics.rank_intervals import Rank, ranks
 from afarm.statistics.sequential import Decision, confidence_sequence, decide, decision_times
 
 __all__ = [

@@ -15,8 +15,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from afarm.errors import DataError
-from afarm.keyed import integer
+from afarm.core.errors import DataError
+from afarm.core.seeding import integer
 from afarm.statistics.intervals import LEVEL, Floats, resampled
 
 Kind = Literal["spearman", "kendall", "pearson"]

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri, stdtrit
 
-from afarm.errors import DataError
-from afarm.keyed import integer
+from afarm.core.errors import DataError
+from afarm.core.seeding import integer
 
 Floats = NDArray[np.float64]
 Clusters = Sequence[Hashable] | NDArray[np.int64]

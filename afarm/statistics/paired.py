@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import stdtr
 
-from afarm.errors import DataError
-from afarm.keyed import integer
+from afarm.core.errors import DataError
+from afarm.core.seeding import integer
 from afarm.statistics.intervals import (
     BLOCK,
     LEVEL,

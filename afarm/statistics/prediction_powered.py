@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
-from afarm.errors import DataError, PluginError
+from afarm.core.errors import DataError, PluginError
 from afarm.statistics.intervals import LEVEL, Estimate, t_quantile, win_rate
 
 QUARTILE = float(ndtri(0.75))

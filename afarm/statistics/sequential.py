@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from afarm.errors import DataError
+from afarm.core.errors import DataError
 from afarm.statistics.intervals import LEVEL, Estimate, Floats
 
 STAKES = np.geomspace(0.01, 0.95, 16)

@@ -5,14 +5,13 @@
     def test_my_annotator_conforms():
         check_annotator(MyAnnotator())
 
-Each check exercises what `afarm.interfaces` promises and raises `ConformanceError` saying which promise is broken.
+Each check exercises what `afarm.core.interfaces` promises and raises `ConformanceError` saying which promise is broken.
 Importing this package loads no torch; the checks of what trains do.
 """
 
 from __future__ import annotations
 
 from afarm.testing.annotators import check_annotator
-from afarm.testing.asking import FakeAsk, first_at_random, render, unreadable
 from afarm.testing.conformance import ConformanceError
 from afarm.testing.contexts import (
     KeyedReward,
@@ -32,6 +31,7 @@ from afarm.testing.examples import (
     make_pairs,
     separable_preferences,
 )
+from afarm.testing.fake_judge import FakeAsk, first_at_random, render, unreadable
 from afarm.testing.judges import check_judge
 from afarm.testing.methods import check_method, check_policy
 from afarm.testing.models import tiny_config, tiny_inputs, tiny_policy, tiny_reward_model

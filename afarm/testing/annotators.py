@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from afarm.interfaces import Annotator
-from afarm.judges import ChatRequest
-from afarm.ledger import request_key
-from afarm.records import Instruction, Pair, Preference
-from afarm.testing.asking import Answer, FakeAsk, first_at_random, render, unreadable
+from afarm.core.interfaces import Annotator
+from afarm.core.judge import ChatRequest
+from afarm.core.records import Instruction, Pair, Preference
+from afarm.judging.ledger import request_key
 from afarm.testing.conformance import require
 from afarm.testing.contexts import annotate_context
 from afarm.testing.examples import HOSTILE_TEXTS, make_instructions, make_pairs
+from afarm.testing.fake_judge import Answer, FakeAsk, first_at_random, render, unreadable
 
 Label = tuple[float | None, str]
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from afarm.interfaces import AnnotateContext, BuildContext, RewardModel, TrainContext
-from afarm.judges import Ask
-from afarm.keyed import uniform
-from afarm.records import Instruction, Score
-from afarm.store import DirectoryCheckpoints
-from afarm.testing.asking import FakeAsk
+from afarm.core.interfaces import AnnotateContext, BuildContext, RewardModel, TrainContext
+from afarm.core.judge import Ask
+from afarm.core.records import Instruction, Score
+from afarm.core.seeding import uniform
+from afarm.storage.artifacts import DirectoryCheckpoints
+from afarm.testing.fake_judge import FakeAsk
 
 if TYPE_CHECKING:
     from afarm.backend import Backend
@@ -50,7 +50,7 @@ def judge_context(reward_model: RewardModel | None = None) -> BuildContext:
 
 def _backend() -> Backend:
     from afarm.backend import Backend
-    from afarm.config import BackendConfig
+    from afarm.experiment.settings import BackendConfig
 
     return Backend(BackendConfig(device="cpu"))
 

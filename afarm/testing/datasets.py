@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from afarm.errors import DataError
-from afarm.interfaces import Dataset
-from afarm.records import Output
+from afarm.core.errors import DataError
+from afarm.core.interfaces import Dataset
+from afarm.core.records import Output
 from afarm.testing.conformance import require
 
 SPLITS = ("sft", "preference", "unlabeled", "validation", "evaluation")

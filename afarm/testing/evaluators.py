@@ -7,9 +7,9 @@ import json
 import math
 from dataclasses import replace
 
-from afarm.errors import DataError
-from afarm.interfaces import EvaluationInputs, Evaluator
-from afarm.records import Evaluation
+from afarm.core.errors import DataError
+from afarm.core.interfaces import EvaluationInputs, Evaluator
+from afarm.core.records import Evaluation
 from afarm.testing.conformance import ConformanceError, require
 from afarm.testing.examples import board_inputs, evaluation_inputs
 

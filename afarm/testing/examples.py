@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from afarm.interfaces import EvaluationInputs
-from afarm.keyed import uniform
-from afarm.records import Instruction, JudgedPair, Output, Pair, Preference, Score, number_occurrences
+from afarm.core.interfaces import EvaluationInputs
+from afarm.core.records import Instruction, JudgedPair, Output, Pair, Preference, Score, number_occurrences
+from afarm.core.seeding import uniform
 
 HOSTILE_TEXTS: tuple[str, ...] = (
     "",

@@ -8,9 +8,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from afarm.errors import JudgeError
-from afarm.judges import Capabilities, ChatRequest, Comparison, Completion, Judge
-from afarm.records import Instruction, Message
+from afarm.core.errors import JudgeError
+from afarm.core.judge import Capabilities, ChatRequest, Comparison, Completion, Judge
+from afarm.core.records import Instruction, Message
 from afarm.testing.conformance import require
 from afarm.testing.examples import HOSTILE_TEXTS, make_instructions, make_pairs
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from afarm.interfaces import Decoding, Method, MethodInputs, Policy, TrainContext
-from afarm.records import Instruction, Sample
+from afarm.core.interfaces import Decoding, Method, MethodInputs, Policy, TrainContext
+from afarm.core.records import Instruction, Sample
 from afarm.testing.conformance import require
 from afarm.testing.contexts import MetricsRecorder, load_context, train_context
 from afarm.testing.examples import make_instructions

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from afarm.errors import DataError
-from afarm.interfaces import Policy, RewardModel
-from afarm.records import Instruction, JudgedPair, Preference, Score
+from afarm.core.errors import DataError
+from afarm.core.interfaces import Policy, RewardModel
+from afarm.core.records import Instruction, JudgedPair, Preference, Score
 from afarm.testing.conformance import ConformanceError, require
 from afarm.testing.contexts import load_context, train_context
 from afarm.testing.examples import HOSTILE_TEXTS, make_instructions, separable_preferences

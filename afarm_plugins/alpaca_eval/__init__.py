@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from afarm.config import setting
-from afarm.hookspecs import Register, hookimpl
-from afarm.questions import JudgingConfig
+from afarm.core.hooks import Register, hookimpl
+from afarm.experiment.settings import setting
+from afarm.judging.pairwise import JudgingConfig
 
 
 class AlpacaEvalConfig(JudgingConfig):

@@ -17,12 +17,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from afarm.errors import JudgeError
-from afarm.interfaces import AnnotateContext, Annotator, BuildContext
-from afarm.judges import Ask, Capabilities, ChatRequest, Comparison, Completion, Judgement
-from afarm.keyed import choice, digest, uniform
-from afarm.questions import REFUSALS, Look, Questioner, judge, plan
-from afarm.records import Pair, Preference
+from afarm.core.errors import JudgeError
+from afarm.core.interfaces import AnnotateContext, Annotator, BuildContext
+from afarm.core.judge import Ask, Capabilities, ChatRequest, Comparison, Completion, Judgement
+from afarm.core.records import Pair, Preference
+from afarm.core.seeding import choice, digest, uniform
+from afarm.judging.pairwise import REFUSALS, Look, Questioner, judge, plan
 from afarm_plugins.alpaca_eval import AlpacaEvalConfig
 from afarm_plugins.alpaca_eval.directory import DUMMY, Member, load
 from afarm_plugins.alpaca_eval.template import whole_instruction

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from pydantic import field_validator
 
-from afarm.config import Config, setting
-from afarm.errors import did_you_mean
-from afarm.hookspecs import Register, hookimpl
-from afarm.questions import JudgingConfig
+from afarm.core.errors import did_you_mean
+from afarm.core.hooks import Register, hookimpl
+from afarm.experiment.settings import Config, setting
+from afarm.judging.pairwise import JudgingConfig
 
 if TYPE_CHECKING:
     import typer
@@ -97,7 +97,7 @@ class RewardAnnotatorConfig(Config):
 
 @hookimpl
 def register_annotators(register: Register) -> None:
-    target = "afarm_plugins.annotators.annotator:PromptAnnotator"
+    target = "afarm_plugins.annotators.pool:PromptAnnotator"
     register(
         "pool",
         target,
@@ -121,7 +121,7 @@ def register_annotators(register: Register) -> None:
     )
     register(
         "reward",
-        "afarm_plugins.annotators.reward:RewardAnnotator",
+        "afarm_plugins.annotators.reward_labels:RewardAnnotator",
         config=RewardAnnotatorConfig,
         summary=BEYOND["reward"],
         spec="MODEL",
@@ -130,6 +130,6 @@ def register_annotators(register: Register) -> None:
 
 @hookimpl
 def register_commands(app: typer.Typer) -> None:
-    from afarm_plugins.annotators.listing import add_to
+    from afarm_plugins.annotators.command import add_to
 
     add_to(app)

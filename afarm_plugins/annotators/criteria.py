@@ -15,16 +15,16 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from afarm.files import read_outputs
-from afarm.interfaces import AnnotateContext, Annotator
-from afarm.judges import CHARACTERS_A_TOKEN, ChatRequest, Comparison, Judgement
-from afarm.keyed import digest, uniform
-from afarm.questions import Look, foresee, gather
-from afarm.records import Pair, Preference
+from afarm.core.interfaces import AnnotateContext, Annotator
+from afarm.core.judge import CHARACTERS_A_TOKEN, ChatRequest, Comparison, Judgement
+from afarm.core.records import Pair, Preference
+from afarm.core.seeding import digest, uniform
+from afarm.judging.pairwise import Look, foresee, gather
+from afarm.storage.rows import read_outputs
 from afarm_plugins.annotators import CriteriaConfig
-from afarm_plugins.annotators.assigned import assign
-from afarm_plugins.annotators.members import Library, Member, environment
+from afarm_plugins.annotators.bound_prompt import assign
 from afarm_plugins.annotators.parsing import parse_criteria
+from afarm_plugins.annotators.prompt_library import Library, Member, environment
 from afarm_plugins.annotators.ratings import ALONE, label_of, outputs_of
 
 Criteria = Mapping[str, Sequence[str]]

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from afarm.interfaces import AnnotateContext, Annotator
-from afarm.judges import ChatRequest, Comparison, Judgement
-from afarm.keyed import digest
-from afarm.questions import Look, Questioner, foresee, gather
-from afarm.records import Instruction, Pair, Preference
+from afarm.core.interfaces import AnnotateContext, Annotator
+from afarm.core.judge import ChatRequest, Comparison, Judgement
+from afarm.core.records import Instruction, Pair, Preference
+from afarm.core.seeding import digest
+from afarm.judging.pairwise import Look, Questioner, foresee, gather
 from afarm_plugins.annotators import RatingsConfig
-from afarm_plugins.annotators.assigned import Assigned, assign
-from afarm_plugins.annotators.members import Library, environment
+from afarm_plugins.annotators.bound_prompt import Assigned, assign
 from afarm_plugins.annotators.parsing import mark
+from afarm_plugins.annotators.prompt_library import Library, environment
 
 ALONE = "alone"
 """The order under which scores are filed: nothing else is shown."""

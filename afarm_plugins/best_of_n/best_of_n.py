@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from afarm.backend.rollouts import best_sample, sample_scorer, scored_samples
-from afarm.config import Config
-from afarm.errors import ModelError
-from afarm.interfaces import Decoding, Method, MethodInputs, Policy, RewardModel, TrainContext
-from afarm.records import Instruction, Sample
-from afarm_plugins.best_of_n.smaller import Winners, kl_bound
+from afarm.core.errors import ModelError
+from afarm.core.interfaces import Decoding, Method, MethodInputs, Policy, RewardModel, TrainContext
+from afarm.core.records import Instruction, Sample
+from afarm.experiment.settings import Config
+from afarm_plugins.best_of_n.subsets import Winners, kl_bound
 
 if TYPE_CHECKING:
     from afarm_plugins.best_of_n import BestOfNConfig

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from afarm.cli.options import FarmOptions, with_options
-from afarm.errors import ConfigError
+from afarm.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from afarm import Farm
@@ -47,7 +47,7 @@ def curve(farm: "Farm", numbers: list[int]) -> Iterator[dict[str, Any]]:
 
     All are compared with the starting policy's outputs, decoded as every system is.
     """
-    from afarm_plugins.best_of_n.smaller import best_of, kl_bound
+    from afarm_plugins.best_of_n.subsets import best_of, kl_bound
 
     outputs, reference = farm.outputs("best_of_n"), farm.outputs(farm.start_name)
     for n in numbers:

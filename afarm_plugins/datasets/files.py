@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from afarm.errors import ConfigError, DataError, did_you_mean
-from afarm.files import read_rows, require_distinct
-from afarm.interfaces import Dataset
-from afarm.keyed import uniform
-from afarm.records import Instruction, Output, Row
+from afarm.core.errors import ConfigError, DataError, did_you_mean
+from afarm.core.interfaces import Dataset
+from afarm.core.records import Instruction, Output, Row
+from afarm.core.seeding import uniform
+from afarm.storage.rows import read_rows, require_distinct
 from afarm_plugins.datasets import FilesConfig
 
 SPLITS = ("sft", "preference", "unlabeled", "validation", "evaluation")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from afarm.errors import DataError
-from afarm.hub import load
-from afarm.interfaces import Dataset
-from afarm.records import Output
+from afarm.core.errors import DataError
+from afarm.core.interfaces import Dataset
+from afarm.core.records import Output
+from afarm.storage.hub import load
 from afarm_plugins.datasets import HubConfig
 
 HUB_SPLITS = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from afarm.backend.config import Scheduler, TrainerConfig
-from afarm.config import setting
-from afarm.hookspecs import Register, hookimpl
+from afarm.core.hooks import Register, hookimpl
+from afarm.core.trainer_config import Scheduler, TrainerConfig
+from afarm.experiment.settings import setting
 
 
 class DPOConfig(TrainerConfig):

@@ -39,10 +39,10 @@ from afarm.backend import (
     trainer_arguments,
     usable_pairs,
 )
-from afarm.backend.processes import everyones, gather, own, world_size
-from afarm.backend.sampler import evaluating
-from afarm.interfaces import Method, MethodInputs, TrainContext
-from afarm.records import JudgedPair
+from afarm.backend.distributed import everyones, gather, own, world_size
+from afarm.backend.sampling import evaluating
+from afarm.core.interfaces import Method, MethodInputs, TrainContext
+from afarm.core.records import JudgedPair
 from afarm_plugins.dpo.objective import preference_losses
 
 if TYPE_CHECKING:

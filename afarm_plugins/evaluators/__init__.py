@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from afarm.config import Config, setting
-from afarm.hookspecs import Register, hookimpl
+from afarm.core.hooks import Register, hookimpl
+from afarm.experiment.settings import Config, setting
 
 
 class LengthControlledConfig(Config):
@@ -22,7 +22,7 @@ class LengthControlledConfig(Config):
 
     def result_fields(self) -> dict[str, Any]:
         """The contents of the files count, not where they lie."""
-        from afarm_plugins.evaluators.tables import digest_of
+        from afarm_plugins.evaluators.data_files import digest_of
 
         files = {name: digest_of(getattr(self, name)) for name in ("weights", "difficulty", "gamed")}
         return {**super().result_fields(), **files}

@@ -25,10 +25,10 @@ from scipy.optimize import minimize
 from scipy.sparse import csgraph
 from scipy.special import expit
 
-from afarm.interfaces import EvaluationInputs, Evaluator
-from afarm.records import Evaluation, Row
+from afarm.core.interfaces import EvaluationInputs, Evaluator
+from afarm.core.records import Evaluation, Row
 from afarm_plugins.evaluators import BradleyTerryConfig
-from afarm_plugins.evaluators.games import POINTS, REFERENCE_AT, Floats, Games, Indices, edges, games
+from afarm_plugins.evaluators.pair_counts import POINTS, REFERENCE_AT, Floats, Games, Indices, edges, games
 
 NORMAL_95 = 1.959963984540054
 """The normal quantile of a 95% interval."""

@@ -17,12 +17,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from afarm.interfaces import EvaluationInputs, Evaluator
-from afarm.keyed import integer
-from afarm.records import Evaluation
+from afarm.core.interfaces import EvaluationInputs, Evaluator
+from afarm.core.records import Evaluation
+from afarm.core.seeding import integer
 from afarm_plugins.evaluators import BradleyTerryConfig, EloConfig
 from afarm_plugins.evaluators.bradley_terry import NORMAL_95, strengths
-from afarm_plugins.evaluators.games import POINTS, REFERENCE_AT, TENFOLD, Floats, Games, games
+from afarm_plugins.evaluators.pair_counts import POINTS, REFERENCE_AT, TENFOLD, Floats, Games, games
 
 Numbers = NDArray[np.int32]
 

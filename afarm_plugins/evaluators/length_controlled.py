@@ -22,13 +22,13 @@ import numpy as np
 from scipy.special import expit
 
 from afarm import standard_error
-from afarm.errors import DataError
-from afarm.interfaces import EvaluationInputs, Evaluator
-from afarm.records import Evaluation, Instruction
+from afarm.core.errors import DataError
+from afarm.core.interfaces import EvaluationInputs, Evaluator
+from afarm.core.records import Evaluation, Instruction
 from afarm_plugins.evaluators import LengthControlledConfig
-from afarm_plugins.evaluators.length_doubts import believed
+from afarm_plugins.evaluators.data_files import cell, digest_of, number, read_table
+from afarm_plugins.evaluators.length_checks import believed
 from afarm_plugins.evaluators.length_glm import FOLDS, Floats, Rows, fit, length_feature, sampling_error
-from afarm_plugins.evaluators.tables import cell, digest_of, number, read_table
 from afarm_plugins.evaluators.win_rate import matched
 
 NEEDS_DIFFICULTY = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 
 from afarm import standard_error
-from afarm.errors import DataError
-from afarm.interfaces import EvaluationInputs, Evaluator
-from afarm.records import Evaluation
+from afarm.core.errors import DataError
+from afarm.core.interfaces import EvaluationInputs, Evaluator
+from afarm.core.records import Evaluation
 from afarm_plugins.evaluators.win_rate import matched
 
 

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from afarm import standard_error
-from afarm.errors import DataError
-from afarm.interfaces import EvaluationInputs, Evaluator
-from afarm.records import Evaluation, JudgedPair, Row
+from afarm.core.errors import DataError
+from afarm.core.interfaces import EvaluationInputs, Evaluator
+from afarm.core.records import Evaluation, JudgedPair, Row
 
 
 class Tally:

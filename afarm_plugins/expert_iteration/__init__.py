@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from afarm.backend.config import TrainerConfig
-from afarm.config import setting
-from afarm.hookspecs import Register, hookimpl
+from afarm.core.hooks import Register, hookimpl
+from afarm.core.trainer_config import TrainerConfig
+from afarm.experiment.settings import setting
 
 
 class ExpertIterationConfig(TrainerConfig):

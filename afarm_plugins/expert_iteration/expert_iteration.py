@@ -27,13 +27,13 @@ from typing import Any
 
 from afarm.backend import fit_supervised, require_checkpoint
 from afarm.backend.consecutive import after
-from afarm.backend.processes import own
+from afarm.backend.distributed import own
 from afarm.backend.rollouts import SampleScorer, best_sample, sample_scorer, scored_samples, short_prompts
-from afarm.files import write_rows
-from afarm.interfaces import Decoding, Method, MethodInputs, Policy, TrainContext
-from afarm.keyed import integer
-from afarm.ranks import wait_for
-from afarm.records import Instruction
+from afarm.core.interfaces import Decoding, Method, MethodInputs, Policy, TrainContext
+from afarm.core.processes import wait_for
+from afarm.core.records import Instruction
+from afarm.core.seeding import integer
+from afarm.storage.rows import write_rows
 from afarm_plugins.expert_iteration import ExpertIterationConfig
 
 CHUNK = 128

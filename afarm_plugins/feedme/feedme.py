@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from afarm.backend import CheckpointPolicy, fit_supervised, require_checkpoint, usable_pairs
-from afarm.interfaces import Method, MethodInputs, TrainContext
+from afarm.core.interfaces import Method, MethodInputs, TrainContext
 
 if TYPE_CHECKING:
     from afarm_plugins.feedme import FeedMEConfig

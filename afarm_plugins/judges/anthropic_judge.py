@@ -15,10 +15,10 @@ from typing import Any
 import anthropic
 import httpx2
 
-from afarm.errors import JudgeError
-from afarm.judges import Capabilities, ChatRequest, Completion
-from afarm_plugins.judges.forms import batch_of, closed, sendable, ticket_of
-from afarm_plugins.judges.wire import VendorJudge
+from afarm.core.errors import JudgeError
+from afarm.core.judge import Capabilities, ChatRequest, Completion
+from afarm_plugins.judges.payloads import batch_of, closed, sendable, ticket_of
+from afarm_plugins.judges.vendor import VendorJudge
 
 PATH = "/v1/messages"
 MOST_IN_A_BATCH = 100_000

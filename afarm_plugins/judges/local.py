@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from afarm.backend.availability import require_local
-from afarm.backend.identity import local_path, model_identity
-from afarm.errors import JudgeError, ModelError
-from afarm.interfaces import BuildContext
-from afarm.judges import Capabilities, ChatRequest, Completion, Judge, Price
-from afarm.keyed import digest
+from afarm.core.errors import JudgeError, ModelError
+from afarm.core.interfaces import BuildContext
+from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge, Price
+from afarm.core.seeding import digest
+from afarm.storage.availability import require_local
+from afarm.storage.model_files import local_path, model_identity
 from afarm_plugins.judges import LocalConfig
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ import jinja2
 import torch
 
 from afarm.backend import Backend, TorchSampler, hidden_states, join_and_pad, pad, project
-from afarm.errors import JudgeError
-from afarm.interfaces import Decoding
-from afarm.judges import ChatRequest
-from afarm.keyed import digest
-from afarm_plugins.judges.forms import TOO_LONG
+from afarm.core.errors import JudgeError
+from afarm.core.interfaces import Decoding
+from afarm.core.judge import ChatRequest
+from afarm.core.seeding import digest
+from afarm_plugins.judges.payloads import TOO_LONG
 
 LABELS = ("Output (a)", "Output (b)")
 FAVOUR = 7.0

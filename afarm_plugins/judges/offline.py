@@ -20,11 +20,11 @@ import json
 import math
 from collections.abc import Callable, Sequence
 
-from afarm.errors import DataError, JudgeError
-from afarm.interfaces import BuildContext, RewardModel
-from afarm.judges import Capabilities, ChatRequest, Comparison, Completion, Judge
-from afarm.keyed import digest, uniform
-from afarm.records import Instruction
+from afarm.core.errors import DataError, JudgeError
+from afarm.core.interfaces import BuildContext, RewardModel
+from afarm.core.judge import Capabilities, ChatRequest, Comparison, Completion, Judge
+from afarm.core.records import Instruction
+from afarm.core.seeding import digest, uniform
 from afarm_plugins.judges import OfflineConfig, RoleNoise
 
 CHARACTERS_A_TOKEN = 4

@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 
 import openai
 
-from afarm.errors import JudgeError
-from afarm.interfaces import BuildContext
-from afarm.judges import Capabilities, ChatRequest, Completion
+from afarm.core.errors import JudgeError
+from afarm.core.interfaces import BuildContext
+from afarm.core.judge import Capabilities, ChatRequest, Completion
 from afarm_plugins.judges import VendorConfig
-from afarm_plugins.judges.failures import redacted
-from afarm_plugins.judges.forms import batch_of, closed, margin, sendable, texts, ticket_of
-from afarm_plugins.judges.wire import VendorJudge
+from afarm_plugins.judges.payloads import batch_of, closed, margin, sendable, texts, ticket_of
+from afarm_plugins.judges.vendor import VendorJudge
+from afarm_plugins.judges.vendor_errors import redacted
 
 FAVOUR, AVOID = 7, -100
 """Logit bias of AlpacaFarm's annotators (its released configurations; see docs/annotators.md)."""

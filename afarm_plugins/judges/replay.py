@@ -18,12 +18,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from afarm.errors import DataError, JudgeError
-from afarm.files import read_rows
-from afarm.interfaces import BuildContext
-from afarm.judges import DRAWS_A_VOTE, Capabilities, ChatRequest, Comparison, Completion, Judge, Price
-from afarm.keyed import digest
-from afarm.records import Instruction, JudgedPair, Row
+from afarm.core.errors import DataError, JudgeError
+from afarm.core.interfaces import BuildContext
+from afarm.core.judge import DRAWS_A_VOTE, Capabilities, ChatRequest, Comparison, Completion, Judge, Price
+from afarm.core.records import Instruction, JudgedPair, Row
+from afarm.core.seeding import digest
+from afarm.storage.rows import read_rows
 from afarm_plugins.judges import ReplayConfig
 from afarm_plugins.judges.offline import FORMATS
 

@@ -33,7 +33,7 @@ from afarm.backend import (
     token_loss,
 )
 from afarm.backend.activations import enable_gradient_checkpointing
-from afarm.interfaces import RewardModel
+from afarm.core.interfaces import RewardModel
 from afarm_plugins.ppo import PPOConfig
 from afarm_plugins.ppo.rollout import Losses
 from afarm_plugins.ppo.value_model import start_value_model

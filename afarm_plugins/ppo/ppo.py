@@ -49,12 +49,12 @@ from afarm.backend import (
     sharding,
 )
 from afarm.backend.activations import set_checkpointing_layers_to_train
-from afarm.backend.processes import add_up, added_up, gather, own, world_size
+from afarm.backend.distributed import add_up, added_up, gather, own, world_size
+from afarm.backend.resume import STATE, take_up, training_state
 from afarm.backend.rollouts import Diverged, linear_schedule, prompt_order, sample_scorer, short_prompts
-from afarm.backend.training_state import STATE, take_up, training_state
-from afarm.interfaces import Decoding, Method, MethodInputs, Policy, RewardModel, TrainContext
-from afarm.keyed import integer
-from afarm.records import Instruction, Sample
+from afarm.core.interfaces import Decoding, Method, MethodInputs, Policy, RewardModel, TrainContext
+from afarm.core.records import Instruction, Sample
+from afarm.core.seeding import integer
 from afarm_plugins.ppo import PPOConfig, objective
 from afarm_plugins.ppo.networks import Learner, build_networks, trainable_copy
 from afarm_plugins.ppo.rollout import Losses, Rollout, Tokens, minibatches

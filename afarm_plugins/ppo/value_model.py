@@ -9,8 +9,8 @@ from torch import nn
 
 from afarm.backend import CheckpointPolicy, TorchRewardModel, add_adapter, merge_adapter, sharing_copy
 from afarm.backend.logprobs import trunk
-from afarm.errors import TrainingError
-from afarm.interfaces import RewardModel
+from afarm.core.errors import TrainingError
+from afarm.core.interfaces import RewardModel
 from afarm_plugins.ppo import PPOConfig
 
 

@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from afarm.backend.config import LoraConfig
-from afarm.config import Config, setting
-from afarm.hookspecs import Register, hookimpl
+from afarm.core.hooks import Register, hookimpl
+from afarm.core.trainer_config import LoraConfig
+from afarm.experiment.settings import Config, setting
 
 
 class QuarkConfig(Config):

@@ -45,12 +45,12 @@ from afarm.backend import (
     sharding,
 )
 from afarm.backend.activations import enable_gradient_checkpointing, set_checkpointing_layers_to_train
-from afarm.backend.divergence import response_divergence
-from afarm.backend.processes import add_up, gather, own, world_size
+from afarm.backend.distributed import add_up, gather, own, world_size
+from afarm.backend.kl import response_divergence
+from afarm.backend.resume import STATE, take_up, training_state
 from afarm.backend.rollouts import Diverged, linear_schedule, permutation, prompt_order, sample_scorer, short_prompts
-from afarm.backend.training_state import STATE, take_up, training_state
-from afarm.interfaces import Decoding, Method, MethodInputs, Policy, TrainContext
-from afarm.keyed import integer
+from afarm.core.interfaces import Decoding, Method, MethodInputs, Policy, TrainContext
+from afarm.core.seeding import integer
 from afarm_plugins.quark import QuarkConfig
 from afarm_plugins.quark.objective import quantile_bins, quark_loss
 

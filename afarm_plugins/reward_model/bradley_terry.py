@@ -35,9 +35,9 @@ from afarm.backend import (
 )
 from afarm.backend.adapters import peft_config
 from afarm.backend.consecutive import after
-from afarm.interfaces import Policy, TrainContext
-from afarm.keyed import digest, uniform
-from afarm.records import JudgedPair
+from afarm.core.interfaces import Policy, TrainContext
+from afarm.core.records import JudgedPair
+from afarm.core.seeding import digest, uniform
 from afarm_plugins.reward_model.calibration import calibration, margins
 from afarm_plugins.reward_model.pair_trainer import HeldOut, PairCollator, SoftLabelTrainer, optimizer, probabilities
 

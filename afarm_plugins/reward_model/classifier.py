@@ -18,15 +18,15 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from afarm.backend import PromptTemplate, TorchRewardModel, length_sorted_batches, model_identity, pad
-from afarm.backend.availability import require_local, require_on_hub
-from afarm.backend.identity import local_path
+from afarm.backend.device import CARD, quiet
 from afarm.backend.logprobs import base_model
 from afarm.backend.prompts import without_lone_surrogates
-from afarm.backend.reward import last_token_scores
-from afarm.backend.runtime import CARD, quiet
-from afarm.errors import ConfigError, ModelError
-from afarm.interfaces import BuildContext, RewardModel, TrainContext
-from afarm.records import Instruction, Score
+from afarm.backend.reward_model import last_token_scores
+from afarm.core.errors import ConfigError, ModelError
+from afarm.core.interfaces import BuildContext, RewardModel, TrainContext
+from afarm.core.records import Instruction, Score
+from afarm.storage.availability import require_local, require_on_hub
+from afarm.storage.model_files import local_path
 from afarm_plugins.reward_model import ClassifierConfig
 
 if TYPE_CHECKING:

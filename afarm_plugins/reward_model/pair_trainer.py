@@ -13,10 +13,10 @@ from transformers import TrainerCallback
 from trl import RewardTrainer
 
 from afarm.backend import LengthSortedTrainer, TorchRewardModel, agreement, pad
-from afarm.backend.processes import everyones, world_size
-from afarm.backend.reward import last_token_scores
-from afarm.interfaces import TrainContext
-from afarm.records import JudgedPair
+from afarm.backend.distributed import everyones, world_size
+from afarm.backend.reward_model import last_token_scores
+from afarm.core.interfaces import TrainContext
+from afarm.core.records import JudgedPair
 from afarm_plugins.reward_model.calibration import calibration
 
 if TYPE_CHECKING:

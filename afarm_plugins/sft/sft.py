@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from afarm.backend import CheckpointPolicy, fit_supervised, require_checkpoint
-from afarm.errors import DataError
-from afarm.interfaces import Method, MethodInputs, Policy, TrainContext
+from afarm.core.errors import DataError
+from afarm.core.interfaces import Method, MethodInputs, Policy, TrainContext
 
 if TYPE_CHECKING:
     from afarm_plugins.sft import SFTConfig

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
 
-from afarm.interfaces import AnnotateContext, Annotator
-from afarm.keyed import uniform
-from afarm.records import Instruction, Pair, Preference
+from afarm.core.interfaces import AnnotateContext, Annotator
+from afarm.core.records import Instruction, Pair, Preference
+from afarm.core.seeding import uniform
 from afarm_plugins.toy import CrowdConfig
 from afarm_plugins.toy.world import GOLD, read_answer, read_task
 

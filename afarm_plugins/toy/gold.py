@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Sequence
 
 from afarm import standard_error
-from afarm.errors import DataError
-from afarm.interfaces import EvaluationInputs, Evaluator, RewardModel
-from afarm.records import Evaluation, Instruction, Output, Row, Score
+from afarm.core.errors import DataError
+from afarm.core.interfaces import EvaluationInputs, Evaluator, RewardModel
+from afarm.core.records import Evaluation, Instruction, Output, Row, Score
 from afarm_plugins.toy.world import gold
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from afarm.analysis import compare, read_labels
-from afarm.analysis.page import charts, render
 from afarm.cli import main
+from afarm.report.annotators_page import charts, render
 
 HOSTILE = "</script><b>judge</b>"
 
@@ -113,8 +113,8 @@ def test_the_matrix_of_a_whole_pool_fits_a_terminal(
 
 
 def test_the_ledger_tells_what_labels_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from afarm.judges import ChatRequest, Completion
-    from afarm.ledger import Ledger
+    from afarm.core.judge import ChatRequest, Completion
+    from afarm.judging.ledger import Ledger
 
     with Ledger(tmp_path / "runs" / "ledger.sqlite") as ledger:
         ledger.resolve([(ChatRequest("strong"), "judge", Completion("", price=0.02, key="k", seconds=3.0))], "run")

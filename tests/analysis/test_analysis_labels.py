@@ -10,9 +10,9 @@ import pytest
 
 from afarm.analysis import HUMANS, Label, compare, read_labels
 from afarm.analysis.labels import with_prices
-from afarm.errors import DataError
-from afarm.judges import Completion
-from afarm.records import Instruction, JudgedPair, Pair, Preference
+from afarm.core.errors import DataError
+from afarm.core.judge import Completion
+from afarm.core.records import Instruction, JudgedPair, Pair, Preference
 
 ROW = {"instruction": "i", "output_1": "one", "output_2": "two", "preference": 2}
 

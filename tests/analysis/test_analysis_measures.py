@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from afarm.analysis import HUMANS, Comparison, Figure, Label, Profile, compare
-from afarm.analysis.families import family_of, family_of_judge
+from afarm.analysis.agreement import correlation, has_list, mean, mode, ranks, win_rates
 from afarm.analysis.labels import by_pair
-from afarm.analysis.measures import correlation, has_list, mean, mode, ranks, win_rates
+from afarm.evaluation.biases import family_of, family_of_judge
 
 LEADERBOARD = Path(__file__).parents[3] / "shared" / "data" / "alpaca_eval" / "evaluators_leaderboard.csv"
 

@@ -3,10 +3,10 @@
 import json
 from dataclasses import dataclass, field
 
-from afarm.errors import JudgeError
-from afarm.judges import Capabilities, Completion
-from afarm.keyed import uniform
-from afarm.records import Instruction, Pair
+from afarm.core.errors import JudgeError
+from afarm.core.judge import Capabilities, Completion
+from afarm.core.records import Instruction, Pair
+from afarm.core.seeding import uniform
 
 
 def write(answer_format, verdicts):

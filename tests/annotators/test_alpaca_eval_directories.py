@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from evaluator_directories import COMPARE, LETTERS, RANK, WEIGH, batch_template, entry, weighted, write
 
-from afarm.errors import ConfigError
-from afarm.judges import Capabilities, ChatRequest, Comparison
-from afarm.records import Instruction, Message
+from afarm.core.errors import ConfigError
+from afarm.core.judge import Capabilities, ChatRequest, Comparison
+from afarm.core.records import Instruction, Message
 from afarm_plugins.alpaca_eval.directory import DUMMY, Member, installed_directories, load
 from afarm_plugins.alpaca_eval.template import read_template, whole_instruction
 

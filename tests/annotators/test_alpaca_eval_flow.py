@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from evaluator_directories import COMPARE, LETTERS, RANK, batch_template, entry, weighted, write
 
-from afarm.errors import ConfigError, JudgeError
-from afarm.judges import Capabilities, ChatRequest, Completion
-from afarm.records import Instruction, Pair, Preference
+from afarm.core.errors import ConfigError, JudgeError
+from afarm.core.judge import Capabilities, ChatRequest, Completion
+from afarm.core.records import Instruction, Pair, Preference
 from afarm.testing import FakeAsk, annotate_context, check_annotator, make_pairs
 from afarm_plugins.alpaca_eval import AlpacaEvalConfig
 from afarm_plugins.alpaca_eval.annotator import AlpacaEvalAnnotator, drawn_by_alpaca_eval

@@ -13,9 +13,9 @@ import pytest
 from evaluator_directories import COMPARE, LETTERS, batch_template, entry, weighted, write
 from pydantic import ValidationError
 
-from afarm.judges import Capabilities, ChatRequest, Comparison, Completion, Judgement, JudgementKey
-from afarm.keyed import digest, uniform
-from afarm.records import Instruction, Pair, Preference
+from afarm.core.judge import Capabilities, ChatRequest, Comparison, Completion, Judgement, JudgementKey
+from afarm.core.records import Instruction, Pair, Preference
+from afarm.core.seeding import digest, uniform
 from afarm.testing import FakeAsk, annotate_context, check_annotator
 from afarm_plugins.alpaca_eval import AlpacaEvalConfig
 from afarm_plugins.alpaca_eval.annotator import AlpacaEvalAnnotator

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from evaluator_directories import RANK, entry, weighted, write
 
-from afarm.ask import Asker
-from afarm.files import read_outputs, read_preferences
-from afarm.interfaces import AnnotateContext, EvaluationInputs
-from afarm.labelling import label
-from afarm.ledger import Ledger
-from afarm.pairing import paired
-from afarm.records import JudgedPair, Output
+from afarm.core.interfaces import AnnotateContext, EvaluationInputs
+from afarm.core.records import JudgedPair, Output
+from afarm.evaluation.pairing import paired
+from afarm.judging.client import Asker
+from afarm.judging.labelling import label
+from afarm.judging.ledger import Ledger
+from afarm.storage.rows import read_outputs, read_preferences
 from afarm_plugins.alpaca_eval import AlpacaEvalConfig
 from afarm_plugins.alpaca_eval.annotator import AlpacaEvalAnnotator, drawn_by_alpaca_eval
 from afarm_plugins.alpaca_eval.parsers import Parser

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from afarm.judges import Completion
+from afarm.core.judge import Completion
 from afarm_plugins.alpaca_eval.parsers import DRAWS, Parser, Verdict, checked, verdict
 
 FIRST, SECOND, DRAW, NONE = (

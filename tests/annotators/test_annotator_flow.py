@@ -5,12 +5,12 @@ from collections import Counter
 import pytest
 from scripted_ask import ScriptedAsk, by_lot, by_pairs, longer, make_pairs
 
-from afarm.errors import JudgeError
-from afarm.interfaces import AnnotateContext
-from afarm.keyed import uniform
-from afarm.records import Instruction, Pair
+from afarm.core.errors import JudgeError
+from afarm.core.interfaces import AnnotateContext
+from afarm.core.records import Instruction, Pair
+from afarm.core.seeding import uniform
 from afarm_plugins.annotators import OTHERS, POOL, PromptAnnotatorConfig
-from afarm_plugins.annotators.annotator import PromptAnnotator
+from afarm_plugins.annotators.pool import PromptAnnotator
 
 NAMES = [*POOL, *OTHERS]
 

@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from afarm.errors import ConfigError
-from afarm.judges import Comparison
-from afarm.records import Instruction, Message
-from afarm_plugins.annotators import OTHERS, POOL, PromptAnnotatorConfig, members
-from afarm_plugins.annotators.members import entry_names, load_member
+from afarm.core.errors import ConfigError
+from afarm.core.judge import Comparison
+from afarm.core.records import Instruction, Message
+from afarm_plugins.annotators import OTHERS, POOL, PromptAnnotatorConfig
+from afarm_plugins.annotators import prompt_library as members
 from afarm_plugins.annotators.parsing import parse
+from afarm_plugins.annotators.prompt_library import entry_names, load_member
 
 NAMES = [*POOL, *OTHERS]
 
@@ -70,7 +71,7 @@ def test_the_names_listed_for_registration_are_those_of_the_yaml_file():
 
 
 def test_loading_the_plugin_reads_no_prompts():
-    heavy = "torch", "jinja2", "afarm_plugins.annotators.members", "afarm_plugins.annotators.annotator"
+    heavy = "torch", "jinja2", "afarm_plugins.annotators.prompt_library", "afarm_plugins.annotators.pool"
     code = f"import sys, afarm_plugins.annotators; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

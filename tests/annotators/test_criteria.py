@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from scripted_ask import make_pairs
 
-from afarm.ask import Asker
-from afarm.errors import DataError
-from afarm.interfaces import AnnotateContext, EvaluationInputs
-from afarm.ledger import Ledger
-from afarm.records import Instruction, JudgedPair, Output, Pair
+from afarm.core.errors import DataError
+from afarm.core.interfaces import AnnotateContext, EvaluationInputs
+from afarm.core.records import Instruction, JudgedPair, Output, Pair
+from afarm.judging.client import Asker
+from afarm.judging.ledger import Ledger
 from afarm.testing import FakeAsk, judge_context
 from afarm_plugins.annotators import CriteriaConfig
 from afarm_plugins.annotators.criteria import CriteriaAnnotator

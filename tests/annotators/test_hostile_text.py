@@ -5,11 +5,11 @@ import json
 import pytest
 from scripted_ask import ScriptedAsk, write
 
-from afarm.interfaces import AnnotateContext
-from afarm.judges import Completion
-from afarm.records import Instruction, Pair
+from afarm.core.interfaces import AnnotateContext
+from afarm.core.judge import Completion
+from afarm.core.records import Instruction, Pair
 from afarm_plugins.annotators import OTHERS, POOL, PromptAnnotatorConfig
-from afarm_plugins.annotators.annotator import PromptAnnotator
+from afarm_plugins.annotators.pool import PromptAnnotator
 
 NAMES = [*POOL, *OTHERS]
 

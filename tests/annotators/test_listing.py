@@ -5,10 +5,10 @@ import json
 import typer
 from typer.testing import CliRunner
 
-from afarm.plugins import discover
+from afarm.core.plugins import discover
 from afarm_plugins.annotators import BEYOND, OTHERS, POOL
-from afarm_plugins.annotators.listing import add_to, families, listing
-from afarm_plugins.annotators.members import load_member
+from afarm_plugins.annotators.command import add_to, families, listing
+from afarm_plugins.annotators.prompt_library import load_member
 
 
 def said(*arguments):

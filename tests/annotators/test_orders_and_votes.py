@@ -6,13 +6,13 @@ from collections import Counter
 import pytest
 from scripted_ask import ScriptedAsk, by_lot, longer, make_pairs
 
-from afarm.interfaces import AnnotateContext
-from afarm.judges import Completion
-from afarm.keyed import uniform
-from afarm.questions import Verdict, of_orders, of_votes
-from afarm.records import JudgedPair
+from afarm.core.interfaces import AnnotateContext
+from afarm.core.judge import Completion
+from afarm.core.records import JudgedPair
+from afarm.core.seeding import uniform
+from afarm.judging.pairwise import Verdict, of_orders, of_votes
 from afarm_plugins.annotators import PromptAnnotatorConfig
-from afarm_plugins.annotators.annotator import PromptAnnotator
+from afarm_plugins.annotators.pool import PromptAnnotator
 
 ONE, TWO, DRAW = Verdict(0.0), Verdict(1.0), Verdict(None, "draw")
 UNPARSED, REFUSED = Verdict(None, "unparsed"), Verdict(None, "refused")

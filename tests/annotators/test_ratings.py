@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from scripted_ask import ScriptedAsk, make_pairs
 
-from afarm.interfaces import AnnotateContext
-from afarm.keyed import uniform
-from afarm.records import Instruction, Message, Pair
+from afarm.core.interfaces import AnnotateContext
+from afarm.core.records import Instruction, Message, Pair
+from afarm.core.seeding import uniform
 from afarm_plugins.annotators import RatingsConfig
 from afarm_plugins.annotators.ratings import RatingsAnnotator
 

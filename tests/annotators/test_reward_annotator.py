@@ -6,11 +6,11 @@ import pytest
 from scripted_ask import ScriptedAsk
 
 from afarm import Farm
-from afarm.errors import ConfigError, PluginError
-from afarm.interfaces import AnnotateContext, BuildContext, RewardModel
-from afarm.records import Instruction, Pair, Score
+from afarm.core.errors import ConfigError, PluginError
+from afarm.core.interfaces import AnnotateContext, BuildContext, RewardModel
+from afarm.core.records import Instruction, Pair, Score
 from afarm_plugins.annotators import RewardAnnotatorConfig
-from afarm_plugins.annotators.reward import RewardAnnotator
+from afarm_plugins.annotators.reward_labels import RewardAnnotator
 
 
 class CountsX(RewardModel):

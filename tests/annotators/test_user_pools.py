@@ -7,11 +7,11 @@ import pytest
 from scripted_ask import ScriptedAsk, by_lot, make_pairs
 
 from afarm import Farm
-from afarm.errors import ConfigError
-from afarm.interfaces import AnnotateContext
+from afarm.core.errors import ConfigError
+from afarm.core.interfaces import AnnotateContext
 from afarm_plugins.annotators import PromptAnnotatorConfig
-from afarm_plugins.annotators.annotator import PromptAnnotator
-from afarm_plugins.annotators.members import Entry, load_member
+from afarm_plugins.annotators.pool import PromptAnnotator
+from afarm_plugins.annotators.prompt_library import Entry, load_member
 
 POOL = """
 members: [gpt4_4, gpt4_4, grumpy, plain]

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from syntax import ROOT
 
-from afarm.plugins import discover
-from afarm.registry import FIRST_PARTY, Component
+from afarm.core.plugins import discover
+from afarm.core.registry import FIRST_PARTY, Component
 
 WITHOUT_A_PAGE = {"sft_all", "base"}
 """Baselines, which the page of `sft` and the index describe."""
 
 INIT = """
 from afarm import hookimpl, setting
-from afarm.config import Config
+from afarm.experiment.settings import Config
 
 
 class ScratchConfig(Config):

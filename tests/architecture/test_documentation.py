@@ -18,10 +18,10 @@ from syntax import ALL, ROOT, within
 import afarm
 import afarm.backend
 import afarm.testing
-from afarm.config import RunConfig
-from afarm.hookspecs import GROUP, Hooks, hook_names
-from afarm.plugins import discover
-from afarm.registry import FIRST_PARTY
+from afarm.core.hooks import GROUP, Hooks, hook_names
+from afarm.core.plugins import discover
+from afarm.core.registry import FIRST_PARTY
+from afarm.experiment.settings import RunConfig
 
 PLUGINS = discover()
 

@@ -26,30 +26,37 @@ HEAVY = {
 """Libraries that core may import inside functions only."""
 
 MAY_REACH_FOR_THE_BACKEND = {
-    "afarm.building": "makes the backend when something is about to train or sample",
-    "afarm.stages": "the torch-free identity of a model, and whether the Hub has it",
-    "afarm.preflight": "the torch-free look at whether there is a model",
+    "afarm.experiment.components": "makes the backend when something is about to train or sample",
+    "afarm.experiment.training_stages": "the torch-free identity of a model, and whether the Hub has it",
+    "afarm.experiment.preflight": "the torch-free look at whether there is a model",
     "afarm.testing.contexts": "a training context has a backend",
     "afarm.testing.models": "tiny models are the backend's",
 }
 
 BACKEND_STANDS_ON = {
-    "afarm.config",
-    "afarm.errors",
-    "afarm.interfaces",
-    "afarm.keyed",
-    "afarm.lazy",
-    "afarm.ranks",
-    "afarm.records",
+    "afarm.experiment.settings",
+    "afarm.core.errors",
+    "afarm.core.interfaces",
+    "afarm.core.seeding",
+    "afarm.core.lazy",
+    "afarm.core.processes",
+    "afarm.core.records",
     "afarm.backend",
 }
 
 PLUGINS_STAND_ON = BACKEND_STANDS_ON | {
-    *("afarm", "afarm.hookspecs", "afarm.judges", "afarm.questions", "afarm.files", "afarm.hub"),
+    *(
+        "afarm",
+        "afarm.core.hooks",
+        "afarm.core.judge",
+        "afarm.judging.pairwise",
+        "afarm.storage.rows",
+        "afarm.storage.hub",
+    ),
     "afarm.cli.options",  # what every command that makes a farm takes
 }
 
-NUMERICAL = ("afarm.statistics", "afarm.wins")
+NUMERICAL = ("afarm.statistics", "afarm.evaluation.win_table")
 """Rooms of core that stand on numpy and scipy: the others go there inside functions only."""
 
 
@@ -115,7 +122,7 @@ def test_core_imports_heavy_libraries_inside_functions_only() -> None:
 
 
 def test_the_backends_front_door_and_configs_import_no_heavy_library() -> None:
-    doors = {"afarm.backend", "afarm.backend.config", "afarm.backend.identity", "afarm.backend.availability"}
+    doors = {"afarm.backend", "afarm.core.trainer_config", "afarm.storage.model_files", "afarm.storage.availability"}
     light = [module for module in BACKEND if module.name in doors]
 
     def wrong(module: Module, found: Import) -> bool:

@@ -15,7 +15,7 @@ STEPS = {
     "importing every public name": "import afarm; [getattr(afarm, name) for name in afarm.__all__]",
     "importing the conformance kit": "import afarm.testing",
     "loading every entry point": """
-from afarm.plugins import discover
+from afarm.core.plugins import discover
 found = discover()
 assert found.found and not found.broken, found.broken
 """,
@@ -27,8 +27,8 @@ except SystemExit as stop:
     assert not stop.code, stop.code
 """,
     "resolving a recipe": """
-from afarm.plugins import discover
-from afarm.recipe import recipe_names, resolve
+from afarm.core.plugins import discover
+from afarm.experiment.recipe import recipe_names, resolve
 assert [resolve(name, [], discover()).recipe for name in recipe_names()]
 """,
 }
@@ -48,7 +48,7 @@ import os, warnings
 before = dict(os.environ), list(warnings.filters)
 import afarm
 [getattr(afarm, name) for name in afarm.__all__]
-from afarm.plugins import discover
+from afarm.core.plugins import discover
 discover()
 assert (dict(os.environ), list(warnings.filters)) == before
 """
@@ -62,7 +62,7 @@ def test_showing_the_help_makes_no_console_and_builds_no_validator() -> None:
         STEPS["showing the help"]
         + """
 import json, sys
-from afarm.config import Config
+from afarm.experiment.settings import Config
 def below(config):
     return [config] + [c for inner in config.__subclasses__() for c in below(inner)]
 built = [c.__name__ for c in below(Config) if c.__pydantic_complete__]

@@ -23,10 +23,10 @@ from afarm.backend import (
     model_identity,
     response_logprobs,
 )
-from afarm.config import BackendConfig
-from afarm.errors import ConfigError, ModelError
-from afarm.interfaces import Decoding
-from afarm.records import Instruction
+from afarm.core.errors import ConfigError, ModelError
+from afarm.core.interfaces import Decoding
+from afarm.core.records import Instruction
+from afarm.experiment.settings import BackendConfig
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -150,7 +150,7 @@ def test_identity_of_a_hub_model_is_its_commit_once_it_is_cached(
 
 def test_configs_and_identity_load_no_torch() -> None:
     code = (
-        "import sys; from afarm.backend.config import LoraConfig; from afarm.backend import model_identity\n"
+        "import sys; from afarm.core.trainer_config import LoraConfig; from afarm.backend import model_identity\n"
         "import afarm_plugins.sft, afarm_plugins.reward_model, afarm_plugins.best_of_n\n"
         "assert not {'torch', 'transformers', 'trl'} & set(sys.modules)"
     )

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from afarm.backend import CheckpointPolicy
-from afarm.interfaces import Decoding
+from afarm.core.interfaces import Decoding
 from afarm.testing.examples import make_instructions
 from afarm.testing.models import tiny_policy
 

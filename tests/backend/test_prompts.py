@@ -4,8 +4,8 @@ import pytest
 from tiny_models import make_instructions, make_tokenizer
 
 from afarm.backend import PromptTemplate
-from afarm.errors import ModelError
-from afarm.records import Instruction, Message
+from afarm.core.errors import ModelError
+from afarm.core.records import Instruction, Message
 
 
 def test_chat_uses_the_tokenizers_own_template_with_input_and_earlier_turns() -> None:

@@ -19,9 +19,9 @@ from afarm.backend import (
     pad,
     pair_rewards,
 )
-from afarm.config import BackendConfig
-from afarm.interfaces import RewardModel
-from afarm.records import Instruction, Sample, Score
+from afarm.core.interfaces import RewardModel
+from afarm.core.records import Instruction, Sample, Score
+from afarm.experiment.settings import BackendConfig
 
 SEQUENCES = [[3, 5, 6, 4, 7, 8, 1], [3, 9, 4, 1], [3, 10, 11, 4, 12]]
 

@@ -10,9 +10,10 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from afarm.backend import Backend, runtime
-from afarm.config import BackendConfig
-from afarm.errors import ConfigError
+from afarm.backend import Backend
+from afarm.backend import device as runtime
+from afarm.core.errors import ConfigError
+from afarm.experiment.settings import BackendConfig
 
 
 @pytest.fixture

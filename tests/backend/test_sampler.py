@@ -10,8 +10,8 @@ import torch
 from tiny_models import make_gpt2, make_instructions, make_model, make_policy
 
 from afarm.backend import CheckpointPolicy, TorchSampler, join_and_pad, pad, response_logprobs
-from afarm.backend.sampler import batches, choose, nucleus
-from afarm.interfaces import Decoding
+from afarm.backend.sampling import batches, choose, nucleus
+from afarm.core.interfaces import Decoding
 
 SHORT = Decoding(max_new_tokens=12, per_device_batch_size=8)
 

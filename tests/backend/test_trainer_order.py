@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from afarm.backend.trainer import LengthSortedSteps
+from afarm.backend.trl_bridge import LengthSortedSteps
 
 LENGTHS = [(7 * n) % 31 + 1 for n in range(50)]
 

@@ -12,9 +12,9 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaForCausalLM
 
 from afarm.backend import Backend, CheckpointPolicy
-from afarm.config import BackendConfig
-from afarm.interfaces import TrainContext
-from afarm.records import Instruction, JudgedPair, Pair, Preference
+from afarm.core.interfaces import TrainContext
+from afarm.core.records import Instruction, JudgedPair, Pair, Preference
+from afarm.experiment.settings import BackendConfig
 from afarm.testing.models import WORDS, tiny_model, tiny_policy, tiny_tokenizer
 
 make_tokenizer = tiny_tokenizer

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from afarm.boards import Board, Entry, Figure, Source, group, read_boards
-from afarm.boards.board import ranked
-from afarm.boards.correlating import agreements
-from afarm.boards.csv_table import as_csv, neutral, restored
-from afarm.boards.ranking import with_ranks
-from afarm.boards.table import as_json, as_markdown, columns, fitting, flags, rank, remarks
-from afarm.errors import DataError
-from afarm.figures import interval
-from afarm.protocol import Protocol
+from afarm.core.errors import DataError
+from afarm.evaluation.metrics import interval
+from afarm.evaluation.protocol import Protocol
+from afarm.leaderboard import Board, Entry, Figure, Source, group, read_boards
+from afarm.leaderboard.board import ranked
+from afarm.leaderboard.correlation import agreements
+from afarm.leaderboard.from_csv import as_csv, neutral, restored
+from afarm.leaderboard.ranking import with_ranks
+from afarm.leaderboard.rendering import as_json, as_markdown, columns, fitting, flags, rank, remarks
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "alpaca_eval"
 ONE = Protocol("pool", reference="sft", label_noise=0.0, instructions="i", reference_outputs="o")

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from afarm.boards import Board, read_boards
-from afarm.boards.ranking import evaluated, stored_judgements, with_ranks
-from afarm.errors import DataError
+from afarm.core.errors import DataError
+from afarm.leaderboard import Board, read_boards
+from afarm.leaderboard.ranking import evaluated, stored_judgements, with_ranks
 
 pytest.importorskip("scipy")
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "alpaca_eval"

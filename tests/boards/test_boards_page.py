@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from afarm.boards import Board, Entry
-from afarm.boards.board import ranked
-from afarm.boards.page import render
-from afarm.protocol import Protocol
+from afarm.evaluation.protocol import Protocol
+from afarm.leaderboard import Board, Entry
+from afarm.leaderboard.board import ranked
+from afarm.report.leaderboard_page import render
 
 HOSTILE = "</style><script>alert(1)</script><img src=x onerror=alert(2)>" + "long" * 30
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from afarm.boards import Board, Entry, Figure, read_boards
-from afarm.boards.board import ranked
-from afarm.boards.correlating import agreements
-from afarm.boards.ranking import evaluated, stored_judgements, with_ranks
-from afarm.boards.table import as_markdown, columns, remarks
-from afarm.errors import DataError
-from afarm.protocol import Protocol
+from afarm.core.errors import DataError
+from afarm.evaluation.protocol import Protocol
+from afarm.leaderboard import Board, Entry, Figure, read_boards
+from afarm.leaderboard.board import ranked
+from afarm.leaderboard.correlation import agreements
+from afarm.leaderboard.ranking import evaluated, stored_judgements, with_ranks
+from afarm.leaderboard.rendering import as_markdown, columns, remarks
 
 pytest.importorskip("scipy")
 

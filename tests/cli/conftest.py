@@ -15,8 +15,8 @@ from light_farm import RECIPE, LightBackend  # noqa: E402
 from light_plugin import RAN, CountingJudge, WordPolicy  # noqa: E402
 from said import Afarm, Said  # noqa: E402
 
-from afarm.building import Builder  # noqa: E402
 from afarm.cli import main  # noqa: E402
+from afarm.experiment.components import Builder  # noqa: E402
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from light_plugin import CountingJudge
 from said import Afarm
 
-from afarm.judges import ChatRequest, Completion
+from afarm.core.judge import ChatRequest, Completion
 from afarm.testing import render
 
 LIGHT = ["--recipe", "light.yaml"]

@@ -14,8 +14,8 @@ from light_plugin import RAN, CountingJudge
 from said import Afarm, Said
 
 from afarm.cli.options import _judges
-from afarm.judges import Capabilities, ChatRequest, Completion
-from afarm.pipeline import Farm
+from afarm.core.judge import Capabilities, ChatRequest, Completion
+from afarm.experiment.farm import Farm
 
 LIGHT = ["--recipe", "light.yaml"]
 

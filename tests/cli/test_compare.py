@@ -15,7 +15,7 @@ from said import Afarm
 
 from afarm.cli.compare import _fitting, _lay_out
 from afarm.cli.options import FarmOptions
-from afarm.comparison import standings
+from afarm.leaderboard.from_runs import standings
 
 LIGHT = ["--recipe", "light.yaml"]
 

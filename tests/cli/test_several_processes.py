@@ -10,11 +10,11 @@ from light_farm import LightBackend
 from light_plugin import WordPolicy
 from said import Afarm
 
-from afarm.building import Builder
 from afarm.cli import launch
-from afarm.errors import DataError
-from afarm.pipeline import Farm
-from afarm.ranks import RANK, SIZE
+from afarm.core.errors import DataError
+from afarm.core.processes import RANK, SIZE
+from afarm.experiment.components import Builder
+from afarm.experiment.farm import Farm
 
 
 @pytest.fixture(autouse=True)

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from afarm.backend import CheckpointPolicy
-from afarm.errors import DataError, JudgeError
-from afarm.interfaces import (
+from afarm.core.errors import DataError, JudgeError
+from afarm.core.interfaces import (
     AnnotateContext,
     Annotator,
     Dataset,
@@ -29,9 +29,9 @@ from afarm.interfaces import (
     RewardModel,
     TrainContext,
 )
-from afarm.judges import Capabilities, ChatRequest, Comparison, Completion, Judge, Judgement, JudgementKey
-from afarm.keyed import integer, uniform
-from afarm.records import Evaluation, Instruction, JudgedPair, Output, Pair, Preference, Sample, Score
+from afarm.core.judge import Capabilities, ChatRequest, Comparison, Completion, Judge, Judgement, JudgementKey
+from afarm.core.records import Evaluation, Instruction, JudgedPair, Output, Pair, Preference, Sample, Score
+from afarm.core.seeding import integer, uniform
 from afarm.testing import (
     ConformanceError,
     KeyedReward,

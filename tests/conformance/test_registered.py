@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from afarm.building import Builder, is_fitted
-from afarm.config import RunConfig
-from afarm.judges import Judge
-from afarm.plugins import discover
-from afarm.recipe import Settings
-from afarm.records import Instruction
-from afarm.registry import Component
+from afarm.core.judge import Judge
+from afarm.core.plugins import discover
+from afarm.core.records import Instruction
+from afarm.core.registry import Component
+from afarm.experiment.components import Builder, is_fitted
+from afarm.experiment.recipe import Settings
+from afarm.experiment.settings import RunConfig
 from afarm.testing import (
     check_annotator,
     check_dataset,

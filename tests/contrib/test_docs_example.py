@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from afarm.hookspecs import GROUP
+from afarm.core.hooks import GROUP
 
 PAGE = Path(__file__).parents[2] / "docs" / "plugins.md"
 
 DISCOVER = """
 from importlib.metadata import EntryPoint
-from afarm.plugins import discover
+from afarm.core.plugins import discover
 found = discover([EntryPoint({name!r}, {value!r}, {group!r})])
 assert not found.broken, found.broken
 print(" ".join(c.name for c in found.registry))

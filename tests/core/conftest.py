@@ -9,7 +9,7 @@ import pytest
 from light_farm import Make, light_farm
 from light_plugin import RAN, CountingJudge
 
-from afarm.pipeline import Farm
+from afarm.experiment.farm import Farm
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from afarm.judges import Capabilities, ChatRequest, Completion, Judge
-from afarm.keyed import uniform
+from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge
+from afarm.core.seeding import uniform
 from afarm.testing import render
 
 UNREADABLE = 0.02

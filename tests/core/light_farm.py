@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from afarm.pipeline import Farm
-from afarm.plugins import Plugins, discover
+from afarm.core.plugins import Plugins, discover
+from afarm.experiment.farm import Farm
 
 Make = Callable[..., Farm]
 """Makes a farm from settings and choices: the fixture `farm`."""

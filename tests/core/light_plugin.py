@@ -11,13 +11,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from afarm.config import Config, setting
-from afarm.errors import TrainingError
-from afarm.hookspecs import Register, hookimpl
-from afarm.interfaces import BuildContext, Dataset, Decoding, Method, MethodInputs, Policy, RewardModel, TrainContext
-from afarm.judges import Capabilities, ChatRequest, Completion, Judge
-from afarm.keyed import uniform
-from afarm.records import Instruction, JudgedPair, Output, Pair, Sample, Score
+from afarm.core.errors import TrainingError
+from afarm.core.hooks import Register, hookimpl
+from afarm.core.interfaces import (
+    BuildContext,
+    Dataset,
+    Decoding,
+    Method,
+    MethodInputs,
+    Policy,
+    RewardModel,
+    TrainContext,
+)
+from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge
+from afarm.core.records import Instruction, JudgedPair, Output, Pair, Sample, Score
+from afarm.core.seeding import uniform
+from afarm.experiment.settings import Config, setting
 from afarm.testing import render
 
 RAN: list[str] = []

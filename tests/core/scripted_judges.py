@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from afarm.judges import Capabilities, ChatRequest, Completion, Judge
+from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge
 
 
 class ScriptedJudge(Judge):

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from scripted_judges import ScriptedJudge, question
 
-from afarm.accounts import Account, accounts, export, summary
-from afarm.ask import Asker
-from afarm.judges import Completion, Judgement, JudgementKey
-from afarm.ledger import Ledger
+from afarm.core.judge import Completion, Judgement, JudgementKey
+from afarm.judging.accounting import Account, accounts, export, summary
+from afarm.judging.client import Asker
+from afarm.judging.ledger import Ledger
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from light_farm import Make
 from light_plugin import RAN, WritingJudge
 
 from afarm.cli.options import _one_line
-from afarm.errors import BudgetError, ConfigError, PluginError
-from afarm.plan import plan
+from afarm.core.errors import BudgetError, ConfigError, PluginError
+from afarm.experiment.dry_run import plan
 
 
 @pytest.fixture(autouse=True)

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from scripted_judges import ScriptedJudge, question, questions
 
-from afarm.accounts import open_items
-from afarm.ask import BLOCK, Asker
-from afarm.errors import BudgetError, JudgeError
-from afarm.interfaces import BuildContext
-from afarm.judges import Capabilities, ChatRequest, Completion, Judgement, JudgementKey, answer_lost
-from afarm.ledger import Ledger, request_key
-from afarm.limiter import Limiter
+from afarm.core.errors import BudgetError, JudgeError
+from afarm.core.interfaces import BuildContext
+from afarm.core.judge import Capabilities, ChatRequest, Completion, Judgement, JudgementKey, answer_lost
+from afarm.judging.accounting import open_items
+from afarm.judging.client import BLOCK, Asker
+from afarm.judging.ledger import Ledger, request_key
+from afarm.judging.rate_limit import Limiter
 
 
 @pytest.fixture
@@ -336,7 +336,7 @@ def test_an_answer_of_unknown_price_counts_as_the_most_it_can_have_cost(ledger: 
 
 
 def test_what_nobody_waits_for_any_more_stays_counted(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("afarm.sending.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("afarm.judging.dispatch.PATIENCE_SECONDS", 0.0)
     slow = ScriptedJudge(seconds=60, price=0.1, worst=0.5)
     ask = Asker({"*": slow}, ledger, run="run", budget=5)
     stream = ask.stream(iter([question("quick"), *questions(3)]))
@@ -465,8 +465,8 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from scripted_judges import ScriptedJudge, questions
-from afarm.ask import BLOCK, Asker
-from afarm.ledger import Ledger
+from afarm.judging.client import BLOCK, Asker
+from afarm.judging.ledger import Ledger
 
 judge = ScriptedJudge(seconds=0.5, price=0.01, worst=0.01, log=Path(sys.argv[3]))
 try:
@@ -502,8 +502,8 @@ def test_an_interrupt_stores_what_was_already_sent(tmp_path: Path) -> None:
 
 
 def test_the_offline_judge_answers_tens_of_thousands_of_comparisons(ledger: Ledger) -> None:
-    from afarm.judges import Comparison
-    from afarm.records import Instruction
+    from afarm.core.judge import Comparison
+    from afarm.core.records import Instruction
     from afarm.testing import KeyedReward
     from afarm_plugins.judges import OfflineConfig
     from afarm_plugins.judges.offline import OfflineJudge

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from scripted_judges import ScriptedJudge, question, questions
 
-from afarm.ask import Asker
-from afarm.errors import BudgetError, JudgeError
-from afarm.judges import Capabilities, ChatRequest, Completion, Price
-from afarm.ledger import Ledger
+from afarm.core.errors import BudgetError, JudgeError
+from afarm.core.judge import Capabilities, ChatRequest, Completion, Price
+from afarm.judging.client import Asker
+from afarm.judging.ledger import Ledger
 
 
 class Vendor(ScriptedJudge):
@@ -166,7 +166,7 @@ sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from scripted_judges import questions
 from test_batches import Vendor, asker
-from afarm.ledger import Ledger
+from afarm.judging.ledger import Ledger
 
 class Killed(Vendor):
     async def collect(self, ticket):

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from afarm.blame import blame
-from afarm.errors import PluginError, TrainingError
-from afarm.interfaces import AnnotateContext, Annotator
-from afarm.labelling import label
-from afarm.records import Instruction, Pair, Preference
+from afarm.core.blame import blame
+from afarm.core.errors import PluginError, TrainingError
+from afarm.core.interfaces import AnnotateContext, Annotator
+from afarm.core.records import Instruction, Pair, Preference
+from afarm.judging.labelling import label
 from afarm.testing import annotate_context
 
 

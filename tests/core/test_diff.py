@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from afarm.diff import diff, find_run
-from afarm.errors import DataError
-from afarm.files import write_rows
-from afarm.protocol import Protocol
-from afarm.records import Instruction, JudgedPair, Pair, Preference
+from afarm.analysis.run_diff import diff, find_run
+from afarm.core.errors import DataError
+from afarm.core.records import Instruction, JudgedPair, Pair, Preference
+from afarm.evaluation.protocol import Protocol
+from afarm.storage.rows import write_rows
 
 ONE = Protocol("pool", reference="sft", judges={"*": "openai:x"})
 

@@ -10,13 +10,13 @@ import pytest
 from light_farm import light_farm
 from light_plugin import CountingJudge
 
-from afarm import drift
-from afarm.drift import compare, foresee, kept, latest_shift, probe, require_same_judge, stored_labels
-from afarm.errors import BudgetError, DataError
-from afarm.files import read_preferences, write_rows
-from afarm.judges import ChatRequest, Completion
-from afarm.pipeline import Farm
-from afarm.records import Instruction, JudgedPair, Output, Pair, Preference
+from afarm.analysis import judge_drift as drift
+from afarm.analysis.judge_drift import compare, foresee, kept, latest_shift, probe, require_same_judge, stored_labels
+from afarm.core.errors import BudgetError, DataError
+from afarm.core.judge import ChatRequest, Completion
+from afarm.core.records import Instruction, JudgedPair, Output, Pair, Preference
+from afarm.experiment.farm import Farm
+from afarm.storage.rows import read_preferences, write_rows
 from afarm.testing import render
 
 COUNT = 30

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from afarm import ConfigError, Decoding, Farm, Instruction, Sample
-from afarm.interfaces import no_progress
-from afarm.keyed import integer
-from afarm.stages import write_outputs
+from afarm.core.interfaces import no_progress
+from afarm.core.seeding import integer
+from afarm.experiment.training_stages import write_outputs
 
 
 class RemembersSeeds:

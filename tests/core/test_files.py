@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from afarm import files, hub
-from afarm.errors import DataError
-from afarm.files import (
+from afarm.core.errors import DataError
+from afarm.core.records import Instruction, Output
+from afarm.storage import hub
+from afarm.storage import rows as files
+from afarm.storage.rows import (
     RowsOnDisk,
     names_a_file,
     preferences_on_disk,
@@ -23,7 +25,6 @@ from afarm.files import (
     stem,
     write_rows,
 )
-from afarm.records import Instruction, Output
 
 ROWS: list[dict[str, Any]] = [
     {"instruction": "Name a colour.", "input": "", "output": "Red.", "generator": "a"},

@@ -6,10 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from afarm import guards
-from afarm.files import read_outputs
-from afarm.guards import FEWEST, excerpt, family_flags, look, near_constant, sentences, suspicious, taste, text_flags
-from afarm.records import Instruction, JudgedPair, Pair, Preference
+from afarm.core.records import Instruction, JudgedPair, Pair, Preference
+from afarm.evaluation import red_flags as guards
+from afarm.evaluation.red_flags import (
+    FEWEST,
+    excerpt,
+    family_flags,
+    look,
+    near_constant,
+    sentences,
+    suspicious,
+    taste,
+    text_flags,
+)
+from afarm.storage.rows import read_outputs
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "alpaca_eval"
 TASK = Instruction("Name a colour.")

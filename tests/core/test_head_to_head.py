@@ -9,14 +9,14 @@ import pytest
 from light_farm import Make
 from light_plugin import CountingJudge
 
-from afarm.errors import BudgetError, DataError
-from afarm.files import read_preferences, read_rows
-from afarm.joining import STRICT, Joining
-from afarm.judges import Capabilities
-from afarm.pipeline import Farm, read_result
-from afarm.plan import plan_of_two
-from afarm.records import Instruction, Output, Pair
-from afarm.runs import read_run, record, record_of_two
+from afarm.core.errors import BudgetError, DataError
+from afarm.core.judge import Capabilities
+from afarm.core.records import Instruction, Output, Pair
+from afarm.evaluation.matching import STRICT, Joining
+from afarm.experiment.dry_run import plan_of_two
+from afarm.experiment.farm import Farm, read_result
+from afarm.experiment.run_record import read_run, record, record_of_two
+from afarm.storage.rows import read_preferences, read_rows
 
 JUDGED_BY = "evaluate.annotator=chatgpt_1"
 
@@ -88,7 +88,7 @@ def test_what_changes_no_result_leaves_the_name_as_it_is(farm: Make) -> None:
 def test_another_version_of_afarm_judges_anew_on_the_same_account(farm: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     first = farm(JUDGED_BY).head_to_head(MINE, THEIRS)
     first.run()
-    monkeypatch.setattr("afarm.pipeline.core_source", lambda: "another version")
+    monkeypatch.setattr("afarm.experiment.farm.core_source", lambda: "another version")
     next_one = farm(JUDGED_BY).head_to_head(MINE, THEIRS)
     assert next_one.name == first.name
     assert not next_one.run().reused

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from afarm.errors import ConfigError, DataError
-from afarm.joining import Coverage, Joining, distinct, join, same_answers
-from afarm.records import Instruction, Output
+from afarm.core.errors import ConfigError, DataError
+from afarm.core.records import Instruction, Output
+from afarm.evaluation.matching import Coverage, Joining, distinct, join, same_answers
 
 
 def rows(generator: str, answers: Sequence[tuple[str, str]], input: str = "") -> list[Output]:

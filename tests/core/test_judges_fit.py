@@ -9,9 +9,9 @@ import pytest
 from light_farm import Make, light_farm
 from light_plugin import RAN, CountingJudge
 
-from afarm.errors import ConfigError
-from afarm.judges import Capabilities
-from afarm.plan import by_judge, plan
+from afarm.core.errors import ConfigError
+from afarm.core.judge import Capabilities
+from afarm.experiment.dry_run import by_judge, plan
 
 PLAIN = Capabilities(chat=True, completion=True, temperature=False, logit_bias=False)
 

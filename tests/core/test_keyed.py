@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from afarm.keyed import choice, digest, integer, uniform
+from afarm.core.seeding import choice, digest, integer, uniform
 
 PROGRAM = """
-from afarm.keyed import *
+from afarm.core.seeding import *
 print(digest("a", 1, None, {"b": 2.5, "a": "ü"}), uniform(7, "order", "x"), integer(7, "x"), choice("abcdefg", 1))
 """
 

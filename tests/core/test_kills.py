@@ -22,13 +22,13 @@ import json, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from counting_server import HttpJudge
-from afarm.ask import Asker
-from afarm.interfaces import AnnotateContext
-from afarm.labelling import label
-from afarm.ledger import Ledger
-from afarm.records import Instruction, Pair
+from afarm.judging.client import Asker
+from afarm.core.interfaces import AnnotateContext
+from afarm.judging.labelling import label
+from afarm.judging.ledger import Ledger
+from afarm.core.records import Instruction, Pair
 from afarm_plugins.annotators import PromptAnnotatorConfig
-from afarm_plugins.annotators.annotator import PromptAnnotator
+from afarm_plugins.annotators.pool import PromptAnnotator
 
 port, count, in_flight = map(int, sys.argv[3:6])
 ask = Asker({"*": HttpJudge(port)}, Ledger(Path(sys.argv[2])), run="run", max_concurrency=in_flight)

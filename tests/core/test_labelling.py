@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from afarm.errors import PluginError
-from afarm.interfaces import AnnotateContext, Annotator
-from afarm.keyed import uniform
-from afarm.labelling import CHUNK, label, rule_or_noise
-from afarm.records import Instruction, JudgedPair, Pair, Preference
+from afarm.core.errors import PluginError
+from afarm.core.interfaces import AnnotateContext, Annotator
+from afarm.core.records import Instruction, JudgedPair, Pair, Preference
+from afarm.core.seeding import uniform
+from afarm.judging.labelling import CHUNK, label, rule_or_noise
 from afarm.testing import annotate_context
 
 

@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 from scripted_judges import ScriptedJudge, question, questions
 
-from afarm.ask import Asker
-from afarm.errors import StoreError
-from afarm.judges import ChatRequest, Comparison, Completion, Judgement, JudgementKey
-from afarm.ledger import STAGE_SPEND, Ledger, request_key
-from afarm.ledger_schema import network_file_system
-from afarm.records import Instruction, Message
+from afarm.core.errors import StoreError
+from afarm.core.judge import ChatRequest, Comparison, Completion, Judgement, JudgementKey
+from afarm.core.records import Instruction, Message
+from afarm.judging.client import Asker
+from afarm.judging.ledger import STAGE_SPEND, Ledger, request_key
+from afarm.judging.ledger_schema import network_file_system
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def test_what_another_living_process_has_in_flight_is_held_until_it_is_answered_
     other = Ledger(ledger.path)
     assert ledger.claim(wanted, "run").granted
     assert other.claim(wanted, "run").held == [answer[2].key]
-    monkeypatch.setattr("afarm.ledger.LIVE_SECONDS", -1.0)
+    monkeypatch.setattr("afarm.judging.ledger.LIVE_SECONDS", -1.0)
     assert other.claim(wanted, "run").granted == [answer[2].key], "nobody has heard of it for a while"
     ledger.resolve([answer], "run")
     assert other.claim(wanted, "run").answered == [answer[2].key]
@@ -229,7 +229,7 @@ def test_intents_count_against_the_budget_until_they_are_resolved(ledger: Ledger
 def test_what_was_in_flight_at_a_kill_stays_counted_even_if_a_process_id_comes_back(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("afarm.ledger.LIVE_SECONDS", 0.0)
+    monkeypatch.setattr("afarm.judging.ledger.LIVE_SECONDS", 0.0)
     answer = answered("q", price=0.02)
     ledger.claim([(answer[2].key, 0.5)], "run")
     # A container's first process has the same id after every restart: here, this process plays both.
@@ -281,8 +281,8 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from scripted_judges import ScriptedJudge, questions
-from afarm.ask import Asker
-from afarm.ledger import Ledger
+from afarm.judging.client import Asker
+from afarm.judging.ledger import Ledger
 
 judge = ScriptedJudge(seconds=0.05, price=0.01, worst=0.01, log=Path(sys.argv[3]))
 ask = Asker({{"*": judge}}, Ledger(Path(sys.argv[2])), run="run", max_concurrency={IN_FLIGHT})
@@ -385,6 +385,6 @@ def test_a_network_file_system_gets_no_write_ahead_log(tmp_path: Path, monkeypat
     Ledger(tmp_path / "local.sqlite")
     assert journal_mode(tmp_path / "local.sqlite") == "wal"
     mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
-    monkeypatch.setattr("afarm.ledger_schema.NETWORK_FILE_SYSTEMS", {kind for _, _, kind, *_ in mounts})
+    monkeypatch.setattr("afarm.judging.ledger_schema.NETWORK_FILE_SYSTEMS", {kind for _, _, kind, *_ in mounts})
     Ledger(tmp_path / "network.sqlite").resolve([answered("q")], "run")
     assert journal_mode(tmp_path / "network.sqlite") == "delete"

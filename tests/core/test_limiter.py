@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from afarm.limiter import ALONE, LONGEST_PAUSE, PAUSE, Limiter
+from afarm.judging.rate_limit import ALONE, LONGEST_PAUSE, PAUSE, Limiter
 
 
 class Clock:

@@ -15,15 +15,15 @@ import pytest
 from light_farm import Make, light_farm
 from light_plugin import RAN, CountingJudge, WordPolicy, WordReward
 
-from afarm import stages
-from afarm.errors import BudgetError, DataError, TrainingError
-from afarm.files import read_preferences
-from afarm.judges import ChatRequest, Completion
-from afarm.keyed import integer
-from afarm.pairing import neighbours, paired
-from afarm.pipeline import Farm, Result
-from afarm.records import Instruction, Output, Pair
-from afarm.runs import record
+from afarm.core.errors import BudgetError, DataError, TrainingError
+from afarm.core.judge import ChatRequest, Completion
+from afarm.core.records import Instruction, Output, Pair
+from afarm.core.seeding import integer
+from afarm.evaluation.pairing import neighbours, paired
+from afarm.experiment import training_stages as stages
+from afarm.experiment.farm import Farm, Result
+from afarm.experiment.run_record import record
+from afarm.storage.rows import read_preferences
 
 
 def labels(one: Farm) -> list[tuple[str, bool]]:

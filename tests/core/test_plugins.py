@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from afarm.cli import main
-from afarm.errors import ConfigError, PluginError
-from afarm.hookspecs import GROUP, hook_names
-from afarm.plugins import Plugin, Plugins, discover
-from afarm.recipe import resolve
+from afarm.core.errors import ConfigError, PluginError
+from afarm.core.hooks import GROUP, hook_names
+from afarm.core.plugins import Plugin, Plugins, discover
+from afarm.experiment.recipe import resolve
 
 Publish = Callable[..., None]
 

@@ -14,12 +14,12 @@ import pytest
 from light_farm import Make, light_farm, light_plugins
 from light_plugin import RAN, Numbers
 
-from afarm.backend.availability import require_on_hub
-from afarm.backend.gguf import require_whole
-from afarm.errors import ConfigError, DataError, ModelError
-from afarm.pipeline import Farm
-from afarm.plan import plan
-from afarm.records import Output
+from afarm.core.errors import ConfigError, DataError, ModelError
+from afarm.core.records import Output
+from afarm.experiment.dry_run import plan
+from afarm.experiment.farm import Farm
+from afarm.storage.availability import require_on_hub
+from afarm.storage.gguf import require_whole
 
 
 def problems(tmp_path: Path, *settings: str, **choices: object) -> list[str]:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from afarm.errors import ConfigError
-from afarm.judges import Capabilities, ChatRequest, Completion, Judge, Price
-from afarm.prices import Prices, dollars, listed
-from afarm.records import Message
+from afarm.core.errors import ConfigError
+from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge, Price
+from afarm.core.records import Message
+from afarm.judging.pricing import Prices, dollars, listed
 
 
 def test_a_price_is_charged_for_fresh_and_cached_input_and_for_output_apart() -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from light_farm import light_farm
 
-from afarm.drift import KEPT, Probe
-from afarm.files import read_rows
-from afarm.pipeline import Farm
-from afarm.protocol import REASONS, Protocol, comparable, instructions_digest, outputs_digest
-from afarm.records import Instruction, Output
+from afarm.analysis.judge_drift import KEPT, Probe
+from afarm.core.records import Instruction, Output
+from afarm.evaluation.protocol import REASONS, Protocol, comparable, instructions_digest, outputs_digest
+from afarm.experiment.farm import Farm
+from afarm.storage.rows import read_rows
 
 WHOLE = Protocol(
     "pool", "a1", "b2", "1.0", {"strong": "openai:x"}, 0.0, "davinci003", "c3", "d4", drift="2026-01-01"

@@ -13,11 +13,11 @@ import pytest
 from light_farm import LightBackend, light_farm
 from light_plugin import RAN, CountingJudge, WordPolicy
 
-from afarm.building import Builder
-from afarm.following import FollowedCheckpoints, announce, follow
-from afarm.pipeline import Farm
-from afarm.ranks import ALONE, Ranks
-from afarm.store import DirectoryCheckpoints, Store, artifact_key
+from afarm.core.processes import ALONE, Ranks
+from afarm.experiment.components import Builder
+from afarm.experiment.farm import Farm
+from afarm.experiment.processes import FollowedCheckpoints, announce, follow
+from afarm.storage.artifacts import DirectoryCheckpoints, Store, artifact_key
 
 MADE_FROM = {"seed": 1}
 KEY = artifact_key(MADE_FROM)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from afarm.config import Config, RunConfig, changes_result, setting
-from afarm.errors import ConfigError
-from afarm.hookspecs import KINDS
-from afarm.pipeline import Farm
-from afarm.plugins import Plugins, discover
-from afarm.recipe import Settings, merge, parse_override, parse_overrides, read_recipe, recipe_names, resolve
+from afarm.core.errors import ConfigError
+from afarm.core.hooks import KINDS
+from afarm.core.plugins import Plugins, discover
+from afarm.experiment.farm import Farm
+from afarm.experiment.recipe import Settings, merge, parse_override, parse_overrides, read_recipe, recipe_names, resolve
+from afarm.experiment.settings import Config, RunConfig, changes_result, setting
 
 
 @pytest.fixture(scope="module")
@@ -222,8 +222,8 @@ def with_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, na
 
 
 SECOND_PPO = """
-from afarm.config import Config, setting
-from afarm.hookspecs import hookimpl
+from afarm.experiment.settings import Config, setting
+from afarm.core.hooks import hookimpl
 
 class OtherConfig(Config):
     strength: float = setting(1.0, "how much")

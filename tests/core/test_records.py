@@ -12,9 +12,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from afarm.errors import DataError
-from afarm.files import read_outputs, read_preferences, write_rows
-from afarm.records import (
+from afarm.core.errors import DataError
+from afarm.core.records import (
     Instruction,
     JudgedPair,
     Message,
@@ -23,6 +22,7 @@ from afarm.records import (
     Preference,
     number_occurrences,
 )
+from afarm.storage.rows import read_outputs, read_preferences, write_rows
 
 ASK = Instruction("Name a colour.", "warm", "koala")
 ROW: dict[str, Any] = {"instruction": "Name a colour.", "output_1": "Red.", "output_2": "Blue."}

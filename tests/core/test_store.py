@@ -16,9 +16,8 @@ from typing import Any
 
 import pytest
 
-from afarm.errors import StoreError
-from afarm.files import write_rows
-from afarm.store import (
+from afarm.core.errors import StoreError
+from afarm.storage.artifacts import (
     CHECKPOINTS,
     META,
     DirectoryCheckpoints,
@@ -31,6 +30,7 @@ from afarm.store import (
     tree_size,
     write_json,
 )
+from afarm.storage.rows import write_rows
 
 MADE_FROM = {"settings": {"beta": 0.1}, "seed": 1}
 
@@ -143,7 +143,7 @@ def test_two_processes_that_want_one_artifact_make_it_once(tmp_path: Path) -> No
 KILLED = """
 import sys, time
 from pathlib import Path
-from afarm.store import Store
+from afarm.storage.artifacts import Store
 
 def write(directory):
     (directory / "first.txt").write_text("first")

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from afarm.errors import DataError
-from afarm.files import read_preferences
-from afarm.joining import Joining
-from afarm.stored import StoredSystem, stored_systems
-from afarm.stored_comparison import OnDisk
+from afarm.comparison.annotations import OnDisk
+from afarm.core.errors import DataError
+from afarm.evaluation.annotation_files import StoredSystem, stored_systems
+from afarm.evaluation.matching import Joining
+from afarm.storage.rows import read_preferences
 
 
 def annotation(
@@ -242,8 +242,8 @@ def test_files_that_name_no_generators_are_called_by_their_own_name(tmp_path: Pa
 PEAK = """
 import sys
 from pathlib import Path
-from afarm.stored import stored_systems
-from afarm.stored_comparison import OnDisk
+from afarm.evaluation.annotation_files import stored_systems
+from afarm.comparison.annotations import OnDisk
 stored_systems(sys.argv[1:2], OnDisk(Path(sys.argv[2])))
 print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
 """

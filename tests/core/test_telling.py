@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from light_farm import light_farm
 
-from afarm.errors import DataError
-from afarm.records import Output
-from afarm.store import DirectoryCheckpoints, Store
+from afarm.core.errors import DataError
+from afarm.core.records import Output
+from afarm.storage.artifacts import DirectoryCheckpoints, Store
 
 
 def test_a_stage_that_resumes_says_from_which_step(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ import pytest
 from light_farm import Make, light_farm
 from light_plugin import RAN, CountingJudge
 
-from afarm.building import loaded_source
-from afarm.plan import PlannedStage, plan
-from afarm.store import Artifact
-from afarm.why import differences, flatten, nearest, why_not_reused
+from afarm.experiment.components import loaded_source
+from afarm.experiment.dry_run import PlannedStage, plan
+from afarm.storage.artifacts import Artifact
+from afarm.storage.reuse import differences, flatten, nearest, why_not_reused
 
 
 def artifact(key: str, created: float, **made_from: Any) -> Artifact:

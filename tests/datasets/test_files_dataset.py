@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from afarm.errors import ConfigError, DataError
-from afarm.files import read_outputs
+from afarm.core.errors import ConfigError, DataError
+from afarm.storage.rows import read_outputs
 from afarm_plugins.datasets import FilesConfig
 from afarm_plugins.datasets.files import SPLITS, Files
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from afarm.errors import DataError
+from afarm.core.errors import DataError
 from afarm_plugins.datasets import HubConfig
 from afarm_plugins.datasets.hub import AlpacaFarm
 

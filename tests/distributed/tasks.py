@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from afarm.backend import Backend, CheckpointPolicy
-from afarm.config import BackendConfig
-from afarm.following import FollowedCheckpoints
-from afarm.interfaces import Decoding, Method, MethodInputs, TrainContext
-from afarm.ranks import Ranks
-from afarm.records import JudgedPair, Output, Pair, Preference
-from afarm.store import DirectoryCheckpoints
+from afarm.core.interfaces import Decoding, Method, MethodInputs, TrainContext
+from afarm.core.processes import Ranks
+from afarm.core.records import JudgedPair, Output, Pair, Preference
+from afarm.experiment.processes import FollowedCheckpoints
+from afarm.experiment.settings import BackendConfig
+from afarm.storage.artifacts import DirectoryCheckpoints
 from afarm.testing.contexts import KeyedReward
 from afarm.testing.examples import make_instructions
 from afarm.testing.models import tiny_policy

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import statsmodels.api as sm
 
-from afarm.errors import DataError
-from afarm.interfaces import EvaluationInputs
-from afarm.keyed import choice, uniform
-from afarm.records import Evaluation, Instruction, JudgedPair, Pair, Preference
+from afarm.core.errors import DataError
+from afarm.core.interfaces import EvaluationInputs
+from afarm.core.records import Evaluation, Instruction, JudgedPair, Pair, Preference
+from afarm.core.seeding import choice, uniform
 from afarm_plugins.evaluators import BradleyTerryConfig, EloConfig
 from afarm_plugins.evaluators.bradley_terry import POINTS, BradleyTerry
 from afarm_plugins.evaluators.elo import Elo
-from afarm_plugins.evaluators.games import games
+from afarm_plugins.evaluators.pair_counts import games
 
 Game = tuple[str, str, float | None, int]
 """Two systems, what the second has of the win (None: unparsed), and the number of the instruction."""

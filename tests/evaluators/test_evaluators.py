@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from afarm.errors import DataError
-from afarm.interfaces import EvaluationInputs
-from afarm.records import Instruction, JudgedPair, Output, Pair, Preference, Score
+from afarm.core.errors import DataError
+from afarm.core.interfaces import EvaluationInputs
+from afarm.core.records import Instruction, JudgedPair, Output, Pair, Preference, Score
 from afarm_plugins.evaluators.reward import MeanReward
 from afarm_plugins.evaluators.win_rate import WinRate
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from afarm.errors import DataError
-from afarm.files import read_outputs, read_preferences
-from afarm.interfaces import EvaluationInputs
-from afarm.keyed import uniform
-from afarm.records import Instruction, JudgedPair, Output, Pair, Preference
+from afarm.core.errors import DataError
+from afarm.core.interfaces import EvaluationInputs
+from afarm.core.records import Instruction, JudgedPair, Output, Pair, Preference
+from afarm.core.seeding import uniform
+from afarm.storage.rows import read_outputs, read_preferences
 from afarm_plugins.evaluators import LengthControlledConfig
 from afarm_plugins.evaluators.length_controlled import LengthControlled
 from afarm_plugins.evaluators.length_glm import Rows, fit, length_feature, sampling_error, solve

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit
 
-from afarm.interfaces import EvaluationInputs
-from afarm.keyed import uniform
-from afarm.records import Instruction, JudgedPair, Output, Pair, Preference
+from afarm.core.interfaces import EvaluationInputs
+from afarm.core.records import Instruction, JudgedPair, Output, Pair, Preference
+from afarm.core.seeding import uniform
 from afarm_plugins.evaluators import LengthControlledConfig
+from afarm_plugins.evaluators.length_checks import believed
 from afarm_plugins.evaluators.length_controlled import LengthControlled
-from afarm_plugins.evaluators.length_doubts import believed
 from afarm_plugins.evaluators.length_glm import Rows, length_feature, sampling_error, solve
 from afarm_plugins.evaluators.win_rate import WinRate
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from afarm.errors import DataError
-from afarm.interfaces import EvaluationInputs
-from afarm.records import Instruction, JudgedPair, Output, Pair, Preference
+from afarm.core.errors import DataError
+from afarm.core.interfaces import EvaluationInputs
+from afarm.core.records import Instruction, JudgedPair, Output, Pair, Preference
 from afarm_plugins.evaluators.pointwise import Pointwise
 
 

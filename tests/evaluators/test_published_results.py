@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from afarm.errors import DataError
-from afarm.files import read_outputs, read_preferences
-from afarm.interfaces import EvaluationInputs
-from afarm.pairing import paired
-from afarm.records import Output
+from afarm.core.errors import DataError
+from afarm.core.interfaces import EvaluationInputs
+from afarm.core.records import Output
+from afarm.evaluation.pairing import paired
+from afarm.storage.rows import read_outputs, read_preferences
 from afarm_plugins.evaluators.win_rate import WinRate
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "alpaca_eval"

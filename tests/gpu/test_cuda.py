@@ -14,8 +14,8 @@ from tiny_models import make_instructions, make_policy
 
 from afarm import Farm
 from afarm.backend import Backend, CheckpointPolicy, before_responses, join_and_pad, response_logprobs, token_loss
-from afarm.config import BackendConfig
-from afarm.interfaces import Decoding
+from afarm.core.interfaces import Decoding
+from afarm.experiment.settings import BackendConfig
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here")
 

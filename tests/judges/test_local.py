@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 import torch
 
-from afarm.ask import Asker
 from afarm.backend import Backend
-from afarm.config import BackendConfig
-from afarm.errors import JudgeError, ModelError
-from afarm.interfaces import AnnotateContext, BuildContext
-from afarm.judges import ChatRequest, Comparison, Completion
-from afarm.ledger import Ledger
-from afarm.records import Instruction, Message, Pair
+from afarm.core.errors import JudgeError, ModelError
+from afarm.core.interfaces import AnnotateContext, BuildContext
+from afarm.core.judge import ChatRequest, Comparison, Completion
+from afarm.core.records import Instruction, Message, Pair
+from afarm.experiment.settings import BackendConfig
+from afarm.judging.client import Asker
+from afarm.judging.ledger import Ledger
 from afarm.testing import check_judge
 from afarm.testing.contexts import KeyedReward
 from afarm.testing.models import tiny_policy
 from afarm_plugins.annotators import PromptAnnotatorConfig
-from afarm_plugins.annotators.annotator import PromptAnnotator
+from afarm_plugins.annotators.pool import PromptAnnotator
 from afarm_plugins.judges import LocalConfig
 from afarm_plugins.judges.local import LocalJudge
 from afarm_plugins.judges.local_model import FAVOUR, LocalModel, without_system_turn

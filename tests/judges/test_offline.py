@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from afarm.errors import JudgeError
-from afarm.interfaces import BuildContext, RewardModel
-from afarm.judges import ChatRequest, Comparison, Completion
-from afarm.records import Instruction, Message, Score
+from afarm.core.errors import JudgeError
+from afarm.core.interfaces import BuildContext, RewardModel
+from afarm.core.judge import ChatRequest, Comparison, Completion
+from afarm.core.records import Instruction, Message, Score
 from afarm_plugins.judges import OfflineConfig, RoleNoise
 from afarm_plugins.judges.offline import OfflineJudge
 

@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from afarm.accounts import export
-from afarm.ask import Asker
-from afarm.errors import DataError, JudgeError
-from afarm.interfaces import AnnotateContext
-from afarm.judges import ChatRequest, Comparison, Completion
-from afarm.ledger import Ledger
-from afarm.records import Instruction, JudgedPair, Message, Pair, Preference
+from afarm.core.errors import DataError, JudgeError
+from afarm.core.interfaces import AnnotateContext
+from afarm.core.judge import ChatRequest, Comparison, Completion
+from afarm.core.records import Instruction, JudgedPair, Message, Pair, Preference
+from afarm.judging.accounting import export
+from afarm.judging.client import Asker
+from afarm.judging.ledger import Ledger
 from afarm.testing import check_judge
 from afarm_plugins.annotators import PromptAnnotatorConfig
-from afarm_plugins.annotators.annotator import PromptAnnotator
+from afarm_plugins.annotators.pool import PromptAnnotator
 from afarm_plugins.judges import ReplayConfig
 from afarm_plugins.judges.replay import ReplayJudge
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from afarm.records import Instruction
+from afarm.core.records import Instruction
 from afarm_plugins.judges.text_utility import TextUtility, terms, utility
 
 TASK = Instruction("Name three animals.", "wild ones")

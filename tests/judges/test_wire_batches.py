@@ -10,9 +10,9 @@ import pytest
 from wire_judges import WORTH, ask, chat, make
 from wire_server import Drop, Received, WireServer
 
-from afarm.errors import JudgeError
-from afarm.judges import ChatRequest, Completion
-from afarm_plugins.judges.wire import VendorJudge
+from afarm.core.errors import JudgeError
+from afarm.core.judge import ChatRequest, Completion
+from afarm_plugins.judges.vendor import VendorJudge
 
 VERDICTS = {"type": "array", "items": {"type": "string"}}
 REQUESTS = [chat("zero"), chat("one", schema=VERDICTS), chat("two")]

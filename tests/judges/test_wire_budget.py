@@ -13,12 +13,12 @@ import pytest
 from wire_judges import MODELS, PRICE, WORTH, chat, make
 from wire_server import Body, Drop, Fault, Hang, Received, Status, WireServer, is_question
 
-from afarm.accounts import open_items
-from afarm.ask import Asker
-from afarm.errors import BudgetError, JudgeError
-from afarm.judges import ChatRequest
-from afarm.ledger import Ledger
-from afarm_plugins.judges.wire import VendorJudge
+from afarm.core.errors import BudgetError, JudgeError
+from afarm.core.judge import ChatRequest
+from afarm.judging.accounting import open_items
+from afarm.judging.client import Asker
+from afarm.judging.ledger import Ledger
+from afarm_plugins.judges.vendor import VendorJudge
 
 LOST: list[Fault] = [
     Drop(),
@@ -168,7 +168,7 @@ sys.path.insert(0, sys.argv[1])
 import anthropic._base_client, openai._base_client
 for module in (anthropic._base_client, openai._base_client):
     module.INITIAL_RETRY_DELAY = 0.001
-from afarm.ledger import Ledger
+from afarm.judging.ledger import Ledger
 from test_wire_budget import ask_until_the_budget_is_reached
 from wire_judges import make
 

@@ -15,12 +15,12 @@ import pytest
 from wire_judges import CLASSES, KEY, MODELS, ask, chat, make
 from wire_server import Body, Drop, Hang, Status, WireServer
 
-from afarm.ask import Asker
 from afarm.cli import main
-from afarm.errors import JudgeError
-from afarm.ledger import Ledger
-from afarm_plugins.judges.failures import retry_after
-from afarm_plugins.judges.wire import VendorJudge
+from afarm.core.errors import JudgeError
+from afarm.judging.client import Asker
+from afarm.judging.ledger import Ledger
+from afarm_plugins.judges.vendor import VendorJudge
+from afarm_plugins.judges.vendor_errors import retry_after
 
 VENDORS = list(MODELS)
 TRIES = 3  # the first and the two retries that `make` sets

@@ -27,8 +27,8 @@ def test_a_missing_package_is_an_error_that_says_what_to_install(name: str) -> N
     code = """
 import sys
 sys.modules["openai"] = sys.modules["anthropic"] = None
-from afarm.errors import PluginError
-from afarm.plugins import discover
+from afarm.core.errors import PluginError
+from afarm.core.plugins import discover
 try:
     discover().get("judges", sys.argv[1]).load()
 except PluginError as error:
@@ -44,10 +44,10 @@ def test_judges_do_without_aiohttp(server: WireServer, name: str) -> None:
 import asyncio, os, sys
 sys.modules["aiohttp"] = None
 os.environ.update(OPENAI_API_KEY={KEY!r}, ANTHROPIC_API_KEY={KEY!r})
-from afarm.interfaces import BuildContext
-from afarm.judges import ChatRequest
-from afarm.plugins import discover
-from afarm.records import Message
+from afarm.core.interfaces import BuildContext
+from afarm.core.judge import ChatRequest
+from afarm.core.plugins import discover
+from afarm.core.records import Message
 component = discover().get("judges", sys.argv[1])
 config = component.settings({{"base_url": sys.argv[2], "timeout": 0.5, "max_retries": 0}})
 judge = component.load()("some-model", config, BuildContext(lambda name: None))

@@ -10,9 +10,9 @@ import pytest
 from wire_judges import KEY, MODELS, PLUGINS, PRICE, WORTH, ask, chat, make
 from wire_server import Body, WireServer, completion, message
 
-from afarm.errors import JudgeError
-from afarm.judges import Capabilities, ChatRequest, Tool, unsupported
-from afarm.records import Message
+from afarm.core.errors import JudgeError
+from afarm.core.judge import Capabilities, ChatRequest, Tool, unsupported
+from afarm.core.records import Message
 from afarm.testing import check_judge
 
 VENDORS = list(MODELS)

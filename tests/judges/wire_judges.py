@@ -8,13 +8,13 @@ from typing import Any
 
 from wire_server import WireServer
 
-from afarm.interfaces import BuildContext, RewardModel
-from afarm.judges import ChatRequest, Completion, Price
-from afarm.plugins import discover
-from afarm.records import Message
+from afarm.core.interfaces import BuildContext, RewardModel
+from afarm.core.judge import ChatRequest, Completion, Price
+from afarm.core.plugins import discover
+from afarm.core.records import Message
 from afarm_plugins.judges.anthropic_judge import AnthropicJudge
 from afarm_plugins.judges.openai_judge import CompatibleJudge, OpenAIJudge
-from afarm_plugins.judges.wire import VendorJudge
+from afarm_plugins.judges.vendor import VendorJudge
 
 KEY = "sk-planted-Zq81xT44wvUu0"
 PRICE = Price(input=10.0, output=30.0, cached_input=1.0)

@@ -13,8 +13,8 @@ from itertools import combinations
 import torch
 
 from afarm.backend import CheckpointPolicy, join_and_pad, response_logprobs
-from afarm.interfaces import RewardModel
-from afarm.records import Instruction, JudgedPair, Pair, Preference, Score
+from afarm.core.interfaces import RewardModel
+from afarm.core.records import Instruction, JudgedPair, Pair, Preference, Score
 from afarm.testing.models import tiny_policy
 
 INSTRUCTIONS = [Instruction("w30"), Instruction("w31 w32"), Instruction("w33 w34 w35")]

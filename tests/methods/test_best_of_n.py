@@ -12,13 +12,13 @@ from bandit import ANSWERS, INSTRUCTIONS, BanditReward, answer_probabilities, ba
 from tiny_models import make_context, make_instructions, make_policy
 
 from afarm.backend import CheckpointPolicy, TorchRewardModel
-from afarm.config import Config, setting
-from afarm.errors import DataError, ModelError, TrainingError
-from afarm.interfaces import Decoding, MethodInputs, Policy, RewardModel, TrainContext
-from afarm.records import Instruction, Output, Sample, Score
+from afarm.core.errors import DataError, ModelError, TrainingError
+from afarm.core.interfaces import Decoding, MethodInputs, Policy, RewardModel, TrainContext
+from afarm.core.records import Instruction, Output, Sample, Score
+from afarm.experiment.settings import Config, setting
 from afarm_plugins.best_of_n import BestOfNConfig
 from afarm_plugins.best_of_n.best_of_n import BestOfN, BestOfNPolicy
-from afarm_plugins.best_of_n.smaller import Winners, best_of, kl_bound
+from afarm_plugins.best_of_n.subsets import Winners, best_of, kl_bound
 
 DECODING = Decoding(temperature=0.7, max_new_tokens=6, per_device_batch_size=8)
 

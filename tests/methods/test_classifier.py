@@ -19,9 +19,9 @@ from transformers import (
 )
 
 from afarm.backend import TorchRewardModel
-from afarm.errors import ConfigError, ModelError
-from afarm.interfaces import BuildContext, Decoding, Policy
-from afarm.records import Instruction
+from afarm.core.errors import ConfigError, ModelError
+from afarm.core.interfaces import BuildContext, Decoding, Policy
+from afarm.core.records import Instruction
 from afarm.testing import check_reward_model, judge_context, tiny_reward_model
 from afarm_plugins.best_of_n.best_of_n import BestOfNPolicy
 from afarm_plugins.reward_model import ClassifierConfig

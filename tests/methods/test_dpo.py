@@ -13,11 +13,11 @@ from pydantic import ValidationError
 from tiny_models import Recorder, judged, make_context, make_instructions, make_policy, same_weights
 
 from afarm.backend import CheckpointPolicy, LoraConfig, join_and_pad
-from afarm.backend.padding import TokenBatch
-from afarm.errors import DataError
-from afarm.interfaces import MethodInputs
-from afarm.keyed import uniform
-from afarm.records import JudgedPair
+from afarm.backend.batching import TokenBatch
+from afarm.core.errors import DataError
+from afarm.core.interfaces import MethodInputs
+from afarm.core.records import JudgedPair
+from afarm.core.seeding import uniform
 from afarm_plugins.dpo import DPOConfig, dpo
 from afarm_plugins.dpo.dpo import DPO, pair_examples, reference_logps
 from afarm_plugins.dpo.objective import preference_losses

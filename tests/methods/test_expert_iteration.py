@@ -14,9 +14,9 @@ from tiny_models import make_context, make_instructions, make_policy, same_weigh
 
 from afarm.backend import CheckpointPolicy, LoraConfig
 from afarm.backend.rollouts import sample_scorer
-from afarm.errors import DataError
-from afarm.interfaces import Decoding, MethodInputs, RewardModel, TrainContext
-from afarm.records import Instruction, Score
+from afarm.core.errors import DataError
+from afarm.core.interfaces import Decoding, MethodInputs, RewardModel, TrainContext
+from afarm.core.records import Instruction, Score
 from afarm.testing import check_method
 from afarm.testing.models import tiny_reward_model
 from afarm_plugins.expert_iteration import ExpertIterationConfig, expert_iteration

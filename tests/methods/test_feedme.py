@@ -11,9 +11,9 @@ import torch
 from tiny_models import Recorder, judged, make_context, make_instructions, make_policy, same_weights
 
 from afarm.backend import CheckpointPolicy
-from afarm.errors import DataError
-from afarm.interfaces import MethodInputs
-from afarm.records import JudgedPair, Output
+from afarm.core.errors import DataError
+from afarm.core.interfaces import MethodInputs
+from afarm.core.records import JudgedPair, Output
 from afarm_plugins.feedme import FeedMEConfig
 from afarm_plugins.feedme.feedme import FeedME
 from afarm_plugins.sft import SFTConfig

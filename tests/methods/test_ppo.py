@@ -27,13 +27,13 @@ from afarm.backend import (
     response_logprobs,
     runtime,
 )
-from afarm.backend.padding import TokenBatch, join_and_pad
+from afarm.backend.batching import TokenBatch, join_and_pad
 from afarm.backend.rollouts import prompt_order
-from afarm.config import BackendConfig
-from afarm.errors import ConfigError, DataError, TrainingError
-from afarm.interfaces import MethodInputs, RewardModel, TrainContext
-from afarm.pipeline import Farm
-from afarm.records import Instruction, Score
+from afarm.core.errors import ConfigError, DataError, TrainingError
+from afarm.core.interfaces import MethodInputs, RewardModel, TrainContext
+from afarm.core.records import Instruction, Score
+from afarm.experiment.farm import Farm
+from afarm.experiment.settings import BackendConfig
 from afarm_plugins.ppo import PPOConfig, ppo
 from afarm_plugins.ppo.networks import SeparateNetworks
 from afarm_plugins.ppo.ppo import PPO, Trainer

@@ -21,8 +21,8 @@ from test_ppo import (
 )
 
 from afarm.backend import Backend, CheckpointPolicy, active_adapter, response_logprobs
-from afarm.backend.padding import join_and_pad
-from afarm.config import BackendConfig
+from afarm.backend.batching import join_and_pad
+from afarm.experiment.settings import BackendConfig
 from afarm_plugins.ppo import PPOConfig
 from afarm_plugins.ppo.networks import SeparateNetworks, SharedNetworks, build_networks
 from afarm_plugins.ppo.ppo import Trainer

@@ -24,13 +24,13 @@ from test_ppo import (
     train,
 )
 
-from afarm import stages
 from afarm.backend import CheckpointPolicy, CheckpointSelection, LoraConfig, PromptTemplate, TorchRewardModel
-from afarm.errors import TrainingError
-from afarm.interfaces import Decoding, MethodInputs, Policy, RewardModel, TrainContext
-from afarm.pipeline import Farm
-from afarm.plan import plan
-from afarm.records import Instruction, Pair, Preference, Sample, Score
+from afarm.core.errors import TrainingError
+from afarm.core.interfaces import Decoding, MethodInputs, Policy, RewardModel, TrainContext
+from afarm.core.records import Instruction, Pair, Preference, Sample, Score
+from afarm.experiment import training_stages as stages
+from afarm.experiment.dry_run import plan
+from afarm.experiment.farm import Farm
 from afarm.testing.models import tiny_tokenizer
 from afarm_plugins.ppo import PPOConfig
 from afarm_plugins.ppo.ppo import PPO, Trainer

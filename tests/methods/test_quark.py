@@ -14,9 +14,9 @@ from tiny_models import DiskCheckpoints, Recorder, make_context, make_instructio
 
 from afarm.backend import CheckpointPolicy, LoraConfig, join_and_pad, response_logprobs
 from afarm.backend.rollouts import sample_scorer
-from afarm.errors import DataError, TrainingError
-from afarm.interfaces import Decoding, MethodInputs, RewardModel, TrainContext
-from afarm.records import Instruction, Score
+from afarm.core.errors import DataError, TrainingError
+from afarm.core.interfaces import Decoding, MethodInputs, RewardModel, TrainContext
+from afarm.core.records import Instruction, Score
 from afarm.testing import check_method
 from afarm.testing.models import tiny_reward_model
 from afarm_plugins.quark import QuarkConfig

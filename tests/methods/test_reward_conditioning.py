@@ -10,10 +10,11 @@ import pytest
 import torch
 from tiny_models import Recorder, judged, make_context, make_instructions, make_policy, same_weights
 
-from afarm.backend import CheckpointPolicy, LoraConfig, supervised
-from afarm.errors import ConfigError, DataError
-from afarm.interfaces import MethodInputs
-from afarm.records import JudgedPair
+from afarm.backend import CheckpointPolicy, LoraConfig
+from afarm.backend import sft as supervised
+from afarm.core.errors import ConfigError, DataError
+from afarm.core.interfaces import MethodInputs
+from afarm.core.records import JudgedPair
 from afarm_plugins.reward_conditioning import RewardConditioningConfig, reward_conditioning
 from afarm_plugins.reward_conditioning.reward_conditioning import NEGATIVE, POSITIVE, RewardConditioning
 

@@ -11,10 +11,10 @@ from bandit import ANSWERS, INSTRUCTIONS, bandit_policy, bandit_preferences, rew
 from tiny_models import Recorder, judged, make_context, make_instructions, make_policy, same_weights
 
 from afarm.backend import LoraConfig, TorchRewardModel, agreement, pair_rewards
-from afarm.errors import DataError
-from afarm.interfaces import RewardModel
-from afarm.keyed import uniform
-from afarm.records import JudgedPair, Preference
+from afarm.core.errors import DataError
+from afarm.core.interfaces import RewardModel
+from afarm.core.records import JudgedPair, Preference
+from afarm.core.seeding import uniform
 from afarm_plugins.reward_model import RewardModelConfig
 from afarm_plugins.reward_model.bradley_terry import BradleyTerryRewardModel, bootstrap, split, tokenize
 from afarm_plugins.reward_model.calibration import calibration, margins

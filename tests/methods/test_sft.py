@@ -10,11 +10,12 @@ import torch
 from tiny_models import DiskCheckpoints, make_context, make_instructions, make_policy, same_weights
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from afarm.backend import CheckpointPolicy, LoraConfig, join_and_pad, response_logprobs, supervised
-from afarm.backend.supervised import labelled
-from afarm.errors import DataError, TrainingError
-from afarm.interfaces import Decoding, MethodInputs
-from afarm.records import Output
+from afarm.backend import CheckpointPolicy, LoraConfig, join_and_pad, response_logprobs
+from afarm.backend import sft as supervised
+from afarm.backend.sft import labelled
+from afarm.core.errors import DataError, TrainingError
+from afarm.core.interfaces import Decoding, MethodInputs
+from afarm.core.records import Output
 from afarm_plugins.sft import SFTConfig
 from afarm_plugins.sft.sft import SFT, SFTOnAllSplits, Untuned
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tiny_models import judged, make_context, make_instructions
 
-from afarm.errors import TrainingError
-from afarm.interfaces import Decoding, Method, MethodInputs, Policy, TrainContext
-from afarm.records import Instruction, Output, Sample
+from afarm.core.errors import TrainingError
+from afarm.core.interfaces import Decoding, Method, MethodInputs, Policy, TrainContext
+from afarm.core.records import Instruction, Output, Sample
 from afarm.testing import tiny_reward_model
 from afarm_plugins.dpo import DPOConfig
 from afarm_plugins.dpo.dpo import DPO

@@ -14,14 +14,15 @@ from typing import Any
 
 import pytest
 
-from afarm.errors import DataError, StoreError
-from afarm.report import build, comparisons
+from afarm.core.errors import DataError, StoreError
+from afarm.report import build
+from afarm.report import side_by_side as comparisons
 from afarm.report.charts import MOST_POINTS, curve_charts, thin
 from afarm.report.diagram import HEIGHT, WIDTH, diagrams, find_inputs, place, title, without_shortcuts
 from afarm.report.format import compact, decimal, dollars, moment, seconds
-from afarm.report.held_out import held_out_charts
-from afarm.report.page import MOST_CHARACTERS, SHOWN_OUTPUTS, describe_annotators, interval
+from afarm.report.reward_model_charts import held_out_charts
 from afarm.report.run import read_run
+from afarm.report.run_page import MOST_CHARACTERS, SHOWN_OUTPUTS, describe_annotators, interval
 
 MakeRun = Callable[..., Path]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from afarm.errors import DataError
+from afarm.core.errors import DataError
 from afarm.statistics import correlation
 
 Kind = Literal["spearman", "kendall", "pearson"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from afarm.errors import DataError
+from afarm.core.errors import DataError
 from afarm.statistics import bootstrap, instructions_needed, mean, minimum_detectable_difference, win_rate
 
 

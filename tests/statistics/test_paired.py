@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from afarm.errors import DataError
+from afarm.core.errors import DataError
 from afarm.statistics import bootstrap, difference, differences, holm, minimum_detectable_difference
 
 NAN = math.nan

@@ -10,7 +10,7 @@ import numpy as np
 import ppi_py
 import pytest
 
-from afarm.errors import DataError
+from afarm.core.errors import DataError
 from afarm.statistics import prediction_powered, win_rate
 from afarm.statistics.intervals import Floats
 

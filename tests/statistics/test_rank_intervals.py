@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from afarm.errors import DataError
+from afarm.core.errors import DataError
 from afarm.statistics import ranks
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]

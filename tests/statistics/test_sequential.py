@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from afarm.errors import DataError
+from afarm.core.errors import DataError
 from afarm.statistics import confidence_sequence, decide, decision_times, mean
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from afarm.errors import DataError
-from afarm.files import read_preferences
-from afarm.records import Instruction, JudgedPair, Pair, Preference
+from afarm.core.errors import DataError
+from afarm.core.records import Instruction, JudgedPair, Pair, Preference
+from afarm.evaluation.win_table import prediction_powered_win_rate, wins
 from afarm.statistics import mean
-from afarm.wins import prediction_powered_win_rate, wins
+from afarm.storage.rows import read_preferences
 
 Won = float | str
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "alpaca_eval"
@@ -132,13 +132,14 @@ def test_means_and_errors_are_the_published_ones(annotator: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "missing"), [("afarm.statistics", "scipy"), ("afarm.statistics", "numpy"), ("afarm.wins", "numpy")]
+    ("module", "missing"),
+    [("afarm.statistics", "scipy"), ("afarm.statistics", "numpy"), ("afarm.evaluation.win_table", "numpy")],
 )
 def test_what_is_not_installed_is_named_with_the_command_that_installs_it(module: str, missing: str) -> None:
     code = f"""
 import sys
 sys.modules[{missing!r}] = None
-from afarm.errors import PluginError
+from afarm.core.errors import PluginError
 try:
     import {module}
 except PluginError as error:

@@ -12,10 +12,10 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from afarm_plugins.toy.dataset import ToyDataset  # noqa: E402
-from afarm_plugins.toy.frozen import fingerprint  # noqa: E402
-from afarm_plugins.toy.measure_base import auc, sample, verdict_ability  # noqa: E402
-from afarm_plugins.toy.train_base import BASE, Encoder, Settings, build_tokenizer, pretrain  # noqa: E402
+from afarm_plugins.toy.fingerprint import fingerprint  # noqa: E402
 from afarm_plugins.toy.world import read_answer, read_task  # noqa: E402
+from tools.toy.measure_base import auc, sample, verdict_ability  # noqa: E402
+from tools.toy.train_base import BASE, Encoder, Settings, build_tokenizer, pretrain  # noqa: E402
 
 
 @pytest.fixture(scope="module")

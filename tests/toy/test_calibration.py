@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from afarm_plugins.toy.calibrate import PAPER, Chance, draw_pairs, majority, offline_judge, statistics, table
+from tools.toy.calibrate import PAPER, Chance, draw_pairs, majority, offline_judge, statistics, table
 
 TOLERANCE = {"variance": 0.02, "agreement": 0.03, "longer": 0.03}
 

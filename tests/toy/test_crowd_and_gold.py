@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from afarm.errors import DataError
-from afarm.interfaces import AnnotateContext, EvaluationInputs
-from afarm.records import Instruction, Output, Pair
+from afarm.core.errors import DataError
+from afarm.core.interfaces import AnnotateContext, EvaluationInputs
+from afarm.core.records import Instruction, Output, Pair
 from afarm_plugins.toy import CrowdConfig
-from afarm_plugins.toy.calibrate import draw_pairs
 from afarm_plugins.toy.crowd import SIZE, Crowd, members
 from afarm_plugins.toy.gold import GoldEvaluator, GoldReward
+from tools.toy.calibrate import draw_pairs
 
 WHICH = Instruction("Which word in the input is a tree?", "fox, oak, drum")
 IS_TRUE = Instruction("Is the fox an animal and the oak a tree?")

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from afarm.errors import DataError
-from afarm.records import Instruction
+from afarm.core.errors import DataError
+from afarm.core.records import Instruction
 from afarm_plugins.toy import ToyConfig, world
+from afarm_plugins.toy.authors import CAREFUL, CARELESS, EDITOR, write_answer
 from afarm_plugins.toy.dataset import SPLITS, ToyDataset
-from afarm_plugins.toy.demonstrators import CAREFUL, CARELESS, EDITOR, write_answer
 
 WHICH = Instruction("Which word in the input is a tree?", "fox, oak, drum")
 LIST = Instruction("List three animals that are not in the input.", "fox, cat")

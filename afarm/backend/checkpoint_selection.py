@@ -1,0 +1,141 @@
+"""Which checkpoint of a training run to keep: the one whose answers the run's annotator likes best.
+
+Ranked by the reward that was optimised, the most over-optimised checkpoint would be kept; so candidates answer the
+validation instructions, and are ranked by their win rate over the start policy's answers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from afarm.backend.distributed import rank, world_size
+from afarm.core.errors import TrainingError
+from afarm.core.interfaces import MethodInputs, Policy, TrainContext
+from afarm.core.processes import wait_for
+from afarm.core.records import Pair
+from afarm.core.seeding import integer
+
+STATE, WEIGHTS = "selection.json", "best.pt"
+"""In a checkpoint: what has been compared so far, and the weights of the best candidate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A step and its win rate over the start policy, in percent with its standard error (None for a single pair).
+
+    `kl` is the KL to the start policy, in nats, where the method knows it.
+    """
+
+    step: int
+    win_rate: float
+    standard_error: float | None
+    kl: float | None = None
+
+
+class CheckpointSelection:
+    """Compares candidates as they come, and keeps the weights of the best so far with the run's checkpoints.
+
+    All candidates answer with the same draws, so that their differences are not those of the draws; the start policy
+    answers once, with draws of its own. Needs `inputs.annotate` and `inputs.validation`.
+    """
+
+    def __init__(self, inputs: MethodInputs, context: TrainContext):
+        self.inputs, self.context = inputs, context
+        self.candidates: list[Candidate] = []
+        self._start_answers: list[str] = []
+
+    @property
+    def best(self) -> Candidate | None:
+        """The highest win rate so far; of equal ones the earliest, which is the nearest to the start."""
+        return max(self.candidates, key=lambda candidate: candidate.win_rate, default=None)
+
+    def compare(self, step: int, policy: Policy, kl: float | None = None) -> dict[str, float]:
+        """Judge `policy` as the candidate of `step`. Returns the metrics of it and of the best so far.
+
+        Of several processes the first one judges, for however long, and the others wait and know of no candidates.
+        Raises `TrainingError` where the annotator has no usable answer at all.
+        """
+        if rank() > 0:
+            wait_for(lambda: self._judged.is_file() and self._judged.read_text(encoding="utf-8") == self._mark(step))
+            return {}
+        if not self._start_answers:
+            self._start_answers = self._answers(self.inputs.start, "start")
+        answers = self._answers(policy, "candidate")
+        candidate = Candidate(step, *self._win_rate(step, answers), kl)
+        self.candidates.append(candidate)
+        best = self.best or candidate
+        if world_size() > 1:
+            self._judged.write_text(self._mark(step), encoding="utf-8")
+        found: dict[str, float | None] = {
+            "validation/win_rate": candidate.win_rate,
+            "validation/standard_error": candidate.standard_error,
+            "validation/length": statistics.fmean(map(len, answers)),
+            **{f"best/{name}": value for name, value in asdict(best).items()},
+            "last/step": candidate.step,
+            "last/win_rate": candidate.win_rate,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    @property
+    def _judged(self) -> Path:
+        return self.context.directory / ".judged"
+
+    def _mark(self, step: int) -> str:
+        """What tells the other processes of this launch that the candidate of `step` has been judged."""
+        return f"{self.context.backend.session} {step}"
+
+    def _answers(self, policy: Policy, who: str) -> list[str]:
+        seed = integer(self.context.seed, "validation", who)
+        return [s.text for s in policy.sample(self.inputs.validation, self.inputs.decoding, seed=seed)]
+
+    def _win_rate(self, step: int, answers: Sequence[str]) -> tuple[float, float | None]:
+        """In percent, with the standard error; draws are half a win, and what is unparsed or refused is left out."""
+        assert self.inputs.annotate is not None  # who chooses this needs it
+        rows = zip(self.inputs.validation, self._start_answers, answers, strict=True)
+        judged = self.inputs.annotate([Pair(i, theirs, mine, 0, "start", str(step)) for i, theirs, mine in rows])
+        wins = [value for preference in judged if (value := preference.win) is not None]
+        if not wins:
+            raise TrainingError(
+                f"step {step}: none of the {len(judged)} validation pairs has a usable judgement to choose a "
+                "checkpoint by; keep the last one instead (its setting `checkpoint`), or look at what the judge wrote: "
+                "afarm ledger --export FILE"
+            )
+        error = 100 * statistics.stdev(wins) / math.sqrt(len(wins)) if len(wins) > 1 else None
+        return 100 * statistics.fmean(wins), error
+
+    # ------------------------------------------------------------------------------------------------ in checkpoints
+
+    def save(self, step: int, weights: Mapping[str, Tensor], directory: Path) -> None:
+        """Write what `load` needs into the new checkpoint of `step`, whose policy has these weights."""
+        state = {"start": self._start_answers, "candidates": [asdict(candidate) for candidate in self.candidates]}
+        (directory / STATE).write_text(json.dumps(state), encoding="utf-8")
+        if self.best is None:
+            return
+        if self.best.step == step:
+            torch.save(dict(weights), directory / WEIGHTS)
+        elif latest := self.context.checkpoints.latest():
+            shutil.copyfile(latest[1] / WEIGHTS, directory / WEIGHTS)
+
+    def load(self, directory: Path) -> None:
+        """Take up what `save` wrote."""
+        state = json.loads((directory / STATE).read_text(encoding="utf-8"))
+        self._start_answers = state["start"]
+        self.candidates = [Candidate(**row) for row in state["candidates"]]
+
+    def best_weights(self) -> Mapping[str, Tensor]:
+        """The best candidate's weights, from the newest checkpoint."""
+        latest = self.context.checkpoints.latest()
+        assert latest is not None  # saved with the candidate
+        weights: Mapping[str, Tensor] = torch.load(
+            latest[1] / WEIGHTS, map_location=self.context.backend.device, weights_only=True
+        )
+        return weights

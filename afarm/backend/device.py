@@ -1,0 +1,254 @@
+"""`Backend`: the device, the precision and the way to a model."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import secrets
+import struct
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import torch
+
+from afarm.backend import distributed as processes
+from afarm.backend.prompts import PromptTemplate, TemplateName
+from afarm.core.errors import ConfigError, ModelError
+from afarm.core.processes import ALONE, Ranks
+from afarm.experiment.settings import BackendConfig
+from afarm.storage.gguf import damaged
+from afarm.storage.model_files import local_path, model_identity
+
+if TYPE_CHECKING:
+    from afarm.backend.policy import CheckpointPolicy
+
+T = TypeVar("T")
+
+LogMetrics = Callable[[int, Mapping[str, float]], None]
+"""Takes a step and its metrics."""
+
+CARD = "afarm.json"
+"""Beside the weights of every checkpoint: what afarm must know to load it (its prompt template, its scale)."""
+
+
+class Backend:
+    """Where and in which precision models run. Raises `ConfigError` where the device is not there.
+
+    Several processes meet when they make theirs, and have its `session` in common: a name that no other launch has.
+    `sharded` says whether each is to keep only its shard of what it trains.
+    """
+
+    def __init__(self, config: BackendConfig | None = None, ranks: Ranks = ALONE):
+        self.config = config or BackendConfig()
+        self.device = _shared_device(self.config.device) if ranks.several else _device(self.config.device)
+        self.session = processes.agree(secrets.token_hex(8)) if ranks.several else ""
+        self.sharded = ranks.sharded
+        self.dtype: torch.dtype = getattr(torch, self.config.dtype)
+        if self.config.threads:
+            torch.set_num_threads(self.config.threads)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """What stages compute in: the configured mixed precision, or nothing special.
+
+        No casted weight is kept: it would go stale with the next optimiser step.
+        """
+        if self.config.mixed_precision == "no":
+            return nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
+
+    def wait_for_all(self) -> None:
+        """Return when every process has come here."""
+        processes.wait_for_all()
+
+    def together(self, *calls: Callable[[], T]) -> list[T]:
+        """The results of `calls`, none of which may write what another reads or writes.
+
+        On a CPU whose cores torch's threads leave idle they run side by side, so that models too small to occupy
+        several cores occupy one each; elsewhere, and where several processes share the work, one after the other. No
+        result depends on which it is.
+        """
+        alone_on_cpu = self.device.type == "cpu" and processes.world_size() == 1
+        workers = min(len(calls), _cores() // torch.get_num_threads()) if alone_on_cpu else 1
+        if workers < 2:
+            return [call() for call in calls]
+        gradients = torch.is_grad_enabled()  # a mode of the thread, as autocast is
+
+        def alike(call: Callable[[], T]) -> T:
+            with torch.set_grad_enabled(gradients), self.autocast():
+                return call()
+
+        with ThreadPoolExecutor(workers) as pool:
+            return list(pool.map(alike, calls))
+
+    @contextmanager
+    def tracked(self, name: str, directory: Path, log: LogMetrics) -> Iterator[LogMetrics]:
+        """`log`, and where the configuration names trackers (tensorboard, wandb …) those of accelerate as well.
+
+        Raises `ConfigError` where a tracker is not installed.
+        """
+        if not self.config.trackers:
+            yield log
+            return
+        from accelerate import Accelerator
+
+        try:
+            accelerator = Accelerator(
+                cpu=self.device.type == "cpu", log_with=self.config.trackers, project_dir=str(directory)
+            )
+            kept = {str(getattr(tracker, "value", tracker)) for tracker in accelerator.log_with}
+            if missing := {"all"}.isdisjoint(self.config.trackers) and set(self.config.trackers) - kept:
+                raise ImportError(f"{', '.join(sorted(missing))} is not installed")  # accelerate would leave it out
+            accelerator.init_trackers(name)
+        except (ValueError, ImportError) as error:
+            raise ConfigError([f"backend.trackers {self.config.trackers}: {_first_line(error)}"]) from error
+
+        def both(step: int, metrics: Mapping[str, float]) -> None:
+            log(step, metrics)
+            accelerator.log(dict(metrics), step=step)
+
+        try:
+            yield both
+        finally:
+            accelerator.end_training()
+
+    def seed(self, seed: int) -> None:
+        """Seed Python's, numpy's and torch's global generators: dropout, new weights, shuffling."""
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        torch.manual_seed(seed)
+
+    def load_policy(self, spec: str | Path, *, prompt_template: TemplateName = "auto") -> CheckpointPolicy:
+        """The policy at `spec`: a Hub id, a directory, a `.gguf` file or `pkg:<package>/<path>`.
+
+        `prompt_template` "auto" takes what the checkpoint was saved with, else the tokenizer's chat template.
+        Raises `ModelError` where the model cannot be loaded or has no template.
+        """
+        from transformers import AutoModelForCausalLM
+
+        from afarm.backend.policy import CheckpointPolicy
+
+        model, tokenizer, card = self.load(spec, AutoModelForCausalLM)
+        name = card.get("prompt_template", "auto") if prompt_template == "auto" else prompt_template
+        template = PromptTemplate(name, tokenizer, str(spec), card.get("control", ""))
+        return CheckpointPolicy(model, tokenizer, template, self, card.get("control_tokens", ()))
+
+    def load(self, spec: str | Path, kind: Any) -> tuple[torch.nn.Module, Any, dict[str, Any]]:
+        """(model, tokenizer, what afarm saved beside them) by the transformers auto class `kind`, on the device."""
+        from transformers import AutoTokenizer
+
+        path = local_path(str(spec))
+        is_gguf = path is not None and path.suffix == ".gguf"
+        where = str(path.parent if is_gguf and path else path or spec)
+        options = {"gguf_file": path.name} if is_gguf and path else {}
+        if path is None:  # of the commit that the artifacts' keys name
+            options = {"revision": model_identity(str(spec)).partition("@")[2] or "main"}
+        try:
+            # The GGUF reader's bar knows no switch; what goes wrong is raised, so nothing else is lost.
+            with quiet(), _heads_in_float32(), redirect_stderr(io.StringIO()) if is_gguf else nullcontext():
+                tokenizer = AutoTokenizer.from_pretrained(where, **options)
+                model = kind.from_pretrained(where, dtype=self.dtype, **options)
+        except (OSError, ValueError, ImportError, RuntimeError, LookupError, struct.error) as error:
+            if is_gguf and path and isinstance(error, LookupError | struct.error):
+                raise damaged(path) from error
+            raise ModelError(f"model {str(spec)!r} cannot be loaded: {_first_line(error)}; check --model") from error
+        if is_gguf:
+            model = _dequantized(model, kind)
+        if tokenizer.pad_token_id is None:
+            tokenizer.pad_token = tokenizer.eos_token
+        card = path / CARD if path else None
+        known = json.loads(card.read_text("utf-8")) if card and card.is_file() else {}
+        return model.to(self.device), tokenizer, known
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """transformers without its progress bars and deprecation notes, and as before afterwards.
+
+    Bars are the context's to show, and what the libraries under us deprecate is ours to follow.
+    """
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def _heads_in_float32() -> Iterator[None]:
+    """Classifiers' heads are loaded in float32, whatever the rest is in. transformers lets only a class say so."""
+    from transformers import PreTrainedModel
+
+    before = PreTrainedModel._keep_in_fp32_modules_strict
+    PreTrainedModel._keep_in_fp32_modules_strict = {"score"}
+    try:
+        yield
+    finally:
+        PreTrainedModel._keep_in_fp32_modules_strict = before
+
+
+def _dequantized(model: Any, kind: Any) -> Any:
+    """The same weights in a model made from its config: one that came from a GGUF file refuses to be saved."""
+    config = type(model.config).from_dict(
+        {k: v for k, v in model.config.to_dict().items() if k != "quantization_config"}
+    )
+    fresh = kind.from_config(config, dtype=model.dtype)
+    fresh.load_state_dict(model.state_dict())
+    fresh.generation_config = model.generation_config
+    return fresh
+
+
+def _cores() -> int:
+    """The CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _shared_device(name: str) -> torch.device:
+    """The device of one of several processes, which are connected now: over NCCL, or over gloo on CPUs."""
+    from accelerate import PartialState
+
+    if name not in ("auto", "cpu", "cuda"):
+        raise ConfigError([f"backend.device {name!r} is one device, and several processes run: use auto, cuda or cpu"])
+    cpu = name == "cpu" or not torch.accelerator.is_available()
+    if cpu and name == "cuda":
+        raise ConfigError(["backend.device 'cuda' is not available here; use auto or cpu"])
+    device: torch.device = PartialState(cpu=cpu).device
+    return torch.device("cpu") if cpu else device  # what is saved of "cpu:0" cannot be loaded
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        # accelerate knows which of several devices is this process's, under `accelerate launch` too.
+        from accelerate import PartialState
+
+        found: torch.device = PartialState().device
+        return found
+    try:
+        device = torch.device(name)
+        if device.index:  # the trainers below take the first device they see
+            raise ConfigError(
+                [f"backend.device {name!r}: set CUDA_VISIBLE_DEVICES={device.index} and use cuda instead"]
+            )
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(
+            [f"backend.device {name!r} is not available here ({_first_line(error)}); use auto or cpu"]
+        ) from error
+    return device
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__

@@ -1,0 +1,86 @@
+"""The exact KL divergence between two language models at each token of a response, over the whole vocabulary.
+
+A sampled token's log-ratio is an estimate of it; here every token of the vocabulary is weighed. The logits of both
+models exist for a piece of the positions at a time and are computed again in the backward pass, never as [B, T, V].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from afarm.backend.batching import TokenBatch
+from afarm.backend.logprobs import chunk_rows, hidden_states, project, response_scatter
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+ROOM = 4
+"""Tensors of a chunk's logits: two models' logits, probabilities and products of them."""
+
+
+class Divergence(NamedTuple):
+    """All [B, R] in float32 and nats, left-aligned, 0 after each row's end, differentiable in the policy.
+
+    `logprobs` are the response tokens' under the policy; `kl` is KL(policy ‖ reference) of the next-token distributions
+    that each was drawn from, and `entropy` the policy's.
+    """
+
+    logprobs: Tensor
+    kl: Tensor
+    entropy: Tensor
+
+
+def response_divergence(
+    policy: PreTrainedModel,
+    reference: PreTrainedModel,
+    batch: TokenBatch,
+    reference_batch: TokenBatch,
+    *,
+    left_out: Sequence[int] = (),
+    chunk_size: int | None = None,
+) -> Divergence:
+    """Log-probabilities of the responses of `batch`, and the policy's exact divergence from the reference at each.
+
+    `reference_batch` holds the same responses behind the prompts that the reference reads, which may differ (a control
+    token less). Where the vocabularies differ, their common part is compared; `left_out` are tokens of it that are
+    never sampled. Both are as if these tokens did not exist; only `logprobs` are over all. `chunk_size` is how many
+    positions are projected at once and changes no result.
+    """
+    rows, columns = batch.response_mask.nonzero(as_tuple=True)
+    reference_rows, reference_columns = reference_batch.response_mask.nonzero(as_tuple=True)
+    hidden = hidden_states(policy, batch.input_ids, batch.attention_mask)[rows, columns - 1]
+    with torch.no_grad():
+        all_hidden = hidden_states(reference, reference_batch.input_ids, reference_batch.attention_mask)
+        reference_hidden = all_hidden[reference_rows, reference_columns - 1]
+    targets = batch.input_ids[rows, columns]
+    if chunk_size is None:
+        chunk_size = chunk_rows(policy, hidden, ROOM)
+
+    def compare(part: Tensor, reference_part: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        logits = project(policy, part)
+        with torch.no_grad():
+            reference_logits = project(reference, reference_part)
+        logprobs = logits.gather(-1, wanted.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)
+        common = min(logits.shape[-1], reference_logits.shape[-1])
+        log_p = _without(logits[:, :common], left_out).log_softmax(-1)
+        log_q = _without(reference_logits[:, :common], left_out).log_softmax(-1)
+        p = log_p.exp()
+        return logprobs, (p * (log_p - log_q)).sum(-1), -(p * log_p).sum(-1)
+
+    recompute = len(targets) > chunk_size and hidden.requires_grad
+    pieces = zip(hidden.split(chunk_size), reference_hidden.split(chunk_size), targets.split(chunk_size), strict=True)
+    parts = [checkpoint(compare, *piece, use_reentrant=False) if recompute else compare(*piece) for piece in pieces]
+    return Divergence(*(response_scatter(torch.cat(part), batch.response_mask) for part in zip(*parts, strict=True)))
+
+
+def _without(logits: Tensor, tokens: Sequence[int]) -> Tensor:
+    """`logits` [N, V] with `tokens` as improbable as a number can say: infinity less infinity would be none."""
+    inside = [token for token in tokens if token < logits.shape[-1]]
+    if not inside:
+        return logits
+    return logits.index_fill(-1, torch.tensor(inside, device=logits.device), torch.finfo(logits.dtype).min)

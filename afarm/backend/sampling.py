@@ -1,0 +1,297 @@
+"""Sampling: token ids in, token ids and log-probabilities out.
+
+`Sampler` is the seam: another engine can stand behind it. `TorchSampler` is a plain loop over the model's forward pass
+that is quick where `generate` is not, on small models and ragged batches: rows leave the batch as they finish, the
+samples of one prompt share its prefill, and prompts of like length are batched together.
+
+Every row draws from uniforms of its own, keyed on what the row is, by inverting the cumulative distribution. So a
+sample does not depend on what shares its batch (up to the last bits that batch shapes change in matrix products).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Protocol
+
+import numpy as np
+import torch
+from transformers import DynamicCache, PreTrainedModel
+
+from afarm.backend.batching import pad
+from afarm.backend.logprobs import positions, project, trunk
+from afarm.backend.token_head import log_normaliser
+from afarm.core.errors import ModelError
+from afarm.core.interfaces import Decoding
+from afarm.core.seeding import integer
+
+BLOCK = 256
+"""Neighbouring tokens whose probabilities are summed before one of them is looked for."""
+
+WINDOW_BATCHES = 8
+"""Prompts are sorted by length within so many batches, which bounds what waits to be yielded in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One sampled response. `logprobs` are natural, at temperature 1, or None where they would not be exact."""
+
+    token_ids: list[int]
+    logprobs: list[float] | None
+    finish_reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefix:
+    """Prompts that the model has read: the key-value cache, the next token's logits [B, V] and the mask [B, T] of each.
+
+    The first batch takes the cache for its own, unless it is `shared` by all batches of one prompt's samples.
+    """
+
+    prompts: list[int]
+    shared: bool
+    cache: DynamicCache
+    logits: torch.Tensor
+    mask: torch.Tensor
+    padded: bool
+
+
+class Sampler(Protocol):
+    """Whatever can continue token ids."""
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], keys: Sequence[str], decoding: Decoding, *, seed: int
+    ) -> Iterator[Generation]:
+        """`decoding.n` generations for each prompt, consecutive, in the order of `prompts`, as they are ready.
+
+        Sample j of a prompt with key k depends on (seed, k, j), the prompt and the model only.
+        """
+        ...
+
+
+@contextmanager
+def evaluating(model: PreTrainedModel) -> Iterator[None]:
+    """`model` in eval mode (no dropout), and back."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
+class TorchSampler:
+    """Samples from a transformers causal LM (adapters included) with its key-value cache.
+
+    `eos_ids` end a response and belong to it. `logit_bias` is added to the logits of these tokens before one is chosen,
+    and is no part of the log-probabilities.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        eos_ids: Sequence[int],
+        pad_id: int,
+        logit_bias: Mapping[int, float] = MappingProxyType({}),
+    ):
+        self.model = model
+        self.eos_ids = list(eos_ids)
+        self.pad_id = pad_id
+        self.logit_bias = logit_bias
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], keys: Sequence[str], decoding: Decoding, *, seed: int
+    ) -> Iterator[Generation]:
+        size = decoding.per_device_batch_size
+        window = max(1, WINDOW_BATCHES * size // decoding.n)
+        for start in range(0, len(prompts), window):
+            chosen = range(start, min(start + window, len(prompts)))
+            yield from self._generate_window([prompts[i] for i in chosen], [keys[i] for i in chosen], decoding, seed)
+
+    def _generate_window(
+        self, prompts: Sequence[Sequence[int]], keys: Sequence[str], decoding: Decoding, seed: int
+    ) -> Iterator[Generation]:
+        order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), i))
+        ready: dict[tuple[int, int], Generation] = {}
+        due = ((i, sample) for i in range(len(prompts)) for sample in range(decoding.n))
+        awaited = next(due, None)
+        prefix: _Prefix | None = None
+        for batch in batches(order, decoding.n, decoding.per_device_batch_size):
+            uniforms = None if decoding.temperature == 0 else _uniforms(batch, keys, decoding.max_new_tokens, seed)
+            distinct = list(dict.fromkeys(i for i, _ in batch))
+            # The mode is switched back before anything is yielded: the consumer may train in between.
+            with torch.inference_mode(), evaluating(self.model):
+                if prefix is None or prefix.prompts != distinct:
+                    prefix = None  # its cache is freed before another is filled
+                    prefix = self._prefill(distinct, prompts, decoding.n > len(batch))
+                ready.update(zip(batch, self._generate_batch(batch, prefix, decoding, uniforms), strict=True))
+                if not prefix.shared:
+                    prefix = None
+            while awaited in ready:
+                yield ready.pop(awaited)
+                awaited = next(due, None)
+
+    def _prefill(self, distinct: list[int], prompts: Sequence[Sequence[int]], shared: bool) -> _Prefix:
+        device = next(self.model.parameters()).device
+        ids, mask = pad([prompts[i] for i in distinct], self.pad_id, "left", device)
+        padded = bool((mask == 0).any())  # without pads, attention can do without a mask, which is quicker
+        cache = DynamicCache(config=self.model.config)
+        logits = self._forward(ids, positions(mask), mask if padded else None, cache)
+        return _Prefix(distinct, shared, cache, logits, mask, padded)
+
+    def _generate_batch(
+        self, rows: Sequence[tuple[int, int]], prefix: _Prefix, decoding: Decoding, uniforms: torch.Tensor | None
+    ) -> list[Generation]:
+        """Continues `prefix` for all `rows` (prompt, sample number)."""
+        device, padded = prefix.logits.device, prefix.padded
+        row_prompt = torch.tensor([prefix.prompts.index(i) for i, _ in rows], device=device)
+        eos = torch.tensor(self.eos_ids, device=device)
+        cache = copy.deepcopy(prefix.cache) if prefix.shared else prefix.cache
+        logits, mask = prefix.logits, prefix.mask
+        if len(prefix.prompts) < len(rows):
+            cache.batch_select_indices(row_prompt)
+            logits, mask = logits[row_prompt], mask[row_prompt]
+        position = mask.sum(-1, keepdim=True)
+
+        limit = decoding.max_new_tokens
+        tokens = torch.full((len(rows), limit), self.pad_id, device=device)
+        logprobs = torch.zeros((len(rows), limit), device=device)
+        lengths = torch.full((len(rows),), limit, device=device)
+        stopped = torch.zeros(len(rows), dtype=torch.bool, device=device)
+        uniforms = uniforms.to(device) if uniforms is not None else None
+        active = torch.arange(len(rows), device=device)
+        bias = self._bias(logits)
+        for step in range(limit):
+            probabilities = logits.softmax(-1)
+            biased, known = (logits, probabilities) if bias is None else (logits + bias, None)
+            token = choose(biased, decoding, None if uniforms is None else uniforms[active, step], known)
+            tokens[active, step] = token
+            normaliser = log_normaliser(logits.amax(-1), probabilities)
+            logprobs[active, step] = logits.gather(-1, token.unsqueeze(-1)).squeeze(-1) - normaliser
+            done = torch.isin(token, eos)
+            if done.any():
+                lengths[active[done]] = step + 1
+                stopped[active[done]] = True
+                kept = (~done).nonzero().squeeze(-1)
+                if not len(kept):
+                    break
+                cache.batch_select_indices(kept)
+                active, token, mask, position = active[kept], token[kept], mask[kept], position[kept]
+            if step + 1 == limit:
+                break
+            if padded:
+                mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=-1)
+            logits = self._forward(token.unsqueeze(-1), position, mask if padded else None, cache)
+            position = position + 1
+        weights = next(self.model.parameters())
+        exact = weights.dtype == torch.float32 and not torch.is_autocast_enabled(weights.device.type)
+        kept_logprobs = logprobs.tolist() if exact else [None] * len(rows)
+        return [
+            Generation(ids[:n], lp[:n] if lp is not None else None, "stop" if stop else "length")
+            for ids, lp, n, stop in zip(tokens.tolist(), kept_logprobs, lengths.tolist(), stopped.tolist(), strict=True)
+        ]
+
+    def _bias(self, logits: torch.Tensor) -> torch.Tensor | None:
+        """What is added to `logits` [B, V] and to those after them: [V], or None where nothing is."""
+        if not self.logit_bias:
+            return None
+        bias = logits.new_zeros(logits.shape[-1])
+        bias[list(self.logit_bias)] = logits.new_tensor(list(self.logit_bias.values()))
+        return bias
+
+    def _forward(
+        self, ids: torch.Tensor, position: torch.Tensor, mask: torch.Tensor | None, cache: DynamicCache
+    ) -> torch.Tensor:
+        """Next-token logits [B, V] in float32."""
+        output = trunk(self.model)(
+            input_ids=ids, position_ids=position, attention_mask=mask, past_key_values=cache, use_cache=True
+        )
+        # As [B, H]: with a dimension of length 1 between, the head takes each row in a product of its own
+        return project(self.model, output.last_hidden_state[:, -1])
+
+
+def choose(
+    logits: torch.Tensor, decoding: Decoding, uniforms: torch.Tensor | None, softmax: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The next token [B] for `logits` [B, V]: the most probable at temperature 0, else where each row's uniform falls.
+
+    `softmax` is that of `logits` where it is known: at temperature 1 it is not taken again. Cumulative sums are in
+    float64, since over a large vocabulary float32 loses too much, and of blocks first, so that only the block that is
+    hit is summed up token by token.
+    """
+    if uniforms is None:
+        highest, likeliest = logits.max(-1)
+        _require_finite(highest, decoding)
+        return likeliest
+    if decoding.temperature == 1 and softmax is not None:
+        probabilities = softmax
+    else:
+        probabilities = (logits / decoding.temperature).softmax(-1)
+    if decoding.top_p < 1:
+        probabilities = nucleus(probabilities.double(), decoding.top_p)
+    if short := -logits.shape[-1] % BLOCK:
+        probabilities = torch.nn.functional.pad(probabilities, (0, short))
+    blocks = probabilities.unflatten(-1, (-1, BLOCK))
+    sums = blocks.sum(-1).double()
+    total = sums.sum(-1)
+    _require_finite(total, decoding)
+    block, left = _fall(sums, uniforms.double() * total)
+    token, _ = _fall(blocks[torch.arange(len(block), device=block.device), block].double(), left)
+    return block * BLOCK + token
+
+
+def _require_finite(found: torch.Tensor, decoding: Decoding) -> None:
+    """Raises `ModelError` where logits, or logits divided by the temperature, are no numbers to draw by."""
+    if not found.isfinite().all():
+        raise ModelError(
+            f"the model's logits are not finite numbers at temperature {decoding.temperature:g}: its weights are "
+            "damaged, its dtype is too narrow (--set backend.dtype=float32), or the temperature is near 0 (0 is greedy)"
+        )
+
+
+def _fall(weights: torch.Tensor, threshold: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where the cumulative sum of `weights` [B, N] first exceeds `threshold` [B], and what of it is left there."""
+    cumulative = weights.cumsum(-1)
+    # Sums of another order differ in their last bits: below the end, what is found always has a weight.
+    threshold = torch.minimum(threshold, cumulative[:, -1] * (1 - 2**-52)).unsqueeze(-1)
+    found = torch.searchsorted(cumulative, threshold, right=True)
+    before = cumulative.gather(-1, found) - weights.gather(-1, found)
+    return found.squeeze(-1), (threshold - before).squeeze(-1)
+
+
+def nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
+    """`probabilities` [B, V] with all but the smallest set of most probable tokens that reaches `top_p` set to 0."""
+    ordered, order = probabilities.sort(stable=True, dim=-1, descending=True)
+    outside = ordered.cumsum(-1) - ordered >= top_p
+    return probabilities.scatter(-1, order, ordered.masked_fill(outside, 0.0))
+
+
+def batches(prompts: Sequence[int], n: int, size: int) -> Iterator[list[tuple[int, int]]]:
+    """Batches of at most `size` rows (prompt, sample number), so that the samples of a prompt can share its prefill.
+
+    All samples of several prompts; or, where those of one are too many, parts of them that are as even as can be.
+    """
+    if n <= size:
+        together = size // n
+        for start in range(0, len(prompts), together):
+            yield [(i, sample) for i in prompts[start : start + together] for sample in range(n)]
+        return
+    parts = -(-n // size)
+    for i in prompts:
+        for part in range(parts):
+            yield [(i, sample) for sample in range(part * n // parts, (part + 1) * n // parts)]
+
+
+def _uniforms(rows: Sequence[tuple[int, int]], keys: Sequence[str], length: int, seed: int) -> torch.Tensor:
+    """[B, length] in [0, 1): row by row from a generator seeded with (seed, prompt's key, sample number).
+
+    24 random bits each, so that a uniform times a total always stays below that total.
+    """
+    drawn = np.empty((len(rows), length), dtype=np.float32)
+    for at, (prompt, sample) in enumerate(rows):
+        generator = np.random.Generator(np.random.SFC64(integer(seed, "sample", keys[prompt], sample)))
+        generator.random(out=drawn[at], dtype=np.float32)
+    return torch.from_numpy(drawn)

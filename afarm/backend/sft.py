@@ -1,0 +1,83 @@
+"""Supervised fine-tuning on TRL's SFTTrainer: what SFT is, and what FeedME, conditioning and expert iteration end in.
+
+They differ in the examples that they choose. An example is token ids, so that a prompt is here exactly what it is when
+the policy samples. Examples are padded, never packed: none can see another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from datasets import Dataset
+from trl import SFTConfig, SFTTrainer
+
+from afarm.backend.adapters import add_adapter
+from afarm.backend.distributed import world_size
+from afarm.backend.logprobs import before_responses, token_loss
+from afarm.backend.trl_bridge import LengthSortedTrainer, train, trained_model, trainer_arguments
+from afarm.core.interfaces import TrainContext
+
+if TYPE_CHECKING:
+    from afarm.backend.policy import CheckpointPolicy
+    from afarm.core.trainer_config import TrainerConfig
+
+IGNORED = -100
+"""The label of tokens that carry no loss."""
+
+Example = tuple[Sequence[int], Sequence[int]]
+"""A prompt and its response, as token ids."""
+
+
+def fit_supervised(
+    policy: CheckpointPolicy,
+    examples: Sequence[Example],
+    config: TrainerConfig,
+    context: TrainContext,
+    setting: str,
+    counts: Mapping[str, float] | None = None,
+) -> CheckpointPolicy:
+    """`policy` itself, trained in place to give the responses of `examples` to their prompts; train a copy to keep it.
+
+    The loss is the negative log-likelihood of response tokens, averaged over those of a step however it is cut into
+    micro-batches; prompts carry none. `PromptTemplate.encode` makes examples whose end-of-sequence token is trained.
+    With `config.lora` adapters are trained and then merged. `setting` is the config's name in a recipe ("sft"), and
+    `counts` is logged at the last step beside the number of examples. Raises `TrainingError` where the loss is not
+    finite.
+    """
+    context.backend.seed(context.seed)
+    model = add_adapter(policy.model, config.lora) if config.lora else policy.model
+    trainer = _Trainer(
+        model=model,
+        args=trainer_arguments(SFTConfig, config, context, dataset_kwargs={"skip_prepare_dataset": True}),
+        train_dataset=Dataset.from_list([labelled(*example) for example in examples]),
+        processing_class=policy.tokenizer,
+    )
+    trainer.model_accepts_loss_kwargs = True  # tokens are counted over the step, whatever the model's own loss can do
+    train(trainer, context, setting, setting)
+    context.log_metrics(trainer.state.global_step, {"examples": len(examples), **(counts or {})})
+    policy.model = trained_model(trainer)
+    return policy
+
+
+def labelled(prompt: Sequence[int], response: Sequence[int]) -> dict[str, list[int] | int]:
+    """A row of `input_ids`, `labels` (`IGNORED` over the prompt) and `length`."""
+    return {
+        "input_ids": [*prompt, *response],
+        "labels": [IGNORED] * len(prompt) + list(response),
+        "length": len(prompt) + len(response),
+    }
+
+
+class _Trainer(LengthSortedTrainer, SFTTrainer):
+    """TRL's trainer, with the rows of a step sorted by length, and logits of response tokens only, a few at a time."""
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> torch.Tensor:
+        """This micro-batch's part of the loss of a step that has `num_items_in_batch` response tokens in all."""
+        ids, mask, labels = inputs["input_ids"], inputs["attention_mask"], inputs["labels"]
+        hidden, targets = before_responses(model, ids, mask, labels != IGNORED)
+        loss = token_loss(model, hidden, targets, lambda logprobs, _: -logprobs.sum())
+        return loss / num_items_in_batch * world_size()  # over whose gradients the mean is taken

@@ -1,0 +1,282 @@
+"""TRL's trainers under afarm: metrics, progress, checkpoints to resume from, and a stop when the loss is not finite."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import DataLoader, Sampler
+from transformers import TrainerCallback
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+
+from afarm.backend.adapters import merge_adapter
+from afarm.backend.device import quiet
+from afarm.backend.distributed import average, own, rank, wait_for_all, world_size
+from afarm.core.errors import ConfigError, TrainingError
+from afarm.core.interfaces import TrainContext
+from afarm.core.seeding import integer
+from afarm.core.trainer_config import TrainerConfig
+
+if TYPE_CHECKING:
+    from transformers import Trainer
+
+
+def trainer_arguments(kind: type, config: TrainerConfig, context: TrainContext, **more: Any) -> Any:
+    """`kind` (TRL's SFTConfig, RewardConfig …) from `config`, with nothing sent, pushed or reported unless asked.
+
+    TRL would turn bfloat16 and gradient checkpointing on by itself; both follow the settings here. The batch of a step
+    is the same however many processes share it: raises `ConfigError` where it cannot be divided.
+    """
+    backend = context.backend
+    batch_size, accumulation = shared_batch(config)
+    settings: dict[str, Any] = {
+        "output_dir": str(context.directory / "trainer"),
+        "learning_rate": config.learning_rate,
+        "lr_scheduler_type": config.lr_scheduler_type,
+        "warmup_steps": config.warmup_ratio,  # below 1 it is a share of all steps
+        "num_train_epochs": config.num_train_epochs,
+        "per_device_train_batch_size": batch_size,
+        "gradient_accumulation_steps": accumulation,
+        "weight_decay": config.weight_decay,
+        "max_grad_norm": config.max_grad_norm,
+        "gradient_checkpointing": config.gradient_checkpointing,
+        "max_length": None,  # we have cut, and counted, before
+        "bf16": False,
+        "fp16": False,
+        "use_cpu": backend.device.type == "cpu",
+        "seed": context.seed % 2**32,
+        "logging_steps": 1,  # each step's loss is looked at; what is logged costs far less than the step
+        "logging_nan_inf_filter": False,
+        "save_strategy": "steps" if config.save_steps else "no",
+        "save_steps": config.save_steps or 1,
+        "save_total_limit": 1,
+        "report_to": "none",  # trackers get everything through context.log_metrics
+        "push_to_hub": False,
+        "disable_tqdm": True,
+        "remove_unused_columns": False,
+        "dataloader_pin_memory": backend.device.type == "cuda",
+    }
+    with quiet():
+        arguments = kind(**(settings | more))
+    # One process drives one device: with several in sight the trainer would multiply the batch by their number.
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+    return arguments
+
+
+def shared_batch(config: TrainerConfig) -> tuple[int, int]:
+    """(rows a forward pass, passes a step) of each process: fewer passes where that will do, then smaller ones."""
+    size, accumulation = config.per_device_train_batch_size, config.gradient_accumulation_steps
+    fewer = math.gcd(accumulation, world_size())
+    smaller = world_size() // fewer
+    if size % smaller:
+        raise ConfigError(
+            [
+                f"a batch of per_device_train_batch_size {size} times gradient_accumulation_steps {accumulation} does "
+                f"not divide by {world_size()} processes: choose figures whose product does"
+            ]
+        )
+    return size // smaller, accumulation // fewer
+
+
+class LengthSortedSteps(Sampler[int]):
+    """Each epoch all rows in a random order, with those of one optimiser step longest first.
+
+    Which rows a step learns from is as random as ever, so its gradient is too; sorted, its micro-batches hold few pads.
+    The order is a function of seed and epoch: resuming needs no generator's state.
+    """
+
+    def __init__(self, lengths: Sequence[int], rows_per_step: int, seed: int):
+        self.lengths = lengths
+        self.rows_per_step = rows_per_step
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        for rows in self.each():
+            yield from rows
+
+    def each(self) -> Iterator[list[int]]:
+        """The rows of each step of the epoch."""
+        generator = torch.Generator().manual_seed(integer(self.seed, "training order", self.epoch))
+        order = torch.randperm(len(self.lengths), generator=generator).tolist()
+        for start in range(0, len(order), self.rows_per_step):
+            yield sorted(order[start : start + self.rows_per_step], key=lambda row: -self.lengths[row])
+
+
+class OwnBatches(Sampler[list[int]]):
+    """This process's share of each step of `steps`, in pieces of about `batch_size` rows and as many as every other's.
+
+    A last step of fewer rows than there are processes is repeated, so that each has one.
+    """
+
+    def __init__(self, steps: LengthSortedSteps, batch_size: int):
+        self.steps = steps
+        self.batch_size = batch_size
+
+    def set_epoch(self, epoch: int) -> None:
+        self.steps.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return sum(map(self._pieces, (len(rows) for rows in self.steps.each())))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for rows in self.steps.each():
+            pieces = self._pieces(len(rows))
+            share = own(rows) if len(rows) >= world_size() else [rows[rank() % len(rows)]]
+            for piece in range(pieces):
+                yield list(share[piece * len(share) // pieces : (piece + 1) * len(share) // pieces])
+
+    def _pieces(self, rows: int) -> int:
+        largest_share, smallest_share = -(-rows // world_size()), max(1, rows // world_size())
+        return min(smallest_share, -(-largest_share // self.batch_size))
+
+
+class _OwnRows(DataLoader[Any]):
+    """Tells its batches the epoch, as accelerate's loaders do."""
+
+    def set_epoch(self, epoch: int) -> None:
+        self.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
+
+
+class LengthSortedTrainer:
+    """Mixed into one of TRL's trainers: rows by `LengthSortedSteps`, from the data set's `length` column.
+
+    Several processes learn from the same rows a step as one would, each from its share, and average gradients here.
+    A wrapper around the model would do so only for losses that call the model as a whole.
+    """
+
+    args: Any
+    train_dataset: Any
+    data_collator: Any
+    accelerator: Any
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        if world_size() == 1:
+            whole: DataLoader[Any] = super().get_train_dataloader()  # type: ignore[misc]
+            return whole
+        batches = OwnBatches(self._get_train_sampler(), self.args.per_device_train_batch_size)
+        pinned = self.args.dataloader_pin_memory
+        return _OwnRows(self.train_dataset, batch_sampler=batches, collate_fn=self.data_collator, pin_memory=pinned)
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        loss: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc]
+        if self.accelerator.sync_gradients:
+            average(p.grad for p in model.parameters() if p.grad is not None)
+        return loss
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> LengthSortedSteps:
+        args = self.args
+        rows_per_step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        return LengthSortedSteps(self.train_dataset["length"], rows_per_step, args.seed)
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
+        """The trainer's own, but for a warm-up that starts above 0: its first step would learn nothing, and a stage of
+        one step nothing at all."""
+        given: LambdaLR = super().create_scheduler(num_training_steps, optimizer)  # type: ignore[misc]
+        warmup, later = self.args.get_warmup_steps(num_training_steps), given.lr_lambdas[0]
+
+        def rate(step: int) -> float:
+            return (step + 1) / (warmup + 1) if step < warmup else later(step)
+
+        self.lr_scheduler = LambdaLR(given.optimizer, rate)
+        return self.lr_scheduler
+
+    def _send_telemetry(self) -> None:
+        """A run tells nobody about itself."""
+
+
+class TrainerBridge(TrainerCallback):
+    """Carries a Hugging Face trainer's events to a `TrainContext`.
+
+    Raises `TrainingError` at the first step whose loss or gradient is not finite, before its weights are saved.
+    """
+
+    def __init__(self, context: TrainContext, description: str, advice: str):
+        self.context = context
+        self.description = description
+        self.advice = advice
+        self.interrupted = False
+        self._bar: Iterator[int] = iter(())
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        left = range(state.global_step, state.max_steps)
+        self._bar = iter(self.context.progress(left, self.description, state.max_steps - state.global_step))
+        next(self._bar, None)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        next(self._bar, None)
+        if self.context.should_stop():
+            self.interrupted = True
+            control.should_training_stop = True
+            control.should_save = args.save_strategy != "no"
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        numbers = {name: value for name, value in (logs or {}).items() if isinstance(value, int | float)}
+        for name in ("loss", "grad_norm"):
+            if not math.isfinite(numbers.get(name, 0.0)):
+                raise TrainingError(self._not_finite(name, numbers[name], state.global_step))
+        if "loss" in numbers:  # the summary at the end is not a step
+            self.context.log_metrics(state.global_step, numbers)
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # The trainer writes its checkpoint in the open; only whole ones are published to resume from.
+        wait_for_all()  # each process has written a part
+        written = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+
+        def write(directory: Path) -> None:
+            shutil.copytree(written, directory, dirs_exist_ok=True)
+
+        self.context.checkpoints.save(state.global_step, write)
+        shutil.rmtree(written, ignore_errors=True)
+
+    def _not_finite(self, name: str, value: float, step: int) -> str:
+        kept = self.context.checkpoints.latest()
+        where = (
+            f"the checkpoint of step {kept[0]} is kept at {kept[1]}"
+            if kept
+            else "the model it started from is unchanged"
+        )
+        return f"{self.description}: {name} is {value} at step {step}; {where}. {self.advice}"
+
+
+def train(trainer: Trainer, context: TrainContext, description: str, setting: str) -> None:
+    """Run `trainer` to its end, from the stage's last checkpoint where there is one.
+
+    `setting` is the config's name in a recipe ("sft"), for the advice in errors. Raises `TrainingError` where the loss
+    is not finite, and `KeyboardInterrupt` where the run was asked to stop (after a checkpoint).
+    """
+    advice = f"Try a lower learning rate (--set {setting}.learning_rate={trainer.args.learning_rate / 10:g})"
+    bridge = TrainerBridge(context, description, advice)
+    for noisy in (PrinterCallback, ProgressCallback):
+        trainer.remove_callback(noisy)
+    trainer.add_callback(bridge)
+    latest = context.checkpoints.latest()
+    # Taken for wrapped already: `LengthSortedTrainer` does what accelerate's wrapper is for.
+    trainer.model._is_accelerate_prepared = world_size() > 1
+    with quiet(), torch.enable_grad():
+        trainer.train(resume_from_checkpoint=str(latest[1]) if latest else None)
+    del trainer.model._is_accelerate_prepared
+    trainer.accelerator.free_memory()
+    trainer.model.eval()
+    shutil.rmtree(trainer.args.output_dir, ignore_errors=True)
+    if bridge.interrupted:
+        raise KeyboardInterrupt
+
+
+def trained_model(trainer: Trainer) -> Any:
+    """The plain model that `trainer` trained, adapters merged."""
+    model = merge_adapter(trainer.model)
+    # TRL puts a forward of its own on the instance, bound to this very object: a copy would run the original.
+    model.__dict__.pop("forward", None)
+    return model

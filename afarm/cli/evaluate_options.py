@@ -1,0 +1,305 @@
+"""Files of outputs on the command line: the arguments, who judges them, and the comparisons they ask for."""
+
+# Annotations are evaluated here: `with_options` hands those of the fields on to Typer.
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+import typer
+
+from afarm.cli.console import err, escape
+from afarm.cli.options import RECIPE_HELP, FarmOptions, option_of, refuse_contradictions, refuse_stray
+from afarm.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from afarm.comparison.annotations import StoredComparison
+    from afarm.comparison.outputs import Comparison, HeadToHead
+    from afarm.core.records import Output
+    from afarm.experiment.farm import Farm
+
+TEXT_JUDGE = "offline:text_utility"
+"""Who judges files of outputs where neither a judge nor a recipe is named."""
+
+JUDGING = (
+    *("annotator", "both_orders", "votes", "vote", "label_noise", "judge"),
+    *("budget", "price", "max_concurrency", "allow_degraded", "batch_api"),
+)
+"""The options that say how to judge."""
+RUNS = ("method", "reward_model", "model", "dataset", "data")
+"""Those that say what to train, with and on what."""
+
+Outputs = Annotated[
+    list[Path] | None,
+    typer.Argument(help="Files of outputs to evaluate, one a system, instead of a method's.", show_default=False),
+]
+Reference = Annotated[
+    str | None,
+    typer.Option("--reference", help="The reference outputs: a file, hf:OWNER/NAME[:SPLIT], or a data set by name."),
+]
+Annotations = Annotated[
+    bool, typer.Option("--annotations", help="The files hold stored annotations: no judge is asked.")
+]
+Humans = Annotated[
+    list[Path] | None,
+    typer.Option("--humans", help="With --annotations: a file of people's labels; repeatable.", metavar="FILE"),
+]
+Until = Annotated[
+    Literal["decided"] | None,
+    typer.Option("--until", help="Stop asking judges when the answer is clear, or the budget ends.", metavar="decided"),
+]
+Alpha = Annotated[
+    float | None,
+    typer.Option(
+        "--alpha",
+        min=0.0001,
+        max=0.5,
+        help="With --until: how often a wrong answer may be decided.",
+        show_default="0.05",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class EvaluateOptions(FarmOptions):
+    """The options of every farm, where it matters whether a recipe was named, where --annotator may judge files of
+    outputs, and where their rows may not fit."""
+
+    annotator: Annotated[
+        str | None,
+        typer.Option("--annotator", help="Who judges files of outputs; with a method, who labels its training pairs."),
+    ] = None
+    recipe: Annotated[str | None, typer.Option("--recipe", help=RECIPE_HELP, show_default="toy")] = None
+    evaluator: Annotated[
+        list[str] | None,
+        typer.Option("--evaluator", help="What to work out, by name (`afarm plugins` lists them); repeatable."),
+    ] = None
+    on_missing: Annotated[
+        str | None,
+        typer.Option(
+            "--on-missing", help="Instructions without an output: error (the default), skip, or loss.", metavar="POLICY"
+        ),
+    ] = None
+    on_duplicate: Annotated[
+        str,
+        typer.Option("--on-duplicate", help="What contradicts an earlier row: error, or first.", metavar="POLICY"),
+    ] = "error"
+
+    def _given(self) -> dict[str, Any]:
+        given = super()._given()
+        if self.evaluator:
+            given["evaluate"] = {**given.get("evaluate", {}), "evaluators": self.evaluator}
+        return given
+
+    @property
+    def names_a_judge(self) -> bool:
+        """Whether it is said who answers for the judge."""
+        return bool(self.judge) or self.recipe is not None
+
+    def judging_files(self) -> Self:
+        """These options as they are meant with files of outputs: --annotator judges them, nobody labels training pairs.
+
+        Raises `ConfigError` where an option and --set contradict each other.
+        """
+        from afarm.experiment.recipe import parse_override
+
+        settings, given = self.settings or [], self.labels()
+        refuse_contradictions({"evaluate": given}, [parse_override(text) for text in settings], settings)
+        meant = [f"evaluate.{name}={json.dumps(value)}" for name, value in given.items()]
+        # The default recipe's judge knows the tasks of its own data set only.
+        judge = [] if self.names_a_judge else [f"judge.*={TEXT_JUDGE}"]
+        return replace(self, label_noise=None, settings=[*judge, *meant, *settings])
+
+
+@dataclass(frozen=True)
+class OutputFiles:
+    """The files of several systems' outputs, and the reference: a file, or the name of an evaluation set."""
+
+    outputs: tuple[Path, ...]
+    reference: str
+
+    @property
+    def named(self) -> list[dict[str, str]]:
+        """What they are called in each system's record."""
+        return [{"outputs": str(path), "reference": self.reference} for path in self.outputs]
+
+
+def given(outputs: Sequence[Path] | None, reference: str | None, options: EvaluateOptions) -> OutputFiles | None:
+    """The files, or None where none is named. Raises `ConfigError` where one is missing, or named twice."""
+    if not outputs:
+        if reference is not None:
+            raise ConfigError(["--reference needs a file of outputs before it"])
+        return None
+    for path in outputs:
+        if not path.exists() and option_of(str(path)):
+            refuse_stray(str(path))
+    _refuse_repeats(outputs)
+    if trained := _of(options, RUNS):
+        raise ConfigError([f"{outputs[0]} and {name} contradict each other: files are not trained" for name in trained])
+    reference = reference or options.eval_set
+    if reference is None:
+        raise ConfigError([f"{outputs[0]} needs something to be compared with: --reference FILE, or --eval-set NAME"])
+    return OutputFiles(tuple(outputs), reference)
+
+
+def _refuse_repeats(files: Sequence[Path]) -> None:
+    """Raises `ConfigError` naming the files that are there twice."""
+    if twice := sorted({str(path) for path in files if files.count(path) > 1}):
+        raise ConfigError([f"{path} is named twice: name each file once" for path in twice])
+
+
+def head_to_heads(farm: "Farm", files: OutputFiles, options: EvaluateOptions) -> "list[HeadToHead]":
+    """The comparison of each system with the reference. Systems are called as their rows say, or as their files where
+    that tells nothing.
+
+    Tells on stderr who judges where that was left open and a judge is asked.
+
+    Raises `DataError` naming the file, the row and the field that is wrong, `ConfigError` for evaluators that files of
+    outputs cannot be given to.
+    """
+    from afarm.core.interfaces import AnnotateContext
+    from afarm.evaluation.matching import Joining, same_answers
+    from afarm.experiment.data import evaluation_set
+    from afarm.storage.rows import names_a_file, read_outputs
+
+    joining = Joining(options.on_missing or "error", options.on_duplicate)  # type: ignore[arg-type]
+    theirs = _reference(farm, files.reference)
+    systems = {str(path): read_outputs(path) for path in files.outputs}
+    for source, rows in [*systems.items(), *([(files.reference, theirs)] if names_a_file(files.reference) else [])]:
+        _require_one_generator(source, rows)
+    if same := [
+        f"{one} and {other} hold the same outputs: name each system once" for one, other in same_answers(systems)
+    ]:
+        raise ConfigError(same)
+    if options.eval_set not in (None, files.reference):
+        asked = {row.instruction.id for row in evaluation_set(farm.builder, options.eval_set or "")}
+        theirs = [row for row in theirs if row.instruction.id in asked]
+        systems = {path: [row for row in rows if row.instruction.id in asked] for path, rows in systems.items()}
+    reference_name, *names = _names([(files.reference, theirs), *systems.items()])
+    found = [
+        replace(
+            farm.head_to_head(rows, theirs, names=(name, reference_name), joining=joining),
+            sources=(path, files.reference),
+        )
+        for name, (path, rows) in zip(names, systems.items(), strict=True)
+    ]
+    _require_usable(farm, options, found)
+    context = AnnotateContext(0, farm.ask)  # a seed that no comparison has, so that none of its answers is known
+    asks = farm.builder.annotator(found[0].annotator).plan(found[0].pairs[:1], context)
+    if not options.names_a_judge and asks:
+        err().print(f"[dim]Unless you name a judge with --judge, it is {TEXT_JUDGE}, a formula.[/]", highlight=False)
+    return found
+
+
+def _require_one_generator(source: str, rows: "Sequence[Output]") -> None:
+    """Raises `DataError` naming the rows of a file that are of different systems."""
+    from afarm.core.errors import DataError
+
+    firsts: dict[str, int] = {}
+    for at, row in enumerate(rows):
+        if row.generator:
+            firsts.setdefault(row.generator, at)
+    if len(firsts) > 1:
+        (one, first), (other, second) = list(firsts.items())[:2]
+        raise DataError(
+            f"{source}: row {first} is of {one!r} and row {second} of {other!r} (field 'generator'): a file holds the "
+            "outputs of one system; give each a file"
+        )
+
+
+def _reference(farm: "Farm", reference: str) -> "Sequence[Output]":
+    """Its rows. Raises `DataError` where there are none with outputs."""
+    from afarm.core.errors import DataError
+    from afarm.experiment.data import evaluation_set
+
+    rows = evaluation_set(farm.builder, reference)
+    if not any(row.output for row in rows):
+        raise DataError(f"{reference}: has instructions only, no outputs to compare with: name others with --reference")
+    return rows
+
+
+def _names(named: "Sequence[tuple[str, Sequence[Output]]]") -> list[str]:
+    """What each set of outputs is called: as all of its rows say, where no other set is called so as well."""
+    from afarm.storage.rows import stem
+
+    generators = [{row.generator for row in rows} for _, rows in named]
+    said = [next(iter(names)) if len(names) == 1 else "" for names in generators]
+    stems = [stem(source) for source, _ in named]
+    stems = [short if stems.count(short) == 1 else source for short, (source, _) in zip(stems, named, strict=True)]
+    return [name if name and said.count(name) == 1 else short for name, short in zip(said, stems, strict=True)]
+
+
+def _require_usable(farm: "Farm", options: EvaluateOptions, compared: "Sequence[Comparison]") -> None:
+    """Raises `ConfigError` for those of the evaluators asked for that need more than outputs and judgements, or do not
+    know the instructions. Of a recipe that was named, tells on stderr which are left out for that."""
+    chosen = options.evaluator or any(text.startswith("evaluate.evaluators=") for text in options.settings or ())
+    names = farm.config.evaluate.evaluators
+    if not chosen:
+        used = [{*one.evaluators, *one.together} for one in compared] if options.recipe else []
+        if left := [name for name in names if any(name not in one for one in used)]:
+            said = f"Left out of {options.recipe}, for they need more than these files: {', '.join(left)}"
+            err().print(f"[dim]{escape(said)}[/]", highlight=False, soft_wrap=True)
+        return
+    built = {name: farm.builder.evaluator(name) for name in names}
+    problems = []
+    for one in compared:
+        asked = one.instructions
+        for name, evaluator in built.items():
+            lacking = sorted(evaluator.needs - one.offered)
+            problems += [_lacks(name, need, one.annotator) for need in lacking]
+            problems += [f"--evaluator {name}: {problem}" for problem in evaluator.check(asked)]
+    if problems := list(dict.fromkeys(problems)):
+        raise ConfigError(problems)
+
+
+def _lacks(evaluator: str, need: str, annotator: str) -> str:
+    """That the evaluator needs what a comparison of files has not, and how to have it."""
+    if need == "ratings":
+        return (
+            f"--evaluator {evaluator} needs ratings, and annotator {annotator!r} gives none: name one that rates each "
+            "output alone, --annotator ratings or criteria"
+        )
+    if need == "reward_model":
+        return (
+            f"--evaluator {evaluator} needs the reward model of a run, which files lack: evaluate a method with it "
+            "(--method NAME), or let a fitted one judge the files (--annotator reward:DIR)"
+        )
+    return f"--evaluator {evaluator} needs {need}, which files lack"
+
+
+@contextmanager
+def stored_comparisons(
+    farm: "Farm", files: Sequence[Path], reference: str | None, options: EvaluateOptions
+) -> "Iterator[list[StoredComparison]]":
+    """The systems that files of annotations are about, as long as the rows that were read are kept.
+
+    Raises `DataError` as `stored_systems` does, `ConfigError` for what only outputs can be asked.
+    """
+    from afarm.comparison.annotations import OnDisk, StoredComparison
+    from afarm.evaluation.annotation_files import stored_systems
+    from afarm.evaluation.matching import Joining
+
+    problems = [f"--annotations and {name} contradict each other: they are judged" for name in _of(options, JUDGING)]
+    problems += [f"--annotations and {name} contradict each other: nothing is trained" for name in _of(options, RUNS)]
+    if options.eval_set is not None:
+        problems.append("--annotations and --eval-set contradict each other: keep the rows of that set in the files")
+    if options.on_missing == "loss":
+        problems.append("--on-missing loss needs the outputs: annotations do not tell what is missing in them")
+    if problems:
+        raise ConfigError(problems)
+    _refuse_repeats(files)
+    joining = Joining(options.on_missing or "skip", options.on_duplicate)  # type: ignore[arg-type]
+    with TemporaryDirectory() as directory:
+        systems = stored_systems(files, OnDisk(Path(directory)), reference or "", joining)
+        compared = [StoredComparison.of(farm, system) for system in systems]
+        _require_usable(farm, options, compared)
+        yield compared
+
+
+def _of(options: EvaluateOptions, names: Sequence[str]) -> list[str]:
+    """Those of the options called so that are given."""
+    return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) not in (None, [])]

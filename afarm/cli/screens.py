@@ -1,0 +1,164 @@
+"""Systems that were compared with a reference, on the screen: one in full, several as a board."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from afarm.cli import human_labels
+from afarm.cli.console import err, out
+from afarm.cli.run import error_of, outcomes, result_row, spent, warn_of_simulation
+from afarm.core.errors import PluginError
+from afarm.evaluation.matching import Coverage
+from afarm.evaluation.metrics import BY_PEOPLE, unseen, win_rate_interval
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from afarm.leaderboard import Board
+
+UNASKED = "no judge LLM was asked. A gain is a gain in what this annotator goes by: a formula, a reward model, or noise"
+JUDGED = "Judged by {}"
+STORED = "stored annotations, no judge was asked"
+
+Record = Mapping[str, Any]
+
+LONGEST_LINE = 2000
+"""Characters."""
+
+
+def present(
+    found: Sequence[tuple[Record, Path]], together: Sequence[str], as_json: bool, among_others: bool = False
+) -> None:
+    """The records with their directories: on the screen, or as JSON on stdout and the screen on stderr.
+
+    `together` names evaluators that look at all systems at once. As JSON, one that was `among_others` stands in a list
+    as they would, had they a result.
+    """
+    console = err() if as_json else out()
+    records = [record for record, _ in found]
+    several = len(found) > 1
+    boards = _boards([directory for _, directory in found], together, console) if several or together else []
+    if as_json:
+        whole = [_as_json(record, directory) for record, directory in found]
+        rows = {"boards": [board.to_row() for board in boards]} if boards else {}
+        told = {"systems": whole, **rows} if several or among_others else {**whole[0], **rows}
+        sys.stdout.write(json.dumps(told, ensure_ascii=False) + "\n")
+    if len(found) == 1:
+        _show_one(console, records[0])
+    _show_boards(console, boards)
+    if several:
+        _tell(console, _lines_of_several(records))
+    warn_of_simulation(console, records[0])
+    _tell(console, [f"Report: {page}" for _, directory in found if (page := _report(directory))])
+
+
+def _boards(directories: Sequence[Path], together: Sequence[str], console: Console) -> list[Board]:
+    """The systems of these runs, those together that can be compared."""
+    from afarm.leaderboard import group
+    from afarm.leaderboard.ranking import evaluated, with_ranks
+    from afarm.leaderboard.sources import boards_of_runs
+
+    boards = group(board for directory in directories for board in boards_of_runs(directory)[0])
+    try:
+        boards = [with_ranks(board)[0] for board in boards]
+    except PluginError as error:
+        _tell(console, [f"No intervals of ranks, and no tests: {error}"])
+    return [evaluated(board, together) if together else board for board in boards]
+
+
+def _report(directory: Path) -> str | None:
+    page = directory / "report.html"
+    return str(page) if page.is_file() else None
+
+
+def _as_json(record: Record, directory: Path) -> dict[str, Any]:
+    main = record["results"][0]
+    return {
+        **record,
+        **{name: main[name] for name in ("system", "reference", "metrics", "degraded")},
+        "interval": win_rate_interval(main["metrics"]),
+        "simulated": any(judge["simulated"] for judge in record["judges"]),
+        "report": _report(directory),
+    }
+
+
+def _rate(record: Record) -> str:
+    """A win rate with its error and interval, where it has any."""
+    metrics = record["results"][0]["metrics"]
+    bounds = win_rate_interval(metrics)
+    rate = f"{metrics['win_rate']:.1f} %{error_of(metrics)}"
+    return f"{rate}, 95 % interval {bounds[0]:.1f} to {bounds[1]:.1f}," if bounds else rate
+
+
+def _show_one(console: Console, record: Record) -> None:
+    from afarm.evaluation.red_flags import warnings
+
+    main, *others = record["results"]
+    metrics, further = main["metrics"], [result for result in others if result["evaluator"] != BY_PEOPLE]
+    lines = [
+        f"{main['system']}: win rate {_rate(record)} against {main['reference']}",
+        *([f"Not clear from 50 %: {blind}"] if (blind := unseen(metrics)) else []),
+        outcomes(metrics),
+        *(": ".join(result_row(result, main["reference"])) for result in further),
+        *(f"{label.capitalize()}: {line}" for label, line in warnings(main.get("guards"))),
+        *_lines(record),
+    ]
+    _tell(console, lines)
+
+
+def _lines_of_several(records: Sequence[Record]) -> list[str]:
+    """The lines of each system after its name; what is the same of all, or of all of an annotator's, is said once."""
+    by_line: dict[str, list[str]] = {}
+    all_by = Counter(JUDGED.format(record["annotator"]) for record in records)
+    for record in records:
+        for line in _lines(record):
+            by_line.setdefault(line, []).append(_called(record, records))
+    return [
+        line if len(names) in (len(records), all_by[line.partition(": ")[0]]) else f"{', '.join(names)}: {line}"
+        for line, names in by_line.items()
+    ]
+
+
+def _called(record: Record, among: Sequence[Record]) -> str:
+    """Its system, with the annotator and the reference where those are not the same of all."""
+    main, apart = record["results"][0], {other["annotator"] for other in among}
+    references = {other["results"][0]["reference"] for other in among}
+    by = f" by {record['annotator']}" if len(apart) > 1 else ""
+    return f"{main['system']}{by}" + (f" against {main['reference']}" if len(references) > 1 else "")
+
+
+def _lines(record: Record) -> list[str]:
+    """What must be said of a system beside its figures and flags."""
+    from afarm.comparison.until_decided import verdicts
+    from afarm.report.run import degraded
+
+    decision = record.get("until")
+    paid = STORED if record.get("stored") else spent(record["spend"]) if record["judges"] else UNASKED
+    return [
+        *(f"{line[0].upper()}{line[1:]}" for line in (verdicts(decision) if decision else [])),
+        f"Compared: {Coverage.from_row(record['coverage']).sentence}",
+        *human_labels.lines(record["results"]),
+        *(f"Degraded: {line}" for line in degraded(record["stages"])),
+        f"{JUDGED.format(record['annotator'])}: {paid}",
+    ]
+
+
+def _show_boards(console: Console, boards: Sequence[Board]) -> None:
+    from afarm.cli.leaderboard import show_board
+
+    for board in boards:
+        show_board(console, board)
+    if len(boards) > 1:
+        console.print("Win rates of different boards cannot be compared.", highlight=False)
+
+
+def _tell(console: Console, lines: Sequence[str]) -> None:
+    from afarm.evaluation.red_flags import plain
+
+    for line in lines:  # with names that files of anybody's gave
+        console.print(plain(line, LONGEST_LINE), soft_wrap=True, highlight=False, markup=False)

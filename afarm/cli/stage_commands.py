@@ -1,0 +1,133 @@
+"""Each stage as a command of its own, with what comes before it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from operator import methodcaller
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from afarm.cli.console import err, out
+from afarm.cli.cost import show_plan
+from afarm.cli.options import DEFAULT_OUTPUT_DIR, DryRun, FarmOptions, OutputDir, Stray, refuse_stray, with_options
+
+if TYPE_CHECKING:
+    from afarm.experiment.farm import Farm
+
+STEPS: dict[str, str] = {
+    "sft": "Train the starting policy on demonstrations.",
+    "sample": "Sample the outputs that will be compared.",
+    "annotate": "Have the annotator compare the sampled outputs.",
+    "fit-reward": "Fit the reward model to the preferences.",
+    "train": "Train a method's policy.",
+}
+
+
+def add_to(app: typer.Typer) -> None:
+    for name, summary in STEPS.items():
+        step = sample if name == "sample" else _step(name)
+        app.command(name, help=f"{summary} Earlier stages are run, or reused, first.")(step)
+    app.command("report")(report)
+
+
+def _step(name: str) -> Callable[..., None]:
+    @with_options
+    def step(stray: Stray = None, *, options: FarmOptions, dry_run: DryRun = False) -> None:
+        refuse_stray(stray)
+        if dry_run:
+            _show_step(name, options)
+        else:
+            _make(methodcaller(name.replace("-", "_")), options)
+
+    return step
+
+
+@with_options
+def sample(
+    stray: Stray = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            "--policy",
+            help="Answer the evaluation instructions instead: with a method's policy, or a judge LLM (openai:MODEL).",
+        ),
+    ] = None,
+    *,
+    options: FarmOptions,
+    dry_run: DryRun = False,
+) -> None:
+    refuse_stray(stray)
+    if dry_run:
+        _show_step("sample", options, policy)
+    else:
+        _make(methodcaller("outputs", policy) if policy else methodcaller("sample"), options, _answering(policy))
+
+
+def _answering(policy: str | None) -> list[str]:
+    from afarm.experiment.llm_baselines import is_answering
+
+    return [policy] if policy and is_answering(policy) else []
+
+
+def _make(what: Callable[[Farm], object], options: FarmOptions, answering: Sequence[str] = ()) -> None:
+    """Have a farm make something, and say where it is."""
+    with options.farm(answering=answering) as farm:
+        what(farm)
+        runs = list(farm.history.values())
+    if not runs:
+        err().print(f"Nothing to do: reward model {farm.config.reward_model!r} needs no fitting.")
+        if options.as_json:
+            sys.stdout.write(json.dumps({"stage": None}) + "\n")
+        return
+    last = runs[-1]
+    if options.as_json:
+        made = {
+            "stage": last.label,
+            "key": last.artifact.key,
+            "path": str(last.artifact.path),
+            "reused": last.reused,
+        }
+        sys.stdout.write(json.dumps({**made, "summary": dict(last.artifact.meta["summary"])}) + "\n")
+    else:
+        out().print(str(last.artifact.path), soft_wrap=True, highlight=False)
+
+
+def _show_step(name: str, options: FarmOptions, policy: str | None = None) -> None:
+    """What a step would do and buy."""
+    from afarm.experiment import evaluation_stages as evaluation
+    from afarm.experiment import training_stages as stages
+    from afarm.experiment.dry_run import plan_of
+
+    with options.only_look(answering=_answering(policy)) as farm:
+        method = farm.config.method
+        steps: dict[str, Callable[[], stages.Stage | None]] = {
+            "sft": lambda: stages.start(farm),
+            "sample": lambda: evaluation.outputs(farm, policy) if policy else stages.sample(farm),
+            "annotate": lambda: stages.annotate(farm),
+            "fit-reward": lambda: stages.fit_reward(farm),
+            "train": lambda: stages.train(farm, method),
+        }
+        stage = steps[name]()
+        show_plan(farm, method, options.as_json, planned=plan_of(farm, stage) if stage else [])
+
+
+def report(
+    run: Annotated[str | None, typer.Argument(help="The run's name; the last one where none is given.")] = None,
+    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+) -> None:
+    """Write a run's report again."""
+    from afarm.core.errors import StoreError, did_you_mean
+    from afarm.experiment.run_record import latest_run
+    from afarm.report import build
+
+    runs = output_dir / "runs"
+    known = [path.parent.name for path in runs.glob("*/run.json")]
+    if run and run not in known:
+        raise StoreError(f"no finished run {run!r} in {output_dir}.{did_you_mean(run, known)}")
+    directory = runs / run if run else latest_run(runs)
+    if directory is None:
+        raise StoreError(f"no finished run in {output_dir}: start one with `afarm run`")
+    out().print(str(build(directory)), soft_wrap=True, highlight=False)

@@ -1,0 +1,1 @@
+"""Two systems compared from their files."""

@@ -1,0 +1,223 @@
+"""Stored annotations evaluated without a judge: a stage and a run like those of outputs that are judged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from afarm.comparison.outputs import Comparison
+from afarm.core.interfaces import EvaluationInputs
+from afarm.core.records import Evaluation, Instruction, JudgedPair, Output
+from afarm.core.seeding import digest
+from afarm.evaluation.annotation_files import Keeping, StoredSystem
+from afarm.evaluation.matching import counted, looks_swapped
+from afarm.evaluation.metrics import BY_PEOPLE
+from afarm.evaluation.protocol import answers_digest
+from afarm.experiment.evaluation_stages import write_results
+from afarm.experiment.training_stages import Inputs, Stage
+from afarm.storage.artifacts import storage_errors
+from afarm.storage.rows import preferences_on_disk, write_rows
+
+if TYPE_CHECKING:
+    from afarm.evaluation.win_table import Wins
+    from afarm.experiment.farm import Farm
+
+T = TypeVar("T")
+
+BUFFER = 8 << 20
+"""Characters held before they are written."""
+
+
+@dataclass(frozen=True)
+class StoredComparison(Comparison):
+    """The stored judgements of one system, and `people`'s labels of some of the instructions, where there are any.
+    Built by `of`."""
+
+    farm: Farm
+    stored: StoredSystem[Path]
+    system: str
+    reference_name: str
+    annotator: str
+    people: Wins | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, farm: Farm, stored: StoredSystem[Path]) -> StoredComparison:
+        return cls(farm, stored, stored.system, stored.reference, stored.annotator)
+
+    @property
+    def offered(self) -> frozenset[str]:
+        return frozenset({"judgements", "ratings"})  # a file may have ratings: its rows will tell
+
+    @property
+    def instructions(self) -> Sequence[Instruction]:
+        return Each(preferences_on_disk(self.stored.kept), lambda row: row.pair.instruction)
+
+    @property
+    def notes(self) -> list[str]:
+        stored, coverage = self.stored, self.stored.coverage
+        found = []
+        if stored.turned:
+            rows = counted(stored.turned, "row")
+            found.append(f"{self.system}: {rows} with the reference {stored.reference!r} second: turned")
+        if coverage.partial:
+            found.append(f"{self.system}: only {coverage.sentence}: the win rate is of these alone")
+        if stored.changed:
+            found.append(
+                f"{self.system}: {stored.reference} answered {stored.changed} of these instructions otherwise than to "
+                "other systems: its win rate is against another reference than theirs"
+            )
+        if len(stored.annotators) > 1:
+            found.append(
+                f"{', '.join(stored.files)}: the labels of {len(stored.annotators)} annotators are taken for one "
+                "pool's; for a win rate by each, give each a file"
+            )
+        return found + looks_swapped(self.system, self.reference_name)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        return {"coverage": self.stored.coverage.to_row(), "notes": self.notes, "stored": True}
+
+    @cached_property
+    def made_from(self) -> Mapping[str, Any]:
+        builder, stored = self.farm.builder, self.stored
+        with stored.kept.open("rb") as handle:
+            rows = hashlib.file_digest(handle, "sha256").hexdigest()
+        return self.farm.made_from(
+            "stored annotations",
+            evaluators=[builder.identity(builder.component("evaluators", name)) for name in self.evaluators],
+            systems={"outputs": stored.system, "reference": stored.reference, "annotator": stored.annotator},
+            data={"judgements": rows, "reference": answers_digest(stored.answers), **self._labelled},
+        )
+
+    @property
+    def _labelled(self) -> dict[str, str]:
+        """A digest of people's labels, where there are any."""
+        if self.people is None:
+            return {}
+        values, numbers = self.people.labels(self.system)
+        return {"people": digest(values.tolist(), [self.people.instructions[number] for number in numbers])}
+
+    def stage(self) -> Stage:
+        stored = self.stored
+
+        def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
+            path = directory / "judgements.jsonl"
+            with storage_errors(path):
+                shutil.copyfile(stored.kept, path)
+            judged = preferences_on_disk(path)
+            given = EvaluationInputs(self.system, Each(judged, _system_output), Each(judged, _reference_output), judged)
+            outcomes: Counter[str] = Counter()
+            degraded: Counter[str] = Counter()
+            for row in judged:
+                outcomes[row.preference.outcome] += 1
+                degraded.update(row.preference.degraded)
+            further = [by_people(self.system, judged, self.people)] if self.people is not None else []
+            write_results(self.farm, directory, self.evaluators, given, stored.protocol, degraded, further)
+            members = {self.annotator: len(judged)}
+            return {"rows": len(judged), "outcomes": dict(outcomes), "members": members, "degraded": dict(degraded)}
+
+        return Stage("evaluate", self.label, {}, self.made_from, write)
+
+
+def by_people(system: str, judged: Iterable[JudgedPair], people: Wins) -> Evaluation:
+    """The win rate by people, from their labels of some instructions and simulated ones of more, in percent as all win
+    rates are: with its error and interval, and beside it those of either kind alone.
+
+    Raises `DataError` where fewer than 10 instructions have both.
+    """
+    from afarm.evaluation.win_table import prediction_powered_win_rate, wins
+
+    found = prediction_powered_win_rate(wins(judged), people, system)
+    metrics: dict[str, float | int | str | None] = {}
+    for name, estimate in ((BY_PEOPLE, found.combined), ("people", found.human), ("judge", found.simulated)):
+        for suffix, value in (
+            ("", estimate.value),
+            ("_se", estimate.error),
+            ("_low", estimate.low),
+            ("_high", estimate.high),
+        ):
+            metrics[name + suffix] = None if value is None else 100 * value
+    metrics |= {"n_human": found.n_human, "n_simulated": found.n_simulated, "trust": found.trust}
+    return Evaluation(BY_PEOPLE, system, {**metrics, "effective": found.effective, "saved": found.saved})
+
+
+class Each(Sequence[T]):
+    """Something of each judged pair, made when it is looked at."""
+
+    def __init__(self, judged: Sequence[JudgedPair], of: Callable[[JudgedPair], T]):
+        self._judged, self._of = judged, of
+
+    def __len__(self) -> int:
+        return len(self._judged)
+
+    def __iter__(self) -> Iterator[T]:
+        return map(self._of, self._judged)
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        if isinstance(index, slice):
+            return [self._of(row) for row in self._judged[index]]
+        return self._of(self._judged[index])
+
+
+def _system_output(row: JudgedPair) -> Output:
+    return Output(row.pair.instruction, row.pair.output_2, row.pair.generator_2)
+
+
+def _reference_output(row: JudgedPair) -> Output:
+    return Output(row.pair.instruction, row.pair.output_1, row.pair.generator_1)
+
+
+class OnDisk(Keeping[Path]):
+    """Rows kept as they are, in files below `directory`."""
+
+    def __init__(self, directory: Path):
+        self._directory = directory
+        self._files = 0
+        self._buffers: dict[Path, list[str]] = {}
+        self._held = 0
+
+    def part(self) -> Path:
+        self._files += 1
+        path = self._directory / f"{self._files}.jsonl"
+        path.touch()
+        return path
+
+    def add(self, part: Path, judged: JudgedPair) -> None:
+        line = json.dumps(judged.to_row(), ensure_ascii=False)
+        self._buffers.setdefault(part, []).append(line)
+        self._held += len(line)
+        if self._held > BUFFER:
+            self._flush()
+
+    def whole(self, parts: Sequence[tuple[Path, bool]]) -> Path:
+        self._flush()
+        if len(parts) == 1 and not parts[0][1]:
+            return parts[0][0]
+        path = self.part()
+        write_rows(path, (row.to_row() for part, turned in parts for row in _judged(part, turned)))
+        return path
+
+    def _flush(self) -> None:
+        for path, lines in self._buffers.items():
+            with path.open("a", encoding="utf-8", errors="backslashreplace") as handle:
+                handle.writelines(f"{line}\n" for line in lines)
+        self._buffers.clear()
+        self._held = 0
+
+
+def _judged(path: Path, turned: bool) -> Iterator[JudgedPair]:
+    for row in preferences_on_disk(path):
+        yield JudgedPair(row.pair.swapped(), row.preference.swapped(), row.annotator) if turned else row

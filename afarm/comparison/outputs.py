@@ -1,0 +1,228 @@
+"""Two sets of outputs compared, whoever made them: a stage like those of a run, with an account of its own."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from afarm.core.interfaces import EvaluationInputs
+from afarm.core.records import Instruction, Output, Pair
+from afarm.core.seeding import digest
+from afarm.evaluation.matching import STRICT, Joined, Joining, join, looks_swapped
+from afarm.evaluation.protocol import protocol_of
+from afarm.evaluation.red_flags import plain
+from afarm.experiment.annotation import annotation, judge_pairs
+from afarm.experiment.evaluation_stages import write_results
+from afarm.experiment.training_stages import Inputs, Stage
+from afarm.storage.rows import read_preferences
+
+if TYPE_CHECKING:
+    from afarm.experiment.farm import Farm, StageRun
+
+LONGEST_PART = 40
+"""Characters of a part of a name: a file name has 255 at most."""
+
+
+class Comparison(ABC):
+    """The outputs of `system` compared with those of `reference_name` by `annotator`: a stage, and a run of its own."""
+
+    farm: Farm
+    system: str
+    reference_name: str
+    annotator: str
+    before: tuple[StageRun, ...] = ()
+    """The stages that decided what is compared."""
+
+    @property
+    def label(self) -> str:
+        return f"compare {plain(self.system)} with {plain(self.reference_name)}"
+
+    @property
+    def name(self) -> str:
+        """Of its run, which budgets and accounts go by: the same rows under the same judgement have the same one.
+
+        Another version of afarm or of a plugin makes another artifact and goes on with the same account.
+        """
+        return self.account("evaluate", self.made_from)
+
+    def account(self, what: str, made_from: Mapping[str, Any]) -> str:
+        """The name of what is done with the two, apart from the versions of code and the budget."""
+        which = digest(_without(("afarm", "source", "budget"), made_from), length=6)
+        parts = [self.system, "vs", self.reference_name, self.annotator]
+        return "-".join([what, *map(_in_a_path, parts), f"seed{self.farm.config.seed}", which])
+
+    @property
+    @abstractmethod
+    def instructions(self) -> Sequence[Instruction]:
+        """What is compared."""
+
+    @property
+    @abstractmethod
+    def notes(self) -> list[str]:
+        """What is odd about the rows, each a sentence."""
+
+    @property
+    @abstractmethod
+    def about(self) -> dict[str, Any]:
+        """What its run's record says of the rows: their `coverage`, `notes`, and whether they were judged before."""
+
+    @property
+    @abstractmethod
+    def made_from(self) -> Mapping[str, Any]:
+        """All that the result depends on."""
+
+    @abstractmethod
+    def stage(self) -> Stage:
+        """The judgements and what the evaluators make of them. Raises `DataError` where there is nothing to compare."""
+
+    @property
+    @abstractmethod
+    def offered(self) -> frozenset[str]:
+        """What there is of what evaluators need."""
+
+    @cached_property
+    def evaluators(self) -> list[str]:
+        """The win rate, and those of the run's evaluators that need no more than is `offered`, or nothing and know the
+        instructions."""
+        names = dict.fromkeys(["win_rate", *self.farm.config.evaluate.evaluators])
+        built = [(name, self.farm.builder.evaluator(name)) for name in names]
+        usable = [(name, e) for name, e in built if e.needs <= self.offered and not e.many]
+        return [name for name, e in usable if "judgements" in e.needs or not e.check(self.instructions)]
+
+    @property
+    def together(self) -> list[str]:
+        """Those of the run's evaluators that look at several systems at once."""
+        return [name for name in self.farm.config.evaluate.evaluators if self.farm.builder.evaluator(name).many]
+
+    @property
+    def components(self) -> list[tuple[str, str]]:
+        """The kinds and names of the plugins behind the result."""
+        return [("evaluators", name) for name in self.evaluators]
+
+    def run(self) -> StageRun:
+        """Make or reuse it, on the account of its name."""
+        with self.farm.ask.accounted_to(self.name):
+            self.farm.ensure(self.stage())
+        # It is none of the farm's stages, and another comparison may have the same label.
+        return self.farm.history.pop(self.label)
+
+
+@dataclass(frozen=True)
+class HeadToHead(Comparison):
+    """`outputs` of `system` against those of `reference_name`, judged by `annotator` where both answer an instruction.
+
+    `joining` says what is done with rows that do not fit, `sources` (of outputs and reference) whose rows errors say
+    those are. Of an `order` of ids of instructions the first `judged` alone are compared, where it was decided before
+    the others were judged, as `until` says.
+    """
+
+    farm: Farm
+    outputs: Sequence[Output]
+    reference: Sequence[Output]
+    annotator: str
+    system: str
+    reference_name: str
+    joining: Joining = STRICT
+    sources: tuple[str, str] = ("the outputs", "the reference")
+    order: Sequence[str] | None = None
+    judged: int = 0
+    until: Mapping[str, Any] | None = None
+    before: tuple[StageRun, ...] = ()
+
+    @cached_property
+    def joined(self) -> Joined:
+        """Raises `DataError` where the rows of the two do not fit, and it is not said what to do about it."""
+        return join(self.outputs, self.reference, self.joining, self.sources, self.order, self.judged)
+
+    @cached_property
+    def pairs(self) -> list[Pair]:
+        """What is judged. Raises `DataError` as `joined` does."""
+        return self.joined.pairs
+
+    @cached_property
+    def answers(self) -> list[Output]:
+        """The system's outputs as they are evaluated: those judged, and an empty one for each that is lost."""
+        lost = [Output(pair.instruction, pair.output_2, self.system) for pair in self.joined.unanswered]
+        return [*self.joined.outputs, *lost]
+
+    @cached_property
+    def notes(self) -> list[str]:
+        found, coverage = [], self.joined.coverage
+        if coverage.partial:
+            found.append(f"{self.system}: only {coverage.sentence}: the win rate is of these alone")
+        if self.pairs and all(pair.identical for pair in self.pairs):
+            found.append(
+                f"{self.system} and {self.reference_name} are the same outputs: every pair is a draw, unjudged"
+            )
+        if self.until:
+            asked = [row for row in self.until["comparisons"] if self.system in (row["first"], row["second"])]
+            clear = all(row["side"] for row in asked)
+            how = "judged until it was clear" if clear else "looked at as it went, and not clear to the end"
+            judged = f"{how}, on {self.joined.coverage.compared} of {self.until['of']} instructions"
+            found.append(f"{self.system}: {judged}: no standard error holds after that")
+        return found + looks_swapped(self.system, self.reference_name)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        told = {"coverage": self.joined.coverage.to_row(), "notes": self.notes}
+        return {**told, "until": dict(self.until)} if self.until else told
+
+    @property
+    def instructions(self) -> Sequence[Instruction]:
+        return [pair.instruction for pair in self.pairs]
+
+    @property
+    def offered(self) -> frozenset[str]:
+        rates = self.farm.builder.annotator(self.annotator).rates
+        return frozenset({"judgements", "ratings"} if rates else {"judgements"})
+
+    @property
+    def components(self) -> list[tuple[str, str]]:
+        judges = [("judges", spec.partition(":")[0]) for spec in self.farm.config.judge.values()]
+        return [*judges, ("annotators", self.annotator), *super().components]
+
+    @cached_property
+    def made_from(self) -> Mapping[str, Any]:
+        builder, joined = self.farm.builder, self.joined
+        data = {"outputs": joined.outputs, "reference": self.reference}
+        data |= {"lost": joined.lost} if joined.lost else {}
+        return self.farm.made_from(
+            "compare",
+            **annotation(self.farm, self.annotator, self.farm.config.evaluate.label_noise),
+            evaluators=[builder.identity(builder.component("evaluators", name)) for name in self.evaluators],
+            systems={"outputs": self.system, "reference": self.reference_name},
+            data={name: digest([row.to_row() for row in rows]) for name, rows in data.items()},
+        )
+
+    def stage(self) -> Stage:
+        pairs, lost = self.pairs, self.joined.unanswered
+
+        def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
+            path, noise = directory / "judgements.jsonl", self.farm.config.evaluate.label_noise
+            summary = judge_pairs(self.farm, path, pairs, self.annotator, noise, "evaluate", lost)
+            compared = (*self.joined.reference, *self.joined.lost)
+            given = EvaluationInputs(self.system, self.answers, compared, read_preferences(path))
+            protocol = protocol_of(
+                self.farm, self.annotator, noise, self.reference_name, self.reference, given.judgements
+            )
+            write_results(self.farm, directory, self.evaluators, given, protocol, summary["degraded"])
+            return summary
+
+        return Stage("evaluate", self.label, {}, self.made_from, write)
+
+
+def _without(names: Collection[str], value: Any) -> Any:
+    """`value` without the entries of these names, at any depth."""
+    if isinstance(value, Mapping):
+        return {k: _without(names, v) for k, v in value.items() if k not in names}
+    return [_without(names, item) for item in value] if isinstance(value, list) else value
+
+
+def _in_a_path(text: str) -> str:
+    """`text`, which may come from a file of anybody's, as part of a directory's name."""
+    return re.sub(r"[^\w.+=@-]+", "_", text, flags=re.ASCII)[:LONGEST_PART]

@@ -1,0 +1,1 @@
+"""The small core: records, interfaces, hooks, registry, configuration, errors."""

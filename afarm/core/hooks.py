@@ -1,0 +1,76 @@
+"""The hooks a plugin can implement, one function each in the module its entry point names.
+
+A plugin advertises its module under the entry-point group `afarm`:
+
+    [project.entry-points.afarm]
+    my-farm = "my_farm"
+
+and calls `register(name, target, config=…, summary=…)` for everything it brings. `target` is a class or, so that
+nothing heavy is imported until it is used, a string `"package.module:Class"`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pluggy
+
+if TYPE_CHECKING:
+    import typer
+
+GROUP = "afarm"
+
+hookspec = pluggy.HookspecMarker(GROUP)
+hookimpl = pluggy.HookimplMarker(GROUP)
+
+Register = Callable[..., None]
+"""`register(name, target, *, config=None, summary="", defaults=None, spec="")`; see `afarm.core.registry.Component`."""
+
+
+class Hooks:
+    """Every hook. All are optional; all are called once, when a farm or the command line starts."""
+
+    @hookspec
+    def register_annotators(self, register: Register) -> None:
+        """Bring annotators (`afarm.Annotator`), chosen with `--annotator`."""
+
+    @hookspec
+    def register_judges(self, register: Register) -> None:
+        """Bring judges (`afarm.Judge`), chosen with `--judge name:spec`."""
+
+    @hookspec
+    def register_reward_models(self, register: Register) -> None:
+        """Bring reward models (`afarm.RewardModel`), chosen with `--reward-model`."""
+
+    @hookspec
+    def register_methods(self, register: Register) -> None:
+        """Bring methods (`afarm.Method`), chosen with `--method`."""
+
+    @hookspec
+    def register_evaluators(self, register: Register) -> None:
+        """Bring evaluators (`afarm.Evaluator`), listed in a recipe's `evaluate.evaluators`."""
+
+    @hookspec
+    def register_datasets(self, register: Register) -> None:
+        """Bring data sets (`afarm.Dataset`), chosen with `--dataset`."""
+
+    @hookspec
+    def register_commands(self, app: typer.Typer) -> None:
+        """Add commands to the `afarm` command line."""
+
+
+KINDS: dict[str, str] = {
+    "annotators": "annotator",
+    "judges": "judge",
+    "reward_models": "reward model",
+    "methods": "method",
+    "evaluators": "evaluator",
+    "datasets": "data set",
+}
+"""The kinds of component, as hooks (`register_<kind>`) and as messages call them."""
+
+
+def hook_names() -> list[str]:
+    """The names of all hooks."""
+    return [name for name, value in vars(Hooks).items() if callable(value) and name.startswith("register_")]

@@ -1,0 +1,310 @@
+"""The judge's side: what it is asked and answers, what it can take and costs, and the metered way to it."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
+
+from afarm.core.records import Instruction, Message
+
+DRAWS_A_VOTE = 100
+"""How far apart the draws of one vote about a pair and of the next are: those between are re-asks."""
+
+CHARACTERS_A_TOKEN = 4
+"""Of English text under today's tokenizers, about."""
+MESSAGE_TOKENS = 16
+"""More than what a chat format adds to a message, and a conversation, beside its text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One comparison as a judge is shown it: `first` above `second`. Carried beside the prompt, never sent.
+
+    `order` names which of the pair's outputs, in canonical order, is shown first ("ab" or "ba"); dummies that pad a
+    batch have an empty `pair_id`.
+    """
+
+    pair_id: str
+    instruction: Instruction
+    first: str
+    second: str
+    order: str = "ab"
+    draw: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that an answer must call. Its arguments, as JSON, are the answer's text."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """One question to a judge LLM.
+
+    Sent: `messages` (a chat) or `prompt` (text completion), the sampling parameters, the strings to `favour` and
+    `avoid` (logit bias, tokenised for the judge in use), a JSON `schema` that holds a judge with structured output to
+    the format (and is left out elsewhere: the prompt asks for the format as well), a `tool` to call, and how many
+    `top_logprobs` to give for each token. Unsent: the family `role` the user maps to a judge, the structured
+    `comparisons` and the `answer_format` ("list", "single", "json", "rating" or "criteria"), which the offline judge
+    reads instead of parsing the prompt; the `labels` of a format of its own, one a line ("labels") or one a token
+    ("tokens"): what is written for the first output, for the second and, where that can be said, for a draw;
+    `annotator` for the accounts; `seed` and `draw`, which tell independent samples apart.
+    """
+
+    role: str
+    messages: tuple[Message, ...] = ()
+    prompt: str = ""
+    max_tokens: int = 256
+    temperature: float = 1.0
+    top_p: float = 1.0
+    favour: tuple[str, ...] = ()
+    avoid: tuple[str, ...] = ()
+    schema: Mapping[str, Any] | None = None
+    tool: Tool | None = None
+    top_logprobs: int = 0
+    comparisons: tuple[Comparison, ...] = ()
+    answer_format: str = ""
+    labels: tuple[str, ...] = ()
+    annotator: str = ""
+    seed: int = 0
+    draw: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A judge's answer as received. `price` in US dollars, None where unknown.
+
+    `logprobs` are, where they were asked for, the likeliest tokens at each position of the answer with their natural
+    log-probabilities. `degraded` names the parameters that the judge could not take and was not sent, `key` is the
+    ledger's: both are set by afarm.
+    """
+
+    text: str
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+    price: float | None = None
+    finish_reason: str = ""
+    model: str = ""
+    seconds: float = 0.0
+    key: str = ""
+    logprobs: tuple[Mapping[str, float], ...] | None = None
+    degraded: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What was learned from an answer about one comparison, in the order it was shown.
+
+    `first` is the probability that the output shown first is better; None unless `outcome` is "decided".
+    """
+
+    first: float | None
+    outcome: str = "decided"
+    completion: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgementKey:
+    """What identifies a judgement: who judged (a fingerprint of prompt, parameters and judge), what, and which draw."""
+
+    annotator: str
+    pair_id: str
+    order: str
+    seed: int
+    draw: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """US dollars per million tokens. `batch` is what an answer through a batch endpoint costs of that."""
+
+    input: float
+    output: float
+    cached_input: float | None = None
+    batch: float = 0.5
+
+    def of(self, input_tokens: int, output_tokens: int, cached_input_tokens: int = 0) -> float:
+        """Dollars. `cached_input_tokens` are a part of `input_tokens`, at full price where no other is known."""
+        cached = self.input if self.cached_input is None else self.cached_input
+        fresh = input_tokens - cached_input_tokens
+        return (fresh * self.input + cached_input_tokens * cached + output_tokens * self.output) / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a judge takes. A parameter it cannot take is an error that says so."""
+
+    chat: bool = True
+    completion: bool = False
+    temperature: bool = True
+    logit_bias: bool = False
+    logprobs: bool = False
+    schema: bool = False
+    tool: bool = False
+    batch: bool = False
+
+
+class Judge(ABC):
+    """The LLM behind a prompt annotator. Built as `Class(spec, config, context)`; `spec` is what follows the name in
+    `--judge name:spec`. Only afarm's engine calls it, so no plugin can pay twice."""
+
+    capabilities: Capabilities = Capabilities()
+    """Of the class, or of the instance where they depend on the model."""
+    simulated: ClassVar[bool] = False
+    """Whether answers come from a stated formula instead of a language model: every report built on one says so."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """What the ledger files answers under, such as "openai:gpt-5": whatever changes answers must be in it."""
+
+    @abstractmethod
+    async def complete(self, request: ChatRequest) -> Completion:
+        """Answer one request. Raises `JudgeError` where no answer was received, with `charged=False` where it is known
+        that none was charged for. Who sends a request more than once awaits `answer_lost` in between."""
+
+    async def submit(self, requests: Sequence[ChatRequest]) -> str:
+        """Hand in `requests` to the vendor's batch endpoint and return its ticket, for judges that declare `batch`.
+
+        Raises `JudgeError` where it was not accepted.
+        """
+        raise NotImplementedError(f"{self.identity} has no batch endpoint")
+
+    async def collect(self, ticket: str) -> Sequence[Completion | None] | None:
+        """The answers to the requests of `ticket`, in their order, None for each that failed; None while it runs.
+
+        Raises `JudgeError` where the ticket is not known (any more).
+        """
+        raise NotImplementedError(f"{self.identity} has no batch endpoint")
+
+    def count_tokens(self, request: ChatRequest) -> int:
+        """The input tokens of `request`, for estimates: about, where the judge has no tokenizer at hand."""
+        text = request.prompt + "".join(message.content for message in request.messages)
+        return math.ceil(len(text) / CHARACTERS_A_TOKEN)
+
+    def most_output_tokens(self, request: ChatRequest) -> int:
+        """The longest answer to `request` in tokens, with what a model may think before it on top."""
+        return request.max_tokens
+
+    def worst_case_price(self, request: ChatRequest) -> float | None:
+        """The most that `request` can cost in US dollars, None where prices are unknown. Reserved while in flight.
+
+        Unless a judge knows better: a token for each byte of the prompt, since no tokenizer gives more, and
+        `MESSAGE_TOKENS` for each message.
+        """
+        price = self.price()
+        if price is None:
+            return None
+        text = request.prompt + "".join(message.content + message.name for message in request.messages)
+        most = len(text.encode()) + MESSAGE_TOKENS * (1 + len(request.messages))
+        return price.of(most, self.most_output_tokens(request))
+
+    def price(self) -> Price | None:
+        """What this judge charges, None where that is unknown."""
+        return None
+
+    def check(self, instructions: Sequence[Instruction]) -> Sequence[str]:
+        """Problems with judging answers to these that can be seen before anything runs, each a sentence."""
+        return ()
+
+    def check_access(self) -> Sequence[str]:
+        """What it lacks to be asked at all, such as a key. Not looked at by what only plans and prices."""
+        return ()
+
+    async def close(self) -> None:  # noqa: B027  (most judges hold nothing open)
+        """Release connections."""
+
+
+ANSWER_LOST: ContextVar[Callable[[], Awaitable[None]]] = ContextVar("ANSWER_LOST")
+"""What the engine does about `answer_lost` of the request at hand."""
+
+
+async def answer_lost() -> None:
+    """Says that the request at hand was sent, may have been charged for and got no answer, and is to be sent again.
+
+    The engine goes on counting it, and returns when the budget allows another attempt; where it never will, the request
+    is cancelled. Does nothing outside of the engine.
+    """
+    if told := ANSWER_LOST.get(None):
+        await told()
+
+
+def unsupported(request: ChatRequest, capabilities: Capabilities) -> tuple[str, ...]:
+    """The parameters of `request` that a judge with these capabilities cannot take, by name.
+
+    A temperature and a top_p of 1 are what every model samples with by itself. A schema is help, not a need: the prompt
+    asks for the format as well.
+    """
+    missing = {
+        "temperature": request.temperature != 1.0 and not capabilities.temperature,
+        "top_p": request.top_p != 1.0 and not capabilities.temperature,
+        "logit_bias": bool(request.favour or request.avoid) and not capabilities.logit_bias,
+        "top_logprobs": request.top_logprobs > 0 and not capabilities.logprobs,
+        "tool": request.tool is not None and not capabilities.tool,
+    }
+    return tuple(name for name, lacks in missing.items() if lacks)
+
+
+def without(request: ChatRequest, parameters: Sequence[str]) -> ChatRequest:
+    """`request` with these `parameters`, named as by `unsupported`, left out."""
+    plain: dict[str, dict[str, Any]] = {
+        "temperature": {"temperature": 1.0},
+        "top_p": {"top_p": 1.0},
+        "logit_bias": {"favour": (), "avoid": ()},
+        "top_logprobs": {"top_logprobs": 0},
+        "tool": {"tool": None},
+    }
+    left_out = {field: value for name in parameters for field, value in plain[name].items()}
+    return replace(request, **left_out)
+
+
+class Ask(Protocol):
+    """The metered way to a judge: cached in the ledger, budgeted, concurrent. Safe inside a running event loop."""
+
+    def __call__(self, requests: Sequence[ChatRequest]) -> list[Completion]:
+        """One completion a request, in order. Answers already paid for are not bought again.
+
+        Raises `JudgeError` where a judge cannot answer and `BudgetError` where the next request could exceed the
+        budget; whatever was answered before that is in the ledger.
+        """
+        ...
+
+    def stream(self, requests: Iterable[ChatRequest]) -> Iterator[tuple[int, Completion]]:
+        """The same for any number of requests, in bounded memory: (number of the request, completion), as they land.
+
+        Requests are taken from the iterable as there is room for them, so that as many as allowed are in flight
+        throughout. Whoever stops listening pays for what is in flight only.
+        """
+        ...
+
+    def recall(self, keys: Sequence[JudgementKey]) -> dict[JudgementKey, Judgement]:
+        """The judgements already learned, of those asked for."""
+        ...
+
+    def learn(self, judgements: Mapping[JudgementKey, Judgement]) -> None:
+        """Remember judgements, so that a later batch with other companions does not buy them again."""
+        ...
+
+    def judge(self, role: str) -> str:
+        """The identity of the judge that answers for `role`, for fingerprints."""
+        ...
+
+    def capabilities(self, role: str) -> Capabilities:
+        """What the judge that answers for `role` supports."""
+        ...
+
+    def degraded(self, request: ChatRequest) -> tuple[str, ...]:
+        """The parameters of `request` that its judge cannot take, and that are left out where the user allows that.
+
+        Raises `JudgeError` naming judge, annotator and parameters where he does not.
+        """
+        ...

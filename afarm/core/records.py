@@ -1,0 +1,395 @@
+"""What flows between the stages: frozen records, and the rows they are on disk.
+
+On disk the columns have the names that users of AlpacaEval and AlpacaFarm know: `instruction, input, output, output_1,
+output_2, preference, generator, dataset, annotator`. A row's `preference` is 1 or 2 for the better output, a float
+between for a weighted judge, 0 (identical outputs) or 1.5 for a draw, and null where there is no usable answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, Literal, TypeVar, get_args
+
+from afarm.core.errors import DataError
+from afarm.core.seeding import digest
+
+N = TypeVar("N", int, float)
+Row = dict[str, Any]
+
+Outcome = Literal["decided", "draw", "unparsed", "refused"]
+Source = Literal["judge", "noise", "human", "rule"]
+SCORES = ("score_1", "score_2")
+"""The columns of `Preference.scores`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a chat. `role` is "system", "user" or "assistant"; `name` tags a turn where the format allows one."""
+
+    role: str
+    content: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """A task for the policy. `input` is the optional material it works on; `messages`, earlier turns of a chat."""
+
+    instruction: str
+    input: str = ""
+    dataset: str = ""
+    messages: tuple[Message, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """Equal for the same instruction, input and earlier turns, whatever the data set is called."""
+        return _id_of(self)
+
+    def to_row(self) -> Row:
+        row: Row = {"instruction": self.instruction, "input": self.input, "dataset": self.dataset}
+        if self.messages:
+            row["messages"] = [
+                {"role": m.role, "content": m.content, **({"name": m.name} if m.name else {})} for m in self.messages
+            ]
+        return row
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any], where: str = "row") -> Instruction:
+        """Raises `DataError` naming `where` and the field if the instruction is missing or not text."""
+        return cls(
+            _text(row, "instruction", where),
+            _text(row, "input", where, default=""),
+            _text(row, "dataset", where, default=""),
+            _messages(row, where),
+        )
+
+
+@lru_cache(maxsize=4096)
+def _id_of(asked: Instruction) -> str:
+    """Kept, for rows of one instruction come by the hundred."""
+    return digest(asked.instruction, asked.input, [[m.role, m.content, m.name] for m in asked.messages])
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One system's answer to one instruction. Used for demonstrations, for references and for what is evaluated.
+
+    `details` holds what else is known (finish reason, reward-model score, tokens), as JSON values.
+    """
+
+    instruction: Instruction
+    output: str
+    generator: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_row(self) -> Row:
+        row = {**self.instruction.to_row(), "output": self.output, "generator": self.generator}
+        return {**row, **{k: v for k, v in self.details.items() if k not in row}}
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any], where: str = "row") -> Output:
+        """Raises `DataError` naming `where` and the field if one is missing or not text."""
+        known = {"instruction", "input", "dataset", "messages", "output", "generator"}
+        return cls(
+            Instruction.from_row(row, where),
+            _text(row, "output", where),
+            _text(row, "generator", where, default=""),
+            {k: v for k, v in row.items() if k not in known},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One generation by a policy. From a model of ours it carries tokens, so that nothing is ever re-tokenised.
+
+    `token_ids` are the response's, the end-of-sequence token included where it was sampled (`finish_reason` "stop";
+    "length" where the limit cut it off); `logprobs` are natural logs under the sampling policy at temperature 1, one a
+    token, or None where they were not kept; `score` is the reward model's where the policy chose by one; `details` are
+    more to keep with the output, as JSON values.
+    """
+
+    text: str
+    prompt_ids: tuple[int, ...] = ()
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] | None = None
+    finish_reason: str = ""
+    score: float | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A reward model's judgement of one output. `value`: higher is better. `spans`: optional (start, end, value).
+
+    `spread` is the standard deviation over the members of an ensemble, in the unit of `value`; None where there is one.
+    """
+
+    value: float
+    spans: tuple[tuple[int, int, float], ...] | None = None
+    spread: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two outputs for one instruction, to be compared. `occurrence` tells equal pairs of one data set apart."""
+
+    instruction: Instruction
+    output_1: str
+    output_2: str
+    occurrence: int = 0
+    generator_1: str = ""
+    generator_2: str = ""
+
+    @property
+    def id(self) -> str:
+        """Hashes the instruction and the *unordered* outputs, so that swapping them mirrors every draw and label."""
+        return digest(self.instruction.id, *self.canonical, self.occurrence)
+
+    @property
+    def canonical(self) -> tuple[str, str]:
+        """The two outputs in an order that does not depend on which is `output_1`."""
+        low, high = sorted((self.output_1, self.output_2))
+        return low, high
+
+    @property
+    def is_canonical(self) -> bool:
+        """Whether `output_1` comes first in the canonical order."""
+        return self.output_1 <= self.output_2
+
+    @property
+    def identical(self) -> bool:
+        return self.output_1 == self.output_2
+
+    def swapped(self) -> Pair:
+        return replace(
+            self,
+            output_1=self.output_2,
+            output_2=self.output_1,
+            generator_1=self.generator_2,
+            generator_2=self.generator_1,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """The judgement of one pair.
+
+    `p2` is the probability, in [0, 1], that `output_2` is better; None unless `outcome` is "decided". A draw is not
+    p2 = 0.5: "draw" says that neither is better, 0.5 that the annotator is torn. `strength` is a person's "slightly"
+    (0.5) or "clearly" (1). `member` is the pool member that judged, `order` which output it saw first ("12", "21" or
+    "both" in turn), `draw` which independent draw this is, and `completion` the ledger's key of the answer, or the keys
+    of several, with commas between. `degraded` names what the annotator asked and the judge could not take, and `judge`
+    is the identity of the judge that was asked, empty where none was. `scores` are how the two outputs were rated, on
+    the annotator's own scale, where each was rated alone.
+    """
+
+    pair_id: str
+    p2: float | None
+    outcome: Outcome = "decided"
+    source: Source = "judge"
+    strength: float | None = None
+    member: str = ""
+    order: str = ""
+    draw: int = 0
+    completion: str = ""
+    degraded: tuple[str, ...] = ()
+    judge: str = ""
+    scores: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.outcome == "decided") != (self.p2 is not None):
+            raise ValueError(f"a preference has p2 exactly when it is decided: {self.outcome}, {self.p2}")
+        if self.p2 is not None and not 0 <= self.p2 <= 1:
+            raise ValueError(f"p2 must lie in [0, 1], not {self.p2}")
+
+    @property
+    def win(self) -> float | None:
+        """What `output_2` has of the win: p2, one half where it is a draw, None without an answer."""
+        return 0.5 if self.outcome == "draw" else self.p2
+
+    def swapped(self) -> Preference:
+        """The same judgement for the pair with its outputs exchanged."""
+        order = {"12": "21", "21": "12"}.get(self.order, self.order)
+        scores = self.scores and (self.scores[1], self.scores[0])
+        return replace(self, p2=None if self.p2 is None else 1 - self.p2, order=order, scores=scores)
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedPair:
+    """A pair with its judgement, by the annotator of that name: one row of a preference file."""
+
+    pair: Pair
+    preference: Preference
+    annotator: str = ""
+
+    @property
+    def p2(self) -> float | None:
+        return self.preference.p2
+
+    @property
+    def win(self) -> float | None:
+        """What `output_2` has of the win: p2, one half where it is a draw, None without an answer."""
+        return self.preference.win
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether the system of `output_2` has no output, and lost by that rule: then there is no text to look at."""
+        decided = self.preference.source == "rule" and self.preference.outcome == "decided"
+        return decided and not self.pair.output_2
+
+    @property
+    def chosen_rejected(self) -> tuple[str, str] | None:
+        """(chosen, rejected), or None where neither is better (a draw, no answer, or exactly even)."""
+        if self.p2 is None or self.p2 == 0.5:
+            return None
+        first, second = self.pair.output_1, self.pair.output_2
+        return (second, first) if self.p2 > 0.5 else (first, second)
+
+    def to_row(self) -> Row:
+        pair, preference = self.pair, self.preference
+        value: float | int | None
+        if preference.outcome == "decided" and preference.p2 is not None:
+            value = int(1 + preference.p2) if preference.p2 in (0, 1) else 1 + preference.p2
+        elif preference.outcome == "draw":
+            value = 0 if preference.source == "rule" else 1.5
+        else:
+            value = None
+        return {
+            **pair.instruction.to_row(),
+            "output_1": pair.output_1,
+            "output_2": pair.output_2,
+            "preference": value,
+            "annotator": self.annotator,
+            "generator_1": pair.generator_1,
+            "generator_2": pair.generator_2,
+            "outcome": preference.outcome,
+            "source": preference.source,
+            "strength": preference.strength,
+            "member": preference.member,
+            "order": preference.order,
+            "draw": preference.draw,
+            "completion": preference.completion,
+            "judge": preference.judge,
+            "occurrence": pair.occurrence,
+            **({"degraded": ",".join(preference.degraded)} if preference.degraded else {}),
+            **(dict(zip(SCORES, preference.scores, strict=True)) if preference.scores else {}),
+        }
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any], where: str = "row") -> JudgedPair:
+        """Raises `DataError` naming `where` and the field if one is missing or out of range."""
+        pair = Pair(
+            Instruction.from_row(row, where),
+            _text(row, "output_1", where),
+            _text(row, "output_2", where),
+            _number(row, "occurrence", where, int) or 0,
+            _text(row, "generator_1", where, default=""),
+            _text(row, "generator_2", where, default=""),
+        )
+        if "preference" not in row:
+            raise DataError(f"{where}: field 'preference' is missing")
+        p2, outcome = _read_preference(row["preference"], row.get("outcome"), where)
+        # Other data sets have columns of these names with other contents: those are no source and no judge of ours.
+        given: Any = row.get("source")
+        judge: Any = row.get("judge")
+        implied: Source = "rule" if pair.identical and row["preference"] == 0 else "judge"
+        source: Source = given if given in get_args(Source) else implied
+        preference = Preference(
+            pair.id,
+            p2,
+            outcome,
+            source,
+            _number(row, "strength", where, float),
+            _text(row, "member", where, default=""),
+            _text(row, "order", where, default=""),
+            _number(row, "draw", where, int) or 0,
+            _text(row, "completion", where, default=""),
+            tuple(filter(None, _text(row, "degraded", where, default="").split(","))),
+            judge if isinstance(judge, str) else "",
+            _scores(row, where),
+        )
+        return cls(pair, preference, _text(row, "annotator", where, default=""))
+
+
+def _read_preference(value: object, outcome: object, where: str) -> tuple[float | None, Outcome]:
+    if value is None or value != value:  # NaN is how a data frame writes null
+        return None, "refused" if outcome == "refused" else "unparsed"
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (value == 0 or 1 <= value <= 2):
+        raise DataError(f"{where}: field 'preference' is {value!r}; it must be 1, 2, a number between, 0, 1.5 or null")
+    if value == 0 or (value == 1.5 and outcome != "decided"):
+        return None, "draw"
+    return float(value) - 1, "decided"
+
+
+def _scores(row: Mapping[str, Any], where: str) -> tuple[float, float] | None:
+    first, second = (_number(row, name, where, float) for name in SCORES)
+    if first is None and second is None:
+        return None
+    if first is None or second is None:
+        lacking, other = SCORES if first is None else SCORES[::-1]
+        raise DataError(f"{where}: field {lacking!r} is missing, and {other!r} is there; give both or neither")
+    return first, second
+
+
+def _messages(row: Mapping[str, Any], where: str) -> tuple[Message, ...]:
+    turns = row.get("messages") or ()
+    if not isinstance(turns, list | tuple) or not all(isinstance(turn, Mapping) for turn in turns):
+        raise DataError(f"{where}: field 'messages' must be a list of turns with 'role' and 'content'")
+    inside = [(turn, f"{where}: messages: turn {number}") for number, turn in enumerate(turns)]
+    return tuple(
+        Message(_text(turn, "role", at), _text(turn, "content", at), _text(turn, "name", at, default=""))
+        for turn, at in inside
+    )
+
+
+def _number(row: Mapping[str, Any], name: str, where: str, kind: type[N]) -> N | None:
+    value = row.get(name)
+    if value is None or value != value:
+        return None
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or kind(value) != value:
+        raise DataError(f"{where}: field {name!r} must be a number, not {value!r}")
+    return kind(value)
+
+
+def _text(row: Mapping[str, Any], name: str, where: str, default: str | None = None) -> str:
+    value = row.get(name)
+    if value is None and default is not None:
+        return default
+    if name not in row:
+        raise DataError(f"{where}: field {name!r} is missing")
+    if value is None:
+        raise DataError(f"{where}: field {name!r} is null; it must be text")
+    if not isinstance(value, str):
+        raise DataError(f"{where}: field {name!r} must be text, not {type(value).__name__}")
+    return value
+
+
+def number_occurrences(pairs: Sequence[Pair]) -> list[Pair]:
+    """Give repeats of one pair distinct ids, in their order, so that each is judged in its own right."""
+    seen: dict[str, int] = {}
+    numbered = []
+    for pair in pairs:
+        count = seen.get(pair.id, 0)
+        seen[pair.id] = count + 1
+        numbered.append(replace(pair, occurrence=count) if count else pair)
+    return numbered
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What an evaluator found. `metrics` are flat numbers, the main figure first and named as in `evaluation.metrics`;
+    `rows`, optional values for each instruction, data set or system, whichever the evaluator says."""
+
+    evaluator: str
+    system: str
+    metrics: Mapping[str, float | int | str | None]
+    rows: tuple[Row, ...] = ()
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Evaluation:
+        """From a stored result."""
+        return cls(row["evaluator"], row["system"], row["metrics"], tuple(row.get("rows", ())))

@@ -1,0 +1,146 @@
+"""Names of components, each with a lazy target.
+
+A name is `name` or `package/name`. First-party plugins own their bare names. A third party's component is always
+reachable as `package/name`, and by its bare name as long as nothing first-party and no other package has that name;
+an ambiguous bare name is an error that names both, raised only when it is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from afarm.core.errors import PluginError, did_you_mean
+from afarm.core.hooks import KINDS
+from afarm.experiment.settings import Config
+
+FIRST_PARTY = "afarm"
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One registered component: what it is called, who brings it, and where its class is (not yet imported).
+
+    `spec` says what may follow the name after a colon ("FILE"); empty where nothing may. `defaults` replace the
+    config's own, so that one class and config serve several names.
+    """
+
+    kind: str
+    name: str
+    package: str
+    plugin: str
+    target: Any
+    config: type[Config] | None = None
+    summary: str = ""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    spec: str = ""
+    sources: tuple[Path, ...] = ()
+    """Files and folders of the plugin's own source: what an artifact's key digests."""
+
+    @property
+    def full_name(self) -> str:
+        return self.name if self.package == FIRST_PARTY else f"{self.package}/{self.name}"
+
+    def load(self) -> Any:
+        """The class itself, imported now. Raises `PluginError` naming the missing extra or the broken target."""
+        if not isinstance(self.target, str):
+            return self.target
+        module_name, _, attribute = self.target.partition(":")
+        try:
+            return getattr(importlib.import_module(module_name), attribute)
+        except ModuleNotFoundError as error:
+            missing = (error.name or "").split(".")[0]
+            extra = _EXTRA_OF.get(missing)
+            mend = f"install it with: pip install 'afarm[{extra}]'" if extra else f"install {missing!r}"
+            raise PluginError(
+                f"{KINDS[self.kind]} {self.full_name!r} needs {missing!r}, which is not installed; {mend}"
+            ) from error
+        except (ImportError, AttributeError, ValueError) as error:
+            raise PluginError(
+                f"{KINDS[self.kind]} {self.full_name!r} of plugin {self.plugin!r} cannot be loaded from "
+                f"{self.target!r}: {error}"
+            ) from error
+
+    def settings(self, values: Mapping[str, Any] | None = None) -> Config | None:
+        """This component's config from `values` over its own defaults, None where it takes none."""
+        return None if self.config is None else self.config.model_validate({**self.defaults, **(values or {})})
+
+
+_EXTRA_OF = {
+    **dict.fromkeys(["torch", "transformers", "trl", "peft", "accelerate", "datasets", "gguf", "safetensors"], "train"),
+    **dict.fromkeys(["openai", "anthropic", "genai_prices", "bpe_openai"], "judges"),
+    "plotly": "report",
+    **dict.fromkeys(["numpy", "scipy", "sklearn", "statsmodels", "ppi_py"], "evaluation"),
+}
+
+
+class Registry:
+    """Components by kind and name."""
+
+    def __init__(self) -> None:
+        self._components: dict[str, dict[str, Component]] = {kind: {} for kind in KINDS}
+
+    def register(self, component: Component) -> None:
+        """Raises `PluginError` where the same package registers one name twice, or the name is malformed."""
+        if (
+            not component.name
+            or "/" in component.name
+            or ":" in component.name
+            or component.name != component.name.strip()
+        ):
+            raise PluginError(
+                f"{component.name!r} is no component name: it must be text without '/', ':' or outer spaces"
+            )
+        taken = self._components[component.kind].get(component.full_name)
+        if taken is not None:
+            raise PluginError(
+                f"{KINDS[component.kind]} {component.full_name!r} is registered twice, by {taken.plugin!r} "
+                f"and {component.plugin!r}"
+            )
+        self._components[component.kind][component.full_name] = component
+
+    def get(self, kind: str, name: str, hints: str = "", suggest: bool = True) -> Component:
+        """The component of that kind and name (bare, or `package/name`), whatever follows a colon.
+
+        Raises `PluginError` naming the nearest names where it is unknown (with `hints`, such as plugins that failed to
+        load; without `suggest` those alone), all candidates where it is ambiguous, and what has a spec that takes none.
+        """
+        name, colon, _ = name.partition(":")
+        component = self._get(kind, name, hints, suggest)
+        if colon and not component.spec and kind != "judges":
+            raise PluginError(f"{KINDS[kind]} {component.full_name!r} takes nothing after a colon")
+        return component
+
+    def _get(self, kind: str, name: str, hints: str, suggest: bool) -> Component:
+        components = self._components[kind]
+        if name in components:
+            return components[name]
+        candidates = [c for c in components.values() if c.name == name]
+        if len(candidates) == 1:
+            return candidates[0]
+        if candidates:
+            names = " or ".join(repr(c.full_name) for c in candidates)
+            raise PluginError(f"{KINDS[kind]} {name!r} is ambiguous: write {names}")
+        near = did_you_mean(name, self.names(kind)) if suggest else ""
+        raise PluginError(f"unknown {KINDS[kind]} {name!r}.{near}{hints}")
+
+    def names_of(self, component: Component) -> list[str]:
+        """The names that `component` can be got by: its full one, and the bare one where no other has that."""
+        rivals = [c for c in self._components[component.kind].values() if c.name == component.name]
+        return [component.full_name] if len(rivals) > 1 else list(dict.fromkeys([component.full_name, component.name]))
+
+    def names(self, kind: str) -> list[str]:
+        return sorted(self._components[kind])
+
+    def __iter__(self) -> Iterator[Component]:
+        for components in self._components.values():
+            yield from components.values()
+
+    def discard(self, plugin: str) -> None:
+        """Forget all that `plugin` registered."""
+        for components in self._components.values():
+            for name in [n for n, c in components.items() if c.plugin == plugin]:
+                del components[name]

@@ -1,0 +1,1 @@
+"""Records in, numbers out: matching, metrics, protocols, red flags."""

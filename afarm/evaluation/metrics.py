@@ -1,0 +1,121 @@
+"""Figures as they are shown: the main one of an evaluation, what warns of it, and its error and interval.
+
+An evaluator puts its main figure first, or calls it like itself. Names beside it say what belongs to it: `<figure>_se`,
+or else what follows and ends in `_error` or `_se`; `<figure>_reference`; `<figure>_difference`, the paired one, with
+`<figure>_difference_se`. Text under a name that ends in `_warning` is a flag.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+from afarm.core.errors import PluginError
+
+ERRORS = ("_se", "_error")
+NORMAL_95 = 1.959964
+BY_PEOPLE = "prediction_powered"
+"""What a win rate by people, from a few of their labels and many simulated ones, is called."""
+
+
+@dataclass(frozen=True, slots=True)
+class MainFigure:
+    """`value` under `name`, its standard `error`, the `reference`'s, and the paired `difference` with its own error."""
+
+    name: str
+    value: float
+    error: float | None
+    reference: float | None
+    difference: float | None
+    difference_error: float | None
+
+
+def main_figure(evaluator: str, metrics: Mapping[str, Any]) -> MainFigure | None:
+    """The main figure of an evaluation; None where it has none."""
+    name = evaluator if evaluator in metrics else next(iter(metrics), "")
+    value = number(metrics.get(name))
+    if value is None:
+        return None
+    after = list(metrics)[list(metrics).index(name) + 1 :]
+    errors = [number(metrics[other]) for other in takewhile(lambda other: other.endswith(ERRORS), after)]
+    error = next((found for found in errors if found is not None), None)
+    beside = (number(metrics.get(f"{name}_{what}")) for what in ("reference", "difference", "difference_se"))
+    return MainFigure(name, value, error, *beside)
+
+
+def doubts(evaluator: str, metrics: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """What warns of an evaluation's figures, as stored flags (`afarm.evaluation.red_flags`)."""
+    for name, text in warnings(metrics).items():
+        yield {"name": name, "count": 1, "of": 1, "example": "", "says": f"{evaluator}: {text}"}
+
+
+def warnings(metrics: Mapping[str, Any]) -> dict[str, str]:
+    """What an evaluator warns of, by the name it stands under."""
+    return {name: str(text) for name, text in metrics.items() if name.endswith("_warning") and text}
+
+
+def number(value: object) -> float | None:
+    """`value` if it is a finite number, else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return value
+
+
+def standard_error(values: Sequence[float], clusters: Sequence[Hashable] | None = None) -> float | None:
+    """That of the mean of `values`, in their unit: s / √n with n − 1 in s.
+
+    `clusters` names the instruction (or pair) of each: several labels of one, by annotators or seeds, are not
+    independent (Liang and Zeger 1986). None for a single instruction.
+    """
+    if len(values) < 2:
+        return None
+    n = len(values)
+    mean = math.fsum(values) / n
+    residuals: dict[Hashable, float] = defaultdict(float)
+    for cluster, value in zip(range(n) if clusters is None else clusters, values, strict=True):
+        residuals[cluster] += value - mean
+    count = len(residuals)
+    if count < 2:
+        return None
+    return math.sqrt(math.fsum(r**2 for r in residuals.values()) * count / (count - 1)) / n
+
+
+def interval(rate: float, error: float | None, n: int | None) -> tuple[float, float] | None:
+    """The 95% interval of a win rate in percent, from its standard error over `n` instructions: t's, after two won and
+    two lost ones are added, so that 25 wins of 25 are not sure to go on (Agresti and Coull 1998). Without n, ± 1.96."""
+    if error is None:
+        return None
+    if not n or n < 2:
+        return max(0.0, rate - NORMAL_95 * error), min(100.0, rate + NORMAL_95 * error)
+    added, total = 4, n + 4
+    mean = (n * rate + 2 * 100) / total
+    squares = error**2 * n * (n - 1) + n * (rate - mean) ** 2 + 2 * mean**2 + 2 * (100 - mean) ** 2
+    spread = math.sqrt(squares / (n + added - 1) / total)
+    z, freedom = NORMAL_95, total - 1
+    t = z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+    return max(0.0, mean - t * spread), min(100.0, mean + t * spread)
+
+
+def win_rate_interval(metrics: Mapping[str, Any]) -> tuple[float, float] | None:
+    """The 95% interval of an evaluation's win rate, in percent; None for a single instruction."""
+    rate = number(metrics.get("win_rate"))
+    n = metrics.get("n_instructions", metrics.get("n_total"))
+    return None if rate is None else interval(rate, number(metrics.get("standard_error")), n)
+
+
+def unseen(metrics: Mapping[str, Any]) -> str:
+    """Of a win rate that is not clear from 50%, what difference so many instructions would have shown; else empty."""
+    between, error = win_rate_interval(metrics), number(metrics.get("standard_error"))
+    n = metrics.get("n_instructions", metrics.get("n_total"))
+    if between is None or not error or not n or not between[0] <= 50 <= between[1]:
+        return ""
+    try:
+        from afarm.statistics import minimum_detectable_difference
+    except PluginError:  # without numpy and scipy
+        return ""
+    points = minimum_detectable_difference(n, error * math.sqrt(n))
+    return f"with {n:,} instructions a difference under {points:.1f} points would go unseen"

@@ -1,0 +1,171 @@
+"""How a result came about, as far as other results must share it to be compared: its protocol.
+
+Two win rates stand beside each other only where the same judge answered the same prompt about the same instructions,
+against the same reference. A result is stored with its protocol, and boards group by it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from afarm.core.records import JudgedPair, Output, Row
+from afarm.core.seeding import digest
+
+if TYPE_CHECKING:
+    from afarm.experiment.farm import Farm
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """What results must share to be compared. An empty text, or None, is a thing that is not known.
+
+    `annotator` is its name, `settings` digests its settings and what its spec names, `source` its prompts and code, and
+    `version` is that of afarm. `judges` are the identities of the judges that were asked, by family role. `label_noise`
+    is the share of judgements flipped. `instructions` and `reference_outputs` digest the evaluation's instructions and
+    what `reference` answered to them. `drift` is the latest shift of the judge that was known when the result was made
+    (`afarm.analysis.judge_drift`), empty for none.
+    """
+
+    annotator: str = ""
+    settings: str = ""
+    source: str = ""
+    version: str = ""
+    judges: Mapping[str, str] = field(default_factory=dict)
+    label_noise: float | None = None
+    reference: str = ""
+    reference_outputs: str = ""
+    instructions: str = ""
+    drift: str = ""
+
+    @property
+    def id(self) -> str:
+        """Equal for results that may be compared. The version of afarm is told, and does not part them: what judges
+        are asked is in `settings` and `source`."""
+        return digest({**self.to_row(), "version": ""})
+
+    @property
+    def known(self) -> bool:
+        return self != Protocol()
+
+    def to_row(self) -> Row:
+        return {**asdict(self), "judges": dict(self.judges)}
+
+    @classmethod
+    def from_row(cls, row: object) -> Protocol:
+        """What is stored with a result. A record without one, or with another's, has an unknown protocol."""
+        if not isinstance(row, Mapping):
+            return cls()
+        empty = cls()
+        given = {f.name: row.get(f.name) for f in fields(cls)}
+        for name, value in given.items():
+            wanted: Any = float if name == "label_noise" else Mapping if name == "judges" else str
+            allowed = (int, float) if wanted is float else wanted
+            if not isinstance(value, allowed) or isinstance(value, bool):
+                given[name] = getattr(empty, name)
+        given["judges"] = {str(role): str(identity) for role, identity in given["judges"].items()}  # type: ignore[union-attr]
+        return cls(**given)  # type: ignore[arg-type]
+
+    def sentence(self) -> str:
+        """What it is, in one line."""
+        if not self.known:
+            return "how these were judged is not known"
+        judges = ", ".join(dict.fromkeys(self.judges.values()))
+        parts = [
+            f"judged by {self.annotator or 'an unknown annotator'}" + (f" ({judges})" if judges else ""),
+            f"against {self.reference or 'an unknown reference'}",
+            f"{100 * self.label_noise:g} % label noise" if self.label_noise else "",
+            f"since the judge's shift of {self.drift}" if self.drift else "",
+        ]
+        return ", ".join(filter(None, parts))
+
+
+REASONS: Mapping[str, str] = {
+    "annotator": "different annotators",
+    "settings": "different settings of the annotator",
+    "source": "different prompts or code of the annotator",
+    "judges": "different judges",
+    "label_noise": "different label noise",
+    "reference": "different references",
+    "reference_outputs": "different outputs of the reference",
+    "instructions": "different evaluation instructions",
+    "drift": "the judge's answers have shifted in between",
+}
+"""What it means that a field of two protocols differs."""
+
+
+def comparable(one: Protocol, other: Protocol) -> list[str]:
+    """The reasons why results with these protocols cannot be compared, each a clause; none where they can."""
+    if not one.known or not other.known:
+        return ["how a result was judged is not known (it has no protocol: evaluate it again)"]
+    found = []
+    for name, reason in REASONS.items():
+        was, now = getattr(one, name), getattr(other, name)
+        if was != now:
+            none = "none" if name == "drift" else "unknown"
+            found.append(f"{reason} ({_shown(was, none)}, {_shown(now, none)})")
+    return found
+
+
+def _shown(value: Any, none: str) -> str:
+    if isinstance(value, Mapping):
+        return " + ".join(dict.fromkeys(value.values())) or "none"
+    if isinstance(value, str) and len(value) > 40:
+        return f"{value[:37]}…"
+    return none if value in ("", None) else str(value)
+
+
+# ------------------------------------------------------------------------------------------------- how it is found
+
+
+def protocol_of(
+    farm: Farm, annotator: str, label_noise: float, name: str, reference: Sequence[Output], judged: Iterable[JudgedPair]
+) -> Protocol:
+    """The protocol of what `farm` found: `reference` are all of the reference's outputs, also those that a system has
+    no answer to."""
+    from afarm.analysis.judge_drift import latest_shift
+
+    identity = farm.builder.annotator_identity(annotator)
+    judges = asked(farm, judged)
+    given = {row.instruction.id: row.output for row in reference}
+    return Protocol(
+        annotator=annotator,
+        settings=digest({k: v for k, v in identity.items() if k != "source"}),
+        source=str(identity["source"])[:12],
+        version=importlib.metadata.version("afarm"),
+        judges=judges,
+        label_noise=label_noise,
+        reference=name,
+        reference_outputs=outputs_digest(given),
+        instructions=instructions_digest(given),
+        drift=latest_shift(farm.store.root, annotator, judges),
+    )
+
+
+def asked(farm: Farm, judged: Iterable[JudgedPair]) -> dict[str, str]:
+    """The judges behind these judgements, by family role: those that they name, or all where one names none."""
+    used, unnamed = set(), False
+    for row in judged:
+        used.add(row.preference.judge)
+        unnamed |= bool(row.preference.completion) and not row.preference.judge
+    if not used - {""} and not unnamed:
+        return {}  # a formula, a reward model or a person
+    known = {role: judge.identity for role, judge in sorted(farm.judges.items())}
+    return {role: identity for role, identity in known.items() if unnamed or identity in used}
+
+
+def instructions_digest(ids: Iterable[str]) -> str:
+    """Of a set of instructions, by their ids, whatever their order."""
+    return digest("instructions", sorted(set(ids)))
+
+
+def outputs_digest(outputs: Mapping[str, str]) -> str:
+    """Of outputs by their instruction's id."""
+    return answers_digest({id: digest(text) for id, text in outputs.items()})
+
+
+def answers_digest(answers: Mapping[str, str]) -> str:
+    """The same from a digest of each output."""
+    return digest("outputs", sorted(answers.items()))

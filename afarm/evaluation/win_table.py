@@ -1,0 +1,145 @@
+"""Judgements as a table of wins: systems by instructions, for whatever is computed over both."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from afarm.core.errors import DataError, PluginError, did_you_mean
+from afarm.core.records import Instruction, JudgedPair
+
+try:
+    import numpy as np
+    from numpy.typing import NDArray
+except ModuleNotFoundError as error:
+    raise PluginError(f"tables of wins need {error.name!r}: pip install 'afarm[evaluation]'") from error
+
+from afarm.statistics import LEVEL, PredictionPowered, prediction_powered
+
+
+@dataclass(frozen=True)
+class Wins:
+    """The usable judgements of systems against one `reference`, each a win: 1 won, 0 lost, 0.5 a draw, p2 between.
+
+    `system`, `instruction` and `value` [judgements] say which of `systems` and of `instructions` (ids) each is about,
+    by number. Several judgements of one system and instruction (annotators, seeds, samples) are a cluster. `unusable`
+    counts, for each system, judgements without an answer: they are absent, never lost.
+    """
+
+    reference: str
+    systems: tuple[str, ...]
+    instructions: tuple[str, ...]
+    system: NDArray[np.int64]
+    instruction: NDArray[np.int64]
+    value: NDArray[np.float64]
+    unusable: tuple[int, ...]
+
+    @cached_property
+    def table(self) -> NDArray[np.float64]:
+        """[systems, instructions]: the mean of each cluster, NaN where there is none."""
+        total = np.bincount(self._cell, weights=self.value, minlength=self.judgements.size)
+        mean = np.full(self.judgements.size, np.nan)
+        np.divide(total, self.judgements.ravel(), out=mean, where=self.judgements.ravel() > 0)
+        return mean.reshape(self.judgements.shape)
+
+    @cached_property
+    def judgements(self) -> NDArray[np.int64]:
+        """[systems, instructions]: how many usable judgements each cluster has."""
+        shape = len(self.systems), len(self.instructions)
+        return np.bincount(self._cell, minlength=shape[0] * shape[1]).reshape(shape)
+
+    @cached_property
+    def _cell(self) -> NDArray[np.int64]:
+        return self.system * len(self.instructions) + self.instruction
+
+    def row(self, system: str) -> NDArray[np.float64]:
+        """The table's row of one system, [instructions]. Raises `DataError` where there is none."""
+        return self.table[self.number(system)]
+
+    def labels(self, system: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Each win of one system, and the number of its instruction: what is clustered by it, with nothing averaged."""
+        chosen = self.system == self.number(system)
+        return self.value[chosen], self.instruction[chosen]
+
+    def number(self, system: str) -> int:
+        """Which row of the table is a system's. Raises `DataError` where there is none."""
+        if system not in self.systems:
+            raise DataError(f"there are no judgements of {system!r}.{did_you_mean(system, self.systems)}")
+        return self.systems.index(system)
+
+    def shared(self, other: Wins) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Both tables cut to the systems and instructions that both have, in one order: [systems, instructions]."""
+        systems = [s for s in self.systems if s in set(other.systems)]
+        known = {instruction: number for number, instruction in enumerate(other.instructions)}
+        mine = [number for number, instruction in enumerate(self.instructions) if instruction in known]
+        theirs = [known[self.instructions[number]] for number in mine]
+        return (
+            self.table[np.ix_([self.number(s) for s in systems], mine)],
+            other.table[np.ix_([other.number(s) for s in systems], theirs)],
+        )
+
+
+def wins(judged: Iterable[JudgedPair], reference: str | None = None) -> Wins:
+    """The wins of `generator_2` over `generator_1`, read as they come: memory holds numbers, and no outputs.
+
+    With `reference`, either may be the reference's, and judgements against others are left out. Raises `DataError`
+    where, without it, there are several, or where there is no judgement at all.
+    """
+    systems: dict[str, int] = {}
+    instructions: dict[Instruction, int] = {}
+    ids: dict[str, int] = {}
+    against: dict[str, str] = {}
+    which, what, value = array("q"), array("q"), array("d")
+    unusable: list[int] = []
+    for row in judged:
+        pair, won = row.pair, row.win
+        if reference is not None and pair.generator_1 != reference:
+            if pair.generator_2 != reference:
+                continue
+            pair, won = pair.swapped(), None if won is None else 1 - won
+        against.setdefault(pair.generator_1, pair.generator_2)
+        system = systems.setdefault(pair.generator_2, len(systems))
+        if system == len(unusable):
+            unusable.append(0)
+        if won is None:
+            unusable[system] += 1
+            continue
+        # The id is a digest: computed once an instruction, not once a row.
+        number = instructions.get(pair.instruction)
+        if number is None:
+            number = instructions[pair.instruction] = ids.setdefault(pair.instruction.id, len(ids))
+        which.append(system)
+        what.append(number)
+        value.append(won)
+    if not systems:
+        raise DataError("there are no judgements" + (f" against {reference!r}" if reference else ""))
+    if len(against) > 1:
+        (one, first), (two, second) = list(against.items())[:2]
+        raise DataError(
+            f"{first!r} was compared with {one!r} and {second!r} with {two!r}: win rates over different references are "
+            f"no board; name one of {', '.join(map(repr, against))} (--reference NAME)"
+        )
+    return Wins(
+        next(iter(against)),
+        tuple(systems),
+        tuple(ids),
+        np.asarray(which, dtype=np.int64),
+        np.asarray(what, dtype=np.int64),
+        np.asarray(value, dtype=np.float64),
+        tuple(unusable),
+    )
+
+
+def prediction_powered_win_rate(
+    simulated: Wins, human: Wins, system: str, *, level: float = LEVEL
+) -> PredictionPowered:
+    """A system's win rate by people, from their labels of some instructions and simulated ones of more.
+
+    Several labels of an instruction are averaged first. Raises `DataError` where either has no judgements of `system`,
+    or fewer than 10 instructions have both.
+    """
+    people = dict(zip(human.instructions, human.row(system).tolist(), strict=True))
+    mine = np.array([people.get(instruction, np.nan) for instruction in simulated.instructions])
+    return prediction_powered(mine, simulated.row(system), level=level)

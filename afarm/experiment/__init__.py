@@ -1,0 +1,1 @@
+"""One experiment: recipe, stages, artifacts, result."""

@@ -1,0 +1,300 @@
+"""Making components from their names: classes built from settings, trained objects from their files."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from afarm.core.blame import blame
+from afarm.core.errors import ConfigError, PluginError, StoreError
+from afarm.core.interfaces import (
+    Annotator,
+    BuildContext,
+    EvaluationInputs,
+    Evaluator,
+    Method,
+    Policy,
+    RewardModel,
+    TrainContext,
+    no_progress,
+)
+from afarm.core.judge import Judge
+from afarm.core.plugins import Plugins
+from afarm.core.processes import ALONE, Ranks
+from afarm.core.records import Evaluation
+from afarm.core.registry import Component
+from afarm.experiment.processes import FollowedCheckpoints
+from afarm.experiment.recipe import Settings
+from afarm.judging.pricing import Prices
+from afarm.judging.rate_limit import Limiter
+from afarm.storage.artifacts import (
+    DirectoryCheckpoints,
+    MetricsFile,
+    content_digest,
+    source_digest,
+    storage_errors,
+    write_json,
+)
+
+if TYPE_CHECKING:
+    from afarm.backend import Backend
+    from afarm.core.interfaces import Dataset, Progress
+
+
+FITTED = "artifacts/fit-reward/KEY"
+"""Where fitted reward models lie, for messages."""
+
+
+@dataclass(slots=True)
+class Builder:
+    """Builds what the settings name. One for each farm; holds the backend, which is made when first needed."""
+
+    plugins: Plugins
+    settings: Settings
+    progress: Progress = no_progress
+    tell: Callable[[str], None] = lambda text: None
+    ranks: Ranks = ALONE
+    limiters: dict[Judge, Limiter] = field(default_factory=dict)
+    _judges: dict[str, Judge] = field(default_factory=dict)
+    _backend: Any = None
+    _reward_models: dict[str, RewardModel] = field(default_factory=dict)
+    _identities: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def component(self, kind: str, name: str) -> Component:
+        return self.plugins.get(kind, name)
+
+    def identity(self, component: Component) -> dict[str, Any]:
+        """What of a component changes its results: its name, its plugin's source, and its settings."""
+        name = f"{component.kind}/{component.full_name}"
+        if name not in self._identities:
+            config = self.settings.of(component)
+            self._identities[name] = {
+                "name": component.full_name,
+                "source": loaded_source(component.sources),
+                "settings": config.result_fields() if config else {},
+            }
+        return self._identities[name]
+
+    def annotator_identity(self, name: str) -> dict[str, Any]:
+        """`identity` of an annotator, with what its spec names."""
+        return self._with_spec(self.component("annotators", name), self.annotator(name).identity)
+
+    def fixed_reward_identity(self, name: str) -> dict[str, Any]:
+        """`identity` of a reward model that is not fitted, with what its spec names."""
+        return self._with_spec(self.component("reward_models", name), self.fixed_reward_model(name).identity)
+
+    def _with_spec(self, component: Component, own: str) -> dict[str, Any]:
+        found = self.identity(component)
+        return {**found, "spec": own} if own else found
+
+    def _build(self, kind: str, name: str, interface: type) -> Any:
+        component = self.component(kind, name)
+        cls, config = component.load(), self.settings.of(component)
+        with blame(kind, name):
+            if component.spec:
+                made = cls(config, name.partition(":")[2], self._context(component))
+            else:
+                made = cls() if config is None else cls(config)
+        if not isinstance(made, interface):
+            raise PluginError(
+                f"{component.full_name!r} of plugin {component.plugin!r} makes a {type(made).__name__}, "
+                f"no {interface.__name__}"
+            )
+        return made
+
+    def dataset(self, name: str = "") -> Dataset:
+        """The data set of that name, the run's unless one is given."""
+        from afarm.core.interfaces import Dataset
+
+        made: Dataset = self._build("datasets", name or self.settings.run.dataset, Dataset)
+        return made
+
+    def annotator(self, name: str) -> Annotator:
+        made: Annotator = self._build("annotators", name, Annotator)
+        return made
+
+    def method(self, name: str) -> Method:
+        made: Method = self._build("methods", name, Method)
+        return made
+
+    def evaluator(self, name: str) -> Evaluator:
+        made: Evaluator = self._build("evaluators", name, Evaluator)
+        return made
+
+    def evaluate(self, name: str, inputs: EvaluationInputs) -> Evaluation:
+        """What the evaluator `name` finds. Raises `PluginError` where it fails."""
+        with blame("evaluators", name):
+            return self.evaluator(name).evaluate(inputs)
+
+    def reward_model_class(self, name: str) -> type[RewardModel]:
+        loaded: type[RewardModel] = self.component("reward_models", name).load()
+        return loaded
+
+    def fixed_reward_model(self, name: str) -> RewardModel:
+        """A reward model that is built, not fitted. Raises `ConfigError` for one that must be fitted."""
+        if is_fitted(self.reward_model_class(name)):
+            raise ConfigError([f"reward model {name!r} must be fitted first: name one that needs no fitting here"])
+        made: RewardModel = self._build("reward_models", name, RewardModel)
+        return made
+
+    def reward_model(self, name: str) -> RewardModel:
+        """One that is built, by its name, or a fitted one by its artifact's directory. Opened once."""
+        if name not in self._reward_models:
+            directory = Path(name)
+            if directory.is_dir():
+                _module_of_fitted(directory)
+                self._reward_models[name] = self.load(directory)
+            elif directory.exists() or name.startswith((".", "~", "/")) or name.partition(":")[0].count("/") > 1:
+                raise ConfigError([f"{name} is no directory: name that of a fitted reward model, {FITTED}"])
+            else:
+                self._reward_models[name] = self.fixed_reward_model(name)
+        return self._reward_models[name]
+
+    def reward_model_identity(self, name: str) -> str:
+        """A text that changes with a reward model: with its source and settings, or with its files and their code."""
+        directory = Path(name)
+        if not directory.is_dir():
+            return json.dumps(self.fixed_reward_identity(name), sort_keys=True)
+        if name not in self._identities:
+            source = source_digest([_module_of_fitted(directory).parent])
+            self._identities[name] = {"files": content_digest(directory), "source": source}
+        return json.dumps(self._identities[name], sort_keys=True)
+
+    def _context(self, component: Component) -> BuildContext:
+        return BuildContext(
+            reward_model=self.reward_model,
+            identify=self.reward_model_identity,
+            source=loaded_source(component.sources),
+            backend=lambda: self.backend,
+        )
+
+    def judges(self) -> dict[str, Judge]:
+        """The judge for each family role; equal specs share one."""
+        return {role: self.judge(spec) for role, spec in self.settings.run.judge.items()}
+
+    def judge(self, spec: str) -> Judge:
+        """The judge of a spec, such as "openai:gpt-4.1", with a limiter for it. Made once."""
+        if spec in self._judges:
+            return self._judges[spec]
+        run = self.settings.run
+        name, _, argument = spec.partition(":")
+        component, limiter = self.component("judges", name), Limiter(run.max_concurrency)
+        price = partial(Prices(run.prices, run.price).of, spec)
+        context = replace(self._context(component), price=price, throttled=limiter.throttled)
+        cls, config = component.load(), self.settings.of(component)
+        with blame("judges", name):
+            made: Judge = cls(argument, config, context)
+        self._judges[spec], self.limiters[made] = made, limiter
+        return made
+
+    # --------------------------------------------------------------------------------------------- models on disk
+
+    @property
+    def backend(self) -> Backend:
+        """The one place where core reaches for torch: whoever asks for the backend is about to train or sample."""
+        if self._backend is None:
+            try:
+                from afarm.backend import Backend
+            except ModuleNotFoundError as error:
+                raise PluginError(f"training needs {error.name!r}: pip install 'afarm[train]'") from error
+            self._backend = Backend(self.settings.run.backend, self.ranks)
+        backend: Backend = self._backend
+        return backend
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The backend's mixed precision; nothing where no model has been loaded (a policy behind an API, say)."""
+        return nullcontext() if self._backend is None else self._backend.autocast()
+
+    @contextmanager
+    def training(self, kind: str, name: str, label: str, directory: Path, seed: int) -> Iterator[TrainContext]:
+        """A context for the training stage `label` in `directory`, going on from the checkpoint found there.
+
+        Inside it, models compute in the backend's mixed precision; at its end trackers are closed. What a full disk
+        makes a trainer say becomes a `StoreError`, what else goes wrong a `PluginError` naming the component of that
+        kind and name. Of several processes all but the first only read what is in `directory`, and none leaves before
+        the others.
+        """
+        if not self.ranks.first:
+            followed = FollowedCheckpoints(directory)
+            with blame(kind, name), self.backend.autocast():
+                yield TrainContext(seed, directory, self.backend, followed, lambda *_: None)
+            self.backend.wait_for_all()
+            return
+        checkpoints = DirectoryCheckpoints(directory)
+        newest = checkpoints.latest()
+        if newest:
+            self.tell(f"{label}: going on from step {newest[0]}")
+        metrics = MetricsFile(directory / "metrics.jsonl", resume_from=newest[0] if newest else None)
+        tracked = self.backend.tracked(label, directory / "trackers", metrics)
+        with blame(kind, name), storage_errors(directory), tracked as log, self.backend.autocast():
+            yield TrainContext(seed, directory, self.backend, checkpoints, log, self.progress)
+        if self.ranks.several:
+            self.backend.wait_for_all()
+
+    def load_context(self, directory: Path) -> TrainContext:
+        """A context for loading only: it writes nothing."""
+        return TrainContext(0, directory, self.backend, DirectoryCheckpoints(directory), lambda *_: None, self.progress)
+
+    def save(self, made: Policy | RewardModel, directory: Path) -> None:
+        """Write a trained object, and which class reads it."""
+        made.save(directory / "model")
+        name = f"{type(made).__module__}:{type(made).__qualname__}"
+        kind = "reward_model" if isinstance(made, RewardModel) else "policy"
+        write_json(directory / "class.json", {"class": name, "kind": kind})
+
+    def save_pointer(self, identity: str, directory: Path) -> None:
+        """Stand for the run's base model as it is, without copying it: by what is in it, since files move."""
+        write_json(directory / "class.json", {"model": identity, "prompt_template": self.settings.run.prompt_template})
+
+    def load(self, directory: Path) -> Any:
+        """The policy or reward model that `save` or `save_pointer` wrote."""
+        record: Mapping[str, Any] = json.loads((directory / "class.json").read_text(encoding="utf-8"))
+        if "model" in record:
+            return self.backend.load_policy(self.settings.run.model, prompt_template=record["prompt_template"])
+        module, _, name = record["class"].partition(":")
+        try:
+            cls = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise StoreError(
+                f"{directory} was made by {record['class']}, which cannot be loaded ({error}); install its plugin again"
+            ) from error
+        return cls.load(directory / "model", self.load_context(directory))
+
+
+def _module_of_fitted(directory: Path) -> Path:
+    """The module whose class reads the fitted reward model in `directory`, not imported.
+
+    Raises `ConfigError` where there is none in it, `StoreError` where its plugin is gone.
+    """
+    try:
+        record = json.loads((directory / "class.json").read_text(encoding="utf-8"))
+        kind, (module, _, name) = record["kind"], record["class"].partition(":")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ConfigError([f"{directory} holds no fitted reward model: name a directory such as {FITTED}"]) from error
+    if kind != "reward_model":
+        raise ConfigError([f"{directory} holds a {name}, no reward model: name a directory such as {FITTED}"])
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        found = None
+    if found is None or found.origin is None:
+        raise StoreError(f"{directory} was made by {module}:{name}, which is not installed; install its plugin again")
+    return Path(found.origin)
+
+
+def is_fitted(reward_model: type[RewardModel]) -> bool:
+    """Whether a reward model is learned from preferences, as against a formula or a finished model."""
+    return reward_model.fit.__func__ is not RewardModel.fit.__func__  # type: ignore[attr-defined]
+
+
+@cache
+def loaded_source(sources: tuple[Path, ...]) -> str:
+    """A digest of a plugin's source, taken once a process: code that is edited later is not the code that runs."""
+    return source_digest(sources)

@@ -1,0 +1,307 @@
+"""From a recipe and its overrides to one validated configuration, reporting every problem at once.
+
+A recipe is a YAML file: the fields of `RunConfig`, and a section of settings for each plugin, by its name; with
+`based_on: paper` it says only where it differs from another one. Overrides are `a.b=value`, values read as YAML.
+Nothing here loads a model or imports a plugin's heavy parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from afarm.core.errors import ConfigError, PluginError, did_you_mean
+from afarm.core.plugins import Plugins
+from afarm.core.registry import Component
+from afarm.experiment.settings import Config, RunConfig
+from afarm.storage.rows import names_a_file
+
+BASED_ON = "based_on"
+"""The line of a recipe that names the one it is based on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A validated configuration: the run's own fields, and a section of settings for each component, by full name."""
+
+    recipe: str
+    run: RunConfig
+    sections: Mapping[str, Mapping[str, Any]]
+
+    def of(self, component: Component) -> Config | None:
+        """The settings of `component`: its defaults under what its section says. One name may stand for components of
+        several kinds (a reward model, an evaluator): each takes the settings that are its own."""
+        own = component.config.model_fields if component.config else {}
+        section = self.sections.get(component.full_name, {})
+        return component.settings({name: value for name, value in section.items() if name in own})
+
+    def result_sections(self, components: Iterable[Component]) -> dict[str, dict[str, Any]]:
+        """What the sections give that changes results; a section that gives nothing of the kind is left out."""
+        found: dict[str, dict[str, Any]] = {}
+        for component in components:
+            config = self.of(component) if component.full_name in self.sections else None
+            fields = config.result_fields() if config else {}
+            given = {name: fields[name] for name in self.sections.get(component.full_name, ()) if name in fields}
+            if given:
+                found[component.full_name] = found.get(component.full_name, {}) | given
+        return found
+
+
+def recipe_names() -> list[str]:
+    """The recipes that ship with afarm."""
+    folder = resources.files("afarm") / "recipes"
+    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def read_recipe(name: str, above: Sequence[str] = ()) -> dict[str, Any]:
+    """The settings of the recipe `name`, or of the YAML file at that path, over those of the one that it is based on.
+
+    A file that is based on a file names it from where it is itself. `above` are the recipes that this one is read for.
+    Raises `ConfigError`.
+    """
+    if name in above:
+        raise ConfigError([f"recipes are based on each other: {' → '.join([*above, name])}"])
+    values = _read_recipe(name)
+    base = values.pop(BASED_ON, None)
+    if base is None:
+        return values
+    if not isinstance(base, str):
+        raise ConfigError([f"recipe {name}: {BASED_ON} must name one recipe, such as {BASED_ON}: paper"])
+    is_file = base.endswith((".yaml", ".yml"))
+    return merge(read_recipe(str(Path(name).parent / base) if is_file else base, [*above, name]), values)
+
+
+def _read_recipe(name: str) -> dict[str, Any]:
+    """What the recipe says itself."""
+    if name.endswith((".yaml", ".yml")):
+        path = Path(name)
+        if not path.is_file():
+            raise ConfigError([f"recipe file {name} does not exist"])
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ConfigError([f"recipe file {name} is no UTF-8 text: save it as UTF-8"]) from error
+    elif name in recipe_names():
+        text = (resources.files("afarm") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
+    else:
+        raise ConfigError([f"unknown recipe {name!r}.{did_you_mean(name, recipe_names())} `afarm recipes` shows them."])
+    try:
+        values = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # an impossible date is a ValueError
+        raise ConfigError([f"recipe {name} is no valid YAML: {error}"]) from error
+    if not isinstance(values, dict):
+        raise ConfigError([f"recipe {name} must be a mapping of settings"])
+    return values
+
+
+def parse_override(text: str) -> dict[str, Any]:
+    """`a.b=value` as `{"a": {"b": value}}`; the value is YAML, and numbers such as 1e-5 are numbers."""
+    path, equals, value = text.partition("=")
+    if not equals or not path.strip():
+        raise ConfigError([f"--set {text!r} is not of the form section.setting=value, such as ppo.learning_rate=1e-5"])
+    try:
+        parsed: Any = yaml.safe_load(value) if value else ""
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError([f"--set {text!r}: the value is no valid YAML; put text in quotes"]) from error
+    if isinstance(parsed, str):
+        with suppress(ValueError):  # YAML 1.1 reads 1e-5 as text
+            parsed = float(parsed)
+    for part in reversed(path.strip().split(".")):
+        parsed = {part: parsed}
+    return parsed
+
+
+def parse_overrides(settings: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Overrides as a farm is given them: one or several, each as text (`a.b=value`) or as a mapping."""
+    found = [settings] if isinstance(settings, str | Mapping) or not isinstance(settings, Iterable) else list(settings)
+    if strange := [one for one in found if not isinstance(one, str | Mapping)]:
+        raise ConfigError(
+            [f"settings: {strange[0]!r} is neither text, such as 'ppo.learning_rate=1e-5', nor a mapping"]
+        )
+    return [parse_override(one) if isinstance(one, str) else dict(one) for one in found]
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with the values of `over`, mappings merged key by key."""
+    merged = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = merge(merged[key], value) if both else value
+    return merged
+
+
+def resolve(
+    recipe: str,
+    overrides: Iterable[Mapping[str, Any]],
+    plugins: Plugins,
+    check: Callable[[Settings], list[str]] = lambda settings: [],
+) -> Settings:
+    """Validate a recipe under its overrides. Raises `ConfigError` with every problem found.
+
+    `check` looks for further problems once the fields are valid (a missing file, say), so that they are reported too.
+    """
+    values = shipped = read_recipe(recipe)
+    for override in overrides:
+        values = merge(values, override)
+    own = {k: v for k, v in values.items() if k in RunConfig.model_fields}
+    sections = {str(k): v for k, v in values.items() if k not in own}
+    run, problems = _validate(own)
+    names = _components_by_name(plugins)
+    for name, section in sections.items():
+        # What a recipe says about a plugin that failed to load must not stop a run that does not use it.
+        if name in names or not plugins.broken or shipped.get(name) != section:
+            problems += _check_section(name, section, names, plugins)
+    if run is None:
+        raise ConfigError(_said_once(problems))
+    settings = Settings(recipe, run, _by_full_name(sections, names))
+    problems += _check_names(run, plugins)
+    problems += [p for p in check(settings) if p not in problems]
+    if problems:
+        raise ConfigError(_said_once(problems))
+    return settings
+
+
+def _said_once(problems: Iterable[str]) -> list[str]:
+    """`problems`, each without those of its further lines (which plugins failed, say) that an earlier one has."""
+    shown: list[str] = []
+    said: set[str] = set()
+    for first, *further in (problem.split("\n") for problem in problems):
+        shown.append("\n".join([first, *(line for line in further if line not in said)]))
+        said.update(further)
+    return shown
+
+
+def _validate(own: Mapping[str, Any]) -> tuple[RunConfig | None, list[str]]:
+    """The run's settings and their problems. Settings with a problem are left at their defaults, so that what else is
+    wrong (an unknown method, say) can be reported beside them; None where even that is impossible."""
+    try:
+        return RunConfig.model_validate(own), []
+    except ValidationError as error:
+        problems = _explain(error, RunConfig)
+        for found in error.errors():
+            own = _without(own, found["loc"])
+    try:
+        return RunConfig.model_validate({"model": "not/given", **own}), problems
+    except ValidationError:
+        return None, problems
+
+
+def _without(values: Mapping[str, Any], path: Sequence[int | str]) -> dict[str, Any]:
+    """`values` without the setting at `path`, or without the list that it is in."""
+    name, rest = str(path[0]), path[1:]
+    inner = values.get(name)
+    if rest and isinstance(inner, Mapping):
+        return {**values, name: _without(inner, rest)}
+    return {k: v for k, v in values.items() if k != name}
+
+
+def _components_by_name(plugins: Plugins) -> dict[str, list[Component]]:
+    names: dict[str, list[Component]] = {}
+    for component in plugins.registry:
+        for name in plugins.registry.names_of(component):
+            names.setdefault(name, []).append(component)
+    return names
+
+
+def _by_full_name(sections: Mapping[str, Any], names: Mapping[str, list[Component]]) -> dict[str, Mapping[str, Any]]:
+    """The sections, those apart that are none: they have been reported, and what else is wrong is still looked for."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for name, section in sections.items():
+        if not isinstance(section, Mapping):
+            continue
+        for full_name in [c.full_name for c in names.get(name, ())] or [name]:
+            found[full_name] = section
+    return found
+
+
+def _check_section(name: str, section: Any, names: Mapping[str, list[Component]], plugins: Plugins) -> list[str]:
+    if name not in names:
+        near = _in_a_section(name, names) or did_you_mean(name, [*RunConfig.model_fields, *names])
+        return [f"unknown setting or section {name!r}.{near}{plugins.why_unknown(name)}"]
+    configured = [c for c in names[name] if c.config is not None]
+    if not isinstance(section, Mapping):
+        return [f"{name}: must be a section of settings, such as {name}.{_first_field(configured)}"]
+    if not configured:
+        return [f"{name}: takes no settings"]
+    problems: list[str] = []
+    known = {field for c in configured if c.config for field in c.config.model_fields}
+    for component in configured:
+        own = component.config.model_fields if component.config else {}
+        try:
+            component.settings({k: v for k, v in section.items() if k in own or k not in known})
+        except ValidationError as error:
+            assert component.config is not None
+            problems += [f"{name}.{text}".replace(".:", ":", 1) for text in _explain(error, component.config)]
+    return list(dict.fromkeys(problems))
+
+
+def _in_a_section(name: str, names: Mapping[str, list[Component]]) -> str:
+    """A clause for a setting that was given without its section, with every section that has it; empty for others."""
+    run = [section for section in RunConfig.model_fields if name in _fields_at(RunConfig, [section])]
+    owners: dict[type[Config], str] = {}  # of the names that share a config, such as the annotators', one will do
+    for owner, config in ((n, c.config) for n, found in names.items() for c in found):
+        if config is not None and name in config.model_fields:
+            owners.setdefault(config, owner)
+    homes = [*run, *owners.values()]
+    return f" Did you mean {' or '.join(repr(f'{home}.{name}') for home in sorted(homes))}?" if homes else ""
+
+
+def _first_field(components: list[Component]) -> str:
+    for component in components:
+        assert component.config is not None
+        return next(iter(component.config.model_fields), "…") + "=…"
+    return "…"
+
+
+def _check_names(run: RunConfig, plugins: Plugins) -> list[str]:
+    wanted = [
+        ("datasets", run.dataset),
+        *([("datasets", run.eval_set)] if run.eval_set and not names_a_file(run.eval_set) else []),
+        ("methods", run.method),
+        ("reward_models", run.reward_model),
+        ("annotators", run.annotate.annotator),
+        ("annotators", run.evaluate.annotator),
+        *(("evaluators", name) for name in run.evaluate.evaluators),
+        *(("judges", spec.partition(":")[0]) for spec in run.judge.values()),
+    ]
+    problems = []
+    for kind, name in dict.fromkeys(wanted):
+        try:
+            plugins.get(kind, name)
+        except PluginError as error:
+            problems.append(str(error))
+    return problems
+
+
+def _explain(error: ValidationError, model: type[BaseModel]) -> list[str]:
+    """Each of pydantic's findings as one sentence that names the setting and, where it is misspelt, the nearest one."""
+    problems = []
+    for found in error.errors():
+        where = ".".join(str(part) for part in found["loc"])
+        if found["type"] == "extra_forbidden":
+            known = _fields_at(model, found["loc"][:-1])
+            problems.append(f"{where}: unknown setting.{did_you_mean(str(found['loc'][-1]), known)}")
+        elif found["type"] == "missing":
+            problems.append(f"{where}: is required: give it in the recipe or with --set {where}=…")
+        elif found["type"] == "value_error":  # a check of our own says it all
+            problems.append(f"{where}: {found['ctx']['error']}")
+        else:
+            problems.append(f"{where}: {found['msg']} (given: {found['input']!r})")
+    return problems
+
+
+def _fields_at(model: type[BaseModel], path: Iterable[int | str]) -> list[str]:
+    for part in path:
+        field = model.model_fields.get(str(part))
+        inner = field.annotation if field else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return []
+        model = inner
+    return list(model.model_fields)

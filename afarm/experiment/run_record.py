@@ -1,0 +1,242 @@
+"""A run's record: what was run, with what, and what came of it, as `run.json` and the rows the report shows."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from afarm.comparison.outputs import Comparison
+from afarm.core.records import Row
+from afarm.evaluation import metrics as figures
+from afarm.evaluation import red_flags as guards
+from afarm.experiment.farm import Farm, Result, StageRun, versions
+from afarm.experiment.llm_baselines import is_answering
+from afarm.judging.ledger import STAGE_SPEND
+from afarm.storage.artifacts import write_json
+from afarm.storage.rows import read_rows, write_rows
+
+
+def record(farm: Farm, method: str, result: Result, command: str, started: float) -> Path:
+    """Write the directory of a method's run and return it: `run.json`, `metrics.jsonl` and `outputs.jsonl`."""
+    history, config = list(farm.history.values()), farm.config
+    main = next((run for run in history if run.label.startswith(f"evaluate {method} ")), None)
+    training = farm.history.get(f"train {method}")
+    trained = training.artifact.meta["summary"] if training else {}
+    about = {
+        "name": farm.name(method),
+        "command": command,
+        "recipe": farm.settings.recipe,
+        "method": method,
+        "annotator": config.annotate.annotator,
+        "created": started,
+        "config": {**config.model_dump(mode="json"), "method": method, **farm.settings.sections},
+        "machine": machine(farm),
+        "judges": judges(farm),
+        "headline": headline(result, trained),
+        "reward_model": held_out(farm.history.get("fit-reward")),
+        "checkpoint": {
+            name: value for name, value in trained.items() if name.startswith(("best/", "last/", "stopped/", "data/"))
+        },
+    }
+    return _write(farm, about, history, main, result)
+
+
+def record_of_two(
+    compared: Comparison, made: StageRun, result: Result, files: Mapping[str, str], command: str, started: float
+) -> Path:
+    """The same for a comparison of two files of outputs, named by `files`: all that has to do with it, no more."""
+    farm, config = compared.farm, compared.farm.config.model_dump(mode="json")
+    stored = bool(compared.about.get("stored"))  # nobody is asked, and who was is not for the settings to say
+    asking = ("judge", "budget", "price", "prices", "max_concurrency", "allow_degraded", "batch_api")
+    noise = {} if stored else {"label_noise": config["evaluate"]["label_noise"]}
+    sections = {farm.builder.component(kind, name).full_name for kind, name in compared.components}
+    asked = not stored and any(row.preference.completion for rows in result.judgements.values() for row in rows)
+    about = {
+        "name": compared.name,
+        "command": command,
+        "files": dict(files),
+        "annotator": compared.annotator,
+        **compared.about,
+        "created": started,
+        "config": {
+            "seed": config["seed"],
+            **{name: config[name] for name in (() if stored else asking)},
+            "evaluate": {**noise, "evaluators": compared.evaluators},
+            **{name: section for name, section in farm.settings.sections.items() if name in sections},
+        },
+        "machine": {"platform": platform.platform(terse=True), "cpus": os.cpu_count()},
+        "judges": judges(farm) if asked else [],
+        "headline": headline(result, {}),
+    }
+    return _write(farm, about, [*compared.before, made], made, result)
+
+
+def _write(
+    farm: Farm, about: Mapping[str, Any], history: Sequence[StageRun], main: StageRun | None, result: Result
+) -> Path:
+    """`main` is the comparison whose pairs the report shows side by side."""
+    directory = farm.store.run_dir(about["name"])
+    write_rows(directory / "metrics.jsonl", _metrics(history))
+    # output_1 is the reference's, output_2 the system's.
+    write_rows(directory / "outputs.jsonl", read_rows(main.artifact.path / "judgements.jsonl") if main else [])
+    summary = {
+        "afarm_version": importlib.metadata.version("afarm"),
+        **about,
+        "seed": farm.config.seed,
+        "finished": time.time(),
+        "status": "finished",
+        "versions": versions(),
+        "stages": [_stage(farm, run) for run in history],
+        "spend": spend(farm, history),
+        "annotators": _annotators(history),
+        "results": _results(history, result, _models(farm, about.get("method", ""))),
+    }
+    write_json(directory / "run.json", _without_errors(summary) if about.get("until") else summary)
+    return directory
+
+
+def _without_errors(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of a run that stopped when it was clear, where a standard error would say too much."""
+    results = [
+        {**row, "metrics": _nulled(row["metrics"]), "rows": [_nulled(found) for found in row.get("rows", ())]}
+        for row in summary["results"]
+    ]
+    return {**summary, "headline": _nulled(summary["headline"]), "results": results}
+
+
+def _nulled(figures: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: None if name.endswith(("_error", "_se")) else value for name, value in figures.items()}
+
+
+def _models(farm: Farm, method: str) -> dict[str, str]:
+    """The model that a method's system is made from: its family is that model's."""
+    return {method: farm.config.model} if method and not is_answering(method) else {}
+
+
+def _results(history: Sequence[StageRun], result: Result, models: Mapping[str, str]) -> list[Row]:
+    """What evaluators found, each row with its protocol, and with what is to be known before its figures are believed:
+    that of the outputs and the judge (`afarm.evaluation.red_flags`), and what evaluators warn of themselves."""
+    stored = [
+        row
+        for run in history
+        if run.kind == "evaluate"
+        for row in read_rows(run.artifact.path / "results.jsonl")
+        if row["system"] == result.system
+    ]
+    suspicions = {reference: guards.look(rows, models).to_row() for reference, rows in result.judgements.items()}
+    for row in stored:
+        suspicions[row["reference"]]["flags"] += figures.doubts(row["evaluator"], row["metrics"])
+    return [{**row, "guards": suspicions[row["reference"]]} for row in stored]
+
+
+def judges(farm: Farm) -> list[dict[str, Any]]:
+    """Who answers for each family role."""
+    return [
+        {"role": role, "identity": judge.identity, "simulated": judge.simulated}
+        for role, judge in sorted(farm.judges.items())
+    ]
+
+
+def headline(result: Result, trained: Mapping[str, Any]) -> dict[str, float | None]:
+    """The numbers of the result screen, from a result and what training logged last; None where a run has none (no
+    reward for the baseline alone)."""
+
+    def metric(name: str) -> float | None:
+        try:
+            return result.metric(name)
+        except KeyError:
+            return None
+
+    return {
+        "win_rate": metric("win_rate"),
+        "standard_error": metric("standard_error"),
+        "reward": metric("reward"),
+        "reward_reference": metric("reward_reference"),
+        "kl": trained.get("best/kl", trained.get("last/kl", trained.get("objective/kl"))),
+        "length": metric("avg_length"),
+        "length_reference": metric("avg_length_reference"),
+    }
+
+
+def held_out(fit: StageRun | None) -> dict[str, Any]:
+    """What the reward model's fit measured on held-out pairs and left in `calibration.json`: empty where it did not."""
+    path = fit.artifact.path / "calibration.json" if fit else None
+    return json.loads(path.read_text(encoding="utf-8")) if path and path.is_file() else {}
+
+
+def spend(farm: Farm, history: Iterable[StageRun]) -> dict[str, Any]:
+    """What judges cost to make all stages of the run, whenever and by whichever run they were made, and beside it
+    `this_time`: what was bought, and what was not bought again, by the command that wrote this record."""
+    bought = farm.ask.spend
+    this_time = {name: getattr(bought, name) for name in STAGE_SPEND}
+    made = [run.artifact.meta.get("spend", {}) for run in history]
+    return {
+        **_rounded({name: sum(spent.get(name, 0) for spent in made) for name in STAGE_SPEND}),
+        "this_time": {**_rounded(this_time), "answers_reused": bought.answers_reused + bought.judgements_reused},
+    }
+
+
+def _rounded(spent: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 6) if name == "dollars" else value for name, value in spent.items()}
+
+
+def machine(farm: Farm) -> dict[str, Any]:
+    """The device and threads that results were computed with."""
+    backend = farm.config.backend
+    return {
+        "platform": platform.platform(terse=True),
+        "cpus": os.cpu_count(),
+        "device": str(farm.builder.backend.device),
+        "dtype": backend.dtype,
+        "threads": backend.threads or int(os.environ.get("OMP_NUM_THREADS", 0)) or os.cpu_count(),
+    }
+
+
+def _stage(farm: Farm, run: StageRun) -> dict[str, Any]:
+    return {
+        "stage": run.label,
+        "kind": run.kind,
+        "inputs": list(run.inputs),
+        "key": run.artifact.key,
+        "reused": run.reused,
+        "why": run.why,
+        "spend": _rounded(run.artifact.meta.get("spend", {})),
+        "seconds": round(run.seconds, 2) if not run.reused else run.artifact.meta["seconds"],
+        "artifact": str(run.artifact.path.relative_to(farm.store.root)),
+        "summary": dict(run.artifact.meta["summary"]),
+    }
+
+
+def _annotators(history: Iterable[StageRun]) -> dict[str, dict[str, int]]:
+    shares: dict[str, dict[str, int]] = {}
+    names = {"annotate": "training", "evaluate": "evaluation"}
+    for run in history:
+        if run.kind in names:
+            shares.setdefault(names[run.kind], dict(run.artifact.meta["summary"].get("members", {})))
+    return shares
+
+
+def _metrics(history: Iterable[StageRun]) -> Iterable[Row]:
+    for run in history:
+        path = run.artifact.path / "metrics.jsonl"
+        if path.is_file():
+            for row in read_rows(path):
+                yield {"stage": "train" if run.label.startswith("train ") else run.label, **row}
+
+
+def latest_run(runs: Path) -> Path | None:
+    """The directory of the run that finished last."""
+    found = list(runs.glob("*/run.json"))
+    return max(found, key=lambda p: p.stat().st_mtime).parent if found else None
+
+
+def read_run(directory: Path) -> dict[str, Any]:
+    """The record of a run."""
+    loaded: dict[str, Any] = json.loads((directory / "run.json").read_text(encoding="utf-8"))
+    return loaded

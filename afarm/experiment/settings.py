@@ -1,0 +1,237 @@
+"""Settings: how they are declared, and how a recipe and its overrides become one validated configuration.
+
+Every config is a pydantic model that forbids unknown fields; every field has a description and says whether it changes
+the result. Those that do are part of an artifact's key; the others (batch sizes for memory, trackers) are not.
+"""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+from afarm.core.errors import did_you_mean
+
+
+class Config(BaseModel):
+    """The base of every config: unknown fields are errors, values are checked, instances are frozen."""
+
+    # Validators are built when a config is first used: building all plugins' at import took a quarter of the start.
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        validate_default=True,
+        allow_inf_nan=False,
+        protected_namespaces=(),
+        defer_build=True,
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_yes_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """YAML's yes is true, and Python's true would pass for 1."""
+        wanted = cls.model_fields[info.field_name].annotation if info.field_name else None
+        if isinstance(value, bool) and {int, float} & {wanted, *get_args(wanted)}:
+            raise ValueError(f"must be a number, not {str(value).lower()}")
+        return value
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _one_name_is_a_list_of_one(cls, value: Any, info: ValidationInfo) -> Any:
+        wanted = cls.model_fields[info.field_name].annotation if info.field_name else None
+        return [value] if wanted == list[str] and isinstance(value, str) else value
+
+    def result_fields(self) -> dict[str, Any]:
+        """The settings that change the result, as JSON values: what an artifact's key digests."""
+        dumped = self.model_dump(mode="json")
+        found: dict[str, Any] = {}
+        for name, info in type(self).model_fields.items():
+            if changes_result(info):
+                value = getattr(self, name)
+                found[name] = value.result_fields() if isinstance(value, Config) else dumped[name]
+        return found
+
+
+def setting(default: Any, description: str, *, changes_result: bool = True, **constraints: Any) -> Any:
+    """A config field. `constraints` are pydantic's (`gt`, `ge`, `le` …).
+
+    Pass `...` as default for a required field. Where the default is another config, pass what makes it (its class, if
+    that has all defaults): made here, every start would wait for its validators to be built.
+    """
+    given: dict[str, Any] = {"default_factory" if callable(default) else "default": default}
+    given["json_schema_extra"] = {"changes_result": changes_result}
+    return Field(description=description, **given, **constraints)
+
+
+def changes_result(info: Any) -> bool:
+    """Whether a field of a config changes the result. Fields that do not say so are taken to."""
+    extra = info.json_schema_extra
+    return bool(extra.get("changes_result", True)) if isinstance(extra, dict) else True
+
+
+class BackendConfig(Config):
+    """Where and in which precision models run."""
+
+    device: str = setting(
+        "auto",
+        "auto, cpu, cuda, cuda:1 or mps; auto takes an accelerator where there is one. Recorded, not part of a key",
+        changes_result=False,
+    )
+    dtype: str = setting(
+        "float32", "weights and arithmetic: float32, bfloat16 or float16", pattern="^(float32|bfloat16|float16)$"
+    )
+    mixed_precision: str = setting(
+        "no",
+        "no or bf16 (fp16 would lose small gradients): weights stay in dtype and the matrix products run in this one; "
+        "with float32 weights it is how to train every weight in half precision, since small updates to half-precision "
+        "weights are rounded away",
+        pattern="^(no|bf16)$",
+    )
+    threads: int = setting(
+        0,
+        "CPU threads for torch; 0 leaves torch's own choice. Recorded, not part of a key",
+        ge=0,
+        changes_result=False,
+    )
+    trackers: list[str] = setting(
+        [], "accelerate's trackers to log to (tensorboard, wandb); none by default", changes_result=False
+    )
+
+    @field_validator("mixed_precision", mode="before")
+    @classmethod
+    def _yaml_reads_no_as_false(cls, value: object) -> object:
+        return "no" if value is False else value
+
+
+# ------------------------------------------------------------------------------------------------- the run's settings
+
+
+class RowsConfig(Config):
+    """How many rows of each split are used, from the first on; 0 takes all."""
+
+    sft: int = setting(0, "demonstrations for SFT; 0: all", ge=0)
+    preference: int = setting(0, "instructions for which samples are compared; 0: all", ge=0)
+    unlabeled: int = setting(0, "instructions that methods sample on (PPO, expert iteration); 0: all", ge=0)
+    validation: int = setting(0, "instructions to choose checkpoints on; 0: all", ge=0)
+    evaluation: int = setting(0, "instructions on which systems are compared; 0: all", ge=0)
+
+
+class SampleConfig(Config):
+    """How the outputs to be compared are drawn from the SFT policy (paper, section 3.1)."""
+
+    n: int = setting(2, "outputs for each instruction; each two in turn make a pair", ge=2)
+    temperature: float = setting(1.0, "sampling temperature", ge=0)
+    top_p: float = setting(1.0, "nucleus sampling: the share of probability kept", gt=0, le=1)
+    max_new_tokens: int = setting(300, "the longest response, in tokens", gt=0)
+    per_device_batch_size: int = setting(64, "rows sampled at once: memory and speed", gt=0, changes_result=False)
+
+
+class AnnotateConfig(Config):
+    """Who labels the training pairs, and how noisily (paper, section 3.2 and appendix C)."""
+
+    annotator: str = setting("pool", "the annotator of the training labels")
+    label_noise: float = setting(
+        0.25, "share of labels flipped: a pair is left to a fair coin with twice this probability", ge=0, le=0.5
+    )
+
+
+class EvaluateConfig(Config):
+    """How a policy is compared with its reference (paper, section 3.3)."""
+
+    annotator: str = setting("pool", "the annotator that judges")
+    label_noise: float = setting(0.0, "share of judgements flipped", ge=0, le=0.5)
+    reference: str = setting(
+        "sft", "what systems are compared with: sft, or data (the data set's own outputs)", pattern="^(sft|data)$"
+    )
+    evaluators: list[str] = setting(["win_rate", "reward"], "evaluators to run", min_length=1)
+    temperature: float = setting(0.7, "sampling temperature of the outputs that are judged", ge=0)
+    top_p: float = setting(1.0, "nucleus sampling of those outputs", gt=0, le=1)
+    max_new_tokens: int = setting(300, "the longest output, in tokens", gt=0)
+    per_device_batch_size: int = setting(64, "rows sampled at once: memory and speed", gt=0, changes_result=False)
+
+
+class AnswersConfig(Config):
+    """How a judge LLM is asked to answer the evaluation instructions itself (paper, section 4: API baselines)."""
+
+    system_prompt: str = setting(
+        "You are a helpful assistant. Your whole answer must be shorter than {max_characters} characters.",
+        "what it is told first; {max_characters} stands for the number below",
+    )
+    max_characters: int = setting(
+        1000, "the length it is asked to keep to (the paper: 1000 for ChatGPT, 500 for GPT-4)", gt=0
+    )
+    max_tokens: int = setting(1024, "the longest answer, in tokens", gt=0)
+    temperature: float = setting(0.7, "sampling temperature of its answers", ge=0)
+
+    @property
+    def prompt(self) -> str:
+        """The system prompt with its number."""
+        return self.system_prompt.replace("{max_characters}", str(self.max_characters))
+
+
+JUDGE_ROLES = ("strong", "light", "completion", "*")
+
+
+class RunConfig(Config):
+    """A run: which parts, and the settings that belong to no plugin. A plugin's own are a section by its name."""
+
+    summary: str = setting("", "one line about the recipe", changes_result=False)
+    model: str = setting(..., "the base model: a Hub id, a local directory, a .gguf file, or pkg:<package>/<path>")
+    prompt_template: str = setting(
+        "auto", "chat (the tokenizer's own), alpaca (plain text sections) or auto", pattern="^(auto|chat|alpaca)$"
+    )
+    start: str = setting(
+        "sft",
+        "sft trains the base model on demonstrations first; model starts from it as it is",
+        pattern="^(sft|model)$",
+    )
+    dataset: str = setting("toy", "the data set")
+    eval_set: str = setting(
+        "",
+        "where the evaluation instructions and their outputs come from: another data set by its name, a file, or "
+        "hf:OWNER/NAME[/CONFIGURATION][:SPLIT]; empty for the data set's own",
+    )
+    method: str = setting("ppo", "the method")
+    reward_model: str = setting("bradley_terry", "the reward model that is fitted or used")
+    judge: dict[str, str] = setting(
+        {"*": "offline"}, "the judge for each family role (strong, light, completion; * for all)"
+    )
+    seed: int = setting(42, "the seed that all draws derive from", ge=0)
+    budget: float | None = setting(None, "dollars that judges may cost in this run", ge=0, changes_result=False)
+    prices: str = setting("", "a YAML file of prices, by judge spec; see docs/money.md", changes_result=False)
+    price: dict[str, str] = setting(
+        {},
+        "prices by judge spec, as INPUT/OUTPUT or INPUT/OUTPUT/CACHED in dollars per million tokens",
+        changes_result=False,
+    )
+    max_concurrency: int = setting(
+        64,
+        "requests in flight at once to each judge; fewer while it says that this is too much",
+        gt=0,
+        changes_result=False,
+    )
+    allow_degraded: bool = setting(
+        False, "leave out what a judge cannot take (a temperature, say) instead of refusing; every label then says so"
+    )
+    batch_api: bool = setting(
+        False,
+        "ask through the batch endpoints of judges that have one: half the price, an answer within a day",
+        changes_result=False,
+    )
+    batch_poll_seconds: float = setting(
+        60.0, "seconds between two looks at a pending batch", gt=0, changes_result=False
+    )
+    rows: RowsConfig = setting(RowsConfig, "rows used of each split")
+    sample: SampleConfig = setting(SampleConfig, "the outputs to compare")
+    annotate: AnnotateConfig = setting(AnnotateConfig, "the training labels")
+    evaluate: EvaluateConfig = setting(EvaluateConfig, "the comparison with the reference")
+    answers: AnswersConfig = setting(AnswersConfig, "judge LLMs that answer the instructions themselves")
+    backend: BackendConfig = setting(BackendConfig, "devices and precision")
+
+    @field_validator("judge")
+    @classmethod
+    def _refuse_unknown_roles(cls, judge: dict[str, str]) -> dict[str, str]:
+        unknown = [f"unknown role {role!r}.{did_you_mean(role, JUDGE_ROLES)}" for role in judge.keys() - JUDGE_ROLES]
+        if unknown:
+            raise ValueError("; ".join(sorted(unknown)))
+        return judge

@@ -1,0 +1,115 @@
+"""What the ledger says about money: spend by run, judge, annotator and day, what was not paid again, and an export."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from afarm.core.errors import StoreError
+from afarm.judging.ledger import Ledger
+
+GROUPS = {
+    "run": "COALESCE(run, '')",
+    "judge": "judge",
+    "annotator": "COALESCE(annotator, '')",
+    "day": "date(created, 'unixepoch', 'localtime')",
+}
+"""What spend is grouped by, as SQL over completions."""
+
+COLUMNS = (
+    *("key", "judge", "role", "annotator", "run", "request", "text", "input_tokens", "output_tokens"),
+    *("cached_input_tokens", "price", "finish_reason", "model", "seconds", "created", "logprobs", "degraded"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Answers bought by one run, judge, annotator or on one day, and those that were not paid again.
+
+    `dollars` leaves out `unpriced` answers, whose price is unknown; `saved` is what the `reused` ones had cost.
+    """
+
+    name: str
+    answers: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    dollars: float = 0.0
+    unpriced: int = 0
+    reused: int = 0
+    saved: float = 0.0
+
+
+def accounts(ledger: Ledger, group: str) -> list[Account]:
+    """By "run", "judge", "annotator" or "day", the dearest first; days in their order."""
+    expression = GROUPS[group]
+    bought = ledger.read(
+        f"SELECT {expression}, COUNT(*), SUM(input_tokens), SUM(output_tokens), SUM(price), COUNT(*) - COUNT(price) "
+        "FROM completions GROUP BY 1"
+    )
+    reused = ledger.read(f'SELECT "{group}", SUM(answers), SUM(dollars) FROM reuse GROUP BY 1')
+    saved = {name: (count, dollars) for name, count, dollars in reused}
+    found = [
+        Account(name, n, i or 0, o or 0, dollars or 0.0, unpriced, *saved.pop(name, (0, 0.0)))
+        for name, n, i, o, dollars, unpriced in bought
+    ]
+    found += [Account(name, reused=count, saved=dollars) for name, (count, dollars) in saved.items()]
+    if group == "day":
+        return sorted(found, key=lambda account: account.name)
+    return sorted(found, key=lambda account: (-account.dollars, -account.answers, account.name))
+
+
+def open_items(ledger: Ledger) -> dict[str, Any]:
+    """What may still be charged for: batches to be collected, and requests whose answer was never seen."""
+    tickets = ledger.read(
+        "SELECT ticket, judge, run, COUNT(*), COALESCE(SUM(reserved), 0), MIN(created) FROM batch_requests "
+        "GROUP BY ticket ORDER BY MIN(created)"
+    )
+    names = ("ticket", "judge", "run", "requests", "reserved", "created")
+    count, dollars = ledger.read("SELECT COUNT(*), COALESCE(SUM(reserved), 0) FROM in_flight")[0]
+    return {
+        "batches": [dict(zip(names, row, strict=True)) for row in tickets],
+        "in_flight": {"requests": count, "reserved": dollars},
+    }
+
+
+def summary(ledger: Ledger) -> dict[str, Any]:
+    """All accounts, as JSON values."""
+    by = {group: [asdict(account) for account in accounts(ledger, group)] for group in GROUPS}
+    return {"by": by, **open_items(ledger)}
+
+
+def export(ledger: Ledger, path: Path) -> int:
+    """Write every answer to `path`, JSONL or, where it ends so, CSV. Returns their number.
+
+    Raises `StoreError` where the file cannot be written.
+    """
+    count = 0
+    try:
+        with path.open("w", encoding="utf-8", newline="") as handle:
+            table = csv.DictWriter(handle, COLUMNS) if path.suffix == ".csv" else None
+            if table:
+                table.writeheader()
+            for row in _answers(ledger):
+                if table:
+                    table.writerow(row)
+                else:
+                    parsed = {k: json.loads(row[k]) for k in ("request", "logprobs", "degraded") if row[k] is not None}
+                    handle.write(json.dumps({**row, **parsed}, ensure_ascii=False) + "\n")
+                count += 1
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error.strerror or error}") from error
+    return count
+
+
+def _answers(ledger: Ledger, size: int = 1000) -> Iterator[dict[str, Any]]:
+    """Every row of completions by its rowid, some at a time: other processes go on writing meanwhile."""
+    last = -1
+    statement = f"SELECT rowid, {', '.join(COLUMNS)} FROM completions WHERE rowid > ? ORDER BY rowid LIMIT ?"
+    while rows := ledger.read(statement, [last, size]):
+        last = rows[-1][0]
+        for row in rows:
+            yield dict(zip(COLUMNS, row[1:], strict=True))

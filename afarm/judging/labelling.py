@@ -1,0 +1,65 @@
+"""What every annotator gets for free: identical outputs, label noise, and bounded chunks.
+
+Label noise is a mixture (paper, section 3.2): with probability 2p a pair is left to a fair coin, so that a share p of
+labels is flipped and those pairs need no call. All draws are keyed by the pair, so they do not depend on batching,
+order or restarts, and swapping a pair's outputs mirrors them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from afarm.core.blame import blame
+from afarm.core.errors import PluginError
+from afarm.core.interfaces import AnnotateContext, Annotator
+from afarm.core.records import JudgedPair, Pair, Preference
+from afarm.core.seeding import uniform
+
+CHUNK = 8192
+"""Pairs handed to an annotator at once: few enough to hold in memory, and so many that the end of a chunk, where few
+requests are in flight, does not count, though a batched annotator puts several pairs into one."""
+
+
+def rule_or_noise(pair: Pair, seed: int, label_noise: float) -> Preference | None:
+    """The label of a pair that no annotator needs to see: identical outputs, or one left to the coin."""
+    if pair.identical:
+        return Preference(pair.id, None, "draw", "rule")
+    if uniform(seed, "noise", pair.id) < 2 * label_noise:
+        canonical_second_better = uniform(seed, "coin", pair.id) < 0.5
+        return Preference(pair.id, float(canonical_second_better == pair.is_canonical), source="noise")
+    return None
+
+
+def label(
+    pairs: Iterable[Pair],
+    annotator: Annotator,
+    name: str,
+    context: AnnotateContext,
+    label_noise: float = 0.0,
+    chunk_size: int = CHUNK,
+) -> Iterator[JudgedPair]:
+    """Judge `pairs` in order, a chunk at a time, so that any number needs the memory of one chunk.
+
+    Raises `PluginError` where the annotator fails, or does not return one preference a pair, in order.
+    """
+    for chunk in _batched(pairs, chunk_size):
+        given = [rule_or_noise(pair, context.seed, label_noise) for pair in chunk]
+        asked = [pair for pair, preference in zip(chunk, given, strict=True) if preference is None]
+        with blame("annotators", name):
+            answers = list(annotator.annotate(asked, context) or ()) if asked else []
+        if [getattr(answer, "pair_id", None) for answer in answers] != [pair.id for pair in asked]:
+            raise PluginError(f"annotator {name!r} must return one preference for each pair, in the order of the pairs")
+        remaining = iter(answers)
+        for pair, preference in zip(chunk, given, strict=True):
+            yield JudgedPair(pair, preference or next(remaining), name)
+
+
+def _batched(pairs: Iterable[Pair], size: int) -> Iterator[list[Pair]]:
+    chunk: list[Pair] = []
+    for pair in pairs:
+        chunk.append(pair)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk

@@ -1,0 +1,397 @@
+"""What was paid and what was learned, in SQLite.
+
+`completions` holds every answer received, under a digest of what was asked; `judgements` what was read from them, under
+who judged what; `in_flight` the intents to ask, which count against a budget until they are resolved, and for good
+where no answer came and the vendor may have charged; `batch_requests`
+what a vendor's batch endpoint has been handed and not answered yet; `spent` the dollars of each run, `stage_spend` what
+was bought to make each artifact, and `reuse` what was not paid again. Transport failures are not answers and are never
+stored. The promise: no response that reached this process is bought again, so calls are at most those needed plus kills
+times requests in flight.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from afarm.core.errors import JudgeError, StoreError
+from afarm.core.judge import ChatRequest, Completion, Judgement, JudgementKey
+from afarm.core.seeding import digest
+from afarm.judging.ledger_rows import COMPLETION, LOSE, LOSE_BATCHED, columns_of, completion_of, row_of, sent_text
+from afarm.judging.ledger_schema import network_file_system, prepare
+
+LIVE_SECONDS = 6.0
+"""How long after its last sign of life a process is still taken to wait for what it has in flight."""
+
+STAGE_SPEND = ("calls", "input_tokens", "output_tokens", "dollars", "unpriced_calls")
+"""What is counted for each stage; `dollars` leave out calls whose price is unknown."""
+
+Answer = tuple[ChatRequest, str, Completion]
+"""What was asked, the identity of the judge, and the completion with its key."""
+
+Handed = tuple[str, ChatRequest, Sequence[str], float | None]
+"""A request in a batch: its key, what was sent, what was left out, and the most it can cost."""
+
+
+def request_key(request: ChatRequest, judge: str, degraded: Sequence[str] = ()) -> str:
+    """Digests what is asked, of whom, for whom and about which pairs, and which draw it is.
+
+    Two annotators that share a prompt, or a pair that occurs twice, are independent draws and not one answer. The same
+    request without the parameters that are `degraded` is another one.
+    """
+    sent = [
+        [[m.role, m.content, m.name] for m in request.messages],
+        request.prompt,
+        request.max_tokens,
+        request.temperature,
+        request.top_p,
+        request.favour,
+        request.avoid,
+        request.schema,
+        asdict(request.tool) if request.tool else None,
+        request.top_logprobs,
+    ]
+    about = [[c.pair_id, c.order, c.draw] for c in request.comparisons]
+    without = [list(degraded)] if degraded else []
+    return digest(
+        "completion",
+        judge,
+        sent,
+        request.role,
+        request.annotator,
+        about,
+        request.seed,
+        request.draw,
+        *without,
+        length=32,
+    )
+
+
+@dataclass(slots=True)
+class Claim:
+    """What became of a wish to send: `granted` may be sent now, `answered` is in the ledger by now, `pending` is in a
+    batch that was handed in, `held` is in flight in another process that is alive. `over_budget`: what is in none of
+    them may not be sent yet, with `committed` dollars spent or reserved."""
+
+    granted: list[str] = field(default_factory=list)
+    answered: list[str] = field(default_factory=list)
+    pending: list[str] = field(default_factory=list)
+    held: list[str] = field(default_factory=list)
+    over_budget: bool = False
+    committed: float = 0.0
+
+
+class Ledger:
+    """One SQLite file, safe for several threads and processes at once. `:memory:` keeps nothing."""
+
+    def __init__(self, path: Path):
+        """Opens or creates `path`, bringing an older one up to date. Raises `StoreError` where that cannot be done."""
+        self.path = path
+        self._lock = threading.RLock()
+        self._owner = uuid.uuid4().hex  # not the process id, which comes back: a container always starts with the same
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, timeout=60, check_same_thread=False, isolation_level=None)
+            # WAL needs memory shared between processes, which network file systems do not give.
+            self._db.execute(f"PRAGMA journal_mode={'DELETE' if network_file_system(path) else 'WAL'}")
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            prepare(self._db)
+        except (sqlite3.Error, OSError) as error:
+            raise StoreError(f"the ledger {path} cannot be used: {error}; choose another --output-dir") from error
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All that is written inside, or nothing of it. Raises `StoreError` where the disk is full."""
+        with self._lock:
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                yield self._db
+                self._db.execute("COMMIT")
+            except sqlite3.Error as error:
+                raise StoreError(f"the ledger {self.path} cannot be written: {error}") from error
+            finally:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+
+    def read(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """The rows of a query. Raises `StoreError` where the file is damaged."""
+        with self._lock:
+            try:
+                return self._db.execute(statement, values).fetchall()
+            except sqlite3.Error as error:
+                raise StoreError(f"the ledger {self.path} cannot be read: {error}") from error
+
+    # ----------------------------------------------------------------------------------------------- completions
+
+    def completions(self, keys: Sequence[str]) -> dict[str, Completion]:
+        """The stored answers among `keys`."""
+        found: dict[str, Completion] = {}
+        for chunk, marks in _chunks(keys):
+            for row in self.read(f"SELECT {COMPLETION} FROM completions WHERE key IN ({marks})", chunk):
+                found[row[8]] = completion_of(row)
+        return found
+
+    def claim(self, wanted: Sequence[tuple[str, float | None]], run: str, budget: float | None = None) -> Claim:
+        """Record the intent to send requests, as (key, the most that it can cost), in order while `budget` allows.
+
+        One transaction, so that two processes neither ask the same nor exceed a budget together.
+        """
+        now = time.time()
+        claim = Claim()
+        with self.transaction() as db:
+            answered, pending, held = self._elsewhere(db, [key for key, _ in wanted], now)
+            if budget is not None:
+                claim.committed = _committed(db, run)
+            rows = []
+            for key, price in wanted:
+                if key in answered:
+                    claim.answered.append(key)
+                elif key in pending:
+                    claim.pending.append(key)
+                elif key in held:
+                    claim.held.append(key)
+                elif claim.over_budget:
+                    continue
+                elif budget is not None and claim.committed + (price or 0.0) > budget:
+                    claim.over_budget = True
+                else:
+                    claim.granted.append(key)
+                    claim.committed += price or 0.0
+                    rows.append((key, self._owner, run, price, now, now))
+            db.executemany(
+                "INSERT INTO in_flight (key, owner, run, reserved, created, seen) VALUES (?,?,?,?,?,?)", rows
+            )
+        return claim
+
+    def _elsewhere(self, db: sqlite3.Connection, keys: Sequence[str], now: float) -> tuple[set[str], ...]:
+        """Of `keys`, those answered by now, those in a pending batch, and those that another living process awaits."""
+        found: tuple[set[str], ...] = (set(), set(), set())
+        others = [self._owner, now - LIVE_SECONDS]
+        for chunk, marks in _chunks(keys):
+            queries = (
+                (f"SELECT key FROM completions WHERE key IN ({marks})", chunk),
+                (f"SELECT key FROM batch_requests WHERE key IN ({marks})", chunk),
+                (f"SELECT key FROM in_flight WHERE key IN ({marks}) AND owner != ? AND seen > ?", [*chunk, *others]),
+            )
+            for those, (query, values) in zip(found, queries, strict=True):
+                those.update(key for (key,) in db.execute(query, values))
+        return found
+
+    def beat(self) -> None:
+        """Say that this process is alive and waits for what it has in flight."""
+        with self.transaction() as db:
+            db.execute("UPDATE in_flight SET seen = ? WHERE owner = ?", [time.time(), self._owner])
+
+    def resolve(
+        self,
+        answers: Sequence[Answer],
+        run: str,
+        abandoned: Sequence[str] = (),
+        lost: Sequence[str] = (),
+        stage: str = "",
+    ) -> None:
+        """Store answers, bought by `run` to make the artifact `stage`, and close their intents.
+
+        `abandoned` are the keys of requests that have failed and cost nothing; `lost` of those that may have been
+        charged for, by an amount that nobody has said: what was reserved for these stays counted.
+        """
+        closed = [(key, self._owner) for key in dict.fromkeys([*(c.key for _, _, c in answers), *abandoned, *lost])]
+        with self.transaction() as db:
+            rows = [row_of(request, judge, completion, run) for request, judge, completion in answers]
+            self._store(db, rows, stage)
+            db.executemany(LOSE, [(key, self._owner) for key in lost])
+            db.executemany("DELETE FROM in_flight WHERE key = ? AND owner = ?", closed)
+
+    def lost(self, key: str) -> None:
+        """An attempt may have been charged for and got no answer: it stays counted. The intent stays as well, with
+        nothing reserved until `reserve_again`."""
+        with self.transaction() as db:
+            db.execute(LOSE, [key, self._owner])
+            db.execute("UPDATE in_flight SET reserved = 0 WHERE key = ? AND owner = ?", [key, self._owner])
+
+    def reserve_again(self, key: str, price: float | None, run: str, budget: float | None) -> bool:
+        """Reserve `price` for another attempt, if `budget` allows that."""
+        with self.transaction() as db:
+            if budget is not None and _committed(db, run) + (price or 0.0) > budget:
+                return False
+            db.execute("UPDATE in_flight SET reserved = ? WHERE key = ? AND owner = ?", [price, key, self._owner])
+        return True
+
+    def _store(self, db: sqlite3.Connection, rows: Sequence[tuple[Any, ...]], stage: str) -> None:
+        """Completions as rows of the table. The first answer to a request stands; every one is paid for."""
+        db.executemany(f"INSERT OR IGNORE INTO completions VALUES ({','.join('?' * 17)})", rows)
+        paid: dict[str, float] = {}
+        for row in rows:
+            if row[10]:
+                paid[row[4]] = paid.get(row[4], 0.0) + row[10]
+        more = "ON CONFLICT (run) DO UPDATE SET dollars = dollars + excluded.dollars"
+        db.executemany(f"INSERT INTO spent VALUES (?, ?) {more}", list(paid.items()))
+        if stage and rows:
+            prices = [row[10] for row in rows]
+            tokens = [sum(row[column] or 0 for row in rows) for column in (7, 8)]
+            counts = [len(rows), *tokens, sum(price or 0.0 for price in prices), prices.count(None)]
+            more = ", ".join(f"{name} = {name} + excluded.{name}" for name in STAGE_SPEND)
+            db.execute(
+                f"INSERT INTO stage_spend VALUES (?,?,?,?,?,?) ON CONFLICT (stage) DO UPDATE SET {more}",
+                [stage, *counts],
+            )
+
+    def stage_spend(self, stage: str) -> dict[str, float]:
+        """What was bought to make the artifact `stage`, by whichever runs and processes: `STAGE_SPEND`, by name."""
+        rows = self.read(f"SELECT {', '.join(STAGE_SPEND)} FROM stage_spend WHERE stage = ?", [stage])
+        return dict(zip(STAGE_SPEND, rows[0] if rows else (0, 0, 0, 0.0, 0), strict=True))
+
+    def committed(self, run: str) -> float:
+        """Dollars of `run` that are spent, or may be: paid answers, and what is in flight or was lost on its way."""
+        with self._lock:
+            try:
+                return _committed(self._db, run)
+            except sqlite3.Error as error:
+                raise StoreError(f"the ledger {self.path} cannot be read: {error}") from error
+
+    # --------------------------------------------------------------------------------------------------- batches
+
+    def handed_in(
+        self,
+        ticket: str,
+        judge: str,
+        run: str,
+        requests: Sequence[tuple[str, ChatRequest, Sequence[str], float | None]],
+    ) -> None:
+        """Turn the intents of `requests` into a batch to be collected."""
+        now = time.time()
+        rows = [
+            (ticket, i, key, judge, run, r.role, r.annotator, sent_text(r), json.dumps(list(degraded)), price, now)
+            for i, (key, r, degraded, price) in enumerate(requests)
+        ]
+        with self.transaction() as db:
+            db.executemany(f"INSERT INTO batch_requests VALUES ({','.join('?' * 11)})", rows)
+            db.executemany("DELETE FROM in_flight WHERE key = ? AND owner = ?", [(r[2], self._owner) for r in rows])
+
+    def pending_batches(self, judge: str, keys: Sequence[str]) -> dict[str, list[str]]:
+        """The tickets of `judge` that hold one of `keys` and are not collected yet, with all keys of each, in order."""
+        found: dict[str, list[str]] = {}
+        for ticket, key in self.read(
+            "SELECT ticket, key FROM batch_requests WHERE judge = ? ORDER BY ticket, position", [judge]
+        ):
+            found.setdefault(ticket, []).append(key)
+        wanted = set(keys)
+        return {ticket: held for ticket, held in found.items() if not wanted.isdisjoint(held)}
+
+    def pending_ticket(self, ticket: str) -> bool:
+        """Whether a batch is still to be collected."""
+        return bool(self.read("SELECT 1 FROM batch_requests WHERE ticket = ? LIMIT 1", [ticket]))
+
+    def collected(self, ticket: str, answers: Sequence[Completion | None], stage: str = "") -> None:
+        """Store what a batch answered, None for what failed, as bought for `stage`, and forget the ticket.
+
+        Nothing is done where another process has collected it in the meantime. Raises `JudgeError` where the number of
+        answers is not that of the requests.
+        """
+        columns = "key, judge, role, annotator, run, request, degraded"
+        with self.transaction() as db:
+            wanted = f"SELECT {columns} FROM batch_requests WHERE ticket = ? ORDER BY position"
+            asked = db.execute(wanted, [ticket]).fetchall()
+            if asked and len(asked) != len(answers):
+                raise JudgeError(f"batch {ticket} of {asked[0][1]} has {len(answers)} answers to {len(asked)} requests")
+            rows = [
+                columns_of(row[:6], replace(answer, degraded=tuple(json.loads(row[6]))))
+                for row, answer in zip(asked, answers, strict=False)
+                if answer is not None
+            ]
+            self._store(db, rows, stage)
+            unpriced = [(ticket, i) for i, c in enumerate(answers) if c is not None and c.price is None]
+            db.executemany(f"{LOSE_BATCHED} AND position = ? AND reserved > 0", unpriced)
+            db.execute("DELETE FROM batch_requests WHERE ticket = ?", [ticket])
+
+    def forget_batch(self, ticket: str) -> int:
+        """Stop waiting for a batch, whose answers will then be bought again; it may be charged for and stays counted.
+
+        Returns the number of its requests.
+        """
+        with self.transaction() as db:
+            db.execute(LOSE_BATCHED, [ticket])
+            return db.execute("DELETE FROM batch_requests WHERE ticket = ?", [ticket]).rowcount
+
+    # ------------------------------------------------------------------------------------------------ judgements
+
+    def recall(self, keys: Sequence[JudgementKey]) -> dict[JudgementKey, Judgement]:
+        """The judgements already learned, of those asked for."""
+        found: dict[JudgementKey, Judgement] = {}
+        by_annotator: dict[str, list[JudgementKey]] = {}
+        for key in keys:
+            by_annotator.setdefault(key.annotator, []).append(key)
+        for annotator, group in by_annotator.items():
+            wanted = set(group)
+            for chunk, marks in _chunks(list(dict.fromkeys(k.pair_id for k in group))):
+                rows = self.read(
+                    "SELECT pair_id, shown, seed, draw, first, outcome, completion FROM judgements "
+                    f"WHERE annotator = ? AND pair_id IN ({marks})",
+                    [annotator, *chunk],
+                )
+                for pair_id, shown, seed, draw, first, outcome, completion in rows:
+                    key = JudgementKey(annotator, pair_id, shown, seed, draw)
+                    if key in wanted:
+                        found[key] = Judgement(first, outcome, completion)
+        return found
+
+    def learn(self, judgements: Mapping[JudgementKey, Judgement]) -> None:
+        """Remember judgements. The first one learned for a key stands, so that two processes agree."""
+        now = time.time()
+        rows = [
+            (k.annotator, k.pair_id, k.order, k.seed, k.draw, j.first, j.outcome, j.completion, now)
+            for k, j in judgements.items()
+        ]
+        with self.transaction() as db:
+            db.executemany("INSERT OR IGNORE INTO judgements VALUES (?,?,?,?,?,?,?,?,?)", rows)
+
+    def reused(self, run: str, keys: Sequence[str], judgements: int = 0) -> None:
+        """Count answers with these keys as not paid again by `run`, and the judgements that were read from them."""
+        day = time.strftime("%Y-%m-%d")
+        counts: dict[tuple[str, str], list[float]] = {}
+        for chunk, marks in _chunks(list(dict.fromkeys(keys))):
+            grouped = f"FROM completions WHERE key IN ({marks}) GROUP BY judge, annotator"
+            for judge, annotator, count, dollars in self.read(
+                f"SELECT judge, annotator, COUNT(*), COALESCE(SUM(price), 0) {grouped}", chunk
+            ):
+                total = counts.setdefault((judge, annotator), [0, 0.0])
+                total[0] += count
+                total[1] += dollars
+        rows = [(run, judge, who, day, count, dollars) for (judge, who), (count, dollars) in counts.items()]
+        more = "ON CONFLICT DO UPDATE SET answers = answers + excluded.answers, dollars = dollars + excluded.dollars"
+        if rows:
+            with self.transaction() as db:
+                db.executemany(f"INSERT INTO reuse VALUES (?,?,?,?,?,?) {more}", rows)
+
+
+def _committed(db: sqlite3.Connection, run: str) -> float:
+    parts = ("SUM(dollars) FROM spent", "SUM(reserved) FROM in_flight", "SUM(reserved) FROM batch_requests")
+    return sum(float(db.execute(f"SELECT {part} WHERE run = ?", [run]).fetchone()[0] or 0.0) for part in parts)
+
+
+def _chunks(values: Sequence[str], size: int = 500) -> Iterator[tuple[Sequence[str], str]]:
+    """Parts that SQLite takes in one query, which bounds the number of parameters, each with its placeholders."""
+    for start in range(0, len(values), size):
+        chunk = values[start : start + size]
+        yield chunk, ",".join("?" * len(chunk))

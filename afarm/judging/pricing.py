@@ -1,0 +1,134 @@
+"""What judges charge: given by the user, in a file or as an option, or else as genai-prices has it.
+
+A price that is not known is None, never zero: whoever shows a sum says how many calls are not in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from afarm.core.errors import ConfigError
+from afarm.core.judge import Price
+
+FIELDS = {"input", "output", "cached_input", "batch"}
+
+
+class Prices:
+    """Prices by judge spec, such as "openai:gpt-5", in US dollars per million tokens.
+
+    `given` maps specs to INPUT/OUTPUT or INPUT/OUTPUT/CACHED, and goes before the YAML `file`, which maps specs to
+    `{input: …, output: …, cached_input: …, batch: …}`. Raises `ConfigError` with every problem of both.
+    """
+
+    def __init__(self, file: str = "", given: Mapping[str, str] | None = None):
+        problems: list[str] = []
+        self.known: dict[str, Price] = {**_read(file, problems), **_parse(given or {}, problems)}
+        if problems:
+            raise ConfigError(problems)
+
+    def of(self, spec: str, provider: str, model: str) -> Price | None:
+        """The price of the judge `spec`, which asks `provider` for `model`; None where nobody knows it."""
+        for name in (spec, f"{provider}:{model}"):
+            if name in self.known:
+                return self.known[name]
+        return listed(provider, model)
+
+
+def listed(provider: str, model: str) -> Price | None:
+    """The vendor's list price, from genai-prices: of its first tier where it has several, since prompts are short."""
+    try:
+        from genai_prices import Usage, calc_price
+    except ImportError:
+        return None
+    try:
+        found: Any = calc_price(Usage(input_tokens=1, output_tokens=1), model_ref=model, provider_id=provider)
+    except LookupError:
+        return None
+    prices = found.model_price
+    rates = [_first_tier(rate) for rate in (prices.input_mtok, prices.output_mtok, prices.cache_read_mtok)]
+    if rates[0] is None or rates[1] is None:
+        return None
+    return Price(rates[0], rates[1], rates[2])
+
+
+def dollars(amount: float) -> str:
+    """In cents, or to two digits where that says more: nothing above zero is shown as "$0.00"."""
+    places = 2 if amount <= 0 else max(2, 1 - math.floor(math.log10(amount)))
+    whole, _, rest = f"{amount:,.{places}f}".partition(".")
+    return f"${whole}.{rest.rstrip('0').ljust(2, '0')}"
+
+
+def _first_tier(rate: Any) -> float | None:
+    return None if rate is None else float(getattr(rate, "base", rate))
+
+
+def _parse(given: Mapping[str, str], problems: list[str]) -> dict[str, Price]:
+    """`--price openai:gpt-5=1.25/10/0.125`."""
+    found: dict[str, Price] = {}
+    for spec, text in given.items():
+        try:
+            rates = [_rate(part) for part in str(text).split("/")]
+            found[spec] = Price(*_two_or_three(rates))
+        except ValueError:
+            problems.append(malformed(f"{spec}={text}"))
+    return found
+
+
+def malformed(option: str) -> str:
+    return (
+        f"--price {option} is not of the form JUDGE=INPUT/OUTPUT or JUDGE=INPUT/OUTPUT/CACHED, in dollars per million "
+        "tokens, such as openai:gpt-5=1.25/10/0.125"
+    )
+
+
+def _two_or_three(rates: list[float]) -> list[float]:
+    if len(rates) not in (2, 3):
+        raise ValueError(rates)
+    return rates
+
+
+def _rate(value: object) -> float:
+    """Raises `ValueError` for what is no amount of dollars."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(value)
+    number = float(value)
+    if not 0 <= number < float("inf"):
+        raise ValueError(value)
+    return number
+
+
+def _read(file: str, problems: list[str]) -> dict[str, Price]:
+    if not file:
+        return {}
+    try:
+        rows = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        problems.append(f"prices file {file} cannot be read: {error}")
+        return {}
+    if not isinstance(rows, dict):
+        problems.append(
+            f"prices file {file} must map judges to prices, such as 'openai:gpt-5: {{input: 1, output: 2}}'"
+        )
+        return {}
+    found: dict[str, Price] = {}
+    for spec, row in rows.items():
+        where = f"prices file {file}, {spec}"
+        if not isinstance(row, dict) or not {"input", "output"} <= row.keys():
+            problems.append(f"{where}: needs input and output, in dollars per million tokens")
+            continue
+        wrong = [f"{name} is no setting of a price" for name in row if name not in FIELDS]
+        rates: dict[str, float] = {}
+        for name in FIELDS & row.keys():
+            try:
+                rates[name] = _rate(row[name])
+            except ValueError:
+                wrong.append(f"{name} must be a number of dollars, not {row[name]!r}")
+        problems += [f"{where}: {problem}" for problem in sorted(wrong)]
+        if not wrong:
+            found[str(spec)] = Price(**rates)
+    return found

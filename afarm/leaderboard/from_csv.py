@@ -1,0 +1,198 @@
+"""Boards as one table of comma-separated values, in the columns of AlpacaEval's leaderboards: written, and read again.
+
+What afarm wrote is read as it was, boards and all. Names are anybody's text, and spreadsheets run a cell that begins
+like a formula: such a cell is written with an apostrophe before it, and what is no visible character as an escape.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from afarm.core.errors import DataError
+from afarm.evaluation.protocol import Protocol
+from afarm.leaderboard.board import TEXTS, Board, Entry, ranked
+
+TABLES = (".csv", ".csv.gz")
+IMPORTED = "imported from a table, which does not say how it was judged"
+
+COLUMNS = {
+    "win_rate": "win_rate",
+    "standard_error": "standard_error",
+    "n": "n_total",
+    "instructions": "n_instructions",
+    "wins": "n_wins",
+    "losses": "n_wins_base",
+    "draws": "n_draws",
+    "unparsed": "n_unparsed",
+    "coverage": "coverage",
+    "length": "avg_length",
+    "length_controlled": "length_controlled_winrate",
+    "length_controlled_error": "lc_standard_error",
+}
+"""What AlpacaEval's leaderboards, and evaluators' metrics, call the figures of an entry."""
+COUNTS = {"n", "instructions", "wins", "losses", "draws", "unparsed", "rank", "rank_low", "rank_high", "of"}
+FURTHER = {
+    **COLUMNS,
+    **{
+        name: name
+        for name in ("rank", "rank_low", "rank_high", "difference", "difference_low", "difference_high", "p_value")
+    },
+    **{name: name for name in ("detectable", "of", "prefers_longer", "prefers_lists")},
+}
+"""The numbers that a table of afarm's own has."""
+SAID = ("low", "high", *TEXTS[1:], "stopped_early", "flags", "source", "board", "note", "order", "origin", "protocol")
+"""Its further columns. The interval is told, and follows from the others."""
+FIXED = ("system", *FURTHER.values(), *SAID)
+OWN = "protocol"
+"""The column by which a table of afarm's own is known."""
+FIGURE = ("value", "error", "low", "high", "n", "flag")
+SEPARATOR = " | "
+"""Between flags, which are written without it."""
+
+FORMULA = ("=", "+", "-", "@", "'")
+_ESCAPE = re.compile(r"\\(?:\\|[nrt]|x..|u.{4}|U.{8})")
+
+
+def as_csv(boards: Sequence[Board]) -> str:
+    """All boards in one table, under the names that AlpacaEval's leaderboards have, and which board each row is of."""
+    text = io.StringIO()
+    rows = [_row(board, entry) for board in boards for entry in board.entries]
+    figures = dict.fromkeys(name for row in rows for name in row if name not in FIXED)
+    table = csv.DictWriter(text, [*FIXED, *figures], lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    return text.getvalue()
+
+
+def _row(board: Board, entry: Entry) -> dict[str, object]:
+    given = entry.to_row()
+    protocol = json.dumps(board.protocol.to_row(), ensure_ascii=False) if board.protocol.known else ""
+    told = {"board": board.name, "note": board.note, "order": board.order, "origin": board.origin, OWN: protocol}
+    texts = {**{name: given[name] for name in TEXTS}, "source": entry.source.name, **told}
+    return {
+        **{column: given[name] for name, column in FURTHER.items()},
+        **{name: given[name] for name in ("low", "high")},
+        **{name: neutral(text) for name, text in texts.items()},
+        "stopped_early": "yes" if entry.stopped_early else "",
+        "flags": SEPARATOR.join(neutral(flag).replace("|", r"\x7c") for flag in entry.flags),
+        **{
+            _figure_column(name, part): neutral(value) if isinstance(value, str) else value
+            for name, figure in entry.figures.items()
+            for part, value in asdict(figure).items()
+            if value not in (None, "") and name not in FIXED
+        },
+    }
+
+
+def _figure_column(name: str, part: str) -> str:
+    return neutral(name) if part == "value" else f"{neutral(name)}_{part}"
+
+
+def neutral(text: str) -> str:
+    """`text` as a cell that no spreadsheet runs and no terminal acts on; `restored` gives it back."""
+    seen = "".join(c if c.isprintable() and c != "\\" else c.encode("unicode_escape").decode("ascii") for c in text)
+    return f"'{seen}" if seen.startswith(FORMULA) else seen
+
+
+def restored(cell: str) -> str:
+    """What `neutral` was given."""
+    return _ESCAPE.sub(lambda found: found[0].encode("ascii").decode("unicode_escape"), cell.removeprefix("'"))
+
+
+# --------------------------------------------------------------------------------------------------------- reading
+
+
+def imported(path: Path) -> list[Board]:
+    """A leaderboard as AlpacaEval publishes it, the system in its first column; or what `as_csv` wrote.
+
+    Raises `DataError` where it is no such table, naming the row and the column where a figure is no number or cannot
+    be.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    opened: Any = gzip.open if path.name.endswith(".gz") else open
+    boards: dict[tuple[str, ...], tuple[Board, list[Entry]]] = {}
+    number = -1
+    try:
+        with opened(path, "rt", encoding="utf-8-sig", newline="") as handle:
+            table = csv.DictReader(handle, strict=True)
+            names = list(table.fieldnames or [])
+            if "win_rate" not in names:
+                raise DataError(f"{path}: column 'win_rate' is missing: it is no leaderboard")
+            for number, row in enumerate(table):
+                where = f"{path}: row {number}"
+                key = tuple(row.get(name) or "" for name in (OWN, "board", "note", "order", "origin"))
+                _, entries = boards.setdefault(key, (_board(row, path, OWN in names, where), []))
+                entries.append(_own_entry(row, names, where) if OWN in names else _entry(row, names, where, path))
+    except csv.Error as error:
+        left = f"row {number + 1}: not valid CSV: {error} (is a quotation mark left open there?)"
+        raise DataError(f"{path}: {left}") from error
+    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
+        raise DataError(f"{path}: not valid CSV: {error}") from error
+    if not boards:
+        raise DataError(f"{path}: no rows")
+    return [ranked(replace(board, entries=tuple(entries))) for board, entries in boards.values()]
+
+
+def _board(row: Mapping[str, Any], path: Path, own: bool, where: str) -> Board:
+    """The board that a row is of, without entries."""
+    if not own:
+        return Board(Protocol(), (), row.get("board") or path.name, IMPORTED, origin=str(path))
+    name, note, order, origin, protocol = (
+        restored(row.get(column) or "") for column in ("board", "note", "order", "origin", OWN)
+    )
+    try:
+        known = Protocol.from_row(json.loads(protocol) if protocol else None)
+    except ValueError as error:
+        raise DataError(f"{where}: column {OWN!r} is not valid JSON: {error}") from error
+    title = "" if known.known and name == known.sentence() else name or path.name
+    return Board(known, (), title, note, order, origin)
+
+
+def _entry(row: Mapping[str, Any], names: Sequence[str], where: str, path: Path) -> Entry:
+    system = row["system" if "system" in names else names[0]]
+    return Entry.from_row({**_values(row, COLUMNS, where), "system": system, "source": str(path)}, where, COLUMNS)
+
+
+def _own_entry(row: Mapping[str, Any], names: Sequence[str], where: str) -> Entry:
+    """An entry as it was written."""
+    further = [name for name in names if name not in FIXED]
+    parts = [f"_{part}" for part in FIGURE]
+    evaluators = [n for n in further if not any(n.endswith(p) and n.removesuffix(p) in further for p in parts)]
+    figures: dict[str, dict[str, Any]] = {}
+    for name in evaluators:
+        columns = {part: f"{name}_{part}" for part in FIGURE[1:-1]} | {"value": name}
+        if values := _values(row, columns, where):
+            figures[restored(name)] = {**values, "flag": restored(row.get(f"{name}_flag") or "")}
+    flags = [restored(flag) for flag in (row.get("flags") or "").split(SEPARATOR) if flag]
+    given = {
+        **_values(row, FURTHER, where),
+        **{name: restored(row.get(name) or "") for name in (*TEXTS, "source")},
+        "stopped_early": bool(row.get("stopped_early")),
+        "flags": flags,
+        "figures": figures,
+    }
+    return Entry.from_row(given, where, FURTHER)
+
+
+def _values(row: Mapping[str, Any], columns: Mapping[str, str], where: str) -> dict[str, float | int]:
+    """The numbers in `columns` that there are, by name. Raises `DataError` where one is none."""
+    found: dict[str, float | int] = {}
+    for name, column in columns.items():
+        text = (row.get(column) or "").strip()
+        if not text or text.lower() == "nan":
+            continue
+        try:
+            value = float(text)
+        except ValueError as error:
+            raise DataError(f"{where}: column {column!r} must be a number, not {text!r}") from error
+        found[name] = round(value) if name in COUNTS and abs(value) < float("inf") else value
+    return found

@@ -1,0 +1,278 @@
+"""A board as a table of texts with what must be said of it, and in formats that it can be shared in: Markdown, JSON.
+
+Names come from files of anybody's: nothing in them that moves a cursor, ends a cell or begins a tag is let through.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from afarm.evaluation.red_flags import plain
+from afarm.leaderboard.board import Board, Entry, Figure
+from afarm.leaderboard.correlation import Agreement
+
+LONGEST_NAME = 24
+"""Characters of a name in a heading."""
+_SUFFIXES = {1: "st", 2: "nd", 3: "rd"}
+
+
+NO_PLACE = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column by its heading; `cell` gives None where a figure is not known. Numbers stand to the right. Where there
+    is no room the columns with the highest `spared` are left out first, and those with none never."""
+
+    heading: str
+    cell: Callable[[Entry], str | None]
+    number: bool = True
+    spared: int = 0
+
+
+def rank(entry: Entry) -> str:
+    """ "3rd, 2–5": the place, and between which it truly lies with 95%; without judgements only the place."""
+    n = entry.rank
+    if n is None:
+        return NO_PLACE
+    place = f"{n}{'th' if n % 100 in (11, 12, 13) else _SUFFIXES.get(n % 10, 'th')}"
+    if entry.rank_low is None or entry.rank_high is None:
+        return place
+    return f"{place}, {entry.rank_low}–{entry.rank_high}"
+
+
+def _win_rate(entry: Entry) -> str:
+    return f"{entry.win_rate:.1f}" + ("" if entry.standard_error is None else f" ± {entry.standard_error:.1f}")
+
+
+def _interval(entry: Entry) -> str | None:
+    return None if entry.interval is None else f"{entry.interval[0]:.1f}–{entry.interval[1]:.1f}"
+
+
+def _difference(entry: Entry) -> str | None:
+    if entry.difference is None:
+        return None
+    text = f"{entry.difference:+.1f}"
+    if entry.difference_low is not None and entry.difference_high is not None:
+        text += f" ({entry.difference_low:+.1f} to {entry.difference_high:+.1f})"
+    return text if entry.p_value is None else f"{text}, p {_p_value(entry.p_value)}"
+
+
+def _p_value(p: float) -> str:
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _judged_on(entry: Entry) -> str | None:
+    if entry.of is None or entry.asked is None:
+        return None
+    part = f"{entry.asked:,} of {entry.of:,}" if entry.partial else f"{entry.asked:,}"
+    return f"{part}, stopped early" if entry.stopped_early else part
+
+
+def _figure(figure: Figure) -> str:
+    """With its interval, or else its error."""
+    digits = 1 if abs(figure.value) >= 100 else 3
+    if figure.low is not None and figure.high is not None and figure.low < figure.high:
+        return f"{figure.value:.{digits}f} ({figure.low:.{digits}f} to {figure.high:.{digits}f})"
+    return f"{figure.value:.{digits}f}" + ("" if figure.error is None else f" ± {figure.error:.{digits}f}")
+
+
+def _outcomes(entry: Entry) -> str | None:
+    counts = (entry.wins, entry.losses, entry.draws)
+    return None if None in counts else "/".join(map(str, counts))
+
+
+def _number(value: float | None, form: str) -> str | None:
+    return None if value is None else format(value, form)
+
+
+LEGEND = (
+    "± is the standard error over instructions, 95 % the interval. LC: length-controlled win rate. longer, lists: how "
+    "often the judge chose the longer output, and the one with a list, where they differed in that."
+)
+
+CORRECTED = (
+    "Δ: the interval is for one comparison looked at by itself, p is corrected for every pair of the board (Holm); "
+    "where they disagree, go by p."
+)
+
+
+def columns(board: Board) -> list[Column]:
+    """Those that some entry has a figure for, those of other evaluators last, but for what the board is ordered by."""
+    notes = footnotes(board)
+
+    def length_controlled(entry: Entry) -> str | None:
+        if entry.length_controlled is None:
+            return None
+        error = "" if entry.length_controlled_error is None else f" ± {entry.length_controlled_error:.1f}"
+        return f"{entry.length_controlled:.1f}{error}{_marks(notes, _on_length_control(entry))}"
+
+    def of_evaluator(name: str) -> Column:
+        def cell(entry: Entry) -> str | None:
+            figure = entry.figures.get(name)
+            return None if figure is None else _figure(figure) + _marks(notes, _on_figure(entry, name))
+
+        return Column(plain(name), cell)
+
+    to = next((entry.difference_to for entry in board.entries if entry.difference_to), "")
+    figures = {name: of_evaluator(name) for entry in board.entries for name in entry.figures}
+    first = [figures.pop(board.order)] if board.order in figures else []
+    every = (
+        Column("rank", rank, number=False),
+        Column("system", lambda e: plain(e.system), number=False),
+        *([Column("judged on", _judged_on)] if any(e.partial or e.stopped_early for e in board.entries) else []),
+        *first,
+        Column("win rate, %", _win_rate),
+        Column("95 %", _interval, spared=1),
+        Column(f"Δ to {plain(to, LONGEST_NAME)}", _difference, spared=2),
+        Column("LC, %", length_controlled),
+        Column("n", lambda e: _number(e.n, "d"), spared=3),
+        Column("won/lost/drawn", _outcomes, spared=8),
+        Column("no answer", lambda e: _number(e.unparsed or None, "d"), spared=7),
+        Column("characters", lambda e: _number(e.length, ".0f"), spared=4),
+        Column("longer", lambda e: _number(e.prefers_longer, ".2f"), spared=5),
+        Column("lists", lambda e: _number(e.prefers_lists, ".2f"), spared=6),
+        Column("flags", lambda e: str(len(e.flags)) if e.flags else None),
+        *figures.values(),
+    )
+    return [column for column in every if any(column.cell(entry) for entry in board.entries)]
+
+
+BETWEEN = 3
+"""Characters that a column takes beside its text."""
+
+
+def fitting(board: Board, shown: Sequence[Column], width: int | None) -> tuple[list[Column], int]:
+    """Those of the columns `shown` that a screen of `width` characters has room for (None: all), and their width."""
+    needed = {
+        column: BETWEEN + max(len(column.heading), *(len(column.cell(entry) or "") for entry in board.entries))
+        for column in shown
+    }
+    room = math.inf if width is None else width - BETWEEN
+    kept = {column for column in shown if not column.spared}
+    for column in sorted(set(shown) - kept, key=lambda column: column.spared):
+        if sum(needed[other] for other in kept) + needed[column] <= room:
+            kept.add(column)
+    return [column for column in shown if column in kept], sum(needed[column] for column in kept) + BETWEEN
+
+
+def remarks(board: Board) -> list[str]:
+    """What must be said of a board beside its figures: its own remarks, how its differences are to be read and what
+    they would not show, what its length control is, and the footnotes of its cells."""
+    sources = _sources(board)
+    unseen = [entry.detectable for entry in board.entries if entry.detectable is not None]
+    to = next((entry.difference_to for entry in board.entries if entry.difference_to), "")
+    lines = [
+        board.remarks,
+        f"A difference to {to} of under {_span(unseen)} points may go unseen: it is found less than four times in five."
+        if unseen
+        else "",
+        CORRECTED if any(entry.p_value is not None for entry in board.entries) else "",
+        f"Length control: {next(iter(sources))}." if len(sources) == 1 else "",
+        *(f"[{number}] {text}" for text, number in footnotes(board).items()),
+    ]
+    return [plain(line, 600) for line in lines if line]
+
+
+def _span(values: Sequence[float]) -> str:
+    low, high = f"{min(values):.1f}", f"{max(values):.1f}"
+    return low if low == high else f"{low} (to {high}, by the system)"
+
+
+def footnotes(board: Board) -> dict[str, int]:
+    """What cells of a board refer to, numbered."""
+    first = 0 if len(_sources(board)) > 1 else 1  # what is so of all is no footnote
+    said = dict.fromkeys(
+        text
+        for entry in board.entries
+        for text in (
+            *_on_length_control(entry)[first:],
+            *(text for name in entry.figures for text in _on_figure(entry, name)),
+        )
+        if text
+    )
+    return {text: number for number, text in enumerate(said, start=1)}
+
+
+def _sources(board: Board) -> dict[str, None]:
+    """What the length-controlled figures of a board were worked out from."""
+    known = (e.length_controlled_source for e in board.entries if e.length_controlled is not None)
+    return dict.fromkeys(filter(None, known))
+
+
+def _on_length_control(entry: Entry) -> tuple[str, str]:
+    source, warning = entry.length_controlled_source, entry.length_controlled_warning
+    if entry.length_controlled is None:
+        return "", ""
+    return (
+        f"length control: {source}; figures of different kinds cannot be compared" if source else "",
+        f"length control: {warning}" if warning else "",
+    )
+
+
+def _on_figure(entry: Entry, name: str) -> list[str]:
+    flag = entry.figures[name].flag
+    return [f"{name}: {flag}"] if flag else []
+
+
+def _marks(notes: Mapping[str, int], texts: Iterable[str]) -> str:
+    numbers = [str(notes[text]) for text in texts if text in notes]
+    return f" [{', '.join(numbers)}]" if numbers else ""
+
+
+def flags(board: Board) -> list[str]:
+    """What guards say, one sentence each, with the systems that it is said of; of the reference, once for all."""
+    count = Counter(flag for entry in board.entries for flag in dict.fromkeys(entry.flags))
+    common = [flag for flag, n in count.items() if n > 1]
+    said = []
+    for flag in common:
+        systems = [plain(entry.system) for entry in board.entries if flag in entry.flags]
+        said.append(f"{'all' if len(systems) == len(board.entries) else ', '.join(systems)}: {plain(flag, 400)}")
+    for entry in board.entries:
+        said += [f"{plain(entry.system)}: {plain(flag, 400)}" for flag in entry.flags if flag not in common]
+    return said
+
+
+# --------------------------------------------------------------------------------------------------------- formats
+
+
+def as_markdown(boards: Sequence[Board], agreements: Sequence[Agreement] = ()) -> str:
+    """Every board as a heading, a table and its notes, and how they agree."""
+    lines = [line for board in boards for line in _markdown(board)]
+    lines += [f"{escaped(f'{a.first} and {a.second}: {a.sentence}')}\n" for a in agreements]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _markdown(board: Board) -> Iterator[str]:
+    shown = columns(board)
+    yield f"## {escaped(board.heading)}\n"
+    yield f"| {' | '.join(escaped(column.heading) for column in shown)} |"
+    yield "|" + "".join("---:|" if column.number else "---|" for column in shown)
+    for entry in board.entries:
+        yield f"| {' | '.join(escaped(column.cell(entry) or '') for column in shown)} |"
+    yield ""
+    for line in remarks(board):
+        yield f"- {escaped(line)}"
+    for sentence in flags(board):
+        yield f"- Flag: {escaped(sentence)}"
+    yield ""
+
+
+_SPECIAL = str.maketrans({**{c: f"\\{c}" for c in "\\`*_[]|#~!"}, "<": "&lt;", ">": "&gt;", "&": "&amp;"})
+
+
+def escaped(text: str) -> str:
+    """`text` as Markdown that shows it as it is, on one line."""
+    return plain(text, 600).translate(_SPECIAL)
+
+
+def as_json(boards: Sequence[Board], left_out: Sequence[str] = (), agreements: Sequence[Agreement] = ()) -> str:
+    """What `afarm leaderboard FILE` reads again."""
+    found = {"boards": [board.to_row() for board in boards], "left_out": list(left_out)}
+    if agreements:
+        found["correlations"] = [agreement.to_row() for agreement in agreements]
+    return json.dumps(found, ensure_ascii=False, indent=1) + "\n"

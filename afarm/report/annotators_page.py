@@ -1,0 +1,119 @@
+"""A comparison of annotators as one self-contained HTML page: plots where plotly is installed, tables always."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from afarm.analysis.agreement import Comparison, Figure, Profile
+from afarm.analysis.labels import HUMANS
+from afarm.report.charts import plotly_script
+from afarm.report.page_shell import render_page, scripts
+from afarm.storage.rows import write_whole
+
+Z_95 = 1.96
+"""Standard errors on either side of a 95% interval, by the normal approximation."""
+
+COLUMNS: tuple[tuple[str, str, int], ...] = (
+    ("agreement", "agreement, %", 1),
+    ("bias", "bias, %", 1),
+    ("variance", "variance, %", 1),
+    ("unparsed", "unparsed, %", 1),
+    ("price", "$ per 1,000", 2),
+    ("seconds", "s per 1,000", 0),
+    ("spearman", "Spearman", 2),
+    ("pearson", "Pearson", 2),
+    ("prefers_longer", "prefers longer", 2),
+    ("prefers_lists", "prefers lists", 2),
+    ("prefers_first", "prefers output_1", 2),
+    ("prefers_first_shown", "prefers first shown", 2),
+    ("prefers_own_family", "prefers own family", 2),
+)
+PREFERENCES = ("prefers_longer", "prefers_lists", "prefers_first", "prefers_first_shown", "prefers_own_family")
+
+
+def write(comparison: Comparison, files: Sequence[str], path: Path) -> None:
+    """Raises `StoreError` where the page cannot be written."""
+    write_whole(path, render(comparison, files, plotly_script()), "choose another --html")
+
+
+def render(comparison: Comparison, files: Sequence[str], plotly: str | None) -> str:
+    """The page as text; `plotly` is the source of plotly.js, None to leave the plots out."""
+    known = [c for c in COLUMNS if any(getattr(p, c[0]) is not None for p in comparison.profiles)]
+    parts = [[c for c in known if c[0] not in PREFERENCES], [c for c in known if c[0] in PREFERENCES]]
+    return render_page(
+        "afarm.analysis",
+        files=files,
+        notes=comparison.notes(),
+        people=any(p.agreement is not None for p in comparison.profiles),
+        tables=[
+            {"headings": [title for _, title, _ in part], "rows": [describe(p, part) for p in comparison.profiles]}
+            for part in parts
+        ],
+        mutual=len(comparison.profiles) > 1 and bool(comparison.matrix),
+        names=[p.annotator for p in comparison.profiles],
+        matrix=[[written(f, 1) for f in row] for row in _matrix(comparison)],
+        charts=charts(comparison) if plotly else {},
+        **scripts("afarm.analysis", plotly),
+    )
+
+
+def describe(profile: Profile, columns: Sequence[tuple[str, str, int]]) -> dict[str, Any]:
+    """One row of the table."""
+    figures = [written(getattr(profile, name), places) for name, _, places in columns]
+    return {"annotator": profile.annotator, "pairs": profile.pairs, "labels": profile.labels, "figures": figures}
+
+
+def written(figure: Figure | None, places: int) -> dict[str, str] | None:
+    """A figure as text, its error apart, and what it is a mean of."""
+    if figure is None:
+        return None
+    error = "" if figure.error is None else f"± {figure.error:.{places}f}"
+    return {"value": f"{figure.value:.{places}f}", "error": error, "n": f"n = {figure.n:,}"}
+
+
+def charts(comparison: Comparison) -> dict[str, Any]:
+    """The plots as data: agreement (against price, where it is known), bias against variance, preferences, matrix."""
+    profiles = comparison.profiles
+    drawn: dict[str, Any] = {}
+    if agreeing := [p for p in profiles if p.agreement]:
+        drawn["agreement"] = _dots(agreeing, ["agreement"], 100.0)
+    both = [p for p in profiles if p.bias and p.variance]
+    if any(p.annotator != HUMANS for p in both):
+        drawn["bias"] = {
+            "names": [p.annotator for p in both],
+            "x": [p.variance.value for p in both if p.variance],
+            "y": [p.bias.value for p in both if p.bias],
+            "x_error": [Z_95 * (p.variance.error or 0) for p in both if p.variance],
+            "y_error": [Z_95 * (p.bias.error or 0) for p in both if p.bias],
+        }
+    if kinds := [kind for kind in PREFERENCES if any(getattr(p, kind) for p in profiles)]:
+        drawn["preferences"] = _dots(profiles, kinds, 1.0)
+    if len(profiles) > 1 and comparison.matrix:
+        names = [p.annotator for p in profiles]
+        values = [[f.value if f else None for f in row] for row in _matrix(comparison)]
+        drawn["matrix"] = {"names": names, "values": values}
+    return drawn
+
+
+def _dots(profiles: Sequence[Profile], kinds: Sequence[str], whole: float) -> dict[str, Any]:
+    """A series of points with 95% intervals for each of `kinds`, one line an annotator."""
+    titles = {name: title.removeprefix("prefers ") for name, title, _ in COLUMNS}
+    series = []
+    for kind in kinds:
+        known = [(p.annotator, f) for p in profiles if (f := getattr(p, kind)) is not None]
+        series.append(
+            {
+                "name": titles[kind],
+                "annotators": [name for name, _ in known],
+                "x": [f.value for _, f in known],
+                "error": [Z_95 * (f.error or 0) for _, f in known],
+            }
+        )
+    return {"names": [p.annotator for p in profiles], "series": series, "whole": whole}
+
+
+def _matrix(comparison: Comparison) -> list[list[Figure | None]]:
+    names = [p.annotator for p in comparison.profiles]
+    return [[comparison.agreement(one, other) for other in names] for one in names]

@@ -1,0 +1,58 @@
+"""Boards as one self-contained HTML page, without scripts.
+
+Names are anybody's text: the template escapes every value, and the page's content security policy runs and fetches
+nothing at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from afarm.evaluation.red_flags import plain
+from afarm.leaderboard.board import Board, Entry
+from afarm.leaderboard.correlation import Agreement
+from afarm.leaderboard.rendering import LEGEND, columns, flags, remarks
+from afarm.report.page_shell import render_page
+
+LONGEST_FLAG = 400
+
+
+def render(boards: Sequence[Board], left_out: Sequence[str] = (), agreements: Sequence[Agreement] = ()) -> str:
+    """The page as text."""
+    return render_page(
+        "leaderboard_page",
+        boards=[describe(board) for board in boards],
+        left_out=left_out,
+        agreements=agreements,
+        legend=LEGEND,
+    )
+
+
+def describe(board: Board) -> dict[str, Any]:
+    """What the page shows of a board."""
+    shown = columns(board)
+    return {
+        "heading": plain(board.heading, LONGEST_FLAG),
+        "remarks": remarks(board),
+        "judges": list(dict.fromkeys(board.protocol.judges.values())),
+        "columns": [{"heading": column.heading, "number": column.number} for column in shown],
+        "rows": [
+            {
+                "cells": [
+                    {"text": column.cell(entry) or "–", "number": column.number, "system": column.heading == "system"}
+                    for column in shown
+                ],
+                "bar": _bar(entry),
+            }
+            for entry in board.entries
+        ],
+        "bars": any(entry.interval for entry in board.entries),
+        "flags": flags(board),
+    }
+
+
+def _bar(entry: Entry) -> dict[str, float]:
+    """Where the interval and the win rate stand on a line 100 long."""
+    low, high = entry.interval or (entry.win_rate, entry.win_rate)
+    return {"low": round(low, 2), "high": round(high, 2), "at": round(entry.win_rate, 2)}

@@ -1,0 +1,41 @@
+"""What each of afarm's pages is put together from: one file that fetches nothing and runs only the scripts it names.
+
+The outputs of models are hostile text: templates escape every value, and a security policy names scripts by hash.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Mapping
+from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+
+from afarm.report.charts import pack
+
+
+def render_page(name: str, filters: Mapping[str, Callable[..., Any]] | None = None, **values: Any) -> str:
+    """The template `{name}.html.jinja` with `values` in it. A value that it asks for and is not given is an error."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters.update(filters or {})
+    return environment.from_string(_file(f"{name}.html.jinja")).render(style=_file("page.css"), **values)
+
+
+def scripts(name: str, plotly: str | None) -> dict[str, Any]:
+    """The values of a template that draws charts by `{name}.js`; `plotly` is the source of plotly.js."""
+    script = _file(f"{name}.js") + _file("plotly.js")
+    return {
+        "script": script,
+        "plotly": pack(plotly) if plotly else None,
+        "script_hashes": [_csp_hash(source) for source in (script, plotly) if source],
+    }
+
+
+def _file(name: str) -> str:
+    return resources.files("afarm.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _csp_hash(source: str) -> str:
+    return "'sha256-" + base64.b64encode(hashlib.sha256(source.encode("utf-8")).digest()).decode("ascii") + "'"

@@ -1,0 +1,333 @@
+"""Builds the page: everything it shows is worked out here, the template only lays it out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from afarm.evaluation import metrics as figures
+from afarm.evaluation import red_flags as guards
+from afarm.evaluation.metrics import number
+from afarm.report import side_by_side as comparisons
+from afarm.report.charts import curve_charts, plotly_script, win_rate_chart
+from afarm.report.diagram import HEIGHT, WIDTH, diagrams
+from afarm.report.format import FILTERS
+from afarm.report.page_shell import render_page, scripts
+from afarm.report.reward_model_charts import describe_held_out, held_out_charts
+from afarm.report.run import Run, degraded, read_run, training
+from afarm.storage.reuse import flatten
+from afarm.storage.rows import write_whole
+
+SHOWN_OUTPUTS = 24
+MOST_CHARACTERS = 4000
+"""Characters shown of one text. Longer ones are cut and say so, so that the page stays small enough to open."""
+MOST_SUMMARY = 6
+"""Figures of a stage's summary that its row has room for."""
+FIGURES = ("calls", "input_tokens", "output_tokens", "dollars", "unpriced_calls")
+"""What is counted where judges are paid."""
+
+SPECIAL_ANNOTATORS = {
+    "(noise)": "label noise: a fair coin, no call",
+    "(identical)": "identical outputs: a draw, no call",
+    "(no output)": "the system has no output: a loss, no call",
+}
+
+
+def build(run_dir: Path) -> Path:
+    """Write `report.html` for the run in `run_dir`, from its `run.json`, `metrics.jsonl` and `outputs.jsonl`.
+
+    Only `run.json` must be there. Without plotly the page has its tables and says how to get the charts. Raises
+    `DataError` where a file cannot be read, `StoreError` where the page cannot be written.
+    """
+    run_dir = Path(run_dir)
+    page = render(read_run(run_dir), plotly_script())
+    target = run_dir / "report.html"
+    write_whole(target, page, "free some space or mend the rights, then `afarm report`")
+    return target
+
+
+def render(run: Run, plotly: str | None) -> str:
+    """The page as text; `plotly` is the source of plotly.js, None to leave the charts out."""
+    return render_page("run_page", FILTERS, **describe(run), charts=describe_charts(run), **scripts("run_page", plotly))
+
+
+def describe(run: Run) -> dict[str, Any]:
+    """Everything on the page but the charts."""
+    record = run.record
+    stages = [describe_stage(s) for s in run.get("stages", []) if isinstance(s, dict)]
+    judges = [
+        {
+            **_pick(j, "identity", "simulated"),
+            "role": {None: "judge", "*": "all roles"}.get(j.get("role"), j.get("role")),
+        }
+        for j in run.get("judges", [])
+        if isinstance(j, dict)
+    ]
+    win_rates = list(describe_win_rates(run))
+    return {
+        "run": {
+            **_pick(record, "afarm_version", "method", "annotator", "recipe", "seed", "finished", "status", "command"),
+            **_pick(run.get("files", {}), "outputs", "reference"),
+            "name": record.get("name") or run.directory.resolve().name,
+        },
+        "trains": not run.get("files", {}),
+        "stored": bool(run.get("stored", False)),
+        "degraded": degraded(run.get("stages", [])),
+        "guards": list(describe_guards(run)),
+        "training": _training(run),
+        "notes": [_text(note) for note in run.get("notes", [])],
+        "rows": comparisons.rows_compared(run.record),
+        "judges": judges,
+        "simulated": [j for j in judges if j["simulated"]],
+        "headline": describe_headline(run, win_rates),
+        "win_rates": win_rates,
+        "other_results": list(describe_other_results(run)),
+        "stages": stages,
+        "most_seconds": max((s["seconds"] or 0 for s in stages if not s["reused"]), default=0),
+        "total_seconds": _took(record) or sum(s["seconds"] or 0 for s in stages if not s["reused"]),
+        "reused_stages": sum(s["reused"] for s in stages),
+        "diagrams": diagrams(stages) if len(stages) > 1 else [],
+        "box_width": WIDTH,
+        "box_height": HEIGHT,
+        "curves": list(describe_curves(run)),
+        "held_out": describe_held_out(run),
+        "annotators": describe_annotators(run.get("annotators", {})),
+        "spend": describe_spend(run),
+        "outputs": describe_outputs(run),
+        "config": [(name, _json(value)) for name, value in flatten(run.get("config", {})).items()],
+        "versions": {"afarm": record.get("afarm_version"), **run.get("versions", {})},
+        "machine": run.get("machine", {}),
+    }
+
+
+def _training(run: Run) -> list[str]:
+    try:
+        return list(training(run.get("checkpoint", {})))
+    except (KeyError, TypeError, ValueError):  # a record that was changed by hand
+        return []
+
+
+def describe_stage(stage: Mapping[str, Any]) -> dict[str, Any]:
+    """A stage with every key that the page reads. Its summary is cut short; what is left out has its own place."""
+    given = stage.get("summary")
+    summary = dict(given) if isinstance(given, dict) else {}
+    summary.pop("members", None)  # the table of annotators has them
+    summary.pop("degraded", None)  # a line of its own says it
+    return {
+        **_pick(stage, "inputs", "key", "artifact", "why"),
+        "stage": _text(stage.get("stage")) or "unnamed",
+        "reused": bool(stage.get("reused")),
+        "seconds": number(stage.get("seconds")),
+        "rows": number(summary.get("rows")),
+        "summary": [(name.removeprefix("outcomes."), value) for name, value in flatten(summary).items()][:MOST_SUMMARY],
+    }
+
+
+def describe_spend(run: Run) -> dict[str, Any]:
+    """What judges cost: in all, stage by stage where one asked, and by the command that wrote the record."""
+    spend = run.get("spend", {})
+    this_time = spend.get("this_time")
+    stages = [(_text(s.get("stage")), s.get("spend")) for s in run.get("stages", []) if isinstance(s, dict)]
+    return spend and {
+        **_pick(spend, *FIGURES),
+        "stages": [{"stage": n, **_pick(s, *FIGURES)} for n, s in stages if isinstance(s, dict) and s.get("calls")],
+        "this_time": _pick(this_time, *FIGURES, "answers_reused") if isinstance(this_time, dict) else None,
+    }
+
+
+def describe_charts(run: Run) -> dict[str, Any]:
+    """The charts by where they stand: `win_rate` (one or None), and the lists `main`, `others` and `held_out`."""
+    main, others = curve_charts(run.metrics)
+    return {
+        "win_rate": win_rate_chart(list(describe_win_rates(run))),
+        "main": main,
+        "others": others,
+        "held_out": held_out_charts(run),
+    }
+
+
+def describe_win_rates(run: Run) -> Iterator[dict[str, Any]]:
+    """The win rates among the results, with the counts behind them and the 95% interval (percent)."""
+    for result in _results(run):
+        metrics = result["metrics"]
+        if "win_rate" in metrics:
+            yield {
+                "system": result["system"],
+                "reference": result["reference"],
+                "evaluator": result["evaluator"],
+                "wins": number(metrics.get("n_wins")),
+                "losses": number(metrics.get("n_wins_base")),
+                "draws": number(metrics.get("n_draws")),
+                "identical": number(metrics.get("n_identical")),
+                "unanswered": _sum(metrics.get("n_unparsed"), metrics.get("n_refused")),
+                "total": number(metrics.get("n_total")),
+                "length": number(metrics.get("avg_length")),
+                "length_reference": number(metrics.get("avg_length_reference")),
+                "taste": guards.taste(result["guards"]),
+                "instructions": number(metrics.get("n_instructions", metrics.get("n_total"))),
+                "unseen": figures.unseen(metrics),
+                **interval(metrics),
+            }
+
+
+def describe_guards(run: Run) -> Iterator[dict[str, Any]]:
+    """What is to be known of each comparison before its win rate is believed: flags, and the judge's taste."""
+    said: dict[tuple[str, str], Any] = {}
+    for result in run.get("results", []):
+        if isinstance(result, dict):
+            said.setdefault((_text(result.get("system")), _text(result.get("reference"))), result.get("guards"))
+    for (system, reference), row in said.items():
+        if flags := guards.sentences(row):
+            yield {"system": system, "reference": reference, "flags": flags}
+
+
+def describe_other_results(run: Run) -> Iterator[dict[str, Any]]:
+    """A table for each other evaluator and system: its metrics in rows, what it was compared with in columns."""
+    tables: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for result in _results(run):
+        if "win_rate" not in result["metrics"]:
+            tables.setdefault((result["evaluator"], result["system"]), []).append(result)
+    for (evaluator, system), results in tables.items():
+        names = {name: None for result in results for name in result["metrics"]}
+        yield {
+            "evaluator": evaluator,
+            "system": system,
+            "comparisons": [f"against {r['reference']}" if r["reference"] else "value" for r in results],
+            "rows": [(name, [r["metrics"].get(name) for r in results]) for name in names],
+        }
+
+
+def interval(metrics: Mapping[str, Any]) -> dict[str, float | None]:
+    """`win_rate`, `standard_error` and the ends of the 95% interval, in percent; None where not known."""
+    rate, error = number(metrics.get("win_rate")), number(metrics.get("standard_error"))
+    low, high = figures.win_rate_interval(metrics) or (None, None)
+    return {"win_rate": rate, "standard_error": error, "low": low, "high": high}
+
+
+def describe_headline(run: Run, win_rates: list[dict[str, Any]]) -> dict[str, Any]:
+    """The figures on top: those of `headline` in `run.json`, else the first win rate; gold where it was evaluated."""
+    given = {name: number(value) for name, value in run.get("headline", {}).items()}
+    first = win_rates[0] if win_rates else {}
+    gold: Mapping[str, Any] = next((r["metrics"] for r in _results(run) if r["evaluator"] == "gold"), {})
+    names = ("reward", "reward_reference", "kl", "length", "length_reference")
+    return {
+        **{name: given.get(name) for name in names},
+        **interval({**given, "n_total": first.get("instructions")} if given.get("win_rate") is not None else first),
+        "unseen": first.get("unseen"),
+        "system": first.get("system") or run.record.get("method") or "the system",
+        "reference": first.get("reference") or "the reference",
+        "total": first.get("total"),
+        "gold": number(gold.get("gold")),
+        "gold_reference": number(gold.get("gold_reference")),
+        "gold_difference": number(gold.get("gold_difference")),
+        "gold_difference_se": number(gold.get("gold_difference_se")),
+    }
+
+
+def describe_curves(run: Run) -> Iterator[dict[str, Any]]:
+    """Each logged curve in figures: what the charts say, for readers without them."""
+    for stage, names in run.metrics.items():
+        for name, points in names.items():
+            finite = [value for _, value in points if value is not None]
+            if finite:
+                yield {
+                    "stage": stage,
+                    "name": name,
+                    "points": len(points),
+                    "gaps": len(points) - len(finite),
+                    "first": finite[0],
+                    "last": finite[-1],
+                    "low": min(finite),
+                    "high": max(finite),
+                }
+
+
+def describe_annotators(counts: Mapping[str, Any]) -> dict[str, Any]:
+    """How many labels each annotator gave, in numbers and in shares, for training beside evaluation."""
+    uses = {use: {k: number(v) or 0 for k, v in by.items()} for use, by in counts.items() if isinstance(by, dict)}
+    uses = {use: by for use, by in uses.items() if by}
+    totals = {use: sum(by.values()) for use, by in uses.items()}
+    names = {name: None for by in uses.values() for name in by}
+    rows = [
+        {
+            "name": name,
+            "meaning": SPECIAL_ANNOTATORS.get(name, ""),
+            "special": name.startswith("("),
+            "uses": [
+                {"count": by.get(name, 0), "share": by.get(name, 0) / totals[use] if totals[use] else 0}
+                for use, by in uses.items()
+            ],
+        }
+        for name in names
+    ]
+    rows.sort(key=lambda row: row["special"])
+    shares = [cell["share"] for row in rows for cell in row["uses"]]
+    return {"uses": list(uses), "totals": list(totals.values()), "rows": rows, "most": max(shares, default=0) or 1}
+
+
+def describe_outputs(run: Run) -> dict[str, Any]:
+    """The rows shown side by side, with their verdicts, and how many there are of each verdict in all."""
+    chosen, counts = comparisons.sample(run.outputs, SHOWN_OUTPUTS, run.record.get("seed"))
+    shown = [
+        {
+            "number": place,
+            "verdict": comparisons.verdict(row),
+            "instruction": describe_text(row.get("instruction")),
+            "input": describe_text(row.get("input")),
+            "reference": describe_text(row.get("output_1")),
+            "system": describe_text(row.get("output_2")),
+            "reference_name": _text(row.get("generator_1")) or "reference",
+            "system_name": _text(row.get("generator_2")) or _text(run.record.get("method")) or "system",
+            "member": _text(row.get("member")),
+            "outcome": _text(row.get("outcome")),
+        }
+        for place, row in enumerate(chosen, start=1)
+    ]
+    return {
+        "rows": shown,
+        "total": sum(counts.values()),
+        "all": counts,
+        "shown": {v: sum(row["verdict"] == v for row in shown) for v in comparisons.VERDICTS},
+    }
+
+
+def describe_text(value: object) -> dict[str, Any]:
+    """As much of a text as is shown, how long all of it is (characters), and whether it was cut."""
+    text = _text(value)
+    return {"shown": text[:MOST_CHARACTERS], "length": len(text), "cut": len(text) > MOST_CHARACTERS}
+
+
+def _results(run: Run) -> list[dict[str, Any]]:
+    """The results that have metrics, with the keys that may be missing filled in."""
+    return [
+        {name: _text(result.get(name)) for name in ("system", "reference", "evaluator")}
+        | {"metrics": result["metrics"], "guards": result.get("guards")}
+        for result in run.get("results", [])
+        if isinstance(result, dict) and isinstance(result.get("metrics"), dict)
+    ]
+
+
+def _sum(*values: object) -> float | None:
+    known = [v for v in map(number, values) if v is not None]
+    return sum(known) if known else None
+
+
+def _took(record: Mapping[str, Any]) -> float | None:
+    """Seconds from `created` to `finished`, where both are seconds since 1970."""
+    created, finished = number(record.get("created")), number(record.get("finished"))
+    return None if created is None or finished is None else finished - created
+
+
+def _pick(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Those entries of `values`, None where missing: the template refuses names it does not know."""
+    return {name: values.get(name) for name in names}
+
+
+def _json(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)

@@ -1,0 +1,1 @@
+"""Files on disk: artifacts, checkpoints, rows, run records and models."""

@@ -1,0 +1,253 @@
+"""Reading and writing rows: JSON, JSON lines, Parquet, plain or gzipped, and the Hub's, with errors that name file, row
+and field. They are read as they are asked for, so that a file of any length needs the memory of a few rows."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import zlib
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, TypeVar, overload
+
+from afarm.core.errors import DataError, StoreError
+from afarm.core.records import JudgedPair, Output, Row
+from afarm.storage.artifacts import storage_errors
+from afarm.storage.hub import hub_rows, is_on_hub
+
+T = TypeVar("T")
+
+FORMATS = (".json", ".jsonl", ".parquet")
+
+BLOCK = 1 << 20
+"""Characters of a JSON list that are looked at together; more where a row is longer."""
+
+HELD = 20_000
+"""Judgements of one system that memory may hold."""
+
+
+def read_rows(path: Path | str) -> Iterator[Row]:
+    """The rows of a `.json` (a list), `.jsonl` or `.parquet` file, the first two also as `.gz`, or of a data set of the
+    Hub, as `hf:owner/name[/configuration][:split]`.
+
+    Raises `DataError` where the file is missing, is not what its name says, or a row is not an object.
+    """
+    if is_on_hub(path):
+        yield from hub_rows(str(path))
+        return
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    name = path.name.removesuffix(".gz")
+    if not name.endswith(FORMATS):
+        raise DataError(f"{path}: unknown format: afarm reads .json, .jsonl and .parquet, the first two also as .gz")
+    if name.endswith(".parquet"):
+        yield from _read_parquet(path)
+        return
+    open_text: Any = gzip.open if path.name.endswith(".gz") else open
+    kind = "JSON lines" if name.endswith(".jsonl") else "JSON"
+    number = 0
+    try:
+        with open_text(path, "rt", encoding="utf-8-sig") as handle:
+            lines = (json.loads(line) for line in handle if line.strip())
+            for row in lines if kind == "JSON lines" else _list_items(handle, path):
+                if not isinstance(row, dict):
+                    raise DataError(f"{path}: row {number}: must be an object, not {type(row).__name__}")
+                yield row
+                number += 1
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise DataError(
+            f"{path}: after {number} rows: its gzip is damaged or cut short ({error}); copy it anew"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: row {number}: not valid {kind}: {_cause(error, kind)}") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _cause(error: Exception, kind: str) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "no UTF-8 text: save it as UTF-8"
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    if isinstance(error, json.JSONDecodeError):  # its place is one in the text looked at, not in the file
+        return f"{error.msg} at column {error.colno}" if kind == "JSON lines" else error.msg
+    return str(error)
+
+
+def _list_items(handle: IO[str], path: Path) -> Iterator[Any]:
+    """The items of the JSON list in `handle`, as they are read. Raises `DataError` where it holds something else."""
+    decode, space = json.JSONDecoder().raw_decode, re.compile(r"[ \t\n\r]*")
+    text = ""
+    while not text and (block := handle.read(BLOCK)):
+        text = block.lstrip()
+    if not text.startswith("["):
+        found = json.loads(text + handle.read())
+        raise DataError(f"{path}: must hold a list of objects, not {type(found).__name__}")
+    at, delimiter = 1, "["
+    while delimiter != "]":
+        try:
+            at = _after(space, text, at)
+            if delimiter == "[" and text[at : at + 1] == "]":
+                end = at
+            else:
+                item, end = decode(text, at)
+                end = _after(space, text, end)
+                if text[end : end + 1] not in (",", "]"):  # or nothing yet
+                    raise json.JSONDecodeError("Expecting ',' delimiter", text, end)
+                yield item
+            at, delimiter = end + 1, text[end]
+        except json.JSONDecodeError:
+            more = handle.read(max(BLOCK, len(text) - at))
+            if not more:
+                raise
+            text, at = text[at:] + more, 0
+    if (text[at:] + handle.read()).strip():
+        raise json.JSONDecodeError("Extra data", text, at)
+
+
+def _after(space: re.Pattern[str], text: str, at: int) -> int:
+    found = space.match(text, at)
+    return found.end() if found else at
+
+
+def _read_parquet(path: Path) -> Iterator[Row]:
+    try:
+        import pyarrow.parquet as parquet
+    except ModuleNotFoundError as error:
+        raise DataError(f"{path}: reading Parquet needs pyarrow: pip install 'afarm[train]'") from error
+    try:
+        for batch in parquet.ParquetFile(path).iter_batches():
+            yield from batch.to_pylist()
+    except Exception as error:  # pyarrow's exceptions share no documented base beyond its own module
+        raise DataError(f"{path}: not valid Parquet: {error}") from error
+
+
+def names_a_file(source: str) -> bool:
+    """Whether `source` is meant for a file, or a data set of the Hub, and not for a component by its name."""
+    return is_on_hub(source) or source.removesuffix(".gz").endswith(FORMATS) or Path(source).exists()
+
+
+def stem(source: str) -> str:
+    """What a file is called, without its directory and format."""
+    name = Path(source).name.removesuffix(".gz")
+    return next((name.removesuffix(ending) for ending in FORMATS if name.endswith(ending)), name)
+
+
+def read_outputs(path: Path | str) -> list[Output]:
+    """Outputs of one system (or demonstrations). Raises `DataError` naming file, row and field."""
+    return _read(path, Output.from_row)
+
+
+def read_preferences(path: Path | str) -> list[JudgedPair]:
+    """Judged pairs, also as TRL's `prompt, chosen, rejected`. Raises `DataError` naming file, row and field."""
+    return _read(path, judged_pair)
+
+
+def preferences_on_disk(path: Path) -> Sequence[JudgedPair]:
+    """Judged pairs of a JSON-lines file: held in memory where they are few, else read when they are looked at."""
+    found = RowsOnDisk(path, judged_pair)
+    return found if len(found) > HELD else list(found)
+
+
+def judged_pair(row: Row, where: str) -> JudgedPair:
+    """The judgement in a row. Raises `DataError` naming `where` and the field that is wrong."""
+    return JudgedPair.from_row(_from_trl(row, where), where)
+
+
+class RowsOnDisk(Sequence[T]):
+    """The rows of a JSON-lines file, each parsed when it is looked at: for more of them than memory should hold.
+
+    `parse` is given a row and where it stands. The file must stay as it is.
+    """
+
+    def __init__(self, path: Path, parse: Callable[[Row, str], T]):
+        self.path, self._parse = path, parse
+        self._starts = array("Q")
+        at = 0
+        with path.open("rb") as handle:
+            for line in handle:
+                self._starts.append(at)
+                at += len(line)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __iter__(self) -> Iterator[T]:
+        return (self._parse(row, f"{self.path}: row {number}") for number, row in enumerate(read_rows(self.path)))
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step > 0:
+                return list(islice(self, start, stop, step))
+            return [self[i] for i in range(start, stop, step)]
+        number = range(len(self))[index]
+        with self.path.open("rb") as handle:
+            handle.seek(self._starts[number])
+            return self._parse(json.loads(handle.readline()), f"{self.path}: row {number}")
+
+
+def _read(path: Path | str, parse: Callable[[Row, str], T]) -> list[T]:
+    return [parse(row, f"{path}: row {number}") for number, row in enumerate(read_rows(path))]
+
+
+def _from_trl(row: Row, where: str) -> Row:
+    names = ("prompt", "chosen", "rejected")
+    if not row.keys() >= {*names}:
+        return row
+    for name in names:
+        if not isinstance(row[name], str):
+            raise DataError(f"{where}: field {name!r} must be text, not {type(row[name]).__name__}")
+    return {"instruction": row["prompt"], "output_1": row["chosen"], "output_2": row["rejected"], "preference": 1}
+
+
+def write_whole(path: Path, text: str, mend: str) -> None:
+    """Write `text` at `path`, whole or not at all; half a surrogate pair, which has no UTF-8, as a question mark.
+
+    Raises `StoreError` where it cannot be written, with how to `mend` that.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_bytes(text.encode("utf-8", "replace"))
+        beside.replace(path)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written ({error.strerror}); {mend}") from error
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
+    """Write JSON lines as they come, and return their number. Raises `StoreError` where the disk is full."""
+    count = 0
+    # Half a surrogate pair has no UTF-8, but written as a backslash escape it is the JSON it was read from.
+    with storage_errors(path), path.open("w", encoding="utf-8", errors="backslashreplace") as handle:
+        for row in rows:
+            handle.write(json.dumps(row, ensure_ascii=False) + "\n")
+            count += 1
+    return count
+
+
+def require_distinct(outputs: Iterable[Output], where: str) -> list[Output]:
+    """The rows, checked: at least one, and no instruction twice. Raises `DataError` naming both rows."""
+    seen: dict[str, int] = {}
+    rows = list(outputs)
+    if not rows:
+        raise DataError(f"{where}: no instructions")
+    for number, row in enumerate(rows):
+        first = seen.setdefault(row.instruction.id, number)
+        if first != number:
+            text = row.instruction.instruction[:60]
+            raise DataError(f"{where}: rows {first} and {number} hold the same instruction ({text!r}); remove one")
+    return rows

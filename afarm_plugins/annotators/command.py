@@ -1,0 +1,79 @@
+"""`afarm annotators`: who can label, which role each prompt annotator asks, and the judges for the roles by year."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from functools import cache
+from typing import Annotated, Any
+
+import typer
+
+from afarm_plugins.annotators import BEYOND, OTHERS, POOL
+
+NAME = "annotators"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make `afarm annotators` the listing, beside the commands that other plugins have put under that name."""
+    there = [group.typer_instance for group in app.registered_groups if group.name == NAME]
+    group = there[0] if there else None
+    if group is None:
+        group = typer.Typer()
+        app.add_typer(group, name=NAME)
+    group.callback(invoke_without_command=True)(annotators)
+
+
+def annotators(
+    context: typer.Context,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
+) -> None:
+    """List the annotators and the judges of their roles, or compare them."""
+    if context.invoked_subcommand is None:
+        sys.stdout.write(json.dumps(listing()) + "\n" if as_json else page(listing()))
+
+
+@cache
+def families() -> dict[str, Any]:
+    """The contents of families.yaml."""
+    from afarm_plugins.annotators.prompt_library import shipped_yaml
+
+    return shipped_yaml("families.yaml")
+
+
+def listing() -> dict[str, Any]:
+    """The annotators as rows (name, role, what it varies), the roles, and their judges by year."""
+    from afarm_plugins.annotators.prompt_library import load_member
+
+    rows = [
+        {"name": name, "role": load_member(name).entry.role, "varies": re.sub("^.*? judge,? ", "", summary)}
+        for name, summary in {**POOL, **OTHERS}.items()
+    ]
+    rows += [{"name": name, "role": "", "varies": summary} for name, summary in BEYOND.items()]
+    return {"annotators": rows, **{key: families()[key] for key in ("roles", "years", "until")}}
+
+
+def page(found: dict[str, Any]) -> str:
+    """The listing as text."""
+    width = max(len(row["name"]) for row in found["annotators"]) + 2
+    lines = [f"{row['name']:<{width}}{row['role'] or '-':<12}{row['varies']}" for row in found["annotators"]]
+    lines += ["", "A role is the family of judge that a prompt annotator asks; you say which model it is:", ""]
+    lines += [f"  {role:<12}{text}" for role, text in found["roles"].items()]
+    lines += ["", "What the roles were, by year, and are:", ""]
+    for year, vendors in found["years"].items():
+        for vendor, models in vendors.items():
+            options = " ".join(f"{role}={model}{_until(model, found['until'])}" for role, model in models.items())
+            lines.append(f"  {year}  {vendor:<18}{options}")
+    lines += ["", "A judge without a role answers for all that are not named; with none, the offline formula does:", ""]
+    for vendor, models in found["years"][max(found["years"])].items():
+        if {"strong", "light"} <= models.keys():
+            lines.append(f"  --judge {vendor}:{models['light']} --judge strong={vendor}:{models['strong']}")
+    lines += ["", "Annotators of other plugins: afarm plugins"]
+    return "\n".join(lines) + "\n"
+
+
+def _until(model: str, until: dict[str, Any]) -> str:
+    if model not in until:
+        return ""
+    return f" ({until[model]})" if until[model] == "retired" else f" (until {until[model]})"

@@ -1,0 +1,66 @@
+"""`reward:MODEL`: a reward model as annotator. No judge is asked.
+
+The higher score is preferred, and equal ones are a draw; with `soft` the label is
+
+    p2 = sigmoid(score of output 2 - score of output 1)
+
+the preference that the reward model itself gives under Bradley and Terry (even scores: 0.5, not a draw).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from afarm.core.errors import ConfigError
+from afarm.core.interfaces import AnnotateContext, Annotator, BuildContext, RewardModel
+from afarm.core.records import Pair, Preference
+from afarm_plugins.annotators import RewardAnnotatorConfig
+
+
+class RewardAnnotator(Annotator):
+    """`spec` names a registered reward model that needs no fitting, or the artifact directory of a fitted one."""
+
+    def __init__(self, config: RewardAnnotatorConfig, spec: str, context: BuildContext):
+        """Opens a formula now; a fitted model's weights only when there are pairs. Raises `ConfigError`, and
+        `PluginError` for an unknown name."""
+        if not spec:
+            raise ConfigError(["name the reward model after a colon: reward:gold, or the directory of a fitted one"])
+        self.config = config
+        self.spec = os.path.expanduser(spec)
+        self._context = context
+        self._model: RewardModel | None = None
+        if Path(self.spec).is_dir():
+            context.identify(self.spec)  # refuses a directory that holds no fitted reward model
+        else:
+            self._model = context.reward_model(self.spec)
+
+    @property
+    def identity(self) -> str:
+        """Changes with the reward model: its source and settings, or its files."""
+        return self._context.identify(self.spec)
+
+    @property
+    def model(self) -> RewardModel:
+        if self._model is None:
+            self._model = self._context.reward_model(self.spec)
+        return self._model
+
+    def annotate(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Preference]:
+        """One preference a pair, in order."""
+        rows = {(p.instruction.id, o): p.instruction for p in pairs for o in (p.output_1, p.output_2)}
+        if not rows:
+            return []
+        scores = self.model.score(list(rows.values()), [output for _, output in rows])
+        values = {row: score.value for row, score in zip(rows, scores, strict=True)}
+        return [
+            self._label(pair, values[pair.instruction.id, pair.output_2] - values[pair.instruction.id, pair.output_1])
+            for pair in pairs
+        ]
+
+    def _label(self, pair: Pair, gap: float) -> Preference:
+        if self.config.soft:
+            return Preference(pair.id, 0.5 * (1 + math.tanh(gap / 2)))
+        return Preference(pair.id, float(gap > 0)) if gap else Preference(pair.id, None, "draw")

@@ -1,0 +1,117 @@
+"""Pools of the user's own: a YAML file that lists members, and defines new ones beside its own templates.
+
+    members: [gpt4_4, gpt4_4, grumpy]        # one named twice is drawn twice as often; left out: those defined here
+    annotators:
+      grumpy:                                # the fields of members.yaml; `like` takes over those of another entry
+        like: gpt4_3
+        persona: You have seen it all and are hard to please.
+    demonstrations:                          # as in demonstrations.yaml; afarm's own can be named as well
+      fish: {instruction: Name a fish., first: Eel., second: Oak., better: a, reason: An oak is a tree.}
+
+`prompt: mine` is `mine.jinja` next to the file, or one of afarm's own templates where there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import yaml
+
+from afarm.core.errors import ConfigError, did_you_mean
+from afarm.core.judge import Comparison
+from afarm.core.records import Instruction
+from afarm.experiment.settings import Config, setting
+from afarm_plugins.annotators.prompt_library import Library, Member, environment, load_member, shipped, validated
+
+
+class PoolFile(Config):
+    """The file of a pool."""
+
+    members: list[str] = setting([], "the annotators one of which is drawn for each pair; those defined, if left out")
+    annotators: dict[str, Any] = setting({}, "annotators defined here, by name")
+    demonstrations: dict[str, Any] = setting({}, "solved comparisons for their prompts, by name")
+
+
+def read_pool(path: Path) -> list[Member]:
+    """The members of the pool at `path`. Raises `ConfigError` with every problem: file, member and field."""
+    pool = validated(PoolFile, _read(path), str(path))
+    names = pool.members or list(pool.annotators)
+    if not names:
+        raise ConfigError([f"{path}: members: name at least one annotator, or define one under annotators"])
+    problems = [
+        f"{path}: annotators: {name!r} is one of afarm's own: choose another name"
+        for name in pool.annotators
+        if name in shipped().entries
+    ]
+    library = Library(
+        str(path),
+        pool.annotators,
+        {**shipped().demonstrations, **pool.demonstrations},
+        environment(jinja2.FileSystemLoader(path.parent)),
+    )
+    made: dict[str, Member] = {}
+    for name in dict.fromkeys([*names, *pool.annotators]):
+        try:
+            made[name] = _member(name, library)
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)))
+    return [made[name] for name in names]
+
+
+def _member(name: str, library: Library) -> Member:
+    if name not in library.entries:
+        known = {**shipped().entries, **library.entries}
+        if name not in known:
+            raise ConfigError([f"{library.where}: members: no prompt annotator {name!r}.{did_you_mean(name, known)}"])
+        return load_member(name)
+    member = replace(library, entries={name: _over_its_base(name, library)}).member(name)
+    if member.entry.answer_format in ("rating", "criteria"):
+        raise ConfigError([f"{library.where}: {name}: answer_format: a pool compares: single, list or json"])
+    _require_outputs(member, f"{library.where}: {name}: prompt: {member.entry.prompt}.jinja")
+    return member
+
+
+def _require_outputs(member: Member, at: str) -> None:
+    """Raises `ConfigError` where a prompt leaves out one of the outputs: what it costs would be for nothing."""
+    first, second = "afarmlooksforthefirst", "afarmlooksforthesecond"
+    for given in ("", "An input."):
+        look = Comparison("look", Instruction("An instruction.", given), first, second)
+        asked = member.request([look], seed=0, draw=0)
+        shown = "".join([asked.prompt, *(message.content for message in asked.messages)]).lower()
+        if missing := [name for name, text in (("first", first), ("second", second)) if text not in shown]:
+            fields = " and ".join(f"comparisons[…].{name}" for name in missing)
+            form = "with an input" if given else "without an input"
+            raise ConfigError([f"{at}: does not show the judge {fields} of instructions {form}"])
+
+
+def _over_its_base(name: str, library: Library, above: tuple[str, ...] = ()) -> Any:
+    """The entry `name`, over the entry that its `like` names. Raises `ConfigError` where there is none such."""
+    known = {**shipped().entries, **library.entries}
+    entry = known[name]
+    if not isinstance(entry, Mapping) or "like" not in entry:
+        return entry
+    at, base = f"{library.where}: {name}: like", str(entry["like"])
+    if base not in known:
+        raise ConfigError([f"{at}: no prompt annotator {base!r}.{did_you_mean(base, known)}"])
+    if base in (*above, name):
+        raise ConfigError([f"{at}: {base!r} is itself like {name!r}"])
+    own = {key: value for key, value in entry.items() if key != "like"}
+    below = _over_its_base(base, library, (*above, name))
+    return {**below, **own} if isinstance(below, Mapping) else own
+
+
+def _read(path: Path) -> Any:
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except OSError as error:
+        raise ConfigError([f"the pool {path} cannot be read: {error.strerror}"]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"the pool {path} is no UTF-8 text: save it as UTF-8"]) from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError([f"the pool {path} is no valid YAML: {error}"]) from error

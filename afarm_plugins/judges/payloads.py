@@ -1,0 +1,72 @@
+"""Requests and answers in the forms that vendors take: texts, JSON schemas, batch tickets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from afarm.core.judge import ChatRequest
+
+TOO_LONG = "context_length"
+"""The finish reason of an answer without text to a prompt that is longer than the model's context."""
+
+
+def texts(request: ChatRequest) -> list[str]:
+    return [request.prompt, *(m.content for m in request.messages)]
+
+
+def margin(request: ChatRequest) -> int:
+    """The most tokens that a vendor's format, a schema and a tool add to a request's texts."""
+    forms = [request.schema, request.tool and [request.tool.description, request.tool.parameters]]
+    asked = sum(1024 + len(json.dumps(form)) for form in forms if form)
+    return 64 + 16 * len(request.messages) + asked
+
+
+def sendable(text: str) -> str:
+    """`text` with halves of surrogate pairs replaced: models do emit half an emoji, and JSON on the wire cannot."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def wrapped(schema: Mapping[str, Any] | None) -> bool:
+    """Whether `closed` puts `schema` inside an object."""
+    return schema is not None and schema.get("type") != "object"
+
+
+def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """`schema` as vendors want it: an object at the root, and no object with properties that it does not name.
+
+    A list is wrapped in an object; `unwrapped` takes it out of the answer, so that prompt and parser agree.
+    """
+    made: dict[str, Any] = _closed(schema)
+    if not wrapped(schema):
+        return made
+    return {"type": "object", "properties": {WRAPPED: made}, "required": [WRAPPED], "additionalProperties": False}
+
+
+def unwrapped(text: str) -> str:
+    """The answer's text without the wrapping of `closed`, and as it is where it does not have it."""
+    try:
+        return json.dumps(json.loads(text)[WRAPPED], ensure_ascii=False)
+    except (ValueError, KeyError, TypeError):
+        return text
+
+
+WRAPPED = "answer"
+
+
+def ticket_of(batch: str, count: int) -> str:
+    return f"{batch}/{count}"
+
+
+def batch_of(ticket: str) -> tuple[str, int]:
+    """The vendor's name of the batch, and how many requests it has."""
+    batch, _, count = ticket.rpartition("/")
+    return batch, int(count)
+
+
+def _closed(schema: Any) -> Any:
+    if isinstance(schema, Mapping):
+        made = {key: _closed(value) for key, value in schema.items()}
+        return {**made, "additionalProperties": False} if made.get("type") == "object" else made
+    return [_closed(value) for value in schema] if isinstance(schema, list | tuple) else schema

@@ -1,0 +1,365 @@
+"""What judges behind a vendor's HTTP API share: one client, the vendor's own retries, prices, and plain errors.
+
+The SDKs send, retry and wait. Three things of ours stand in their way, around each attempt of the HTTP client, so that
+they hold with every transport: an answer that asks to slow down is passed on to afarm's engine; an answer with status
+200 that holds no answer (cut off JSON, no choices) is turned into a broken connection, which the SDKs retry; and before
+another attempt the engine is told of each that may have been charged for, as all are that were neither refused nor
+unsent. Requests go through the SDKs' generic `post` and answers are read as plain JSON: building their typed objects
+took as long as all the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property, partial
+from types import ModuleType
+from typing import Any
+
+import httpx2
+
+from afarm.core.errors import JudgeError
+from afarm.core.interfaces import BuildContext
+from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge, Price, answer_lost, unsupported
+from afarm.core.seeding import digest
+from afarm_plugins.judges import VendorConfig
+from afarm_plugins.judges.payloads import TOO_LONG, margin, texts, unwrapped, wrapped
+from afarm_plugins.judges.vendor_errors import (
+    CAPABILITY_OF,
+    NO_CREDIT,
+    SLOW_DOWN,
+    NoAnswer,
+    causes_of,
+    details,
+    is_filtered,
+    is_too_long,
+    nonsense,
+    redacted,
+    retry_after,
+    unsent,
+)
+
+GO_ON = "the same command goes on from here: nothing that was answered is asked again"
+LONGEST_WAIT = 120.0
+"""Seconds. Who asks for a longer one is out of quota for the day: better to stop and say so."""
+
+CONNECT_SECONDS = 10.0
+BODY = "afarm_body"
+
+BEYOND = {
+    "completion": "complete a text",
+    "logit_bias": "bias tokens (no tokenizer is known)",
+    "logprobs": "ask for log-probabilities",
+    "batch": "hand in batches",
+}
+
+
+class VendorJudge(Judge):
+    """A judge behind a vendor's API. Subclasses say how a request and an answer look there.
+
+    `model` is the vendor's name of the model, `sdk` the vendor's package, `section` the judge's name and settings.
+    """
+
+    sdk: ModuleType
+    section: str
+    vendor: str
+    vendor_url: str
+    priced_as: str = ""
+    """The provider in lists of prices, where it is not the judge's own name."""
+
+    needs_key = True
+    beyond: frozenset[str] = frozenset()
+    """Capabilities that no setting can give."""
+
+    def __init__(self, model: str, config: VendorConfig, context: BuildContext):
+        if not model:
+            raise JudgeError(f"--judge {self.section} names no model: write --judge {self.section}:MODEL")
+        self.model = self.spec = model
+        self.config = config
+        self.base_url = config.base_url or self.vendor_url
+        self._context = context
+        self._too_long: set[str] = set()
+        if beyond := sorted(name for name in self.beyond if config.capabilities.get(name)):
+            raise JudgeError(
+                f"judge {self.section} has no way to {' or '.join(BEYOND[name] for name in beyond)}: take it out of "
+                f"{self.section}.capabilities"
+            )
+        self.capabilities = replace(self.capabilities_of_model(), **config.capabilities)
+
+    # ------------------------------------------------------------------------------- what a vendor's class fills in
+
+    @abstractmethod
+    def capabilities_of_model(self) -> Capabilities:
+        """What the model takes, as far as its name tells."""
+
+    @abstractmethod
+    def client(self, **options: Any) -> Any:
+        """The vendor's asynchronous client."""
+
+    @abstractmethod
+    def payload(self, request: ChatRequest) -> tuple[str, dict[str, Any]]:
+        """The path and the JSON body of `request`, which the model can take."""
+
+    @abstractmethod
+    def holds_answer(self, body: Any) -> bool:
+        """Whether `body`, the JSON of a successful response, has an answer in it, however odd."""
+
+    @abstractmethod
+    def read(self, body: Mapping[str, Any]) -> Completion:
+        """The answer in `body`, with its tokens and no price."""
+
+    def answer_in_batch(self, result: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The body of an answer in one result of a batch, None where it failed."""
+        raise NotImplementedError(f"{self.vendor} has no batch endpoint")
+
+    # --------------------------------------------------------------------------------------------------- as a judge
+
+    @property
+    def identity(self) -> str:
+        """The model, and every setting that changes answers and is not what it is by itself."""
+        usual = VendorConfig.model_fields
+        given = {name: v for name, v in self.config.result_fields().items() if v != usual[name].default}
+        notes = [f"{name}={json.dumps(v, sort_keys=True)}" for name, v in sorted(given.items())]
+        return f"{self.section}:{self.spec}" + (f"[{','.join(notes)}]" if notes else "")
+
+    async def complete(self, request: ChatRequest) -> Completion:
+        """See `Judge.complete`.
+
+        An answer with no text, and free, where the vendor's content filter refuses the request or it is longer than the
+        model's context: what is too long once is not sent again.
+        """
+        path, body = self.sent(request)
+        nothing = Completion("", price=0.0, model=self.model)
+        if self._too_long and digest(path, body) in self._too_long:
+            return replace(nothing, finish_reason=TOO_LONG)
+        started = time.perf_counter()
+        try:
+            response = await self._client.post(path, cast_to=httpx2.Response, body=body)
+        except self.sdk.APIStatusError as error:
+            if is_filtered(error):
+                return replace(nothing, finish_reason="content_filter")
+            if is_too_long(error):
+                self._too_long.add(digest(path, body))
+                return replace(nothing, finish_reason=TOO_LONG)
+            raise self.explained(error) from None
+        except Exception as error:  # whatever else an SDK or a transport raises must not carry a key outside
+            raise self.explained(error) from None
+        seconds = time.perf_counter() - started
+        return replace(self.answer(response.extensions[BODY], in_object=self.wraps(request)), seconds=seconds)
+
+    def sent(self, request: ChatRequest) -> tuple[str, dict[str, Any]]:
+        """`payload`, checked first. Raises `JudgeError` naming what the model does not take."""
+        takes, lacks = self.capabilities, list(unsupported(request, self.capabilities))
+        if not (takes.chat if request.messages else takes.completion):
+            lacks.append("chat" if request.messages else "text completion")
+        if lacks:
+            raise JudgeError(
+                f"{self.identity} takes no {' or '.join(lacks)}, which {request.annotator or 'a request'} asks for: "
+                f"choose another judge, or say what it takes in the settings {self.section}.capabilities",
+                charged=False,
+            )
+        return self.payload(request)
+
+    def answer(self, body: Mapping[str, Any], *, in_object: bool, in_batch: bool = False) -> Completion:
+        """The answer in `body` with its price, which is unknown where the vendor counted no tokens."""
+        read = self.read(body)
+        price, dollars = self.price(), None
+        if price is not None and read.input_tokens + read.output_tokens > 0:
+            dollars = price.of(read.input_tokens, read.output_tokens, read.cached_input_tokens)
+            dollars *= price.batch if in_batch else 1.0
+        return replace(read, text=unwrapped(read.text) if in_object else read.text, price=dollars)
+
+    def wraps(self, request: ChatRequest) -> bool:
+        """Whether what `request` asks for is sent as a list inside an object."""
+        return self.capabilities.schema and request.tool is None and wrapped(request.schema)
+
+    # -------------------------------------------------------------------------------------------------- as a batch
+
+    def names_in_batch(self, requests: Sequence[ChatRequest]) -> list[str]:
+        """A name for each: its place, and whether its answer is wrapped, which is all that reading it will need."""
+        return [f"{i}-{'wrapped' if self.wraps(request) else 'plain'}" for i, request in enumerate(requests)]
+
+    def in_order(self, count: int, results: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Completion | None]:
+        """The answers of a batch of `count` requests, from results by name in any order."""
+        found: list[Completion | None] = [None] * count
+        for name, result in results:
+            place, _, kind = name.partition("-")
+            body = self.answer_in_batch(result)
+            if body is not None:
+                found[int(place)] = self.answer(body, in_object=kind == "wrapped", in_batch=True)
+        return found
+
+    # ------------------------------------------------------------------------------------------------------- prices
+
+    def price(self) -> Price | None:
+        return self._price
+
+    @cached_property
+    def _price(self) -> Price | None:
+        return self._context.price(self.priced_as or self.section, self.model)
+
+    def worst_case_price(self, request: ChatRequest) -> float | None:
+        price = self.price()
+        return None if price is None else price.of(self.most_input_tokens(request), self.most_output_tokens(request))
+
+    def most_input_tokens(self, request: ChatRequest) -> int:
+        """UTF-8 bytes, since no tokenizer makes more tokens than that, and what the vendor adds around them."""
+        return sum(len(text.encode("utf-8", "replace")) for text in texts(request)) + margin(request)
+
+    def most_output_tokens(self, request: ChatRequest) -> int:
+        return request.max_tokens + (self.config.thinking_tokens if self.thinks else 0)
+
+    @property
+    def thinks(self) -> bool:
+        """Whether the model thinks before it answers, which takes tokens of the answer's limit."""
+        return False
+
+    def check_access(self) -> Sequence[str]:
+        """Whether there is a key, which is found before anything runs."""
+        name = self.config.key_variable
+        if not self._key and self.needs_key:
+            return [f"{self.section} needs a key: set the environment variable {name}, such as export {name}=…"]
+        if self._key and not re.fullmatch(r"[!-~]+", self._key):
+            return [f"the key in the environment variable {name} has characters that no key has: set it again"]
+        return ()
+
+    # ---------------------------------------------------------------------------------------------------- the client
+
+    @property
+    def _key(self) -> str:
+        return os.environ.get(self.config.key_variable, "").strip() if self.config.key_variable else ""
+
+    @cached_property
+    def _client(self) -> Any:
+        """One client for the judge's life, made where it is first used: inside the engine's loop."""
+        if problems := self.check_access():
+            raise JudgeError(problems[0], charged=False)
+        timeout = httpx2.Timeout(self.config.timeout, connect=min(self.config.timeout, CONNECT_SECONDS))
+        try:
+            http = self.sdk.DefaultAioHttpClient(timeout=timeout)
+        except RuntimeError:  # aiohttp is not installed
+            http = self.sdk.DefaultAsyncHttpxClient(timeout=timeout)
+        http.send = partial(self._attempt, http.send)
+        return self.client(
+            api_key=self._key or "none",
+            base_url=self.base_url,
+            timeout=timeout,
+            max_retries=self.config.max_retries,
+            http_client=http,
+        )
+
+    async def close(self) -> None:
+        client = self.__dict__.pop("_client", None)
+        if client is not None:
+            await client.close()
+
+    async def _attempt(self, send: Callable[..., Awaitable[Any]], request: Any, **options: Any) -> Any:
+        """One attempt of the SDK's: see the module."""
+        asks = request.url.path.endswith(("/completions", "/messages"))
+        try:
+            response = await send(request, **options)
+            self._inspect(response, asks)
+        except Exception as error:
+            last = int(request.headers.get("x-stainless-retry-count", 0)) >= self.config.max_retries
+            if asks and not last and not unsent(error):
+                await answer_lost()
+            raise
+        return response
+
+    def _inspect(self, response: Any, asks: bool) -> None:
+        """Raises `NoAnswer` where a response that was to hold one does not."""
+        if response.status_code in SLOW_DOWN:
+            seconds = retry_after(response.headers)
+            if (seconds or 0) > LONGEST_WAIT or any(word in response.text for word in NO_CREDIT):
+                response.headers["x-should-retry"] = "false"  # which both SDKs obey
+            else:
+                self._context.throttled(seconds)
+        elif response.is_success and asks:
+            try:
+                body = json.loads(response.content)
+            except ValueError:
+                body = None
+            if not self.holds_answer(body):
+                raise NoAnswer(nonsense(body, response.text), request=response.request)
+            response.extensions[BODY] = body
+
+    # ------------------------------------------------------------------------------------------------------- errors
+
+    @contextmanager
+    def explaining(self, missing: str = "", free: bool = False) -> Iterator[None]:
+        """Turns whatever is raised inside into `JudgeError`; `missing` says what a status 404 means there, and `free`
+        that nothing inside is charged for."""
+        try:
+            yield
+        except Exception as error:
+            if missing and getattr(error, "status_code", None) == 404:
+                raise JudgeError(f"{self.identity}: {missing}") from None
+            explained = self.explained(error)
+            explained.charged &= not free
+            raise explained from None
+
+    def explained(self, error: Exception) -> JudgeError:
+        """What went wrong and what mends it. Holds nothing that looks like the key."""
+        if isinstance(error, JudgeError):
+            return error
+        if isinstance(error, self.sdk.APIStatusError):
+            return JudgeError(self._of_status(error.status_code, self.shown(error), error), charged=False)
+        cause = next((cause for cause in reversed(causes_of(error)) if str(cause)), error)
+        if isinstance(cause, NoAnswer):
+            said = f"answered {self._tries} with nothing that can be read ({self.shown(cause)})"
+        elif any(isinstance(cause, httpx2.ReadTimeout) for cause in causes_of(error)):
+            said = f"did not answer within {self.config.timeout:g} s, {self._tries}"
+        elif isinstance(error, self.sdk.APIConnectionError):
+            said = (
+                f"could not be reached at {self.base_url}, {self._tries} ({type(cause).__name__}: {self.shown(cause)})"
+            )
+        else:
+            said = f"failed: {type(error).__name__}: {self.shown(error)}"
+        return JudgeError(f"{self.identity} {said}; {GO_ON}", charged=not unsent(error))
+
+    @property
+    def _tries(self) -> str:
+        return f"{self.config.max_retries + 1} times" if self.config.max_retries else "once"
+
+    def _of_status(self, status: int, said: str, error: Any) -> str:
+        name = self.config.key_variable
+        if status in (401, 403):
+            held = f"set {name} to one that may use {self.model}" if name else "see the settings of the server"
+            return f"{self.identity}: the key was refused ({status}: {said}); {held}"
+        if status == 404:
+            return (
+                f"{self.identity}: {self.vendor} at {self.base_url} has no model {self.model!r} (any more) ({said}); "
+                "name another with --judge"
+            )
+        if status == 402 or any(word in said or word in str(error.body) for word in NO_CREDIT):
+            return f"{self.identity}: the account has no credit left ({said}); add some, and {GO_ON}"
+        if status in SLOW_DOWN:
+            seconds = retry_after(error.response.headers)
+            wait = f" and wait {seconds:.0f} s" if seconds and seconds >= 1 else ""
+            return (
+                f"{self.identity} asks to slow down{wait} ({status}: {said}); {GO_ON}, and a lower --max-concurrency "
+                "asks less at once"
+            )
+        if status >= 500 or status in (408, 409):
+            return f"{self.identity} failed {self._tries} ({status}: {said}); {GO_ON}"
+        return f"{self.identity} refused the request ({status}: {said}){self._mend(error)}"
+
+    def _mend(self, error: Any) -> str:
+        """The setting that leaves a parameter out, where the vendor's error is about one."""
+        said = details(error)
+        named = re.findall(r"\w+", f"{said.get('param')} {said.get('message')}")
+        capability = next((CAPABILITY_OF[name] for name in named if name in CAPABILITY_OF), None)
+        if capability is None:
+            return ""
+        degraded = "" if capability == "schema" else " --allow-degraded"  # the prompt asks for the format as well
+        return f"; leave it out with --set {self.section}.capabilities.{capability}=false{degraded}"
+
+    def shown(self, error: BaseException) -> str:
+        """The vendor's own words, where there are some."""
+        return redacted(str(details(error).get("message") or error), self._key)
