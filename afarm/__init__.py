@@ -1,119 +1,95 @@
 """afarm: a wind tunnel for learning from human feedback.
 
-The names here and in `afarm.backend` are the public surface: plugins import from nowhere else. Importing afarm imports
-no torch, transformers, openai or anthropic; a name is imported from its module when it is first used.
+One of four doors for plugins; the others are `afarm.judging`, `afarm.backend` and `afarm.testing`. Importing afarm
+loads no torch, transformers, openai or anthropic.
 """
 
-from typing import TYPE_CHECKING
+import importlib
+import importlib.metadata
+from typing import TYPE_CHECKING, Any
 
-from afarm.core.lazy import lazy_names
+from afarm.core import seeding
+from afarm.core.config import Config, LoraConfig, Scheduler, TrainerConfig, setting
+from afarm.core.errors import (
+    AfarmError,
+    BudgetError,
+    ConfigError,
+    DataError,
+    JudgeError,
+    ModelError,
+    PluginError,
+    StoreError,
+    TrainingError,
+    did_you_mean,
+)
+from afarm.core.hooks import Register, hookimpl
+from afarm.core.interfaces import (
+    AnnotateContext,
+    Annotator,
+    BuildContext,
+    Checkpoints,
+    Dataset,
+    Decoding,
+    EvaluationInputs,
+    Evaluator,
+    Method,
+    MethodInputs,
+    Policy,
+    Progress,
+    RewardModel,
+    TrainContext,
+)
+from afarm.core.judge import (
+    Ask,
+    Capabilities,
+    ChatRequest,
+    Comparison,
+    Completion,
+    Judge,
+    Judgement,
+    JudgementKey,
+    Price,
+    Tool,
+    answer_lost,
+)
+from afarm.core.records import (
+    Evaluation,
+    Instruction,
+    JudgedPair,
+    Message,
+    Output,
+    Pair,
+    Preference,
+    Row,
+    Sample,
+    Score,
+)
 
 if TYPE_CHECKING:
-    from afarm.core.errors import (
-        AfarmError,
-        BudgetError,
-        ConfigError,
-        DataError,
-        JudgeError,
-        ModelError,
-        PluginError,
-        StoreError,
-        TrainingError,
-    )
-    from afarm.core.hooks import Register, hookimpl
-    from afarm.core.interfaces import (
-        AnnotateContext,
-        Annotator,
-        BuildContext,
-        Checkpoints,
-        Dataset,
-        Decoding,
-        EvaluationInputs,
-        Evaluator,
-        Method,
-        MethodInputs,
-        Policy,
-        Progress,
-        RewardModel,
-        TrainContext,
-    )
-    from afarm.core.judge import (
-        Ask,
-        Capabilities,
-        ChatRequest,
-        Comparison,
-        Completion,
-        Judge,
-        Judgement,
-        JudgementKey,
-        Price,
-        Tool,
-        answer_lost,
-    )
-    from afarm.core.records import Evaluation, Instruction, JudgedPair, Message, Output, Pair, Preference, Sample, Score
-    from afarm.core.version import __version__
     from afarm.evaluation.metrics import standard_error
     from afarm.experiment.farm import Farm, Result
-    from afarm.experiment.settings import Config, setting
+    from afarm.storage.availability import require_local, require_on_hub
+    from afarm.storage.hub import load_from_hub
+    from afarm.storage.model_files import local_path, model_identity
+    from afarm.storage.rows import read_outputs, read_rows, require_distinct, write_rows
 
-_MODULES: dict[str, tuple[str, ...]] = {
-    "experiment.settings": ("Config", "setting"),
-    "core.errors": (
-        "AfarmError",
-        "BudgetError",
-        "ConfigError",
-        "DataError",
-        "JudgeError",
-        "ModelError",
-        "PluginError",
-        "StoreError",
-        "TrainingError",
-    ),
-    "evaluation.metrics": ("standard_error",),
-    "core.hooks": ("Register", "hookimpl"),
-    "core.interfaces": (
-        "AnnotateContext",
-        "Annotator",
-        "Checkpoints",
-        "Dataset",
-        "Decoding",
-        "EvaluationInputs",
-        "Evaluator",
-        "BuildContext",
-        "Method",
-        "MethodInputs",
-        "Policy",
-        "Progress",
-        "RewardModel",
-        "TrainContext",
-    ),
-    "core.judge": (
-        "Ask",
-        "Capabilities",
-        "ChatRequest",
-        "Comparison",
-        "Completion",
-        "Judge",
-        "Judgement",
-        "JudgementKey",
-        "Price",
-        "Tool",
-        "answer_lost",
-    ),
-    "experiment.farm": ("Farm", "Result"),
-    "core.version": ("__version__",),
-    "core.records": (
-        "Evaluation",
-        "Instruction",
-        "JudgedPair",
-        "Message",
-        "Output",
-        "Pair",
-        "Preference",
-        "Sample",
-        "Score",
-    ),
+__version__ = importlib.metadata.version("afarm")
+
+_ON_FIRST_USE = {
+    "Farm": "experiment.farm",
+    "Result": "experiment.farm",
+    "load_from_hub": "storage.hub",
+    "local_path": "storage.model_files",
+    "model_identity": "storage.model_files",
+    "read_outputs": "storage.rows",
+    "read_rows": "storage.rows",
+    "require_distinct": "storage.rows",
+    "require_local": "storage.availability",
+    "require_on_hub": "storage.availability",
+    "standard_error": "evaluation.metrics",
+    "write_rows": "storage.rows",
 }
+"""Names above the core, by their module: `afarm --help` and a plugin that needs none of them do not wait for it."""
 
 __all__ = [
     "AfarmError",
@@ -142,6 +118,7 @@ __all__ = [
     "JudgedPair",
     "Judgement",
     "JudgementKey",
+    "LoraConfig",
     "Message",
     "Method",
     "MethodInputs",
@@ -156,21 +133,39 @@ __all__ = [
     "Register",
     "Result",
     "RewardModel",
+    "Row",
     "Sample",
+    "Scheduler",
     "Score",
     "StoreError",
     "Tool",
     "TrainContext",
+    "TrainerConfig",
     "TrainingError",
     "__version__",
     "answer_lost",
+    "did_you_mean",
     "hookimpl",
+    "load_from_hub",
+    "local_path",
+    "model_identity",
+    "read_outputs",
+    "read_rows",
+    "require_distinct",
+    "require_local",
+    "require_on_hub",
+    "seeding",
     "setting",
     "standard_error",
+    "write_rows",
 ]
 
 if not TYPE_CHECKING:  # to a checker, a misspelt name stays an error
-    __getattr__ = lazy_names(__name__, _MODULES)
+
+    def __getattr__(name: str) -> Any:
+        if name not in _ON_FIRST_USE:
+            raise AttributeError(f"module 'afarm' has no attribute {name!r}")
+        return getattr(importlib.import_module(f"afarm.{_ON_FIRST_USE[name]}"), name)
 
 
 def __dir__() -> list[str]:

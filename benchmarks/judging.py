@@ -25,7 +25,7 @@ from typing import Any
 from afarm.core.interfaces import AnnotateContext, BuildContext
 from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge
 from afarm.core.records import Instruction, Pair
-from afarm.judging.client import Asker
+from afarm.judging.client import JudgeClient
 from afarm.judging.labelling import label
 from afarm.judging.ledger import Ledger
 from afarm.judging.rate_limit import Limiter
@@ -77,7 +77,9 @@ def work(port: int, count: int, in_flight: int, directory: Path) -> dict[str, fl
     annotator = PromptAnnotator(PromptAnnotatorConfig(members=["chatgpt_1"]))
     begin, cpu = time.perf_counter(), time.process_time()
     with Ledger(directory / "ledger.sqlite") as ledger:
-        ask = Asker({"*": judge}, ledger, max_concurrency=in_flight, allow_degraded=True, limiters={judge: limiter})
+        ask = JudgeClient(
+            {"*": judge}, ledger, max_concurrency=in_flight, allow_degraded=True, limiters={judge: limiter}
+        )
         context = AnnotateContext(1, ask)
         decided = sum(j.preference.outcome == "decided" for j in label(pairs(count), annotator, "bench", context))
         ask.close()

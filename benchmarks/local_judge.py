@@ -19,11 +19,11 @@ from math import exp, sqrt
 from typing import NoReturn
 
 from afarm.backend import Backend
+from afarm.core.config import BackendConfig
 from afarm.core.interfaces import BuildContext
 from afarm.core.judge import Comparison, Completion
 from afarm.core.records import JudgedPair, Pair
 from afarm.core.seeding import uniform
-from afarm.experiment.settings import BackendConfig
 from afarm.storage.rows import read_preferences
 from afarm_plugins.annotators.parsing import parse
 from afarm_plugins.annotators.prompt_library import load_member

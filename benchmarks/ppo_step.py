@@ -22,8 +22,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from afarm import Instruction, MethodInputs, TrainContext
 from afarm.backend import Backend, CheckpointPolicy, PromptTemplate, TorchRewardModel
+from afarm.core.config import BackendConfig
 from afarm.core.records import Sample
-from afarm.experiment.settings import BackendConfig
 from afarm.storage.artifacts import DirectoryCheckpoints
 from afarm_plugins.ppo import PPOConfig
 from afarm_plugins.ppo.ppo import Trainer
@@ -44,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 def main() -> None:
     parser = arguments(argparse.ArgumentParser())
     parser.add_argument("--layout", choices=["separate", "shared"], default="separate")
-    parser.add_argument("--shared-value", choices=["adapter", "trunk"], default="trunk")
+    parser.add_argument("--shared-value", choices=["adapter", "backbone"], default="backbone")
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--replay", type=Path, help="rollouts of the other side to train on instead of sampled ones")
     a = parser.parse_args()
@@ -139,14 +139,14 @@ def replay(trainer: Trainer, recorded: list[dict[str, Any]]) -> None:
 def floating_point_work(a: argparse.Namespace) -> float:
     """Floating-point operations of an iteration's matrix products: what cannot be left out."""
     tokens, responses = a.batch * (a.prompt_len + a.resp_len), a.batch * a.resp_len
-    trunk = 2 * tokens * a.layers * 16 * a.hidden**2  # 4 attention and 3·4 feed-forward matrices
-    trunk += 2 * tokens * a.layers * 2 * a.hidden * (a.prompt_len + a.resp_len) / 2  # attention itself, causal
+    backbone = 2 * tokens * a.layers * 16 * a.hidden**2  # 4 attention and 3·4 feed-forward matrices
+    backbone += 2 * tokens * a.layers * 2 * a.hidden * (a.prompt_len + a.resp_len) / 2  # attention itself, causal
     head = 2 * responses * a.hidden * a.vocab
-    collect = (trunk + head) * 2 + trunk * 2  # sample, reference; value, reward
+    collect = (backbone + head) * 2 + backbone * 2  # sample, reference; value, reward
     back = 1 if a.lora else 2  # frozen weights need no gradient, adapters hardly any
-    shared = a.layout == "shared" and a.shared_value == "trunk"
-    learn = (1 + back) * ((trunk + head) + (0 if shared else trunk))
-    return collect - (trunk if shared else 0) + a.epochs * learn
+    shared = a.layout == "shared" and a.shared_value == "backbone"
+    learn = (1 + back) * ((backbone + head) + (0 if shared else backbone))
+    return collect - (backbone if shared else 0) + a.epochs * learn
 
 
 def matrix_rate(dtype: torch.dtype) -> float:

@@ -22,7 +22,7 @@ import torch
 
 from afarm import Decoding, Instruction, MethodInputs, Output, TrainContext
 from afarm.backend import Backend, CheckpointPolicy, TorchSampler, join_and_pad
-from afarm.experiment.settings import BackendConfig
+from afarm.core.config import BackendConfig
 from afarm.storage.artifacts import DirectoryCheckpoints
 from afarm_plugins.sft import SFTConfig
 from afarm_plugins.sft.sft import SFT

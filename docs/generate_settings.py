@@ -13,10 +13,11 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from afarm.core.config import Config, changes_result
 from afarm.core.hooks import KINDS
 from afarm.core.plugins import discover
 from afarm.core.registry import FIRST_PARTY, Component
-from afarm.experiment.settings import Config, RunConfig, changes_result
+from afarm.experiment.settings import RunConfig
 
 PAGE = Path(__file__).with_name("settings.md")
 

@@ -1,63 +1,28 @@
-"""What methods build on: load, sample, log-probabilities, rewards, checkpoints, trainers.
+"""The door for methods: load, sample, log-probabilities, rewards, checkpoints, trainers. Importing it loads torch."""
 
-Importing this package loads no torch: a name is imported from its module when it is first used. Method authors import
-from here (`from afarm.backend import CheckpointPolicy, response_logprobs`), config classes from `afarm.core`.
-"""
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from afarm.core.lazy import lazy_names
-from afarm.core.trainer_config import LoraConfig, TrainerConfig
+from afarm.backend.adapters import active_adapter, add_adapter, merge_adapter, merged_copy, sharing_copy
+from afarm.backend.allocator import keep_freed_memory
+from afarm.backend.batching import TokenBatch, join_and_pad, length_sorted_batches, pad
+from afarm.backend.checkpoint_selection import Candidate, CheckpointSelection
+from afarm.backend.device import Backend
+from afarm.backend.logprobs import (
+    before_responses,
+    hidden_states,
+    project,
+    response_logprobs,
+    response_scatter,
+    token_logprobs,
+    token_loss,
+)
+from afarm.backend.policy import CheckpointPolicy, require_checkpoint
+from afarm.backend.preferences import usable_pairs
+from afarm.backend.prompts import PromptTemplate
+from afarm.backend.reward_model import TorchRewardModel, agreement, head_scores, pair_rewards
+from afarm.backend.sampling import Generation, Sampler, TorchSampler
+from afarm.backend.sft import fit_supervised
+from afarm.backend.trl_bridge import LengthSortedTrainer, TrainerBridge, train, trained_model, trainer_arguments
+from afarm.core.config import LoraConfig, TrainerConfig
 from afarm.storage.model_files import model_identity
-
-if TYPE_CHECKING:
-    from afarm.backend.adapters import active_adapter, add_adapter, merge_adapter, merged_copy, sharing_copy
-    from afarm.backend.allocator import keep_freed_memory
-    from afarm.backend.batching import TokenBatch, join_and_pad, length_sorted_batches, pad
-    from afarm.backend.checkpoint_selection import Candidate, CheckpointSelection
-    from afarm.backend.device import Backend
-    from afarm.backend.logprobs import (
-        before_responses,
-        hidden_states,
-        project,
-        response_logprobs,
-        response_scatter,
-        token_logprobs,
-        token_loss,
-    )
-    from afarm.backend.policy import CheckpointPolicy, require_checkpoint
-    from afarm.backend.preferences import usable_pairs
-    from afarm.backend.prompts import PromptTemplate
-    from afarm.backend.reward_model import TorchRewardModel, agreement, head_scores, pair_rewards
-    from afarm.backend.sampling import Generation, Sampler, TorchSampler
-    from afarm.backend.sft import fit_supervised
-    from afarm.backend.trl_bridge import LengthSortedTrainer, TrainerBridge, train, trained_model, trainer_arguments
-
-_MODULES = {
-    "adapters": ("active_adapter", "add_adapter", "merge_adapter", "merged_copy", "sharing_copy"),
-    "allocator": ("keep_freed_memory",),
-    "logprobs": (
-        "before_responses",
-        "hidden_states",
-        "project",
-        "response_logprobs",
-        "response_scatter",
-        "token_logprobs",
-        "token_loss",
-    ),
-    "batching": ("TokenBatch", "join_and_pad", "length_sorted_batches", "pad"),
-    "policy": ("CheckpointPolicy", "require_checkpoint"),
-    "preferences": ("usable_pairs",),
-    "prompts": ("PromptTemplate",),
-    "reward_model": ("TorchRewardModel", "agreement", "head_scores", "pair_rewards"),
-    "device": ("Backend",),
-    "sampling": ("Generation", "Sampler", "TorchSampler"),
-    "checkpoint_selection": ("Candidate", "CheckpointSelection"),
-    "sft": ("fit_supervised",),
-    "trl_bridge": ("LengthSortedTrainer", "TrainerBridge", "train", "trained_model", "trainer_arguments"),
-}
 
 __all__ = [
     "Backend",
@@ -101,6 +66,3 @@ __all__ = [
     "trainer_arguments",
     "usable_pairs",
 ]
-
-if not TYPE_CHECKING:  # to a checker, a misspelt name stays an error
-    __getattr__ = lazy_names(__name__, _MODULES)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from afarm.backend.device import quiet
+from afarm.core.config import LoraConfig
 from afarm.core.errors import ModelError
-from afarm.core.trainer_config import LoraConfig
 
 if TYPE_CHECKING:
     from peft import PeftModel

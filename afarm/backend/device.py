@@ -20,9 +20,9 @@ import torch
 
 from afarm.backend import distributed as processes
 from afarm.backend.prompts import PromptTemplate, TemplateName
+from afarm.core.config import BackendConfig
 from afarm.core.errors import ConfigError, ModelError
-from afarm.core.processes import ALONE, Ranks
-from afarm.experiment.settings import BackendConfig
+from afarm.core.processes import SINGLE_PROCESS, ProcessInfo
 from afarm.storage.gguf import damaged
 from afarm.storage.model_files import local_path, model_identity
 
@@ -45,7 +45,7 @@ class Backend:
     `sharded` says whether each is to keep only its shard of what it trains.
     """
 
-    def __init__(self, config: BackendConfig | None = None, ranks: Ranks = ALONE):
+    def __init__(self, config: BackendConfig | None = None, ranks: ProcessInfo = SINGLE_PROCESS):
         self.config = config or BackendConfig()
         self.device = _shared_device(self.config.device) if ranks.several else _device(self.config.device)
         self.session = processes.agree(secrets.token_hex(8)) if ranks.several else ""

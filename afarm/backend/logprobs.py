@@ -29,7 +29,7 @@ def base_model(model: PreTrainedModel) -> PreTrainedModel:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def trunk(model: PreTrainedModel) -> PreTrainedModel:
+def backbone(model: PreTrainedModel) -> PreTrainedModel:
     """`model` without its head: from token ids to hidden states."""
     whole = base_model(model)
     return getattr(whole, whole.base_model_prefix)
@@ -41,8 +41,8 @@ def positions(attention_mask: torch.Tensor) -> torch.Tensor:
 
 
 def hidden_states(model: PreTrainedModel, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-    """The trunk's last hidden states [B, T, H], after the final norm. `model` may have any head, and adapters."""
-    output = trunk(model)(
+    """The backbone's last hidden states [B, T, H], after the final norm. `model` may have any head, and adapters."""
+    output = backbone(model)(
         input_ids=input_ids, attention_mask=attention_mask, position_ids=positions(attention_mask), use_cache=False
     )
     return output.last_hidden_state

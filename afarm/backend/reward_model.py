@@ -58,7 +58,7 @@ def last_token_scores(model: PreTrainedModel, input_ids: torch.Tensor, attention
 
 
 class TorchRewardModel(RewardModel):
-    """A transformers sequence classifier, or an ensemble of several that share its trunk.
+    """A transformers sequence classifier, or an ensemble of several that share its backbone.
 
     The members of an ensemble are the labels of one head, or the named `adapters` of a PEFT model, each with a head of
     its own. Each member's rewards are standardised as (raw − mean) / std, with `mean` and `std` numbers or a list of
@@ -96,7 +96,7 @@ class TorchRewardModel(RewardModel):
 
     @classmethod
     def classifier_from(cls, policy: CheckpointPolicy, head_std: float = 0.0, labels: int = 1) -> Any:
-        """A sequence classifier with the weights of `policy`'s trunk and fresh heads (normal, or zero) in float32."""
+        """A sequence classifier with the weights of `policy`'s backbone and fresh float32 heads (normal or zero)."""
         from transformers import AutoModelForSequenceClassification
 
         source = merged_copy(policy.model)
@@ -104,8 +104,8 @@ class TorchRewardModel(RewardModel):
         config.num_labels = labels
         config.architectures = None
         model = AutoModelForSequenceClassification.from_config(config, dtype=policy.backend.dtype)
-        trunk = getattr(source, source.base_model_prefix)
-        getattr(model, model.base_model_prefix).load_state_dict(trunk.state_dict())
+        backbone = getattr(source, source.base_model_prefix)
+        getattr(model, model.base_model_prefix).load_state_dict(backbone.state_dict())
         model.score.float()
         with torch.no_grad():
             if head_std:
@@ -152,9 +152,9 @@ class TorchRewardModel(RewardModel):
         return members.mean(-1) - penalty
 
     def scalar_head(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """(weight [1, H], bias [1]) of one head on the trunk that gives the mean of the members' rewards.
+        """(weight [1, H], bias [1]) of one head on the backbone that gives the mean of the members' rewards.
 
-        Where members are adapters, each with a trunk of its own, the first one's: it is the active one of `self.model`.
+        Where members are adapters, each with a backbone of its own, the first one's, the active one of `self.model`.
         """
         head = base_model(self.model).score
         head = head.modules_to_save[self.adapters[0]] if self.adapters else head

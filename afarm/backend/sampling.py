@@ -22,7 +22,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from afarm.backend.batching import pad
-from afarm.backend.logprobs import positions, project, trunk
+from afarm.backend.logprobs import backbone, positions, project
 from afarm.backend.token_head import log_normaliser
 from afarm.core.errors import ModelError
 from afarm.core.interfaces import Decoding
@@ -206,7 +206,7 @@ class TorchSampler:
         self, ids: torch.Tensor, position: torch.Tensor, mask: torch.Tensor | None, cache: DynamicCache
     ) -> torch.Tensor:
         """Next-token logits [B, V] in float32."""
-        output = trunk(self.model)(
+        output = backbone(self.model)(
             input_ids=ids, position_ids=position, attention_mask=mask, past_key_values=cache, use_cache=True
         )
         # As [B, H]: with a dimension of length 1 between, the head takes each row in a product of its own

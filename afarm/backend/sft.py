@@ -21,7 +21,7 @@ from afarm.core.interfaces import TrainContext
 
 if TYPE_CHECKING:
     from afarm.backend.policy import CheckpointPolicy
-    from afarm.core.trainer_config import TrainerConfig
+    from afarm.core.config import TrainerConfig
 
 IGNORED = -100
 """The label of tokens that carry no loss."""

@@ -17,10 +17,10 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from afarm.backend.adapters import merge_adapter
 from afarm.backend.device import quiet
 from afarm.backend.distributed import average, own, rank, wait_for_all, world_size
+from afarm.core.config import TrainerConfig
 from afarm.core.errors import ConfigError, TrainingError
 from afarm.core.interfaces import TrainContext
 from afarm.core.seeding import integer
-from afarm.core.trainer_config import TrainerConfig
 
 if TYPE_CHECKING:
     from transformers import Trainer

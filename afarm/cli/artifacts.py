@@ -98,12 +98,12 @@ def why(
     store = _open(output_dir)
     artifact = _find(store, key)
     out().print(f"[bold]{artifact.name}[/] was made from", highlight=False)
-    for name, value in flatten(artifact.made_from).items():
+    for name, value in flatten(artifact.key_fields).items():
         out().print(f"  {name}: {value}", highlight=False, soft_wrap=True, markup=False)
     runs = [run for run, names in store.uses().items() if artifact.name in names]
     out().print(f"Used by: {', '.join(runs) or 'no finished run'}", highlight=False, soft_wrap=True)
     alike = store.of_stage(artifact.stage, artifact.meta.get("label"))
-    relative = nearest(artifact.made_from, (a for a in alike if a.key != artifact.key))
+    relative = nearest(artifact.key_fields, (a for a in alike if a.key != artifact.key))
     if relative is None:
         out().print(f"There is no other {artifact.stage} artifact. It is reused whenever all of the above is the same.")
         return

@@ -17,7 +17,7 @@ from afarm.cli.options import with_options
 from afarm.judging.pricing import dollars
 
 if TYPE_CHECKING:
-    from afarm.comparison.outputs import HeadToHead
+    from afarm.comparison.outputs import OutputComparison
     from afarm.experiment.dry_run import PlannedStage
     from afarm.experiment.farm import Farm
 
@@ -52,7 +52,7 @@ def show_plan(
     _show({"method": method}, plan(farm, method) if planned is None else planned, as_json, title)
 
 
-def show_plan_of_files(given: Sequence[HeadToHead], as_json: bool, all_stages: bool = True) -> None:
+def show_plan_of_files(given: Sequence[OutputComparison], as_json: bool, all_stages: bool = True) -> None:
     """The same for sets of outputs, each compared with the reference."""
     from afarm.experiment.dry_run import plan_of_two
 

@@ -68,11 +68,11 @@ def _compare(
     dry_run: bool,
     started: float,
 ) -> None:
-    from afarm.comparison.until_decided import ALPHA, Deciding
+    from afarm.comparison.until_decided import ALPHA, SequentialComparison
 
     with (options.only_look if dry_run else options.farm)(compares_only=True) as farm:
         compared = output_files.head_to_heads(farm, files, options)
-        deciding = Deciding(compared, alpha or ALPHA) if until_decided else None
+        deciding = SequentialComparison(compared, alpha or ALPHA) if until_decided else None
         if dry_run:
             show_plan_of_files(compared, options.as_json)
         else:

@@ -17,8 +17,8 @@ from afarm.cli.options import RECIPE_HELP, FarmOptions, option_of, refuse_contra
 from afarm.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from afarm.comparison.annotations import StoredComparison
-    from afarm.comparison.outputs import Comparison, HeadToHead
+    from afarm.comparison.annotations import AnnotationComparison
+    from afarm.comparison.outputs import Comparison, OutputComparison
     from afarm.core.records import Output
     from afarm.experiment.farm import Farm
 
@@ -152,7 +152,7 @@ def _refuse_repeats(files: Sequence[Path]) -> None:
         raise ConfigError([f"{path} is named twice: name each file once" for path in twice])
 
 
-def head_to_heads(farm: "Farm", files: OutputFiles, options: EvaluateOptions) -> "list[HeadToHead]":
+def head_to_heads(farm: "Farm", files: OutputFiles, options: EvaluateOptions) -> "list[OutputComparison]":
     """The comparison of each system with the reference. Systems are called as their rows say, or as their files where
     that tells nothing.
 
@@ -162,11 +162,11 @@ def head_to_heads(farm: "Farm", files: OutputFiles, options: EvaluateOptions) ->
     outputs cannot be given to.
     """
     from afarm.core.interfaces import AnnotateContext
-    from afarm.evaluation.matching import Joining, same_answers
+    from afarm.evaluation.matching import MatchPolicy, same_answers
     from afarm.experiment.data import evaluation_set
     from afarm.storage.rows import names_a_file, read_outputs
 
-    joining = Joining(options.on_missing or "error", options.on_duplicate)  # type: ignore[arg-type]
+    joining = MatchPolicy(options.on_missing or "error", options.on_duplicate)  # type: ignore[arg-type]
     theirs = _reference(farm, files.reference)
     systems = {str(path): read_outputs(path) for path in files.outputs}
     for source, rows in [*systems.items(), *([(files.reference, theirs)] if names_a_file(files.reference) else [])]:
@@ -274,14 +274,14 @@ def _lacks(evaluator: str, need: str, annotator: str) -> str:
 @contextmanager
 def stored_comparisons(
     farm: "Farm", files: Sequence[Path], reference: str | None, options: EvaluateOptions
-) -> "Iterator[list[StoredComparison]]":
+) -> "Iterator[list[AnnotationComparison]]":
     """The systems that files of annotations are about, as long as the rows that were read are kept.
 
     Raises `DataError` as `stored_systems` does, `ConfigError` for what only outputs can be asked.
     """
-    from afarm.comparison.annotations import OnDisk, StoredComparison
+    from afarm.comparison.annotations import AnnotationComparison, OnDisk
     from afarm.evaluation.annotation_files import stored_systems
-    from afarm.evaluation.matching import Joining
+    from afarm.evaluation.matching import MatchPolicy
 
     problems = [f"--annotations and {name} contradict each other: they are judged" for name in _of(options, JUDGING)]
     problems += [f"--annotations and {name} contradict each other: nothing is trained" for name in _of(options, RUNS)]
@@ -292,10 +292,10 @@ def stored_comparisons(
     if problems:
         raise ConfigError(problems)
     _refuse_repeats(files)
-    joining = Joining(options.on_missing or "skip", options.on_duplicate)  # type: ignore[arg-type]
+    joining = MatchPolicy(options.on_missing or "skip", options.on_duplicate)  # type: ignore[arg-type]
     with TemporaryDirectory() as directory:
         systems = stored_systems(files, OnDisk(Path(directory)), reference or "", joining)
-        compared = [StoredComparison.of(farm, system) for system in systems]
+        compared = [AnnotationComparison.of(farm, system) for system in systems]
         _require_usable(farm, options, compared)
         yield compared
 

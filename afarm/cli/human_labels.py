@@ -16,7 +16,7 @@ from afarm.evaluation.metrics import BY_PEOPLE
 from afarm.storage.rows import judged_pair, preferences_on_disk, read_rows
 
 if TYPE_CHECKING:
-    from afarm.comparison.annotations import StoredComparison
+    from afarm.comparison.annotations import AnnotationComparison
 
 
 Label = tuple[JudgedPair, str]
@@ -24,8 +24,8 @@ Label = tuple[JudgedPair, str]
 
 
 def with_people(
-    compared: Sequence[StoredComparison], files: Sequence[Path], leave_out: bool = False
-) -> list[StoredComparison]:
+    compared: Sequence[AnnotationComparison], files: Sequence[Path], leave_out: bool = False
+) -> list[AnnotationComparison]:
     """The comparisons, with people's labels of those systems that they labelled as well; tells which they did not.
 
     Labels about other outputs than the judge's are left out where that is asked for, and counted. Raises `DataError`
@@ -55,7 +55,7 @@ def with_people(
     ]
 
 
-def _labels(one: StoredComparison, labels: Sequence[Label], leave_out: bool) -> list[JudgedPair]:
+def _labels(one: AnnotationComparison, labels: Sequence[Label], leave_out: bool) -> list[JudgedPair]:
     """Those of the labels that are about the pairs of `one`; of those about other outputs see `with_people`."""
     players = one.reference_name, one.system
     mine = [(label, where) for label, where in labels if {*players} == {label.pair.generator_1, label.pair.generator_2}]
@@ -81,7 +81,7 @@ def _labels(one: StoredComparison, labels: Sequence[Label], leave_out: bool) -> 
     return fit
 
 
-def _judged(one: StoredComparison, asked: Collection[str]) -> dict[str, set[tuple[int, int]]]:
+def _judged(one: AnnotationComparison, asked: Collection[str]) -> dict[str, set[tuple[int, int]]]:
     """What the judge saw as answers to those instructions, as `_outputs`, by their ids."""
     found: dict[str, set[tuple[int, int]]] = {}
     if asked:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from afarm.core.errors import ConfigError, PluginError, did_you_mean
-from afarm.core.processes import Ranks
+from afarm.core.processes import ProcessInfo
 
 OPTION = "--accelerate-config"
 
@@ -21,9 +21,9 @@ CONFIGS = Path(__file__).with_name("launch_configs")
 
 
 @cache
-def ranks() -> Ranks:
+def ranks() -> ProcessInfo:
     """Which of several processes this one is. Read once: what sees FSDP in the environment would wrap models in it."""
-    found = Ranks.of(os.environ)
+    found = ProcessInfo.of(os.environ)
     if found.sharded:
         del os.environ["ACCELERATE_USE_FSDP"]
     return found

@@ -18,7 +18,7 @@ import typer
 from afarm.cli import launch
 from afarm.cli.console import ProgressBars, err, escape
 from afarm.core.errors import ConfigError, PluginError
-from afarm.core.processes import ALONE
+from afarm.core.processes import SINGLE_PROCESS
 from afarm.experiment.settings import AnnotateConfig, RunConfig
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class FarmOptions:
             compares_only=compares_only,
             plans_only=plans_only,
             answering=answering,
-            ranks=ALONE if plans_only else launch.ranks(),
+            ranks=SINGLE_PROCESS if plans_only else launch.ranks(),
         )
         bars.note = lambda: _spent(farm)
         if kind := network_file_system(farm.store.ledger_path):

@@ -16,7 +16,7 @@ from afarm.comparison.outputs import Comparison
 from afarm.core.interfaces import EvaluationInputs
 from afarm.core.records import Evaluation, Instruction, JudgedPair, Output
 from afarm.core.seeding import digest
-from afarm.evaluation.annotation_files import Keeping, StoredSystem
+from afarm.evaluation.annotation_files import AnnotatedSystem, RowSink
 from afarm.evaluation.matching import counted, looks_swapped
 from afarm.evaluation.metrics import BY_PEOPLE
 from afarm.evaluation.protocol import answers_digest
@@ -26,7 +26,7 @@ from afarm.storage.artifacts import storage_errors
 from afarm.storage.rows import preferences_on_disk, write_rows
 
 if TYPE_CHECKING:
-    from afarm.evaluation.win_table import Wins
+    from afarm.evaluation.win_table import WinTable
     from afarm.experiment.farm import Farm
 
 T = TypeVar("T")
@@ -36,19 +36,19 @@ BUFFER = 8 << 20
 
 
 @dataclass(frozen=True)
-class StoredComparison(Comparison):
+class AnnotationComparison(Comparison):
     """The stored judgements of one system, and `people`'s labels of some of the instructions, where there are any.
     Built by `of`."""
 
     farm: Farm
-    stored: StoredSystem[Path]
+    stored: AnnotatedSystem[Path]
     system: str
     reference_name: str
     annotator: str
-    people: Wins | None = field(default=None, compare=False)
+    people: WinTable | None = field(default=None, compare=False)
 
     @classmethod
-    def of(cls, farm: Farm, stored: StoredSystem[Path]) -> StoredComparison:
+    def of(cls, farm: Farm, stored: AnnotatedSystem[Path]) -> AnnotationComparison:
         return cls(farm, stored, stored.system, stored.reference, stored.annotator)
 
     @property
@@ -85,11 +85,11 @@ class StoredComparison(Comparison):
         return {"coverage": self.stored.coverage.to_row(), "notes": self.notes, "stored": True}
 
     @cached_property
-    def made_from(self) -> Mapping[str, Any]:
+    def key_fields(self) -> Mapping[str, Any]:
         builder, stored = self.farm.builder, self.stored
         with stored.kept.open("rb") as handle:
             rows = hashlib.file_digest(handle, "sha256").hexdigest()
-        return self.farm.made_from(
+        return self.farm.key_fields(
             "stored annotations",
             evaluators=[builder.identity(builder.component("evaluators", name)) for name in self.evaluators],
             systems={"outputs": stored.system, "reference": stored.reference, "annotator": stored.annotator},
@@ -123,10 +123,10 @@ class StoredComparison(Comparison):
             members = {self.annotator: len(judged)}
             return {"rows": len(judged), "outcomes": dict(outcomes), "members": members, "degraded": dict(degraded)}
 
-        return Stage("evaluate", self.label, {}, self.made_from, write)
+        return Stage("evaluate", self.label, {}, self.key_fields, write)
 
 
-def by_people(system: str, judged: Iterable[JudgedPair], people: Wins) -> Evaluation:
+def by_people(system: str, judged: Iterable[JudgedPair], people: WinTable) -> Evaluation:
     """The win rate by people, from their labels of some instructions and simulated ones of more, in percent as all win
     rates are: with its error and interval, and beside it those of either kind alone.
 
@@ -180,7 +180,7 @@ def _reference_output(row: JudgedPair) -> Output:
     return Output(row.pair.instruction, row.pair.output_1, row.pair.generator_1)
 
 
-class OnDisk(Keeping[Path]):
+class OnDisk(RowSink[Path]):
     """Rows kept as they are, in files below `directory`."""
 
     def __init__(self, directory: Path):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from afarm.core.interfaces import EvaluationInputs
 from afarm.core.records import Instruction, Output, Pair
 from afarm.core.seeding import digest
-from afarm.evaluation.matching import STRICT, Joined, Joining, join, looks_swapped
+from afarm.evaluation.matching import STRICT, MatchedRows, MatchPolicy, join, looks_swapped
 from afarm.evaluation.protocol import protocol_of
 from afarm.evaluation.red_flags import plain
 from afarm.experiment.annotation import annotation, judge_pairs
@@ -48,11 +48,11 @@ class Comparison(ABC):
 
         Another version of afarm or of a plugin makes another artifact and goes on with the same account.
         """
-        return self.account("evaluate", self.made_from)
+        return self.account("evaluate", self.key_fields)
 
-    def account(self, what: str, made_from: Mapping[str, Any]) -> str:
+    def account(self, what: str, key_fields: Mapping[str, Any]) -> str:
         """The name of what is done with the two, apart from the versions of code and the budget."""
-        which = digest(_without(("afarm", "source", "budget"), made_from), length=6)
+        which = digest(_without(("afarm", "source", "budget"), key_fields), length=6)
         parts = [self.system, "vs", self.reference_name, self.annotator]
         return "-".join([what, *map(_in_a_path, parts), f"seed{self.farm.config.seed}", which])
 
@@ -73,7 +73,7 @@ class Comparison(ABC):
 
     @property
     @abstractmethod
-    def made_from(self) -> Mapping[str, Any]:
+    def key_fields(self) -> Mapping[str, Any]:
         """All that the result depends on."""
 
     @abstractmethod
@@ -113,7 +113,7 @@ class Comparison(ABC):
 
 
 @dataclass(frozen=True)
-class HeadToHead(Comparison):
+class OutputComparison(Comparison):
     """`outputs` of `system` against those of `reference_name`, judged by `annotator` where both answer an instruction.
 
     `joining` says what is done with rows that do not fit, `sources` (of outputs and reference) whose rows errors say
@@ -127,7 +127,7 @@ class HeadToHead(Comparison):
     annotator: str
     system: str
     reference_name: str
-    joining: Joining = STRICT
+    joining: MatchPolicy = STRICT
     sources: tuple[str, str] = ("the outputs", "the reference")
     order: Sequence[str] | None = None
     judged: int = 0
@@ -135,7 +135,7 @@ class HeadToHead(Comparison):
     before: tuple[StageRun, ...] = ()
 
     @cached_property
-    def joined(self) -> Joined:
+    def joined(self) -> MatchedRows:
         """Raises `DataError` where the rows of the two do not fit, and it is not said what to do about it."""
         return join(self.outputs, self.reference, self.joining, self.sources, self.order, self.judged)
 
@@ -187,11 +187,11 @@ class HeadToHead(Comparison):
         return [*judges, ("annotators", self.annotator), *super().components]
 
     @cached_property
-    def made_from(self) -> Mapping[str, Any]:
+    def key_fields(self) -> Mapping[str, Any]:
         builder, joined = self.farm.builder, self.joined
         data = {"outputs": joined.outputs, "reference": self.reference}
         data |= {"lost": joined.lost} if joined.lost else {}
-        return self.farm.made_from(
+        return self.farm.key_fields(
             "compare",
             **annotation(self.farm, self.annotator, self.farm.config.evaluate.label_noise),
             evaluators=[builder.identity(builder.component("evaluators", name)) for name in self.evaluators],
@@ -213,7 +213,7 @@ class HeadToHead(Comparison):
             write_results(self.farm, directory, self.evaluators, given, protocol, summary["degraded"])
             return summary
 
-        return Stage("evaluate", self.label, {}, self.made_from, write)
+        return Stage("evaluate", self.label, {}, self.key_fields, write)
 
 
 def _without(names: Collection[str], value: Any) -> Any:

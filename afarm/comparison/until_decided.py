@@ -16,7 +16,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from afarm.comparison.outputs import HeadToHead
+from afarm.comparison.outputs import OutputComparison
 from afarm.core.errors import BudgetError, ConfigError, DataError
 from afarm.core.interfaces import AnnotateContext
 from afarm.core.records import Pair
@@ -37,14 +37,14 @@ DECISION = "decision.json"
 
 
 @dataclass(frozen=True)
-class Deciding:
+class SequentialComparison:
     """`compared` are all judged by one annotator against one reference; wrong is decided with a probability of `alpha`
     at most, whatever the number of systems (Bonferroni).
 
     Raises `ConfigError` where an evaluator is to look at all systems together.
     """
 
-    compared: Sequence[HeadToHead]
+    compared: Sequence[OutputComparison]
     alpha: float = ALPHA
 
     def __post_init__(self) -> None:
@@ -70,18 +70,18 @@ class Deciding:
         return f"decide {', '.join(one.system for one in self.compared)} against {self.compared[0].reference_name}"
 
     @cached_property
-    def made_from(self) -> Mapping[str, Any]:
+    def key_fields(self) -> Mapping[str, Any]:
         farm, first = self.farm, self.compared[0]
-        return farm.made_from(
+        return farm.key_fields(
             "decide",
             **annotation(farm, first.annotator, farm.config.evaluate.label_noise),
             alpha=self.alpha,
             budget=farm.config.budget,
-            rows=[one.made_from["data"] for one in self.compared],
+            rows=[one.key_fields["data"] for one in self.compared],
             systems=[one.system for one in self.compared],
         )
 
-    def run(self) -> list[HeadToHead]:
+    def run(self) -> list[OutputComparison]:
         """Judge until it is decided; the comparisons over what was judged of each system, which ask nothing more.
 
         Raises `DataError` where the systems have no instruction in common, `BudgetError` where the budget ends before
@@ -89,9 +89,9 @@ class Deciding:
         """
         if not self.order:
             raise DataError("the systems have no instruction in common: nothing can be decided between them")
-        account = self.compared[0].account("decide", self.made_from)
+        account = self.compared[0].account("decide", self.key_fields)
         with self.farm.ask.accounted_to(account):
-            artifact = self.farm.ensure(Stage("decide", self.label, {}, self.made_from, self._write))
+            artifact = self.farm.ensure(Stage("decide", self.label, {}, self.key_fields, self._write))
         made: StageRun = self.farm.history.pop(self.label)
         decision: dict[str, Any] = json.loads((artifact.path / DECISION).read_text(encoding="utf-8"))
         used = decision.pop("judged")
@@ -183,7 +183,7 @@ def verdicts(decision: Mapping[str, Any]) -> list[str]:
 class _Judging:
     """One system, judged as far as `wins` go: one for each instruction in their order, None without an answer."""
 
-    def __init__(self, one: HeadToHead, order: Sequence[str]):
+    def __init__(self, one: OutputComparison, order: Sequence[str]):
         farm = one.farm
         self.one = one
         self.wins: list[float | None] = []

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import traceback
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
+from pathlib import Path
+
+from afarm.core.hooks import KINDS
 
 
 class AfarmError(Exception):
@@ -63,3 +68,32 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if near:
         return f" Did you mean {' or '.join(repr(n) for n in near)}?"
     return f" Known: {', '.join(known)}."
+
+
+PACKAGE = Path(__file__).parents[1]
+CONTEXTLIB = Path(contextlib.__file__)
+
+
+@contextlib.contextmanager
+def attributed_to(kind: str, name: str) -> Iterator[None]:
+    """Raise any failure inside as a `PluginError` that names the component and the line of its code.
+
+    `kind` is a plural, as in `KINDS`. The failure itself is the cause. An error that a user can act on (`AfarmError`)
+    passes as it is, and so does an interrupt.
+    """
+    try:
+        yield
+    except AfarmError:
+        raise
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise PluginError(f"{KINDS[kind]} {name!r} failed: {what} ({_place(error)})") from error
+
+
+def _place(error: BaseException) -> str:
+    """`folder/file.py:line` of the innermost frame in the component's own folder: the first that is not afarm's."""
+    frames = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    others = [frame for frame in frames if PACKAGE not in frame[0].parents and frame[0] != CONTEXTLIB]
+    own = [frame for frame in others if frame[0].parent == others[0][0].parent]
+    file, line = (own or frames)[-1]
+    return f"{file.parent.name}/{file.name}:{line}"

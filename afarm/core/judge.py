@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Protocol
 
 from afarm.core.records import Instruction, Message
 
-DRAWS_A_VOTE = 100
+SAMPLES_PER_VOTE = 100
 """How far apart the draws of one vote about a pair and of the next are: those between are re-asks."""
 
-CHARACTERS_A_TOKEN = 4
+CHARACTERS_PER_TOKEN = 4
 """Of English text under today's tokenizers, about."""
 MESSAGE_TOKENS = 16
 """More than what a chat format adds to a message, and a conversation, beside its text."""
@@ -189,7 +189,7 @@ class Judge(ABC):
     def count_tokens(self, request: ChatRequest) -> int:
         """The input tokens of `request`, for estimates: about, where the judge has no tokenizer at hand."""
         text = request.prompt + "".join(message.content for message in request.messages)
-        return math.ceil(len(text) / CHARACTERS_A_TOKEN)
+        return math.ceil(len(text) / CHARACTERS_PER_TOKEN)
 
     def most_output_tokens(self, request: ChatRequest) -> int:
         """The longest answer to `request` in tokens, with what a model may think before it on top."""

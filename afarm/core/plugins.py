@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
+from afarm.core.config import Config
 from afarm.core.errors import PluginError, did_you_mean
 from afarm.core.hooks import GROUP, KINDS, Hooks, hook_names
 from afarm.core.registry import FIRST_PARTY, Component, Registry
-from afarm.experiment.settings import Config
 
 if TYPE_CHECKING:
     import typer

@@ -18,7 +18,7 @@ SIZE = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
-class Ranks:
+class ProcessInfo:
     """This process's number among those that run the same command, how many there are, and whether each keeps only its
     shard of what is trained (FSDP2)."""
 
@@ -27,7 +27,7 @@ class Ranks:
     sharded: bool = False
 
     @classmethod
-    def of(cls, environment: Mapping[str, str]) -> Ranks:
+    def of(cls, environment: Mapping[str, str]) -> ProcessInfo:
         """As a launcher has written it to the environment; alone where none has."""
         rank, size = (next((int(environment[n]) for n in names if n in environment), None) for names in (RANK, SIZE))
         if rank is None or size is None or size == 1:
@@ -43,7 +43,7 @@ class Ranks:
         return self.size > 1
 
 
-ALONE = Ranks()
+SINGLE_PROCESS = ProcessInfo()
 
 
 def wait_for(look: Callable[[], T | None]) -> T:

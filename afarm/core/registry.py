@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from afarm.core.config import Config
 from afarm.core.errors import PluginError, did_you_mean
 from afarm.core.hooks import KINDS
-from afarm.experiment.settings import Config
 
 FIRST_PARTY = "afarm"
 

@@ -1,6 +1,6 @@
 """Stored annotations as systems: whose judgements files hold, against which reference, and which way round.
 
-Files are read once, row by row. What is kept of a row is for the caller to say (`Keeping`); here memory holds digests
+Files are read once, row by row. What is kept of a row is for the caller to say (`RowSink`); here memory holds digests
 and names, and no texts.
 """
 
@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 from afarm.core.errors import DataError
 from afarm.core.records import Instruction, JudgedPair
 from afarm.core.seeding import digest
-from afarm.evaluation.matching import REFERENCES, Coverage, Joining
+from afarm.evaluation.matching import REFERENCES, Coverage, MatchPolicy
 from afarm.evaluation.protocol import Protocol, answers_digest, instructions_digest
 from afarm.storage.rows import judged_pair, read_rows, stem
 
@@ -29,7 +29,7 @@ Players = tuple[str, str]
 K = TypeVar("K")
 
 
-class Keeping(ABC, Generic[K]):
+class RowSink(ABC, Generic[K]):
     """What is kept of the rows of a part: those of one file with the same generators in the same order."""
 
     @abstractmethod
@@ -46,7 +46,7 @@ class Keeping(ABC, Generic[K]):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredSystem(Generic[K]):
+class AnnotatedSystem(Generic[K]):
     """The judgements of `system` (output_2) against `reference` (output_1) by `annotators`, from `files`.
 
     `kept` is what was kept of them, and `judges` are the identities they name. `answers` are digests of what the
@@ -112,8 +112,8 @@ class _File(Generic[K]):
 
 
 def stored_systems(
-    files: Sequence[Path | str], keeping: Keeping[K], reference: str = "", joining: Joining | None = None
-) -> list[StoredSystem[K]]:
+    files: Sequence[Path | str], keeping: RowSink[K], reference: str = "", joining: MatchPolicy | None = None
+) -> list[AnnotatedSystem[K]]:
     """The systems that `files` are about, in the order in which they come.
 
     One file may hold several systems, and several files may be about one. What is stored with the reference second is
@@ -122,7 +122,7 @@ def stored_systems(
     Raises `DataError` naming file, row and field where a row is wrong, two contradict each other, there is none, it
     cannot be told which generator is the reference, or systems were judged on different instructions.
     """
-    joining = joining or Joining("skip")
+    joining = joining or MatchPolicy("skip")
     reader = _Reader(keeping, joining)
     read = [reader.read(str(path)) for path in files]
     grouped: dict[tuple[str, str, tuple[str, ...]], list[tuple[_File[K], _Part[K], bool]]] = {}
@@ -139,12 +139,12 @@ def stored_systems(
     return _over_one_set(found, joining)
 
 
-def kept_of(files: Sequence[Path | str], keeping: Keeping[K]) -> Iterator[tuple[str, tuple[str, ...], K]]:
+def kept_of(files: Sequence[Path | str], keeping: RowSink[K]) -> Iterator[tuple[str, tuple[str, ...], K]]:
     """Of each part of `files`: its file, the annotators of that, and what is kept; whoever is the reference.
 
     Raises `DataError` naming file, row and field where a row is wrong, two contradict each other, or there is none.
     """
-    reader = _Reader(keeping, Joining("skip"))
+    reader = _Reader(keeping, MatchPolicy("skip"))
     for path in files:
         file = reader.read(str(path))
         for part in file.parts.values():
@@ -157,7 +157,7 @@ def kept_of(files: Sequence[Path | str], keeping: Keeping[K]) -> Iterator[tuple[
 class _Reader(Generic[K]):
     """Splits files by the generators that their rows name, and leaves out what it has seen before."""
 
-    def __init__(self, keeping: Keeping[K], joining: Joining):
+    def __init__(self, keeping: RowSink[K], joining: MatchPolicy):
         self._keeping = keeping
         self._joining = joining
         # Hashes stand for texts: within one process that is enough, and a row needs little memory.
@@ -317,9 +317,9 @@ def _reference(file: _File[K], named: str) -> str | None:
 def _system(
     names: tuple[str, str, tuple[str, ...]],
     parts: Sequence[tuple[_File[K], _Part[K], bool]],
-    keeping: Keeping[K],
+    keeping: RowSink[K],
     reader: _Reader[K],
-) -> StoredSystem[K]:
+) -> AnnotatedSystem[K]:
     answers: dict[str, str] = {}
     for file, part, turned in parts:
         answers |= dict(reader.answers_second(file, part)) if turned else part.answers
@@ -331,7 +331,7 @@ def _system(
         empty=sum(part.empty[not turned] for _, part, turned in parts),
         empty_reference=sum(part.empty[turned] for _, part, turned in parts),
     )
-    return StoredSystem(
+    return AnnotatedSystem(
         *names,
         tuple(dict.fromkeys(file.source for file, _, _ in parts)),
         keeping.whole([(part.kept, turned) for _, part, turned in parts]),
@@ -343,12 +343,12 @@ def _system(
     )
 
 
-def _over_one_set(found: Sequence[StoredSystem[K]], joining: Joining) -> list[StoredSystem[K]]:
+def _over_one_set(found: Sequence[AnnotatedSystem[K]], joining: MatchPolicy) -> list[AnnotatedSystem[K]]:
     """The systems with what they lack of the instructions that others with their reference and annotators have.
 
     Raises `DataError` where two share none, or one lacks some and that is not to be.
     """
-    together: dict[tuple[str, tuple[str, ...]], list[StoredSystem[K]]] = {}
+    together: dict[tuple[str, tuple[str, ...]], list[AnnotatedSystem[K]]] = {}
     wholes: dict[tuple[str, tuple[str, ...]], dict[str, str]] = {}
     for one in found:
         key = one.reference, one.annotators
@@ -367,8 +367,8 @@ def _over_one_set(found: Sequence[StoredSystem[K]], joining: Joining) -> list[St
 
 
 def _against(
-    one: StoredSystem[K], others: Sequence[StoredSystem[K]], whole: Mapping[str, str], joining: Joining
-) -> StoredSystem[K]:
+    one: AnnotatedSystem[K], others: Sequence[AnnotatedSystem[K]], whole: Mapping[str, str], joining: MatchPolicy
+) -> AnnotatedSystem[K]:
     missing = len(whole) - len(one.answers)
     if missing and joining.on_missing == "error":
         raise DataError(

@@ -24,7 +24,7 @@ ENOUGH = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Joining:
+class MatchPolicy:
     """What is done with rows that do not fit.
 
     `on_missing`: instructions of the reference without an output (and outputs to others) are an "error", or left out
@@ -45,7 +45,7 @@ class Joining:
                 raise ConfigError([f"{option} {value}: one of {', '.join(known)}.{did_you_mean(value, known)}"])
 
 
-STRICT = Joining()
+STRICT = MatchPolicy()
 
 
 def counted(number: int, what: str) -> str:
@@ -111,7 +111,7 @@ class Coverage:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class MatchedRows:
     """`outputs` and `reference` answer the same instructions, row by row; those `lost` the system did not answer."""
 
     outputs: tuple[Output, ...]
@@ -133,11 +133,11 @@ class Joined:
 def join(
     outputs: Sequence[Output],
     reference: Sequence[Output],
-    joining: Joining = STRICT,
+    joining: MatchPolicy = STRICT,
     names: tuple[str, str] = ("the outputs", "the reference"),
     order: Sequence[str] | None = None,
     judged: int = 0,
-) -> Joined:
+) -> MatchedRows:
     """Bring rows together. Where an `order` of ids of instructions is given, its first `judged` alone are compared.
 
     Raises `DataError` where rows do not fit and `joining` does not say what to do, or nothing fits; `names` say whose
@@ -172,7 +172,7 @@ def join(
         unasked=unasked,
         unshared=unshared,
     )
-    return Joined(answered, compared, tuple(lost), coverage)
+    return MatchedRows(answered, compared, tuple(lost), coverage)
 
 
 def distinct(rows: Sequence[Output], where: str, on_duplicate: OnDuplicate = "error") -> tuple[dict[str, Output], int]:

@@ -20,7 +20,7 @@ from afarm.statistics import LEVEL, PredictionPowered, prediction_powered
 
 
 @dataclass(frozen=True)
-class Wins:
+class WinTable:
     """The usable judgements of systems against one `reference`, each a win: 1 won, 0 lost, 0.5 a draw, p2 between.
 
     `system`, `instruction` and `value` [judgements] say which of `systems` and of `instructions` (ids) each is about,
@@ -69,7 +69,7 @@ class Wins:
             raise DataError(f"there are no judgements of {system!r}.{did_you_mean(system, self.systems)}")
         return self.systems.index(system)
 
-    def shared(self, other: Wins) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def shared(self, other: WinTable) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Both tables cut to the systems and instructions that both have, in one order: [systems, instructions]."""
         systems = [s for s in self.systems if s in set(other.systems)]
         known = {instruction: number for number, instruction in enumerate(other.instructions)}
@@ -81,7 +81,7 @@ class Wins:
         )
 
 
-def wins(judged: Iterable[JudgedPair], reference: str | None = None) -> Wins:
+def wins(judged: Iterable[JudgedPair], reference: str | None = None) -> WinTable:
     """The wins of `generator_2` over `generator_1`, read as they come: memory holds numbers, and no outputs.
 
     With `reference`, either may be the reference's, and judgements against others are left out. Raises `DataError`
@@ -121,7 +121,7 @@ def wins(judged: Iterable[JudgedPair], reference: str | None = None) -> Wins:
             f"{first!r} was compared with {one!r} and {second!r} with {two!r}: win rates over different references are "
             f"no board; name one of {', '.join(map(repr, against))} (--reference NAME)"
         )
-    return Wins(
+    return WinTable(
         next(iter(against)),
         tuple(systems),
         tuple(ids),
@@ -133,7 +133,7 @@ def wins(judged: Iterable[JudgedPair], reference: str | None = None) -> Wins:
 
 
 def prediction_powered_win_rate(
-    simulated: Wins, human: Wins, system: str, *, level: float = LEVEL
+    simulated: WinTable, human: WinTable, system: str, *, level: float = LEVEL
 ) -> PredictionPowered:
     """A system's win rate by people, from their labels of some instructions and simulated ones of more.
 

@@ -12,8 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from afarm.core.blame import blame
-from afarm.core.errors import ConfigError, PluginError, StoreError
+from afarm.core.errors import ConfigError, PluginError, StoreError, attributed_to
 from afarm.core.interfaces import (
     Annotator,
     BuildContext,
@@ -27,7 +26,7 @@ from afarm.core.interfaces import (
 )
 from afarm.core.judge import Judge
 from afarm.core.plugins import Plugins
-from afarm.core.processes import ALONE, Ranks
+from afarm.core.processes import SINGLE_PROCESS, ProcessInfo
 from afarm.core.records import Evaluation
 from afarm.core.registry import Component
 from afarm.experiment.processes import FollowedCheckpoints
@@ -53,14 +52,14 @@ FITTED = "artifacts/fit-reward/KEY"
 
 
 @dataclass(slots=True)
-class Builder:
+class Components:
     """Builds what the settings name. One for each farm; holds the backend, which is made when first needed."""
 
     plugins: Plugins
     settings: Settings
     progress: Progress = no_progress
     tell: Callable[[str], None] = lambda text: None
-    ranks: Ranks = ALONE
+    ranks: ProcessInfo = SINGLE_PROCESS
     limiters: dict[Judge, Limiter] = field(default_factory=dict)
     _judges: dict[str, Judge] = field(default_factory=dict)
     _backend: Any = None
@@ -97,7 +96,7 @@ class Builder:
     def _build(self, kind: str, name: str, interface: type) -> Any:
         component = self.component(kind, name)
         cls, config = component.load(), self.settings.of(component)
-        with blame(kind, name):
+        with attributed_to(kind, name):
             if component.spec:
                 made = cls(config, name.partition(":")[2], self._context(component))
             else:
@@ -130,7 +129,7 @@ class Builder:
 
     def evaluate(self, name: str, inputs: EvaluationInputs) -> Evaluation:
         """What the evaluator `name` finds. Raises `PluginError` where it fails."""
-        with blame("evaluators", name):
+        with attributed_to("evaluators", name):
             return self.evaluator(name).evaluate(inputs)
 
     def reward_model_class(self, name: str) -> type[RewardModel]:
@@ -189,7 +188,7 @@ class Builder:
         price = partial(Prices(run.prices, run.price).of, spec)
         context = replace(self._context(component), price=price, throttled=limiter.throttled)
         cls, config = component.load(), self.settings.of(component)
-        with blame("judges", name):
+        with attributed_to("judges", name):
             made: Judge = cls(argument, config, context)
         self._judges[spec], self.limiters[made] = made, limiter
         return made
@@ -223,7 +222,7 @@ class Builder:
         """
         if not self.ranks.first:
             followed = FollowedCheckpoints(directory)
-            with blame(kind, name), self.backend.autocast():
+            with attributed_to(kind, name), self.backend.autocast():
                 yield TrainContext(seed, directory, self.backend, followed, lambda *_: None)
             self.backend.wait_for_all()
             return
@@ -233,7 +232,7 @@ class Builder:
             self.tell(f"{label}: going on from step {newest[0]}")
         metrics = MetricsFile(directory / "metrics.jsonl", resume_from=newest[0] if newest else None)
         tracked = self.backend.tracked(label, directory / "trackers", metrics)
-        with blame(kind, name), storage_errors(directory), tracked as log, self.backend.autocast():
+        with attributed_to(kind, name), storage_errors(directory), tracked as log, self.backend.autocast():
             yield TrainContext(seed, directory, self.backend, checkpoints, log, self.progress)
         if self.ranks.several:
             self.backend.wait_for_all()

@@ -5,20 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from afarm.core.blame import blame
-from afarm.core.errors import DataError
+from afarm.core.errors import DataError, attributed_to
 from afarm.core.interfaces import Dataset
 from afarm.core.records import Instruction, Output
 from afarm.core.seeding import digest
-from afarm.experiment.components import Builder
+from afarm.experiment.components import Components
 from afarm.storage.hub import is_on_hub
 from afarm.storage.rows import names_a_file, read_rows, require_distinct
 
 
-class Splits:
+class DataSplits:
     """The splits of the run's data set, each read once and kept."""
 
-    def __init__(self, builder: Builder):
+    def __init__(self, builder: Components):
         self._builder = builder
         self._name = builder.settings.run.dataset
         self._eval_set = builder.settings.run.eval_set
@@ -48,7 +47,7 @@ class Splits:
             if split == "evaluation" and self._eval_set:
                 self._loaded[split] = evaluation_set(self._builder, self._eval_set)
             else:
-                with blame("datasets", self._name):
+                with attributed_to("datasets", self._name):
                     self._loaded[split] = self.dataset.load(split)
         return self._loaded[split]
 
@@ -97,7 +96,7 @@ class Splits:
             )
 
 
-def evaluation_set(builder: Builder, source: str) -> list[Output]:
+def evaluation_set(builder: Components, source: str) -> list[Output]:
     """The evaluation rows of a data set by its name, or of a file, whose `output` may be missing.
 
     Raises `DataError` naming the file, the row and the field that is wrong.
@@ -105,5 +104,5 @@ def evaluation_set(builder: Builder, source: str) -> list[Output]:
     if names_a_file(source):
         rows = enumerate(read_rows(source))
         return [Output.from_row({"output": "", **row}, f"{source}: row {number}") for number, row in rows]
-    with blame("datasets", source):
+    with attributed_to("datasets", source):
         return builder.dataset(source).load("evaluation")

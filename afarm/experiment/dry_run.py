@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from afarm.comparison.outputs import HeadToHead
+from afarm.comparison.outputs import OutputComparison
 from afarm.core.interfaces import AnnotateContext
 from afarm.core.judge import ChatRequest, Judge, Judgement, JudgementKey
 from afarm.core.records import Instruction, Pair
@@ -14,7 +14,7 @@ from afarm.evaluation.pairing import neighbours, paired
 from afarm.experiment import evaluation_stages as evaluation
 from afarm.experiment.farm import Farm, with_inputs
 from afarm.experiment.training_stages import Stage
-from afarm.judging.client import Asker
+from afarm.judging.client import JudgeClient
 from afarm.judging.labelling import CHUNK, rule_or_noise
 from afarm.storage.artifacts import Artifact, artifact_key
 from afarm.storage.reuse import why_not_reused
@@ -107,7 +107,7 @@ def plan_of(farm: Farm, stage: Stage) -> list[PlannedStage]:
     return [planned for planned, _ in found.values()]
 
 
-def plan_of_two(given: HeadToHead) -> list[PlannedStage]:
+def plan_of_two(given: OutputComparison) -> list[PlannedStage]:
     """What comparing two sets of outputs would do: one stage, priced from its own prompts."""
     farm, stage = given.farm, given.stage()
     artifact, why = _look(farm, stage, {})
@@ -142,12 +142,12 @@ def _visit(farm: Farm, stage: Stage, found: dict[str, tuple[PlannedStage, Artifa
 
 def _look(farm: Farm, stage: Stage, inputs: Mapping[str, Artifact]) -> tuple[Artifact | None, str]:
     """The artifact of `stage`, or why there is none; what has to wait for its inputs is left for them to explain."""
-    made_from = with_inputs(stage, inputs)
-    artifact = farm.store.find(stage.kind, artifact_key(made_from))
-    return artifact, "" if artifact else why_not_reused(made_from, farm.store.of_stage(stage.kind, stage.label))
+    key_fields = with_inputs(stage, inputs)
+    artifact = farm.store.find(stage.kind, artifact_key(key_fields))
+    return artifact, "" if artifact else why_not_reused(key_fields, farm.store.of_stage(stage.kind, stage.label))
 
 
-class _Onlooker(Asker):
+class _Onlooker(JudgeClient):
     """Reads the ledger without counting what it finds as reused: looking at prices saves nobody anything."""
 
     def recall(self, keys: Sequence[JudgementKey]) -> dict[JudgementKey, Judgement]:
@@ -184,7 +184,7 @@ def _estimates(ask: _Onlooker, asked: Iterable[Sequence[ChatRequest]]) -> tuple[
     return tuple(found.values())
 
 
-def _estimate(ask: Asker, request: ChatRequest, lengths: _Lengths) -> JudgeEstimate:
+def _estimate(ask: JudgeClient, request: ChatRequest, lengths: _Lengths) -> JudgeEstimate:
     judge = ask.judge_of(request.role)
     tokens, answer = judge.count_tokens(request), lengths.expected(request)
     price, most = judge.price(), ask.worst_case_price(request)
@@ -197,7 +197,7 @@ def _estimate(ask: Asker, request: ChatRequest, lengths: _Lengths) -> JudgeEstim
 class _Lengths:
     """How long answers are expected to be."""
 
-    def __init__(self, ask: Asker):
+    def __init__(self, ask: JudgeClient):
         self.ask = ask
         self._means: dict[tuple[str, str], float | None] = {}
 

@@ -9,8 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from afarm.core.blame import blame
-from afarm.core.errors import ConfigError, DataError
+from afarm.core.errors import ConfigError, DataError, attributed_to
 from afarm.core.interfaces import EvaluationInputs, Policy, RewardModel
 from afarm.core.records import Evaluation, Output, Score
 from afarm.evaluation.pairing import paired
@@ -47,7 +46,7 @@ def outputs(farm: Farm, system: str, temperature: float | None = None) -> Stage:
     asked = default if temperature is None else replace(default, temperature=temperature)
     instructions = farm.instructions("evaluation")
     fields = {"temperature": asked.temperature, "top_p": asked.top_p, "max_new_tokens": asked.max_new_tokens}
-    made_from = farm.made_from("outputs", decoding=fields, data=farm.data_digest("evaluation"))
+    key_fields = farm.key_fields("outputs", decoding=fields, data=farm.data_digest("evaluation"))
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
         policy: Policy = farm.load(inputs["policy"])
@@ -56,7 +55,7 @@ def outputs(farm: Farm, system: str, temperature: float | None = None) -> Stage:
         return {**summary, "temperature": own.temperature}
 
     name = system if temperature is None else f"{system} at T={temperature:g}"
-    return Stage("outputs", f"outputs {name}", {"policy": train(farm, system)}, made_from, write)
+    return Stage("outputs", f"outputs {name}", {"policy": train(farm, system)}, key_fields, write)
 
 
 def evaluations(farm: Farm, system: str) -> Iterator[Stage]:
@@ -107,7 +106,7 @@ def evaluate(farm: Farm, system: str, reference: Stage | None, reference_name: s
     reward = fit_reward(farm) if scored else None
     if reward is not None:
         stages["reward_model"] = reward
-    made_from = farm.made_from(
+    key_fields = farm.key_fields(
         "evaluate",
         **annotation(farm, settings.annotator, settings.label_noise),
         evaluators=[farm.builder.identity(farm.builder.component("evaluators", n)) for n in names],
@@ -128,7 +127,7 @@ def evaluate(farm: Farm, system: str, reference: Stage | None, reference_name: s
         write_results(farm, directory, names, given, protocol, summary["degraded"])
         return {**summary, "temperature": inputs["outputs"].meta["summary"]["temperature"]}
 
-    return Stage("evaluate", f"evaluate {system} against {reference_name}", stages, made_from, write)
+    return Stage("evaluate", f"evaluate {system} against {reference_name}", stages, key_fields, write)
 
 
 def write_results(
@@ -176,5 +175,5 @@ def scores(farm: Farm, model: RewardModel | None, outputs: Sequence[Output]) -> 
     """The reward model's scores of outputs, in their order; none without a model."""
     if model is None:
         return ()
-    with blame("reward_models", farm.config.reward_model), farm.builder.autocast():
+    with attributed_to("reward_models", farm.config.reward_model), farm.builder.autocast():
         return model.score([o.instruction for o in outputs], [o.output for o in outputs])

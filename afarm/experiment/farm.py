@@ -21,23 +21,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from afarm.comparison.outputs import HeadToHead
+from afarm.comparison.outputs import OutputComparison
 from afarm.core.interfaces import AnnotateContext, Policy, Progress, RewardModel, no_progress
 from afarm.core.judge import Judge
 from afarm.core.plugins import Plugins, discover
-from afarm.core.processes import ALONE, Ranks
+from afarm.core.processes import SINGLE_PROCESS, ProcessInfo
 from afarm.core.records import Evaluation, Instruction, JudgedPair, Output, Pair, Preference
 from afarm.core.seeding import digest, integer
-from afarm.evaluation.matching import STRICT, Joining
+from afarm.evaluation.matching import STRICT, MatchPolicy
 from afarm.experiment import evaluation_stages as evaluation
 from afarm.experiment import training_stages as stages
-from afarm.experiment.components import Builder
-from afarm.experiment.data import Splits
+from afarm.experiment.components import Components
+from afarm.experiment.data import DataSplits
 from afarm.experiment.preflight import problems_ahead
 from afarm.experiment.processes import announce, follow
 from afarm.experiment.recipe import Settings, parse_overrides, resolve
 from afarm.experiment.training_stages import Stage
-from afarm.judging.client import Asker, Spend
+from afarm.judging.client import JudgeClient, Spend
 from afarm.judging.labelling import label
 from afarm.judging.ledger import Ledger
 from afarm.storage.artifacts import Artifact, Store, artifact_key, source_digest
@@ -119,7 +119,7 @@ class Farm:
         compares_only: bool = False,
         plans_only: bool = False,
         answering: Sequence[str] = (),
-        ranks: Ranks = ALONE,
+        ranks: ProcessInfo = SINGLE_PROCESS,
         **choices: Any,
     ):
         given = [{k: v for k, v in choices.items() if v is not None}]
@@ -130,8 +130,8 @@ class Farm:
 
         def look_ahead(settings: Settings) -> list[str]:
             # What is opened to look at it (data, a device) is kept: nothing is read twice.
-            self.builder = Builder(plugins, settings, progress, tell, ranks)
-            self.splits = Splits(self.builder)
+            self.builder = Components(plugins, settings, progress, tell, ranks)
+            self.splits = DataSplits(self.builder)
             return problems_ahead(self.builder, self.splits, Path(output_dir), compares_only, plans_only, answering)
 
         self.settings: Settings = resolve(recipe, given, plugins, look_ahead)
@@ -196,7 +196,7 @@ class Farm:
         outputs: Sequence[Output],
         reference: Sequence[Output],
         annotator: str | None = None,
-        joining: Joining = STRICT,
+        joining: MatchPolicy = STRICT,
     ) -> Result:
         """The win rate of any outputs over any others, judged by the evaluation's annotator unless one is named.
 
@@ -211,12 +211,14 @@ class Farm:
         reference: Sequence[Output],
         annotator: str | None = None,
         names: tuple[str, str] | None = None,
-        joining: Joining = STRICT,
-    ) -> HeadToHead:
+        joining: MatchPolicy = STRICT,
+    ) -> OutputComparison:
         """What `compare` makes, before it is made. The systems' `names` are their outputs' `generator` unless given."""
         given = [next((row.generator for row in rows), "") for rows in (outputs, reference)]
         system, other = names or (given[0] or "outputs", given[1] or "reference")
-        return HeadToHead(self, outputs, reference, annotator or self.config.evaluate.annotator, system, other, joining)
+        return OutputComparison(
+            self, outputs, reference, annotator or self.config.evaluate.annotator, system, other, joining
+        )
 
     def annotate_pairs(self, pairs: Sequence[Pair]) -> list[Preference]:
         """The run's annotator on pairs of one's own, under the run's budget and without label noise."""
@@ -238,13 +240,13 @@ class Farm:
             return self.history[stage.label].artifact
         inputs = {name: self.ensure(earlier) for name, earlier in stage.inputs.items()}
         upstream = tuple(earlier.label for earlier in stage.inputs.values())
-        made_from = with_inputs(stage, inputs)
+        key_fields = with_inputs(stage, inputs)
         started = time.perf_counter()
         why = ""
-        if self.store.find(stage.kind, artifact_key(made_from)) is None:
-            why = why_not_reused(made_from, self.store.of_stage(stage.kind, stage.label))
+        if self.store.find(stage.kind, artifact_key(key_fields)) is None:
+            why = why_not_reused(key_fields, self.store.of_stage(stage.kind, stage.label))
             self.on_stage(stage.label, None)
-        name = f"{stage.kind}/{artifact_key(made_from)}"
+        name = f"{stage.kind}/{artifact_key(key_fields)}"
 
         def write(directory: Path) -> Mapping[str, Any]:
             self._making = name
@@ -257,11 +259,11 @@ class Farm:
 
         if self.ranks.first:
             artifact, reused = self.store.make(
-                stage.kind, made_from, write, versions(), label=stage.label, spend=lambda: self._bought_for(name)
+                stage.kind, key_fields, write, versions(), label=stage.label, spend=lambda: self._bought_for(name)
             )
         else:
             join = partial(stage.join, inputs=inputs) if stage.join else None
-            artifact, reused = follow(self.store, stage.kind, artifact_key(made_from), self.session, join), True
+            artifact, reused = follow(self.store, stage.kind, artifact_key(key_fields), self.session, join), True
         why = version_changes(artifact.meta.get("versions", {})) if reused else why
         run = StageRun(stage.kind, stage.label, artifact, reused, time.perf_counter() - started, why, upstream)
         self.history[stage.label] = run
@@ -281,7 +283,7 @@ class Farm:
         self._live.move_to_end(artifact.name)
         return self._live[artifact.name]
 
-    def made_from(self, stage: str, **ingredients: Any) -> dict[str, Any]:
+    def key_fields(self, stage: str, **ingredients: Any) -> dict[str, Any]:
         """What every stage's result depends on, and the given ingredients of this one."""
         backend = self.config.backend.result_fields()
         return {"stage": stage, "afarm": core_source(), **backend, "seed": self.config.seed, **ingredients}
@@ -296,9 +298,9 @@ class Farm:
         return self.builder.judges()
 
     @cached_property
-    def ask(self) -> Asker:
+    def ask(self) -> JudgeClient:
         """The metered way to this run's judges."""
-        return Asker(
+        return JudgeClient(
             self.judges,
             self.ledger,
             run=self.name(),
@@ -370,7 +372,7 @@ def with_inputs(stage: Stage, inputs: Mapping[str, Artifact]) -> dict[str, Any]:
         name: f"{artifact.content} of {artifact.key}" if artifact.stage in stages.MODELS else artifact.content
         for name, artifact in inputs.items()
     }
-    return {**stage.made_from, "inputs": given}
+    return {**stage.key_fields, "inputs": given}
 
 
 RESULT_ROOMS = ("core", "storage", "judging", "statistics", "evaluation", "backend", "experiment", "comparison")

@@ -41,7 +41,7 @@ def answers(farm: Farm, spec: str) -> Stage:
         )
     settings = farm.config.answers
     instructions = farm.instructions("evaluation")
-    made_from = farm.made_from(
+    key_fields = farm.key_fields(
         "answers", judge=judge.identity, settings=settings.result_fields(), data=farm.data_digest("evaluation")
     )
 
@@ -68,7 +68,7 @@ def answers(farm: Farm, spec: str) -> Stage:
             "temperature": settings.temperature,
         }
 
-    return Stage("outputs", f"outputs {spec}", {}, made_from, write, lambda: requests(farm, spec, judge, instructions))
+    return Stage("outputs", f"outputs {spec}", {}, key_fields, write, lambda: requests(farm, spec, judge, instructions))
 
 
 def requests(farm: Farm, spec: str, judge: Judge, instructions: Sequence[Instruction]) -> Iterator[ChatRequest]:

@@ -10,21 +10,20 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from afarm.core.blame import blame
-from afarm.core.errors import AfarmError, ConfigError, DataError, PluginError, did_you_mean
+from afarm.core.errors import AfarmError, ConfigError, DataError, PluginError, attributed_to, did_you_mean
 from afarm.core.interfaces import AnnotateContext
 from afarm.core.judge import Judge
 from afarm.core.records import Instruction, Pair
 from afarm.experiment import training_stages as stages
-from afarm.experiment.components import Builder, is_fitted
-from afarm.experiment.data import Splits
+from afarm.experiment.components import Components, is_fitted
+from afarm.experiment.data import DataSplits
 from afarm.judging.dispatch import misfits, unpriced
 from afarm.storage.artifacts import require_writable
 
 
 def problems_ahead(
-    builder: Builder,
-    splits: Splits,
+    builder: Components,
+    splits: DataSplits,
     output_dir: Path,
     compares_only: bool = False,
     plans_only: bool = False,
@@ -72,7 +71,7 @@ def problems_ahead(
     return list(dict.fromkeys(problems))
 
 
-def require_device(builder: Builder) -> None:
+def require_device(builder: Components) -> None:
     """Raises `ConfigError` where the device is not there. The CPU always is, and `auto` takes what is."""
     if builder.settings.run.backend.device in ("auto", "cpu"):
         return
@@ -103,7 +102,7 @@ def require_trackers(names: Sequence[str]) -> None:
         raise ConfigError(problems)
 
 
-def require_rows(builder: Builder, splits: Splits) -> None:
+def require_rows(builder: Components, splits: DataSplits) -> None:
     """Raises `ConfigError` for splits that do not hold what the run asks of them.
 
     A split that is missing is left to the stage that needs it: `afarm sft` does without most. Where another does not
@@ -130,7 +129,7 @@ def require_rows(builder: Builder, splits: Splits) -> None:
         raise ConfigError(problems)
 
 
-def require_known_tasks(builder: Builder, splits: Splits) -> None:
+def require_known_tasks(builder: Components, splits: DataSplits) -> None:
     """Raises `ConfigError` where a judge or an evaluator says that it knows nothing of the run's instructions."""
     if splits.remote:
         return
@@ -146,7 +145,7 @@ def require_known_tasks(builder: Builder, splits: Splits) -> None:
         raise ConfigError(problems)
 
 
-def require_ratings(builder: Builder) -> None:
+def require_ratings(builder: Components) -> None:
     """Raises `ConfigError` for evaluators of ratings where the annotator that judges gives none."""
     settings = builder.settings.run.evaluate
     names = [name for name in settings.evaluators if "ratings" in builder.evaluator(name).needs]
@@ -162,14 +161,14 @@ def no_ratings(annotator: str) -> str:
     )
 
 
-def require_access(builder: Builder, answering: Sequence[str] = ()) -> None:
+def require_access(builder: Components, answering: Sequence[str] = ()) -> None:
     """Raises `ConfigError` for judges that cannot be asked, for want of a key, say."""
     judges = [*builder.judges().values(), *map(builder.judge, answering)]
     if problems := [problem for judge in judges for problem in judge.check_access()]:
         raise ConfigError(dict.fromkeys(problems))
 
 
-def require_used_prices(builder: Builder, answering: Sequence[str] = ()) -> None:
+def require_used_prices(builder: Components, answering: Sequence[str] = ()) -> None:
     """Raises `ConfigError` for a price of a judge that is not in use: most likely a name that is spelled otherwise."""
     run = builder.settings.run
     used = {*run.judge.values(), *answering}
@@ -186,10 +185,10 @@ STAND_INS = 512
 """Made-up pairs that a pool is asked about to see all its members: at 13 members, one is missed once in 10^17 times."""
 
 
-def require_fitting_judges(builder: Builder, annotators: Sequence[str]) -> None:
+def require_fitting_judges(builder: Components, annotators: Sequence[str]) -> None:
     """Raises `ConfigError` for judges that cannot take what `annotators` ask for, unless that may be left out, for
     judges of unknown price where there is a budget to keep, and for --batch-api where nobody asked takes batches."""
-    from afarm.judging.client import Asker
+    from afarm.judging.client import JudgeClient
     from afarm.judging.ledger import Ledger
 
     run = builder.settings.run
@@ -200,11 +199,11 @@ def require_fitting_judges(builder: Builder, annotators: Sequence[str]) -> None:
     problems: list[str] = []
     asked: dict[str, Judge] = {}
     with Ledger(Path(":memory:")) as nothing:
-        ask = Asker(builder.judges(), nothing, allow_degraded=True)
+        ask = JudgeClient(builder.judges(), nothing, allow_degraded=True)
         for name in dict.fromkeys(annotators):
             try:
                 annotator = builder.annotator(name)
-                with blame("annotators", name):
+                with attributed_to("annotators", name):
                     requests = annotator.plan(pairs, AnnotateContext(0, ask))
             except DataError:  # one that knows the instructions of its own world only
                 continue
@@ -221,7 +220,7 @@ def require_fitting_judges(builder: Builder, annotators: Sequence[str]) -> None:
         raise ConfigError(dict.fromkeys(problems))
 
 
-def splits_needed(builder: Builder) -> Iterator[str]:
+def splits_needed(builder: Components) -> Iterator[str]:
     """The splits that the whole run reads, from the first demonstration to the evaluation."""
     config = builder.settings.run
     needs = set(builder.method(config.method).needs)

@@ -17,10 +17,11 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from afarm.core.config import Config
 from afarm.core.errors import ConfigError, PluginError, did_you_mean
 from afarm.core.plugins import Plugins
 from afarm.core.registry import Component
-from afarm.experiment.settings import Config, RunConfig
+from afarm.experiment.settings import RunConfig
 from afarm.storage.rows import names_a_file
 
 BASED_ON = "based_on"

@@ -1,109 +1,11 @@
-"""Settings: how they are declared, and how a recipe and its overrides become one validated configuration.
-
-Every config is a pydantic model that forbids unknown fields; every field has a description and says whether it changes
-the result. Those that do are part of an artifact's key; the others (batch sizes for memory, trackers) are not.
-"""
+"""Settings of a run: which parts it is made of, and what belongs to no plugin."""
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from pydantic import field_validator
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
-
+from afarm.core.config import BackendConfig, Config, setting
 from afarm.core.errors import did_you_mean
-
-
-class Config(BaseModel):
-    """The base of every config: unknown fields are errors, values are checked, instances are frozen."""
-
-    # Validators are built when a config is first used: building all plugins' at import took a quarter of the start.
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        validate_default=True,
-        allow_inf_nan=False,
-        protected_namespaces=(),
-        defer_build=True,
-    )
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _refuse_yes_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """YAML's yes is true, and Python's true would pass for 1."""
-        wanted = cls.model_fields[info.field_name].annotation if info.field_name else None
-        if isinstance(value, bool) and {int, float} & {wanted, *get_args(wanted)}:
-            raise ValueError(f"must be a number, not {str(value).lower()}")
-        return value
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _one_name_is_a_list_of_one(cls, value: Any, info: ValidationInfo) -> Any:
-        wanted = cls.model_fields[info.field_name].annotation if info.field_name else None
-        return [value] if wanted == list[str] and isinstance(value, str) else value
-
-    def result_fields(self) -> dict[str, Any]:
-        """The settings that change the result, as JSON values: what an artifact's key digests."""
-        dumped = self.model_dump(mode="json")
-        found: dict[str, Any] = {}
-        for name, info in type(self).model_fields.items():
-            if changes_result(info):
-                value = getattr(self, name)
-                found[name] = value.result_fields() if isinstance(value, Config) else dumped[name]
-        return found
-
-
-def setting(default: Any, description: str, *, changes_result: bool = True, **constraints: Any) -> Any:
-    """A config field. `constraints` are pydantic's (`gt`, `ge`, `le` …).
-
-    Pass `...` as default for a required field. Where the default is another config, pass what makes it (its class, if
-    that has all defaults): made here, every start would wait for its validators to be built.
-    """
-    given: dict[str, Any] = {"default_factory" if callable(default) else "default": default}
-    given["json_schema_extra"] = {"changes_result": changes_result}
-    return Field(description=description, **given, **constraints)
-
-
-def changes_result(info: Any) -> bool:
-    """Whether a field of a config changes the result. Fields that do not say so are taken to."""
-    extra = info.json_schema_extra
-    return bool(extra.get("changes_result", True)) if isinstance(extra, dict) else True
-
-
-class BackendConfig(Config):
-    """Where and in which precision models run."""
-
-    device: str = setting(
-        "auto",
-        "auto, cpu, cuda, cuda:1 or mps; auto takes an accelerator where there is one. Recorded, not part of a key",
-        changes_result=False,
-    )
-    dtype: str = setting(
-        "float32", "weights and arithmetic: float32, bfloat16 or float16", pattern="^(float32|bfloat16|float16)$"
-    )
-    mixed_precision: str = setting(
-        "no",
-        "no or bf16 (fp16 would lose small gradients): weights stay in dtype and the matrix products run in this one; "
-        "with float32 weights it is how to train every weight in half precision, since small updates to half-precision "
-        "weights are rounded away",
-        pattern="^(no|bf16)$",
-    )
-    threads: int = setting(
-        0,
-        "CPU threads for torch; 0 leaves torch's own choice. Recorded, not part of a key",
-        ge=0,
-        changes_result=False,
-    )
-    trackers: list[str] = setting(
-        [], "accelerate's trackers to log to (tensorboard, wandb); none by default", changes_result=False
-    )
-
-    @field_validator("mixed_precision", mode="before")
-    @classmethod
-    def _yaml_reads_no_as_false(cls, value: object) -> object:
-        return "no" if value is False else value
-
-
-# ------------------------------------------------------------------------------------------------- the run's settings
 
 
 class RowsConfig(Config):

@@ -17,7 +17,7 @@ from afarm.core.judge import ChatRequest
 from afarm.core.records import Instruction, JudgedPair, Output
 from afarm.evaluation.pairing import neighbours
 from afarm.experiment.annotation import annotation, judge_pairs
-from afarm.experiment.components import Builder, is_fitted
+from afarm.experiment.components import Components, is_fitted
 from afarm.storage.artifacts import Artifact
 from afarm.storage.rows import read_outputs, read_preferences, write_rows
 
@@ -35,7 +35,7 @@ class Write(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One step of the experiment. `made_from`: all that its result depends on besides its inputs' content. `asks`: what
+    """One step of the experiment. `key_fields`: all its result depends on besides its inputs' content. `asks`: what
     it will ask judges, for stages that know it before they run; what annotators will ask, they say themselves.
     `pairs`: the instruction of each pair that training will ask the annotator about. `join`: the part of `write`, with
     the same arguments, that several processes do together: training."""
@@ -43,7 +43,7 @@ class Stage:
     kind: str
     label: str
     inputs: Mapping[str, Stage]
-    made_from: Mapping[str, Any]
+    key_fields: Mapping[str, Any]
     write: Write
     asks: Callable[[], Iterable[ChatRequest]] | None = None
     pairs: Callable[[], Sequence[Instruction]] | None = None
@@ -77,13 +77,13 @@ def base(farm: Farm) -> Stage:
     spec, template = farm.config.model, farm.config.prompt_template
     require_on_hub(spec)
     identity = model_identity(spec)
-    made_from = farm.made_from("base", model=identity, prompt_template=template)
+    key_fields = farm.key_fields("base", model=identity, prompt_template=template)
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
         farm.builder.save_pointer(identity, directory)
         return {"model": spec}
 
-    return Stage("base", "base", {}, made_from, write)
+    return Stage("base", "base", {}, key_fields, write)
 
 
 def start(farm: Farm) -> Stage:
@@ -110,7 +110,7 @@ def _train(farm: Farm, name: str, begin: Stage, label: str) -> Stage:
     if reward is not None:
         stages["reward_model"] = reward
     asked = evaluation_decoding(farm)
-    made_from = farm.made_from(
+    key_fields = farm.key_fields(
         "train",
         method=farm.builder.identity(farm.builder.component("methods", name)),
         reward_model=fixed_reward_identity(farm) if "reward_model" in method.needs and reward is None else "",
@@ -132,10 +132,10 @@ def _train(farm: Farm, name: str, begin: Stage, label: str) -> Stage:
         return method.plan_pairs({split: farm.instructions(split) for split in splits})
 
     asking = pairs if "annotator" in method.needs else None
-    return Stage("train", label, stages, made_from, write, pairs=asking, join=learn)
+    return Stage("train", label, stages, key_fields, write, pairs=asking, join=learn)
 
 
-def check_method(builder: Builder, name: str) -> Method:
+def check_method(builder: Components, name: str) -> Method:
     """The method. Raises `ConfigError` for what can be seen before a model is loaded: unmet needs, bad settings."""
     method = builder.method(name)
     asked = "reward_model" in method.needs
@@ -187,14 +187,14 @@ def sample(farm: Farm) -> Stage:
     """Outputs of the starting policy to the preference instructions, to be compared."""
     settings = farm.config.sample
     instructions = farm.instructions("preference")
-    made_from = farm.made_from("sample", settings=settings.result_fields(), data=farm.data_digest("preference"))
+    key_fields = farm.key_fields("sample", settings=settings.result_fields(), data=farm.data_digest("preference"))
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
         decoding = Decoding(**settings.model_dump())
         policy: Policy = farm.load(inputs["policy"])
         return write_outputs(farm, directory, policy, instructions, decoding, farm.start_name, "sample")
 
-    return Stage("sample", "sample", {"policy": start(farm)}, made_from, write)
+    return Stage("sample", "sample", {"policy": start(farm)}, key_fields, write)
 
 
 def write_outputs(
@@ -231,14 +231,14 @@ def write_outputs(
 def annotate(farm: Farm) -> Stage:
     """The training preferences, with the recipe's label noise."""
     settings = farm.config.annotate
-    made_from = farm.made_from("annotate", **annotation(farm, settings.annotator, settings.label_noise))
+    key_fields = farm.key_fields("annotate", **annotation(farm, settings.annotator, settings.label_noise))
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
         pairs = neighbours(read_outputs(inputs["outputs"].path / "outputs.jsonl"), farm.config.sample.n)
         path = directory / "preferences.jsonl"
         return judge_pairs(farm, path, pairs, settings.annotator, settings.label_noise, "annotate")
 
-    return Stage("annotate", "annotate", {"outputs": sample(farm)}, made_from, write)
+    return Stage("annotate", "annotate", {"outputs": sample(farm)}, key_fields, write)
 
 
 def _training_preferences(farm: Farm, artifact: Artifact) -> list[JudgedPair]:
@@ -255,7 +255,7 @@ def fit_reward(farm: Farm) -> Stage | None:
     if not is_fitted(cls):
         return None
     component = farm.builder.component("reward_models", name)
-    made_from = farm.made_from("fit-reward", reward_model=farm.builder.identity(component))
+    key_fields = farm.key_fields("fit-reward", reward_model=farm.builder.identity(component))
 
     def learn(directory: Path, inputs: Inputs) -> RewardModel:
         preferences = _training_preferences(farm, inputs["preferences"])
@@ -268,7 +268,7 @@ def fit_reward(farm: Farm) -> Stage | None:
         return last_metrics(directory)
 
     stages = {"policy": start(farm), "preferences": annotate(farm)}
-    return Stage("fit-reward", "fit-reward", stages, made_from, write, join=learn)
+    return Stage("fit-reward", "fit-reward", stages, key_fields, write, join=learn)
 
 
 def loaded_reward_model(farm: Farm, inputs: Inputs) -> RewardModel:

@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Sequence
 
 from afarm.core.judge import Completion
-from afarm.judging.dispatch import Lane, Question, Sending, may_be_charged
+from afarm.judging.dispatch import Dispatcher, JudgeQueue, Question, may_be_charged
 
 
-async def answer_in_batches(sending: Sending, lane: Lane, questions: Sequence[Question]) -> None:
+async def answer_in_batches(sending: Dispatcher, lane: JudgeQueue, questions: Sequence[Question]) -> None:
     """Collect what is pending of `questions`, hand in the rest where `lane` leads to a batch endpoint, and deliver.
 
     What a batch could not answer is asked one by one. Raises `JudgeError` where a batch was not accepted or its ticket
@@ -47,13 +47,13 @@ async def answer_in_batches(sending: Sending, lane: Lane, questions: Sequence[Qu
             await asyncio.sleep(1.0)  # until what else is in flight releases money
 
 
-def worst_price(sending: Sending, lane: Lane, question: Question) -> float | None:
+def worst_price(sending: Dispatcher, lane: JudgeQueue, question: Question) -> float | None:
     price = sending.worst_price(question)
     charged = lane.judge.price()
     return None if price is None else price * (charged.batch if charged else 0.5)
 
 
-async def _hand_in(sending: Sending, lane: Lane, questions: Sequence[Question]) -> str:
+async def _hand_in(sending: Dispatcher, lane: JudgeQueue, questions: Sequence[Question]) -> str:
     """Submit and write the ticket down. Not to be cancelled in between, since what is submitted is paid for."""
     ledger, run = sending.desk.ledger, sending.desk.run
     try:
@@ -71,7 +71,7 @@ async def _hand_in(sending: Sending, lane: Lane, questions: Sequence[Question]) 
     return ticket
 
 
-async def _collect(sending: Sending, lane: Lane, ticket: str) -> None:
+async def _collect(sending: Dispatcher, lane: JudgeQueue, ticket: str) -> None:
     """Wait until the batch is done, and store all its answers, those that nobody asks for now as well."""
     ledger = sending.desk.ledger
     sending.tickets.add(ticket)
@@ -86,12 +86,12 @@ async def _collect(sending: Sending, lane: Lane, ticket: str) -> None:
         sending.tickets.discard(ticket)
 
 
-def _deliver(sending: Sending, wanted: dict[str, Question]) -> None:
+def _deliver(sending: Dispatcher, wanted: dict[str, Question]) -> None:
     """Hand on what the ledger now holds of `wanted`, and take it out."""
     found = sending.desk.ledger.completions(list(wanted))
     sending.deliver([(wanted.pop(key), completion) for key, completion in found.items()])
 
 
-def _ask_directly(sending: Sending, lane: Lane, questions: Sequence[Question]) -> None:
+def _ask_directly(sending: Dispatcher, lane: JudgeQueue, questions: Sequence[Question]) -> None:
     sending.waiting.setdefault(lane, deque()).extend(questions)
     sending.wake.set()

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from afarm.core.errors import JudgeError, did_you_mean
 from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge, Judgement, JudgementKey, unsupported, without
-from afarm.judging.dispatch import Desk, Lane, Question, Sending, misfits
+from afarm.judging.dispatch import Dispatcher, JudgeQueue, Question, SharedState, misfits
 from afarm.judging.ledger import Ledger, request_key
 from afarm.judging.rate_limit import Limiter
 
@@ -53,7 +53,7 @@ class Spend:
             self.dollars += completion.price
 
 
-class Asker:
+class JudgeClient:
     """Implements `afarm.core.judge.Ask`. `judges` maps family roles to judges; "*" answers for every other role.
 
     Each judge is asked at most `max_concurrency` requests at once, fewer while it says that this is too much: through
@@ -84,11 +84,11 @@ class Asker:
         self.allow_degraded = allow_degraded
         self.batch_api = batch_api
         self.spend = Spend()
-        self._desk = Desk(ledger, run, budget, lambda q, completion: self.spend.add(q.sent, completion))
+        self._desk = SharedState(ledger, run, budget, lambda q, completion: self.spend.add(q.sent, completion))
         self._desk.batch_poll_seconds = batch_poll_seconds
         self._desk.stage = stage
         self._limiters = dict(limiters or {})
-        self._lanes: dict[Judge, Lane] = {}
+        self._lanes: dict[Judge, JudgeQueue] = {}
         self._starting = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -105,7 +105,7 @@ class Asker:
         indices: dict[str, list[int]] = {}
         direct: set[str] = set()
         remaining = enumerate(requests)
-        sending: Sending | None = None
+        sending: Dispatcher | None = None
         exhausted = False
         try:
             while not exhausted or indices:
@@ -226,26 +226,26 @@ class Asker:
                 f"Name one with --judge {role}=…"
             ) from None
 
-    def _lane(self, role: str) -> Lane:
+    def _lane(self, role: str) -> JudgeQueue:
         judge = self.judge_of(role)
         if judge not in self._lanes:
             limiter = self._limiters.get(judge) or Limiter(self.max_concurrency)
-            direct = Lane(judge, limiter, judge.identity)
+            direct = JudgeQueue(judge, limiter, judge.identity)
             batch = self.batch_api and judge.capabilities.batch
             self._lanes[judge] = replace(direct, direct=direct) if batch else direct
         return self._lanes[judge]
 
     # ------------------------------------------------------------------------------------------- the loop's thread
 
-    def _start(self) -> Sending:
-        async def start() -> Sending:
-            sending = Sending(self._desk)
+    def _start(self) -> Dispatcher:
+        async def start() -> Dispatcher:
+            sending = Dispatcher(self._desk)
             sending.task = asyncio.create_task(sending.run())  # a loop holds its tasks weakly
             return sending
 
         return self._wait(start())
 
-    def _stop(self, sending: Sending, stop: bool) -> None:
+    def _stop(self, sending: Dispatcher, stop: bool) -> None:
         """Wait until a stream has ended; with `stop`, until it has stored what was in flight when nobody listened any
         more (a second interrupt abandons that)."""
         if stop:

@@ -1,7 +1,7 @@
 """The engine's side on the event loop: what is waiting is sent as judges, the ledger and the budget allow, and every
 answer is stored before anything else sees it.
 
-One `Sending` serves one stream of requests. A `Lane` is one judge with its limiter, which all streams share.
+One `Dispatcher` serves one stream of requests. A `JudgeQueue` is one judge with its limiter, which all streams share.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ class Question:
     key: str
     sent: ChatRequest
     degraded: tuple[str, ...]
-    lane: Lane
+    lane: JudgeQueue
 
 
 @dataclass(slots=True, eq=False)
-class Lane:
+class JudgeQueue:
     """One judge and how much it is asked at once. `direct`, where it is not None, is the same judge asked one by one:
     this lane then leads to its batch endpoint."""
 
     judge: Judge
     limiter: Limiter
     identity: str
-    direct: Lane | None = None
+    direct: JudgeQueue | None = None
 
 
 Landed = tuple[Question, Completion]
@@ -58,7 +58,7 @@ Bought = Callable[[Question, Completion], None]
 
 
 @dataclass(slots=True)
-class Desk:
+class SharedState:
     """What all streams share: the ledger, the run and its budget, who counts the spend, and the streams at work."""
 
     ledger: Ledger
@@ -68,7 +68,7 @@ class Desk:
     batch_poll_seconds: float = 60.0
     stage: Callable[[], str] = lambda: ""
     """Names the artifact that is being made, to whose account answers go."""
-    sendings: list[Sending] = field(default_factory=list)
+    sendings: list[Dispatcher] = field(default_factory=list)
 
     @property
     def flying(self) -> int:
@@ -80,14 +80,14 @@ class Desk:
             sending.wake.set()
 
 
-class Sending:
+class Dispatcher:
     """One stream of questions. `results` receives lists of (question, completion) as they land, and at the end None or
     the failure. Everything but `results` is touched on the loop only."""
 
-    def __init__(self, desk: Desk):
+    def __init__(self, desk: SharedState):
         self.desk = desk
         self.results: SimpleQueue[list[Landed] | BaseException | None] = SimpleQueue()
-        self.waiting: dict[Lane, deque[Question]] = {}
+        self.waiting: dict[JudgeQueue, deque[Question]] = {}
         self.parked: list[Question] = []
         self.flying: dict[asyncio.Task[Completion], Question] = {}
         self.again: dict[asyncio.Future[None], Question] = {}
@@ -242,7 +242,7 @@ class Sending:
                 if len(queue) > before - room:  # the budget allows no more for now
                     break
 
-    def _send_some(self, lane: Lane, queue: deque[Question], questions: Sequence[Question]) -> None:
+    def _send_some(self, lane: JudgeQueue, queue: deque[Question], questions: Sequence[Question]) -> None:
         prices = [self.worst_price(question) for question in questions]
         # A formula's answer costs less than to claim it. A server of one's own may be free and is still work.
         granted = questions if lane.judge.simulated else self.claim(lane, questions, prices, queue)
@@ -286,7 +286,7 @@ class Sending:
         )
 
     def claim(
-        self, lane: Lane, questions: Sequence[Question], prices: Sequence[float | None], queue: deque[Question]
+        self, lane: JudgeQueue, questions: Sequence[Question], prices: Sequence[float | None], queue: deque[Question]
     ) -> list[Question]:
         """Those of `questions` that may be sent now, their intents written; the others are put where they belong: what
         the budget does not allow yet back into `queue`.
@@ -323,12 +323,12 @@ class Sending:
 
     # ------------------------------------------------------------------------------------------------------- batches
 
-    def _send_batches(self, lane: Lane, queue: deque[Question]) -> None:
+    def _send_batches(self, lane: JudgeQueue, queue: deque[Question]) -> None:
         """What comes through a batch endpoint waits until it is many, or all."""
         while queue and (self.complete or len(queue) >= LARGEST_BATCH):
             self.start_batch(lane, [queue.popleft() for _ in range(min(len(queue), LARGEST_BATCH))])
 
-    def start_batch(self, lane: Lane, questions: Sequence[Question]) -> None:
+    def start_batch(self, lane: JudgeQueue, questions: Sequence[Question]) -> None:
         from afarm.judging.batch_api import answer_in_batches
 
         task = asyncio.get_running_loop().create_task(answer_in_batches(self, lane, questions))

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from afarm.core.blame import blame
-from afarm.core.errors import PluginError
+from afarm.core.errors import PluginError, attributed_to
 from afarm.core.interfaces import AnnotateContext, Annotator
 from afarm.core.records import JudgedPair, Pair, Preference
 from afarm.core.seeding import uniform
@@ -45,7 +44,7 @@ def label(
     for chunk in _batched(pairs, chunk_size):
         given = [rule_or_noise(pair, context.seed, label_noise) for pair in chunk]
         asked = [pair for pair, preference in zip(chunk, given, strict=True) if preference is None]
-        with blame("annotators", name):
+        with attributed_to("annotators", name):
             answers = list(annotator.annotate(asked, context) or ()) if asked else []
         if [getattr(answer, "pair_id", None) for answer in answers] != [pair.id for pair in asked]:
             raise PluginError(f"annotator {name!r} must return one preference for each pair, in the order of the pairs")

@@ -12,9 +12,10 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
+from afarm.core.config import Config, setting
 from afarm.core.interfaces import AnnotateContext
 from afarm.core.judge import (
-    DRAWS_A_VOTE,
+    SAMPLES_PER_VOTE,
     ChatRequest,
     Comparison,
     Completion,
@@ -22,7 +23,6 @@ from afarm.core.judge import (
     JudgementKey,
 )
 from afarm.core.records import Outcome, Pair, Preference
-from afarm.experiment.settings import Config, setting
 
 K = TypeVar("K", bound=Hashable)
 
@@ -53,7 +53,7 @@ class JudgingConfig(Config):
         2,
         "how often a pair whose answer cannot be read is asked again, alone, before it is unparsed",
         ge=0,
-        lt=DRAWS_A_VOTE,
+        lt=SAMPLES_PER_VOTE,
     )
 
 
@@ -61,7 +61,7 @@ class JudgingConfig(Config):
 
 
 @dataclass(frozen=True, slots=True)
-class Questioner(ABC):
+class JudgePrompt(ABC):
     """Who asks, and the judge that answers.
 
     `batch_size` comparisons make a prompt. `fingerprint` changes with whatever changes answers (prompt, parameters,
@@ -90,7 +90,7 @@ class Look:
     `batch` says which looks of a questioner may share a prompt: those with an equal one.
     """
 
-    by: Questioner
+    by: JudgePrompt
     shown: Comparison
     vote: int = 0
     batch: Hashable = None
@@ -107,7 +107,7 @@ class Look:
         A vote's re-asks are its own and shift no other vote; the first vote's draws are those of an annotator without
         votes, and so known to it.
         """
-        draw = self.vote * DRAWS_A_VOTE + reask
+        draw = self.vote * SAMPLES_PER_VOTE + reask
         shown = replace(self.shown, draw=draw)
         key = JudgementKey(self.by.fingerprint, shown.pair_id, shown.order, seed, draw)
         return Question(key, shown, self.by, (self.batch, draw), again=reask > 0)
@@ -119,7 +119,7 @@ class Question:
 
     key: JudgementKey
     comparison: Comparison
-    by: Questioner
+    by: JudgePrompt
     batch: Hashable
     again: bool
 

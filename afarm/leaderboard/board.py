@@ -13,7 +13,7 @@ from afarm.evaluation.metrics import interval, number
 from afarm.evaluation.protocol import Protocol
 
 if TYPE_CHECKING:
-    from afarm.evaluation.win_table import Wins
+    from afarm.evaluation.win_table import WinTable
 
 WHOLE = 0.99
 """The share of a board's instructions that a system must have been asked about to have a place."""
@@ -195,7 +195,7 @@ class Board:
     order: str = ""
     origin: str = ""
     apart: str = field(default="", compare=False)
-    wins: Wins | None = field(default=None, compare=False, repr=False)
+    wins: WinTable | None = field(default=None, compare=False, repr=False)
 
     @property
     def name(self) -> str:

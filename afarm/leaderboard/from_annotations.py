@@ -17,13 +17,13 @@ from afarm.analysis.agreement import SIGNIFICANT_LENGTH, has_list
 from afarm.core.errors import DataError
 from afarm.core.records import Instruction, JudgedPair
 from afarm.core.seeding import uniform
-from afarm.evaluation.annotation_files import Keeping, StoredSystem, stored_systems
+from afarm.evaluation.annotation_files import AnnotatedSystem, RowSink, stored_systems
 from afarm.evaluation.matching import counted, looks_swapped
 from afarm.evaluation.red_flags import Flag, family_flags, text_flags
 from afarm.leaderboard.board import Board, Entry, Source, ranked
 
 if TYPE_CHECKING:
-    from afarm.evaluation.win_table import Wins
+    from afarm.evaluation.win_table import WinTable
 
 SAMPLE = 64
 """Outputs of each system that are kept: boards have hundreds of systems."""
@@ -54,7 +54,7 @@ class _Tally:
         (heapq.heapreplace if full else heapq.heappush)(self.sample, one)
 
 
-class _Counting(Keeping[_Tally]):
+class _Counting(RowSink[_Tally]):
     """Rows counted as they come. `ids` are the instructions by their number."""
 
     def __init__(self) -> None:
@@ -125,13 +125,13 @@ def boards_of_annotations(files: Sequence[Path]) -> list[Board]:
     Raises `DataError` as `stored_systems` does, and where no row of a board has an answer.
     """
     counting = _Counting()
-    together: dict[str, list[StoredSystem[_Tally]]] = {}
+    together: dict[str, list[AnnotatedSystem[_Tally]]] = {}
     for system in stored_systems(list(dict.fromkeys(files)), counting):
         together.setdefault(system.protocol.id, []).append(system)
     return [_board(systems, counting.ids) for systems in together.values()]
 
 
-def _board(systems: Sequence[StoredSystem[_Tally]], ids: Sequence[str]) -> Board:
+def _board(systems: Sequence[AnnotatedSystem[_Tally]], ids: Sequence[str]) -> Board:
     first = systems[0]
     judged = [system for system in systems if system.kept.value]
     if not judged:
@@ -143,7 +143,7 @@ def _board(systems: Sequence[StoredSystem[_Tally]], ids: Sequence[str]) -> Board
     return ranked(Board(first.protocol, tuple(_entry(one, wins) for one in judged), note=_note(systems), wins=wins))
 
 
-def _note(systems: Sequence[StoredSystem[_Tally]]) -> str:
+def _note(systems: Sequence[AnnotatedSystem[_Tally]]) -> str:
     """What was odd about the rows."""
     first, silent = systems[0], [system.system for system in systems if not system.kept.value]
     turned, repeated = sum(one.turned for one in systems), sum(one.coverage.repeated for one in systems)
@@ -161,15 +161,15 @@ def _note(systems: Sequence[StoredSystem[_Tally]]) -> str:
     return "; ".join(filter(None, notes))
 
 
-def _wins(systems: Sequence[StoredSystem[_Tally]], ids: Sequence[str]) -> Wins:
+def _wins(systems: Sequence[AnnotatedSystem[_Tally]], ids: Sequence[str]) -> WinTable:
     import numpy as np
 
-    from afarm.evaluation.win_table import Wins
+    from afarm.evaluation.win_table import WinTable
 
     numbers = {id: number for number, id in enumerate(systems[0].answers)}
     number = np.array([numbers.get(id, -1) for id in ids], dtype=np.int64)
     counts = [len(one.kept.what) for one in systems]
-    return Wins(
+    return WinTable(
         systems[0].reference,
         tuple(one.system for one in systems),
         tuple(numbers),
@@ -180,7 +180,7 @@ def _wins(systems: Sequence[StoredSystem[_Tally]], ids: Sequence[str]) -> Wins:
     )
 
 
-def _entry(one: StoredSystem[_Tally], wins: Wins) -> Entry:
+def _entry(one: AnnotatedSystem[_Tally], wins: WinTable) -> Entry:
     from afarm.statistics import mean
 
     kept, values = one.kept, wins.labels(one.system)[0]

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from afarm.core.errors import DataError
 from afarm.core.records import Instruction, JudgedPair, Row
-from afarm.evaluation.annotation_files import Keeping, stored_systems
+from afarm.evaluation.annotation_files import RowSink, stored_systems
 from afarm.evaluation.metrics import number
 from afarm.leaderboard.board import Board, Entry, Figure, ranked
 from afarm.storage.rows import read_rows
 
 if TYPE_CHECKING:
-    from afarm.evaluation.win_table import Wins
+    from afarm.evaluation.win_table import WinTable
     from afarm.statistics.intervals import Floats
 
 
@@ -71,7 +71,7 @@ def _differences(table: Mapping[str, Floats], seed: int) -> dict[str, dict[str, 
     return told
 
 
-def judged(board: Board) -> Wins | None:
+def judged(board: Board) -> WinTable | None:
     """The judgements of a board's entries, read from where they are stored; None where none are."""
     from afarm.evaluation.win_table import wins
 
@@ -95,7 +95,7 @@ Measured = tuple[JudgedPair, tuple[int, int]]
 """A judgement without its outputs' texts, and their lengths in characters."""
 
 
-class WithoutTexts(Keeping[list[Measured]]):
+class WithoutTexts(RowSink[list[Measured]]):
     """Rows of annotations for evaluators that look at all of them: memory holds labels, and an instruction once."""
 
     def __init__(self) -> None:

@@ -43,7 +43,7 @@ def render(comparison: Comparison, files: Sequence[str], plotly: str | None) -> 
     known = [c for c in COLUMNS if any(getattr(p, c[0]) is not None for p in comparison.profiles)]
     parts = [[c for c in known if c[0] not in PREFERENCES], [c for c in known if c[0] in PREFERENCES]]
     return render_page(
-        "afarm.analysis",
+        "annotators_page",
         files=files,
         notes=comparison.notes(),
         people=any(p.agreement is not None for p in comparison.profiles),
@@ -55,7 +55,7 @@ def render(comparison: Comparison, files: Sequence[str], plotly: str | None) -> 
         names=[p.annotator for p in comparison.profiles],
         matrix=[[written(f, 1) for f in row] for row in _matrix(comparison)],
         charts=charts(comparison) if plotly else {},
-        **scripts("afarm.analysis", plotly),
+        **scripts("annotators_page", plotly),
     )
 
 

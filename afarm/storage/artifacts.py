@@ -29,13 +29,13 @@ META = "artifact.json"
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A finished artifact. `content` digests its files; `made_from` is what its key digests, by name."""
+    """A finished artifact. `content` digests its files; `key_fields` is what its key digests, by name."""
 
     stage: str
     key: str
     path: Path
     content: str
-    made_from: Mapping[str, Any]
+    key_fields: Mapping[str, Any]
     meta: Mapping[str, Any]
 
     @property
@@ -43,9 +43,9 @@ class Artifact:
         return f"{self.stage}/{self.key}"
 
 
-def artifact_key(made_from: Mapping[str, Any]) -> str:
+def artifact_key(key_fields: Mapping[str, Any]) -> str:
     """The key of an artifact made from these ingredients."""
-    return digest("artifact", made_from, length=16)
+    return digest("artifact", key_fields, length=16)
 
 
 def require_writable(root: Path) -> None:
@@ -97,7 +97,7 @@ class Store:
         path = self.artifacts / stage / key
         try:
             meta = json.loads((path / META).read_text(encoding="utf-8"))
-            return Artifact(stage, key, path, meta["content"], meta["made_from"], meta)
+            return Artifact(stage, key, path, meta["content"], meta["key_fields"], meta)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -108,7 +108,7 @@ class Store:
     def make(
         self,
         stage: str,
-        made_from: Mapping[str, Any],
+        key_fields: Mapping[str, Any],
         write: Callable[[Path], Mapping[str, Any]],
         versions: Mapping[str, str] | None = None,
         *,
@@ -123,7 +123,7 @@ class Store:
         it, and are no part of its key.
         Raises `StoreError` where the disk is full or cannot be written; then nothing half-written counts.
         """
-        key = artifact_key(made_from)
+        key = artifact_key(key_fields)
         if found := self.find(stage, key):
             return found, True
         final, partial = self.artifacts / stage / key, self.partial(stage, key)
@@ -138,7 +138,7 @@ class Store:
                 "stage": stage,
                 "label": label,
                 "key": key,
-                "made_from": made_from,
+                "key_fields": key_fields,
                 "content": content_digest(partial),
                 "created": started,
                 "seconds": round(time.time() - started, 3),
@@ -152,7 +152,7 @@ class Store:
                 shutil.rmtree(final)
             partial.rename(final)
             _sync(final.parent)
-        return Artifact(stage, key, final, meta["content"], made_from, meta), False
+        return Artifact(stage, key, final, meta["content"], key_fields, meta), False
 
     @contextmanager
     def _locked(self, stage: str, key: str) -> Iterator[None]:

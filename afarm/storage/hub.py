@@ -31,7 +31,7 @@ def hub_rows(source: str) -> Iterator[Row]:
     repository, _, configuration = rest.partition("/")
     if not owner or not repository:
         raise DataError(f"{source}: name a data set of the Hub as {FORM}")
-    found = load(f"{owner}/{repository}", configuration or None, split or None, mend="name a file instead")
+    found = load_from_hub(f"{owner}/{repository}", configuration or None, split or None, mend="name a file instead")
     if isinstance(found, Mapping):
         if len(found) > 1:
             names = ", ".join(found)
@@ -41,7 +41,9 @@ def hub_rows(source: str) -> Iterator[Row]:
         yield dict(row)
 
 
-def load(repository: str, configuration: str | None, split: str | None, *, mend: str, revision: str = "main") -> Any:
+def load_from_hub(
+    repository: str, configuration: str | None, split: str | None, *, mend: str, revision: str = "main"
+) -> Any:
     """What `datasets` loads. Raises `DataError` where it is not installed, the Hub cannot be reached or the data set
     is not there; `mend` says what else can be done."""
     try:

@@ -34,18 +34,18 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def nearest(made_from: Mapping[str, Any], others: Iterable[Artifact]) -> tuple[Artifact, list[str]] | None:
+def nearest(key_fields: Mapping[str, Any], others: Iterable[Artifact]) -> tuple[Artifact, list[str]] | None:
     """Of `others`, made for the same purpose, the one with the fewest differences (the newest of equals), and those."""
-    ranked = [(len(d), -a.meta["created"], a, d) for a in others if (d := differences(a.made_from, made_from))]
+    ranked = [(len(d), -a.meta["created"], a, d) for a in others if (d := differences(a.key_fields, key_fields))]
     if not ranked:
         return None
     _, _, artifact, said = min(ranked, key=lambda r: r[:2])
     return artifact, said
 
 
-def why_not_reused(made_from: Mapping[str, Any], others: Iterable[Artifact]) -> str:
+def why_not_reused(key_fields: Mapping[str, Any], others: Iterable[Artifact]) -> str:
     """One line: nothing like it was stored, or what changed since the nearest one."""
-    found = nearest(made_from, others)
+    found = nearest(key_fields, others)
     if found is None:
         return "none stored yet"
     artifact, said = found

@@ -31,7 +31,7 @@ from afarm.testing.examples import (
     make_pairs,
     separable_preferences,
 )
-from afarm.testing.fake_judge import FakeAsk, first_at_random, render, unreadable
+from afarm.testing.fake_judge import FakeJudgeClient, first_at_random, render, unreadable
 from afarm.testing.judges import check_judge
 from afarm.testing.methods import check_method, check_policy
 from afarm.testing.models import tiny_config, tiny_inputs, tiny_policy, tiny_reward_model
@@ -40,7 +40,7 @@ from afarm.testing.reward_models import check_fitted_reward_model, check_reward_
 __all__ = [
     "HOSTILE_TEXTS",
     "ConformanceError",
-    "FakeAsk",
+    "FakeJudgeClient",
     "KeyedReward",
     "MetricsRecorder",
     "annotate_context",

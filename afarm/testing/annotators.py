@@ -11,7 +11,7 @@ from afarm.judging.ledger import request_key
 from afarm.testing.conformance import require
 from afarm.testing.contexts import annotate_context
 from afarm.testing.examples import HOSTILE_TEXTS, make_instructions, make_pairs
-from afarm.testing.fake_judge import Answer, FakeAsk, first_at_random, render, unreadable
+from afarm.testing.fake_judge import Answer, FakeJudgeClient, first_at_random, render, unreadable
 
 Label = tuple[float | None, str]
 
@@ -42,7 +42,7 @@ def check_annotator(
     _check_plan(annotator, pairs, answer)
 
 
-def labels(annotator: Annotator, pairs: Sequence[Pair], ask: FakeAsk, seed: int = 0) -> dict[str, Label]:
+def labels(annotator: Annotator, pairs: Sequence[Pair], ask: FakeJudgeClient, seed: int = 0) -> dict[str, Label]:
     """(p2, outcome) of each pair by its id, after checking that there is one preference a pair, in order."""
     found = annotator.annotate(pairs, annotate_context(seed, ask))
     require(
@@ -58,27 +58,27 @@ def labels(annotator: Annotator, pairs: Sequence[Pair], ask: FakeAsk, seed: int 
 
 def _check_labels(annotator: Annotator, pairs: Sequence[Pair], answer: Answer) -> bool:
     """Labels depend on the pair alone. Returns whether a judge was asked."""
-    ask = FakeAsk(answer)
+    ask = FakeJudgeClient(answer)
     expected = labels(annotator, pairs, ask)
-    ways: dict[str, Callable[[FakeAsk], dict[str, Label]]] = {
+    ways: dict[str, Callable[[FakeJudgeClient], dict[str, Label]]] = {
         "asked once more": lambda ask: labels(annotator, pairs, ask),
         "in another order": lambda ask: labels(annotator, pairs[::-1], ask),
         "one at a time": lambda ask: _merged(annotator, [[pair] for pair in pairs], ask),
         "in parts of five": lambda ask: _merged(annotator, [pairs[i : i + 5] for i in range(0, len(pairs), 5)], ask),
     }
     for way, get in ways.items():
-        require(get(FakeAsk(answer)) == expected, f"equal seeds must give equal labels, but not so {way}")
-    require(labels(annotator, [], FakeAsk(answer)) == {}, "no pairs must give no preferences")
+        require(get(FakeJudgeClient(answer)) == expected, f"equal seeds must give equal labels, but not so {way}")
+    require(labels(annotator, [], FakeJudgeClient(answer)) == {}, "no pairs must give no preferences")
     return bool(ask.sent)
 
 
-def _merged(annotator: Annotator, parts: Sequence[Sequence[Pair]], ask: FakeAsk) -> dict[str, Label]:
+def _merged(annotator: Annotator, parts: Sequence[Sequence[Pair]], ask: FakeJudgeClient) -> dict[str, Label]:
     return {pair_id: label for part in parts for pair_id, label in labels(annotator, part, ask).items()}
 
 
 def _check_swapping(annotator: Annotator, pairs: Sequence[Pair], answer: Answer) -> None:
-    straight = labels(annotator, pairs, FakeAsk(answer))
-    swapped = labels(annotator, [pair.swapped() for pair in pairs], FakeAsk(answer))
+    straight = labels(annotator, pairs, FakeJudgeClient(answer))
+    swapped = labels(annotator, [pair.swapped() for pair in pairs], FakeJudgeClient(answer))
     for pair_id, (p2, outcome) in straight.items():
         mirrored = (None if p2 is None else round(1 - p2, 9), outcome)
         require(
@@ -89,12 +89,12 @@ def _check_swapping(annotator: Annotator, pairs: Sequence[Pair], answer: Answer)
 
 def _check_seeds(annotator: Annotator, pairs: Sequence[Pair], answer: Answer, is_random: bool, asked: bool) -> None:
     if is_random:
-        found = [labels(annotator, pairs, FakeAsk(answer), seed) for seed in range(8)]
+        found = [labels(annotator, pairs, FakeJudgeClient(answer), seed) for seed in range(8)]
         require(any(f != found[0] for f in found), "another seed must give other draws: eight seeds gave equal labels")
     if asked:
         keys = []
         for seed in (0, 1):
-            ask = FakeAsk(answer)
+            ask = FakeJudgeClient(answer)
             labels(annotator, pairs, ask, seed)
             keys.append({request_key(request, "fake") for request in ask.sent})
         require(
@@ -111,7 +111,7 @@ def _check_hostile_text(annotator: Annotator, instructions: Sequence[Instruction
         Pair(Instruction(f"{text} {i.instruction}", text) if hostile else i, text, f"plain {number}")
         for number, (i, text) in enumerate(given)
     ]
-    ask = FakeAsk(answer)
+    ask = FakeJudgeClient(answer)
     labels(annotator, pairs, ask)
     by_id = {pair.id: pair for pair in pairs}
     for request in ask.sent:
@@ -133,7 +133,7 @@ def _check_unreadable_answers(annotator: Annotator, pairs: Sequence[Pair]) -> No
         "a long tail": lambda request: "so on and so forth " * 2000,
     }
     for name, answer in answers.items():
-        ask = FakeAsk(answer)
+        ask = FakeJudgeClient(answer)
         found = labels(annotator, pairs, ask)
         require(
             set(found.values()) <= {(None, "unparsed"), (None, "refused")},
@@ -148,14 +148,14 @@ def _check_unreadable_answers(annotator: Annotator, pairs: Sequence[Pair]) -> No
         verdicts = [None if c.pair_id == spoilt else True for c in request.comparisons]
         return render(verdicts, request.answer_format, request.labels)
 
-    found = labels(annotator, pairs, FakeAsk(one_without_a_verdict))
+    found = labels(annotator, pairs, FakeJudgeClient(one_without_a_verdict))
     unread = {pair_id for pair_id, (_, outcome) in found.items() if outcome in ("unparsed", "refused")}
     lost = unread - {spoilt}
     require(not lost, f"one unreadable verdict cost {len(lost)} other pairs of its batch theirs")
 
 
 def _check_nothing_is_asked_twice(annotator: Annotator, pairs: Sequence[Pair], answer: Answer) -> None:
-    ask = FakeAsk(answer)
+    ask = FakeJudgeClient(answer)
     first = pairs[: len(pairs) // 2]
     labels(annotator, first, ask)
     before = len(ask.sent)
@@ -169,7 +169,7 @@ def _check_nothing_is_asked_twice(annotator: Annotator, pairs: Sequence[Pair], a
 
 
 def _check_plan(annotator: Annotator, pairs: Sequence[Pair], answer: Answer) -> None:
-    ask = FakeAsk(answer)
+    ask = FakeJudgeClient(answer)
     planned = annotator.plan(pairs, annotate_context(0, ask))
     require(not ask.sent, "plan must send nothing")
     if planned:

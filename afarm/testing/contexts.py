@@ -11,7 +11,7 @@ from afarm.core.judge import Ask
 from afarm.core.records import Instruction, Score
 from afarm.core.seeding import uniform
 from afarm.storage.artifacts import DirectoryCheckpoints
-from afarm.testing.fake_judge import FakeAsk
+from afarm.testing.fake_judge import FakeJudgeClient
 
 if TYPE_CHECKING:
     from afarm.backend import Backend
@@ -35,8 +35,8 @@ class MetricsRecorder:
 
 
 def annotate_context(seed: int = 0, ask: Ask | None = None) -> AnnotateContext:
-    """A context for annotators; `ask` is a new `FakeAsk` unless given."""
-    return AnnotateContext(seed, FakeAsk() if ask is None else ask)
+    """A context for annotators; `ask` is a new `FakeJudgeClient` unless given."""
+    return AnnotateContext(seed, FakeJudgeClient() if ask is None else ask)
 
 
 def judge_context(reward_model: RewardModel | None = None) -> BuildContext:
@@ -50,7 +50,7 @@ def judge_context(reward_model: RewardModel | None = None) -> BuildContext:
 
 def _backend() -> Backend:
     from afarm.backend import Backend
-    from afarm.experiment.settings import BackendConfig
+    from afarm.core.config import BackendConfig
 
     return Backend(BackendConfig(device="cpu"))
 

@@ -58,7 +58,7 @@ def unreadable(request: ChatRequest) -> str:
     return "Well. Output (a) has its merits, and so does Output (b); {it} [depends"
 
 
-class FakeAsk:
+class FakeJudgeClient:
     """Implements `afarm.Ask` in memory. `answer` maps a request to the text of its completion.
 
     `sent` holds the requests that were really sent: as with the ledger, an answer that is already there is not bought

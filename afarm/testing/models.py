@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from afarm.core.config import Config
 from afarm.core.interfaces import MethodInputs
 from afarm.core.records import Output, Pair, Preference
-from afarm.experiment.settings import Config
 from afarm.testing.contexts import KeyedReward
 from afarm.testing.examples import make_instructions, separable_preferences
 
@@ -63,7 +63,7 @@ def tiny_policy(
 ) -> CheckpointPolicy:
     """A randomly initialised policy over 45 words (w0 … w39 and special ones); `settings` are `LlamaConfig`'s."""
     from afarm.backend import Backend, CheckpointPolicy, PromptTemplate
-    from afarm.experiment.settings import BackendConfig
+    from afarm.core.config import BackendConfig
 
     tokenizer = tokenizer or tiny_tokenizer()
     template, backend = PromptTemplate("auto", tokenizer), Backend(BackendConfig(device="cpu"))
@@ -113,7 +113,7 @@ def tiny_tokenizer(pad_token: str = SPECIAL[0], chat: bool = True) -> PreTrained
 
 
 def tiny_reward_model(policy: CheckpointPolicy | None = None, seed: int = 0) -> TorchRewardModel:
-    """A reward model with the policy's trunk and a random head."""
+    """A reward model with the policy's backbone and a random head."""
     import torch
 
     from afarm.backend import TorchRewardModel

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from afarm.core.config import setting
 from afarm.core.hooks import Register, hookimpl
-from afarm.experiment.settings import setting
 from afarm.judging.pairwise import JudgingConfig
 
 

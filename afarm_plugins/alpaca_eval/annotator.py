@@ -22,7 +22,7 @@ from afarm.core.interfaces import AnnotateContext, Annotator, BuildContext
 from afarm.core.judge import Ask, Capabilities, ChatRequest, Comparison, Completion, Judgement
 from afarm.core.records import Pair, Preference
 from afarm.core.seeding import choice, digest, uniform
-from afarm.judging.pairwise import REFUSALS, Look, Questioner, judge, plan
+from afarm.judging.pairwise import REFUSALS, JudgePrompt, Look, judge, plan
 from afarm_plugins.alpaca_eval import AlpacaEvalConfig
 from afarm_plugins.alpaca_eval.directory import DUMMY, Member, load
 from afarm_plugins.alpaca_eval.template import whole_instruction
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Assigned(Questioner):
+class Assigned(JudgePrompt):
     """A member with the judge that answers for it, and what that takes."""
 
     member: Member

@@ -11,11 +11,11 @@ from typing import Any, Literal
 import yaml
 from pydantic import ValidationError
 
+from afarm.core.config import Config, setting
 from afarm.core.errors import ConfigError, did_you_mean
 from afarm.core.judge import Capabilities, ChatRequest, Comparison, Tool
 from afarm.core.records import Instruction, Message
 from afarm.core.seeding import digest
-from afarm.experiment.settings import Config, setting
 from afarm_plugins.alpaca_eval.parsers import Parser, checked
 from afarm_plugins.alpaca_eval.template import COLUMNS, Template, read_template
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from afarm.core.judge import Ask, ChatRequest, Comparison, Completion, Judgement
-from afarm.judging.pairwise import REFUSALS, Questioner
+from afarm.judging.pairwise import REFUSALS, JudgePrompt
 from afarm_plugins.annotators.parsing import parse
 from afarm_plugins.annotators.prompt_library import Member, dummy
 
@@ -18,7 +18,7 @@ LABELS = ("Output (a)", "Output (b)")
 
 
 @dataclass(frozen=True, slots=True)
-class Assigned(Questioner):
+class Assigned(JudgePrompt):
     """`as_chat`: the judge only chats, and gets a completion prompt as one message. `given` is what prompts are filled
     with beside what they compare, by the id of the comparison: `fingerprint`, or the id, must change with it."""
 

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 
 from afarm.core.interfaces import AnnotateContext, Annotator
-from afarm.core.judge import CHARACTERS_A_TOKEN, ChatRequest, Comparison, Judgement
+from afarm.core.judge import CHARACTERS_PER_TOKEN, ChatRequest, Comparison, Judgement
 from afarm.core.records import Pair, Preference
 from afarm.core.seeding import digest, uniform
 from afarm.judging.pairwise import Look, foresee, gather
@@ -83,7 +83,7 @@ class CriteriaAnnotator(Annotator):
         if not pairs:
             return []
         drafts = self._drafts(pairs, context)
-        stand_in = ["x" * (self.config.criteria_tokens * CHARACTERS_A_TOKEN)]
+        stand_in = ["x" * (self.config.criteria_tokens * CHARACTERS_PER_TOKEN)]
         looks = self._looks(pairs, drafts, dict.fromkeys(drafts, stand_in), context)
         rounds = self.config.max_reasks + 1
         return foresee(drafts, rounds, context) + foresee(looks, rounds, context)

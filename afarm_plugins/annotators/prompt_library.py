@@ -14,11 +14,11 @@ import jinja2.meta
 import yaml
 from pydantic import ValidationError, model_validator
 
+from afarm.core.config import Config, setting
 from afarm.core.errors import ConfigError, did_you_mean
 from afarm.core.judge import ChatRequest, Comparison
 from afarm.core.records import Instruction, Message
 from afarm.core.seeding import digest
-from afarm.experiment.settings import Config, setting
 
 PACKAGE = "afarm_plugins.annotators"
 

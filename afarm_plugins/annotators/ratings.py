@@ -12,7 +12,7 @@ from afarm.core.interfaces import AnnotateContext, Annotator
 from afarm.core.judge import ChatRequest, Comparison, Judgement
 from afarm.core.records import Instruction, Pair, Preference
 from afarm.core.seeding import digest
-from afarm.judging.pairwise import Look, Questioner, foresee, gather
+from afarm.judging.pairwise import JudgePrompt, Look, foresee, gather
 from afarm_plugins.annotators import RatingsConfig
 from afarm_plugins.annotators.bound_prompt import Assigned, assign
 from afarm_plugins.annotators.parsing import mark
@@ -73,7 +73,7 @@ def outputs_of(pairs: Sequence[Pair]) -> list[tuple[Instruction, str]]:
     return [(instruction, output) for (_, output), instruction in found.items()]
 
 
-def label_of(pair: Pair, one: Judgement, two: Judgement, by: Questioner) -> Preference:
+def label_of(pair: Pair, one: Judgement, two: Judgement, by: JudgePrompt) -> Preference:
     """The label that follows from the marks of a pair's outputs, and the marks beside it (from 1 to 7)."""
     outcome, p2, marks = "decided", None, None
     if one.first is None or two.first is None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from afarm.core.config import Config, setting
 from afarm.core.hooks import Register, hookimpl
-from afarm.experiment.settings import Config, setting
 
 if TYPE_CHECKING:
     import typer

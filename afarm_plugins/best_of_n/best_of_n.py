@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from afarm.backend.rollouts import best_sample, sample_scorer, scored_samples
+from afarm.core.config import Config
 from afarm.core.errors import ModelError
 from afarm.core.interfaces import Decoding, Method, MethodInputs, Policy, RewardModel, TrainContext
 from afarm.core.records import Instruction, Sample
-from afarm.experiment.settings import Config
 from afarm_plugins.best_of_n.subsets import Winners, kl_bound
 
 if TYPE_CHECKING:

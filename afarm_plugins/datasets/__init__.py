@@ -1,7 +1,7 @@
 """Data sets: the user's own files, and AlpacaFarm's from the Hub."""
 
+from afarm.core.config import Config, setting
 from afarm.core.hooks import Register, hookimpl
-from afarm.experiment.settings import Config, setting
 
 
 class FilesConfig(Config):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from afarm import load_from_hub
 from afarm.core.errors import DataError
 from afarm.core.interfaces import Dataset
 from afarm.core.records import Output
-from afarm.storage.hub import load
 from afarm_plugins.datasets import HubConfig
 
 HUB_SPLITS = {
@@ -33,7 +33,7 @@ class AlpacaFarm(Dataset):
         name, hub_split = HUB_SPLITS[split]
         repository = self.config.evaluation_repository if split == "evaluation" else self.config.repository
         mend = "name your own files: --data FILE"
-        rows = load(repository, name, hub_split, mend=mend, revision=self.config.revision)
+        rows = load_from_hub(repository, name, hub_split, mend=mend, revision=self.config.revision)
         distinct: dict[str, Output] = {}
         for number, row in enumerate(rows):
             output = Output.from_row(row, f"{repository} {name}/{hub_split}: row {number}")

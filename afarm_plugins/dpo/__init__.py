@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from afarm.core.config import Scheduler, TrainerConfig, setting
 from afarm.core.hooks import Register, hookimpl
-from afarm.core.trainer_config import Scheduler, TrainerConfig
-from afarm.experiment.settings import setting
 
 
 class DPOConfig(TrainerConfig):

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from afarm.core.config import Config, setting
 from afarm.core.hooks import Register, hookimpl
-from afarm.experiment.settings import Config, setting
 
 
 class LengthControlledConfig(Config):

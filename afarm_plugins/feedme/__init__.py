@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from afarm.core.config import TrainerConfig
 from afarm.core.hooks import Register, hookimpl
-from afarm.core.trainer_config import TrainerConfig
 
 
 class FeedMEConfig(TrainerConfig):

@@ -27,7 +27,7 @@ from afarm.core.records import Instruction
 from afarm.core.seeding import digest, uniform
 from afarm_plugins.judges import OfflineConfig, RoleNoise
 
-CHARACTERS_A_TOKEN = 4
+CHARACTERS_PER_TOKEN = 4
 REMEMBERED_SCORES = 65536
 RATING = "rating"
 """The answer format of an output that is rated alone: the comparison's `first`, in the order "alone"."""
@@ -169,7 +169,7 @@ def _words(text: str) -> int:
 
 def _tokens(text: str) -> int:
     """An estimate: about four characters a token."""
-    return math.ceil(len(text) / CHARACTERS_A_TOKEN)
+    return math.ceil(len(text) / CHARACTERS_PER_TOKEN)
 
 
 # --------------------------------------------------------------------------------------- answers, as prompts ask for

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from afarm.core.errors import DataError, JudgeError
 from afarm.core.interfaces import BuildContext
-from afarm.core.judge import DRAWS_A_VOTE, Capabilities, ChatRequest, Comparison, Completion, Judge, Price
+from afarm.core.judge import SAMPLES_PER_VOTE, Capabilities, ChatRequest, Comparison, Completion, Judge, Price
 from afarm.core.records import Instruction, JudgedPair, Row
 from afarm.core.seeding import digest
 from afarm.storage.rows import read_rows
@@ -264,7 +264,7 @@ def _asked(messages: Sequence[Sequence[str]], prompt: str) -> str:
 
 def _nth(rows: Sequence[T], draw: int) -> T:
     """The one of this draw, or the last where there are fewer: votes are rows one after another, as re-asks are."""
-    return rows[min(sum(divmod(draw, DRAWS_A_VOTE)), len(rows) - 1)]
+    return rows[min(sum(divmod(draw, SAMPLES_PER_VOTE)), len(rows) - 1)]
 
 
 # ------------------------------------------------------------------------------- verdicts, as annotators' parsers read

@@ -6,9 +6,8 @@ from typing import Literal
 
 from pydantic import model_validator
 
+from afarm.core.config import Config, LoraConfig, setting
 from afarm.core.hooks import Register, hookimpl
-from afarm.core.trainer_config import LoraConfig
-from afarm.experiment.settings import Config, setting
 
 
 class PPOConfig(Config):
@@ -70,7 +69,8 @@ class PPOConfig(Config):
         "rollout", "standardise advantages over the whole rollout, as the paper does, or within each minibatch"
     )
     value_init: Literal["reward_model", "sft"] = setting(
-        "reward_model", "where the value model's trunk comes from; sft where the reward model has no trunk of its own"
+        "reward_model",
+        "where the value model's backbone comes from; sft where the reward model has no backbone of its own",
     )
     value_head_init: Literal["zero", "reward_model"] = setting(
         "zero", "the value head at the start: values of 0, or the reward model's head, so that values start as scores"
@@ -84,8 +84,8 @@ class PPOConfig(Config):
         "separate: policy, reference and value model apart, as in the paper; shared: adapters and a value head on one "
         "frozen backbone, which needs lora",
     )
-    shared_value: Literal["trunk", "adapter"] = setting(
-        "trunk",
+    shared_value: Literal["backbone", "adapter"] = setting(
+        "backbone",
         "what the value head of the shared layout reads: the policy's own hidden states, or those of a second adapter",
     )
     save_steps: int = setting(20, "steps between checkpoints, to resume from and to choose from", gt=0)
@@ -112,7 +112,7 @@ class PPOConfig(Config):
                 f"({self.kl_horizon}) responses, at least rollout_batch_size ({self.rollout_batch_size})"
             )
         if self.value_head_init == "reward_model" and self.value_init != "reward_model":
-            raise ValueError("value_head_init=reward_model needs value_init=reward_model: the head reads that trunk")
+            raise ValueError("value_head_init=reward_model needs value_init=reward_model: the head reads that backbone")
         if self.layout == "shared" and (self.lora is None or self.value_init != "sft"):
             raise ValueError(
                 "layout=shared trains adapters on the start policy: it needs --set ppo.lora={} "

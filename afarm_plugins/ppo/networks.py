@@ -4,7 +4,7 @@ separate: networks of their own, as in the paper. With LoRA the frozen weights a
 reward model, not copies.
 
 shared: one frozen backbone, the start policy's own weights. The policy is an adapter on it, the reference is the
-backbone with no adapter, and the value model is a linear head: on the policy's hidden states (`shared_value=trunk`,
+backbone with no adapter, and the value model is a linear head: on the policy's hidden states (`shared_value=backbone`,
 one forward and backward pass for both losses) or on those of a second adapter (`adapter`, which learns nothing of the
 policy's and costs a pass of its own). The reward model stays apart: what is loaded of one is merged weights.
 

@@ -16,7 +16,7 @@ Not as in the paper or its reference implementation, and why:
 - The learning rate rises from a first step above 0, so that no rollout is collected for nothing.
 - What is kept is the checkpoint with the highest win rate on the validation split: the reward rises to the very end.
 
-The value head starts at zero: the trunk knows what is good, the scale of returns is learned. Prompts that are too long
+The value head starts at zero: the backbone knows what is good, the scale of returns is learned. Overlong prompts
 are left out, since a cut prompt no longer asks for what is scored. Old log-probabilities come from the training
 forward at collection, except in float32: elsewhere the sampler's cache and left padding round differently, and the
 ratio must start at 1. Dropout is off throughout, for the same reason. The reference is the start policy
@@ -77,7 +77,7 @@ class PPO(Method):
     def check(self, reward_model: type[RewardModel] | None = None) -> Sequence[str]:
         if reward_model is None or issubclass(reward_model, TorchRewardModel) or self.config.value_init == "sft":
             return ()
-        return (f"{reward_model.__name__} has no trunk for a value model to start from: --set ppo.value_init=sft",)
+        return (f"{reward_model.__name__} has no backbone for a value model to start from: --set ppo.value_init=sft",)
 
     def plan_pairs(self, instructions: Mapping[str, Sequence[Instruction]]) -> Sequence[Instruction]:
         if self.config.checkpoint == "last":

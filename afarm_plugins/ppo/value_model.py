@@ -8,25 +8,25 @@ from typing import Any
 from torch import nn
 
 from afarm.backend import CheckpointPolicy, TorchRewardModel, add_adapter, merge_adapter, sharing_copy
-from afarm.backend.logprobs import trunk
+from afarm.backend.logprobs import backbone
 from afarm.core.errors import TrainingError
 from afarm.core.interfaces import RewardModel
 from afarm_plugins.ppo import PPOConfig
 
 
 def start_value_model(policy: CheckpointPolicy, reward_model: RewardModel, config: PPOConfig) -> Any:
-    """A classifier with the reward model's trunk (or the policy's) and a head, read before every token."""
+    """A classifier with the reward model's backbone (or the policy's) and a head, read before every token."""
     if config.value_init == "sft":
         model = TorchRewardModel.classifier_from(policy)
         if config.lora is not None and not hasattr(policy.model, "merge_and_unload"):
-            setattr(model, model.base_model_prefix, trunk(sharing_copy(policy.model)))
+            setattr(model, model.base_model_prefix, backbone(sharing_copy(policy.model)))
     elif isinstance(reward_model, TorchRewardModel) and reward_model.reads_tokens_of(policy):
         plain = not hasattr(reward_model.model, "merge_and_unload")
         share = config.lora is not None and plain
         model = sharing_copy(reward_model.model) if share else merge_adapter(copy.deepcopy(reward_model.model))
     else:
         raise TrainingError(
-            f"{type(reward_model).__name__} has no trunk over the policy's tokens for a value model to start from: "
+            f"{type(reward_model).__name__} has no backbone over the policy's tokens for a value model to start from: "
             "use --set ppo.value_init=sft"
         )
     head = nn.Linear(model.score.in_features, 1).to(model.score.weight)

@@ -6,9 +6,8 @@ from typing import Literal
 
 from pydantic import model_validator
 
+from afarm.core.config import Config, LoraConfig, setting
 from afarm.core.hooks import Register, hookimpl
-from afarm.core.trainer_config import LoraConfig
-from afarm.experiment.settings import Config, setting
 
 
 class QuarkConfig(Config):

@@ -6,9 +6,8 @@ from typing import Literal
 
 from pydantic import model_validator
 
+from afarm.core.config import Config, Scheduler, TrainerConfig, setting
 from afarm.core.hooks import Register, hookimpl
-from afarm.core.trainer_config import Scheduler, TrainerConfig
-from afarm.experiment.settings import Config, setting
 
 
 class RewardModelConfig(TrainerConfig):
@@ -40,7 +39,7 @@ class RewardModelConfig(TrainerConfig):
     )
     ensemble: int = setting(1, "members, each fitted to preferences weighted by a bootstrap of its own", ge=1)
     members: Literal["heads", "adapters"] = setting(
-        "heads", "what members have of their own: a head on one trunk, or an adapter (lora) and a head each"
+        "heads", "what members have of their own: a head on one backbone, or an adapter (lora) and a head each"
     )
     aggregate: Literal["mean", "min", "penalised"] = setting(
         "mean",

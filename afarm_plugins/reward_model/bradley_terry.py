@@ -1,12 +1,12 @@
 """A Bradley–Terry reward model (AlpacaFarm, section 3.2 and App. B) on TRL's RewardTrainer, or an ensemble of them.
 
 P(output 2 is better) = σ(reward 2 − reward 1), fitted by cross-entropy against the label p2, which may be soft (a
-weighted judge's). The model is the SFT policy's trunk with a scalar head on the last token of the response.
+weighted judge's). The model is the SFT policy's backbone with a scalar head on the last token of the response.
 TRL's trainer takes hard pairs only and finds the last token by the pad token's id, which is wrong where that is also
 the end-of-sequence token; the loss in `pair_trainer.py` replaces both.
 
 The members of an ensemble see the same pairs, each weighted by a Bayesian bootstrap of its own (Rubin 1981), and start
-from heads of their own. Heads on one trunk are fitted together, adapters one after the other.
+from heads of their own. Heads on one backbone are fitted together, adapters one after the other.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class BradleyTerryRewardModel(TorchRewardModel):
 
     @classmethod
     def untrained(cls, start: CheckpointPolicy, config: RewardModelConfig) -> BradleyTerryRewardModel:
-        """The policy's trunk under fresh heads, with fresh adapters where the config wants them."""
+        """The policy's backbone under fresh heads, with fresh adapters where the config wants them."""
         apart = config.members == "adapters" and config.ensemble > 1
         deviation = config.head_init_std
         if deviation is None:  # members that start alike would differ by their data alone

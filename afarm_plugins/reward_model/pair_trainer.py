@@ -164,9 +164,9 @@ def optimizer(model: Any, config: RewardModelConfig) -> torch.optim.AdamW:
     """AdamW with the heads in a group of their own, whose learning rate may differ."""
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     head = [p for name, p in trained if "score" in name.split(".")]
-    trunk = [p for name, p in trained if "score" not in name.split(".")]
+    backbone = [p for name, p in trained if "score" not in name.split(".")]
     groups: list[dict[str, Any]] = [
-        {"params": trunk, "lr": config.learning_rate},
+        {"params": backbone, "lr": config.learning_rate},
         {"params": head, "lr": config.head_learning_rate or config.learning_rate},
     ]
     return torch.optim.AdamW(groups, weight_decay=config.weight_decay)

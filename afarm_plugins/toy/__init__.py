@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from afarm.core.config import Config, setting
 from afarm.core.hooks import Register, hookimpl
-from afarm.experiment.settings import Config, setting
 
 
 class ToyConfig(Config):

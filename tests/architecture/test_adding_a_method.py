@@ -20,7 +20,7 @@ WITHOUT_A_PAGE = {"sft_all", "base"}
 
 INIT = """
 from afarm import hookimpl, setting
-from afarm.experiment.settings import Config
+from afarm.core.config import Config
 
 
 class ScratchConfig(Config):

@@ -62,7 +62,7 @@ def test_showing_the_help_makes_no_console_and_builds_no_validator() -> None:
         STEPS["showing the help"]
         + """
 import json, sys
-from afarm.experiment.settings import Config
+from afarm.core.config import Config
 def below(config):
     return [config] + [c for inner in config.__subclasses__() for c in below(inner)]
 built = [c.__name__ for c in below(Config) if c.__pydantic_complete__]

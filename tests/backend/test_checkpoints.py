@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from places import ROOT
 from tiny_models import make_context, make_instructions, make_policy, same_weights
 from transformers import AutoModelForCausalLM
 
@@ -23,12 +24,12 @@ from afarm.backend import (
     model_identity,
     response_logprobs,
 )
+from afarm.core.config import BackendConfig
 from afarm.core.errors import ConfigError, ModelError
 from afarm.core.interfaces import Decoding
 from afarm.core.records import Instruction
-from afarm.experiment.settings import BackendConfig
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = ROOT
 
 
 def logprobs(policy: CheckpointPolicy) -> torch.Tensor:
@@ -150,7 +151,7 @@ def test_identity_of_a_hub_model_is_its_commit_once_it_is_cached(
 
 def test_configs_and_identity_load_no_torch() -> None:
     code = (
-        "import sys; from afarm.core.trainer_config import LoraConfig; from afarm.backend import model_identity\n"
+        "import sys; from afarm.core.config import LoraConfig; from afarm.backend import model_identity\n"
         "import afarm_plugins.sft, afarm_plugins.reward_model, afarm_plugins.best_of_n\n"
         "assert not {'torch', 'transformers', 'trl'} & set(sys.modules)"
     )

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from light_farm import RECIPE, LightBackend
+from light_plugin import RAN, CountingJudge, WordPolicy
+from said import Afarm, Said
 
-CORE_TESTS = Path(__file__).parents[1] / "core"
-sys.path.insert(0, str(CORE_TESTS))
-
-from light_farm import RECIPE, LightBackend  # noqa: E402
-from light_plugin import RAN, CountingJudge, WordPolicy  # noqa: E402
-from said import Afarm, Said  # noqa: E402
-
-from afarm.cli import main  # noqa: E402
-from afarm.experiment.components import Builder  # noqa: E402
+from afarm.cli import main
+from afarm.experiment.components import Components
 
 
 @pytest.fixture
@@ -26,7 +21,7 @@ def afarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     (tmp_path / "site" / "light-1.2.dist-info" / "METADATA").write_text("Name: light\nVersion: 1.2\n")
     (tmp_path / "site" / "light-1.2.dist-info" / "entry_points.txt").write_text("[afarm]\nlight = light_plugin\n")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    monkeypatch.setattr(Builder, "backend", property(lambda self: LightBackend(WordPolicy)))
+    monkeypatch.setattr(Components, "backend", property(lambda self: LightBackend(WordPolicy)))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "base").mkdir()
     (tmp_path / "base" / "config.json").write_text("{}")

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 from light_plugin import CountingJudge
+from places import SHARED_DATA
 from said import Afarm, Said
 
 LIGHT = ["--recipe", "light.yaml"]
 JUDGE = [*LIGHT, "--annotator", "chatgpt_1"]
-DATA = Path(__file__).parents[2].parent / "shared" / "data" / "alpaca_eval"
+DATA = SHARED_DATA / "alpaca_eval"
 
 
 def write_outputs(path: Path, words: Sequence[int], generator: str, first: int = 0) -> str:

@@ -13,7 +13,7 @@ from said import Afarm
 from afarm.cli import launch
 from afarm.core.errors import DataError
 from afarm.core.processes import RANK, SIZE
-from afarm.experiment.components import Builder
+from afarm.experiment.components import Components
 from afarm.experiment.farm import Farm
 
 
@@ -36,7 +36,7 @@ def second(afarm: Afarm, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr(Builder, "backend", property(lambda self: Shared(WordPolicy)))
+    monkeypatch.setattr(Components, "backend", property(lambda self: Shared(WordPolicy)))
 
 
 def test_the_second_process_takes_no_part_in_what_does_not_train(second: None, afarm: Afarm, tmp_path: Path) -> None:

@@ -10,10 +10,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from places import DOCS
 
 from afarm.core.hooks import GROUP
 
-PAGE = Path(__file__).parents[2] / "docs" / "plugins.md"
+PAGE = DOCS / "plugins.md"
 
 DISCOVER = """
 from importlib.metadata import EntryPoint

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
-PACKAGE = Path(__file__).parents[2] / "plugins-contrib" / "afarm-heuristics"
+from places import ROOT
+
+PACKAGE = ROOT / "plugins-contrib" / "afarm-heuristics"
 
 
 def test_the_plugins_own_tests_pass() -> None:

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
+from places import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("install")]  # one environment for all
 

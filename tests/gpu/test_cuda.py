@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "backend"))
-
 from tiny_models import make_instructions, make_policy
 
 from afarm import Farm
 from afarm.backend import Backend, CheckpointPolicy, before_responses, join_and_pad, response_logprobs, token_loss
+from afarm.core.config import BackendConfig
 from afarm.core.interfaces import Decoding
-from afarm.experiment.settings import BackendConfig
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here")
 

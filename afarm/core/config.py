@@ -1,0 +1,136 @@
+"""Configs: how a setting is declared, and the configs that more than one plugin uses.
+
+Every config is a pydantic model that forbids unknown fields. Every field has a description and says if it changes the
+result. Fields that do are part of an artifact's key; the others (batch sizes for memory, trackers) are not. Names are
+those of Hugging Face and TRL. No torch here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+Scheduler = Literal["linear", "cosine", "constant", "constant_with_warmup"]
+
+
+class Config(BaseModel):
+    """The base of every config: unknown fields are errors, values are checked, instances are frozen."""
+
+    # Validators are built when a config is first used: building all plugins' at import took a quarter of the start.
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        validate_default=True,
+        allow_inf_nan=False,
+        protected_namespaces=(),
+        defer_build=True,
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_yes_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """YAML's yes is true, and Python's true would pass for 1."""
+        wanted = cls.model_fields[info.field_name].annotation if info.field_name else None
+        if isinstance(value, bool) and {int, float} & {wanted, *get_args(wanted)}:
+            raise ValueError(f"must be a number, not {str(value).lower()}")
+        return value
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _one_name_is_a_list_of_one(cls, value: Any, info: ValidationInfo) -> Any:
+        wanted = cls.model_fields[info.field_name].annotation if info.field_name else None
+        return [value] if wanted == list[str] and isinstance(value, str) else value
+
+    def result_fields(self) -> dict[str, Any]:
+        """The settings that change the result, as JSON values: what an artifact's key digests."""
+        dumped = self.model_dump(mode="json")
+        found: dict[str, Any] = {}
+        for name, info in type(self).model_fields.items():
+            if changes_result(info):
+                value = getattr(self, name)
+                found[name] = value.result_fields() if isinstance(value, Config) else dumped[name]
+        return found
+
+
+def setting(default: Any, description: str, *, changes_result: bool = True, **constraints: Any) -> Any:
+    """A config field. `constraints` are pydantic's (`gt`, `ge`, `le` …).
+
+    Pass `...` as default for a required field. Where the default is another config, pass what makes it (its class, if
+    that has all defaults): made here, every start would wait for its validators to be built.
+    """
+    given: dict[str, Any] = {"default_factory" if callable(default) else "default": default}
+    given["json_schema_extra"] = {"changes_result": changes_result}
+    return Field(description=description, **given, **constraints)
+
+
+def changes_result(info: Any) -> bool:
+    """Whether a field of a config changes the result. Fields that do not say so are taken to."""
+    extra = info.json_schema_extra
+    return bool(extra.get("changes_result", True)) if isinstance(extra, dict) else True
+
+
+class BackendConfig(Config):
+    """Where and in which precision models run."""
+
+    device: str = setting(
+        "auto",
+        "auto, cpu, cuda, cuda:1 or mps; auto takes an accelerator where there is one. Recorded, not part of a key",
+        changes_result=False,
+    )
+    dtype: str = setting(
+        "float32", "weights and arithmetic: float32, bfloat16 or float16", pattern="^(float32|bfloat16|float16)$"
+    )
+    mixed_precision: str = setting(
+        "no",
+        "no or bf16 (fp16 would lose small gradients): weights stay in dtype and the matrix products run in this one; "
+        "with float32 weights it is how to train every weight in half precision, since small updates to half-precision "
+        "weights are rounded away",
+        pattern="^(no|bf16)$",
+    )
+    threads: int = setting(
+        0,
+        "CPU threads for torch; 0 leaves torch's own choice. Recorded, not part of a key",
+        ge=0,
+        changes_result=False,
+    )
+    trackers: list[str] = setting(
+        [], "accelerate's trackers to log to (tensorboard, wandb); none by default", changes_result=False
+    )
+
+    @field_validator("mixed_precision", mode="before")
+    @classmethod
+    def _yaml_reads_no_as_false(cls, value: object) -> object:
+        return "no" if value is False else value
+
+
+class LoraConfig(Config):
+    """Low-rank adapters (Hu et al. 2021) instead of training every weight."""
+
+    r: int = setting(16, "rank of the adapters", ge=1)
+    alpha: float = setting(32, "the adapters' output is scaled by alpha / r", gt=0)
+    dropout: float = setting(0.0, "dropout on the adapters' input", ge=0, lt=1)
+    target_modules: str | list[str] = setting(
+        "all-linear", "modules that get an adapter: all-linear (all but the output head), or a list of names"
+    )
+
+
+class TrainerConfig(Config):
+    """What SFT-like training by epochs is told; the defaults are the paper's for SFT (App. B)."""
+
+    learning_rate: float = setting(2e-5, "peak learning rate of AdamW", gt=0)
+    lr_scheduler_type: Scheduler = setting("cosine", "how the learning rate falls after warm-up")
+    warmup_ratio: float = setting(0.03, "share of the steps over which the learning rate rises", ge=0, lt=1)
+    num_train_epochs: float = setting(3.0, "passes over the data", gt=0)
+    per_device_train_batch_size: int = setting(
+        128, "examples in one forward pass; times gradient_accumulation_steps it is the batch of one step", ge=1
+    )
+    gradient_accumulation_steps: int = setting(1, "forward passes a step: raise it where memory is short", ge=1)
+    weight_decay: float = setting(0.0, "AdamW's weight decay", ge=0)
+    max_grad_norm: float = setting(1.0, "gradients are scaled down to this L2 norm", gt=0)
+    max_length: int = setting(512, "tokens of prompt and response together; the excess is cut and counted", ge=2)
+    gradient_checkpointing: bool = setting(
+        False, "recompute activations in the backward pass: less memory, slower", changes_result=False
+    )
+    save_steps: int = setting(200, "steps between checkpoints to resume from; 0 keeps none", ge=0, changes_result=False)
+    lora: LoraConfig | None = setting(None, "train adapters instead of all weights (unset: all weights)")

@@ -1,0 +1,270 @@
+"""Stored annotations read as systems: whose they are, which way round, and what contradicts what."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from afarm.comparison.annotations import OnDisk
+from afarm.core.errors import DataError
+from afarm.evaluation.annotation_files import AnnotatedSystem, stored_systems
+from afarm.evaluation.matching import MatchPolicy
+from afarm.storage.rows import read_preferences
+
+
+def annotation(
+    asked: str, system: str = "sys", reference: str = "ref", preference: Any = 2, **other: Any
+) -> dict[str, Any]:
+    return {
+        "instruction": asked,
+        "output_1": f"{reference} on {asked}",
+        "output_2": f"{system} on {asked}",
+        "generator_1": reference,
+        "generator_2": system,
+        "annotator": "judge",
+        "preference": preference,
+        **other,
+    }
+
+
+def turned(row: dict[str, Any]) -> dict[str, Any]:
+    swapped = {
+        "output_1": "output_2",
+        "output_2": "output_1",
+        "generator_1": "generator_2",
+        "generator_2": "generator_1",
+    }
+    return {**{swapped.get(name, name): value for name, value in row.items()}, "preference": 3 - row["preference"]}
+
+
+def written(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text(json.dumps(rows))
+    return path
+
+
+def read(tmp_path: Path, *files: list[dict[str, Any]], **given: Any) -> list[AnnotatedSystem[Path]]:
+    paths = [written(tmp_path / f"{name}.json", rows) for name, rows in zip("abcdef", files, strict=False)]
+    directory = tmp_path / f"kept {len(list(tmp_path.iterdir()))}"
+    directory.mkdir()
+    return stored_systems(paths, OnDisk(directory), **given)
+
+
+def test_what_its_data_set_is_called_makes_no_other_instruction(tmp_path: Path) -> None:
+    one = [annotation("q", dataset="a"), annotation("q", dataset="b")]
+    (system,) = read(tmp_path, one)
+    assert (len(labels(system)), system.coverage.repeated) == (1, 1)
+    with pytest.raises(DataError, match="do not agree"):
+        read(tmp_path, [one[0], {**one[1], "preference": 1}])
+
+
+def labels(system: AnnotatedSystem[Path]) -> list[tuple[str, float | None]]:
+    for row in read_preferences(system.kept):
+        assert (row.pair.generator_1, row.pair.generator_2) == (system.reference, system.system)
+        assert row.pair.output_2.startswith(system.system)
+    return [(row.pair.instruction.instruction, row.p2) for row in read_preferences(system.kept)]
+
+
+ASKED = ("i", "j", "k")
+
+
+def test_each_file_is_a_system_against_the_reference_they_share(tmp_path: Path) -> None:
+    one = [annotation(asked, "one", preference=p) for asked, p in zip(ASKED, (1, 2, 1.25), strict=True)]
+    two = [annotation(asked, "two", preference=p) for asked, p in zip(ASKED, (0, 1.5, None), strict=True)]
+    first, second = read(tmp_path, one, two)
+    assert (first.system, first.reference, first.annotator) == ("one", "ref", "judge")
+    assert labels(first) == [("i", 0.0), ("j", 1.0), ("k", 0.25)]
+    assert (second.system, labels(second)) == ("two", [("i", None), ("j", None), ("k", None)])
+    assert (first.coverage.reference, first.coverage.compared, first.turned, first.changed) == (3, 3, 0, 0)
+
+
+def test_a_file_of_several_systems_is_split_where_the_reference_is_one(tmp_path: Path) -> None:
+    mixed = [annotation(asked, system, preference=p) for asked in ASKED for system, p in (("one", 1), ("two", 2))]
+    assert [(s.system, labels(s)) for s in read(tmp_path, mixed)] == [
+        ("one", [("i", 0.0), ("j", 0.0), ("k", 0.0)]),
+        ("two", [("i", 1.0), ("j", 1.0), ("k", 1.0)]),
+    ]
+
+
+def test_several_references_of_one_file_part_its_systems_unless_they_are_systems_too(tmp_path: Path) -> None:
+    rows = [annotation("i", "one", "ref"), annotation("j", "one", "ref"), annotation("i", "two", "other")]
+    assert [(s.system, s.reference, len(labels(s))) for s in read(tmp_path, rows)] == [
+        ("one", "ref", 2),
+        ("two", "other", 1),
+    ]
+    with pytest.raises(DataError, match="row 2 compares 'two' with 'other', and neither is the reference 'ref'"):
+        read(tmp_path, rows, reference="ref")
+    circle = [annotation("i", "b", "a"), annotation("i", "c", "b"), annotation("i", "a", "c")]
+    with pytest.raises(DataError) as caught:
+        read(tmp_path, circle)
+    assert "a.json: row 0 compares 'b' with 'a', but row 2 compares 'a' with 'c': 'a' stands on either side" in str(
+        caught.value
+    )
+    assert "--reference NAME" in str(caught.value)
+
+
+def test_rows_with_the_reference_second_are_turned_and_told(tmp_path: Path) -> None:
+    rows = [annotation("i", preference=1), turned(annotation("j", preference=1.25)), annotation("k", preference=2)]
+    (system,) = read(tmp_path, rows)
+    assert sorted(labels(system)) == [("i", 0.0), ("j", 0.25), ("k", 1.0)]
+    assert system.turned == 1
+    assert system.answers == read(tmp_path, [annotation(asked) for asked in ASKED])[0].answers
+
+
+def test_a_file_that_is_the_other_way_round_than_all_others_is_turned(tmp_path: Path) -> None:
+    one, two, three = (
+        [annotation(asked, name, preference=1.25) for asked in ASKED] for name in ("one", "two", "three")
+    )
+    found = read(tmp_path, one, [turned(row) for row in two], three)
+    assert [(s.system, s.reference) for s in found] == [("one", "ref"), ("two", "ref"), ("three", "ref")]
+    assert labels(found[1]) == [("i", 0.25), ("j", 0.25), ("k", 0.25)]
+    assert [system.turned for system in found] == [0, 3, 0]
+    assert len({system.protocol.id for system in found}) == 1
+
+
+def test_where_it_cannot_be_told_which_is_the_reference_it_must_be_said(tmp_path: Path) -> None:
+    half = [annotation("i"), turned(annotation("j"))]
+    with pytest.raises(DataError, match="and as often: say which is the reference"):
+        read(tmp_path, half)
+    assert [s.system for s in read(tmp_path, half, reference="ref")] == ["sys"]
+    assert [(s.system, labels(s)[0][1]) for s in read(tmp_path, half, reference="sys")] == [("ref", 0.0)]
+    with pytest.raises(DataError, match=r"disagree on which is the reference: say it with .* --reference ref"):
+        read(tmp_path, [annotation("i")], [turned(annotation("i"))])
+
+
+def test_different_judges_and_references_are_systems_apart(tmp_path: Path) -> None:
+    found = read(
+        tmp_path,
+        [annotation("i")],
+        [annotation("i", annotator="other judge", preference=1)],
+        [annotation("i", reference="other ref")],
+    )
+    assert [(s.system, s.reference, s.annotator) for s in found] == [
+        ("sys", "ref", "judge"),
+        ("sys", "ref", "other judge"),
+        ("sys", "other ref", "judge"),
+    ]
+
+
+def test_several_annotators_in_one_file_are_pooled(tmp_path: Path) -> None:
+    rows = [annotation(asked, annotator=who) for asked in ASKED for who in ("x", "y")]
+    (system,) = read(tmp_path, rows)
+    assert (system.annotator, len(labels(system)), system.coverage.compared) == ("x + y", 6, 3)
+    many, others = ([annotation("i", annotator=f"{name} {n}") for n in range(4)] for name in ("x", "y"))
+    found = read(tmp_path, many, others)
+    assert [s.annotator for s in found] == ["4 annotators", "4 annotators"]
+    assert len({s.protocol.id for s in found}) == 2, "of one number, and not the same"
+
+
+def test_the_same_row_twice_is_one_and_another_label_is_an_error_that_names_both(tmp_path: Path) -> None:
+    rows = [annotation("i"), annotation("j"), annotation("i")]
+    (system,) = read(tmp_path, rows)
+    assert (labels(system), system.coverage.repeated) == ([("i", 1.0), ("j", 1.0)], 1)
+    (across,) = read(tmp_path, rows[:2], rows[:1])
+    assert (labels(across), across.coverage.repeated) == ([("i", 1.0), ("j", 1.0)], 1)
+    other = [*rows, annotation("j", preference=1)]
+    with pytest.raises(DataError, match=r"a\.json: row 3 and row 1 judge 'sys' on the same instruction \('j'\) and do"):
+        read(tmp_path, other)
+    with pytest.raises(DataError, match=r"row 3 and row 0 judge 'sys' on the same instruction \('i'\) about other"):
+        read(tmp_path, [*rows, annotation("i", output_2="sys says more")])
+    assert labels(read(tmp_path, other, joining=MatchPolicy("skip", "first"))[0]) == [("i", 1.0), ("j", 1.0)]
+    with pytest.raises(DataError, match=r"b\.json: row 0 and .*a\.json: row 1 judge"):
+        read(tmp_path, rows, other[3:])
+    independent = [annotation("i"), annotation("i", preference=1, draw=1)]
+    assert labels(read(tmp_path, independent)[0]) == [("i", 1.0), ("i", 0.0)], "another draw is another judgement"
+
+
+def test_systems_on_different_instructions_are_told_or_refused(tmp_path: Path) -> None:
+    one, two = [annotation(asked, "one") for asked in "ijklm"], [annotation(asked, "two") for asked in "ij"]
+    found = read(tmp_path, one, two)
+    assert (found[1].coverage.reference, found[1].coverage.compared, found[1].coverage.missing) == (5, 2, 3)
+    assert found[1].coverage.partial
+    assert found[0].answers.keys() == found[1].answers.keys(), "what is comparable is the whole set"
+    with pytest.raises(DataError, match=r"'two' \(.*b\.json\) was judged on 2 of the 5 instructions"):
+        read(tmp_path, one, two, joining=MatchPolicy("error"))
+    with pytest.raises(DataError, match="different sets of instructions, with none in common"):
+        read(tmp_path, one, [annotation("x", "two")])
+
+
+def test_a_misspelt_system_is_named_with_its_row_and_field(tmp_path: Path) -> None:
+    rows = [annotation("i"), annotation("j"), turned(annotation("k", "sis"))]
+    with pytest.raises(DataError) as caught:
+        read(tmp_path, rows)
+    said = str(caught.value)
+    assert f"'sys', first in {tmp_path / 'a.json'}: row 0 ('generator_2')" in said
+    assert f"'sis', first in {tmp_path / 'a.json'}: row 2 ('generator_1')" in said
+    assert "correct the name" in said
+
+
+def test_a_reference_that_answered_otherwise_is_told(tmp_path: Path) -> None:
+    found = read(tmp_path, [annotation("i", "one")], [annotation("i", "two", output_1="another answer")])
+    assert [system.changed for system in found] == [0, 1]
+    assert found[0].protocol.id != found[1].protocol.id
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (annotation("j", preference=3), "row 1: field 'preference' is 3"),
+        (annotation("j", preference=0.5), "row 1: field 'preference' is 0.5"),
+        (annotation("j", preference=float("inf")), "row 1: field 'preference' is inf"),
+        (annotation("j", preference="2"), "row 1: field 'preference' is '2'"),
+        ({**annotation("j"), "output_2": None}, "row 1: field 'output_2' is null"),
+        (annotation("j", "ref"), "row 1: 'ref' is compared with itself"),
+        (annotation("j", ""), "row 1: field 'generator_2' is missing here or in row 0"),
+    ],
+)
+def test_a_row_that_is_wrong_is_named_with_its_file_and_field(row: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        read(tmp_path, [annotation("i"), row])
+    assert f"a.json: {said}" in str(caught.value)
+
+
+def test_nan_is_no_answer_and_nothing_is_no_system(tmp_path: Path) -> None:
+    (system,) = read(tmp_path, [annotation("i", preference=float("nan")), annotation("j")])
+    assert labels(system) == [("i", None), ("j", 1.0)]
+    with pytest.raises(DataError, match=r"a\.json: holds no annotations"):
+        read(tmp_path, [])
+
+
+def test_files_that_name_no_generators_are_called_by_their_own_name(tmp_path: Path) -> None:
+    nameless = {k: v for k, v in annotation("i").items() if not k.startswith("generator")}
+    written(tmp_path / "mine.json", [nameless])
+    (tmp_path / "kept").mkdir()
+    (system,) = stored_systems([tmp_path / "mine.json"], OnDisk(tmp_path / "kept"))
+    assert (system.system, system.reference) == ("mine", "reference")
+
+
+PEAK = """
+import sys
+from pathlib import Path
+from afarm.evaluation.annotation_files import stored_systems
+from afarm.comparison.annotations import OnDisk
+stored_systems(sys.argv[1:2], OnDisk(Path(sys.argv[2])))
+print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
+"""
+"""The most memory held at once, in KiB. A child's `ru_maxrss` would begin at its parent's."""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells the peak of a process here")
+def test_memory_does_not_hold_the_rows(tmp_path: Path) -> None:
+    """A row has 4,000 characters: what is read is 40 MB, of which memory may hold a few."""
+    peaks = []
+    for name, count in (("few", 100), ("many", 10_000)):
+        with (tmp_path / f"{name}.json").open("w") as handle:
+            rows = (annotation(f"i{n % 500}", f"s{n // 500}", output_2=f"{n:04000d}") for n in range(count))
+            handle.writelines(f"{',' if n else '['}{json.dumps(row)}\n" for n, row in enumerate(rows))
+            handle.write("]")
+        (tmp_path / name).mkdir()
+        said = subprocess.run(
+            [sys.executable, "-c", PEAK, str(tmp_path / f"{name}.json"), str(tmp_path / name)],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        peaks.append(int(said) / 1024)
+    assert peaks[1] - peaks[0] < 25, f"MiB at most, for 100 rows and for 10,000: {peaks}"

@@ -1,0 +1,382 @@
+"""From a recipe and overrides to one validated configuration."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from afarm.core.config import Config, changes_result, setting
+from afarm.core.errors import ConfigError
+from afarm.core.hooks import KINDS
+from afarm.core.plugins import Plugins, discover
+from afarm.experiment.farm import Farm
+from afarm.experiment.recipe import Settings, merge, parse_override, parse_overrides, read_recipe, recipe_names, resolve
+from afarm.experiment.settings import RunConfig
+
+
+@pytest.fixture(scope="module")
+def plugins() -> Plugins:
+    return discover()
+
+
+def problems(plugins: Plugins, *overrides: str | dict[str, Any], recipe: str = "toy") -> list[str]:
+    given = [parse_override(o) if isinstance(o, str) else o for o in overrides]
+    with pytest.raises(ConfigError) as caught:
+        resolve(recipe, given, plugins)
+    return caught.value.problems
+
+
+def config_of(plugins: Plugins, settings: Settings, kind: str, name: str) -> Any:
+    return settings.of(plugins.get(kind, name))
+
+
+# -------------------------------------------------------------------------------------------------------- overrides
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("ppo.learning_rate=1e-5", 1e-5),
+        ("ppo.learning_rate=0.00001", 1e-5),
+        ("ppo.total_steps=3", 3),
+        ("a.b=true", True),
+        ("a.b=null", None),
+        ("a.b=[x, y]", ["x", "y"]),
+        ("a.b={x: 1}", {"x": 1}),
+        ("a.b=some text", "some text"),
+        ("a.b=", ""),
+        ("a.b=x=y", "x=y"),
+    ],
+)
+def test_override_values_are_yaml_and_scientific_numbers_are_numbers(text: str, value: Any) -> None:
+    section, _, name = text.partition("=")[0].partition(".")
+    parsed = parse_override(text)
+    assert parsed == {section: {name: value}}
+    assert type(parsed[section][name]) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("given", "overrides"),
+    [
+        ((), []),
+        ("seed=1", [{"seed": 1}]),
+        ({"seed": 1}, [{"seed": 1}]),
+        (["seed=1", {"ppo": {"total_steps": 2}}], [{"seed": 1}, {"ppo": {"total_steps": 2}}]),
+        ((text for text in ("seed=1", "budget=2")), [{"seed": 1}, {"budget": 2}]),
+    ],
+)
+def test_a_farm_takes_one_override_or_several_as_text_or_mappings(given: Any, overrides: list[Any]) -> None:
+    assert parse_overrides(given) == overrides
+
+
+@pytest.mark.parametrize("given", [3, [3], [("seed", 1)], None, [None]])
+def test_what_is_no_override_is_an_error_that_shows_it(given: Any) -> None:
+    with pytest.raises(ConfigError, match=r"is neither text, such as .* nor a mapping"):
+        parse_overrides(given)
+
+
+@pytest.mark.parametrize("settings", ["seed=1", {"seed": 1}])
+def test_a_farms_settings_may_be_one_override(settings: Any, tmp_path: Path) -> None:
+    with Farm("toy", settings=settings, output_dir=tmp_path) as farm:
+        assert farm.config.seed == 1
+
+
+@pytest.mark.parametrize("text", ["ppo.learning_rate", "=3", "", "ppo.lora={r: 1", "a=[1", "a=2020-99-99"])
+def test_an_override_that_cannot_be_read_is_an_error_that_shows_it(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_override(text)
+    assert repr(text) in str(caught.value)
+
+
+def test_a_scientific_override_reaches_the_plugins_config_as_a_float(plugins: Plugins) -> None:
+    settings = resolve("toy", [parse_override("ppo.learning_rate=1e-5")], plugins)
+    assert config_of(plugins, settings, "methods", "ppo").learning_rate == 1e-5
+    assert config_of(plugins, settings, "methods", "ppo").total_steps == read_recipe("toy")["ppo"]["total_steps"]
+
+
+def test_merging_goes_key_by_key_later_wins_and_changes_neither_side() -> None:
+    base: dict[str, Any] = {"a": {"x": 1, "y": {"z": 1}}, "b": [1, 2]}
+    over: dict[str, Any] = {"a": {"y": {"w": 2}}, "b": [3], "c": 4}
+    assert merge(base, over) == {"a": {"x": 1, "y": {"z": 1, "w": 2}}, "b": [3], "c": 4}
+    assert merge({"a": {"x": 1}}, {"a": 2}) == {"a": 2}
+    assert base == {"a": {"x": 1, "y": {"z": 1}}, "b": [1, 2]}
+    assert over == {"a": {"y": {"w": 2}}, "b": [3], "c": 4}
+
+
+# --------------------------------------------------------------------------------------------- every problem at once
+
+
+def test_every_problem_of_a_configuration_is_reported_at_once(plugins: Plugins) -> None:
+    found = problems(
+        plugins,
+        "ppo.lerning_rate=1",
+        "ppo.cliprange=2",
+        "sft.num_train_epochs=none",
+        "rows.evaluatoin=5",
+        "sead=1",
+        "seed=-1",
+        "annotate.label_noise=0.75",
+        "method=pop",
+        "annotate.annotator=poool",
+        "evaluate.evaluators=[winrate]",
+    )
+    expected = [
+        ("ppo.lerning_rate", "'learning_rate'"),
+        ("ppo.cliprange", "2"),
+        ("sft.num_train_epochs", "none"),
+        ("rows.evaluatoin", "'evaluation'"),
+        ("'sead'", "'seed'"),
+        ("seed", "-1"),
+        ("annotate.label_noise", "0.75"),
+        ("'pop'", "'ppo'"),
+        ("'poool'", "'pool'"),
+        ("'winrate'", "'win_rate'"),
+    ]
+    for parts in expected:
+        assert any(all(part in problem for part in parts) for problem in found), (parts, found)
+    assert len(found) == len(expected), found
+
+
+def test_problems_that_a_further_check_finds_are_reported_beside_wrong_fields(plugins: Plugins) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve("toy", [{"seed": -1, "method": "pop"}], plugins, lambda settings: ["the cat is out"])
+    assert len(caught.value.problems) == 3
+    assert "the cat is out" in caught.value.problems
+
+
+def test_no_mixed_precision_is_no_though_yaml_reads_false(plugins: Plugins) -> None:
+    settings = resolve("toy", [parse_override("backend.mixed_precision=no")], plugins)
+    assert settings.run.backend.mixed_precision == "no"
+
+
+def test_a_missing_model_says_how_to_give_one(plugins: Plugins, tmp_path: Path) -> None:
+    recipe = tmp_path / "own.yaml"
+    recipe.write_text("method: pop\n")
+    found = problems(plugins, recipe=str(recipe))
+    assert any("model" in p and "--set model=" in p for p in found)
+    assert any("'pop'" in p for p in found)
+
+
+def test_a_section_must_be_a_mapping_and_belong_to_something(plugins: Plugins) -> None:
+    assert "must be a section" in problems(plugins, "ppo=3")[0]
+    assert "'bradley_terry'" in problems(plugins, "bradly_terry.learning_rate=1")[0]
+    assert "takes no settings" in problems(plugins, "win_rate.x=1")[0]
+
+
+def test_a_section_that_is_no_mapping_is_a_problem_and_no_crash_for_what_looks_further(plugins: Plugins) -> None:
+    with pytest.raises(ConfigError, match="ppo: must be a section"):
+        resolve("toy", [parse_override("ppo=3")], plugins, lambda s: [str(s.of(plugins.get("methods", "ppo")))][1:])
+
+
+def test_judges_are_for_known_roles(plugins: Plugins) -> None:
+    (said,) = problems(plugins, {"judge": {"*": "offline", "strng": "offline"}})
+    assert said == "judge: unknown role 'strng'. Did you mean 'strong'?"
+
+
+@pytest.mark.parametrize("override", ["seed=yes", "budget=true", "ppo.learning_rate=on", "rows.evaluation=no"])
+def test_yes_and_no_are_no_numbers(override: str, plugins: Plugins) -> None:
+    (said,) = problems(plugins, override)
+    assert said.startswith(override.partition("=")[0] + ": must be a number")
+
+
+def test_some_evaluator_must_be_named(plugins: Plugins) -> None:
+    assert problems(plugins, "evaluate.evaluators=[]")[0].startswith("evaluate.evaluators: ")
+
+
+def test_a_recipe_that_cannot_be_read_names_the_nearest_or_the_line(plugins: Plugins, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"unknown recipe 'tou'.*'toy'"):
+        read_recipe("tou")
+    with pytest.raises(ConfigError, match="does not exist"):
+        read_recipe(str(tmp_path / "none.yaml"))
+    bad = tmp_path / "bad.yaml"
+    unreadable = ((b"model: \xff", "UTF-8"), (b"a: 2020-99-99", "valid YAML"), (b"[" * 99_999, "valid YAML"))
+    for content, problem in unreadable:
+        bad.write_bytes(content)
+        with pytest.raises(ConfigError, match=problem):
+            read_recipe(str(bad))
+    for text, said in (("a: [1\nb: 2", "line 2"), ("- 1", "mapping"), ("", "mapping"), ("1: 2\nmodel: x", "'1'|1")):
+        bad.write_text(text)
+        with pytest.raises(ConfigError, match=said):
+            resolve(str(bad), [], plugins)
+
+
+# ------------------------------------------------------------------------------------ sections and whose they are
+
+
+class SideConfig(Config):
+    strength: float = setting(1.0, "how much")
+
+
+class Side:
+    """A component's class: sections are about its config only."""
+
+
+def with_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, name: str = "sideshow") -> Plugins:
+    """All plugins of the environment and one more, whose module holds `source`."""
+    (tmp_path / f"{name}.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = importlib.metadata.EntryPoint(name, name, "afarm")
+    return discover([*importlib.metadata.entry_points(group="afarm"), own])
+
+
+SECOND_PPO = """
+from afarm.core.config import Config, setting
+from afarm.core.hooks import hookimpl
+
+class OtherConfig(Config):
+    strength: float = setting(1.0, "how much")
+
+@hookimpl
+def register_methods(register):
+    register("ppo", "sideshow:Nothing", config=OtherConfig)
+"""
+
+
+def test_a_strangers_namesake_does_not_touch_the_section_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugins = with_plugin(tmp_path, monkeypatch, SECOND_PPO)
+    settings = resolve("toy", [{"unknown/ppo": {"strength": 3}}], plugins)
+    assert config_of(plugins, settings, "methods", "ppo").total_steps == read_recipe("toy")["ppo"]["total_steps"]
+    assert config_of(plugins, settings, "methods", "unknown/ppo").strength == 3
+
+
+def test_a_broken_plugin_does_not_make_recipes_with_its_section_unusable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "brokenplugin.py").write_text("raise RuntimeError('half edited')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    points = [p for p in importlib.metadata.entry_points(group="afarm") if p.name != "best_of_n"]
+    plugins = discover([*points, importlib.metadata.EntryPoint("best_of_n", "brokenplugin", "afarm")])
+    assert resolve("toy", [{"method": "ppo"}], plugins).run.method == "ppo"
+    (named,) = problems(plugins, "method=best_of_n")
+    assert "half edited" in named
+    (given,) = problems(plugins, "best_of_n.n=4")
+    assert "half edited" in given
+
+
+# ------------------------------------------------------------------------------------------------ configs, recipes
+
+
+def test_what_does_not_change_the_result_is_no_part_of_it() -> None:
+    class Example(Config):
+        beta: float = setting(0.1, "matters")
+        batch: int = setting(8, "does not", changes_result=False)
+
+    assert Example(batch=9).result_fields() == {"beta": 0.1}
+    with pytest.raises(ValueError):
+        Example(btea=1)  # type: ignore[call-arg]
+
+
+def test_every_setting_of_every_component_is_described_and_marked(plugins: Plugins) -> None:
+    configs = {c.config for kind in KINDS for c in plugins.registry if c.kind == kind and c.config} | {RunConfig}
+    assert len(configs) > 5
+    for config in configs:
+        for name, info in config.model_fields.items():
+            assert info.description, f"{config.__name__}.{name} has no description"
+            extra = info.json_schema_extra
+            assert isinstance(extra, dict), f"{config.__name__}.{name} is not declared with setting(...)"
+            assert "changes_result" in extra
+            assert isinstance(changes_result(info), bool)
+
+
+@pytest.mark.parametrize("recipe", recipe_names())
+def test_every_recipe_that_ships_is_valid(recipe: str, plugins: Plugins) -> None:
+    settings = resolve(recipe, [], plugins)
+    assert settings.run.summary
+    for component in plugins.registry:
+        settings.of(component)
+
+
+def test_the_three_recipes_ship() -> None:
+    assert {"toy", "smol", "paper"} <= set(recipe_names())
+
+
+def test_the_paper_recipe_has_the_papers_figures(plugins: Plugins) -> None:
+    """Dubois et al. 2023, arXiv 2305.14387; sections as named beside each figure."""
+    settings = resolve("paper", [], plugins)
+    run = settings.run
+    # Section 3.1: the splits of Alpaca, and two samples at temperature 1 for each preference instruction.
+    rows = run.rows
+    assert (rows.sft, rows.preference, rows.unlabeled, rows.validation) == (10_000, 10_000, 20_000, 2000)
+    assert (run.sample.n, run.sample.temperature) == (2, 1.0)
+    # Section 3.2 and appendix C: the pool with a quarter of the labels flipped; no noise in evaluation.
+    assert (run.annotate.annotator, run.annotate.label_noise) == ("pool", 0.25)
+    assert (run.evaluate.annotator, run.evaluate.label_noise) == ("pool", 0.0)
+    # Section 3.3: 805 instructions, against Davinci003; appendix B: T = 0.7 and at most 300 tokens.
+    assert (rows.evaluation, run.evaluate.reference) == (805, "data")
+    assert (run.evaluate.temperature, run.evaluate.max_new_tokens, run.sample.max_new_tokens) == (0.7, 300, 300)
+    assert (run.seed, run.prompt_template, run.dataset) == (42, "alpaca", "alpaca_farm")
+    assert run.backend.mixed_precision == "bf16"
+
+    def effective_batch(config: Any) -> int:
+        return int(config.per_device_train_batch_size * config.gradient_accumulation_steps)
+
+    # Appendix B: supervised fine-tuning.
+    sft = config_of(plugins, settings, "methods", "sft")
+    assert (effective_batch(sft), sft.num_train_epochs, sft.learning_rate) == (128, 3, 2e-5)
+    assert (sft.lr_scheduler_type, sft.warmup_ratio, sft.max_length) == ("cosine", 0.03, 512)
+    assert (sft.weight_decay, sft.max_grad_norm) == (0.0, 1.0)
+    # Appendix B: the surrogate reward model.
+    reward = config_of(plugins, settings, "reward_models", "bradley_terry")
+    assert (effective_batch(reward), reward.num_train_epochs, reward.learning_rate) == (64, 1, 3e-6)
+    assert (reward.lr_scheduler_type, reward.warmup_ratio, reward.max_length) == ("cosine", 0.03, 512)
+    # Section 4 and appendix B: PPO, with the KL coefficient for simulated preferences. 390 steps are 10 passes of 20k.
+    ppo = config_of(plugins, settings, "methods", "ppo")
+    assert (ppo.rollout_batch_size, ppo.mini_batch_size, ppo.num_ppo_epochs) == (512, 256, 2)
+    assert (ppo.total_steps, ppo.warmup_steps, ppo.learning_rate) == (390, 5, 1e-5)
+    assert ppo.total_steps == 10 * 20_000 // 512
+    assert (ppo.kl_coef, ppo.cliprange, ppo.cliprange_value, ppo.vf_coef) == (0.002, 0.2, 0.2, 0.1)
+    assert (ppo.gamma, ppo.lam, ppo.temperature, ppo.adam_epsilon) == (1.0, 1.0, 1.0, 1e-5)
+    assert (ppo.max_prompt_length, ppo.response_length, ppo.max_grad_norm) == (192, 300, 1.0)
+    assert (ppo.whiten_advantages, ppo.value_init) == ("rollout", "reward_model")
+    # Section 4: best-of-n at T = 1, best near 16.
+    best_of_n = config_of(plugins, settings, "methods", "best_of_n")
+    assert (best_of_n.n, best_of_n.temperature) == (16, 1.0)
+
+
+# ------------------------------------------------------------------------------------------- recipes based on others
+
+
+def test_a_recipe_says_only_where_it_differs_from_the_one_it_is_based_on(tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text("based_on: toy\nseed: 7\nrows: {sft: 100}\n")
+    toy = read_recipe("toy")
+    found = read_recipe(str(own))
+    assert found == {**toy, "seed": 7, "rows": {**toy["rows"], "sft": 100}}
+
+
+def test_a_file_names_the_file_that_it_is_based_on_from_where_it_is(tmp_path: Path) -> None:
+    (tmp_path / "first.yaml").write_text("model: m\nseed: 1\n")
+    (tmp_path / "deeper").mkdir()
+    (tmp_path / "deeper" / "second.yaml").write_text("based_on: ../first.yaml\nseed: 2\n")
+    assert read_recipe(str(tmp_path / "deeper" / "second.yaml")) == {"model": "m", "seed": 2}
+
+
+def test_recipes_that_are_based_on_each_other_or_on_none_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("based_on: b.yaml\n")
+    (tmp_path / "b.yaml").write_text("based_on: a.yaml\n")
+    (tmp_path / "c.yaml").write_text("based_on: [toy, paper]\n")
+    (tmp_path / "d.yaml").write_text("based_on: tooy\n")
+    for name, problem in (
+        ("a", "based on each other"),
+        ("c", "must name one recipe"),
+        ("d", "unknown recipe 'tooy'"),
+    ):
+        with pytest.raises(ConfigError, match=problem):
+            read_recipe(str(tmp_path / f"{name}.yaml"))
+
+
+def test_the_code_s_recipe_differs_from_the_paper_s_where_the_code_does() -> None:
+    paper, code = read_recipe("paper"), read_recipe("paper-code")
+    changed = {name for name in code if code[name] != paper.get(name)}
+    assert changed == {"summary", "bradley_terry", "dpo", "ppo"}
+    pairs = [
+        r["bradley_terry"]["per_device_train_batch_size"] * r["bradley_terry"]["gradient_accumulation_steps"]
+        for r in (paper, code)
+    ]
+    assert pairs == [64, 16]
+    assert (paper["ppo"]["kl_coef"], code["ppo"]["kl_coef"]) == (0.002, 0.0067)

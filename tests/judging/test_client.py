@@ -1,0 +1,528 @@
+"""The metered way to a judge: in order, never twice, within bounds, and nothing lost on the way out."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import SUPPORT
+from scripted_judges import ScriptedJudge, question, questions
+
+from afarm.core.errors import BudgetError, JudgeError
+from afarm.core.interfaces import BuildContext
+from afarm.core.judge import Capabilities, ChatRequest, Completion, Judgement, JudgementKey, answer_lost
+from afarm.judging.accounting import open_items
+from afarm.judging.client import BLOCK, JudgeClient
+from afarm.judging.ledger import Ledger, request_key
+from afarm.judging.rate_limit import Limiter
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger(tmp_path / "ledger.sqlite") as opened:
+        yield opened
+
+
+def stored(ledger: Ledger, requests: list[ChatRequest], judge: str = "scripted") -> int:
+    return len(ledger.completions([request_key(r, judge) for r in requests]))
+
+
+# ---------------------------------------------------------------------------------------------- answers and reuse
+
+
+def test_answers_come_in_the_order_of_the_requests_whatever_order_they_arrive_in(ledger: Ledger) -> None:
+    class Backwards(ScriptedJudge):
+        async def complete(self, request: ChatRequest) -> Completion:
+            await asyncio.sleep(0.02 - int(request.prompt[1:]) * 0.002)
+            return await super().complete(request)
+
+    judge = Backwards()
+    answers = JudgeClient({"*": judge}, ledger, max_concurrency=10)(questions(10))
+    assert [a.text for a in answers] == [f"echo q{i}" for i in range(10)]
+    assert judge.asked != [f"q{i}" for i in range(10)], "the answers were to arrive out of order"
+    assert [a.key for a in answers] == [request_key(q, "scripted") for q in questions(10)]
+
+
+def test_equal_requests_are_bought_once_within_a_call_and_between_calls(ledger: Ledger) -> None:
+    judge = ScriptedJudge(price=0.5)
+    ask = JudgeClient({"*": judge}, ledger)
+    answers = ask([*questions(3), *questions(3), question("q1", draw=1)])
+    assert sorted(judge.asked) == ["q0", "q1", "q1", "q2"], "another draw is another question"
+    assert answers[:3] == answers[3:6]
+    assert ask(questions(3)) == answers[:3]
+    assert (ask.spend.calls, ask.spend.answers_reused, ask.spend.dollars) == (4, 3, 2.0)
+    other = JudgeClient({"*": ScriptedJudge("another model")}, ledger)
+    other(questions(3))
+    assert other.spend.calls == 3
+
+
+def test_a_role_is_answered_by_its_judge_and_every_other_role_by_the_star(ledger: Ledger) -> None:
+    strong, rest = ScriptedJudge("a"), ScriptedJudge("b")
+    ask = JudgeClient({"strong": strong, "*": rest}, ledger)
+    ask([question("x", "strong"), question("y", "light")])
+    assert (strong.asked, rest.asked) == (["x"], ["y"])
+    assert (ask.judge("strong"), ask.judge("light")) == ("a", "b")
+    with pytest.raises(JudgeError, match=r"'ligth'.*'light'.*--judge ligth="):
+        JudgeClient({"light": rest}, ledger).judge("ligth")
+
+
+def test_judgements_learned_are_recalled_and_counted(ledger: Ledger) -> None:
+    ask, key = JudgeClient({"*": ScriptedJudge()}, ledger), JudgementKey("a", "pair", "ab", 1)
+    ask.learn({key: Judgement(1.0)})
+    assert ask.recall([key, replace(key, draw=1)]) == {key: Judgement(1.0)}
+    assert ask.spend.judgements_reused == 1
+
+
+@pytest.mark.parametrize("limit", [1, 3, 64])
+def test_at_most_so_many_requests_are_in_flight_and_that_many_are(ledger: Ledger, limit: int) -> None:
+    judge = ScriptedJudge(seconds=0.01)
+    JudgeClient({"*": judge}, ledger, max_concurrency=limit)(questions(13))
+    assert judge.most == min(limit, 12), "all but the first, which goes alone"
+
+
+def test_a_slow_answer_holds_up_no_other(ledger: Ledger) -> None:
+    class Slow(ScriptedJudge):
+        async def complete(self, request: ChatRequest) -> Completion:
+            if request.prompt == "q0":
+                async with asyncio.timeout(20):
+                    while len(self.asked) < 19:
+                        await asyncio.sleep(0.001)
+            return await super().complete(request)
+
+    assert len(JudgeClient({"*": Slow()}, ledger, max_concurrency=2)(questions(20))) == 20
+
+
+def test_tens_of_thousands_of_requests_go_through_one_call(ledger: Ledger) -> None:
+    judge = ScriptedJudge()
+    ask = JudgeClient({"*": judge}, ledger)
+    many = questions(20_000)
+    assert [a.text for a in ask(many)][::1999] == [f"echo q{i}" for i in range(0, 20_000, 1999)]
+    assert len(set(judge.asked)) == len(judge.asked) == 20_000
+    assert stored(ledger, many) == 20_000
+
+
+def test_it_works_inside_a_running_event_loop(ledger: Ledger) -> None:
+    ask = JudgeClient({"*": ScriptedJudge(seconds=0.01)}, ledger)
+
+    async def as_in_a_notebook() -> list[Completion]:
+        return ask(questions(3))
+
+    assert [a.text for a in asyncio.run(as_in_a_notebook())] == ["echo q0", "echo q1", "echo q2"]
+
+
+def test_it_can_be_closed_twice_and_used_again(ledger: Ledger) -> None:
+    class Closing(ScriptedJudge):
+        closed = 0
+
+        async def close(self) -> None:
+            self.closed += 1
+
+    judge = Closing()
+    ask = JudgeClient({"strong": judge, "*": judge}, ledger)
+    ask.close()
+    ask(questions(1))
+    ask.close()
+    ask.close()
+    assert judge.closed == 1, "one judge under two roles is closed once"
+    assert ask(questions(2))[1].text == "echo q1"
+
+
+# -------------------------------------------------------------------------------------------------------- streams
+
+
+def test_a_stream_takes_requests_as_there_is_room_and_keeps_all_in_flight(ledger: Ledger) -> None:
+    taken = 0
+
+    def many() -> Iterator[ChatRequest]:
+        nonlocal taken
+        for number in range(3000):
+            taken += 1
+            yield question(f"q{number}")
+
+    judge = ScriptedJudge(seconds=0.001)
+    ask = JudgeClient({"*": judge}, ledger, max_concurrency=8)
+    found: dict[int, str] = {}
+    ahead = 0
+    for index, completion in ask.stream(many()):
+        found[index] = completion.text
+        ahead = max(ahead, taken - len(found))
+    assert found == {i: f"echo q{i}" for i in range(3000)}
+    assert judge.most == 8
+    assert ahead <= 3 * BLOCK, "a hundred thousand requests must not be held in memory"
+
+
+def test_who_stops_listening_to_a_stream_pays_for_what_is_in_flight_only(ledger: Ledger) -> None:
+    judge = ScriptedJudge(seconds=0.01, price=0.01, worst=0.01)
+    ask = JudgeClient({"*": judge}, ledger, run="run", max_concurrency=4)
+    stream = ask.stream(iter(questions(200)))
+    next(stream)
+    stream.close()
+    sent = len(judge.asked)
+    assert sent <= 16
+    assert stored(ledger, questions(200)) == sent
+    assert ledger.committed("run") == pytest.approx(0.01 * sent)
+    assert len(ask(questions(20))) == 20, "it can be asked again"
+
+
+def test_equal_requests_in_a_stream_are_bought_once_and_all_answered(ledger: Ledger) -> None:
+    judge = ScriptedJudge(seconds=0.001)
+    ask = JudgeClient({"*": judge}, ledger, max_concurrency=4)
+    found = dict(ask.stream(question(f"q{i % 7}") for i in range(1000)))
+    assert {i: c.text for i, c in found.items()} == {i: f"echo q{i % 7}" for i in range(1000)}
+    assert len(judge.asked) == 7
+
+
+def test_two_threads_share_the_limit_of_their_judge(ledger: Ledger) -> None:
+    judge = ScriptedJudge(seconds=0.01)
+    ask = JudgeClient({"*": judge}, ledger, max_concurrency=4)
+    with ThreadPoolExecutor(2) as pool:
+        parts = list(pool.map(ask, [questions(40)[:20], questions(40)[20:]]))
+    assert [c.text for part in parts for c in part] == [f"echo q{i}" for i in range(40)]
+    assert judge.most == 4
+
+
+def test_threads_that_ask_first_at_the_same_time_share_one_loop(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = asyncio.new_event_loop
+
+    def slowly() -> asyncio.AbstractEventLoop:
+        time.sleep(0.05)
+        loops.append(make())
+        return loops[-1]
+
+    loops: list[asyncio.AbstractEventLoop] = []
+    monkeypatch.setattr(asyncio, "new_event_loop", slowly)
+    ask = JudgeClient({"*": ScriptedJudge()}, ledger)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: ask._running_loop(), range(4)))
+    ask.close()
+    assert len(loops) == 1
+
+
+def test_two_processes_share_the_answers_of_a_free_server(ledger: Ledger) -> None:
+    # Each ledger object is an owner of its own, as each process is.
+    with Ledger(ledger.path) as other:
+        judges = [ScriptedJudge(seconds=0.05), ScriptedJudge(seconds=0.05)]
+        asks = [
+            JudgeClient({"*": judge}, book, max_concurrency=40)
+            for judge, book in zip(judges, (ledger, other), strict=True)
+        ]
+        with ThreadPoolExecutor(2) as pool:
+            parts = list(pool.map(lambda ask: ask(questions(40)), asks))
+        for ask in asks:
+            ask.close()
+    assert [[c.text for c in part] for part in parts] == [[f"echo q{i}" for i in range(40)]] * 2
+    assert sum(len(judge.asked) for judge in judges) == 40
+
+
+# ---------------------------------------------------------------------------------------------------- slowing down
+
+
+def test_a_judge_that_says_it_is_asked_too_much_is_asked_less_and_then_more_again(ledger: Ledger) -> None:
+    limiter = Limiter(16)
+
+    class Busy(ScriptedJudge):
+        flights: list[int] = []
+
+        async def complete(self, request: ChatRequest) -> Completion:
+            number = int(request.prompt[1:])
+            self.flights.append(self.flying + 1)
+            if number == 20:
+                limiter.throttled(0.05)
+                assert limiter.room() == 0
+            return await super().complete(request)
+
+    judge = Busy(seconds=0.005)
+    ask = JudgeClient({"*": judge}, ledger, max_concurrency=16, limiters={judge: limiter})
+    assert len(ask(questions(200))) == 200
+    assert max(judge.flights[:17]) == 16
+    assert max(judge.flights[40:60]) <= 12
+    assert 8 < limiter.limit <= 16
+
+
+# ------------------------------------------------------------------------------------------- what a judge cannot take
+
+
+class Plain(ScriptedJudge):
+    capabilities = Capabilities(completion=True, temperature=False)
+
+    async def complete(self, request: ChatRequest) -> Completion:
+        self.sent = request
+        return await super().complete(request)
+
+
+def test_what_a_judge_cannot_take_is_an_error_that_names_it_or_is_left_out_and_recorded(ledger: Ledger) -> None:
+    hot = question("q", temperature=0.7, favour=("(a)",), schema={"type": "object"})
+    judge = Plain("plain")
+    with pytest.raises(JudgeError, match=r"plain takes no temperature or logit_bias, which someone.*--allow-degraded"):
+        JudgeClient({"*": judge}, ledger)([hot])
+    assert judge.asked == []
+    lenient = JudgeClient({"*": judge}, ledger, allow_degraded=True)
+    (answer,) = lenient([hot])
+    assert answer.degraded == ("temperature", "logit_bias")
+    assert (judge.sent.temperature, judge.sent.favour, judge.sent.schema) == (1.0, (), {"type": "object"})
+    assert lenient([hot]) == [answer], "stored with what was left out"
+    (plain,) = lenient([replace(hot, temperature=1.0, favour=())])
+    assert plain.degraded == ()
+    assert len(judge.asked) == 2, "a request that asks for nothing more is another one"
+
+
+def test_a_degraded_answer_does_not_pass_for_a_full_one_once_the_judge_can(ledger: Ledger) -> None:
+    hot = question("q", temperature=0.7)
+    JudgeClient({"*": Plain("same")}, ledger, allow_degraded=True)([hot])
+    able = ScriptedJudge("same")
+    assert JudgeClient({"*": able}, ledger)([hot])[0].degraded == ()
+    assert able.asked == ["q"]
+
+
+# ------------------------------------------------------------------------------------------------------- failures
+
+
+def test_the_first_failure_stops_sending_but_what_is_in_flight_is_stored(ledger: Ledger) -> None:
+    judge = ScriptedJudge(seconds=0.02, fail=lambda prompt: JudgeError("overloaded") if prompt == "q1" else None)
+    with pytest.raises(JudgeError, match="overloaded"):
+        JudgeClient({"*": judge}, ledger, max_concurrency=4)(questions(40))
+    assert len(judge.asked) <= 8
+    assert stored(ledger, questions(40)) == len(judge.asked) - 1
+    mended = ScriptedJudge()
+    assert len(JudgeClient({"*": mended}, ledger)(questions(40))) == 40
+    assert len(mended.asked) == 40 - (len(judge.asked) - 1)
+    assert "q1" in mended.asked, "a failure is never stored as an answer"
+
+
+def test_an_unforeseen_error_names_the_judge_and_keeps_its_cause(ledger: Ledger) -> None:
+    judge = ScriptedJudge(fail=lambda prompt: ZeroDivisionError("oops"))
+    with pytest.raises(JudgeError, match="scripted failed: ZeroDivisionError: oops") as caught:
+        JudgeClient({"*": judge}, ledger)(questions(1))
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_a_failed_request_gives_its_reserved_money_back(ledger: Ledger) -> None:
+    judge = ScriptedJudge(worst=0.5, fail=lambda prompt: JudgeError("no", charged=False))
+    with pytest.raises(JudgeError):
+        JudgeClient({"*": judge}, ledger, run="run", budget=10)(questions(1))
+    assert ledger.committed("run") == 0
+    assert open_items(ledger)["in_flight"] == {"requests": 0, "reserved": 0}
+
+
+@pytest.mark.parametrize("error", [JudgeError("timeout"), RuntimeError("broken")])
+def test_a_failed_request_that_may_have_been_charged_for_stays_counted(ledger: Ledger, error: Exception) -> None:
+    failing = ScriptedJudge(worst=0.5, fail=lambda prompt: error)
+    for count in (1, 2):
+        with pytest.raises(JudgeError):
+            JudgeClient({"*": failing}, ledger, run="run", budget=1.0)(questions(1))
+        assert open_items(ledger)["in_flight"] == {"requests": count, "reserved": 0.5 * count}
+    with pytest.raises(BudgetError):
+        JudgeClient({"*": failing}, ledger, run="run", budget=1.0)(questions(1))
+    assert len(failing.asked) == 2
+    JudgeClient({"*": ScriptedJudge(price=0.1, worst=0.5)}, ledger, run="run", budget=1.5)(questions(1))
+    assert ledger.committed("run") == pytest.approx(1.1), "an answer does not undo what was lost before it"
+
+
+def test_an_answer_of_unknown_price_counts_as_the_most_it_can_have_cost(ledger: Ledger) -> None:
+    judge = ScriptedJudge(price=None, worst=0.5)
+    with pytest.raises(BudgetError):
+        JudgeClient({"*": judge}, ledger, run="run", budget=1.0)(questions(5))
+    assert stored(ledger, questions(5)) == len(judge.asked) == 2
+    assert ledger.committed("run") == 1.0
+
+
+def test_what_nobody_waits_for_any_more_stays_counted(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("afarm.judging.dispatch.PATIENCE_SECONDS", 0.0)
+    slow = ScriptedJudge(seconds=60, price=0.1, worst=0.5)
+    ask = JudgeClient({"*": slow}, ledger, run="run", budget=5)
+    stream = ask.stream(iter([question("quick"), *questions(3)]))
+    ask.ledger.resolve([(question("quick"), "scripted", Completion("a", key=ask.key(question("quick"))))], "other")
+    next(stream)
+    while not slow.asked:
+        time.sleep(0.001)
+    stream.close()
+    assert ledger.committed("run") == pytest.approx(0.5)
+    JudgeClient({"*": ScriptedJudge(price=0.1, worst=0.5)}, ledger, run="run")(questions(3))
+    assert ledger.committed("run") == pytest.approx(0.5 + 0.3), "the same process asks again"
+
+
+class Repeating(ScriptedJudge):
+    """Sends each request `times` times, of which only the last is answered."""
+
+    def __init__(self, times: int, **settings: Any):
+        super().__init__(**settings)
+        self.times = times
+
+    async def complete(self, request: ChatRequest) -> Completion:
+        for _ in range(self.times - 1):
+            await super().complete(request)
+            await answer_lost()
+        return await super().complete(request)
+
+
+def test_an_attempt_whose_answer_is_lost_stays_counted_and_the_next_one_needs_money_of_its_own(ledger: Ledger) -> None:
+    judge = Repeating(3, price=0.1, worst=0.5, seconds=0.001)
+    ask = JudgeClient({"*": judge}, ledger, run="run", budget=3.6, max_concurrency=8)
+    with pytest.raises(BudgetError, match=r"\$3.60"):
+        ask(questions(20))
+    answered = stored(ledger, questions(20))
+    lost = len(judge.asked) - answered
+    assert lost >= 6, "what waits for money must not be given up while answers release some"
+    assert answered * 0.1 + lost * 0.5 <= 3.6
+    assert ledger.committed("run") == pytest.approx(answered * 0.1 + lost * 0.5)
+    assert open_items(ledger)["in_flight"] == {"requests": lost, "reserved": pytest.approx(0.5 * lost)}
+
+
+def test_without_a_budget_lost_answers_are_counted_and_hold_nothing_up(ledger: Ledger) -> None:
+    judge = Repeating(2, price=0.1, worst=0.5)
+    assert len(JudgeClient({"*": judge}, ledger, run="run")(questions(10))) == 10
+    assert ledger.committed("run") == pytest.approx(10 * 0.1 + 10 * 0.5)
+
+
+def test_another_attempt_is_not_made_after_a_failure(ledger: Ledger) -> None:
+    class Failing(Repeating):
+        async def complete(self, request: ChatRequest) -> Completion:
+            if request.prompt == "q0":
+                await asyncio.sleep(0.02)
+                raise JudgeError("refused", charged=False)
+            return await super().complete(request)
+
+    judge = Failing(1000, worst=0.5, seconds=0.001)
+    limiter = Limiter(4)
+    limiter.sent()
+    limiter.landed(True)
+    with pytest.raises(JudgeError, match="refused"):
+        JudgeClient({"*": judge}, ledger, run="run", limiters={judge: limiter})(questions(4))
+    assert len(judge.asked) < 1000
+    assert ledger.committed("run") == pytest.approx(0.5 * len(judge.asked))
+
+
+# --------------------------------------------------------------------------------------------------------- budgets
+
+
+def test_a_budget_is_never_exceeded_and_what_it_bought_is_kept(ledger: Ledger) -> None:
+    judge = ScriptedJudge(price=0.1, worst=0.1, seconds=0.001)
+    ask = JudgeClient({"*": judge}, ledger, run="run", budget=0.75, max_concurrency=3)
+    with pytest.raises(BudgetError, match=r"\$0.75.*--budget"):
+        ask(questions(20))
+    assert len(judge.asked) == stored(ledger, questions(20)) == 7
+    assert ledger.committed("run") == pytest.approx(0.7)
+    with pytest.raises(BudgetError):
+        JudgeClient({"*": judge}, ledger, run="run", budget=0.75)(questions(20))
+    assert len(judge.asked) == 7
+    richer = JudgeClient({"*": judge}, ledger, run="run", budget=2.0)
+    assert len(richer(questions(20))) == 20
+    assert len(judge.asked) == 20
+
+
+def test_money_reserved_for_the_worst_case_is_spent_on_once_it_is_released(ledger: Ledger) -> None:
+    # Each answer could cost 0.5 and costs 0.05: after the answers so far, one more may always be sent up to the tenth.
+    class Uneven(ScriptedJudge):
+        async def complete(self, request: ChatRequest) -> Completion:
+            await asyncio.sleep(0.02 * (int(request.prompt[1:]) % 2))
+            return await super().complete(request)
+
+    ask = JudgeClient({"*": Uneven(price=0.05, worst=0.5)}, ledger, run="run", budget=1.0, max_concurrency=8)
+    assert len(ask(questions(10))) == 10
+    with pytest.raises(BudgetError):
+        ask(questions(20))
+    assert ledger.committed("run") <= 1.0
+    assert ask.spend.dollars == pytest.approx(0.55), "with 0.55 spent, another 0.5 could exceed 1.0"
+
+
+def test_requests_in_flight_when_another_process_was_killed_count(ledger: Ledger) -> None:
+    ledger.claim([("lost", 0.5)], "run")
+    judge = ScriptedJudge(price=0.2, worst=0.2)
+    with pytest.raises(BudgetError):
+        JudgeClient({"*": judge}, ledger, run="run", budget=1.0)(questions(5))
+    assert len(judge.asked) == 2
+
+
+def test_a_budget_needs_prices_and_no_budget_needs_none(ledger: Ledger) -> None:
+    judge = ScriptedJudge(price=None, worst=None)
+    with pytest.raises(BudgetError, match=r"price of scripted is unknown.*--budget"):
+        JudgeClient({"*": judge}, ledger, budget=5)(questions(2))
+    assert judge.asked == []
+    ask = JudgeClient({"*": judge}, ledger)
+    ask(questions(2))
+    assert (ask.spend.unpriced_calls, ask.spend.dollars) == (2, 0.0)
+
+
+def test_a_free_judge_needs_no_budget_to_run_under(ledger: Ledger) -> None:
+    ask = JudgeClient({"*": ScriptedJudge(price=0.0, worst=0.0)}, ledger, budget=0.0)
+    assert len(ask(questions(100))) == 100
+
+
+# ------------------------------------------------------------------------------------------------------ interrupts
+
+
+INTERRUPTED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from scripted_judges import ScriptedJudge, questions
+from afarm.judging.client import BLOCK, JudgeClient
+from afarm.judging.ledger import Ledger
+
+judge = ScriptedJudge(seconds=0.5, price=0.01, worst=0.01, log=Path(sys.argv[3]))
+try:
+    JudgeClient({"*": judge}, Ledger(Path(sys.argv[2])), run="run", max_concurrency=5)(questions(100))
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_an_interrupt_stores_what_was_already_sent(tmp_path: Path) -> None:
+    log, path = tmp_path / "log", tmp_path / "ledger.sqlite"
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, str(SUPPORT), str(path), str(log)],
+        stdout=subprocess.PIPE,
+        text=True,
+        # What a shell starts in the background ignores interrupts, and so would whatever these tests start.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    deadline = time.monotonic() + 60
+    while (not log.exists() or len(log.read_text().splitlines()) < 5) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert out == "interrupted\n"
+    sent = log.read_text().splitlines()
+    assert 5 <= len(sent) < 100
+    with Ledger(path) as ledger:
+        assert stored(ledger, questions(100)) == len(sent)
+        assert ledger.committed("run") == pytest.approx(0.01 * len(sent))
+
+
+# ------------------------------------------------------------------------------- with the judge that costs nothing
+
+
+def test_the_offline_judge_answers_tens_of_thousands_of_comparisons(ledger: Ledger) -> None:
+    from afarm.core.judge import Comparison
+    from afarm.core.records import Instruction
+    from afarm.testing import KeyedReward
+    from afarm_plugins.judges import OfflineConfig
+    from afarm_plugins.judges.offline import OfflineJudge
+
+    context: Any = BuildContext(reward_model=lambda name: KeyedReward(), source="test")
+    ask = JudgeClient({"*": OfflineJudge("", OfflineConfig(), context)}, ledger)
+    requests = [
+        ChatRequest(
+            "strong",
+            prompt="which?",
+            answer_format="single",
+            comparisons=(Comparison(f"pair {i}", Instruction(f"instruction {i}"), "one", "two"),),
+        )
+        for i in range(20_000)
+    ]
+    texts = [a.text for a in ask(requests)]
+    assert set(texts) == {"Output (a)", "Output (b)"}
+    again = JudgeClient({"*": OfflineJudge("", OfflineConfig(), context)}, ledger)
+    assert [a.text for a in again(requests)] == texts
+    assert (again.spend.calls, again.spend.answers_reused) == (0, 20_000)

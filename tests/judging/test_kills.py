@@ -1,0 +1,98 @@
+"""A long judging run that is killed again and again, and two on one ledger at once: nothing is lost or bought twice."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from counting_server import CountingServer
+from places import SUPPORT
+
+PAIRS = 10_000
+IN_FLIGHT = 32
+KILLS = 5
+
+LABELS = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from counting_server import HttpJudge
+from afarm.judging.client import JudgeClient
+from afarm.core.interfaces import AnnotateContext
+from afarm.judging.labelling import label
+from afarm.judging.ledger import Ledger
+from afarm.core.records import Instruction, Pair
+from afarm_plugins.annotators import PromptAnnotatorConfig
+from afarm_plugins.annotators.pool import PromptAnnotator
+
+port, count, in_flight = map(int, sys.argv[3:6])
+ask = JudgeClient({"*": HttpJudge(port)}, Ledger(Path(sys.argv[2])), run="run", max_concurrency=in_flight)
+annotator = PromptAnnotator(PromptAnnotatorConfig())
+pairs = (Pair(Instruction(f"What is {i}?"), f"It is {i}.", f"It is not {i}.") for i in range(count))
+judged = list(label(pairs, annotator, "pool", AnnotateContext(1, ask)))
+print(json.dumps([[j.preference.pair_id, j.preference.p2, j.preference.outcome, j.preference.member] for j in judged]))
+print(json.dumps([ask.spend.calls, ask.ledger.committed("run")]))
+"""
+
+
+def start(ledger: Path, server: CountingServer, count: int = PAIRS) -> subprocess.Popen[str]:
+    script = [sys.executable, "-c", LABELS, str(SUPPORT), str(ledger)]
+    return subprocess.Popen([*script, str(server.port), str(count), str(IN_FLIGHT)], stdout=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[list[list[object]], list[float]]:
+    out, _ = process.communicate(timeout=300)
+    assert process.returncode == 0
+    labels, spend = (json.loads(line) for line in out.splitlines())
+    return labels, spend
+
+
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+def test_ten_thousand_pairs_killed_five_times_cost_at_most_what_was_in_flight_and_get_the_same_labels(
+    tmp_path: Path,
+) -> None:
+    with CountingServer().running() as server:
+        expected, (needed, _) = finish(start(tmp_path / "whole.sqlite", server))
+    assert server.count == needed
+    assert len(expected) == PAIRS
+    assert sum(outcome != "decided" for _, _, outcome, _ in expected) < PAIRS / 100
+
+    seed = random.randrange(10**9)
+    at = sorted(random.Random(seed).sample(range(100, int(needed) - 100), KILLS))
+    with CountingServer().running() as server:
+        for threshold in at:
+            process = start(tmp_path / "killed.sqlite", server)
+            wait_until(lambda threshold=threshold: server.count >= threshold, process)  # type: ignore[misc]
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        labels, (bought, committed) = finish(start(tmp_path / "killed.sqlite", server))
+    assert labels == expected, f"with seed {seed}"
+    assert needed <= server.count <= needed + KILLS * IN_FLIGHT, f"with seed {seed}"
+    twice = [n for n in server.calls.values() if n > 1]
+    assert sum(n - 1 for n in twice) == server.count - needed, "only what was asked twice is more than was needed"
+    assert bought < needed
+    assert committed >= 0.001 * needed - 1e-6
+
+
+def test_two_processes_that_judge_the_same_on_one_ledger_buy_each_answer_once(tmp_path: Path) -> None:
+    count = 600
+    with CountingServer().running() as server:
+        expected, (needed, _) = finish(start(tmp_path / "one.sqlite", server, count))
+    with CountingServer(seconds=0.1).running() as server:
+        both = [start(tmp_path / "both.sqlite", server, count) for _ in range(2)]
+        found = [finish(process) for process in both]
+    assert [labels for labels, _ in found] == [expected, expected]
+    assert server.count == needed
+    assert sum(bought for _, (bought, _) in found) == needed
+    assert {round(committed, 6) for _, (_, committed) in found} >= {round(0.001 * needed, 6)}

@@ -1,0 +1,429 @@
+"""What judges do when the wire fails: who is asked again and how often, what is an answer, and what users are told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import traceback
+from collections.abc import Iterator
+from email.utils import formatdate
+from pathlib import Path
+from time import time
+
+import pytest
+from wire_judges import CLASSES, KEY, MODELS, ask, chat, make
+from wire_server import Body, Drop, Hang, Status, WireServer
+
+from afarm.cli import main
+from afarm.core.errors import JudgeError
+from afarm.judging.client import JudgeClient
+from afarm.judging.ledger import Ledger
+from afarm_plugins.judges.vendor import VendorJudge
+from afarm_plugins.judges.vendor_errors import retry_after
+
+VENDORS = list(MODELS)
+TRIES = 3  # the first and the two retries that `make` sets
+
+
+@pytest.fixture(params=VENDORS)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def judge(name: str, server: WireServer) -> VendorJudge:
+    return make(name, server)
+
+
+@pytest.fixture(autouse=True)
+def _no_key_in_logs(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Of any test here, at the most talkative level."""
+    caplog.set_level(logging.DEBUG)
+    yield
+    assert KEY not in caplog.text
+
+
+def refused(judge: VendorJudge, *, quotes: str = KEY) -> str:
+    """The message of the error that asking ends in. It holds no key, and neither does its traceback."""
+    with pytest.raises(JudgeError) as caught:
+        ask(judge, chat())
+    shown = "".join(traceback.format_exception(caught.value))
+    assert quotes not in shown
+    assert "Bearer" not in shown
+    assert judge.identity in shown
+    return str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------- faults that are retried
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Status(429),
+        Status(500),
+        Status(503),
+        Status(529),
+        Drop(),
+        Drop(sent=40),
+        Drop(sent=150),
+        Body(b'{"choices": [{"message": {"content": "Outp'),
+        Body(b""),
+        Body(b"<html>Bad gateway</html>"),
+        Body({}),
+        Body([]),
+        Body({"choices": [], "content": "Output (a)"}),
+        Body({"error": {"message": "overloaded"}}),
+    ],
+    ids=str,
+)
+def test_a_fault_is_asked_about_again_and_the_answer_is_taken(
+    server: WireServer, judge: VendorJudge, fault: Status | Drop | Body
+) -> None:
+    server.script(fault, fault)
+    [answer] = ask(judge, chat())
+    assert answer.text == "Output (a)"
+    assert len(server.asked) == 3
+    assert all(body == server.bodies[0] for body in server.bodies)
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        (Status(500, "the server broke"), "failed 3 times (500: the server broke)"),
+        (Status(429, "too many requests"), "asks to slow down (429: too many requests)"),
+        (Drop(), "could not be reached at http://127.0.0.1"),
+        (Body(b'{"choices": [{"mess'), "answered 3 times with nothing that can be read (no JSON: "),
+        (Body({"choices": []}), "answered 3 times with nothing that can be read (no answer in "),
+        (
+            Body({"error": {"message": "model crashed"}}),
+            "answered 3 times with nothing that can be read (model crashed)",
+        ),
+    ],
+    ids=str,
+)
+def test_a_fault_that_stays_is_an_error_that_says_how_to_go_on(
+    server: WireServer, judge: VendorJudge, fault: Status | Drop | Body, says: str
+) -> None:
+    server.script(*[fault] * TRIES)
+    message = refused(judge)
+    assert says in message
+    assert "the same command goes on" in message
+    assert len(server.asked) == TRIES
+
+
+def test_a_hang_ends_with_the_timeout(server: WireServer, name: str) -> None:
+    server.script(Hang(), Hang())
+    message = refused(make(name, server, timeout=0.2, max_retries=1))
+    assert "did not answer within 0.2 s, 2 times;" in message
+    assert len(server.asked) == 2
+
+
+def test_a_hang_is_asked_about_again(server: WireServer, name: str) -> None:
+    server.script(Hang())
+    assert ask(make(name, server, timeout=0.2), chat())[0].text == "Output (a)"
+
+
+def test_a_server_that_is_not_there_is_named(name: str) -> None:
+    with WireServer() as gone:
+        judge = make(name, gone, max_retries=0)
+    message = refused(judge)
+    assert f"could not be reached at {judge.base_url}, once (" in message
+
+
+# ------------------------------------------------------------------------------------------------------ slowing down
+
+
+@pytest.mark.parametrize(
+    ("fault", "seconds"),
+    [
+        (Status(429, retry_after_ms=None, retry_after="0"), 0.0),
+        (Status(429, retry_after_ms=2), 0.002),
+        (Status(429, retry_after_ms=None), None),
+        (Status(529, retry_after_ms=3), 0.003),
+    ],
+    ids=str,
+)
+def test_every_call_to_slow_down_reaches_the_engine(
+    server: WireServer, name: str, fault: Status, seconds: float | None
+) -> None:
+    throttles: list[float | None] = []
+    server.script(fault, fault)
+    ask(make(name, server, throttles=throttles), chat())
+    assert throttles == [seconds, seconds]
+
+
+def test_an_answer_and_an_error_slow_nothing_down(server: WireServer, name: str) -> None:
+    throttles: list[float | None] = []
+    server.script(Status(500), None)
+    ask(make(name, server, throttles=throttles), chat())
+    assert throttles == []
+
+
+def test_a_wait_of_hours_is_not_sat_out(server: WireServer, judge: VendorJudge) -> None:
+    server.script(Status(429, "daily limit", retry_after="7200", retry_after_ms=None))
+    message = refused(judge)
+    assert "asks to slow down and wait 7200 s (429: daily limit)" in message
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Status(429, "You exceeded your current quota", error={"code": "insufficient_quota"}),
+        Status(402, "Payment required"),
+    ],
+    ids=str,
+)
+def test_an_account_without_credit_is_not_asked_again(server: WireServer, judge: VendorJudge, fault: Status) -> None:
+    server.script(fault)
+    assert "no credit left" in refused(judge)
+    assert len(server.asked) == 1
+
+
+def test_retry_after_is_read_in_every_form() -> None:
+    assert retry_after({"retry-after-ms": "1500", "retry-after": "9"}) == 1.5
+    assert retry_after({"retry-after": "2.5"}) == 2.5
+    assert retry_after({"retry-after": "-3"}) == 0.0
+    assert retry_after({"retry-after": formatdate(time() - 60, usegmt=True)}) == 0.0
+    hour = retry_after({"retry-after": formatdate(time() + 3600, usegmt=True)})
+    assert hour is not None
+    assert 3500 < hour <= 3600
+    assert retry_after({"retry-after": "soon"}) is None
+    assert retry_after({}) is None
+
+
+# -------------------------------------------------------------------------------------------------- faults that stop
+
+
+@pytest.mark.parametrize("code", [401, 403])
+def test_a_refused_key_names_the_variable_and_never_the_key(
+    server: WireServer, judge: VendorJudge, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(judge.config.key_variable, KEY)
+    starred = f"{KEY[:8]}******{KEY[-4:]}"
+    server.script(Status(code, f"Incorrect API key provided: {starred}, sent as {KEY}."))
+    message = refused(judge, quotes=KEY[:8])
+    assert f"the key was refused ({code}: Incorrect API key provided: [key]" in message
+    assert f"set {judge.config.key_variable}" in message
+    assert len(server.asked) == 1
+
+
+def test_a_model_that_is_gone_stops_at_once_and_names_model_and_setting(server: WireServer, judge: VendorJudge) -> None:
+    server.script(Status(404, "The model does not exist", error={"code": "model_not_found"}))
+    message = refused(judge)
+    assert f"has no model '{judge.model}' (any more) (The model does not exist)" in message
+    assert "--judge" in message
+    assert len(server.asked) == 1
+
+
+def test_a_bad_request_says_what_the_vendor_says_and_which_setting_mends_it(
+    server: WireServer, judge: VendorJudge
+) -> None:
+    server.script(
+        Status(400, "Unsupported parameter", error={"param": "temperature"}),
+        Status(400, "top_logprobs: Extra inputs are not permitted"),
+        Status(400, "Unsupported", error={"param": "response_format.json_schema"}),
+        Status(413, "too large"),
+    )
+    message = refused(judge)
+    assert "refused the request (400: Unsupported parameter)" in message
+    option = f"leave it out with --set {judge.section}.capabilities"
+    assert message.endswith(f"{option}.temperature=false --allow-degraded")
+    assert refused(judge).endswith(f"{option}.logprobs=false --allow-degraded")
+    assert refused(judge).endswith(f"{option}.schema=false")
+    assert refused(judge).endswith("refused the request (413: too large)")
+    assert len(server.asked) == 4
+
+
+def test_what_is_printed_about_a_parameter_can_be_typed_and_goes_on(
+    server: WireServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine", "theirs"):
+        rows = [{"instruction": f"Question {i}?", "output": f"{name} {i}"} for i in range(3)]
+        Path(f"{name}.json").write_text(json.dumps(rows))
+    command = ["evaluate", "mine.json", "--reference", "theirs.json", "--annotator", "gpt4_4"]
+    command += ["--judge", "openai:gpt-4o", "--set", f"openai.base_url={server.openai_url}"]
+    server.script(Status(400, "Not supported", error={"param": "logit_bias"}))
+    with pytest.raises(SystemExit):
+        main(command)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "logit_bias" in server.bodies[0]
+    with pytest.raises(SystemExit) as ended:
+        main([*command, *said[said.index("--set") :].split()])
+    assert not ended.value.code
+    assert len(server.asked) == 1 + 3
+    assert all("logit_bias" not in body for body in server.bodies[1:])
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Status(400, "The response was filtered", error={"code": "content_filter"}),
+        Status(400, "Output blocked by content filtering policy"),
+    ],
+    ids=str,
+)
+def test_what_a_content_filter_turns_down_is_a_refusal_and_no_failure(
+    server: WireServer, judge: VendorJudge, fault: Status
+) -> None:
+    server.script(fault)
+    [answer] = ask(judge, chat())
+    assert (answer.text, answer.finish_reason, answer.price) == ("", "content_filter", 0.0)
+    assert len(server.asked) == 1
+
+
+TOO_LONG = [
+    Status(400, "Too many tokens", error={"code": "context_length_exceeded"}),
+    Status(400, "This model's maximum context length is 8192 tokens. However, your messages resulted in 9001 tokens."),
+    Status(400, "prompt is too long: 210001 tokens > 200000 maximum"),
+    Status(400, "the request exceeds the available context size", error={"type": "exceed_context_size_error"}),
+]
+
+
+@pytest.mark.parametrize("fault", TOO_LONG, ids=str)
+def test_a_prompt_longer_than_the_models_context_has_a_free_answer_that_says_so_and_is_not_sent_again(
+    server: WireServer, judge: VendorJudge, fault: Status
+) -> None:
+    server.script(fault)
+    answers = ask(judge, chat()) + ask(judge, chat(), chat("A shorter one?"))
+    assert [(a.text, a.finish_reason, a.price) for a in answers[:2]] == [("", "context_length", 0.0)] * 2
+    assert answers[2].text == "Output (a)"
+    assert len(server.asked) == 2
+
+
+def test_a_request_quoted_in_an_error_does_not_make_it_too_long(server: WireServer, judge: VendorJudge) -> None:
+    server.script(Status(400, f"bad value: {'x ' * 200} prompt is too long"))
+    assert "refused the request" in refused(judge)
+
+
+def test_a_pair_that_is_too_long_is_unparsed_and_the_others_are_compared(
+    server: WireServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine", "theirs"):
+        rows = [{"instruction": f"Question {i}?", "output": f"{name} {i}"} for i in range(4)]
+        Path(f"{name}.json").write_text(json.dumps(rows))
+    command = ["evaluate", "mine.json", "--reference", "theirs.json", "--annotator", "gpt4_4", "--budget", "1"]
+    command += ["--judge", "openai:gpt-4o", "--set", f"openai.base_url={server.openai_url}"]
+    server.script(None, TOO_LONG[0])
+    for _ in range(2):
+        with pytest.raises(SystemExit) as ended:
+            main(command)
+        assert not ended.value.code
+        assert "1 unparsed" in capsys.readouterr().out
+        assert len(server.asked) == 4
+    with pytest.raises(SystemExit):
+        main(["ledger"])
+    assert "Answers without a text: 3 context_length" in capsys.readouterr().out
+
+
+def test_a_long_message_is_cut_and_on_one_line(server: WireServer, judge: VendorJudge) -> None:
+    server.script(Status(400, "no\n" * 5000))
+    message = refused(judge)
+    assert "\n" not in message
+    assert len(message) < 600
+
+
+# ----------------------------------------------------------------------------------------------------------- the key
+
+
+@pytest.mark.parametrize("name", ["openai", "anthropic"])
+def test_a_missing_key_is_found_before_anything_runs(
+    server: WireServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge = make(name, server)
+    assert judge.check_access() == ()
+    monkeypatch.delenv(judge.config.key_variable)
+    [problem] = judge.check_access()
+    assert f"set the environment variable {judge.config.key_variable}" in problem
+    with pytest.raises(JudgeError, match=judge.config.key_variable):
+        ask(judge, chat())
+    assert server.received == []
+
+
+def test_a_key_that_is_none_is_refused_without_repeating_it(
+    server: WireServer, judge: VendorJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for broken in (f"{KEY} {KEY}", f"{KEY}é", f"{KEY}\n{KEY}"):
+        monkeypatch.setenv(judge.config.key_variable, broken)
+        [problem] = judge.check_access()
+        assert KEY not in problem
+        with pytest.raises(JudgeError):
+            ask(judge, chat())
+    monkeypatch.setenv(judge.config.key_variable, f" {KEY}\n")
+    assert judge.check_access() == ()
+    assert ask(judge, chat())[0].text == "Output (a)"
+
+
+def test_the_key_is_in_no_file_of_the_ledger(server: WireServer, judge: VendorJudge, tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        asker = JudgeClient({"*": judge}, ledger, run="r")
+        assert [c.text for c in asker([chat("a"), chat("b")])] == ["Output (a)"] * 2
+        server.script(*[Status(401, f"wrong key {KEY}")])
+        with pytest.raises(JudgeError) as caught:
+            asker([chat("c")])
+        asker.close()
+        assert KEY not in str(caught.value)
+        files = [path for path in tmp_path.rglob("*") if path.is_file()]
+        assert files
+        assert all(KEY.encode() not in path.read_bytes() for path in files)
+
+
+# ------------------------------------------------------------------------------------------------- with the engine
+
+
+def test_a_failure_is_never_an_answer_and_what_was_answered_is_not_asked_again(
+    server: WireServer, name: str, tmp_path: Path
+) -> None:
+    questions = [chat(f"Question {i}?") for i in range(12)]
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        server.script(*[None] * 5, Status(400, "no"))
+        first = JudgeClient({"*": make(name, server)}, ledger, run="r", max_concurrency=3)
+        with pytest.raises(JudgeError, match="400: no"):
+            first(questions)
+        first.close()
+        answered = first.spend.calls
+        assert len(server.asked) == answered + 1
+        second = JudgeClient({"*": make(name, server)}, ledger, run="r", max_concurrency=3)
+        assert [c.text for c in second(questions)] == ["Output (a)"] * 12
+        second.close()
+    assert len(server.asked) == 12 + 1
+    assert len({body["messages"][0]["content"] for body in server.bodies}) == 12
+
+
+@pytest.mark.parametrize("code", [401, 404])
+def test_what_stops_every_request_is_found_out_with_one(
+    server: WireServer, name: str, tmp_path: Path, code: int
+) -> None:
+    questions = [chat(f"Question {i}?") for i in range(50)]
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        server.script(*[Status(code)] * 50)
+        ask = JudgeClient({"*": make(name, server)}, ledger, run="r", max_concurrency=32)
+        for count in (1, 2):
+            with pytest.raises(JudgeError):
+                ask(questions)
+            assert len(server.asked) == count
+        ask.close()
+
+
+def test_many_requests_share_one_client(name: str) -> None:
+    with WireServer(latency=0.05) as server:
+        judge = make(name, server)
+
+        async def all_at_once() -> None:
+            await asyncio.gather(*(judge.complete(chat(str(i))) for i in range(100)))
+            client = judge._client
+            await judge.complete(chat())
+            assert judge._client is client
+            await judge.close()
+            assert client.is_closed()
+
+        asyncio.run(all_at_once())
+        assert server.most_flying == 100
+
+
+def test_every_vendors_judge_is_tested_here() -> None:
+    assert sorted(CLASSES) == sorted(VENDORS)

@@ -1,0 +1,618 @@
+"""PPO on tiny random models: its invariances, its optimum on a bandit, resuming and stopping."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from afarm.backend import (
+    Backend,
+    CheckpointPolicy,
+    LoraConfig,
+    PromptTemplate,
+    TorchRewardModel,
+    device,
+    response_logprobs,
+)
+from afarm.backend.batching import TokenBatch, join_and_pad
+from afarm.backend.rollouts import prompt_order
+from afarm.core.config import BackendConfig
+from afarm.core.errors import ConfigError, DataError, TrainingError
+from afarm.core.interfaces import MethodInputs, RewardModel, TrainContext
+from afarm.core.records import Instruction, Score
+from afarm.experiment.farm import Farm
+from afarm_plugins.ppo import PPOConfig, ppo
+from afarm_plugins.ppo.networks import SeparateNetworks
+from afarm_plugins.ppo.ppo import PPO, Trainer
+from afarm_plugins.ppo.rollout import minibatches
+
+WORDS = ["<pad>", "<eos>", "<unk>", "user:", "answer:", "good", "bad", "one", "two", "three", "four", "five"]
+TEMPLATE = "{% for m in messages %}user: {{ m['content'] }} {% endfor %}answer:"
+BACKEND = Backend(BackendConfig(device="cpu"))
+INSTRUCTIONS = [Instruction(" ".join(WORDS[7 : 8 + n % 5] * (1 + n // 5))) for n in range(15)]
+
+
+def tiny_policy(seed: int = 0) -> CheckpointPolicy:
+    """A random Llama over twelve words, whose weights are large enough for responses to differ."""
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(WORDS),
+            hidden_size=16,
+            intermediate_size=24,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            max_position_embeddings=64,
+            initializer_range=0.4,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=1,
+        )
+    )
+    words = Tokenizer(WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
+    words.pre_tokenizer = WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>", chat_template=TEMPLATE
+    )
+    return CheckpointPolicy(model, tokenizer, PromptTemplate("chat", tokenizer), BACKEND)
+
+
+def tiny_reward_model(policy: CheckpointPolicy) -> TorchRewardModel:
+    torch.manual_seed(7)
+    model = TorchRewardModel.classifier_from(policy, head_std=0.3)
+    return TorchRewardModel(model, policy.tokenizer, policy.template, BACKEND, mean=0.2, std=1.5)
+
+
+class Likes(RewardModel):
+    """Reads text only: 1 for a response that is this word, else 0."""
+
+    def __init__(self, word: str):
+        self.word = word
+
+    def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> Sequence[Score]:
+        return [Score(float(output == self.word)) for output in outputs]
+
+
+class Folder:
+    """Checkpoints on disk, the newest only."""
+
+    def __init__(self, directory: Path):
+        self.directory = directory
+
+    def save(self, step: int, write: Callable[[Path], None]) -> None:
+        old = list(self.directory.glob("[0-9]*"))
+        beside = self.directory / "unfinished"
+        beside.mkdir(parents=True)
+        write(beside)
+        beside.rename(self.directory / str(step))
+        for directory in old:
+            shutil.rmtree(directory)
+
+    def latest(self) -> tuple[int, Path] | None:
+        found = sorted(self.directory.glob("[0-9]*"), key=lambda d: int(d.name))
+        return (int(found[-1].name), found[-1]) if found else None
+
+
+class Run:
+    """A context and what was logged through it."""
+
+    def __init__(self, directory: Path, seed: int = 0, stop_after: int | None = None):
+        self.metrics: list[dict[str, float]] = []
+        self.context = TrainContext(
+            seed,
+            directory,
+            BACKEND,
+            Folder(directory / "checkpoints"),
+            self.log,
+            should_stop=lambda: len(self.metrics) == stop_after,
+        )
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        if not (self.metrics and self.metrics[-1]["step"] == step):
+            self.metrics.append({"step": step})
+        self.metrics[-1] |= metrics
+
+
+SMALL: dict[str, Any] = {
+    "total_steps": 2,
+    "rollout_batch_size": 12,
+    "mini_batch_size": 5,
+    "per_device_train_batch_size": 64,
+    "per_device_rollout_batch_size": 64,
+    "learning_rate": 1e-3,
+    "warmup_steps": 0,
+    "kl_coef": 0.1,
+    "response_length": 8,
+    "max_prompt_length": 30,
+    "save_steps": 100,
+    "checkpoint": "last",
+}
+
+
+def inputs_for(start: CheckpointPolicy) -> MethodInputs:
+    return MethodInputs(start, reward_model=tiny_reward_model(start), unlabeled=INSTRUCTIONS)
+
+
+def train(
+    directory: Path, run: Run | None = None, inputs: MethodInputs | None = None, **changes: Any
+) -> CheckpointPolicy:
+    run = run or Run(directory)
+    policy = PPO(PPOConfig(**{**SMALL, **changes})).train(inputs or inputs_for(tiny_policy()), run.context)
+    assert isinstance(policy, CheckpointPolicy)
+    return policy
+
+
+def trainer_for(directory: Path, **changes: Any) -> Trainer:
+    return Trainer(PPOConfig(**{**SMALL, **changes}), inputs_for(tiny_policy()), Run(directory).context)
+
+
+def gradients(trainer: Trainer) -> dict[str, torch.Tensor]:
+    return {name: p.grad.clone() for name, p in trainer.trained.items() if p.grad is not None}
+
+
+def assert_same_weights(one: torch.nn.Module, two: torch.nn.Module, **tolerance: float) -> None:
+    torch.testing.assert_close(dict(one.state_dict()), dict(two.state_dict()), **(tolerance or {"rtol": 0, "atol": 0}))
+
+
+# ------------------------------------------------------------------------------------------------------- invariances
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_how_a_minibatch_is_cut_for_memory_changes_nothing(tmp_path: Path, size: int) -> None:
+    whole, cut = Run(tmp_path / "whole"), Run(tmp_path / "cut")
+    one = train(tmp_path, whole)
+    two = train(tmp_path, cut, per_device_train_batch_size=size, per_device_rollout_batch_size=size)
+    assert_same_weights(one.model, two.model, rtol=0, atol=2e-6)
+    for a, b in zip(whole.metrics, cut.metrics, strict=True):
+        assert a == pytest.approx(b, rel=1e-4, abs=1e-5)
+
+
+def widened(batch: TokenBatch, before: int, after: int) -> TokenBatch:
+    """The same rows with pad columns on either side, whose token is one that means something."""
+    pads = (before, after)
+    return TokenBatch(
+        torch.nn.functional.pad(batch.input_ids, pads, value=WORDS.index("good")),
+        torch.nn.functional.pad(batch.attention_mask, pads),
+        torch.nn.functional.pad(batch.response_mask, pads),
+    )
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 9), (4, 0), (5, 3)])
+def test_padding_of_either_side_and_any_amount_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, after: int
+) -> None:
+    plain, padded = trainer_for(tmp_path / "plain"), trainer_for(tmp_path / "padded")
+    rollout, metrics = plain.collect(0)
+    plain.backward(rollout)
+    monkeypatch.setattr(ppo, "join_and_pad", lambda *given: widened(join_and_pad(*given), before, after))
+    padded_rollout, padded_metrics = padded.collect(0)
+    padded.backward(padded_rollout)
+    assert metrics == pytest.approx(padded_metrics, rel=1e-5, abs=1e-6)
+    torch.testing.assert_close(gradients(plain), gradients(padded), rtol=1e-4, atol=1e-6)
+
+
+def test_the_update_equals_one_written_out_row_by_row(tmp_path: Path) -> None:
+    """No batches, no pads, no chunks: each response on its own, from full softmaxes, in plain loops."""
+    trainer = trainer_for(tmp_path, value_head_init="reward_model", gamma=0.9, lam=0.8)
+    rollout, _ = trainer.collect(0)
+    for parameter in trainer.trained.values():  # away from π_old, so that ratios and clipping take part
+        parameter.data += 0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3))
+    trainer.optimizer.zero_grad()
+    trainer.backward(rollout)
+    found = gradients(trainer)
+
+    def logprobs(model: torch.nn.Module, row: int) -> torch.Tensor:
+        prompt, response = rollout.prompts[row], rollout.responses[row]
+        logits = model(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1]
+        return logits.log_softmax(-1)[range(len(response)), list(response)]
+
+    rows = range(len(rollout.prompts))
+    original = trainer_for(tmp_path)
+    config = trainer.config
+    assert isinstance(trainer.networks, SeparateNetworks)
+    value_model = trainer.networks.value_model
+    with torch.no_grad():
+        old = [logprobs(original.policy.model, i) for i in rows]  # the policy of the first rollout is the start
+    all_rewards = torch.cat(
+        [torch.tensor([0.0] * (len(o) - 1) + [float(rollout.scores[i])]) for i, o in enumerate(old)]
+    )
+    deviation = all_rewards.std(correction=0)
+    collected = []
+    for i in rows:
+        n, values = len(old[i]), rollout.values[i]
+        rewards = [0.0] * (n - 1) + [float(rollout.scores[i] / deviation)]
+        deltas = [
+            rewards[t] + config.gamma * (float(values[t + 1]) if t + 1 < n else 0.0) - float(values[t])
+            for t in range(n)
+        ]
+        collected.append(
+            [sum((config.gamma * config.lam) ** k * d for k, d in enumerate(deltas[t:])) for t in range(n)]
+        )
+    flat = torch.tensor([a for row in collected for a in row])
+    loss = torch.zeros(())
+    for i in rows:
+        advantages = torch.tensor(collected[i])
+        returns = advantages + rollout.values[i, : len(advantages)]
+        advantages = (advantages - flat.mean()) / flat.std(correction=0)
+        ratio = (logprobs(trainer.policy.model, i) - old[i]).exp()
+        prompt, response = rollout.prompts[i], rollout.responses[i]
+        value = value_model(torch.tensor([[*prompt, *response]]), use_cache=False, output_hidden_states=True)
+        new = value_model.score(value.hidden_states[-1])[0, len(prompt) - 1 : -1, 0]
+        before = rollout.values[i, : len(response)]
+        near = before + (new - before).clamp(-config.cliprange_value, config.cliprange_value)
+        loss = loss - torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages).sum()
+        loss = loss + config.vf_coef * 0.5 * torch.maximum((new - returns) ** 2, (near - returns) ** 2).sum()
+    trainer.optimizer.zero_grad()
+    (loss / len(flat)).backward()
+    torch.testing.assert_close(found, gradients(trainer), rtol=1e-3, atol=1e-5)
+
+
+def test_the_ratio_starts_at_one_and_the_kl_at_zero(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    train(tmp_path, run, total_steps=1, mini_batch_size=12, num_ppo_epochs=1, temperature=0.7)
+    metrics = run.metrics[0]
+    assert metrics["val/ratio"] == pytest.approx(1, abs=1e-6)
+    assert metrics["policy/approxkl_avg"] == pytest.approx(0, abs=1e-9)
+    assert metrics["policy/clipfrac_avg"] == 0
+    assert metrics["objective/kl"] == pytest.approx(0, abs=1e-5)
+    assert metrics["loss/policy_avg"] == pytest.approx(0, abs=1e-6)  # whitened advantages have mean 0
+
+
+def test_gradient_checkpointing_changes_nothing(tmp_path: Path) -> None:
+    plain = train(tmp_path / "plain")
+    recomputed = train(tmp_path / "recomputed", gradient_checkpointing=True)
+    assert_same_weights(plain.model, recomputed.model, rtol=0, atol=1e-6)
+
+
+def test_gradient_checkpointing_recomputes_after_sampling(tmp_path: Path) -> None:
+    trainer = trainer_for(tmp_path, gradient_checkpointing=True)
+    layer = trainer.policy.model.model.layers[0]
+    calls = []
+    layer.self_attn.register_forward_hook(lambda *_: calls.append(layer.self_attn.training))
+    rollout, _ = trainer.collect(0)
+    calls.clear()
+    trainer.update(0, rollout)
+    assert len(calls) == 2 * 6  # 2 passes × 3 minibatches, each computed twice
+    assert not any(calls)  # attention drops nothing
+
+
+def test_side_by_side_on_two_cores_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policies = []
+    for cores in (1, 4):
+        monkeypatch.setattr(device, "_cores", lambda cores=cores: cores * torch.get_num_threads())
+        policies.append(train(tmp_path / str(cores), lora=LoraConfig(r=2)))
+    assert_same_weights(policies[0].model, policies[1].model, rtol=0.0, atol=0.0)
+
+
+def test_same_seed_same_policy_and_another_seed_another(tmp_path: Path) -> None:
+    one, two = train(tmp_path, Run(tmp_path / "1")), train(tmp_path, Run(tmp_path / "2"))
+    assert_same_weights(one.model, two.model)
+    other = train(tmp_path, Run(tmp_path / "3", seed=1))
+    assert not torch.equal(one.model.lm_head.weight, other.model.lm_head.weight)
+
+
+def test_start_policy_and_reward_model_are_left_as_they_were(tmp_path: Path) -> None:
+    inputs = inputs_for(tiny_policy())
+    assert isinstance(inputs.start, CheckpointPolicy)
+    assert isinstance(inputs.reward_model, TorchRewardModel)
+    trained = train(tmp_path, inputs=inputs)
+    assert_same_weights(inputs.start.model, tiny_policy().model)
+    assert_same_weights(inputs.reward_model.model, tiny_reward_model(tiny_policy()).model)
+    assert not torch.equal(trained.model.lm_head.weight, inputs.start.model.lm_head.weight)
+
+
+# ------------------------------------------------------------------------------------------------------- collecting
+
+
+def test_scores_are_of_the_sampled_tokens_not_of_text_tokenised_again(tmp_path: Path) -> None:
+    trainer = trainer_for(tmp_path)
+    rollout, _ = trainer.collect(0)
+    model, tokenizer = tiny_reward_model(tiny_policy()), tiny_policy().tokenizer
+    # What was cut off is closed with the end token: the reward model knows no other last token.
+    closed = [r if r[-1] == 1 else [*r, 1] for r in rollout.responses]
+    assert closed != list(rollout.responses)
+    expected = model.score_ids([[*p, *r] for p, r in zip(rollout.prompts, closed, strict=True)])
+    assert rollout.scores.tolist() == pytest.approx(expected, abs=1e-5)
+    texts = [tokenizer.decode(r, skip_special_tokens=True) for r in rollout.responses]
+    again = [tokenizer(t, add_special_tokens=False).input_ids for t in texts]
+    # Special tokens in mid-response and missing ends do not survive the way through text: it would have shown.
+    assert any(list(r) != [*a, 1] for r, a in zip(rollout.responses, again, strict=True))
+
+
+def test_pads_stand_after_responses_and_the_end_token_is_trained(tmp_path: Path) -> None:
+    trainer = trainer_for(tmp_path, response_length=20)
+    rollout, metrics = trainer.collect(0)
+    assert rollout.mask.sum(1).tolist() == [len(r) for r in rollout.responses]
+    assert metrics["objective/length"] == sum(map(len, rollout.responses)) / 12
+    ended = [row for row, response in enumerate(rollout.responses) if response[-1] == 1]
+    assert 0 < metrics["val/num_eos_tokens"] == len(ended)
+    for row in ended:
+        assert rollout.mask[row, len(rollout.responses[row]) - 1]
+    for values in (rollout.logprobs, rollout.values, rollout.advantages, rollout.returns):
+        assert (values[~rollout.mask] == 0).all()
+
+
+def test_log_probabilities_are_those_of_the_temperature_sampled_at(tmp_path: Path) -> None:
+    rollout, metrics = trainer_for(tmp_path, temperature=0.5).collect(0)
+    model = tiny_policy().model
+    for row, (prompt, response) in enumerate(zip(rollout.prompts, rollout.responses, strict=True)):
+        with torch.no_grad():
+            logits = model(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1]
+        expected = (logits / 0.5).log_softmax(-1)[range(len(response)), list(response)]
+        torch.testing.assert_close(rollout.logprobs[row, : len(response)], expected, rtol=0, atol=1e-5)
+    assert metrics["objective/entropy"] == pytest.approx(-float(rollout.logprobs.sum()) / 12, abs=1e-4)
+
+
+def test_a_response_that_was_cut_off_pays_the_penalty(tmp_path: Path) -> None:
+    free, _ = trainer_for(tmp_path).collect(0)
+    fined, metrics = trainer_for(tmp_path, missing_eos_penalty=2.5).collect(0)
+    cut_off = torch.tensor([response[-1] != 1 for response in fined.responses])
+    assert cut_off.any()
+    torch.testing.assert_close(fined.scores, free.scores - 2.5 * cut_off)
+    assert metrics["objective/scores"] == pytest.approx(float(fined.scores.mean()))
+
+
+def test_the_value_of_a_state_starts_as_the_reward_of_what_was_read(tmp_path: Path) -> None:
+    trainer = trainer_for(tmp_path, value_head_init="reward_model")
+    rollout, _ = trainer.collect(0)
+    model = tiny_reward_model(tiny_policy())
+    for row, (prompt, response) in enumerate(zip(rollout.prompts, rollout.responses, strict=True)):
+        read = [[*prompt, *response[:t]] for t in range(len(response))]
+        assert rollout.values[row, : len(response)].tolist() == pytest.approx(model.score_ids(read), abs=1e-5)
+
+
+def test_a_fresh_value_head_says_zero(tmp_path: Path) -> None:
+    rollout, metrics = trainer_for(tmp_path).collect(0)
+    assert (rollout.values == 0).all()
+    assert metrics["val/explained_variance"] == pytest.approx(0, abs=1e-6)
+
+
+def test_advantages_are_standardised_over_the_rollout_or_the_minibatch(tmp_path: Path) -> None:
+    rollout, _ = trainer_for(tmp_path).collect(0)
+    over_all = rollout.advantages[rollout.mask]
+    assert float(over_all.mean()) == pytest.approx(0, abs=1e-6)
+    assert float(over_all.std(correction=0)) == pytest.approx(1, abs=1e-4)
+    part = rollout.part([0, 3, 4])
+    assert float(part.advantages[part.mask].mean()) != pytest.approx(0, abs=1e-3)
+    whole, parts = train(tmp_path / "a"), train(tmp_path / "b", whiten_advantages="minibatch")
+    assert not torch.equal(whole.model.lm_head.weight, parts.model.lm_head.weight)
+
+
+def test_metrics_carry_the_names_of_trl_and_add_up(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    train(tmp_path, run)
+    names = "objective/kl objective/entropy objective/scores objective/rlhf_reward objective/non_score_reward"
+    names += " policy/approxkl_avg policy/clipfrac_avg loss/policy_avg loss/value_avg val/clipfrac_avg val/ratio"
+    names += " val/num_eos_tokens lr episode objective/length objective/kl_k2 objective/kl_k3 objective/kl_coef"
+    names += " objective/scores_std policy/skipped_minibatches"
+    assert [m["step"] for m in run.metrics] == [1, 2]
+    for metrics in run.metrics:
+        assert set(names.split()) <= metrics.keys()
+        assert all(math.isfinite(value) for value in metrics.values())
+        total = metrics["objective/scores"] + metrics["objective/non_score_reward"]
+        assert metrics["objective/rlhf_reward"] == pytest.approx(total, abs=1e-5)
+        assert metrics["objective/non_score_reward"] == pytest.approx(-0.1 * metrics["objective/kl"], abs=1e-5)
+    assert [m["episode"] for m in run.metrics] == [12, 24]
+    assert [m["lr"] for m in run.metrics] == pytest.approx([1e-3, 5e-4])
+
+
+def test_prompts_that_are_too_long_are_left_out_and_counted(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    train(tmp_path, run, max_prompt_length=7)
+    lengths = [len(ids) for ids in tiny_policy().prompt_ids(INSTRUCTIONS)]
+    assert run.metrics[0]["data/prompts_left_out"] == sum(n > 7 for n in lengths) > 0
+    with pytest.raises(DataError, match=r"at most 2 tokens .*ppo\.max_prompt_length"):
+        train(tmp_path, max_prompt_length=2)
+
+
+def test_each_pass_takes_every_prompt_once_in_an_order_of_its_own() -> None:
+    drawn: dict[int, list[int]] = {}
+    for step in range(7):
+        batch = prompt_order(10, step, 4, 5, "ppo")
+        assert sum(len(rows) for _, rows in batch) == 4
+        for number, rows in batch:
+            drawn.setdefault(number, []).extend(rows)
+    assert sorted(drawn[0]) == sorted(drawn[1]) == list(range(10))
+    assert drawn[0] != drawn[1]
+    assert prompt_order(10, 3, 4, 5, "ppo") != prompt_order(10, 3, 4, 6, "ppo")
+
+
+def test_a_prompt_that_a_step_meets_twice_gets_two_draws(tmp_path: Path) -> None:
+    one = MethodInputs(tiny_policy(), reward_model=Likes("good"), unlabeled=INSTRUCTIONS[:1])
+    config = PPOConfig(**{**SMALL, "value_init": "sft"})
+    rollout, _ = Trainer(config, one, Run(tmp_path).context).collect(0)
+    assert len(set(rollout.responses)) > 6
+
+
+def test_every_epoch_trains_on_every_row_once() -> None:
+    config = PPOConfig(**SMALL)
+    batches = list(minibatches(12, 0, config, seed=0))
+    assert [len(rows) for rows in batches] == [5, 5, 2, 5, 5, 2]
+    first, second = [*chain(*batches[:3])], [*chain(*batches[3:])]
+    assert sorted(first) == sorted(second) == list(range(12))
+    assert first != second
+    assert batches != list(minibatches(12, 1, config, seed=0))
+
+
+# ----------------------------------------------------------------------------------------------------------- learning
+
+
+def first_token_probabilities(policy: CheckpointPolicy, word: str) -> torch.Tensor:
+    """The probability of `word` after each prompt, [B]."""
+    with torch.no_grad():
+        last = [policy.model(torch.tensor([ids])).logits[0, -1] for ids in policy.prompt_ids(INSTRUCTIONS)]
+    return torch.stack(last).softmax(-1)[:, WORDS.index(word)]
+
+
+@pytest.mark.parametrize("whiten_rewards", ["scale", "shift", "none"])
+def test_a_bandit_ends_near_its_regularised_optimum(tmp_path: Path, whiten_rewards: str) -> None:
+    """One token, reward 1 for one word: the optimum of each prompt is π_ref·exp(reward / β), normalised."""
+    start, beta = tiny_policy(), 0.5
+    inputs = MethodInputs(start, reward_model=Likes("good"), unlabeled=INSTRUCTIONS)
+    p = first_token_probabilities(start, "good")
+    optimum = p * math.exp(1 / beta) / (1 - p + p * math.exp(1 / beta))
+    settings = {"rollout_batch_size": 120, "mini_batch_size": 60, "total_steps": 40, "learning_rate": 5e-3}
+    run = Run(tmp_path)
+    trained = train(
+        tmp_path,
+        run,
+        inputs,
+        response_length=1,
+        kl_coef=beta,
+        value_init="sft",
+        whiten_rewards=whiten_rewards,
+        **settings,
+    )
+    reached = first_token_probabilities(trained, "good")
+    assert float((reached - optimum).abs().mean()) < 0.06 < float((optimum - p).abs().mean()) / 2
+    kl = optimum * (optimum / p).log() + (1 - optimum) * ((1 - optimum) / (1 - p)).log()
+    assert run.metrics[-1]["objective/kl"] == pytest.approx(float(kl.mean()), abs=0.15)
+
+
+def test_a_long_response_earns_its_score_too(tmp_path: Path) -> None:
+    """With several tokens and a reward model that reads tokens, the mean score goes up and the KL with it."""
+    run = Run(tmp_path)
+    train(tmp_path, run, total_steps=12, rollout_batch_size=60, mini_batch_size=30, learning_rate=5e-3, kl_coef=0.05)
+    scores = [metrics["objective/scores"] for metrics in run.metrics]
+    assert sum(scores[-3:]) / 3 > scores[0] + 0.2
+    assert run.metrics[-1]["objective/kl"] > 0.5
+
+
+def test_lora_trains_adapters_only_and_reloads(tmp_path: Path) -> None:
+    inputs = inputs_for(tiny_policy())
+    trained = train(tmp_path / "run", inputs=inputs, lora=LoraConfig(r=4), learning_rate=1e-2)
+    assert isinstance(inputs.start, CheckpointPolicy)
+    base = {name.replace(".base_layer", ""): p for name, p in trained.model.get_base_model().named_parameters()}
+    for name, parameter in inputs.start.model.named_parameters():
+        assert torch.equal(base[name], parameter)
+    trained.save(tmp_path / "saved")
+    loaded = CheckpointPolicy.load(tmp_path / "saved", Run(tmp_path).context)
+    batch = join_and_pad([[3, 7, 4]], [[5, 6, 8, 1]], 0)
+
+    def logprobs(policy: CheckpointPolicy) -> torch.Tensor:
+        with torch.no_grad():
+            return response_logprobs(policy.model, batch.input_ids, batch.attention_mask, batch.response_mask)
+
+    torch.testing.assert_close(logprobs(loaded), logprobs(trained))
+    assert (logprobs(trained) - logprobs(inputs.start)).abs().max() > 1e-3
+
+
+# ---------------------------------------------------------------------------------------------- going on and stopping
+
+
+@pytest.mark.parametrize("lora", [None, LoraConfig(r=2)])
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, lora: LoraConfig | None) -> None:
+    straight = Run(tmp_path / "straight")
+    one = train(tmp_path, straight, total_steps=6, lora=lora)
+    stopped, resumed = Run(tmp_path / "resumed", stop_after=3), Run(tmp_path / "resumed")
+    with pytest.raises(KeyboardInterrupt, match="after step 3"):
+        train(tmp_path, stopped, total_steps=6, lora=lora)
+    two = train(tmp_path, resumed, total_steps=6, lora=lora)
+    assert_same_weights(one.model, two.model)
+    assert stopped.metrics + resumed.metrics == straight.metrics
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
+    one, again = train(tmp_path), Run(tmp_path)
+    assert_same_weights(one.model, train(tmp_path, again).model)
+    assert again.metrics == []
+
+
+def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
+    train(tmp_path)
+    with pytest.raises(TrainingError, match="other settings"):
+        train(tmp_path, total_steps=3, lora=LoraConfig(r=2))
+
+
+class TurnsNan(RewardModel):
+    """Scores zero until its third call."""
+
+    calls = 0
+
+    def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> Sequence[Score]:
+        self.calls += 1
+        return [Score(float("nan") if self.calls == 3 else 0.0) for _ in outputs]
+
+
+def test_a_score_that_is_not_a_number_stops_and_keeps_the_last_checkpoint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, settings = Run(tmp_path / "nan"), {"total_steps": 5, "save_steps": 1, "value_init": "sft"}
+    inputs = MethodInputs(tiny_policy(), reward_model=TurnsNan(), unlabeled=INSTRUCTIONS)
+    kept = train(tmp_path, run, inputs, **settings)
+    assert run.metrics[-1] == {"step": 3, "stopped/not_finite": 3}
+    assert "step 3: a score or a log-probability is not a finite number" in caplog.text
+    assert "--set ppo.learning_rate=0.0005" in caplog.text
+    # The samples without a score are those of step 2's policy: step 1's is the last that is known to be sound.
+    before = Run(tmp_path / "before", stop_after=1)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, before, replace(inputs, reward_model=TurnsNan()), **settings)
+    weights = torch.load(tmp_path / "before/checkpoints/1/trainer.pt")["weights"]
+    for name, parameter in kept.model.named_parameters():
+        assert torch.equal(parameter, weights[f"policy.{name}"])
+
+
+def test_a_score_that_is_not_a_number_before_any_checkpoint_is_an_error(tmp_path: Path) -> None:
+    inputs = MethodInputs(tiny_policy(), reward_model=TurnsNan(), unlabeled=INSTRUCTIONS)
+    with pytest.raises(TrainingError, match=r"step 3: .*ppo\.learning_rate=0\.0005"):
+        train(tmp_path, inputs=inputs, total_steps=5, value_init="sft")
+    assert Folder(tmp_path / "checkpoints").latest() is None
+
+
+def test_a_gradient_that_is_not_a_number_spoils_no_weight_and_is_never_saved(tmp_path: Path) -> None:
+    trainer = trainer_for(tmp_path)
+    rollout, _ = trainer.collect(0)
+    rollout.advantages[2, 0] = float("inf")
+    with pytest.raises(TrainingError, match="step 1: the norm of the gradient is nan"):
+        trainer.update(0, rollout)
+    assert all(torch.isfinite(p).all() for p in trainer.trained.values())
+    next(iter(trainer.trained.values())).data[0] = float("nan")
+    with pytest.raises(TrainingError, match="a weight is not a finite number"):
+        trainer.save(1)
+    assert Folder(tmp_path / "checkpoints").latest() is None
+
+
+def test_a_reward_model_without_a_trunk_is_refused_when_planning(tmp_path: Path) -> None:
+    assert PPO().check() == PPO().check(TorchRewardModel) == PPO(PPOConfig(value_init="sft")).check(Likes) == ()
+    [problem] = PPO().check(Likes)
+    assert "Likes has no backbone" in problem
+    assert "--set ppo.value_init=sft" in problem
+    with pytest.raises(ConfigError, match=r"^ppo: GoldReward has no backbone"):
+        Farm("toy", method="ppo", reward_model="gold", output_dir=tmp_path)
+    Farm("toy", method="quark", reward_model="gold", output_dir=tmp_path).close()
+
+
+def test_a_text_reward_model_without_a_trunk_names_the_setting(tmp_path: Path) -> None:
+    inputs = MethodInputs(tiny_policy(), reward_model=Likes("good"), unlabeled=INSTRUCTIONS)
+    with pytest.raises(TrainingError, match=r"ppo\.value_init=sft"):
+        train(tmp_path, inputs=inputs)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"mini_batch_size": 600},
+        {"warmup_steps": 390},
+        {"value_init": "sft", "value_head_init": "reward_model"},
+        {"kl_controller": "adaptive", "kl_coef": 0},
+        {"kl_controller": "adaptive", "kl_horizon": 500},
+        {"kl_coeff": 0.1},
+        {"lora": {"dropout": 0.1}},
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        PPOConfig(**wrong)

@@ -1,0 +1,211 @@
+"""PPO's networks: what the layouts must agree on, what they share, and what they leave alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from test_ppo import (
+    SMALL,
+    Run,
+    assert_same_weights,
+    gradients,
+    inputs_for,
+    tiny_policy,
+    tiny_reward_model,
+    train,
+    trainer_for,
+)
+
+from afarm.backend import Backend, CheckpointPolicy, active_adapter, response_logprobs
+from afarm.backend.batching import join_and_pad
+from afarm.core.config import BackendConfig
+from afarm_plugins.ppo import PPOConfig
+from afarm_plugins.ppo.networks import SeparateNetworks, SharedNetworks, build_networks
+from afarm_plugins.ppo.ppo import Trainer
+
+LORA: dict[str, Any] = {"lora": {"r": 2}, "value_init": "sft"}
+SHARED: dict[str, Any] = {**LORA, "layout": "shared"}
+
+
+def randomised(trainer: Trainer) -> Trainer:
+    """`trainer` with weights that depend on a parameter's role only, and adapters that do something."""
+    for name, parameter in sorted(trainer.trained.items(), key=lambda item: role(item[0])):
+        generator = torch.Generator().manual_seed(sum(map(ord, role(name))))
+        parameter.data = 0.3 * torch.randn(parameter.shape, generator=generator)
+    return trainer
+
+
+def role(name: str) -> str:
+    """One name for a parameter in every layout: the network, the module, the matrix."""
+    if "lora" in name:
+        network = "value" if name.startswith("value") or name.endswith(".value.weight") else "policy"
+        return f"{network} {name[name.index('layers') :].replace('.value.', '.').replace('.default.', '.')}"
+    return f"value head {name.rsplit('.', 1)[-1]}"
+
+
+def of_the_first_rollout(trainer: Trainer) -> dict[str, torch.Tensor]:
+    """The gradients by role, of the rollout that another layout of the same weights collects too."""
+    rollout, _ = randomised(trainer).collect(0)
+    trainer.optimizer.zero_grad()
+    trainer.backward(rollout)
+    return {role(name): gradient for name, gradient in gradients(trainer).items()}
+
+
+def test_a_shared_backbone_with_two_adapters_has_the_gradient_of_separate_networks(tmp_path: Path) -> None:
+    separate = of_the_first_rollout(trainer_for(tmp_path / "a", **LORA))
+    shared = of_the_first_rollout(trainer_for(tmp_path / "b", **SHARED, shared_value="adapter"))
+    assert len(separate) == 2 * (2 * 7 * 2) + 2
+    assert all(gradient.abs().max() > 0 for gradient in separate.values())
+    torch.testing.assert_close(separate, shared, rtol=1e-4, atol=1e-6)
+
+
+def test_a_head_on_the_policys_states_leaves_the_policys_gradient_alone_without_a_value_loss(tmp_path: Path) -> None:
+    separate = of_the_first_rollout(trainer_for(tmp_path / "a", **LORA, vf_coef=0, value_head_init="zero", lam=1.0))
+    trainer = randomised(trainer_for(tmp_path / "b", **SHARED, vf_coef=0))
+    rollout, _ = randomised(trainer_for(tmp_path / "c", **LORA)).collect(0)  # the same advantages
+    trainer.backward(rollout)
+    shared = {role(name): gradient for name, gradient in gradients(trainer).items()}
+    policy = {name: gradient for name, gradient in separate.items() if name.startswith("policy")}
+    torch.testing.assert_close(policy, {name: shared[name] for name in policy}, rtol=1e-4, atol=1e-6)
+
+
+def test_one_pass_over_a_shared_trunk_adds_both_losses_gradients(tmp_path: Path) -> None:
+    trainer = randomised(trainer_for(tmp_path, **SHARED))
+    networks, config = trainer.networks, trainer.config
+    assert isinstance(networks, SharedNetworks)
+    rollout, _ = trainer.collect(0)
+    trainer.backward(rollout)
+    found = gradients(trainer)
+    trainer.optimizer.zero_grad()
+    batch = trainer.batch(rollout.prompts, rollout.responses)
+    new = response_logprobs(trainer.policy.model, batch.input_ids, batch.attention_mask, batch.response_mask)
+    ratio = (new - rollout.logprobs).exp()[rollout.mask]
+    values, old, returns = (
+        networks.values(batch),
+        rollout.values[rollout.mask],
+        rollout.returns[rollout.mask],
+    )
+    near = old + (values - old).clamp(-config.cliprange_value, config.cliprange_value)
+    advantages = rollout.advantages[rollout.mask]
+    loss = -torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages).mean()
+    loss = loss + config.vf_coef * 0.5 * torch.maximum((values - returns) ** 2, (near - returns) ** 2).mean()
+    loss.backward()
+    torch.testing.assert_close(found, gradients(trainer), rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("shared_value", ["backbone", "adapter"])
+def test_the_backbone_is_the_start_policys_own_and_stays_as_it_was(tmp_path: Path, shared_value: str) -> None:
+    start = tiny_policy()
+    run = Run(tmp_path)
+    trainer = Trainer(PPOConfig(**{**SMALL, **SHARED, "shared_value": shared_value}), inputs_for(start), run.context)
+    storage = {p.data_ptr() for p in start.model.parameters()}
+    frozen = {p.data_ptr() for p in trainer.policy.model.parameters() if not p.requires_grad}
+    assert frozen == storage
+    before = set(trainer.trained)
+    for step in range(2):
+        rollout, _ = trainer.collect(step)
+        trainer.update(step, rollout)
+    assert {n for n, p in trainer.networks.models.named_parameters() if p.requires_grad} == before
+    assert trainer.policy.model.active_adapter == "default"
+    assert_same_weights(start.model, tiny_policy().model)
+    assert all(p.requires_grad for p in start.model.parameters())
+    assert all(p.grad is not None and p.grad.abs().max() > 0 for n, p in trainer.trained.items() if "lora_A" in n)
+
+
+def test_the_reference_is_the_backbone_without_adapters(tmp_path: Path) -> None:
+    trainer = randomised(trainer_for(tmp_path, **SHARED, shared_value="adapter"))
+    batch = join_and_pad([[3, 7, 4], [3, 8]], [[5, 6, 8, 1], [9]], 0)
+    start = response_logprobs(tiny_policy().model, batch.input_ids, batch.attention_mask, batch.response_mask)
+    torch.testing.assert_close(trainer.networks.ref_logprobs(batch), start[batch_mask(start)])
+    assert (trainer.networks.logprobs(batch) - start[batch_mask(start)]).abs().max() > 0.01
+    separate = trainer_for(tmp_path / "separate").networks
+    assert isinstance(separate, SeparateNetworks)
+    torch.testing.assert_close(separate.ref_logprobs(batch), start[batch_mask(start)])
+
+
+def batch_mask(values: torch.Tensor) -> torch.Tensor:
+    return values != 0
+
+
+def test_switching_adapters_freezes_none_even_where_the_body_fails(tmp_path: Path) -> None:
+    trainer = trainer_for(tmp_path, **SHARED, shared_value="adapter")
+    model = trainer.policy.model
+    for name in ("value", None):
+        with pytest.raises(RuntimeError, match="inside"), active_adapter(model, name):
+            raise RuntimeError("inside")
+        assert model.active_adapter == "default"
+        assert all(p.requires_grad for p in trainer.trained.values())
+
+
+@pytest.mark.parametrize("value_init", ["reward_model", "sft"])
+def test_separate_networks_with_adapters_hold_no_second_copy_of_frozen_weights(tmp_path: Path, value_init: str) -> None:
+    start = tiny_policy()
+    inputs = inputs_for(start)
+    trainer = Trainer(PPOConfig(**{**SMALL, "lora": {"r": 2}, "value_init": value_init}), inputs, Run(tmp_path).context)
+    theirs = {p.data_ptr() for m in (start.model, inputs.reward_model.model) for p in m.parameters()}  # type: ignore
+    frozen = {p.data_ptr() for p in trainer.networks.models.parameters() if not p.requires_grad}
+    head = {p.data_ptr() for p in trainer.networks.value_model.score.original_module.parameters()}  # type: ignore
+    assert frozen - head <= theirs
+
+
+@pytest.mark.parametrize("settings", [SHARED, LORA, {"lora": {"r": 2}}])
+def test_value_heads_of_bfloat16_models_are_in_float32(settings: Any) -> None:
+    start = tiny_policy()
+    start.model = start.model.to(torch.bfloat16)
+    start.backend = Backend(BackendConfig(device="cpu", dtype="bfloat16"))
+    networks = build_networks(start, tiny_reward_model(start), PPOConfig(**settings))
+    trained = {name: p.dtype for name, p in networks.ready().items()}
+    assert set(trained.values()) == {torch.float32}  # PEFT keeps adapters so too
+    values = networks.values(join_and_pad([[3, 7, 4]], [[5, 6, 8, 1]], 0))
+    assert values.dtype == torch.float32
+    values.sum().backward()
+
+
+@pytest.mark.parametrize("shared_value", ["backbone", "adapter"])
+def test_a_shared_run_resumes_to_the_same_and_its_policy_reloads(tmp_path: Path, shared_value: str) -> None:
+    settings = {**SHARED, "shared_value": shared_value, "total_steps": 4, "learning_rate": 1e-2}
+    straight = Run(tmp_path / "straight")
+    one = train(tmp_path, straight, **settings)
+    stopped, resumed = Run(tmp_path / "resumed", stop_after=2), Run(tmp_path / "resumed")
+    with pytest.raises(KeyboardInterrupt, match="after step 2"):
+        train(tmp_path, stopped, **settings)
+    two = train(tmp_path, resumed, **settings)
+    assert_same_weights(one.model, two.model)
+    assert stopped.metrics + resumed.metrics == straight.metrics
+    one.save(tmp_path / "saved")
+    loaded = CheckpointPolicy.load(tmp_path / "saved", straight.context)
+    assert loaded.model.state_dict().keys() == tiny_policy().model.state_dict().keys()
+    batch = join_and_pad([[3, 7, 4]], [[5, 6, 8, 1]], 0)
+
+    @torch.no_grad()
+    def logprobs(policy: CheckpointPolicy) -> torch.Tensor:
+        return response_logprobs(policy.model, batch.input_ids, batch.attention_mask, batch.response_mask)
+
+    torch.testing.assert_close(logprobs(loaded), logprobs(one))
+    assert (logprobs(one) - logprobs(tiny_policy())).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("shared_value", ["backbone", "adapter"])
+def test_gradient_checkpointing_changes_nothing_in_a_shared_backbone(tmp_path: Path, shared_value: str) -> None:
+    plain = train(tmp_path / "plain", **SHARED, shared_value=shared_value)
+    recomputed = train(tmp_path / "again", **SHARED, shared_value=shared_value, gradient_checkpointing=True)
+    assert_same_weights(plain.model, recomputed.model, rtol=0, atol=1e-6)
+
+
+def test_log_probabilities_of_the_sampler_are_those_that_would_be_read(tmp_path: Path) -> None:
+    trainer = trainer_for(tmp_path)
+    _, samples = trainer.sample(0)
+    assert samples[0].logprobs is not None
+    prompts, responses = [s.prompt_ids for s in samples], [s.token_ids for s in samples]
+    read = trainer.read(trainer.networks.logprobs, prompts, responses)
+    torch.testing.assert_close(trainer.sampled_logprobs(samples), read, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("missing", [{"lora": None}, {"value_init": "reward_model"}])
+def test_a_shared_backbone_says_what_it_needs(missing: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=r"ppo\.lora=\{\} and --set ppo\.value_init=sft"):
+        PPOConfig(**{**SMALL, **SHARED, **missing})

@@ -1,0 +1,11 @@
+"""Where the tests find the repository, its pages and the data that lies beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+SUPPORT = ROOT / "tests" / "support"
+SHARED_DATA = ROOT.parent / "shared" / "data"
+"""Real outputs and judgements, not part of the repository: tests that read them skip without."""

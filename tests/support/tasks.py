@@ -1,0 +1,264 @@
+"""Tiny trainings: `torchrun … tasks.py DIRECTORY` runs them in several processes and keeps what each ended with.
+Imported, the same functions run alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from afarm.backend import Backend, CheckpointPolicy
+from afarm.core.config import BackendConfig
+from afarm.core.interfaces import Decoding, Method, MethodInputs, TrainContext
+from afarm.core.processes import ProcessInfo
+from afarm.core.records import JudgedPair, Output, Pair, Preference
+from afarm.experiment.processes import FollowedCheckpoints
+from afarm.storage.artifacts import DirectoryCheckpoints
+from afarm.testing.contexts import KeyedReward
+from afarm.testing.examples import make_instructions
+from afarm.testing.models import tiny_policy
+from afarm_plugins.dpo import DPOConfig
+from afarm_plugins.quark import QuarkConfig
+from afarm_plugins.reward_model import RewardModelConfig
+from afarm_plugins.sft import SFTConfig
+
+RANKS = ProcessInfo.of(os.environ)
+os.environ.pop("ACCELERATE_USE_FSDP", None)  # as the command line does, lest accelerate wraps models itself
+INSTRUCTIONS = make_instructions(13)
+ANSWERS = [" ".join(f"w{(7 * n + k) % 40}" for k in range(1 + n % 5)) for n in range(26)]
+STEPS = {"learning_rate": 1e-2, "num_train_epochs": 2, "save_steps": 2, "max_length": 40}
+
+
+@dataclass
+class Trained:
+    """What a training ended with: weights by name, and a row of metrics for each that was logged."""
+
+    weights: dict[str, Tensor]
+    metrics: list[dict[str, float]] = field(default_factory=list)
+
+
+def context(directory: Path, rows: list[dict[str, float]]) -> TrainContext:
+    def log(step: int, metrics: Mapping[str, float]) -> None:
+        rows.append({"step": step, **metrics})
+
+    directory.mkdir(parents=True, exist_ok=True)
+    checkpoints = DirectoryCheckpoints(directory) if RANKS.first else FollowedCheckpoints(directory)
+    return TrainContext(3, directory, Backend(BackendConfig(device="cpu"), RANKS), checkpoints, log)
+
+
+def demonstrations() -> list[Output]:
+    return [Output(i, answer, "human") for i, answer in zip(INSTRUCTIONS, ANSWERS, strict=False)]
+
+
+def preferences() -> list[JudgedPair]:
+    pairs = [Pair(i, a, b) for i, a, b in zip(INSTRUCTIONS, ANSWERS[:13], ANSWERS[13:], strict=True)]
+    return [JudgedPair(pair, Preference(pair.id, (n % 4) / 3)) for n, pair in enumerate(pairs)]
+
+
+def prefer_long(pairs: Sequence[Pair]) -> list[Preference]:
+    assert RANKS.first, "the others have no business with judges"
+    return [Preference(pair.id, float(len(pair.output_2) > len(pair.output_1))) for pair in pairs]
+
+
+def method(made: Method, directory: Path, stop_after: int | None = None) -> Trained:
+    """Trained on the tiny data; with `stop_after` that many steps of it, as far as the checkpoint then."""
+    rows: list[dict[str, float]] = []
+    inputs = MethodInputs(
+        tiny_policy(),
+        preferences=preferences(),
+        reward_model=KeyedReward(),
+        unlabeled=INSTRUCTIONS,
+        demonstrations=demonstrations(),
+        validation=INSTRUCTIONS[:5],
+        annotate=prefer_long,
+        decoding=Decoding(max_new_tokens=6),
+    )
+    if stop_after is not None:
+        asked = count(1)
+        with pytest.raises(KeyboardInterrupt):
+            made.train(inputs, replace(context(directory, rows), should_stop=lambda: next(asked) == stop_after))
+        return Trained({}, rows)
+    trained = made.train(inputs, context(directory, rows))
+    assert isinstance(trained, CheckpointPolicy)
+    # PPO's value adapter stays on the policy only where it is the very model that was trained.
+    weights = {name: weight for name, weight in trained.model.state_dict().items() if ".value." not in name}
+    return Trained(weights, rows)
+
+
+def sft(directory: Path, stop_after: int | None = None) -> Trained:
+    from afarm_plugins.sft.sft import SFT
+
+    return method(
+        SFT(SFTConfig(**STEPS, per_device_train_batch_size=2, gradient_accumulation_steps=2)), directory, stop_after
+    )
+
+
+def dpo(directory: Path) -> Trained:
+    from afarm_plugins.dpo.dpo import DPO
+
+    return method(DPO(DPOConfig(**STEPS, per_device_train_batch_size=4)), directory)
+
+
+def reward_model(directory: Path) -> Trained:
+    from afarm_plugins.reward_model.bradley_terry import BradleyTerryRewardModel
+
+    rows: list[dict[str, float]] = []
+    config = RewardModelConfig(
+        **{**STEPS, "learning_rate": 1e-3},  # at 1e-2 AdamW magnifies rounding past the tolerance
+        per_device_train_batch_size=3,
+        gradient_accumulation_steps=2,
+        eval_fraction=0.2,
+        eval_steps=1,
+    )
+    fitted = BradleyTerryRewardModel.fit(preferences(), tiny_policy(), config, context(directory, rows))
+    return Trained({**fitted.model.state_dict(), "mean and std": torch.tensor([fitted.mean, fitted.std])}, rows)
+
+
+ROLLOUTS: Mapping[str, Any] = {
+    "total_steps": 3,
+    "rollout_batch_size": 9,
+    "mini_batch_size": 4,
+    "per_device_train_batch_size": 2,
+    "per_device_rollout_batch_size": 3,
+    "learning_rate": 1e-3,
+    "warmup_steps": 0,
+    "response_length": 6,
+    "max_prompt_length": 30,
+    "save_steps": 2,
+}
+
+
+def quark(directory: Path, stop_after: int | None = None) -> Trained:
+    from afarm_plugins.quark.quark import Quark
+
+    return method(Quark(QuarkConfig(**ROLLOUTS, variant="all", num_quantiles=3, pool="keep")), directory, stop_after)
+
+
+PPO_SETTINGS: Mapping[str, Any] = {**ROLLOUTS, "mini_batch_size": 4, "value_init": "sft", "kl_coef": 0.1}
+
+
+def ppo(directory: Path, stop_after: int | None = None) -> Trained:
+    """Its last minibatch has a row for one process only."""
+    from afarm_plugins.ppo import PPOConfig
+    from afarm_plugins.ppo.ppo import PPO
+
+    return method(PPO(PPOConfig(**PPO_SETTINGS, checkpoint="last", temperature=0.9)), directory, stop_after)
+
+
+def ppo_shared(directory: Path) -> Trained:
+    """Adapters on one backbone, the checkpoint chosen by an annotator, advantages standardised by minibatch."""
+    from afarm_plugins.ppo import PPOConfig
+    from afarm_plugins.ppo.ppo import PPO
+
+    settings = {**PPO_SETTINGS, "mini_batch_size": 5, "whiten_advantages": "minibatch"}
+    return method(PPO(PPOConfig(**settings, layout="shared", lora={"r": 2})), directory)
+
+
+def ppo_even(directory: Path, stop_after: int | None = None) -> Trained:
+    """What sharded weights ask for: shares of one size. Its checkpoint is chosen by an annotator."""
+    from afarm_plugins.ppo import PPOConfig
+    from afarm_plugins.ppo.ppo import PPO
+
+    settings = {**PPO_SETTINGS, "rollout_batch_size": 12, "mini_batch_size": 8}
+    return method(PPO(PPOConfig(**settings, gradient_checkpointing=True)), directory, stop_after)
+
+
+def quark_even(directory: Path, stop_after: int | None = None) -> Trained:
+    from afarm_plugins.quark.quark import Quark
+
+    return method(Quark(QuarkConfig(**{**ROLLOUTS, "rollout_batch_size": 12}, num_quantiles=2)), directory, stop_after)
+
+
+def expert_iteration(directory: Path) -> Trained:
+    """Two rounds, each sampled in four chunks. AdamW at ten times the rate magnifies the last bits to 6e-5."""
+    from afarm_plugins.expert_iteration import ExpertIterationConfig
+    from afarm_plugins.expert_iteration import expert_iteration as module
+
+    config = ExpertIterationConfig(
+        n=3, rounds=2, response_length=6, learning_rate=1e-3, num_train_epochs=1, per_device_train_batch_size=4
+    )
+    with pytest.MonkeyPatch.context() as patch:  # other tests of this process have their chunks whole
+        patch.setattr(module, "CHUNK", 4)
+        return method(module.ExpertIteration(config), directory)
+
+
+def ppo_adapters_even(directory: Path) -> Trained:
+    from afarm_plugins.ppo import PPOConfig
+    from afarm_plugins.ppo.ppo import PPO
+
+    settings = {**PPO_SETTINGS, "rollout_batch_size": 12, "mini_batch_size": 8}
+    return method(PPO(PPOConfig(**settings, lora={"r": 2}, checkpoint="last")), directory)
+
+
+def ppo_shared_even(directory: Path) -> Trained:
+    from afarm_plugins.ppo import PPOConfig
+    from afarm_plugins.ppo.ppo import PPO
+
+    settings = {**PPO_SETTINGS, "rollout_batch_size": 12, "mini_batch_size": 8}
+    return method(PPO(PPOConfig(**settings, layout="shared", shared_value="adapter", lora={"r": 2})), directory)
+
+
+def quark_adapters_even(directory: Path) -> Trained:
+    from afarm_plugins.quark.quark import Quark
+
+    settings = {**ROLLOUTS, "rollout_batch_size": 12, "num_quantiles": 2, "variant": "all", "lora": {"r": 2}}
+    return method(Quark(QuarkConfig(**settings)), directory)
+
+
+def quark_only_adapters_even(directory: Path) -> Trained:
+    """Without control tokens, no weight that is kept whole is trained."""
+    from afarm_plugins.quark.quark import Quark
+
+    settings = {**ROLLOUTS, "rollout_batch_size": 12, "num_quantiles": 2, "variant": "top", "lora": {"r": 2}}
+    return method(Quark(QuarkConfig(**settings)), directory)
+
+
+Task = Callable[..., Trained]
+TASKS: Mapping[str, Task] = {
+    "sft": sft,
+    "reward_model": reward_model,
+    "dpo": dpo,
+    "expert_iteration": expert_iteration,
+    "quark": quark,
+    "ppo": ppo,
+    "ppo_shared": ppo_shared,
+}
+SHARDED_TASKS: Mapping[str, Task] = {
+    "ppo_even": ppo_even,
+    "quark_even": quark_even,
+    "ppo_adapters_even": ppo_adapters_even,
+    "ppo_shared_even": ppo_shared_even,
+    "quark_adapters_even": quark_adapters_even,
+    "quark_only_adapters_even": quark_only_adapters_even,
+}
+ALL = {**TASKS, **SHARDED_TASKS}
+STOPPED = ("sft", "quark", "ppo", "ppo_even", "quark_even")
+"""Those that are also stopped after two steps: once gone on with, once left."""
+
+
+def main(directory: Path) -> None:
+    """Everything in one launch: starting a process takes longer than all the trainings."""
+    for name, task in (SHARDED_TASKS if RANKS.sharded else TASKS).items():
+        save(task(directory / name), directory / f"{name}-{RANKS.rank}.pt")
+        if name in STOPPED:
+            for gone_on in (True, False):
+                own = directory / f"{name} {'gone on' if gone_on else 'left'}"
+                task(own, stop_after=2)
+                if gone_on:
+                    save(task(own), directory / f"{own.name}-{RANKS.rank}.pt")
+
+
+def save(trained: Trained, path: Path) -> None:
+    torch.save((trained.weights, trained.metrics), path)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

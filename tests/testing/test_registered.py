@@ -1,0 +1,172 @@
+"""Every component that any installed plugin registers keeps the promises of its interface.
+
+A component registered tomorrow is checked tomorrow, without a line here. What knows only a world of its own is given
+that world; what cannot run here is named with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from afarm.core.judge import Judge
+from afarm.core.plugins import discover
+from afarm.core.records import Instruction
+from afarm.core.registry import Component
+from afarm.experiment.components import Components, is_fitted
+from afarm.experiment.recipe import Settings
+from afarm.experiment.settings import RunConfig
+from afarm.testing import (
+    check_annotator,
+    check_dataset,
+    check_evaluator,
+    check_fitted_reward_model,
+    check_judge,
+    check_method,
+    check_reward_model,
+    evaluation_inputs,
+    judge_context,
+    make_instructions,
+    tiny_config,
+    tiny_reward_model,
+)
+
+PLUGINS = discover()
+
+CANNOT_RUN_HERE = {
+    "datasets/alpaca_farm": "needs the Hugging Face Hub",
+}
+"""Components that are left out, each with the reason."""
+
+TOY_WORLD_ONLY = {"annotators/crowd", "reward_models/gold", "evaluators/gold"}
+"""Components that refuse every instruction but the toy world's."""
+
+RANDOM_WITHOUT_A_JUDGE = {"annotators/crowd"}
+"""Annotators whose labels differ from seed to seed though they ask no judge."""
+
+HERE = Path(__file__).parent
+
+SPECS = {
+    "annotators/reward": "any",
+    "annotators/alpaca_eval": str(HERE / "letters"),
+    "judges/openai": "gpt-4o",
+    "judges/anthropic": "claude-opus-4-8",
+    "judges/local": "pkg:afarm_plugins.toy/base",
+    "judges/openai-compatible": "llama3:8b@http://localhost:11434/v1",
+    "judges/replay": str(HERE / "judged.jsonl"),
+}
+"""What follows the name and a colon, of components that cannot do without."""
+
+SETTINGS = {"annotators/alpaca_eval": {"draws": "pair"}}
+"""Settings other than the defaults: AlpacaEval's own draws hang on the instruction alone, and mirror nothing."""
+
+TOY_OUTPUTS = ["it is big.", "it is big. it looks old.", "oak. it is quiet", "", "a a a", "fox, bear. they look soft."]
+
+
+def toy_instructions() -> list[Instruction]:
+    dataset = PLUGINS.get("datasets", "toy")
+    settings = dataset.settings({"sft": 0, "preference": 24, "unlabeled": 0, "validation": 0, "evaluation": 0})
+    return [row.instruction for row in dataset.load()(settings).load("preference")]
+
+
+def key(component: Component) -> str:
+    return f"{component.kind}/{component.full_name}"
+
+
+def build(component: Component, **values: Any) -> Any:
+    cls, config = component.load(), component.settings(values)
+    if component.spec:
+        return cls(config, SPECS.get(key(component), ""), judge_context())
+    return cls() if config is None else cls(config)
+
+
+def annotator(component: Component, directory: Path) -> None:
+    own = key(component) in TOY_WORLD_ONLY
+    check_annotator(
+        build(component, **SETTINGS.get(key(component), {})),
+        instructions=toy_instructions() if own else (),
+        outputs=TOY_OUTPUTS if own else (),
+        is_random=key(component) in RANDOM_WITHOUT_A_JUDGE,
+    )
+
+
+def judge(component: Component, directory: Path) -> None:
+    made = component.load()(SPECS.get(key(component), ""), component.settings(), judge_context())
+    assert isinstance(made, Judge)
+    check_judge(made)
+
+
+def reward_model(component: Component, directory: Path) -> None:
+    cls = component.load()
+    if is_fitted(cls):
+        assert component.config is not None
+        config = tiny_config(component.config, **component.defaults, num_train_epochs=4, per_device_train_batch_size=16)
+        check_fitted_reward_model(cls, config, directory)
+    elif key(component) in TOY_WORLD_ONLY:
+        check_reward_model(build(component), instructions=toy_instructions(), outputs=TOY_OUTPUTS)
+    elif component.spec:
+        tiny_reward_model().save(directory)
+        check_reward_model(cls(component.settings(), str(directory), judge_context()))
+    else:
+        check_reward_model(build(component))
+
+
+def method(component: Component, directory: Path) -> None:
+    problems = list(build(component).check())
+    assert problems == [], f"the defaults of {component.full_name} are refused"
+    cls, config = component.load(), tiny_config(component.config, **component.defaults)
+    check_method(cls() if config is None else cls(config), directory)
+
+
+def evaluator(component: Component, directory: Path) -> None:
+    own = key(component) in TOY_WORLD_ONLY
+    check_evaluator(
+        build(component),
+        evaluation_inputs(toy_instructions()[:12], TOY_OUTPUTS) if own else None,
+    )
+
+
+def dataset(component: Component, directory: Path) -> None:
+    values: dict[str, Any] = {}
+    if component.full_name == "files":
+        rows = [{"instruction": i.instruction, "input": i.input, "output": "ok"} for i in make_instructions(100)]
+        path = directory / "rows.json"
+        path.write_text(json.dumps(rows), encoding="utf-8")
+        values = {"path": str(path)}
+    check_dataset(build(component, **values))
+
+
+CHECKS: dict[str, Callable[[Component, Path], None]] = {
+    "annotators": annotator,
+    "judges": judge,
+    "reward_models": reward_model,
+    "methods": method,
+    "evaluators": evaluator,
+    "datasets": dataset,
+}
+
+
+@pytest.mark.parametrize("component", list(PLUGINS.registry), ids=key)
+def test_component_keeps_the_promises_of_its_interface(component: Component, tmp_path: Path) -> None:
+    if reason := CANNOT_RUN_HERE.get(key(component)):
+        pytest.skip(f"{key(component)}: {reason}")
+    CHECKS[component.kind](component, tmp_path)
+
+
+def test_no_installed_plugin_is_broken() -> None:
+    assert {p.name: p.error for p in PLUGINS.broken} == {}
+
+
+def test_the_tables_name_registered_components_only() -> None:
+    known = {key(component) for component in PLUGINS.registry}
+    assert {*CANNOT_RUN_HERE, *TOY_WORLD_ONLY, *RANDOM_WITHOUT_A_JUDGE, *SPECS, *SETTINGS} <= known
+
+
+def test_the_builder_accepts_the_defaults_of_every_component() -> None:
+    """What a recipe leaves out must still make a component, so that `--method NAME` alone works."""
+    builder = Components(PLUGINS, Settings("test", RunConfig(model="nothing"), {}))
+    assert all(builder.identity(component)["name"] == component.full_name for component in PLUGINS.registry)
