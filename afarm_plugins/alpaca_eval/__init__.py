@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from afarm.core.config import setting
-from afarm.core.hooks import Register, hookimpl
+from afarm import Register, hookimpl, setting
 from afarm.judging.pairwise import JudgingConfig
 
 

@@ -17,11 +17,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from afarm.core.errors import JudgeError
-from afarm.core.interfaces import AnnotateContext, Annotator, BuildContext
-from afarm.core.judge import Ask, Capabilities, ChatRequest, Comparison, Completion, Judgement
-from afarm.core.records import Pair, Preference
-from afarm.core.seeding import choice, digest, uniform
+from afarm import (
+    AnnotateContext,
+    Annotator,
+    Ask,
+    BuildContext,
+    Capabilities,
+    ChatRequest,
+    Comparison,
+    Completion,
+    JudgeError,
+    Judgement,
+    Pair,
+    Preference,
+    seeding,
+)
 from afarm.judging.pairwise import REFUSALS, JudgePrompt, Look, judge, plan
 from afarm_plugins.alpaca_eval import AlpacaEvalConfig
 from afarm_plugins.alpaca_eval.directory import DUMMY, Member, load
@@ -62,7 +72,7 @@ class AlpacaEvalAnnotator(Annotator):
     @property
     def identity(self) -> str:
         """A digest of the directory's settings and templates: where it lies makes no difference."""
-        return digest([member.content for member in self.members.values()])
+        return seeding.digest([member.content for member in self.members.values()])
 
     def annotate(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Preference]:
         """One preference a pair, in order; "unparsed" (or "refused") where no draw gave a readable verdict.
@@ -114,7 +124,7 @@ class AlpacaEvalAnnotator(Annotator):
     def _member(self, pair: Pair, pair_id: str, seed: int) -> Member:
         names = list(self.members)
         if self.config.draws == "pair":
-            return self.members[choice(names, seed, "member", pair_id)]
+            return self.members[seeding.choice(names, seed, "member", pair_id)]
         text = whole_instruction(pair.instruction)
         return self.members[drawn_by_alpaca_eval(names, "annotator", text, self.config.seed)]
 
@@ -123,7 +133,7 @@ class AlpacaEvalAnnotator(Annotator):
         if not member.entry.is_randomize_output_order:
             return False
         if self.config.draws == "pair":
-            return (uniform(seed, "order", pair_id) < 0.5) != pair.is_canonical
+            return (seeding.uniform(seed, "order", pair_id) < 0.5) != pair.is_canonical
         columns = {
             "instruction": whole_instruction(pair.instruction),
             "input": pair.instruction.input,
@@ -142,7 +152,7 @@ class AlpacaEvalAnnotator(Annotator):
                 f"one: it was made for --judge {member.made_for}; name that or another with --judge"
             )
         degraded = ask.degraded(member.request([DUMMY], takes, seed=0, draw=0))
-        fingerprint = digest(member.content, answers, takes.completion, degraded)
+        fingerprint = seeding.digest(member.content, answers, takes.completion, degraded)
         return Assigned(member.name, member.entry.batch_size, fingerprint, degraded, member, takes, judge=answers)
 
 

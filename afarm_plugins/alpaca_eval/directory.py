@@ -11,11 +11,19 @@ from typing import Any, Literal
 import yaml
 from pydantic import ValidationError
 
-from afarm.core.config import Config, setting
-from afarm.core.errors import ConfigError, did_you_mean
-from afarm.core.judge import Capabilities, ChatRequest, Comparison, Tool
-from afarm.core.records import Instruction, Message
-from afarm.core.seeding import digest
+from afarm import (
+    Capabilities,
+    ChatRequest,
+    Comparison,
+    Config,
+    ConfigError,
+    Instruction,
+    Message,
+    Tool,
+    did_you_mean,
+    seeding,
+    setting,
+)
 from afarm_plugins.alpaca_eval.parsers import Parser, checked
 from afarm_plugins.alpaca_eval.template import COLUMNS, Template, read_template
 
@@ -126,7 +134,7 @@ class Member:
     @property
     def content(self) -> str:
         """A digest of all that the files say about this member."""
-        return digest(self.name, self.entry.model_dump(mode="json"), self.template.text)
+        return seeding.digest(self.name, self.entry.model_dump(mode="json"), self.template.text)
 
     def request(self, comparisons: Sequence[Comparison], takes: Capabilities, *, seed: int, draw: int) -> ChatRequest:
         """Ask about up to `batch_size` comparisons. Plain text is sent as one user message where a judge only chats."""

@@ -17,8 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from afarm.core.errors import did_you_mean
-from afarm.core.judge import Completion
+from afarm import Completion, did_you_mean
 
 UNREADABLE = (ValueError, SyntaxError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError)
 """What parsing an odd answer can raise. `RecursionError`, for deep nesting, is caught beside them."""

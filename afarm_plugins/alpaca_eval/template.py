@@ -11,9 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from afarm.core.errors import did_you_mean
-from afarm.core.judge import Comparison
-from afarm.core.records import Instruction, Message
+from afarm import Comparison, Instruction, Message, did_you_mean
 
 START, END = "<|im_start|>", "<|im_end|>"
 ROLES = ("system", "user", "assistant")

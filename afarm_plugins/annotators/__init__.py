@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import field_validator
 
-from afarm.core.config import Config, setting
-from afarm.core.errors import did_you_mean
-from afarm.core.hooks import Register, hookimpl
+from afarm import Config, Register, did_you_mean, hookimpl, setting
 from afarm.judging.pairwise import JudgingConfig
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from afarm.core.judge import Ask, ChatRequest, Comparison, Completion, Judgement
+from afarm import Ask, ChatRequest, Comparison, Completion, Judgement
 from afarm.judging.pairwise import REFUSALS, JudgePrompt
 from afarm_plugins.annotators.parsing import parse
 from afarm_plugins.annotators.prompt_library import Member, dummy

@@ -15,12 +15,19 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from afarm.core.interfaces import AnnotateContext, Annotator
-from afarm.core.judge import CHARACTERS_PER_TOKEN, ChatRequest, Comparison, Judgement
-from afarm.core.records import Pair, Preference
-from afarm.core.seeding import digest, uniform
+from afarm import (
+    AnnotateContext,
+    Annotator,
+    ChatRequest,
+    Comparison,
+    Judgement,
+    Pair,
+    Preference,
+    read_outputs,
+    seeding,
+)
+from afarm.core.judge import CHARACTERS_PER_TOKEN
 from afarm.judging.pairwise import Look, foresee, gather
-from afarm.storage.rows import read_outputs
 from afarm_plugins.annotators import CriteriaConfig
 from afarm_plugins.annotators.bound_prompt import assign
 from afarm_plugins.annotators.parsing import parse_criteria
@@ -50,7 +57,7 @@ class CriteriaAnnotator(Annotator):
     def identity(self) -> str:
         """A digest of the auxiliary answers; empty without any."""
         answers = {i: sorted(found) for i, found in self._auxiliary.items()}
-        return digest(sorted(answers.items())) if answers else ""
+        return seeding.digest(sorted(answers.items())) if answers else ""
 
     @cached_property
     def _auxiliary(self) -> dict[str, set[str]]:
@@ -94,7 +101,7 @@ class CriteriaAnnotator(Annotator):
         shown, given = {}, {}
         for i, instruction in instructions.items():
             answers = self._drawn(i, context.seed)
-            shown[i] = Comparison(digest("criteria", i, answers), instruction, "", "", ALONE)
+            shown[i] = Comparison(seeding.digest("criteria", i, answers), instruction, "", "", ALONE)
             given[shown[i].pair_id] = {"answers": answers}
         by = replace(assign(self.drafting, context.ask), given=given)
         return {i: Look(by, comparison) for i, comparison in shown.items()}
@@ -102,7 +109,8 @@ class CriteriaAnnotator(Annotator):
     def _drawn(self, instruction_id: str, seed: int) -> list[str]:
         """The auxiliary answers that are shown, in the order in which they are."""
         drawn = sorted(
-            self._auxiliary.get(instruction_id, ()), key=lambda a: (uniform(seed, "auxiliary", instruction_id, a), a)
+            self._auxiliary.get(instruction_id, ()),
+            key=lambda a: (seeding.uniform(seed, "auxiliary", instruction_id, a), a),
         )
         return drawn[: self.config.n_auxiliary]
 
@@ -126,10 +134,12 @@ class CriteriaAnnotator(Annotator):
         for instruction, output in outputs_of(pairs):
             draft = drafts[instruction.id]
             if instruction.id in criteria:
-                mark_id = digest("marked", draft.shown.pair_id, output)
+                mark_id = seeding.digest("marked", draft.shown.pair_id, output)
                 shown[instruction.id, output] = Comparison(mark_id, instruction, output, "", ALONE)
                 given[mark_id] = {"criteria": criteria[instruction.id]}
         by = assign(self.marking, context.ask)
         # Another way to draw up criteria, or another judge that does, makes other marks.
-        by = replace(by, given=given, fingerprint=digest(by.fingerprint, next(iter(drafts.values())).by.fingerprint))
+        by = replace(
+            by, given=given, fingerprint=seeding.digest(by.fingerprint, next(iter(drafts.values())).by.fingerprint)
+        )
         return {slot: Look(by, comparison) for slot, comparison in shown.items()}

@@ -13,11 +13,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from afarm.core.errors import ConfigError
-from afarm.core.interfaces import AnnotateContext, Annotator, BuildContext
-from afarm.core.judge import ChatRequest, Comparison
-from afarm.core.records import Pair, Preference
-from afarm.core.seeding import choice, digest, uniform
+from afarm import (
+    AnnotateContext,
+    Annotator,
+    BuildContext,
+    ChatRequest,
+    Comparison,
+    ConfigError,
+    Pair,
+    Preference,
+    seeding,
+)
 from afarm.judging.pairwise import Look, judge, plan
 from afarm_plugins.annotators import PromptAnnotatorConfig
 from afarm_plugins.annotators.bound_prompt import Assigned, assign
@@ -42,7 +48,7 @@ class PromptAnnotator(Annotator):
     @property
     def identity(self) -> str:
         """A digest of all that the user's file says, templates included; empty without one."""
-        return digest([member.fingerprint() for member in self.members]) if self.spec else ""
+        return seeding.digest([member.fingerprint() for member in self.members]) if self.spec else ""
 
     def annotate(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Preference]:
         """One preference a pair, in order; "unparsed" (or "refused") where no draw gave a readable verdict.
@@ -61,7 +67,7 @@ class PromptAnnotator(Annotator):
         looks = []
         for pair in pairs:
             pair_id = pair.id
-            member = choice(self.members, context.seed, "member", pair_id)
+            member = seeding.choice(self.members, context.seed, "member", pair_id)
             if member.name not in assigned:
                 assigned[member.name] = assign(member, context.ask)
             shown = compare(pair, pair_id, context.seed)
@@ -72,6 +78,6 @@ class PromptAnnotator(Annotator):
 
 def compare(pair: Pair, pair_id: str, seed: int) -> Comparison:
     """The pair as the judge is shown it, in an order drawn for (seed, pair)."""
-    order = "ab" if uniform(seed, "order", pair_id) < 0.5 else "ba"
+    order = "ab" if seeding.uniform(seed, "order", pair_id) < 0.5 else "ba"
     first, second = pair.canonical if order == "ab" else pair.canonical[::-1]
     return Comparison(pair_id, pair.instruction, first, second, order)

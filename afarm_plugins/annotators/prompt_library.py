@@ -14,11 +14,7 @@ import jinja2.meta
 import yaml
 from pydantic import ValidationError, model_validator
 
-from afarm.core.config import Config, setting
-from afarm.core.errors import ConfigError, did_you_mean
-from afarm.core.judge import ChatRequest, Comparison
-from afarm.core.records import Instruction, Message
-from afarm.core.seeding import digest
+from afarm import ChatRequest, Comparison, Config, ConfigError, Instruction, Message, did_you_mean, seeding, setting
 
 PACKAGE = "afarm_plugins.annotators"
 
@@ -118,7 +114,7 @@ class Member:
             for d in sum(self.rounds, ())
         ]
         entry = self.entry.model_dump(mode="json")
-        return digest(self.name, entry, self.schema, shown, self.sources, judge, as_chat, list(degraded))
+        return seeding.digest(self.name, entry, self.schema, shown, self.sources, judge, as_chat, list(degraded))
 
     @property
     def schema(self) -> Mapping[str, Any] | None:

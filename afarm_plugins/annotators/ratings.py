@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from afarm.core.interfaces import AnnotateContext, Annotator
-from afarm.core.judge import ChatRequest, Comparison, Judgement
-from afarm.core.records import Instruction, Pair, Preference
-from afarm.core.seeding import digest
+from afarm import AnnotateContext, Annotator, ChatRequest, Comparison, Instruction, Judgement, Pair, Preference, seeding
 from afarm.judging.pairwise import JudgePrompt, Look, foresee, gather
 from afarm_plugins.annotators import RatingsConfig
 from afarm_plugins.annotators.bound_prompt import Assigned, assign
@@ -58,7 +55,7 @@ class RatingsAnnotator(Annotator):
 
 
 def _id(instruction: Instruction, output: str) -> str:
-    return digest("rated", instruction.id, output)
+    return seeding.digest("rated", instruction.id, output)
 
 
 def _looks(pairs: Sequence[Pair], by: Assigned) -> dict[str, Look]:

@@ -14,9 +14,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from afarm.core.errors import ConfigError
-from afarm.core.interfaces import AnnotateContext, Annotator, BuildContext, RewardModel
-from afarm.core.records import Pair, Preference
+from afarm import AnnotateContext, Annotator, BuildContext, ConfigError, Pair, Preference, RewardModel
 from afarm_plugins.annotators import RewardAnnotatorConfig
 
 

@@ -21,10 +21,7 @@ from typing import Any
 import jinja2
 import yaml
 
-from afarm.core.config import Config, setting
-from afarm.core.errors import ConfigError, did_you_mean
-from afarm.core.judge import Comparison
-from afarm.core.records import Instruction
+from afarm import Comparison, Config, ConfigError, Instruction, did_you_mean, setting
 from afarm_plugins.annotators.prompt_library import Library, Member, environment, load_member, shipped, validated
 
 

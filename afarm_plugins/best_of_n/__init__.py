@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from afarm.core.config import Config, setting
-from afarm.core.hooks import Register, hookimpl
+from afarm import Config, Register, hookimpl, setting
 
 if TYPE_CHECKING:
     import typer

@@ -13,11 +13,19 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from afarm import (
+    Config,
+    Decoding,
+    Instruction,
+    Method,
+    MethodInputs,
+    ModelError,
+    Policy,
+    RewardModel,
+    Sample,
+    TrainContext,
+)
 from afarm.backend.rollouts import best_sample, sample_scorer, scored_samples
-from afarm.core.config import Config
-from afarm.core.errors import ModelError
-from afarm.core.interfaces import Decoding, Method, MethodInputs, Policy, RewardModel, TrainContext
-from afarm.core.records import Instruction, Sample
 from afarm_plugins.best_of_n.subsets import Winners, kl_bound
 
 if TYPE_CHECKING:

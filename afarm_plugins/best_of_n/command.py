@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from afarm import ConfigError
 from afarm.cli.options import FarmOptions, with_options
-from afarm.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from afarm import Farm

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from afarm.core.errors import DataError
-from afarm.core.records import Output, Sample
+from afarm import DataError, Output, Sample
 
 
 def kl_bound(n: int) -> float:

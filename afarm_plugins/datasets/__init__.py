@@ -1,7 +1,6 @@
 """Data sets: the user's own files, and AlpacaFarm's from the Hub."""
 
-from afarm.core.config import Config, setting
-from afarm.core.hooks import Register, hookimpl
+from afarm import Config, Register, hookimpl, setting
 
 
 class FilesConfig(Config):

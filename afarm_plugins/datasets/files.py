@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from afarm.core.errors import ConfigError, DataError, did_you_mean
-from afarm.core.interfaces import Dataset
-from afarm.core.records import Instruction, Output, Row
-from afarm.core.seeding import uniform
-from afarm.storage.rows import read_rows, require_distinct
+from afarm import (
+    ConfigError,
+    DataError,
+    Dataset,
+    Instruction,
+    Output,
+    Row,
+    did_you_mean,
+    read_rows,
+    require_distinct,
+    seeding,
+)
 from afarm_plugins.datasets import FilesConfig
 
 SPLITS = ("sft", "preference", "unlabeled", "validation", "evaluation")
@@ -81,7 +88,7 @@ class Files(Dataset):
         return mend
 
     def _at(self, row: Row, where: str) -> float:
-        return uniform("split", Instruction.from_row(row, where).id)
+        return seeding.uniform("split", Instruction.from_row(row, where).id)
 
 
 def _split_at(at: float, shares: Mapping[str, float]) -> str:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from afarm import load_from_hub
-from afarm.core.errors import DataError
-from afarm.core.interfaces import Dataset
-from afarm.core.records import Output
+from afarm import DataError, Dataset, Output, load_from_hub
 from afarm_plugins.datasets import HubConfig
 
 HUB_SPLITS = {

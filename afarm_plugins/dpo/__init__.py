@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from afarm.core.config import Scheduler, TrainerConfig, setting
-from afarm.core.hooks import Register, hookimpl
+from afarm import Register, Scheduler, TrainerConfig, hookimpl, setting
 
 
 class DPOConfig(TrainerConfig):

@@ -26,6 +26,7 @@ from datasets import Dataset
 from trl import DPOConfig as TRLConfig
 from trl import DPOTrainer
 
+from afarm import JudgedPair, Method, MethodInputs, TrainContext
 from afarm.backend import (
     CheckpointPolicy,
     LengthSortedTrainer,
@@ -41,8 +42,6 @@ from afarm.backend import (
 )
 from afarm.backend.distributed import everyones, gather, own, world_size
 from afarm.backend.sampling import evaluating
-from afarm.core.interfaces import Method, MethodInputs, TrainContext
-from afarm.core.records import JudgedPair
 from afarm_plugins.dpo.objective import preference_losses
 
 if TYPE_CHECKING:

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from afarm.core.config import Config, setting
-from afarm.core.hooks import Register, hookimpl
+from afarm import Config, Register, hookimpl, setting
 
 
 class LengthControlledConfig(Config):

@@ -25,8 +25,7 @@ from scipy.optimize import minimize
 from scipy.sparse import csgraph
 from scipy.special import expit
 
-from afarm.core.interfaces import EvaluationInputs, Evaluator
-from afarm.core.records import Evaluation, Row
+from afarm import Evaluation, EvaluationInputs, Evaluator, Row
 from afarm_plugins.evaluators import BradleyTerryConfig
 from afarm_plugins.evaluators.pair_counts import POINTS, REFERENCE_AT, Floats, Games, Indices, edges, games
 

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from afarm.core.errors import DataError
-from afarm.storage.rows import read_rows
+from afarm import DataError, read_rows
 
 
 def read_table(path: str) -> Iterator[tuple[dict[str, Any], str]]:

@@ -17,9 +17,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from afarm.core.interfaces import EvaluationInputs, Evaluator
-from afarm.core.records import Evaluation
-from afarm.core.seeding import integer
+from afarm import Evaluation, EvaluationInputs, Evaluator, seeding
 from afarm_plugins.evaluators import BradleyTerryConfig, EloConfig
 from afarm_plugins.evaluators.bradley_terry import NORMAL_95, strengths
 from afarm_plugins.evaluators.pair_counts import POINTS, REFERENCE_AT, TENFOLD, Floats, Games, games
@@ -42,7 +40,7 @@ class Elo(Evaluator):
         """Raises `DataError` as `games` does."""
         config = self.config
         played = games(inputs.judgements, config.reference)
-        generator = np.random.default_rng(integer(config.seed, "elo"))
+        generator = np.random.default_rng(seeding.integer(config.seed, "elo"))
         found = rate(played, _orders(generator, played, config.orders), config.k)
         ratings, drawn = found[: config.orders], found[config.orders :]
         low, high = np.percentile(drawn, [2.5, 97.5], axis=0)

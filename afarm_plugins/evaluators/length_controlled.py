@@ -21,10 +21,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import expit
 
-from afarm import standard_error
-from afarm.core.errors import DataError
-from afarm.core.interfaces import EvaluationInputs, Evaluator
-from afarm.core.records import Evaluation, Instruction
+from afarm import DataError, Evaluation, EvaluationInputs, Evaluator, Instruction, standard_error
 from afarm_plugins.evaluators import LengthControlledConfig
 from afarm_plugins.evaluators.data_files import cell, digest_of, number, read_table
 from afarm_plugins.evaluators.length_checks import believed

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse import csgraph
 
-from afarm.core.errors import DataError, did_you_mean
-from afarm.core.records import JudgedPair, Row
+from afarm import DataError, JudgedPair, Row, did_you_mean
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from afarm import standard_error
-from afarm.core.errors import DataError
-from afarm.core.interfaces import EvaluationInputs, Evaluator
-from afarm.core.records import Evaluation
+from afarm import DataError, Evaluation, EvaluationInputs, Evaluator, standard_error
 from afarm_plugins.evaluators.win_rate import matched
 
 

@@ -10,10 +10,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator
 
-from afarm import standard_error
-from afarm.core.errors import DataError
-from afarm.core.interfaces import EvaluationInputs, Evaluator
-from afarm.core.records import Evaluation, JudgedPair, Row
+from afarm import DataError, Evaluation, EvaluationInputs, Evaluator, JudgedPair, Row, standard_error
 
 
 class Tally:

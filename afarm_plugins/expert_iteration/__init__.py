@@ -6,8 +6,7 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from afarm.core.config import TrainerConfig, setting
-from afarm.core.hooks import Register, hookimpl
+from afarm import Register, TrainerConfig, hookimpl, setting
 
 
 class ExpertIterationConfig(TrainerConfig):

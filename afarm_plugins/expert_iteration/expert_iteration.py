@@ -25,15 +25,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from afarm import Decoding, Instruction, Method, MethodInputs, Policy, TrainContext, seeding, write_rows
 from afarm.backend import fit_supervised, require_checkpoint
 from afarm.backend.consecutive import after
 from afarm.backend.distributed import own
 from afarm.backend.rollouts import SampleScorer, best_sample, sample_scorer, scored_samples, short_prompts
-from afarm.core.interfaces import Decoding, Method, MethodInputs, Policy, TrainContext
 from afarm.core.processes import wait_for
-from afarm.core.records import Instruction
-from afarm.core.seeding import integer
-from afarm.storage.rows import write_rows
 from afarm_plugins.expert_iteration import ExpertIterationConfig
 
 CHUNK = 128
@@ -86,7 +83,7 @@ class ExpertIteration(Method):
             n=config.n,
             per_device_batch_size=config.per_device_rollout_batch_size,
         )
-        seed = integer(context.seed, "expert_iteration", current.number)
+        seed = seeding.integer(context.seed, "expert_iteration", current.number)
         chunks = range(0, len(prompts), CHUNK)
         paths = {at: directory / f"{at:08d}.jsonl" for at in chunks}
         share = own(chunks)
@@ -176,7 +173,7 @@ class Round:
     def __init__(self, whole: TrainContext, number: int, before: int):
         self.whole, self.number, self.before = whole, number, before
         self.last_step = before
-        seed = integer(whole.seed, "expert_iteration", "train", number)
+        seed = seeding.integer(whole.seed, "expert_iteration", "train", number)
         self.context = after(replace(whole, checkpoints=self, log_metrics=self.log_metrics), before, seed=seed)
 
     def directory(self, number: int) -> Path:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from afarm.core.config import TrainerConfig
-from afarm.core.hooks import Register, hookimpl
+from afarm import Register, TrainerConfig, hookimpl
 
 
 class FeedMEConfig(TrainerConfig):

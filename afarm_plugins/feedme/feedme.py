@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from afarm import Method, MethodInputs, TrainContext
 from afarm.backend import CheckpointPolicy, fit_supervised, require_checkpoint, usable_pairs
-from afarm.core.interfaces import Method, MethodInputs, TrainContext
 
 if TYPE_CHECKING:
     from afarm_plugins.feedme import FeedMEConfig

@@ -7,10 +7,7 @@ from typing import Literal
 
 from pydantic import field_validator
 
-from afarm.core.config import Config, setting
-from afarm.core.errors import did_you_mean
-from afarm.core.hooks import Register, hookimpl
-from afarm.core.judge import Capabilities
+from afarm import Capabilities, Config, Register, did_you_mean, hookimpl, setting
 
 
 class RoleNoise(Config):

@@ -15,8 +15,7 @@ from typing import Any
 import anthropic
 import httpx2
 
-from afarm.core.errors import JudgeError
-from afarm.core.judge import Capabilities, ChatRequest, Completion
+from afarm import Capabilities, ChatRequest, Completion, JudgeError
 from afarm_plugins.judges.payloads import batch_of, closed, sendable, ticket_of
 from afarm_plugins.judges.vendor import VendorJudge
 

@@ -15,12 +15,20 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from afarm.core.errors import JudgeError, ModelError
-from afarm.core.interfaces import BuildContext
-from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge, Price
-from afarm.core.seeding import digest
-from afarm.storage.availability import require_local
-from afarm.storage.model_files import local_path, model_identity
+from afarm import (
+    BuildContext,
+    Capabilities,
+    ChatRequest,
+    Completion,
+    Judge,
+    JudgeError,
+    ModelError,
+    Price,
+    local_path,
+    model_identity,
+    require_local,
+    seeding,
+)
 from afarm_plugins.judges import LocalConfig
 
 if TYPE_CHECKING:
@@ -66,7 +74,7 @@ class LocalJudge(Judge):
         path = local_path(self.spec)
         precision = self._context.backend().config.result_fields()
         what = [model_identity(self.spec), self.config.result_fields(), precision, self._context.source]
-        return f"local:{path.name if path else self.spec}@{digest(what, length=12)}"
+        return f"local:{path.name if path else self.spec}@{seeding.digest(what, length=12)}"
 
     def price(self) -> Price:
         return Price(0.0, 0.0)

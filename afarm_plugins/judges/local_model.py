@@ -9,11 +9,8 @@ from dataclasses import dataclass, replace
 import jinja2
 import torch
 
+from afarm import ChatRequest, Decoding, JudgeError, seeding
 from afarm.backend import Backend, TorchSampler, hidden_states, join_and_pad, pad, project
-from afarm.core.errors import JudgeError
-from afarm.core.interfaces import Decoding
-from afarm.core.judge import ChatRequest
-from afarm.core.seeding import digest
 from afarm_plugins.judges.payloads import TOO_LONG
 
 LABELS = ("Output (a)", "Output (b)")
@@ -194,4 +191,4 @@ def without_system_turn(turns: Sequence[Mapping[str, str]]) -> list[dict[str, st
 def draw_key(request: ChatRequest, prompt_ids: Sequence[int]) -> str:
     """What the draws of an answer depend on: who asks what, about which pairs, and which draw it is."""
     about = [[c.pair_id, c.order, c.draw] for c in request.comparisons]
-    return digest(request.seed, request.annotator, request.draw, about, list(prompt_ids))
+    return seeding.digest(request.seed, request.annotator, request.draw, about, list(prompt_ids))

@@ -20,11 +20,19 @@ import json
 import math
 from collections.abc import Callable, Sequence
 
-from afarm.core.errors import DataError, JudgeError
-from afarm.core.interfaces import BuildContext, RewardModel
-from afarm.core.judge import Capabilities, ChatRequest, Comparison, Completion, Judge
-from afarm.core.records import Instruction
-from afarm.core.seeding import digest, uniform
+from afarm import (
+    BuildContext,
+    Capabilities,
+    ChatRequest,
+    Comparison,
+    Completion,
+    DataError,
+    Instruction,
+    Judge,
+    JudgeError,
+    RewardModel,
+    seeding,
+)
 from afarm_plugins.judges import OfflineConfig, RoleNoise
 
 CHARACTERS_PER_TOKEN = 4
@@ -71,7 +79,7 @@ class OfflineJudge(Judge):
         """The utility's name, and a digest of all settings and of the source of the judge and of its utility."""
         settings = self.config.model_dump(mode="json", exclude={"utility"})
         sources = [self._context.source, self._context.identify(self.utility_name)]
-        return f"offline:{self.utility_name}@{digest(settings, sources, length=12)}"
+        return f"offline:{self.utility_name}@{seeding.digest(settings, sources, length=12)}"
 
     def check(self, instructions: Sequence[Instruction]) -> Sequence[str]:
         """A utility may be defined for one data set only, as the toy world's gold reward is."""
@@ -122,13 +130,13 @@ class OfflineJudge(Judge):
     def _rate(self, shown: Comparison, request: ChatRequest) -> str:
         """The mark of the one output of `shown`, which is its `first`."""
         key = (request.annotator, shown.pair_id, shown.draw)
-        if uniform(request.seed, "offline unparsed", *key) < self.config.unparsed_rate:
+        if seeding.uniform(request.seed, "offline unparsed", *key) < self.config.unparsed_rate:
             return _LABEL[None]
         role = self._noise(request.role)
         self._remember([shown])
         value = self._scores[shown.instruction.id, shown.first]
         value += role.length_bias * math.log((1 + _words(shown.first)) / (1 + RATED_WORDS))
-        draw = max(uniform(request.seed, "offline rating", *key), 1e-12)
+        draw = max(seeding.uniform(request.seed, "offline rating", *key), 1e-12)
         value += role.noise * request.temperature * (-math.log(-math.log(draw)) - EULER)
         return str(1 + sum(value >= threshold for threshold in self.config.rating_thresholds))
 
@@ -137,9 +145,9 @@ class OfflineJudge(Judge):
         if not comparison.pair_id:
             return True
         key = (request.annotator, comparison.pair_id, comparison.order, comparison.draw)
-        if uniform(request.seed, "offline unparsed", *key) < self.config.unparsed_rate:
+        if seeding.uniform(request.seed, "offline unparsed", *key) < self.config.unparsed_rate:
             return None
-        return uniform(request.seed, "offline", *key) < self.first_is_better(
+        return seeding.uniform(request.seed, "offline", *key) < self.first_is_better(
             comparison, request.role, request.temperature
         )
 

@@ -11,9 +11,7 @@ from urllib.parse import urlsplit
 
 import openai
 
-from afarm.core.errors import JudgeError
-from afarm.core.interfaces import BuildContext
-from afarm.core.judge import Capabilities, ChatRequest, Completion
+from afarm import BuildContext, Capabilities, ChatRequest, Completion, JudgeError
 from afarm_plugins.judges import VendorConfig
 from afarm_plugins.judges.payloads import batch_of, closed, margin, sendable, texts, ticket_of
 from afarm_plugins.judges.vendor import VendorJudge

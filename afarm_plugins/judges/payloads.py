@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from afarm.core.judge import ChatRequest
+from afarm import ChatRequest
 
 TOO_LONG = "context_length"
 """The finish reason of an answer without text to a prompt that is longer than the model's context."""

@@ -18,12 +18,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from afarm.core.errors import DataError, JudgeError
-from afarm.core.interfaces import BuildContext
-from afarm.core.judge import SAMPLES_PER_VOTE, Capabilities, ChatRequest, Comparison, Completion, Judge, Price
-from afarm.core.records import Instruction, JudgedPair, Row
-from afarm.core.seeding import digest
-from afarm.storage.rows import read_rows
+from afarm import (
+    BuildContext,
+    Capabilities,
+    ChatRequest,
+    Comparison,
+    Completion,
+    DataError,
+    Instruction,
+    Judge,
+    JudgedPair,
+    JudgeError,
+    Price,
+    Row,
+    read_rows,
+    seeding,
+)
+from afarm.core.judge import SAMPLES_PER_VOTE
 from afarm_plugins.judges import ReplayConfig
 from afarm_plugins.judges.offline import FORMATS
 
@@ -87,7 +98,7 @@ class ReplayJudge(Judge):
         """The file's name, and a digest of its content and of the settings."""
         with self.path.open("rb") as handle:
             content = hashlib.file_digest(handle, "sha256").hexdigest()
-        return f"replay:{self.path.name}@{digest(content, self.config.model_dump(mode='json'), length=12)}"
+        return f"replay:{self.path.name}@{seeding.digest(content, self.config.model_dump(mode='json'), length=12)}"
 
     @cached_property
     def stored(self) -> Stored:
@@ -259,7 +270,7 @@ def _parsed(text: str, where: str) -> Any:
 
 
 def _asked(messages: Sequence[Sequence[str]], prompt: str) -> str:
-    return digest(messages, prompt)
+    return seeding.digest(messages, prompt)
 
 
 def _nth(rows: Sequence[T], draw: int) -> T:

@@ -14,8 +14,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from afarm.core.interfaces import RewardModel
-from afarm.core.records import Instruction, Score
+from afarm import Instruction, RewardModel, Score
 
 WEIGHTS = {"length": 3.0, "overlap": 6.0, "repetition": -8.0, "unfinished": -3.0, "empty": -4.0}
 SATURATION = 400.0

@@ -24,10 +24,8 @@ from typing import Any
 
 import httpx2
 
-from afarm.core.errors import JudgeError
-from afarm.core.interfaces import BuildContext
-from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge, Price, answer_lost, unsupported
-from afarm.core.seeding import digest
+from afarm import BuildContext, Capabilities, ChatRequest, Completion, Judge, JudgeError, Price, answer_lost, seeding
+from afarm.core.judge import unsupported
 from afarm_plugins.judges import VendorConfig
 from afarm_plugins.judges.payloads import TOO_LONG, margin, texts, unwrapped, wrapped
 from afarm_plugins.judges.vendor_errors import (
@@ -136,7 +134,7 @@ class VendorJudge(Judge):
         """
         path, body = self.sent(request)
         nothing = Completion("", price=0.0, model=self.model)
-        if self._too_long and digest(path, body) in self._too_long:
+        if self._too_long and seeding.digest(path, body) in self._too_long:
             return replace(nothing, finish_reason=TOO_LONG)
         started = time.perf_counter()
         try:
@@ -145,7 +143,7 @@ class VendorJudge(Judge):
             if is_filtered(error):
                 return replace(nothing, finish_reason="content_filter")
             if is_too_long(error):
-                self._too_long.add(digest(path, body))
+                self._too_long.add(seeding.digest(path, body))
                 return replace(nothing, finish_reason=TOO_LONG)
             raise self.explained(error) from None
         except Exception as error:  # whatever else an SDK or a transport raises must not carry a key outside

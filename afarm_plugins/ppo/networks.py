@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from afarm import RewardModel
 from afarm.backend import (
     CheckpointPolicy,
     TokenBatch,
@@ -33,7 +34,6 @@ from afarm.backend import (
     token_loss,
 )
 from afarm.backend.activations import enable_gradient_checkpointing
-from afarm.core.interfaces import RewardModel
 from afarm_plugins.ppo import PPOConfig
 from afarm_plugins.ppo.rollout import Losses
 from afarm_plugins.ppo.value_model import start_value_model

@@ -36,6 +36,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from afarm import Decoding, Instruction, Method, MethodInputs, Policy, RewardModel, Sample, TrainContext, seeding
 from afarm.backend import (
     CheckpointPolicy,
     CheckpointSelection,
@@ -52,9 +53,6 @@ from afarm.backend.activations import set_checkpointing_layers_to_train
 from afarm.backend.distributed import add_up, added_up, gather, own, world_size
 from afarm.backend.resume import STATE, take_up, training_state
 from afarm.backend.rollouts import Diverged, linear_schedule, prompt_order, sample_scorer, short_prompts
-from afarm.core.interfaces import Decoding, Method, MethodInputs, Policy, RewardModel, TrainContext
-from afarm.core.records import Instruction, Sample
-from afarm.core.seeding import integer
 from afarm_plugins.ppo import PPOConfig, objective
 from afarm_plugins.ppo.networks import Learner, build_networks, trainable_copy
 from afarm_plugins.ppo.rollout import Losses, Rollout, Tokens, minibatches
@@ -223,7 +221,9 @@ class Trainer:
             part = [self.prompts[row] for row in rows]
             instructions += part
             with sharding.whole_weights(self.policy.model):
-                drawn = self.policy.sample(own(part), decoding, seed=integer(seed, "ppo", "rollout", step, number))
+                drawn = self.policy.sample(
+                    own(part), decoding, seed=seeding.integer(seed, "ppo", "rollout", step, number)
+                )
                 samples += gather(list(drawn))
         return instructions, samples
 

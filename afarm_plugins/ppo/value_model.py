@@ -7,10 +7,9 @@ from typing import Any
 
 from torch import nn
 
+from afarm import RewardModel, TrainingError
 from afarm.backend import CheckpointPolicy, TorchRewardModel, add_adapter, merge_adapter, sharing_copy
 from afarm.backend.logprobs import backbone
-from afarm.core.errors import TrainingError
-from afarm.core.interfaces import RewardModel
 from afarm_plugins.ppo import PPOConfig
 
 

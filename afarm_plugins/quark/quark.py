@@ -35,6 +35,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from afarm import Decoding, Method, MethodInputs, Policy, TrainContext, seeding
 from afarm.backend import (
     CheckpointPolicy,
     add_adapter,
@@ -49,8 +50,6 @@ from afarm.backend.distributed import add_up, gather, own, world_size
 from afarm.backend.kl import response_divergence
 from afarm.backend.resume import STATE, take_up, training_state
 from afarm.backend.rollouts import Diverged, linear_schedule, permutation, prompt_order, sample_scorer, short_prompts
-from afarm.core.interfaces import Decoding, Method, MethodInputs, Policy, TrainContext
-from afarm.core.seeding import integer
 from afarm_plugins.quark import QuarkConfig
 from afarm_plugins.quark.objective import quantile_bins, quark_loss
 
@@ -195,7 +194,9 @@ class Trainer:
             rows = own(batch)
             asked = [self.prompts[row] for row in rows]
             with sharding.whole_weights(self.policy.model):
-                samples = list(policy.sample(asked, decoding, seed=integer(seed, "quark", "rollout", step, number)))
+                samples = list(
+                    policy.sample(asked, decoding, seed=seeding.integer(seed, "quark", "rollout", step, number))
+                )
             plain = [
                 replace(sample, prompt_ids=tuple(prompt))
                 for sample, prompt in zip(samples, self.reference.prompt_ids(asked), strict=True)

@@ -17,9 +17,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from afarm import ConfigError, Method, MethodInputs, RewardModel, TrainContext
 from afarm.backend import CheckpointPolicy, fit_supervised, require_checkpoint, usable_pairs
-from afarm.core.errors import ConfigError
-from afarm.core.interfaces import Method, MethodInputs, RewardModel, TrainContext
 
 if TYPE_CHECKING:
     from afarm_plugins.reward_conditioning import RewardConditioningConfig

@@ -6,8 +6,7 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from afarm.core.config import Config, Scheduler, TrainerConfig, setting
-from afarm.core.hooks import Register, hookimpl
+from afarm import Config, Register, Scheduler, TrainerConfig, hookimpl, setting
 
 
 class RewardModelConfig(TrainerConfig):

@@ -22,6 +22,7 @@ import torch
 from datasets import Dataset
 from trl import RewardConfig
 
+from afarm import JudgedPair, Policy, TrainContext, seeding
 from afarm.backend import (
     CheckpointPolicy,
     TorchRewardModel,
@@ -35,9 +36,6 @@ from afarm.backend import (
 )
 from afarm.backend.adapters import peft_config
 from afarm.backend.consecutive import after
-from afarm.core.interfaces import Policy, TrainContext
-from afarm.core.records import JudgedPair
-from afarm.core.seeding import digest, uniform
 from afarm_plugins.reward_model.calibration import calibration, margins
 from afarm_plugins.reward_model.pair_trainer import HeldOut, PairCollator, SoftLabelTrainer, optimizer, probabilities
 
@@ -212,7 +210,7 @@ def bootstrap(judged: Sequence[JudgedPair], members: int, seed: int) -> list[lis
     """
     if members == 1:
         return [[1.0]] * len(judged)
-    drawn = [[-math.log1p(-uniform(seed, "bootstrap", m, j.pair.id)) for m in range(members)] for j in judged]
+    drawn = [[-math.log1p(-seeding.uniform(seed, "bootstrap", m, j.pair.id)) for m in range(members)] for j in judged]
     means = [sum(column) / len(judged) for column in zip(*drawn, strict=True)]
     return [[weight / mean for weight, mean in zip(row, means, strict=True)] for row in drawn]
 
@@ -241,7 +239,7 @@ def split(judged: Sequence[JudgedPair], fraction: float, seed: int) -> tuple[lis
     Which ones is drawn by key, so it does not depend on their order; at least one instruction stays in training.
     """
     ids = {j.pair.instruction.id for j in judged}
-    ranked = sorted(ids, key=lambda i: digest(seed, "reward model's held-out split", i))
+    ranked = sorted(ids, key=lambda i: seeding.digest(seed, "reward model's held-out split", i))
     out = set(ranked[: min(round(fraction * len(ranked)), len(ranked) - 1)])
     held_out = [j for j in judged if j.pair.instruction.id in out]
     return [j for j in judged if j.pair.instruction.id not in out], held_out

@@ -17,16 +17,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import AutoModelForSequenceClassification
 
+from afarm import (
+    BuildContext,
+    ConfigError,
+    Instruction,
+    ModelError,
+    RewardModel,
+    Score,
+    TrainContext,
+    local_path,
+    require_local,
+    require_on_hub,
+)
 from afarm.backend import PromptTemplate, TorchRewardModel, length_sorted_batches, model_identity, pad
 from afarm.backend.device import CARD, quiet
 from afarm.backend.logprobs import base_model
 from afarm.backend.prompts import without_lone_surrogates
 from afarm.backend.reward_model import last_token_scores
-from afarm.core.errors import ConfigError, ModelError
-from afarm.core.interfaces import BuildContext, RewardModel, TrainContext
-from afarm.core.records import Instruction, Score
-from afarm.storage.availability import require_local, require_on_hub
-from afarm.storage.model_files import local_path
 from afarm_plugins.reward_model import ClassifierConfig
 
 if TYPE_CHECKING:

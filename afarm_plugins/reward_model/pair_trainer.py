@@ -12,11 +12,10 @@ import torch.nn.functional as F
 from transformers import TrainerCallback
 from trl import RewardTrainer
 
+from afarm import JudgedPair, TrainContext
 from afarm.backend import LengthSortedTrainer, TorchRewardModel, agreement, pad
 from afarm.backend.distributed import everyones, world_size
 from afarm.backend.reward_model import last_token_scores
-from afarm.core.interfaces import TrainContext
-from afarm.core.records import JudgedPair
 from afarm_plugins.reward_model.calibration import calibration
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from afarm import DataError, Method, MethodInputs, Policy, TrainContext
 from afarm.backend import CheckpointPolicy, fit_supervised, require_checkpoint
-from afarm.core.errors import DataError
-from afarm.core.interfaces import Method, MethodInputs, Policy, TrainContext
 
 if TYPE_CHECKING:
     from afarm_plugins.sft import SFTConfig

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from afarm.core.config import Config, setting
-from afarm.core.hooks import Register, hookimpl
+from afarm import Config, Register, hookimpl, setting
 
 
 class ToyConfig(Config):

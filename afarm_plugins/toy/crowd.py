@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
 
-from afarm.core.interfaces import AnnotateContext, Annotator
-from afarm.core.records import Instruction, Pair, Preference
-from afarm.core.seeding import uniform
+from afarm import AnnotateContext, Annotator, Instruction, Pair, Preference, seeding
 from afarm_plugins.toy import CrowdConfig
 from afarm_plugins.toy.world import GOLD, read_answer, read_task
 
@@ -66,7 +64,7 @@ def members() -> tuple[Member, ...]:
 
 
 def _normal(*key: object) -> float:
-    return NormalDist().inv_cdf(min(max(uniform("crowd", *key), 1e-9), 1 - 1e-9))
+    return NormalDist().inv_cdf(min(max(seeding.uniform("crowd", *key), 1e-9), 1 - 1e-9))
 
 
 class Crowd(Annotator):
@@ -83,10 +81,11 @@ class Crowd(Annotator):
         return [self._judge(pair, context.seed) for pair in context.progress(pairs, "asking the crowd", len(pairs))]
 
     def _judge(self, pair: Pair, seed: int) -> Preference:
-        asked = sorted(members(), key=lambda member: uniform(seed, "crowd member", member.name, pair.id))
+        asked = sorted(members(), key=lambda member: seeding.uniform(seed, "crowd member", member.name, pair.id))
         asked = asked[: self.config.votes]
         votes = [
-            uniform(seed, "crowd vote", member.name, pair.id) < member.prefers_second(pair.instruction, *pair.canonical)
+            seeding.uniform(seed, "crowd vote", member.name, pair.id)
+            < member.prefers_second(pair.instruction, *pair.canonical)
             for member in asked
         ]
         share = sum(votes) / len(votes)

@@ -7,9 +7,7 @@ from functools import lru_cache
 from itertools import islice
 from random import Random
 
-from afarm.core.errors import DataError, did_you_mean
-from afarm.core.interfaces import Dataset
-from afarm.core.records import Instruction, Output
+from afarm import DataError, Dataset, Instruction, Output, did_you_mean
 from afarm_plugins.toy import ToyConfig
 from afarm_plugins.toy.authors import draw_author, write_answer
 from afarm_plugins.toy.world import draw_instruction, read_task

@@ -5,10 +5,18 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from afarm import standard_error
-from afarm.core.errors import DataError
-from afarm.core.interfaces import EvaluationInputs, Evaluator, RewardModel
-from afarm.core.records import Evaluation, Instruction, Output, Row, Score
+from afarm import (
+    DataError,
+    Evaluation,
+    EvaluationInputs,
+    Evaluator,
+    Instruction,
+    Output,
+    RewardModel,
+    Row,
+    Score,
+    standard_error,
+)
 from afarm_plugins.toy.world import gold
 
 

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 
-from afarm.core.errors import DataError
-from afarm.core.records import Instruction
+from afarm import DataError, Instruction
 
 CATEGORIES: dict[str, tuple[str, ...]] = {
     "animal": ("cat", "dog", "horse", "fox", "bear", "rabbit", "goat", "mouse", "lion", "wolf"),
