@@ -45,11 +45,11 @@ class Backend:
     `sharded` says whether each is to keep only its shard of what it trains.
     """
 
-    def __init__(self, config: BackendConfig | None = None, ranks: ProcessInfo = SINGLE_PROCESS):
+    def __init__(self, config: BackendConfig | None = None, process_info: ProcessInfo = SINGLE_PROCESS):
         self.config = config or BackendConfig()
-        self.device = _shared_device(self.config.device) if ranks.several else _device(self.config.device)
-        self.session = processes.agree(secrets.token_hex(8)) if ranks.several else ""
-        self.sharded = ranks.sharded
+        self.device = _shared_device(self.config.device) if process_info.is_distributed else _device(self.config.device)
+        self.session = processes.agree(secrets.token_hex(8)) if process_info.is_distributed else ""
+        self.sharded = process_info.sharded
         self.dtype: torch.dtype = getattr(torch, self.config.dtype)
         if self.config.threads:
             torch.set_num_threads(self.config.threads)
@@ -63,9 +63,9 @@ class Backend:
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
 
-    def wait_for_all(self) -> None:
+    def barrier(self) -> None:
         """Return when every process has come here."""
-        processes.wait_for_all()
+        processes.barrier()
 
     def together(self, *calls: Callable[[], T]) -> list[T]:
         """The results of `calls`, none of which may write what another reads or writes.

@@ -79,7 +79,7 @@ def agree(value: T) -> T:
     return everyones(value)[0]
 
 
-def wait_for_all() -> None:
+def barrier() -> None:
     """Return when every process has come here."""
     if world_size() > 1:
         dist.barrier()

@@ -16,7 +16,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from afarm.backend.adapters import merge_adapter
 from afarm.backend.device import quiet
-from afarm.backend.distributed import average, own, rank, wait_for_all, world_size
+from afarm.backend.distributed import average, barrier, own, rank, world_size
 from afarm.core.config import TrainerConfig
 from afarm.core.errors import ConfigError, TrainingError
 from afarm.core.interfaces import TrainContext
@@ -231,7 +231,7 @@ class TrainerBridge(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # The trainer writes its checkpoint in the open; only whole ones are published to resume from.
-        wait_for_all()  # each process has written a part
+        barrier()  # each process has written a part
         written = Path(args.output_dir) / f"checkpoint-{state.global_step}"
 
         def write(directory: Path) -> None:

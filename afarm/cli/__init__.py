@@ -86,7 +86,7 @@ def about(
     ] = False,
 ) -> None:
     """A wind tunnel for learning from human feedback: samples, preferences, reward model, policy, win rate."""
-    if not launch.ranks().first and context.invoked_subcommand not in TOGETHER:
+    if not launch.process_info().is_main_process and context.invoked_subcommand not in TOGETHER:
         raise typer.Exit
 
 
@@ -99,7 +99,7 @@ def main(arguments: list[str] | None = None) -> Any:
         finally:
             sys.stdout.flush()
     except AfarmError as error:
-        if isinstance(error, ConfigError) and not launch.ranks().first:
+        if isinstance(error, ConfigError) and not launch.process_info().is_main_process:
             sys.exit(1)  # each finds the same, and the first has said it
         if os.environ.get(TRACEBACK):
             traceback.print_exception(error)
@@ -115,12 +115,12 @@ def main(arguments: list[str] | None = None) -> Any:
         # Typer turns an interrupt inside a command into an exit with 130.
         if isinstance(stop, SystemExit) and stop.code != INTERRUPTED:
             raise
-        if launch.ranks().first:
+        if launch.process_info().is_main_process:
             err().print("\nStopped. Nothing finished is lost: run the same command to go on.")
         sys.exit(INTERRUPTED)
 
 
 def _fail(message: str) -> NoReturn:
-    who = f"Error in process {launch.ranks().rank}" if launch.ranks().several else "Error"
+    who = f"Error in process {launch.process_info().rank}" if launch.process_info().is_distributed else "Error"
     err().print(f"[bold red]{who}:[/] {escape(message)}", highlight=False, soft_wrap=True)
     sys.exit(1)

@@ -15,7 +15,7 @@ import typer
 
 from afarm.cli.console import err, escape, out
 from afarm.cli.cost import show_plan
-from afarm.cli.launch import ranks
+from afarm.cli.launch import process_info
 from afarm.cli.options import DryRun, FarmOptions, Stray, refuse_stray, with_options
 from afarm.cli.run import command_line, finish, warn_of_simulation
 from afarm.core.errors import AfarmError, BudgetError, ConfigError, DataError, JudgeError
@@ -70,11 +70,11 @@ def compare(
         told: set[str] = set()
         for system, farm in laid_out:
             farm.on_stage = partial(_tell_once, told, farm.on_stage)
-            if seeds and farm.ranks.first:
+            if seeds and farm.process_info.is_main_process:
                 err().print(f"[bold]{system}, seed {farm.config.seed}[/]", highlight=False)
             try:
                 with farm.ask.accounted_to(account):  # one budget for all of them
-                    if farm.ranks.first:
+                    if farm.process_info.is_main_process:
                         records.append(finish(farm, system, started)[0])
                     else:
                         farm.evaluate(system)
@@ -87,7 +87,7 @@ def compare(
             farm.close()
     if not records and failed:
         raise next(iter(failed.values()))
-    if not ranks().first:
+    if not process_info().is_main_process:
         return
     left_out |= {name: str(error) for name, error in failed.items()}
     found = standings(records)

@@ -21,7 +21,7 @@ CONFIGS = Path(__file__).with_name("launch_configs")
 
 
 @cache
-def ranks() -> ProcessInfo:
+def process_info() -> ProcessInfo:
     """Which of several processes this one is. Read once: what sees FSDP in the environment would wrap models in it."""
     found = ProcessInfo.of(os.environ)
     if found.sharded:
@@ -32,7 +32,7 @@ def ranks() -> ProcessInfo:
 @contextmanager
 def only_the_first_speaks() -> Iterator[None]:
     """Nothing that is printed here is seen, unless by the first process. Errors that leave it can be."""
-    if ranks().first:
+    if process_info().is_main_process:
         yield
         return
     with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
@@ -42,7 +42,7 @@ def only_the_first_speaks() -> Iterator[None]:
 def mpi_is_missing() -> bool:
     """Whether `accelerate launch --cpu` was asked for several processes and has started one: it leaves that to MPI."""
     several_wanted = "MASTER_PORT" in os.environ and "ACCELERATE_USE_CPU" in os.environ
-    return several_wanted and "LOCAL_RANK" not in os.environ and not ranks().several
+    return several_wanted and "LOCAL_RANK" not in os.environ and not process_info().is_distributed
 
 
 def relaunch(name: str) -> NoReturn:

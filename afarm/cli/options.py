@@ -132,9 +132,9 @@ class FarmOptions:
         from afarm.judging.ledger_schema import network_file_system
 
         _prepare_environment()
-        if self.accelerate_config and not plans_only and not launch.ranks().several:
+        if self.accelerate_config and not plans_only and not launch.process_info().is_distributed:
             launch.relaunch(self.accelerate_config)
-        if compares_only and not launch.ranks().first:
+        if compares_only and not launch.process_info().is_main_process:
             raise typer.Exit  # nothing trains
         overrides = [parse_override(text) for text in self.settings or []]
         given = self._given()
@@ -150,7 +150,7 @@ class FarmOptions:
             compares_only=compares_only,
             plans_only=plans_only,
             answering=answering,
-            ranks=SINGLE_PROCESS if plans_only else launch.ranks(),
+            process_info=SINGLE_PROCESS if plans_only else launch.process_info(),
         )
         bars.note = lambda: _spent(farm)
         if kind := network_file_system(farm.store.ledger_path):

@@ -66,7 +66,7 @@ def finish(farm: Farm, method: str, started: float) -> tuple[dict[str, Any], Pat
     from afarm.experiment import run_record as runs
 
     result = farm.evaluate(method)
-    if not farm.ranks.first:
+    if not farm.process_info.is_main_process:
         raise typer.Exit  # the first process writes of it
     directory = runs.record(farm, method, result, command_line(), started)
     return runs.read_run(directory), report.build(directory)

@@ -35,11 +35,11 @@ class ProcessInfo:
         return cls(rank, size, environment.get("ACCELERATE_USE_FSDP", "").lower() == "true")
 
     @property
-    def first(self) -> bool:
+    def is_main_process(self) -> bool:
         return self.rank == 0
 
     @property
-    def several(self) -> bool:
+    def is_distributed(self) -> bool:
         return self.size > 1
 
 

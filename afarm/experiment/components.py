@@ -59,7 +59,7 @@ class Components:
     settings: Settings
     progress: Progress = no_progress
     tell: Callable[[str], None] = lambda text: None
-    ranks: ProcessInfo = SINGLE_PROCESS
+    process_info: ProcessInfo = SINGLE_PROCESS
     limiters: dict[Judge, Limiter] = field(default_factory=dict)
     _judges: dict[str, Judge] = field(default_factory=dict)
     _backend: Any = None
@@ -203,7 +203,7 @@ class Components:
                 from afarm.backend import Backend
             except ModuleNotFoundError as error:
                 raise PluginError(f"training needs {error.name!r}: pip install 'afarm[train]'") from error
-            self._backend = Backend(self.settings.run.backend, self.ranks)
+            self._backend = Backend(self.settings.run.backend, self.process_info)
         backend: Backend = self._backend
         return backend
 
@@ -220,11 +220,11 @@ class Components:
         kind and name. Of several processes all but the first only read what is in `directory`, and none leaves before
         the others.
         """
-        if not self.ranks.first:
+        if not self.process_info.is_main_process:
             followed = FollowedCheckpoints(directory)
             with attributed_to(kind, name), self.backend.autocast():
                 yield TrainContext(seed, directory, self.backend, followed, lambda *_: None)
-            self.backend.wait_for_all()
+            self.backend.barrier()
             return
         checkpoints = DirectoryCheckpoints(directory)
         newest = checkpoints.latest()
@@ -234,8 +234,8 @@ class Components:
         tracked = self.backend.tracked(label, directory / "trackers", metrics)
         with attributed_to(kind, name), storage_errors(directory), tracked as log, self.backend.autocast():
             yield TrainContext(seed, directory, self.backend, checkpoints, log, self.progress)
-        if self.ranks.several:
-            self.backend.wait_for_all()
+        if self.process_info.is_distributed:
+            self.backend.barrier()
 
     def load_context(self, directory: Path) -> TrainContext:
         """A context for loading only: it writes nothing."""

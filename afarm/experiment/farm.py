@@ -101,8 +101,8 @@ class Farm:
     `settings` are overrides, one or several, as `"ppo.learning_rate=1e-5"` or as mappings; keyword `choices` are fields
     of `RunConfig` (`seed=1, model=…`). `annotator` is short for `annotate.annotator`. A farm that
     `compares_only` needs no model, no data and no torch; one that `plans_only`, no keys to judges. `answering` are
-    judge LLMs that will be systems of their own. Where several processes run the same, `ranks` says which of them this
-    one is. Raises `ConfigError` with every problem at once, before any model is loaded.
+    judge LLMs that will be systems of their own. Where several processes run the same, `process_info` says which of
+    them this one is. Raises `ConfigError` with every problem at once, before any model is loaded.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Farm:
         compares_only: bool = False,
         plans_only: bool = False,
         answering: Sequence[str] = (),
-        ranks: ProcessInfo = SINGLE_PROCESS,
+        process_info: ProcessInfo = SINGLE_PROCESS,
         **choices: Any,
     ):
         given = [{k: v for k, v in choices.items() if v is not None}]
@@ -130,7 +130,7 @@ class Farm:
 
         def look_ahead(settings: Settings) -> list[str]:
             # What is opened to look at it (data, a device) is kept: nothing is read twice.
-            self.builder = Components(plugins, settings, progress, tell, ranks)
+            self.builder = Components(plugins, settings, progress, tell, process_info)
             self.splits = DataSplits(self.builder)
             return problems_ahead(self.builder, self.splits, Path(output_dir), compares_only, plans_only, answering)
 
@@ -142,9 +142,9 @@ class Farm:
         self.history: dict[str, StageRun] = {}
         self._live: OrderedDict[str, Any] = OrderedDict()
         self._making = ""  # the name of the artifact that is being written
-        self.ranks = ranks
+        self.process_info = process_info
         # All meet here: later, nobody could say for how long the first is busy with stages that are its own.
-        self.session = self.builder.backend.session if ranks.several and not compares_only else ""
+        self.session = self.builder.backend.session if process_info.is_distributed and not compares_only else ""
 
     def __enter__(self) -> Farm:
         return self
@@ -250,14 +250,14 @@ class Farm:
 
         def write(directory: Path) -> Mapping[str, Any]:
             self._making = name
-            if stage.join and self.ranks.several:
+            if stage.join and self.process_info.is_distributed:
                 announce(directory, self.session)
             try:
                 return stage.write(directory, inputs)
             finally:
                 self._making = ""
 
-        if self.ranks.first:
+        if self.process_info.is_main_process:
             artifact, reused = self.store.make(
                 stage.kind, key_fields, write, versions(), label=stage.label, spend=lambda: self._bought_for(name)
             )

@@ -22,9 +22,9 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As no launcher has been here."""
     for name in (*RANK, *SIZE, "LOCAL_RANK", "MASTER_PORT", "ACCELERATE_USE_CPU", "ACCELERATE_USE_FSDP"):
         monkeypatch.delenv(name, raising=False)
-    launch.ranks.cache_clear()
+    launch.process_info.cache_clear()
     yield
-    launch.ranks.cache_clear()
+    launch.process_info.cache_clear()
 
 
 @pytest.fixture

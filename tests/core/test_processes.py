@@ -29,7 +29,7 @@ class SharedBackend(LightBackend):
     session = "this launch"
     meeting = threading.Barrier(2)
 
-    def wait_for_all(self) -> None:
+    def barrier(self) -> None:
         self.meeting.wait(60)
 
 
@@ -37,7 +37,7 @@ def together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: Callable[[Fa
     """What each of two ranks makes of `what` with a farm of its own over one directory, and the two farms."""
     monkeypatch.setattr(Components, "backend", property(lambda self: SharedBackend(WordPolicy)))
     RAN.clear()
-    farms = [light_farm(tmp_path, *settings, ranks=ProcessInfo(rank, 2)) for rank in range(2)]
+    farms = [light_farm(tmp_path, *settings, process_info=ProcessInfo(rank, 2)) for rank in range(2)]
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(what, farms))
     farms[0].close()

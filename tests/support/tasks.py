@@ -30,7 +30,7 @@ from afarm_plugins.quark import QuarkConfig
 from afarm_plugins.reward_model import RewardModelConfig
 from afarm_plugins.sft import SFTConfig
 
-RANKS = ProcessInfo.of(os.environ)
+PROCESS = ProcessInfo.of(os.environ)
 os.environ.pop("ACCELERATE_USE_FSDP", None)  # as the command line does, lest accelerate wraps models itself
 INSTRUCTIONS = make_instructions(13)
 ANSWERS = [" ".join(f"w{(7 * n + k) % 40}" for k in range(1 + n % 5)) for n in range(26)]
@@ -50,8 +50,8 @@ def context(directory: Path, rows: list[dict[str, float]]) -> TrainContext:
         rows.append({"step": step, **metrics})
 
     directory.mkdir(parents=True, exist_ok=True)
-    checkpoints = DirectoryCheckpoints(directory) if RANKS.first else FollowedCheckpoints(directory)
-    return TrainContext(3, directory, Backend(BackendConfig(device="cpu"), RANKS), checkpoints, log)
+    checkpoints = DirectoryCheckpoints(directory) if PROCESS.is_main_process else FollowedCheckpoints(directory)
+    return TrainContext(3, directory, Backend(BackendConfig(device="cpu"), PROCESS), checkpoints, log)
 
 
 def demonstrations() -> list[Output]:
@@ -64,7 +64,7 @@ def preferences() -> list[JudgedPair]:
 
 
 def prefer_long(pairs: Sequence[Pair]) -> list[Preference]:
-    assert RANKS.first, "the others have no business with judges"
+    assert PROCESS.is_main_process, "the others have no business with judges"
     return [Preference(pair.id, float(len(pair.output_2) > len(pair.output_1))) for pair in pairs]
 
 
@@ -246,14 +246,14 @@ STOPPED = ("sft", "quark", "ppo", "ppo_even", "quark_even")
 
 def main(directory: Path) -> None:
     """Everything in one launch: starting a process takes longer than all the trainings."""
-    for name, task in (SHARDED_TASKS if RANKS.sharded else TASKS).items():
-        save(task(directory / name), directory / f"{name}-{RANKS.rank}.pt")
+    for name, task in (SHARDED_TASKS if PROCESS.sharded else TASKS).items():
+        save(task(directory / name), directory / f"{name}-{PROCESS.rank}.pt")
         if name in STOPPED:
             for gone_on in (True, False):
                 own = directory / f"{name} {'gone on' if gone_on else 'left'}"
                 task(own, stop_after=2)
                 if gone_on:
-                    save(task(own), directory / f"{own.name}-{RANKS.rank}.pt")
+                    save(task(own), directory / f"{own.name}-{PROCESS.rank}.pt")
 
 
 def save(trained: Trained, path: Path) -> None:
