@@ -24,7 +24,7 @@ from afarm import Instruction, MethodInputs, TrainContext
 from afarm.backend import Backend, CheckpointPolicy, PromptTemplate, TorchRewardModel
 from afarm.core.config import BackendConfig
 from afarm.core.records import Sample
-from afarm.storage.artifacts import DirectoryCheckpoints
+from afarm.storage.checkpoints import DirectoryCheckpoints
 from afarm_plugins.ppo import PPOConfig
 from afarm_plugins.ppo.ppo import Trainer
 

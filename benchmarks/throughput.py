@@ -23,7 +23,7 @@ import torch
 from afarm import Decoding, Instruction, MethodInputs, Output, TrainContext
 from afarm.backend import Backend, CheckpointPolicy, TorchSampler, join_and_pad
 from afarm.core.config import BackendConfig
-from afarm.storage.artifacts import DirectoryCheckpoints
+from afarm.storage.checkpoints import DirectoryCheckpoints
 from afarm_plugins.sft import SFTConfig
 from afarm_plugins.sft.sft import SFT
 

@@ -29,7 +29,8 @@ from afarm.core.interfaces import AnnotateContext
 from afarm.core.records import JudgedPair, Pair
 from afarm.core.seeding import integer, uniform
 from afarm.judging.labelling import label
-from afarm.storage.rows import read_preferences, read_rows, write_whole
+from afarm.storage.disk import write_whole
+from afarm.storage.rows import read_preferences, read_rows
 
 if TYPE_CHECKING:
     from afarm.experiment.farm import Farm

@@ -39,7 +39,7 @@ def list_artifacts(output_dir: OutputDir = DEFAULT_OUTPUT_DIR) -> None:
     """List all artifacts, with their size, their age and whether a finished run uses them."""
     from rich.table import Column, Table
 
-    from afarm.storage.artifacts import tree_size
+    from afarm.storage.disk import tree_size
 
     store = _open(output_dir)
     used = store.in_use()
@@ -63,7 +63,7 @@ def gc(
     days: Annotated[float, typer.Option("--days", help="Spare what is younger: a run may still be using it.")] = 1.0,
 ) -> None:
     """Delete artifacts that no finished run uses. The ledger of paid answers is never touched."""
-    from afarm.storage.artifacts import tree_size
+    from afarm.storage.disk import tree_size
 
     store = _open(output_dir)
     keep = store.in_use()

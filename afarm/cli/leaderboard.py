@@ -13,7 +13,7 @@ import typer
 from afarm.cli.console import err, escape, out
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
 from afarm.core.errors import ConfigError, DataError, StoreError
-from afarm.storage.rows import write_whole
+from afarm.storage.disk import write_whole
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -117,7 +117,7 @@ class FarmOptions:
             with self.farm(compares_only, True, answering) as farm:
                 yield farm
             return
-        from afarm.storage.artifacts import require_writable
+        from afarm.storage.disk import require_writable
 
         require_writable(self.output_dir)
         with TemporaryDirectory() as nowhere:

@@ -22,7 +22,7 @@ from afarm.evaluation.metrics import BY_PEOPLE
 from afarm.evaluation.protocol import answers_digest
 from afarm.experiment.evaluation_stages import write_results
 from afarm.experiment.training_stages import Inputs, Stage
-from afarm.storage.artifacts import storage_errors
+from afarm.storage.disk import storage_errors
 from afarm.storage.rows import preferences_on_disk, write_rows
 
 if TYPE_CHECKING:

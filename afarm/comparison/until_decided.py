@@ -24,7 +24,7 @@ from afarm.core.seeding import uniform
 from afarm.experiment.annotation import annotation
 from afarm.experiment.training_stages import Inputs, Stage
 from afarm.judging.labelling import label
-from afarm.storage.artifacts import write_json
+from afarm.storage.disk import write_json
 
 if TYPE_CHECKING:
     from afarm.experiment.farm import Farm, StageRun

@@ -29,18 +29,12 @@ from afarm.core.plugins import Plugins
 from afarm.core.processes import SINGLE_PROCESS, ProcessInfo
 from afarm.core.records import Evaluation
 from afarm.core.registry import Component
-from afarm.experiment.processes import FollowedCheckpoints
 from afarm.experiment.recipe import Settings
 from afarm.judging.pricing import Prices
 from afarm.judging.rate_limit import Limiter
-from afarm.storage.artifacts import (
-    DirectoryCheckpoints,
-    MetricsFile,
-    content_digest,
-    source_digest,
-    storage_errors,
-    write_json,
-)
+from afarm.storage.artifacts import content_digest
+from afarm.storage.checkpoints import DirectoryCheckpoints, FollowedCheckpoints, MetricsFile
+from afarm.storage.disk import source_digest, storage_errors, write_json
 
 if TYPE_CHECKING:
     from afarm.backend import Backend

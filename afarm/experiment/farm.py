@@ -40,7 +40,8 @@ from afarm.experiment.training_stages import Stage
 from afarm.judging.client import JudgeClient, Spend
 from afarm.judging.labelling import label
 from afarm.judging.ledger import Ledger
-from afarm.storage.artifacts import Artifact, Store, artifact_key, source_digest
+from afarm.storage.artifacts import Artifact, Store, artifact_key
+from afarm.storage.disk import source_digest
 from afarm.storage.reuse import why_not_reused
 from afarm.storage.rows import preferences_on_disk, read_outputs, read_preferences, read_rows
 
@@ -138,7 +139,7 @@ class Farm:
         self.config = self.settings.run
         self.progress = progress
         self.on_stage = on_stage
-        self.store = Store(Path(output_dir), tell=tell)
+        self.store = Store(Path(output_dir), notify=tell)
         self.history: dict[str, StageRun] = {}
         self._live: OrderedDict[str, Any] = OrderedDict()
         self._making = ""  # the name of the artifact that is being written

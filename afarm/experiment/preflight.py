@@ -18,7 +18,7 @@ from afarm.experiment import training_stages as stages
 from afarm.experiment.components import Components, is_fitted
 from afarm.experiment.data import DataSplits
 from afarm.judging.dispatch import misfits, unpriced
-from afarm.storage.artifacts import require_writable
+from afarm.storage.disk import require_writable
 
 
 def problems_ahead(

@@ -12,21 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from afarm.core.processes import wait_for
-from afarm.storage.artifacts import CHECKPOINTS, Artifact, DirectoryCheckpoints, Store, write_json
+from afarm.storage.artifacts import Artifact, Store
+from afarm.storage.checkpoints import CHECKPOINTS
+from afarm.storage.disk import write_json
 
 SESSION = "session.json"
 """Beside a stage's checkpoints: the launch whose first process trains it now."""
-
-
-class FollowedCheckpoints(DirectoryCheckpoints):
-    """The checkpoints that the first process keeps in `directory`, for the others.
-
-    `save` writes nothing and returns once the first has published that step, whatever it does in between (ask judges
-    for hours, say): the processes go on together.
-    """
-
-    def save(self, step: int, write: Callable[[Path], None]) -> None:
-        wait_for(lambda: (latest := self.latest()) and latest[0] >= step)
 
 
 def announce(directory: Path, session: str) -> None:

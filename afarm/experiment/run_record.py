@@ -18,7 +18,7 @@ from afarm.evaluation import red_flags as guards
 from afarm.experiment.farm import Farm, Result, StageRun, versions
 from afarm.experiment.llm_baselines import is_answering
 from afarm.judging.ledger import STAGE_SPEND
-from afarm.storage.artifacts import write_json
+from afarm.storage.disk import write_json
 from afarm.storage.rows import read_rows, write_rows
 
 

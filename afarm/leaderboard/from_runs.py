@@ -12,7 +12,7 @@ from typing import Any
 from afarm.core.seeding import digest
 from afarm.evaluation.red_flags import sentences
 from afarm.leaderboard.rendering import escaped
-from afarm.storage.artifacts import write_json
+from afarm.storage.disk import write_json
 
 
 @dataclass(frozen=True, slots=True)

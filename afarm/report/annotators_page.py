@@ -10,7 +10,7 @@ from afarm.analysis.agreement import Comparison, Figure, Profile
 from afarm.analysis.labels import HUMANS
 from afarm.report.charts import plotly_script
 from afarm.report.page_shell import render_page, scripts
-from afarm.storage.rows import write_whole
+from afarm.storage.disk import write_whole
 
 Z_95 = 1.96
 """Standard errors on either side of a 95% interval, by the normal approximation."""

@@ -17,8 +17,8 @@ from afarm.report.format import FILTERS
 from afarm.report.page_shell import render_page, scripts
 from afarm.report.reward_model_charts import describe_held_out, held_out_charts
 from afarm.report.run import Run, degraded, read_run, training
+from afarm.storage.disk import write_whole
 from afarm.storage.reuse import flatten
-from afarm.storage.rows import write_whole
 
 SHOWN_OUTPUTS = 24
 MOST_CHARACTERS = 4000
@@ -44,7 +44,7 @@ def build(run_dir: Path) -> Path:
     run_dir = Path(run_dir)
     page = render(read_run(run_dir), plotly_script())
     target = run_dir / "report.html"
-    write_whole(target, page, "free some space or mend the rights, then `afarm report`")
+    write_whole(target, page, "free some space or fix the rights, then `afarm report`")
     return target
 
 

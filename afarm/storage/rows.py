@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 import zlib
 from array import array
@@ -14,9 +13,9 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, TypeVar, overload
 
-from afarm.core.errors import DataError, StoreError
+from afarm.core.errors import DataError
 from afarm.core.records import JudgedPair, Output, Row
-from afarm.storage.artifacts import storage_errors
+from afarm.storage.disk import storage_errors
 from afarm.storage.hub import hub_rows, is_on_hub
 
 T = TypeVar("T")
@@ -210,22 +209,6 @@ def _from_trl(row: Row, where: str) -> Row:
         if not isinstance(row[name], str):
             raise DataError(f"{where}: field {name!r} must be text, not {type(row[name]).__name__}")
     return {"instruction": row["prompt"], "output_1": row["chosen"], "output_2": row["rejected"], "preference": 1}
-
-
-def write_whole(path: Path, text: str, mend: str) -> None:
-    """Write `text` at `path`, whole or not at all; half a surrogate pair, which has no UTF-8, as a question mark.
-
-    Raises `StoreError` where it cannot be written, with how to `mend` that.
-    """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_bytes(text.encode("utf-8", "replace"))
-        beside.replace(path)
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be written ({error.strerror}); {mend}") from error
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:

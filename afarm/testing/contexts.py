@@ -10,7 +10,7 @@ from afarm.core.interfaces import AnnotateContext, BuildContext, RewardModel, Tr
 from afarm.core.judge import Ask
 from afarm.core.records import Instruction, Score
 from afarm.core.seeding import uniform
-from afarm.storage.artifacts import DirectoryCheckpoints
+from afarm.storage.checkpoints import DirectoryCheckpoints
 from afarm.testing.fake_judge import FakeJudgeClient
 
 if TYPE_CHECKING:

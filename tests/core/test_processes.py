@@ -16,8 +16,9 @@ from light_plugin import RAN, CountingJudge, WordPolicy
 from afarm.core.processes import SINGLE_PROCESS, ProcessInfo
 from afarm.experiment.components import Components
 from afarm.experiment.farm import Farm
-from afarm.experiment.processes import FollowedCheckpoints, announce, follow
-from afarm.storage.artifacts import DirectoryCheckpoints, Store, artifact_key
+from afarm.experiment.processes import announce, follow
+from afarm.storage.artifacts import Store, artifact_key
+from afarm.storage.checkpoints import DirectoryCheckpoints, FollowedCheckpoints
 
 MADE_FROM = {"seed": 1}
 KEY = artifact_key(MADE_FROM)

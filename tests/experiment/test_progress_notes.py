@@ -10,7 +10,8 @@ from light_farm import light_farm
 
 from afarm.core.errors import DataError
 from afarm.core.records import Output
-from afarm.storage.artifacts import DirectoryCheckpoints, Store
+from afarm.storage.artifacts import Store
+from afarm.storage.checkpoints import DirectoryCheckpoints
 
 
 def test_a_stage_that_resumes_says_from_which_step(tmp_path: Path) -> None:
@@ -26,7 +27,7 @@ def test_a_stage_that_resumes_says_from_which_step(tmp_path: Path) -> None:
 
 def test_who_waits_for_another_writer_says_so(tmp_path: Path) -> None:
     waiting = threading.Event()
-    store = Store(tmp_path, tell=lambda text: waiting.set())
+    store = Store(tmp_path, notify=lambda text: waiting.set())
     with store._locked("sft", "k" * 16):
         other = threading.Thread(target=lambda: store.make("sft", {"a": 1}, lambda directory: {}))
         other.start()

@@ -17,19 +17,9 @@ from typing import Any
 import pytest
 
 from afarm.core.errors import StoreError
-from afarm.storage.artifacts import (
-    CHECKPOINTS,
-    META,
-    DirectoryCheckpoints,
-    MetricsFile,
-    Store,
-    artifact_key,
-    content_digest,
-    source_digest,
-    storage_errors,
-    tree_size,
-    write_json,
-)
+from afarm.storage.artifacts import META, Store, artifact_key, content_digest
+from afarm.storage.checkpoints import CHECKPOINTS, DirectoryCheckpoints, MetricsFile
+from afarm.storage.disk import source_digest, storage_errors, tree_size, write_json
 from afarm.storage.rows import write_rows
 
 MADE_FROM = {"settings": {"beta": 0.1}, "seed": 1}
@@ -221,7 +211,7 @@ def test_only_what_a_finished_run_refers_to_is_in_use(store: Store) -> None:
 @pytest.mark.parametrize("damage", ["{", "[]", "{}", '{"stages": [{}]}', '{"stages": 3}', "\x80"])
 def test_a_damaged_run_hides_nothing_that_it_uses(store: Store, damage: str) -> None:
     (store.run_dir("one") / "run.json").write_bytes(damage.encode("latin-1"))
-    with pytest.raises(StoreError, match=r"one/run\.json is damaged .*: mend or delete it"):
+    with pytest.raises(StoreError, match=r"one/run\.json is damaged .*: fix or delete it"):
         store.in_use()
 
 

@@ -20,8 +20,7 @@ from afarm.core.config import BackendConfig
 from afarm.core.interfaces import Decoding, Method, MethodInputs, TrainContext
 from afarm.core.processes import ProcessInfo
 from afarm.core.records import JudgedPair, Output, Pair, Preference
-from afarm.experiment.processes import FollowedCheckpoints
-from afarm.storage.artifacts import DirectoryCheckpoints
+from afarm.storage.checkpoints import DirectoryCheckpoints, FollowedCheckpoints
 from afarm.testing.contexts import KeyedReward
 from afarm.testing.examples import make_instructions
 from afarm.testing.models import tiny_policy

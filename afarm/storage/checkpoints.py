@@ -1,0 +1,86 @@
+"""Checkpoints of a training stage, and its `metrics.jsonl`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from afarm.core.processes import wait_for
+from afarm.storage.disk import storage_errors, sync, sync_tree
+
+CHECKPOINTS = "checkpoints"
+
+
+class DirectoryCheckpoints:
+    """Implements `afarm.core.interfaces.Checkpoints` in one directory, keeping the newest."""
+
+    def __init__(self, directory: Path):
+        self.directory = directory / CHECKPOINTS
+
+    def save(self, step: int, write: Callable[[Path], None]) -> None:
+        """See `afarm.core.interfaces.Checkpoints.save`."""
+        with storage_errors(self.directory):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            beside = self.directory / f".{step}.tmp"
+            shutil.rmtree(beside, ignore_errors=True)
+            beside.mkdir()
+            write(beside)
+            sync_tree(beside)
+            final = self.directory / f"step-{step:08d}"
+            shutil.rmtree(final, ignore_errors=True)
+            beside.rename(final)
+            sync(self.directory)
+            for older in self._finished()[:-1]:
+                shutil.rmtree(older, ignore_errors=True)
+
+    def latest(self) -> tuple[int, Path] | None:
+        """See `afarm.core.interfaces.Checkpoints.latest`."""
+        finished = self._finished()
+        return (int(finished[-1].name.removeprefix("step-")), finished[-1]) if finished else None
+
+    def _finished(self) -> list[Path]:
+        return sorted(self.directory.glob("step-*")) if self.directory.is_dir() else []
+
+
+class FollowedCheckpoints(DirectoryCheckpoints):
+    """The checkpoints that the main process keeps in `directory`, as the follower processes see them.
+
+    `save` writes nothing and returns once the main process has published that step, whatever it does in between (ask
+    judges for hours, say): the processes go on together.
+    """
+
+    def save(self, step: int, write: Callable[[Path], None]) -> None:
+        wait_for(lambda: (latest := self.latest()) and latest[0] >= step)
+
+
+class MetricsFile:
+    """`metrics.jsonl` of a training stage: one line per step.
+
+    A resumed stage drops the lines after its checkpoint, `resume_from`; a new one drops them all.
+    """
+
+    def __init__(self, path: Path, resume_from: int | None = None):
+        self.path = path
+        kept: list[str] = []
+        if resume_from is not None and path.exists():
+            kept = [line for line in _whole_lines(path) if json.loads(line)["step"] <= resume_from]
+        beside = path.with_name(f".{path.name}.tmp")
+        with storage_errors(path):
+            beside.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+            beside.replace(path)
+        self.kept = frozenset(kept)
+
+    def __call__(self, step: int, metrics: Mapping[str, float]) -> None:
+        line = json.dumps({"step": step, **metrics})
+        if line in self.kept:  # logged again by what was resumed at its very end
+            return
+        with storage_errors(self.path), self.path.open("a", encoding="utf-8") as handle:
+            handle.write(line + "\n")
+
+
+def _whole_lines(path: Path) -> list[str]:
+    """Read the lines of a file, without a last one that a kill cut short."""
+    text = path.read_text(encoding="utf-8")
+    return text[: text.rfind("\n") + 1].splitlines()

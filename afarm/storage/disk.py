@@ -1,0 +1,140 @@
+"""Atomic writes, digests of files, and disk errors turned into advice."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+from afarm.core.errors import AfarmError, StoreError
+
+_DISK_TROUBLE = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EFBIG}
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn errors about disk space and permissions, also those of libraries, into a `StoreError` with advice."""
+    try:
+        yield
+    except AfarmError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno not in _DISK_TROUBLE:
+            raise
+        free: float | None = None
+        with suppress(OSError):
+            free = shutil.disk_usage(path.parent).free
+        if isinstance(error, OSError):
+            what, cause = error.filename or path, error.strerror
+        elif os.strerror(errno.ENOSPC) in str(error) or free == 0:
+            # safetensors and torch have errors of their own for a full disk, and torch's do not even name it.
+            what, cause = path, os.strerror(errno.ENOSPC)
+        else:
+            raise
+        raise StoreError(
+            f"{what} cannot be written: {cause}{'' if free is None else f' ({free / 2**20:.0f} MiB free)'}; nothing "
+            "finished is lost: make room or fix the rights, then run the same command to go on"
+        ) from error
+
+
+@contextmanager
+def output_dir_errors(root: Path) -> Iterator[None]:
+    """Turn operating-system errors about the output directory `root` into a `StoreError` that names its option."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"the output directory {root} cannot be written: {error.strerror}; choose another with --output-dir"
+        ) from error
+
+
+def require_writable(root: Path) -> None:
+    """Check that files can be written in `root` or, if it is missing, where it would be made.
+
+    Raises `StoreError` if not.
+    """
+    nearest = next(path for path in (root, *root.absolute().parents) if path.exists())
+    probe = nearest / f".probe-{os.getpid()}"
+    with output_dir_errors(root):
+        probe.write_bytes(b"")
+        probe.unlink()
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as JSON beside `path` and rename it, so that readers see the old file or the new one.
+
+    Raises `StoreError` if the disk is full or not writable.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with storage_errors(path):
+        with beside.open("w", encoding="utf-8", errors="backslashreplace") as handle:
+            json.dump(value, handle, indent=2, ensure_ascii=False)
+            handle.write("\n")
+            _flush(handle)
+        beside.replace(path)
+
+
+def write_whole(path: Path, text: str, remedy: str) -> None:
+    """Write `text` at `path`, whole or not at all; half a surrogate pair, which has no UTF-8, as a question mark.
+
+    Raises `StoreError` with the `remedy` if it cannot be written.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_bytes(text.encode("utf-8", "replace"))
+        beside.replace(path)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written ({error.strerror}); {remedy}") from error
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def sync_tree(directory: Path) -> None:
+    """Force all files below `directory` to the disk, so that a rename never publishes what a crash could lose."""
+    for path in directory.rglob("*"):
+        sync(path)
+    sync(directory)
+
+
+def sync(path: Path) -> None:
+    """Force one file, or a directory's list of names, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _flush(handle: TextIO) -> None:
+    handle.flush()
+    os.fsync(handle.fileno())
+
+
+def source_digest(sources: Iterable[Path]) -> str:
+    """Digest the Python files and packaged data under `sources`, without bytecode."""
+    total = hashlib.blake2b(digest_size=12)
+    for source in sources:
+        for path in [source] if source.is_file() else sorted(p for p in source.rglob("*") if p.is_file()):
+            if "__pycache__" in path.parts or path.suffix in {".pyc", ".so"}:
+                continue
+            total.update(
+                str(path.relative_to(source.parent)).encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest()
+            )
+    return total.hexdigest()
+
+
+def tree_size(directory: Path) -> int:
+    """Count the bytes of all files below `directory`."""
+    return sum(p.stat().st_size for p in directory.rglob("*") if p.is_file())
+
+
+def last_change(directory: Path) -> float:
+    """Return when anything in `directory` was last changed, in Unix seconds."""
+    return max(path.stat().st_mtime for path in [directory, *directory.rglob("*")])
