@@ -1,4 +1,4 @@
-"""`make bench`: measure, and write docs/benchmarks.md with the machine, section by section.
+"""`make bench`: measure, and write docs/notes/benchmarks.md with the machine, section by section.
 
 Each figure is taken in a process of its own. What is compared (ours beside the plain way) runs in turn in one go, A B A
 B, and the ratio of medians is what to quote: absolute times drift with the machine.
@@ -25,7 +25,7 @@ from benchmarks.judging import judging
 from benchmarks.ppo import ppo
 from benchmarks.throughput import SMOL
 
-PAGE = Path("docs/benchmarks.md")
+PAGE = Path("docs/notes/benchmarks.md")
 BEGIN, END = "<!-- measured -->", "<!-- /measured -->"
 NAMES = {
     "sample": "afarm samples",

@@ -1,7 +1,7 @@
 """Position and length bias of every prompt annotator under the offline judge: `python -m benchmarks.annotator_bias`.
 
-Writes the table of docs/annotators.md. Pairs are two answers by random authors to one instruction of the toy world, as
-in its calibration; every annotator judges the same pairs. Shares come with their standard errors.
+Writes the table of docs/guides/annotators.md. Pairs are two answers by random authors to one instruction of the toy
+world, as in its calibration; every annotator judges the same pairs. Shares come with their standard errors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from afarm.core.records import Pair, Preference
 from afarm_plugins.annotators import OTHERS, POOL
 from tools.toy.calibrate import MUCH_LONGER, draw_pairs
 
-PAGE = Path("docs/annotators.md")
+PAGE = Path("docs/guides/annotators.md")
 BEGIN, END = "<!-- measured -->", "<!-- /measured -->"
 
 OTHERS_MEASURED = {

@@ -74,7 +74,7 @@ def measured(*arguments: str) -> tuple[float, float]:
 
 
 def boards(repeats: int = 3) -> list[str]:
-    """The rows of the table in docs/benchmarks.md."""
+    """The rows of the table in docs/notes/benchmarks.md."""
     lines = ["| work | seconds | peak memory, MB |", "|---|---|---|"]
     with tempfile.TemporaryDirectory() as scratch:
         annotations = Path(scratch) / "annotations.jsonl"

@@ -1,8 +1,8 @@
 """Do the intervals hold, and the tests, and the stopping rule: `python -m benchmarks.evaluation_simulations`.
 
 Draws data whose truth is known, many times over, and counts how often what afarm says of it is right; writes the tables
-into docs/evaluation.md, between markers. Minutes on one core; `--runs 100` for a rough look, `--only ranks` for one
-part. Small versions are in tests/statistics.
+into docs/notes/statistics.md, between markers. Minutes on one core; `--runs 100` for a rough look, `--only ranks` for
+one part. Small versions are in tests/statistics.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from afarm.statistics import (
     win_rate,
 )
 
-PAGE = Path("docs/evaluation.md")
+PAGE = Path("docs/notes/statistics.md")
 SIZES = (25, 100, 805)
 Floats = NDArray[np.float64]
 Generator = np.random.Generator

@@ -1,8 +1,8 @@
 """Do the errors and intervals of evaluators hold: `python -m benchmarks.evaluator_simulations`.
 
 Draws judgements whose truth is known, counts how often what the evaluators say of it is right, and writes the tables
-into docs/evaluators.md, between markers. Minutes on one core; `--runs 10` for a rough look, `--only strengths` for
-one part.
+into docs/notes/statistics.md, between markers. Minutes on one core; `--runs 10` for a rough look, `--only strengths`
+for one part.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from afarm_plugins.evaluators.length_glm import Floats, Rows, fit, length_featur
 from afarm_plugins.evaluators.pair_counts import POINTS, REFERENCE_AT
 from benchmarks.evaluation_simulations import Generator, Table, generators, percent, put, rows
 
-PAGE = Path("docs/evaluators.md")
+PAGE = Path("docs/notes/statistics.md")
 NORMAL_95 = 1.959964
 
 # ---------------------------------------------------------------------------------------------------- length control

@@ -147,7 +147,7 @@ def row(name: str, in_flight: int, found: dict[str, float], count: int = PAIRS) 
 
 
 def judging() -> list[str]:
-    """The rows of the table in docs/benchmarks.md."""
+    """The rows of the table in docs/notes/benchmarks.md."""
     python = os.environ.get("AFARM_BENCH_ALPACA_EVAL", "")
     lines = [
         "| work | in flight | seconds | pairs/s | CPU ms a pair | peak memory, MB |",

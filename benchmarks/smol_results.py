@@ -1,4 +1,4 @@
-"""Whether each method improves what it maximises on a real model: the table of docs/first-real-run.md.
+"""Whether each method improves what it maximises on a real model: the table of docs/start/first-real-run.md.
 
     afarm compare --recipe smol --methods all --model FILE.gguf --data FILE
     python -m benchmarks.smol_results --model FILE.gguf --data FILE --output-dir afarm-runs

@@ -2,7 +2,7 @@
 
     python -m benchmarks.toy_results --seeds 1 2 3 --models DIR2 DIR3 --output-dir DIR
 
-prints the tables of docs/toy-results.md. Every setting is the toy recipe's; the long, weakly regularised PPO runs
+prints the tables of docs/notes/toy-results.md. Every setting is the toy recipe's; the long, weakly regularised PPO runs
 change `ppo.kl_coef` and `ppo.total_steps` only. The first seed starts from the bundled base model and the others from
 those of `--models` (`python -m tools.toy.train_base --seed 2 --output DIR2`), if any are given. Finished parts
 are reused, so it can be stopped and started again.

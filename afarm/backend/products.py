@@ -1,8 +1,8 @@
 """Matrix products in float32 on an AMD CPU, by oneDNN.
 
 torch gives bfloat16 to oneDNN and float32 to MKL, which is the slower of the two on AMD's CPUs: by a tenth to a third,
-most where the inner dimension is small, as in the output head of a small model. `docs/benchmarks.md` has figures. On
-others neither was measured, and torch's choice stands.
+most where the inner dimension is small, as in the output head of a small model. `docs/notes/benchmarks.md` has figures.
+On others neither was measured, and torch's choice stands.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class RunConfig(Config):
     )
     seed: int = setting(42, "the seed that all draws derive from", ge=0)
     budget: float | None = setting(None, "dollars that judges may cost in this run", ge=0, changes_result=False)
-    prices: str = setting("", "a YAML file of prices, by judge spec; see docs/money.md", changes_result=False)
+    prices: str = setting("", "a YAML file of prices, by judge spec; see docs/guides/costs.md", changes_result=False)
     price: dict[str, str] = setting(
         {},
         "prices by judge spec, as INPUT/OUTPUT or INPUT/OUTPUT/CACHED in dollars per million tokens",

@@ -1,4 +1,4 @@
-"""Evaluator directories of AlpacaEval as annotators: `--annotator alpaca_eval:DIRECTORY`. See docs/alpaca_eval.md."""
+"""AlpacaEval's evaluator directories as annotators: `--annotator alpaca_eval:DIRECTORY`: docs/guides/alpaca-eval.md."""
 
 from __future__ import annotations
 

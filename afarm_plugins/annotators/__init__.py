@@ -1,7 +1,8 @@
 """Annotators: the pool of 13 prompts (AlpacaFarm, App. C), each by its name, greedy_gpt4, pools of your own, ratings,
 ratings by criteria, and reward models.
 
-A prompt annotator here is data: an entry in `members.yaml` and a template under `prompts/`. See docs/annotators.md.
+A prompt annotator here is data: an entry in `members.yaml` and a template under `prompts/`.
+See docs/guides/annotators.md.
 """
 
 from __future__ import annotations

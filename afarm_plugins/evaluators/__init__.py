@@ -1,4 +1,4 @@
-"""Evaluators: from outputs and judgements to numbers. See docs/evaluators.md."""
+"""Evaluators: from outputs and judgements to numbers. See docs/guides/evaluators.md."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
 """When a length-controlled figure, or its error, is not to be believed.
 
-The thresholds are those at which simulated errors begin to hold; docs/evaluators.md has the table.
+The thresholds are those at which simulated errors begin to hold; docs/notes/statistics.md has the table.
 """
 
 from __future__ import annotations

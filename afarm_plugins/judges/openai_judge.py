@@ -18,7 +18,7 @@ from afarm_plugins.judges.vendor import VendorJudge
 from afarm_plugins.judges.vendor_errors import redacted
 
 FAVOUR, AVOID = 7, -100
-"""Logit bias of AlpacaFarm's annotators (its released configurations; see docs/annotators.md)."""
+"""Logit bias of AlpacaFarm's annotators (its released configurations; see docs/guides/annotators.md)."""
 
 COMPLETION_MODELS = re.compile(r"instruct|^(text-)?(davinci|babbage|curie|ada)\b")
 REASONING_MODELS = re.compile(r"^(o\d|codex|gpt-([5-9]|\d\d))(?!.*-chat)")

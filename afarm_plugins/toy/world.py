@@ -2,7 +2,7 @@
 
 Everything here is frozen: its fingerprint (`frozen.py`) is written into the base model's card, and a test compares the
 two. The constants were fixed on annotator statistics and on the headroom above SFT, before any method was compared;
-see `docs/toy-world.md`. Pure Python; nothing is drawn except from generators that the caller seeds.
+see `docs/notes/toy-world.md`. Pure Python; nothing is drawn except from generators that the caller seeds.
 
 An answer is a core sentence (what was asked for) and details, each a sentence of its own:
 

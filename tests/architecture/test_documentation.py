@@ -63,7 +63,7 @@ def fields() -> list[Any]:
 @pytest.mark.parametrize("hook", hook_names())
 def test_a_hook_is_documented(hook: str) -> None:
     assert inspect.getdoc(getattr(Hooks, hook))
-    for page in ("plugins.md", "architecture.md"):
+    for page in ("guides/write-a-plugin.md", "architecture.md"):
         assert hook in (ROOT / "docs" / page).read_text(encoding="utf-8"), f"{hook} is missing in docs/{page}"
 
 
@@ -102,14 +102,14 @@ def names_that_are_read() -> frozenset[str]:
 
 
 def test_the_page_of_settings_is_up_to_date() -> None:
-    path = ROOT / "docs" / "generate_settings.py"
-    spec = importlib.util.spec_from_file_location("generate_settings", path)
+    path = ROOT / "docs" / "generate_reference.py"
+    spec = importlib.util.spec_from_file_location("generate_reference", path)
     assert spec is not None
     assert spec.loader is not None
     generator = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generator)
-    written = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
-    assert written == generator.page(), f"run: {sys.executable} docs/generate_settings.py"
+    written = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
+    assert written == generator.page(), f"run: {sys.executable} docs/generate_reference.py"
 
 
 @pytest.mark.parametrize("name", afarm.__all__)

@@ -1,4 +1,4 @@
-"""What docs/plugins.md shows is run as it stands there."""
+"""What docs/guides/write-a-plugin.md shows is run as it stands there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from places import DOCS
 
 from afarm.core.hooks import GROUP
 
-PAGE = DOCS / "plugins.md"
+PAGE = DOCS / "guides" / "write-a-plugin.md"
 
 DISCOVER = """
 from importlib.metadata import EntryPoint

@@ -315,7 +315,7 @@ def test_a_wrong_entry_is_an_error_that_names_it(change, message):
         replace(members.shipped(), entries=broken).member(f"broken {change}")
 
 
-DOCS = DOCS / "annotators.md"
+DOCS = DOCS / "guides" / "annotators.md"
 
 
 @pytest.mark.parametrize("name", NAMES)

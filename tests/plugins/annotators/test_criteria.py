@@ -226,6 +226,6 @@ def test_criteria_are_the_lines_that_count_up_from_one(text, expected):
 
 
 def test_every_setting_is_documented():
-    documentation = (DOCS / "annotators.md").read_text(encoding="utf-8")
+    documentation = (DOCS / "guides" / "annotators.md").read_text(encoding="utf-8")
     section = documentation[documentation.index("## Ratings by criteria") :]
     assert [f for f in CriteriaConfig.model_fields if f"| `{f}` |" not in section] == []

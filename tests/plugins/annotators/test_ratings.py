@@ -113,7 +113,7 @@ def test_an_output_that_asks_for_a_mark_gets_the_judges(hostile):
 
 
 def test_every_setting_is_documented():
-    documentation = (DOCS / "annotators.md").read_text(encoding="utf-8")
+    documentation = (DOCS / "guides" / "annotators.md").read_text(encoding="utf-8")
     section = documentation[documentation.index("## Ratings") :]
     assert [f for f in RatingsConfig.model_fields if f"| `{f}` |" not in section] == []
     assert "reward.soft" in section

@@ -212,7 +212,7 @@ def test_a_farm_takes_a_pool_by_its_path_and_an_edit_makes_other_labels(tmp_path
         identity()
 
 
-DOCS = DOCS / "annotators.md"
+DOCS = DOCS / "guides" / "annotators.md"
 
 
 def test_the_documented_pool_and_template_work(tmp_path):

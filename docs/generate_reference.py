@@ -1,4 +1,4 @@
-"""Writes docs/settings.md from the config classes: `python docs/generate_settings.py`."""
+"""Writes docs/reference/settings.md from the config classes: `python docs/generate_reference.py`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from afarm.core.plugins import discover
 from afarm.core.registry import FIRST_PARTY, Component
 from afarm.experiment.settings import RunConfig
 
-PAGE = Path(__file__).with_name("settings.md")
+PAGE = Path(__file__).parent / "reference" / "settings.md"
 
 OPENING = """\
 # Settings
 
-<!-- Written by docs/generate_settings.py from the config classes; do not edit. -->
+<!-- Written by docs/generate_reference.py from the config classes; do not edit. -->
 
 Every setting of a run and of the plugins that come with afarm. A recipe (`afarm recipes`) gives them as YAML,
 `--set section.setting=value` one by one. The defaults here are those without a recipe; where the paper names a figure
