@@ -176,7 +176,7 @@ def probe(farm: Farm, path: Path, annotator: str | None, pairs: int, epoch: str)
 
     Raises `DataError` where labels are too few or another judge's, `BudgetError` and `JudgeError` as asking does.
     """
-    from afarm.evaluation.protocol import asked
+    from afarm.experiment.evaluation_stages import judges_behind
 
     annotator, stored = stored_labels(path, annotator, pairs)
     require_same_judge(stored, {role: judge.identity for role, judge in farm.judges.items()}, path)
@@ -192,7 +192,7 @@ def probe(farm: Farm, path: Path, annotator: str | None, pairs: int, epoch: str)
     found = Probe(
         epoch=epoch,
         annotator=annotator,
-        judges=asked(farm, again[0]),
+        judges=judges_behind(farm, again[0]),
         pairs=n,
         unread=len(stored) - n,
         disagreement=100 * sum((abs(a - b) + abs(a - c)) / 2 for a, b, c in triples) / n,

@@ -14,10 +14,9 @@ from afarm.core.interfaces import EvaluationInputs
 from afarm.core.records import Instruction, Output, Pair
 from afarm.core.seeding import digest
 from afarm.evaluation.matching import STRICT, MatchedRows, MatchPolicy, join, looks_swapped
-from afarm.evaluation.protocol import protocol_of
 from afarm.evaluation.red_flags import plain
 from afarm.experiment.annotation import annotation, judge_pairs
-from afarm.experiment.evaluation_stages import write_results
+from afarm.experiment.evaluation_stages import protocol_of, write_results
 from afarm.experiment.training_stages import Inputs, Stage
 from afarm.storage.rows import read_preferences
 

@@ -6,16 +6,12 @@ against the same reference. A result is stored with its protocol, and boards gro
 
 from __future__ import annotations
 
-import importlib.metadata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from afarm.core.records import JudgedPair, Output, Row
+from afarm.core.records import Row
 from afarm.core.seeding import digest
-
-if TYPE_CHECKING:
-    from afarm.experiment.farm import Farm
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,45 +111,6 @@ def _shown(value: Any, none: str) -> str:
     if isinstance(value, str) and len(value) > 40:
         return f"{value[:37]}…"
     return none if value in ("", None) else str(value)
-
-
-# ------------------------------------------------------------------------------------------------- how it is found
-
-
-def protocol_of(
-    farm: Farm, annotator: str, label_noise: float, name: str, reference: Sequence[Output], judged: Iterable[JudgedPair]
-) -> Protocol:
-    """The protocol of what `farm` found: `reference` are all of the reference's outputs, also those that a system has
-    no answer to."""
-    from afarm.analysis.judge_drift import latest_shift
-
-    identity = farm.builder.annotator_identity(annotator)
-    judges = asked(farm, judged)
-    given = {row.instruction.id: row.output for row in reference}
-    return Protocol(
-        annotator=annotator,
-        settings=digest({k: v for k, v in identity.items() if k != "source"}),
-        source=str(identity["source"])[:12],
-        version=importlib.metadata.version("afarm"),
-        judges=judges,
-        label_noise=label_noise,
-        reference=name,
-        reference_outputs=outputs_digest(given),
-        instructions=instructions_digest(given),
-        drift=latest_shift(farm.store.root, annotator, judges),
-    )
-
-
-def asked(farm: Farm, judged: Iterable[JudgedPair]) -> dict[str, str]:
-    """The judges behind these judgements, by family role: those that they name, or all where one names none."""
-    used, unnamed = set(), False
-    for row in judged:
-        used.add(row.preference.judge)
-        unnamed |= bool(row.preference.completion) and not row.preference.judge
-    if not used - {""} and not unnamed:
-        return {}  # a formula, a reward model or a person
-    known = {role: judge.identity for role, judge in sorted(farm.judges.items())}
-    return {role: identity for role, identity in known.items() if unnamed or identity in used}
 
 
 def instructions_digest(ids: Iterable[str]) -> str:

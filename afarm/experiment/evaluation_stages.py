@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from afarm.core.errors import ConfigError, DataError, attributed_to
 from afarm.core.interfaces import EvaluationInputs, Policy, RewardModel
-from afarm.core.records import Evaluation, Output, Score
+from afarm.core.records import Evaluation, JudgedPair, Output, Score
+from afarm.core.seeding import digest
 from afarm.evaluation.pairing import paired
-from afarm.evaluation.protocol import Protocol, protocol_of
+from afarm.evaluation.protocol import Protocol, instructions_digest, outputs_digest
 from afarm.experiment.annotation import annotation, judge_pairs
 from afarm.experiment.llm_baselines import answers, is_answering
 from afarm.experiment.training_stages import (
@@ -177,3 +179,39 @@ def scores(farm: Farm, model: RewardModel | None, outputs: Sequence[Output]) -> 
         return ()
     with attributed_to("reward_models", farm.config.reward_model), farm.builder.autocast():
         return model.score([o.instruction for o in outputs], [o.output for o in outputs])
+
+
+def protocol_of(
+    farm: Farm, annotator: str, label_noise: float, name: str, reference: Sequence[Output], judged: Iterable[JudgedPair]
+) -> Protocol:
+    """The protocol of a comparison: `reference` are all outputs of the reference, also those without an answer of the
+    system's."""
+    from afarm.analysis.judge_drift import latest_shift
+
+    identity = farm.builder.annotator_identity(annotator)
+    judges = judges_behind(farm, judged)
+    given = {row.instruction.id: row.output for row in reference}
+    return Protocol(
+        annotator=annotator,
+        settings=digest({k: v for k, v in identity.items() if k != "source"}),
+        source=str(identity["source"])[:12],
+        version=importlib.metadata.version("afarm"),
+        judges=judges,
+        label_noise=label_noise,
+        reference=name,
+        reference_outputs=outputs_digest(given),
+        instructions=instructions_digest(given),
+        drift=latest_shift(farm.store.root, annotator, judges),
+    )
+
+
+def judges_behind(farm: Farm, judged: Iterable[JudgedPair]) -> dict[str, str]:
+    """The judges behind these judgements, by family role: those that they name, or all where one names none."""
+    used, unnamed = set(), False
+    for row in judged:
+        used.add(row.preference.judge)
+        unnamed |= bool(row.preference.completion) and not row.preference.judge
+    if not used - {""} and not unnamed:
+        return {}  # a formula, a reward model or a person
+    identities = {role: judge.identity for role, judge in sorted(farm.judges.items())}
+    return {role: identity for role, identity in identities.items() if unnamed or identity in used}
