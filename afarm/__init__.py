@@ -68,9 +68,8 @@ from afarm.core.records import (
 if TYPE_CHECKING:
     from afarm.evaluation.metrics import standard_error
     from afarm.experiment.farm import Farm, Result
-    from afarm.storage.availability import require_local, require_on_hub
     from afarm.storage.hub import load_from_hub
-    from afarm.storage.model_files import local_path, model_identity
+    from afarm.storage.model_files import local_path, model_identity, require_local, require_on_hub
     from afarm.storage.rows import read_outputs, read_rows, require_distinct, write_rows
 
 __version__ = importlib.metadata.version("afarm")
@@ -84,8 +83,8 @@ _ON_FIRST_USE = {
     "read_outputs": "storage.rows",
     "read_rows": "storage.rows",
     "require_distinct": "storage.rows",
-    "require_local": "storage.availability",
-    "require_on_hub": "storage.availability",
+    "require_local": "storage.model_files",
+    "require_on_hub": "storage.model_files",
     "standard_error": "evaluation.metrics",
     "write_rows": "storage.rows",
 }

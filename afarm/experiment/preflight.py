@@ -34,7 +34,7 @@ def problems_ahead(
     With `compares_only` nothing is asked of what trains, samples or holds data, and torch is not loaded; with
     `plans_only`, whether judges could be asked. `answering` are judges that will answer the instructions themselves.
     """
-    from afarm.storage.availability import require_local
+    from afarm.storage.model_files import require_local
 
     config = builder.settings.run
     annotators = [config.evaluate.annotator, *([] if compares_only else [config.annotate.annotator])]

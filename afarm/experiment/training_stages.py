@@ -71,8 +71,7 @@ MODELS = frozenset({"base", "train", "fit-reward"})
 
 def base(farm: Farm) -> Stage:
     """The base model as it is: a pointer, not a copy."""
-    from afarm.storage.availability import require_on_hub
-    from afarm.storage.model_files import model_identity
+    from afarm.storage.model_files import model_identity, require_on_hub
 
     spec, template = farm.config.model, farm.config.prompt_template
     require_on_hub(spec)

@@ -1,6 +1,6 @@
-"""Whether a GGUF file is whole, by its header, which says where each tensor lies (ggml's specification of the format).
+"""Check that a GGUF file is whole, by its header: it says where each tensor lies (ggml's specification).
 
-Read by hand, as the reader that loads models takes seconds and a truncated file breaks it.
+Read by hand: the reader that loads models takes seconds, and a truncated file breaks it.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from afarm.core.errors import ModelError
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 ALIGNMENT = 32
-"""Of the tensors' data, where the file gives none of its own."""
+"""Bytes to which the tensors' data are aligned, if the file does not say."""
 
 STRING, ARRAY = 8, 9
 SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-"""Bytes of a value of each of the other types."""
+"""Bytes per value of each of the other types."""
 
 PLAUSIBLE = 2**31
-"""More than any header's counts: what is larger was not written by a writer of this format."""
+"""More than any header's counts: a larger one was not written by a writer of this format."""
 
 
 def require_whole(path: Path) -> None:
-    """Raises `ModelError` where the file ends before its header or its tensors do, or the header makes no sense."""
+    """Raise `ModelError` if the file ends before its header or its tensors do, or the header makes no sense."""
     size = path.stat().st_size
     try:
         with path.open("rb") as file:
@@ -38,11 +38,12 @@ def require_whole(path: Path) -> None:
 
 
 def damaged(path: Path, how: str = "") -> ModelError:
+    """Make the error for a file that is cut short or broken."""
     return ModelError(f"model '{path}' is truncated or damaged{how}: download it again, or check --model")
 
 
 def _end_of_data(file: BinaryIO) -> int:
-    """The byte at which the last tensor ends; 0 for a version of the format that is unknown here."""
+    """Find the byte at which the last tensor ends; 0 for an unknown version of the format."""
     magic, version = struct.unpack("<4sI", file.read(8))
     if magic != MAGIC or version not in VERSIONS:
         return 0
@@ -61,7 +62,7 @@ def _end_of_data(file: BinaryIO) -> int:
 
 
 def _tensor_end(file: BinaryIO) -> int:
-    """Where the tensor described next ends, in bytes from the start of the data."""
+    """Read the next tensor's description and return its end, in bytes from the start of the data."""
     _text(file)
     (dimensions,) = struct.unpack("<I", file.read(4))
     shape = struct.unpack(f"<{_plausible(dimensions)}Q", file.read(8 * dimensions))
@@ -97,10 +98,10 @@ def _skip(file: BinaryIO, kind: int) -> None:
 
 def _text(file: BinaryIO) -> bytes:
     (length,) = struct.unpack("<Q", file.read(8))
-    found = file.read(_plausible(length))
-    if len(found) < length:
+    text = file.read(_plausible(length))
+    if len(text) < length:
         raise ValueError("the file ends within a text")
-    return found
+    return text
 
 
 def _plausible(count: int) -> int:

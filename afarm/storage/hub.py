@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from afarm.core.errors import DataError
 from afarm.core.records import Row
@@ -13,68 +13,94 @@ SCHEME = "hf:"
 FORM = "hf:OWNER/NAME[/CONFIGURATION][:SPLIT]"
 
 PATIENCE = 5.0
-"""Seconds to wait for the Hub's first answer."""
+"""Seconds to wait for the Hub. Loading would try again for a minute, and huggingface_hub has no setting for that."""
 
 
 def is_on_hub(source: object) -> bool:
-    """Whether `source` names a data set of the Hub, as `hf:owner/name`, instead of a file."""
+    """Tell a data set of the Hub, `hf:owner/name`, from a file."""
     return str(source).startswith(SCHEME)
 
 
 def hub_rows(source: str) -> Iterator[Row]:
-    """The rows of a data set named as `hf:owner/name[/configuration][:split]`.
+    """Yield the rows of a data set named as `hf:owner/name[/configuration][:split]`.
 
-    Raises `DataError` where it cannot be loaded, or has several splits and none is named.
+    Raises `DataError` if it cannot be loaded, or has several splits and none is named.
     """
     name, _, split = source.removeprefix(SCHEME).partition(":")
     owner, _, rest = name.partition("/")
     repository, _, configuration = rest.partition("/")
     if not owner or not repository:
         raise DataError(f"{source}: name a data set of the Hub as {FORM}")
-    found = load_from_hub(f"{owner}/{repository}", configuration or None, split or None, mend="name a file instead")
-    if isinstance(found, Mapping):
-        if len(found) > 1:
-            names = ", ".join(found)
-            raise DataError(f"{source} has several splits ({names}): name one, such as {source}:{next(iter(found))}")
-        found = next(iter(found.values()))
-    for row in found:
+    rows = load_from_hub(f"{owner}/{repository}", configuration or None, split or None, remedy="name a file instead")
+    if isinstance(rows, Mapping):
+        if len(rows) > 1:
+            names = ", ".join(rows)
+            raise DataError(f"{source} has several splits ({names}): name one, such as {source}:{next(iter(rows))}")
+        rows = next(iter(rows.values()))
+    for row in rows:
         yield dict(row)
 
 
 def load_from_hub(
-    repository: str, configuration: str | None, split: str | None, *, mend: str, revision: str = "main"
+    repository: str, configuration: str | None, split: str | None, *, remedy: str, revision: str = "main"
 ) -> Any:
-    """What `datasets` loads. Raises `DataError` where it is not installed, the Hub cannot be reached or the data set
-    is not there; `mend` says what else can be done."""
+    """Load a data set of the Hub, as `datasets.load_dataset` returns it.
+
+    Raises `DataError` if `datasets` is not installed, the Hub cannot be reached or the data set is not there.
+
+    Args:
+        repository: the data set's name, `owner/name`.
+        configuration: one of its configurations; None for its default.
+        split: one of its splits; None for a mapping of all.
+        remedy: says in the error what else the user can do.
+        revision: branch, tag or commit.
+    """
     try:
         import datasets
     except ModuleNotFoundError as error:
         raise DataError(f"{repository}: reading from the Hub needs datasets: pip install 'afarm[train]'") from error
-    _require_reachable(repository, mend)
+    _require_reachable(repository, remedy)
     try:
         return datasets.load_dataset(repository, configuration, split=split, revision=revision)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         which = ", ".join(filter(None, (configuration, split)))
         raise DataError(
-            f"{repository}{f' ({which})' if which else ''} cannot be loaded: {error}; without the Hub, {mend}"
+            f"{repository}{f' ({which})' if which else ''} cannot be loaded: {error}; without the Hub, {remedy}"
         ) from error
 
 
-def _require_reachable(repository: str, mend: str) -> None:
-    """Loading would try to reach the Hub for half a minute first, and then look at what it has kept.
+def _require_reachable(repository: str, remedy: str) -> None:
+    """Check that the Hub answers: loading would try for half a minute first, and then look at what it has kept.
 
-    Raises `DataError` where the Hub cannot be reached and nothing of `repository` is kept.
+    Raises `DataError` if it does not, and nothing of `repository` is kept.
     """
     import datasets
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
 
     kept = Path(datasets.config.HF_DATASETS_CACHE) / repository.replace("/", "___")
     if Path(repository).exists() or kept.exists():
         return
     try:
-        HfApi().dataset_info(repository, timeout=PATIENCE)
-    except (HfHubHTTPError, ValueError):  # an answer, or no name that the Hub could have: loading says more
-        return
+        look_up("dataset", repository)  # loading says what is wrong with it, better than this could
+    except ConnectionError as error:
+        raise DataError(f"{repository}: the Hub cannot be reached ({error}); without it, {remedy}") from error
+
+
+def look_up(kind: Literal["model", "dataset"], repository: str) -> Literal["there", "missing", "no name", "unclear"]:
+    """Ask the Hub for a repository; "unclear" if it answers with an error, "no name" if it could have none such.
+
+    Raises `ConnectionError` if it cannot be reached within `PATIENCE` seconds, and `ImportError` without its client.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
+
+    try:
+        HfApi().repo_info(repository, repo_type=kind, timeout=PATIENCE)
+    except HFValidationError:
+        return "no name"
+    except RepositoryNotFoundError:
+        return "missing"
+    except HfHubHTTPError:
+        return "unclear"
     except Exception as error:  # each HTTP library under the Hub's client has exceptions of its own
-        raise DataError(f"{repository}: the Hub cannot be reached ({error}); without it, {mend}") from error
+        raise ConnectionError(str(error)) from error
+    return "there"

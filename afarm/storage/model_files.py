@@ -1,4 +1,4 @@
-"""Where a model spec points, and what identifies the model behind it in artifact keys. No torch here.
+"""Model specs: the files behind one, their digest for artifact keys, and a check that they are there. No torch here.
 
 A spec is a Hub id (`org/name`), a local directory, a `.gguf` file, or `pkg:<package>/<path>`, a directory that is
 shipped inside a Python package.
@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
 from afarm.core.errors import ModelError
+from afarm.storage import gguf
+from afarm.storage.hub import PATIENCE, look_up
 
 PACKAGE_PREFIX = "pkg:"
 
+CONFIGS = ("config.json", "adapter_config.json")
+"""Saved beside weights by transformers or, for adapters, by peft."""
+
 
 def local_path(spec: str) -> Path | None:
-    """The file or directory that `spec` names, or None for a Hub id.
+    """Return the file or directory that `spec` names, or None for a Hub id.
 
-    Raises `ModelError` where `spec` can only be a path (or a package's) and nothing is there.
+    Raises `ModelError` if `spec` can only be a path (or a package's) and nothing is there.
     """
     if spec.startswith(PACKAGE_PREFIX):
         return _package_path(spec)
@@ -37,9 +42,9 @@ def local_path(spec: str) -> Path | None:
 
 
 def model_identity(spec: str) -> str:
-    """A digest of the files behind a local spec; `id@commit` for a Hub model, `id` where no commit is known.
+    """Digest the files behind a local spec; a Hub model is `id@commit`, or `id` if no commit is known.
 
-    Raises `ModelError` where a local spec names nothing.
+    Raises `ModelError` if a local spec names nothing.
     """
     path = local_path(spec)
     if path is None:
@@ -73,27 +78,95 @@ def _content_digest(file: str, size: int, modified: int) -> str:
 def _package_path(spec: str) -> Path:
     package, _, inside = spec.removeprefix(PACKAGE_PREFIX).partition("/")
     try:
-        found = find_spec(package)
+        module = find_spec(package)
     except (ImportError, ValueError):
-        found = None
-    if found is None or not found.submodule_search_locations:
+        module = None
+    if module is None or not module.submodule_search_locations:
         raise ModelError(f"model {spec!r}: there is no Python package {package!r}; the form is pkg:<package>/<path>")
-    for folder in found.submodule_search_locations:
+    for folder in module.submodule_search_locations:
         path = Path(folder) / inside
         if path.exists():
             return path
     raise ModelError(f"model {spec!r}: package {package!r} has nothing at {inside!r}")
 
 
-def _commit(hub_id: str) -> str | None:
-    try:
-        from huggingface_hub import HfApi, try_to_load_from_cache
+def require_local(spec: str) -> None:
+    """Check that a model lies where the path `spec` points; a Hub id passes. Reads no more than a file's header.
 
-        cached = try_to_load_from_cache(hub_id, "config.json")
-    except (ImportError, ValueError):  # not installed; or not a valid id, which loading will report
-        return None
-    if isinstance(cached, str):
-        return Path(cached).parent.name
-    with suppress(Exception):  # without a network loading will say what is wrong, better than this could
-        return HfApi().model_info(hub_id, timeout=5).sha
+    Raises `ModelError` if there is none, or a GGUF file is cut short.
+    """
+    path = local_path(spec)
+    if path is None:
+        return
+    if path.is_dir():
+        if not any((path / name).is_file() for name in CONFIGS):
+            raise ModelError(
+                f"model {spec!r}: the directory has no config.json, so no model was saved there; "
+                "check --model: it takes a directory saved by transformers, a .gguf file or a Hub id (org/name)"
+            )
+        return
+    if path.suffix != ".gguf":
+        raise ModelError(
+            f"model {spec!r}: of single files only .gguf can be loaded; check --model, or give the directory it is in"
+        )
+    try:
+        with path.open("rb") as handle:
+            magic = handle.read(len(gguf.MAGIC))
+    except OSError as error:
+        raise ModelError(f"model {spec!r}: cannot be read ({error.strerror}); check --model") from error
+    if magic != gguf.MAGIC:
+        raise ModelError(
+            f"model {spec!r}: is no GGUF file, whatever its name says: it starts with {magic!r}, not {gguf.MAGIC!r}; "
+            "was its download cut short? Get it again, or check --model"
+        )
+    gguf.require_whole(path)
+
+
+@cache
+def require_on_hub(spec: str) -> None:
+    """Check that the Hub, or its cache on this machine, has the model `spec`; a local one passes.
+
+    Asks the Hub once per process. Raises `ModelError` if the Hub does not have the model or cannot be reached.
+    """
+    if local_path(spec) is not None or _cached_config(spec):
+        return
+    try:
+        answer = look_up("model", spec)
+    except ImportError:  # which loading says, and what to install
+        return
+    except ConnectionError as error:
+        raise ModelError(
+            f"model {spec!r}: no such file or directory (from {Path.cwd()}), and the Hub cannot be reached ({error}); "
+            "without a network name a local model: --model DIRECTORY or --model FILE.gguf"
+        ) from error
+    if answer == "no name":
+        raise ModelError(
+            f"model {spec!r}: no such file or directory (from {Path.cwd()}), and no Hub id either, which is org/name; "
+            "check --model"
+        )
+    if answer == "missing":  # but not if unclear: some mirrors answer for files only, so that loading may yet succeed
+        raise ModelError(
+            f"model {spec!r}: no such file or directory (from {Path.cwd()}), and the Hub has no model of that name "
+            "for you; check --model, or log in with `hf auth login` where it is a private one"
+        )
+
+
+def _commit(hub_id: str) -> str | None:
+    if config := _cached_config(hub_id):
+        return config.parent.name
+    with suppress(Exception):  # without a client, a network or a valid id, loading says best what is wrong
+        from huggingface_hub import HfApi
+
+        return HfApi().model_info(hub_id, timeout=PATIENCE).sha
     return None
+
+
+def _cached_config(hub_id: str) -> Path | None:
+    """Find the model's config in the Hub's cache on this machine, in a folder named for its commit."""
+    try:
+        from huggingface_hub import try_to_load_from_cache
+
+        path = try_to_load_from_cache(hub_id, "config.json")
+    except (ImportError, ValueError):  # not installed; or no valid id
+        return None
+    return Path(path) if isinstance(path, str) else None

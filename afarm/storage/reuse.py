@@ -1,4 +1,4 @@
-"""Why an artifact was or was not reused: what it was made from, compared with its nearest relative."""
+"""Explain why an artifact was or was not reused: compare its key fields with those of the nearest stored one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from afarm.storage.artifacts import Artifact
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings, and lists of mappings, as one mapping with dotted names."""
+    """Flatten nested mappings, and lists of mappings, to one mapping with dotted names."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         name = f"{prefix}{key}"
@@ -24,37 +24,40 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """One sentence for each ingredient that differs, named by its dotted path."""
+    """List what differs, one `path: old → new` per key field."""
     before, after = flatten(old), flatten(new)
-    said = []
+    changes = []
     for name in sorted(before.keys() | after.keys()):
         was, now = (str(values[name]) if name in values else "absent" for values in (before, after))
         if was != now:
-            said.append(f"{name}: {_short(was, now)} → {_short(now, was)}")
-    return said
+            changes.append(f"{name}: {_short(was, now)} → {_short(now, was)}")
+    return changes
 
 
 def nearest(key_fields: Mapping[str, Any], others: Iterable[Artifact]) -> tuple[Artifact, list[str]] | None:
-    """Of `others`, made for the same purpose, the one with the fewest differences (the newest of equals), and those."""
+    """Find the one of `others` with the fewest differences (the newest of equals), and list those.
+
+    `others` are artifacts of the same kind of stage. None if there is none that differs.
+    """
     ranked = [(len(d), -a.meta["created"], a, d) for a in others if (d := differences(a.key_fields, key_fields))]
     if not ranked:
         return None
-    _, _, artifact, said = min(ranked, key=lambda r: r[:2])
-    return artifact, said
+    _, _, artifact, changes = min(ranked, key=lambda r: r[:2])
+    return artifact, changes
 
 
 def why_not_reused(key_fields: Mapping[str, Any], others: Iterable[Artifact]) -> str:
-    """One line: nothing like it was stored, or what changed since the nearest one."""
-    found = nearest(key_fields, others)
-    if found is None:
+    """Say in one line that nothing like it was stored, or what changed since the nearest one."""
+    closest = nearest(key_fields, others)
+    if closest is None:
         return "none stored yet"
-    artifact, said = found
-    shown = "; ".join(said[:3]) + (f"; and {len(said) - 3} more" if len(said) > 3 else "")
-    return f"differs from {artifact.key[:8]} in {shown}"
+    artifact, changes = closest
+    first = "; ".join(changes[:3]) + (f"; and {len(changes) - 3} more" if len(changes) > 3 else "")
+    return f"differs from {artifact.key[:8]} in {first}"
 
 
 def _short(text: str, other: str, width: int = 40) -> str:
-    """At most `width` characters of `text`, those from shortly before where it begins to differ from `other`."""
+    """Cut `text` to `width` characters, from shortly before the first that differs from `other`."""
     if len(text) <= width:
         return text
     start = max(

@@ -1,5 +1,8 @@
-"""Reading and writing rows: JSON, JSON lines, Parquet, plain or gzipped, and the Hub's, with errors that name file, row
-and field. They are read as they are asked for, so that a file of any length needs the memory of a few rows."""
+"""Rows of JSON, JSON lines and Parquet, plain or gzipped, and of the Hub: reading and writing.
+
+Rows are read lazily, so that a file of any length needs the memory of a few. Errors name the file, the row and the
+field.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +26,18 @@ T = TypeVar("T")
 FORMATS = (".json", ".jsonl", ".parquet")
 
 BLOCK = 1 << 20
-"""Characters of a JSON list that are looked at together; more where a row is longer."""
+"""Characters of a JSON list that are parsed together; more if a row is longer."""
 
-HELD = 20_000
+IN_MEMORY = 20_000
 """Judgements of one system that memory may hold."""
 
 
 def read_rows(path: Path | str) -> Iterator[Row]:
-    """The rows of a `.json` (a list), `.jsonl` or `.parquet` file, the first two also as `.gz`, or of a data set of the
-    Hub, as `hf:owner/name[/configuration][:split]`.
+    """Yield the rows of a file, or of a data set of the Hub.
 
-    Raises `DataError` where the file is missing, is not what its name says, or a row is not an object.
+    A file is `.json` (a list), `.jsonl` or `.parquet`, the first two also as `.gz`; a data set of the Hub,
+    `hf:owner/name[/configuration][:split]`. Raises `DataError` if the file is missing, is not what its name says, or a
+    row is not an object.
     """
     if is_on_hub(path):
         yield from hub_rows(str(path))
@@ -73,20 +77,20 @@ def _cause(error: Exception, kind: str) -> str:
         return "no UTF-8 text: save it as UTF-8"
     if isinstance(error, RecursionError):
         return "nested too deeply"
-    if isinstance(error, json.JSONDecodeError):  # its place is one in the text looked at, not in the file
+    if isinstance(error, json.JSONDecodeError):  # its place is one in the parsed text, not in the file
         return f"{error.msg} at column {error.colno}" if kind == "JSON lines" else error.msg
     return str(error)
 
 
 def _list_items(handle: IO[str], path: Path) -> Iterator[Any]:
-    """The items of the JSON list in `handle`, as they are read. Raises `DataError` where it holds something else."""
+    """Yield the items of the JSON list in `handle` as they are read. Raises `DataError` if it holds something else."""
     decode, space = json.JSONDecoder().raw_decode, re.compile(r"[ \t\n\r]*")
     text = ""
     while not text and (block := handle.read(BLOCK)):
         text = block.lstrip()
     if not text.startswith("["):
-        found = json.loads(text + handle.read())
-        raise DataError(f"{path}: must hold a list of objects, not {type(found).__name__}")
+        value = json.loads(text + handle.read())
+        raise DataError(f"{path}: must hold a list of objects, not {type(value).__name__}")
     at, delimiter = 1, "["
     while delimiter != "]":
         try:
@@ -110,8 +114,8 @@ def _list_items(handle: IO[str], path: Path) -> Iterator[Any]:
 
 
 def _after(space: re.Pattern[str], text: str, at: int) -> int:
-    found = space.match(text, at)
-    return found.end() if found else at
+    blank = space.match(text, at)
+    return blank.end() if blank else at
 
 
 def _read_parquet(path: Path) -> Iterator[Row]:
@@ -127,41 +131,41 @@ def _read_parquet(path: Path) -> Iterator[Row]:
 
 
 def names_a_file(source: str) -> bool:
-    """Whether `source` is meant for a file, or a data set of the Hub, and not for a component by its name."""
+    """Tell the name of a file, or of a data set of the Hub, from the name of a component."""
     return is_on_hub(source) or source.removesuffix(".gz").endswith(FORMATS) or Path(source).exists()
 
 
 def stem(source: str) -> str:
-    """What a file is called, without its directory and format."""
+    """Return a file's name without its directory and format."""
     name = Path(source).name.removesuffix(".gz")
     return next((name.removesuffix(ending) for ending in FORMATS if name.endswith(ending)), name)
 
 
 def read_outputs(path: Path | str) -> list[Output]:
-    """Outputs of one system (or demonstrations). Raises `DataError` naming file, row and field."""
+    """Read the outputs of one system (or demonstrations). Raises `DataError` naming file, row and field."""
     return _read(path, Output.from_row)
 
 
 def read_preferences(path: Path | str) -> list[JudgedPair]:
-    """Judged pairs, also as TRL's `prompt, chosen, rejected`. Raises `DataError` naming file, row and field."""
+    """Read judged pairs, also as TRL's `prompt, chosen, rejected`. Raises `DataError` naming file, row and field."""
     return _read(path, judged_pair)
 
 
 def preferences_on_disk(path: Path) -> Sequence[JudgedPair]:
-    """Judged pairs of a JSON-lines file: held in memory where they are few, else read when they are looked at."""
-    found = RowsOnDisk(path, judged_pair)
-    return found if len(found) > HELD else list(found)
+    """Read the judged pairs of a JSON-lines file: into memory if they are few, else one by one on access."""
+    rows = RowsOnDisk(path, judged_pair)
+    return rows if len(rows) > IN_MEMORY else list(rows)
 
 
 def judged_pair(row: Row, where: str) -> JudgedPair:
-    """The judgement in a row. Raises `DataError` naming `where` and the field that is wrong."""
+    """Parse the judgement in a row. Raises `DataError` naming `where` and the wrong field."""
     return JudgedPair.from_row(_from_trl(row, where), where)
 
 
 class RowsOnDisk(Sequence[T]):
-    """The rows of a JSON-lines file, each parsed when it is looked at: for more of them than memory should hold.
+    """The rows of a JSON-lines file, each parsed on access: for more of them than memory should hold.
 
-    `parse` is given a row and where it stands. The file must stay as it is.
+    `parse` takes a row and its place in the file. The file must stay as it is.
     """
 
     def __init__(self, path: Path, parse: Callable[[Row, str], T]):
@@ -212,7 +216,7 @@ def _from_trl(row: Row, where: str) -> Row:
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Write JSON lines as they come, and return their number. Raises `StoreError` where the disk is full."""
+    """Write JSON lines as they come and return their number. Raises `StoreError` if the disk is full."""
     count = 0
     # Half a surrogate pair has no UTF-8, but written as a backslash escape it is the JSON it was read from.
     with storage_errors(path), path.open("w", encoding="utf-8", errors="backslashreplace") as handle:
@@ -223,7 +227,7 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
 
 
 def require_distinct(outputs: Iterable[Output], where: str) -> list[Output]:
-    """The rows, checked: at least one, and no instruction twice. Raises `DataError` naming both rows."""
+    """Check that there is a row and no instruction twice, and return them. Raises `DataError` naming both rows."""
     seen: dict[str, int] = {}
     rows = list(outputs)
     if not rows:

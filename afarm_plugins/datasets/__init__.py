@@ -4,7 +4,7 @@ from afarm import Config, Register, hookimpl, setting
 
 
 class FilesConfig(Config):
-    """Instructions from files of rows with `instruction`, optional `input`, and `output` where the split needs one.
+    """Instructions from files of rows with `instruction`, optional `input`, and `output` if the split needs one.
 
     Name a file for each split, or one in `path` that is split by hash: each instruction then belongs to one split,
     whatever the order of the rows.
@@ -33,7 +33,7 @@ class HubConfig(Config):
 
 @hookimpl
 def register_datasets(register: Register) -> None:
-    """Instructions from files, and the paper's."""
+    """Register the user's own files, and the paper's data set."""
     register(
         "files",
         "afarm_plugins.datasets.files:Files",

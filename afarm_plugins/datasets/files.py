@@ -20,14 +20,14 @@ from afarm import (
 from afarm_plugins.datasets import FilesConfig
 
 SPLITS = ("sft", "preference", "unlabeled", "validation", "evaluation")
-"""In the order in which their shares are laid side by side, whatever the order they are given in."""
+"""In the order in which their shares are laid side by side, whatever the order of the setting."""
 
 
 class Files(Dataset):
-    """One file a split, or one file cut into disjoint splits by a hash of each instruction."""
+    """One file per split, or one file cut into disjoint splits by a hash of each instruction."""
 
     def __init__(self, config: FilesConfig):
-        """Raises `ConfigError` where files are missing or the shares are impossible."""
+        """Check the settings. Raises `ConfigError` if files are missing or the shares are impossible."""
         self.config = config
         self.own = {split: getattr(config, split) for split in SPLITS if getattr(config, split)}
         shares = config.shares
@@ -47,15 +47,17 @@ class Files(Dataset):
             raise ConfigError(problems)
 
     def load(self, split: str) -> list[Output]:
-        """See `Dataset.load`. Rows with an empty output are left out where the split needs one: demonstrations do, and
-        references do unless the file has instructions only."""
+        """See `Dataset.load`. Rows with an empty output are left out if the split needs one.
+
+        Demonstrations do, and references do unless the file has instructions only.
+        """
         if split not in SPLITS:
             raise DataError(f"there is no split {split!r}; the splits are {', '.join(SPLITS)}")
         path = self.own.get(split) or self.config.path
         if not path:
             raise DataError(f"split {split!r} has no file: --set files.{split}=FILE, or --data FILE for all splits")
         rows = [(row, f"{path}: row {number}") for number, row in enumerate(read_rows(path))]
-        # Looked at before the file is cut up, so that what is wrong is named by its rows in the file.
+        # Checked before the file is cut up, so that errors name rows of the file.
         require_distinct((Output(_instruction(row, where), "") for row, where in rows), path)
         needed = split == "sft" or (split == "evaluation" and any("output" in row for row, _ in rows))
         outputs = []
@@ -66,15 +68,17 @@ class Files(Dataset):
             if output.output.strip() or not (needed and self.config.drop_empty):
                 outputs.append(output)
         if not outputs:
-            mend = "" if split in self.own else self._mend(split, [self._at(row, where) for row, where in rows])
-            raise DataError(f"{path}: split {split!r} is empty{mend}")
+            advice = "" if split in self.own else self._advice(split, [self._at(row, where) for row, where in rows])
+            raise DataError(f"{path}: split {split!r} is empty{advice}")
         return outputs
 
-    def _mend(self, split: str, positions: list[float]) -> str:
-        """What fills a split that the cut leaves empty: more rows, a file of its own, or the least larger share that
-        gets some, at the expense of the largest other split where nothing is left over."""
+    def _advice(self, split: str, positions: list[float]) -> str:
+        """Say how to fill a split that the cut leaves empty: more rows, a file of its own or a larger share.
+
+        The share is the least that gets some rows, at the expense of the largest other split if nothing is left over.
+        """
         shares = {name: self.config.shares.get(name, 0.0) for name in SPLITS}
-        mend = f" (it got none of {len(positions)} rows): add rows, or name a file for it (--set files.{split}=FILE)"
+        advice = f" (it got none of {len(positions)} rows): add rows, or name a file for it (--set files.{split}=FILE)"
         if any(_split_at(at, shares) == split for at in positions):  # they were left out
             return ": each of its rows has an empty 'output': fill them in, or add rows"
         donor = max(shares.keys() - {split}, key=lambda name: (shares[name], name))
@@ -83,16 +87,16 @@ class Files(Dataset):
             larger = {**shares, split: round(shares[split] + tenths / 10, 6)}
             larger[donor] = round(larger[donor] - max(0.0, sum(larger.values()) - 1), 6)
             if larger[donor] > 0 and {split, *filled} <= {_split_at(at, larger) for at in positions}:
-                # All five: where nothing has set shares yet, those that are set replace the default ones
-                return mend + ", or cut anew: " + " ".join(f"--set files.shares.{n}={larger[n]:g}" for n in SPLITS)
-        return mend
+                # All five: the shares that are set replace the default ones together
+                return advice + ", or cut anew: " + " ".join(f"--set files.shares.{n}={larger[n]:g}" for n in SPLITS)
+        return advice
 
     def _at(self, row: Row, where: str) -> float:
         return seeding.uniform("split", Instruction.from_row(row, where).id)
 
 
 def _split_at(at: float, shares: Mapping[str, float]) -> str:
-    """The split that a row at this place between 0 and 1 belongs to; empty for none."""
+    """Return the split that a row at this place between 0 and 1 belongs to; empty for none."""
     for split in SPLITS:
         share = shares.get(split, 0.0)
         if at < share:

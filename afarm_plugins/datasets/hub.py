@@ -1,4 +1,4 @@
-"""AlpacaFarm's data from the Hugging Face Hub (facts: arXiv 2305.14387, section 3.1 and appendix B)."""
+"""AlpacaFarm's data from the Hugging Face Hub (arXiv 2305.14387, section 3.1 and appendix B)."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class AlpacaFarm(Dataset):
         self.config = config
 
     def load(self, split: str) -> list[Output]:
-        """See `Dataset.load`. Raises `DataError` where the Hub cannot be reached."""
+        """See `Dataset.load`. Raises `DataError` if the Hub cannot be reached."""
         if split not in HUB_SPLITS:
             raise DataError(f"data set 'alpaca_farm' has no split {split!r}; it has {', '.join(HUB_SPLITS)}")
         name, hub_split = HUB_SPLITS[split]
         repository = self.config.evaluation_repository if split == "evaluation" else self.config.repository
-        mend = "name your own files: --data FILE"
-        rows = load_from_hub(repository, name, hub_split, mend=mend, revision=self.config.revision)
+        remedy = "name your own files: --data FILE"
+        rows = load_from_hub(repository, name, hub_split, remedy=remedy, revision=self.config.revision)
         distinct: dict[str, Output] = {}
         for number, row in enumerate(rows):
             output = Output.from_row(row, f"{repository} {name}/{hub_split}: row {number}")
-            # Alpaca-52k repeats some instructions; the first of each stands.
+            # Alpaca-52k repeats some instructions; the first of each is kept.
             distinct.setdefault(output.instruction.id, output)
         if split != "evaluation":  # and what is evaluated is never trained on
             for row in self.load("evaluation"):

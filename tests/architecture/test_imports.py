@@ -122,7 +122,7 @@ def test_core_imports_heavy_libraries_inside_functions_only() -> None:
 
 
 def test_the_backends_front_door_and_configs_import_no_heavy_library() -> None:
-    doors = {"afarm.backend", "afarm.core.config", "afarm.storage.model_files", "afarm.storage.availability"}
+    doors = {"afarm.backend", "afarm.core.config", "afarm.storage.model_files"}
     light = [module for module in BACKEND if module.name in doors]
 
     def wrong(module: Module, found: Import) -> bool:

@@ -18,8 +18,8 @@ from afarm.core.errors import ConfigError, DataError, ModelError
 from afarm.core.records import Output
 from afarm.experiment.dry_run import plan
 from afarm.experiment.farm import Farm
-from afarm.storage.availability import require_on_hub
 from afarm.storage.gguf import require_whole
+from afarm.storage.model_files import require_on_hub
 
 
 def problems(tmp_path: Path, *settings: str, **choices: object) -> list[str]:

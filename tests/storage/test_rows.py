@@ -235,7 +235,7 @@ def test_rows_stay_on_disk_until_they_are_looked_at(tmp_path: Path, monkeypatch:
     judged = tmp_path / "judged.jsonl"
     write_rows(judged, [{"instruction": str(n), "output_1": "a", "output_2": "b", "preference": 1} for n in range(3)])
     held = preferences_on_disk(judged)
-    monkeypatch.setattr(files, "HELD", 2)
+    monkeypatch.setattr(files, "IN_MEMORY", 2)
     assert isinstance(preferences_on_disk(judged), RowsOnDisk)
     assert list(preferences_on_disk(judged)) == held == read_preferences(judged)
 
@@ -260,7 +260,7 @@ def fake_hub(monkeypatch: pytest.MonkeyPatch, found: Any) -> list[Any]:
         return found if more["split"] is None else found[more["split"]]
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    monkeypatch.setattr(hub, "_require_reachable", lambda repository, mend: None)
+    monkeypatch.setattr(hub, "_require_reachable", lambda repository, remedy: None)
     return asked
 
 
