@@ -59,7 +59,7 @@ def labels(
 ) -> list[Preference]:
     section = {name.partition(":")[0]: settings}
     with Farm(annotator=name, settings=section if settings else (), output_dir=directory) as farm:
-        return farm.builder.annotator(name).annotate(pairs, AnnotateContext(seed, farm.ask))
+        return farm.components.annotator(name).annotate(pairs, AnnotateContext(seed, farm.ask))
 
 
 def row(shown: str, pairs: Sequence[Pair], found: Sequence[Preference], gold: Sequence[Preference]) -> str:

@@ -199,7 +199,7 @@ def policy_of(farm: Farm, method: str) -> CheckpointPolicy:
 
 def config(farm: Farm, method: str) -> Any:
     """A method's settings."""
-    trained: Any = farm.builder.method(method)
+    trained: Any = farm.components.method(method)
     return trained.config
 
 

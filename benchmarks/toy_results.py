@@ -59,13 +59,13 @@ def record(found: dict[str, float], name: str, evaluation: Evaluation) -> None:
 
 
 def gold(farm: Farm, outputs: Sequence[Output]) -> float:
-    model = farm.builder.fixed_reward_model("gold")
+    model = farm.components.fixed_reward_model("gold")
     return statistics.fmean(s.value for s in model.score([o.instruction for o in outputs], [o.output for o in outputs]))
 
 
 def label_accuracy(farm: Farm, judged: Sequence[JudgedPair]) -> float:
     """Share of decided labels that agree with gold, pairs of equal gold left out."""
-    model = farm.builder.fixed_reward_model("gold")
+    model = farm.components.fixed_reward_model("gold")
     right = []
     for row in judged:
         if row.p2 is None:
@@ -86,7 +86,7 @@ def reward_accuracy(farm: Farm) -> float:
     decoding = Decoding(temperature=1.0, max_new_tokens=48, n=2, per_device_batch_size=512)
     texts = [s.text for s in farm.sft().sample(instructions, decoding, seed=farm.seed("reward accuracy"))]
     repeated = [i for i in instructions for _ in range(2)]
-    truth = [s.value for s in farm.builder.fixed_reward_model("gold").score(repeated, texts)]
+    truth = [s.value for s in farm.components.fixed_reward_model("gold").score(repeated, texts)]
     guess = [s.value for s in farm.fit_reward().score(repeated, texts)]
     right = [
         (guess[k] < guess[k + 1]) == (truth[k] < truth[k + 1])

@@ -120,7 +120,7 @@ def seed_of(epoch: str, draw: int) -> int:
 
 def ask_again(farm: Farm, annotator: str, pairs: Sequence[Pair], epoch: str) -> list[list[JudgedPair]]:
     """`DRAWS` new labels of each pair, in order, through the farm's metered way to its judges, without label noise."""
-    made = farm.builder.annotator(annotator)
+    made = farm.components.annotator(annotator)
     contexts = [AnnotateContext(seed_of(epoch, draw), farm.ask, farm.progress) for draw in range(DRAWS)]
     return [list(label(pairs, made, annotator, context)) for context in contexts]
 
@@ -130,7 +130,7 @@ def foresee(farm: Farm, path: Path, annotator: str | None, pairs: int, epoch: st
     Sends nothing. Raises `DataError` as `probe` does."""
     annotator, stored = stored_labels(path, annotator, pairs)
     asked = [row.pair for row in stored]
-    made = farm.builder.annotator(annotator)
+    made = farm.components.annotator(annotator)
     contexts = [AnnotateContext(seed_of(epoch, draw), farm.ask) for draw in range(DRAWS)]
     prices = [farm.ask.worst_case_price(request) for context in contexts for request in made.plan(asked, context)]
     known = [price for price in prices if price is not None]

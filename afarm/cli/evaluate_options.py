@@ -176,7 +176,7 @@ def head_to_heads(farm: "Farm", files: OutputFiles, options: EvaluateOptions) ->
     ]:
         raise ConfigError(same)
     if options.eval_set not in (None, files.reference):
-        asked = {row.instruction.id for row in evaluation_set(farm.builder, options.eval_set or "")}
+        asked = {row.instruction.id for row in evaluation_set(farm.components, options.eval_set or "")}
         theirs = [row for row in theirs if row.instruction.id in asked]
         systems = {path: [row for row in rows if row.instruction.id in asked] for path, rows in systems.items()}
     reference_name, *names = _names([(files.reference, theirs), *systems.items()])
@@ -189,7 +189,7 @@ def head_to_heads(farm: "Farm", files: OutputFiles, options: EvaluateOptions) ->
     ]
     _require_usable(farm, options, found)
     context = AnnotateContext(0, farm.ask)  # a seed that no comparison has, so that none of its answers is known
-    asks = farm.builder.annotator(found[0].annotator).plan(found[0].pairs[:1], context)
+    asks = farm.components.annotator(found[0].annotator).plan(found[0].pairs[:1], context)
     if not options.names_a_judge and asks:
         err().print(f"[dim]Unless you name a judge with --judge, it is {TEXT_JUDGE}, a formula.[/]", highlight=False)
     return found
@@ -216,7 +216,7 @@ def _reference(farm: "Farm", reference: str) -> "Sequence[Output]":
     from afarm.core.errors import DataError
     from afarm.experiment.data import evaluation_set
 
-    rows = evaluation_set(farm.builder, reference)
+    rows = evaluation_set(farm.components, reference)
     if not any(row.output for row in rows):
         raise DataError(f"{reference}: has instructions only, no outputs to compare with: name others with --reference")
     return rows
@@ -244,7 +244,7 @@ def _require_usable(farm: "Farm", options: EvaluateOptions, compared: "Sequence[
             said = f"Left out of {options.recipe}, for they need more than these files: {', '.join(left)}"
             err().print(f"[dim]{escape(said)}[/]", highlight=False, soft_wrap=True)
         return
-    built = {name: farm.builder.evaluator(name) for name in names}
+    built = {name: farm.components.evaluator(name) for name in names}
     problems = []
     for one in compared:
         asked = one.instructions

@@ -86,12 +86,12 @@ class AnnotationComparison(Comparison):
 
     @cached_property
     def key_fields(self) -> Mapping[str, Any]:
-        builder, stored = self.farm.builder, self.stored
+        components, stored = self.farm.components, self.stored
         with stored.kept.open("rb") as handle:
             rows = hashlib.file_digest(handle, "sha256").hexdigest()
         return self.farm.key_fields(
             "stored annotations",
-            evaluators=[builder.identity(builder.component("evaluators", name)) for name in self.evaluators],
+            evaluators=[components.identity(components.component("evaluators", name)) for name in self.evaluators],
             systems={"outputs": stored.system, "reference": stored.reference, "annotator": stored.annotator},
             data={"judgements": rows, "reference": answers_digest(stored.answers), **self._labelled},
         )

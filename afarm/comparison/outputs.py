@@ -89,14 +89,14 @@ class Comparison(ABC):
         """The win rate, and those of the run's evaluators that need no more than is `offered`, or nothing and know the
         instructions."""
         names = dict.fromkeys(["win_rate", *self.farm.config.evaluate.evaluators])
-        built = [(name, self.farm.builder.evaluator(name)) for name in names]
+        built = [(name, self.farm.components.evaluator(name)) for name in names]
         usable = [(name, e) for name, e in built if e.needs <= self.offered and not e.many]
         return [name for name, e in usable if "judgements" in e.needs or not e.check(self.instructions)]
 
     @property
     def together(self) -> list[str]:
         """Those of the run's evaluators that look at several systems at once."""
-        return [name for name in self.farm.config.evaluate.evaluators if self.farm.builder.evaluator(name).many]
+        return [name for name in self.farm.config.evaluate.evaluators if self.farm.components.evaluator(name).many]
 
     @property
     def components(self) -> list[tuple[str, str]]:
@@ -177,7 +177,7 @@ class OutputComparison(Comparison):
 
     @property
     def offered(self) -> frozenset[str]:
-        rates = self.farm.builder.annotator(self.annotator).rates
+        rates = self.farm.components.annotator(self.annotator).rates
         return frozenset({"judgements", "ratings"} if rates else {"judgements"})
 
     @property
@@ -187,13 +187,13 @@ class OutputComparison(Comparison):
 
     @cached_property
     def key_fields(self) -> Mapping[str, Any]:
-        builder, joined = self.farm.builder, self.joined
+        components, joined = self.farm.components, self.joined
         data = {"outputs": joined.outputs, "reference": self.reference}
         data |= {"lost": joined.lost} if joined.lost else {}
         return self.farm.key_fields(
             "compare",
             **annotation(self.farm, self.annotator, self.farm.config.evaluate.label_noise),
-            evaluators=[builder.identity(builder.component("evaluators", name)) for name in self.evaluators],
+            evaluators=[components.identity(components.component("evaluators", name)) for name in self.evaluators],
             systems={"outputs": self.system, "reference": self.reference_name},
             data={name: digest([row.to_row() for row in rows]) for name, rows in data.items()},
         )

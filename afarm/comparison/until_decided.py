@@ -189,7 +189,7 @@ class _Judging:
         self.wins: list[float | None] = []
         self.outcomes: Counter[str] = Counter()
         self._pairs: dict[str, Pair] = {pair.instruction.id: pair for pair in one.pairs}
-        self._annotator = farm.builder.annotator(one.annotator)
+        self._annotator = farm.components.annotator(one.annotator)
         # The seed of the comparison that comes after it: what is judged here is judged.
         self._context = AnnotateContext(farm.seed("evaluate"), farm.ask, farm.progress)
 

@@ -37,7 +37,7 @@ def judge_pairs(
     degraded: Counter[str] = Counter()
 
     def rows() -> Iterator[Mapping[str, Any]]:
-        for judged in label(shown, farm.builder.annotator(annotator), annotator, context, label_noise, chunk_size):
+        for judged in label(shown, farm.components.annotator(annotator), annotator, context, label_noise, chunk_size):
             preference = judged.preference
             who = "(noise)" if preference.source == "noise" else preference.member or annotator
             who = "(identical)" if judged.pair.identical else who
@@ -57,7 +57,7 @@ def judge_pairs(
 def annotation(farm: Farm, annotator: str, label_noise: float) -> dict[str, Any]:
     """What labels depend on: the annotator and the judges behind it, their source and settings, and the noise."""
     return {
-        "annotator": farm.builder.annotator_identity(annotator),
+        "annotator": farm.components.annotator_identity(annotator),
         "judges": {role: judge.identity for role, judge in sorted(farm.judges.items())},
         "label_noise": label_noise,
     }

@@ -17,10 +17,10 @@ from afarm.storage.rows import names_a_file, read_rows, require_distinct
 class DataSplits:
     """The splits of the run's data set, each read once and kept."""
 
-    def __init__(self, builder: Components):
-        self._builder = builder
-        self._name = builder.settings.run.dataset
-        self._eval_set = builder.settings.run.eval_set
+    def __init__(self, components: Components):
+        self._components = components
+        self._name = components.settings.run.dataset
+        self._eval_set = components.settings.run.eval_set
         self._dataset: Dataset | None = None
         self._loaded: dict[str, list[Output]] = {}
         self._rows: dict[str, list[Output]] = {}
@@ -30,7 +30,7 @@ class DataSplits:
     def dataset(self) -> Dataset:
         """The run's data set, built when first asked for."""
         if self._dataset is None:
-            self._dataset = self._builder.dataset()
+            self._dataset = self._components.dataset()
         return self._dataset
 
     @property
@@ -39,13 +39,13 @@ class DataSplits:
         apart = self._eval_set
         if apart and names_a_file(apart):
             return is_on_hub(apart) or self.dataset.remote
-        return self.dataset.remote or bool(apart and self._builder.dataset(apart).remote)
+        return self.dataset.remote or bool(apart and self._components.dataset(apart).remote)
 
     def load(self, split: str) -> list[Output]:
         """All rows of a split. Raises `DataError` where the data set has no such split, or it is empty."""
         if split not in self._loaded:
             if split == "evaluation" and self._eval_set:
-                self._loaded[split] = evaluation_set(self._builder, self._eval_set)
+                self._loaded[split] = evaluation_set(self._components, self._eval_set)
             else:
                 with attributed_to("datasets", self._name):
                     self._loaded[split] = self.dataset.load(split)
@@ -60,7 +60,7 @@ class DataSplits:
         if split not in self._rows:
             name = self._eval_set if self._eval_set and split == "evaluation" else f"data set {self._name!r}"
             rows = require_distinct(self.load(split), f"{name}, split {split!r}")
-            limit: int = getattr(self._builder.settings.run.rows, split)
+            limit: int = getattr(self._components.settings.run.rows, split)
             if limit > len(rows):
                 raise DataError(
                     f"rows.{split} asks for {limit} rows, but split {split!r} of {name} has "
@@ -96,7 +96,7 @@ class DataSplits:
             )
 
 
-def evaluation_set(builder: Components, source: str) -> list[Output]:
+def evaluation_set(components: Components, source: str) -> list[Output]:
     """The evaluation rows of a data set by its name, or of a file, whose `output` may be missing.
 
     Raises `DataError` naming the file, the row and the field that is wrong.
@@ -105,4 +105,4 @@ def evaluation_set(builder: Components, source: str) -> list[Output]:
         rows = enumerate(read_rows(source))
         return [Output.from_row({"output": "", **row}, f"{source}: row {number}") for number, row in rows]
     with attributed_to("datasets", source):
-        return builder.dataset(source).load("evaluation")
+        return components.dataset(source).load("evaluation")

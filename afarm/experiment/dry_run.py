@@ -134,7 +134,7 @@ def _visit(farm: Farm, stage: Stage, found: dict[str, tuple[PlannedStage, Artifa
         planned = replace(planned, judges=_priced(farm, "online", pairs, farm.config.annotate.annotator, 0.0))
     elif artifact is None and stage.asks:
         requests = list(stage.asks())
-        ask = _onlooker(farm, {request.role: farm.builder.judge(request.role) for request in requests})
+        ask = _onlooker(farm, {request.role: farm.components.judge(request.role) for request in requests})
         planned = replace(planned, judges=_estimates(ask, [requests]))
     found[stage.label] = planned, artifact
     return artifact
@@ -161,7 +161,7 @@ def _priced(
     seed = farm.seed(purpose)
     pairs = [pair for pair in pairs if rule_or_noise(pair, seed, label_noise) is None]
     ask = _onlooker(farm, farm.judges)
-    annotator, context = farm.builder.annotator(annotator_name), AnnotateContext(seed, ask, farm.progress)
+    annotator, context = farm.components.annotator(annotator_name), AnnotateContext(seed, ask, farm.progress)
     chunks = (pairs[start : start + CHUNK] for start in range(0, len(pairs), CHUNK))
     return _estimates(ask, (annotator.plan(chunk, context) for chunk in chunks))
 

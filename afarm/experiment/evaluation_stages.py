@@ -79,7 +79,7 @@ def second_evaluation(farm: Farm, system: str, answered: Artifact | None) -> Sta
     """The comparison at a temperature of the system's own: its outputs', or, before there are any, its method's."""
     if system == farm.start_name or farm.config.evaluate.reference == "data" or is_answering(system):
         return None
-    expected = farm.builder.method(system).decoding(evaluation_decoding(farm)).temperature
+    expected = farm.components.method(system).decoding(evaluation_decoding(farm)).temperature
     own = answered.meta["summary"]["temperature"] if answered else expected
     if own == farm.config.evaluate.temperature:
         return None
@@ -99,19 +99,19 @@ def evaluate(farm: Farm, system: str, reference: Stage | None, reference_name: s
         )
     # The baseline alone needs no reward model, and should not have one fitted just to be scored.
     scored = system != farm.start_name
-    if many := [name for name in settings.evaluators if farm.builder.evaluator(name).many]:
+    if many := [name for name in settings.evaluators if farm.components.evaluator(name).many]:
         raise ConfigError(
             [f"evaluate.evaluators: {n!r} looks at all systems: afarm leaderboard --evaluator {n}" for n in many]
         )
-    names = [n for n in settings.evaluators if scored or "reward_model" not in farm.builder.evaluator(n).needs]
-    scored = scored and any("reward_model" in farm.builder.evaluator(n).needs for n in names)
+    names = [n for n in settings.evaluators if scored or "reward_model" not in farm.components.evaluator(n).needs]
+    scored = scored and any("reward_model" in farm.components.evaluator(n).needs for n in names)
     reward = fit_reward(farm) if scored else None
     if reward is not None:
         stages["reward_model"] = reward
     key_fields = farm.key_fields(
         "evaluate",
         **annotation(farm, settings.annotator, settings.label_noise),
-        evaluators=[farm.builder.identity(farm.builder.component("evaluators", n)) for n in names],
+        evaluators=[farm.components.identity(farm.components.component("evaluators", n)) for n in names],
         reward_model=fixed_reward_identity(farm) if scored and reward is None else "",
         reference={"name": reference_name, "data": farm.data_digest("evaluation") if reference is None else ""},
     )
@@ -148,7 +148,7 @@ def write_results(
     results = (
         {**compared, "evaluator": name, "metrics": dict(found.metrics), "rows": list(found.rows), **how}
         for name, found in chain(
-            ((name, farm.builder.evaluate(name, given)) for name in names), ((f.evaluator, f) for f in further)
+            ((name, farm.components.evaluate(name, given)) for name in names), ((f.evaluator, f) for f in further)
         )
     )
     try:
@@ -177,7 +177,7 @@ def scores(farm: Farm, model: RewardModel | None, outputs: Sequence[Output]) -> 
     """The reward model's scores of outputs, in their order; none without a model."""
     if model is None:
         return ()
-    with attributed_to("reward_models", farm.config.reward_model), farm.builder.autocast():
+    with attributed_to("reward_models", farm.config.reward_model), farm.components.autocast():
         return model.score([o.instruction for o in outputs], [o.output for o in outputs])
 
 
@@ -188,7 +188,7 @@ def protocol_of(
     system's."""
     from afarm.analysis.judge_drift import latest_shift
 
-    identity = farm.builder.annotator_identity(annotator)
+    identity = farm.components.annotator_identity(annotator)
     judges = judges_behind(farm, judged)
     given = {row.instruction.id: row.output for row in reference}
     return Protocol(

@@ -131,9 +131,9 @@ class Farm:
 
         def look_ahead(settings: Settings) -> list[str]:
             # What is opened to look at it (data, a device) is kept: nothing is read twice.
-            self.builder = Components(plugins, settings, progress, tell, process_info)
-            self.splits = DataSplits(self.builder)
-            return problems_ahead(self.builder, self.splits, Path(output_dir), compares_only, plans_only, answering)
+            self.components = Components(plugins, settings, progress, tell, process_info)
+            self.splits = DataSplits(self.components)
+            return problems_ahead(self.components, self.splits, Path(output_dir), compares_only, plans_only, answering)
 
         self.settings: Settings = resolve(recipe, given, plugins, look_ahead)
         self.config = self.settings.run
@@ -145,7 +145,7 @@ class Farm:
         self._making = ""  # the name of the artifact that is being written
         self.process_info = process_info
         # All meet here: later, nobody could say for how long the first is busy with stages that are its own.
-        self.session = self.builder.backend.session if process_info.is_distributed and not compares_only else ""
+        self.session = self.components.backend.session if process_info.is_distributed and not compares_only else ""
 
     def __enter__(self) -> Farm:
         return self
@@ -174,7 +174,7 @@ class Farm:
         """The reward model, fitted where it is one that learns."""
         stage = stages.fit_reward(self)
         if stage is None:
-            return self.builder.fixed_reward_model(self.config.reward_model)
+            return self.components.fixed_reward_model(self.config.reward_model)
         model: RewardModel = self.load(self.ensure(stage))
         return model
 
@@ -225,7 +225,7 @@ class Farm:
         """The run's annotator on pairs of one's own, under the run's budget and without label noise."""
         name = self.config.annotate.annotator
         context = AnnotateContext(self.seed("online"), self.ask, self.progress)
-        return [judged.preference for judged in label(pairs, self.builder.annotator(name), name, context)]
+        return [judged.preference for judged in label(pairs, self.components.annotator(name), name, context)]
 
     def close(self) -> None:
         """Stop the judges' thread and close the ledger. The farm can be used again."""
@@ -280,7 +280,7 @@ class Farm:
         if artifact.name not in self._live:
             while len(self._live) >= KEPT_MODELS:
                 self._live.popitem(last=False)
-            self._live[artifact.name] = self.builder.load(artifact.path)
+            self._live[artifact.name] = self.components.load(artifact.path)
         self._live.move_to_end(artifact.name)
         return self._live[artifact.name]
 
@@ -296,7 +296,7 @@ class Farm:
     @cached_property
     def judges(self) -> dict[str, Judge]:
         """The judge for each family role."""
-        return self.builder.judges()
+        return self.components.judges()
 
     @cached_property
     def ask(self) -> JudgeClient:
@@ -310,7 +310,7 @@ class Farm:
             allow_degraded=self.config.allow_degraded,
             batch_api=self.config.batch_api,
             batch_poll_seconds=self.config.batch_poll_seconds,
-            limiters=self.builder.limiters,
+            limiters=self.components.limiters,
             stage=lambda: self._making,
         )
 
@@ -328,7 +328,7 @@ class Farm:
         """The run's name: the same command has the same one, so that it goes on where it stopped."""
         config = self.config
         fields = {k: v for k, v in config.result_fields().items() if k != "method"}
-        settings = digest(fields, self.settings.result_sections(self.builder.plugins.registry), length=6)
+        settings = digest(fields, self.settings.result_sections(self.components.plugins.registry), length=6)
         chosen = method or config.method
         parts = [Path(self.settings.recipe).stem, chosen, config.annotate.annotator, f"seed{config.seed}", settings]
         return "-".join(part.replace("/", "_") for part in parts)

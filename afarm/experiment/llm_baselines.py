@@ -34,7 +34,7 @@ def answers(farm: Farm, spec: str) -> Stage:
 
     Raises `ConfigError` for a judge that is a formula and writes nothing.
     """
-    judge = farm.builder.judge(spec)
+    judge = farm.components.judge(spec)
     if judge.simulated:
         raise ConfigError(
             [f"{spec} is a formula that writes no answers: name a language model, such as openai:gpt-4.1"]
@@ -48,7 +48,7 @@ def answers(farm: Farm, spec: str) -> Stage:
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
         if problems := judge.check_access():
             raise ConfigError(problems)
-        farm.ask.add_judge(spec, judge, farm.builder.limiters.get(judge))
+        farm.ask.add_judge(spec, judge, farm.components.limiters.get(judge))
         completions = dict(
             farm.progress(
                 farm.ask.stream(requests(farm, spec, judge, instructions)), f"{spec}: answering", len(instructions)

@@ -22,7 +22,7 @@ from afarm.storage.disk import require_writable
 
 
 def problems_ahead(
-    builder: Components,
+    components: Components,
     splits: DataSplits,
     output_dir: Path,
     compares_only: bool = False,
@@ -36,27 +36,27 @@ def problems_ahead(
     """
     from afarm.storage.model_files import require_local
 
-    config = builder.settings.run
+    config = components.settings.run
     annotators = [config.evaluate.annotator, *([] if compares_only else [config.annotate.annotator])]
     training: list[Callable[[], object]] = [
         lambda: require_local(config.model),
-        lambda: require_device(builder),
+        lambda: require_device(components),
         lambda: require_trackers(config.backend.trackers),
-        lambda: stages.check_method(builder, config.method),
+        lambda: stages.check_method(components, config.method),
         lambda: splits.dataset,
-        lambda: require_rows(builder, splits),
-        lambda: require_known_tasks(builder, splits),
-        lambda: require_ratings(builder),
+        lambda: require_rows(components, splits),
+        lambda: require_known_tasks(components, splits),
+        lambda: require_ratings(components),
     ]
     looks: list[Callable[[], object]] = [
         lambda: require_writable(output_dir),
         *([] if compares_only else training),
-        lambda: require_used_prices(builder, answering),
-        *([] if plans_only else [lambda: require_access(builder, answering)]),
-        lambda: require_fitting_judges(builder, annotators),
-        builder.judges,
-        *(lambda name=name: builder.annotator(name) for name in annotators),
-        *(lambda name=name: builder.evaluator(name) for name in config.evaluate.evaluators),
+        lambda: require_used_prices(components, answering),
+        *([] if plans_only else [lambda: require_access(components, answering)]),
+        lambda: require_fitting_judges(components, annotators),
+        components.judges,
+        *(lambda name=name: components.annotator(name) for name in annotators),
+        *(lambda name=name: components.evaluator(name) for name in config.evaluate.evaluators),
     ]
     problems: list[str] = []
     for look in looks:
@@ -71,12 +71,12 @@ def problems_ahead(
     return list(dict.fromkeys(problems))
 
 
-def require_device(builder: Components) -> None:
+def require_device(components: Components) -> None:
     """Raises `ConfigError` where the device is not there. The CPU always is, and `auto` takes what is."""
-    if builder.settings.run.backend.device in ("auto", "cpu"):
+    if components.settings.run.backend.device in ("auto", "cpu"):
         return
     try:
-        _ = builder.backend
+        _ = components.backend
     except PluginError as error:  # no torch to ask
         raise ConfigError([str(error)]) from error
 
@@ -102,7 +102,7 @@ def require_trackers(names: Sequence[str]) -> None:
         raise ConfigError(problems)
 
 
-def require_rows(builder: Components, splits: DataSplits) -> None:
+def require_rows(components: Components, splits: DataSplits) -> None:
     """Raises `ConfigError` for splits that do not hold what the run asks of them.
 
     A split that is missing is left to the stage that needs it: `afarm sft` does without most. Where another does not
@@ -110,7 +110,7 @@ def require_rows(builder: Components, splits: DataSplits) -> None:
     """
     if splits.remote:
         return
-    needed = list(dict.fromkeys(splits_needed(builder)))
+    needed = list(dict.fromkeys(splits_needed(components)))
     missing: dict[str, str] = {}
     problems: list[str] = []
     for split in needed:
@@ -129,7 +129,7 @@ def require_rows(builder: Components, splits: DataSplits) -> None:
         raise ConfigError(problems)
 
 
-def require_known_tasks(builder: Components, splits: DataSplits) -> None:
+def require_known_tasks(components: Components, splits: DataSplits) -> None:
     """Raises `ConfigError` where a judge or an evaluator says that it knows nothing of the run's instructions."""
     if splits.remote:
         return
@@ -137,19 +137,19 @@ def require_known_tasks(builder: Components, splits: DataSplits) -> None:
         instructions = splits.instructions("evaluation")
     except DataError:  # which `require_rows` or the stage that reads them reports
         return
-    evaluators = [(name, builder.evaluator(name)) for name in builder.settings.run.evaluate.evaluators]
+    evaluators = [(name, components.evaluator(name)) for name in components.settings.run.evaluate.evaluators]
     problems = [f"evaluator {name!r}: {p}" for name, evaluator in evaluators for p in evaluator.check(instructions)]
-    for role, judge in builder.judges().items():
+    for role, judge in components.judges().items():
         problems += [f"judge of {'all roles' if role == '*' else role}: {p}" for p in judge.check(instructions)]
     if problems:
         raise ConfigError(problems)
 
 
-def require_ratings(builder: Components) -> None:
+def require_ratings(components: Components) -> None:
     """Raises `ConfigError` for evaluators of ratings where the annotator that judges gives none."""
-    settings = builder.settings.run.evaluate
-    names = [name for name in settings.evaluators if "ratings" in builder.evaluator(name).needs]
-    if names and not builder.annotator(settings.annotator).rates:
+    settings = components.settings.run.evaluate
+    names = [name for name in settings.evaluators if "ratings" in components.evaluator(name).needs]
+    if names and not components.annotator(settings.annotator).rates:
         raise ConfigError([f"evaluator {name!r}: {no_ratings(settings.annotator)}" for name in names])
 
 
@@ -161,16 +161,16 @@ def no_ratings(annotator: str) -> str:
     )
 
 
-def require_access(builder: Components, answering: Sequence[str] = ()) -> None:
+def require_access(components: Components, answering: Sequence[str] = ()) -> None:
     """Raises `ConfigError` for judges that cannot be asked, for want of a key, say."""
-    judges = [*builder.judges().values(), *map(builder.judge, answering)]
+    judges = [*components.judges().values(), *map(components.judge, answering)]
     if problems := [problem for judge in judges for problem in judge.check_access()]:
         raise ConfigError(dict.fromkeys(problems))
 
 
-def require_used_prices(builder: Components, answering: Sequence[str] = ()) -> None:
+def require_used_prices(components: Components, answering: Sequence[str] = ()) -> None:
     """Raises `ConfigError` for a price of a judge that is not in use: most likely a name that is spelled otherwise."""
-    run = builder.settings.run
+    run = components.settings.run
     used = {*run.judge.values(), *answering}
     problems = [
         f"--price names {spec!r}, which is none of the judges.{did_you_mean(spec, used)}"
@@ -185,13 +185,13 @@ STAND_INS = 512
 """Made-up pairs that a pool is asked about to see all its members: at 13 members, one is missed once in 10^17 times."""
 
 
-def require_fitting_judges(builder: Components, annotators: Sequence[str]) -> None:
+def require_fitting_judges(components: Components, annotators: Sequence[str]) -> None:
     """Raises `ConfigError` for judges that cannot take what `annotators` ask for, unless that may be left out, for
     judges of unknown price where there is a budget to keep, and for --batch-api where nobody asked takes batches."""
     from afarm.judging.client import JudgeClient
     from afarm.judging.ledger import Ledger
 
-    run = builder.settings.run
+    run = components.settings.run
     pairs = [
         Pair(Instruction(f"stand-in {i}", "input" if i % 2 else ""), "an output", "another one")
         for i in range(STAND_INS)
@@ -199,10 +199,10 @@ def require_fitting_judges(builder: Components, annotators: Sequence[str]) -> No
     problems: list[str] = []
     asked: dict[str, Judge] = {}
     with Ledger(Path(":memory:")) as nothing:
-        ask = JudgeClient(builder.judges(), nothing, allow_degraded=True)
+        ask = JudgeClient(components.judges(), nothing, allow_degraded=True)
         for name in dict.fromkeys(annotators):
             try:
-                annotator = builder.annotator(name)
+                annotator = components.annotator(name)
                 with attributed_to("annotators", name):
                     requests = annotator.plan(pairs, AnnotateContext(0, ask))
             except DataError:  # one that knows the instructions of its own world only
@@ -220,13 +220,13 @@ def require_fitting_judges(builder: Components, annotators: Sequence[str]) -> No
         raise ConfigError(dict.fromkeys(problems))
 
 
-def splits_needed(builder: Components) -> Iterator[str]:
+def splits_needed(components: Components) -> Iterator[str]:
     """The splits that the whole run reads, from the first demonstration to the evaluation."""
-    config = builder.settings.run
-    needs = set(builder.method(config.method).needs)
+    config = components.settings.run
+    needs = set(components.method(config.method).needs)
     if config.start == "sft":
         needs.add("demonstrations")
-    if "reward_model" in needs and is_fitted(builder.reward_model_class(config.reward_model)):
+    if "reward_model" in needs and is_fitted(components.reward_model_class(config.reward_model)):
         needs.add("preferences")
     yield from (split for need, splits in stages.NEEDS.items() if need in needs for split in splits)
     if "preferences" in needs:

@@ -55,7 +55,7 @@ def record_of_two(
     stored = bool(compared.about.get("stored"))  # nobody is asked, and who was is not for the settings to say
     asking = ("judge", "budget", "price", "prices", "max_concurrency", "allow_degraded", "batch_api")
     noise = {} if stored else {"label_noise": config["evaluate"]["label_noise"]}
-    sections = {farm.builder.component(kind, name).full_name for kind, name in compared.components}
+    sections = {farm.components.component(kind, name).full_name for kind, name in compared.components}
     asked = not stored and any(row.preference.completion for rows in result.judgements.values() for row in rows)
     about = {
         "name": compared.name,
@@ -192,7 +192,7 @@ def machine(farm: Farm) -> dict[str, Any]:
     return {
         "platform": platform.platform(terse=True),
         "cpus": os.cpu_count(),
-        "device": str(farm.builder.backend.device),
+        "device": str(farm.components.backend.device),
         "dtype": backend.dtype,
         "threads": backend.threads or int(os.environ.get("OMP_NUM_THREADS", 0)) or os.cpu_count(),
     }

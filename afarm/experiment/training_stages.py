@@ -79,7 +79,7 @@ def base(farm: Farm) -> Stage:
     key_fields = farm.key_fields("base", model=identity, prompt_template=template)
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
-        farm.builder.save_pointer(identity, directory)
+        farm.components.save_pointer(identity, directory)
         return {"model": spec}
 
     return Stage("base", "base", {}, key_fields, write)
@@ -96,12 +96,12 @@ def train(farm: Farm, name: str) -> Stage:
         return base(farm)
     if name == farm.start_name:
         return _train(farm, name, base(farm), "sft")
-    begin = base if farm.builder.method(name).begins_with == "base" else start
+    begin = base if farm.components.method(name).begins_with == "base" else start
     return _train(farm, name, begin(farm), f"train {name}")
 
 
 def _train(farm: Farm, name: str, begin: Stage, label: str) -> Stage:
-    method = check_method(farm.builder, name)
+    method = check_method(farm.components, name)
     stages = {"start": begin}
     if "preferences" in method.needs:
         stages["preferences"] = annotate(farm)
@@ -111,7 +111,7 @@ def _train(farm: Farm, name: str, begin: Stage, label: str) -> Stage:
     asked = evaluation_decoding(farm)
     key_fields = farm.key_fields(
         "train",
-        method=farm.builder.identity(farm.builder.component("methods", name)),
+        method=farm.components.identity(farm.components.component("methods", name)),
         reward_model=fixed_reward_identity(farm) if "reward_model" in method.needs and reward is None else "",
         annotator=annotation(farm, farm.config.annotate.annotator, 0.0) if "annotator" in method.needs else "",
         data={need: [farm.data_digest(s) for s in NEEDS[need]] for need in sorted(method.needs) if NEEDS[need]},
@@ -119,11 +119,11 @@ def _train(farm: Farm, name: str, begin: Stage, label: str) -> Stage:
     )
 
     def learn(directory: Path, inputs: Inputs) -> Policy:
-        with farm.builder.training("methods", name, label, directory, farm.seed(f"train {name}")) as context:
+        with farm.components.training("methods", name, label, directory, farm.seed(f"train {name}")) as context:
             return method.train(_method_inputs(farm, method, inputs), context)
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
-        farm.builder.save(learn(directory, inputs), directory)
+        farm.components.save(learn(directory, inputs), directory)
         return last_metrics(directory)
 
     def pairs() -> Sequence[Instruction]:
@@ -134,11 +134,11 @@ def _train(farm: Farm, name: str, begin: Stage, label: str) -> Stage:
     return Stage("train", label, stages, key_fields, write, pairs=asking, join=learn)
 
 
-def check_method(builder: Components, name: str) -> Method:
+def check_method(components: Components, name: str) -> Method:
     """The method. Raises `ConfigError` for what can be seen before a model is loaded: unmet needs, bad settings."""
-    method = builder.method(name)
+    method = components.method(name)
     asked = "reward_model" in method.needs
-    reward_model = builder.reward_model_class(builder.settings.run.reward_model) if asked else None
+    reward_model = components.reward_model_class(components.settings.run.reward_model) if asked else None
     problems = [f"{name}: {problem}" for problem in method.check(reward_model)]
     problems += [
         f"method {name!r} needs {need!r}, which no stage makes.{did_you_mean(need, NEEDS)}"
@@ -222,7 +222,7 @@ def write_outputs(
                 details["score"] = made.score
             yield Output(instruction, made.text, generator, details).to_row()
 
-    with farm.builder.autocast():
+    with farm.components.autocast():
         count = write_rows(directory / "outputs.jsonl", rows())
     return {"rows": count, "mean_characters": round(characters / max(count, 1), 1), "cut_off": cut_off}
 
@@ -250,20 +250,20 @@ def _training_preferences(farm: Farm, artifact: Artifact) -> list[JudgedPair]:
 def fit_reward(farm: Farm) -> Stage | None:
     """The reward model's training; None where it is one that needs no fitting."""
     name = farm.config.reward_model
-    cls = farm.builder.reward_model_class(name)
+    cls = farm.components.reward_model_class(name)
     if not is_fitted(cls):
         return None
-    component = farm.builder.component("reward_models", name)
-    key_fields = farm.key_fields("fit-reward", reward_model=farm.builder.identity(component))
+    component = farm.components.component("reward_models", name)
+    key_fields = farm.key_fields("fit-reward", reward_model=farm.components.identity(component))
 
     def learn(directory: Path, inputs: Inputs) -> RewardModel:
         preferences = _training_preferences(farm, inputs["preferences"])
         seed = farm.seed("fit-reward")
-        with farm.builder.training("reward_models", name, "fit-reward", directory, seed) as context:
+        with farm.components.training("reward_models", name, "fit-reward", directory, seed) as context:
             return cls.fit(preferences, farm.load(inputs["policy"]), farm.settings.of(component), context)
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
-        farm.builder.save(learn(directory, inputs), directory)
+        farm.components.save(learn(directory, inputs), directory)
         return last_metrics(directory)
 
     stages = {"policy": start(farm), "preferences": annotate(farm)}
@@ -272,9 +272,9 @@ def fit_reward(farm: Farm) -> Stage | None:
 
 def loaded_reward_model(farm: Farm, inputs: Inputs) -> RewardModel:
     stored = inputs.get("reward_model")
-    loaded: RewardModel = farm.load(stored) if stored else farm.builder.fixed_reward_model(farm.config.reward_model)
+    loaded: RewardModel = farm.load(stored) if stored else farm.components.fixed_reward_model(farm.config.reward_model)
     return loaded
 
 
 def fixed_reward_identity(farm: Farm) -> Mapping[str, Any]:
-    return farm.builder.fixed_reward_identity(farm.config.reward_model)
+    return farm.components.fixed_reward_identity(farm.config.reward_model)

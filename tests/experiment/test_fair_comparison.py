@@ -29,7 +29,7 @@ class RemembersSeeds:
 
 def test_each_system_samples_with_a_seed_of_its_own(tmp_path: Path) -> None:
     farm: Any = SimpleNamespace(
-        seed=lambda purpose: integer(1, purpose), progress=no_progress, builder=SimpleNamespace(autocast=nullcontext)
+        seed=lambda purpose: integer(1, purpose), progress=no_progress, components=SimpleNamespace(autocast=nullcontext)
     )
     policy: Any = RemembersSeeds()
     for system in ("sft", "best_of_n", "sft"):

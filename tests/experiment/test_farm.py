@@ -119,7 +119,7 @@ def test_a_base_model_that_moved_is_the_same_model(farm: Make, tmp_path: Path) -
     assert moved.ensure(stages.base(moved))
     assert [run.reused for run in moved.history.values()] == [True]
     assert isinstance(moved.load(moved.history["base"].artifact), WordPolicy)
-    assert moved.builder.backend.loaded == [str(tmp_path / "elsewhere")]  # type: ignore[attr-defined]
+    assert moved.components.backend.loaded == [str(tmp_path / "elsewhere")]  # type: ignore[attr-defined]
     moved.sft()
     assert moved.history["sft"].reused
 

@@ -18,10 +18,10 @@ def test_a_stage_that_resumes_says_from_which_step(tmp_path: Path) -> None:
     said: list[str] = []
     farm = light_farm(tmp_path, tell=said.append)
     (tmp_path / "stage").mkdir()
-    with farm.builder.training("methods", "nudge", "train nudge", tmp_path / "stage", 0):
+    with farm.components.training("methods", "nudge", "train nudge", tmp_path / "stage", 0):
         assert said == []
     DirectoryCheckpoints(tmp_path / "stage").save(7, lambda directory: None)
-    with farm.builder.training("methods", "nudge", "train nudge", tmp_path / "stage", 0):
+    with farm.components.training("methods", "nudge", "train nudge", tmp_path / "stage", 0):
         assert said == ["train nudge: going on from step 7"]
 
 

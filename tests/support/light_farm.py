@@ -73,5 +73,5 @@ def light_farm(directory: Path, *settings: str, module: str = "light_plugin", **
         str(recipe), settings=settings, output_dir=directory / "out", plugins=plugins, model=str(model), **choices
     )
     policy = __import__(module).WordPolicy
-    farm.builder._backend = LightBackend(policy)
+    farm.components._backend = LightBackend(policy)
     return farm

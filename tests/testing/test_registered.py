@@ -168,5 +168,5 @@ def test_the_tables_name_registered_components_only() -> None:
 
 def test_the_builder_accepts_the_defaults_of_every_component() -> None:
     """What a recipe leaves out must still make a component, so that `--method NAME` alone works."""
-    builder = Components(PLUGINS, Settings("test", RunConfig(model="nothing"), {}))
-    assert all(builder.identity(component)["name"] == component.full_name for component in PLUGINS.registry)
+    components = Components(PLUGINS, Settings("test", RunConfig(model="nothing"), {}))
+    assert all(components.identity(component)["name"] == component.full_name for component in PLUGINS.registry)
