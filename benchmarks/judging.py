@@ -26,7 +26,7 @@ from afarm.core.interfaces import AnnotateContext, BuildContext
 from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge
 from afarm.core.records import Instruction, Pair
 from afarm.judging.client import JudgeClient
-from afarm.judging.labelling import label
+from afarm.judging.labelling import annotate_in_chunks
 from afarm.judging.ledger import Ledger
 from afarm.judging.rate_limit import Limiter
 
@@ -81,7 +81,9 @@ def work(port: int, count: int, in_flight: int, directory: Path) -> dict[str, fl
             {"*": judge}, ledger, max_concurrency=in_flight, allow_degraded=True, limiters={judge: limiter}
         )
         context = AnnotateContext(1, ask)
-        decided = sum(j.preference.outcome == "decided" for j in label(pairs(count), annotator, "bench", context))
+        decided = sum(
+            j.preference.outcome == "decided" for j in annotate_in_chunks(pairs(count), annotator, "bench", context)
+        )
         ask.close()
     assert decided == count, f"{decided} of {count} pairs were decided"
     return {

@@ -21,7 +21,7 @@ from typing import NoReturn
 from afarm.backend import Backend
 from afarm.core.config import BackendConfig
 from afarm.core.interfaces import BuildContext
-from afarm.core.judge import Comparison, Completion
+from afarm.core.judge import Completion, ShownPair
 from afarm.core.records import JudgedPair, Pair
 from afarm.core.seeding import uniform
 from afarm.storage.rows import read_preferences
@@ -59,14 +59,16 @@ def _none() -> NoReturn:
     raise NotImplementedError
 
 
-def shown(pair: Pair, order: str) -> Comparison:
-    return Comparison(pair.id, pair.instruction, *(pair.canonical if order == "ab" else pair.canonical[::-1]), order)
+def shown(pair: Pair, order: str) -> ShownPair:
+    return ShownPair(pair.id, pair.instruction, *(pair.canonical if order == "ab" else pair.canonical[::-1]), order)
 
 
-async def ask(judge: LocalJudge, name: str, comparisons: Sequence[Comparison]) -> list[Completion]:
+async def ask(judge: LocalJudge, name: str, comparisons: Sequence[ShownPair]) -> list[Completion]:
     member = load_member(name)
     size = member.entry.batch_size
-    requests = [member.request(comparisons[i : i + size], seed=SEED, draw=0) for i in range(0, len(comparisons), size)]
+    requests = [
+        member.request(comparisons[i : i + size], seed=SEED, sample_index=0) for i in range(0, len(comparisons), size)
+    ]
     return await asyncio.gather(*(judge.complete(request) for request in requests))
 
 

@@ -28,7 +28,7 @@ from afarm.core.errors import DataError
 from afarm.core.interfaces import AnnotateContext
 from afarm.core.records import JudgedPair, Pair
 from afarm.core.seeding import integer, uniform
-from afarm.judging.labelling import label
+from afarm.judging.labelling import annotate_in_chunks
 from afarm.storage.disk import write_whole
 from afarm.storage.rows import read_preferences, read_rows
 
@@ -122,7 +122,7 @@ def ask_again(farm: Farm, annotator: str, pairs: Sequence[Pair], epoch: str) -> 
     """`DRAWS` new labels of each pair, in order, through the farm's metered way to its judges, without label noise."""
     made = farm.components.annotator(annotator)
     contexts = [AnnotateContext(seed_of(epoch, draw), farm.ask, farm.progress) for draw in range(DRAWS)]
-    return [list(label(pairs, made, annotator, context)) for context in contexts]
+    return [list(annotate_in_chunks(pairs, made, annotator, context)) for context in contexts]
 
 
 def foresee(farm: Farm, path: Path, annotator: str | None, pairs: int, epoch: str) -> tuple[int, float | None]:

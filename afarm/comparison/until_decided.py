@@ -23,7 +23,7 @@ from afarm.core.records import Pair
 from afarm.core.seeding import uniform
 from afarm.experiment.annotation import annotation
 from afarm.experiment.training_stages import Inputs, Stage
-from afarm.judging.labelling import label
+from afarm.judging.labelling import annotate_in_chunks
 from afarm.storage.disk import write_json
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class _Judging:
         """Raises `BudgetError` where the budget ends; then none of them counts."""
         asked = [self._pairs[id] for id in ids if id in self._pairs]  # the others have no output, and are lost
         noise = self.one.farm.config.evaluate.label_noise
-        judged = list(label(asked, self._annotator, self.one.annotator, self._context, noise))
+        judged = list(annotate_in_chunks(asked, self._annotator, self.one.annotator, self._context, noise))
         found = {row.pair.instruction.id: row.win for row in judged}
         self.wins += [found.get(id, 0.0) for id in ids]
         self.outcomes.update(row.preference.outcome for row in judged)

@@ -21,7 +21,7 @@ MESSAGE_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ShownPair:
     """One comparison as a judge is shown it: `first` above `second`. Carried beside the prompt, never sent.
 
     `order` names which of the pair's outputs, in canonical order, is shown first ("ab" or "ba"); dummies that pad a
@@ -33,7 +33,7 @@ class Comparison:
     first: str
     second: str
     order: str = "ab"
-    draw: int = 0
+    sample_index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +47,17 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """One question to a judge LLM.
+    """One request to a judge LLM.
 
-    Sent: `messages` (a chat) or `prompt` (text completion), the sampling parameters, the strings to `favour` and
-    `avoid` (logit bias, tokenised for the judge in use), a JSON `schema` that holds a judge with structured output to
-    the format (and is left out elsewhere: the prompt asks for the format as well), a `tool` to call, and how many
-    `top_logprobs` to give for each token. Unsent: the family `role` the user maps to a judge, the structured
-    `comparisons` and the `answer_format` ("list", "single", "json", "rating" or "criteria"), which the offline judge
-    reads instead of parsing the prompt; the `labels` of a format of its own, one a line ("labels") or one a token
-    ("tokens"): what is written for the first output, for the second and, where that can be said, for a draw;
-    `annotator` for the accounts; `seed` and `draw`, which tell independent samples apart.
+    Sent: `messages` (a chat) or `prompt` (text completion), the sampling parameters, `favoured_tokens` and
+    `penalised_tokens` (texts for a logit bias, tokenised for the judge in use), a JSON `schema` that holds a judge with
+    structured output to the format (and is left out elsewhere: the prompt asks for the format as well), a `tool` to
+    call, and `top_logprobs`, the number of likeliest tokens to give per position. Unsent: the family `role` the user
+    maps to a judge, the structured `comparisons` and the `answer_format` ("list", "single", "json", "rating" or
+    "criteria"), which the offline judge reads instead of parsing the prompt; the `labels` of a format of its own, one
+    per line ("labels") or one per token ("tokens"): what is written for the first output, for the second and, if that
+    can be said, for a draw; `annotator` for the accounts; `seed` and `sample_index`, which tell independent samples
+    apart.
     """
 
     role: str
@@ -65,17 +66,17 @@ class ChatRequest:
     max_tokens: int = 256
     temperature: float = 1.0
     top_p: float = 1.0
-    favour: tuple[str, ...] = ()
-    avoid: tuple[str, ...] = ()
+    favoured_tokens: tuple[str, ...] = ()
+    penalised_tokens: tuple[str, ...] = ()
     schema: Mapping[str, Any] | None = None
     tool: Tool | None = None
     top_logprobs: int = 0
-    comparisons: tuple[Comparison, ...] = ()
+    comparisons: tuple[ShownPair, ...] = ()
     answer_format: str = ""
     labels: tuple[str, ...] = ()
     annotator: str = ""
     seed: int = 0
-    draw: int = 0
+    sample_index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +105,10 @@ class Completion:
 class Judgement:
     """What was learned from an answer about one comparison, in the order it was shown.
 
-    `first` is the probability that the output shown first is better; None unless `outcome` is "decided".
+    `p_first_shown` is the probability that the output shown first is better; None unless `outcome` is "decided".
     """
 
-    first: float | None
+    p_first_shown: float | None
     outcome: str = "decided"
     completion: str = ""
 
@@ -120,7 +121,7 @@ class JudgementKey:
     pair_id: str
     order: str
     seed: int
-    draw: int = 0
+    sample_index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +248,7 @@ def unsupported(request: ChatRequest, capabilities: Capabilities) -> tuple[str, 
     missing = {
         "temperature": request.temperature != 1.0 and not capabilities.temperature,
         "top_p": request.top_p != 1.0 and not capabilities.temperature,
-        "logit_bias": bool(request.favour or request.avoid) and not capabilities.logit_bias,
+        "logit_bias": bool(request.favoured_tokens or request.penalised_tokens) and not capabilities.logit_bias,
         "top_logprobs": request.top_logprobs > 0 and not capabilities.logprobs,
         "tool": request.tool is not None and not capabilities.tool,
     }
@@ -259,7 +260,7 @@ def without(request: ChatRequest, parameters: Sequence[str]) -> ChatRequest:
     plain: dict[str, dict[str, Any]] = {
         "temperature": {"temperature": 1.0},
         "top_p": {"top_p": 1.0},
-        "logit_bias": {"favour": (), "avoid": ()},
+        "logit_bias": {"favoured_tokens": (), "penalised_tokens": ()},
         "top_logprobs": {"top_logprobs": 0},
         "tool": {"tool": None},
     }

@@ -180,10 +180,10 @@ class Preference:
     `p2` is the probability, in [0, 1], that `output_2` is better; None unless `outcome` is "decided". A draw is not
     p2 = 0.5: "draw" says that neither is better, 0.5 that the annotator is torn. `strength` is a person's "slightly"
     (0.5) or "clearly" (1). `member` is the pool member that judged, `order` which output it saw first ("12", "21" or
-    "both" in turn), `draw` which independent draw this is, and `completion` the ledger's key of the answer, or the keys
-    of several, with commas between. `degraded` names what the annotator asked and the judge could not take, and `judge`
-    is the identity of the judge that was asked, empty where none was. `scores` are how the two outputs were rated, on
-    the annotator's own scale, where each was rated alone.
+    "both" in turn), `sample_index` tells independent samples of one judgement apart, and `completion` is the ledger's
+    key of the answer, or the keys of several, with commas between. `degraded` names what the annotator asked for and
+    the judge could not take, and `judge` is the identity of the judge, empty if none was asked. `scores` are how the
+    two outputs were rated, on the annotator's own scale, where each was rated alone.
     """
 
     pair_id: str
@@ -193,7 +193,7 @@ class Preference:
     strength: float | None = None
     member: str = ""
     order: str = ""
-    draw: int = 0
+    sample_index: int = 0
     completion: str = ""
     degraded: tuple[str, ...] = ()
     judge: str = ""
@@ -270,7 +270,7 @@ class JudgedPair:
             "strength": preference.strength,
             "member": preference.member,
             "order": preference.order,
-            "draw": preference.draw,
+            "draw": preference.sample_index,
             "completion": preference.completion,
             "judge": preference.judge,
             "occurrence": pair.occurrence,

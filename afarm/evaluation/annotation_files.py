@@ -196,7 +196,7 @@ class _Reader(Generic[K]):
         """Whether the same judgement came before. Raises `DataError` where another one did, unless the first stands."""
         pair, preference = judged.pair, judged.preference
         p2 = preference.p2 if preference.p2 is None or pair.is_canonical else 1 - preference.p2
-        who = (judged.annotator, preference.judge, preference.member, preference.draw, pair.occurrence)
+        who = (judged.annotator, preference.judge, preference.member, preference.sample_index, pair.occurrence)
         key = hash((frozenset((pair.generator_1, pair.generator_2)), who, self.id_of(pair.instruction)))
         outputs, label = hash(pair.canonical), hash((p2, preference.outcome))
         first = self._seen.setdefault(key, (outputs, label, source, at))

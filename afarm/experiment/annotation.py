@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from afarm.core.interfaces import AnnotateContext
 from afarm.core.records import JudgedPair, Pair, Preference
 from afarm.judging.dispatch import LARGEST_BATCH
-from afarm.judging.labelling import CHUNK, label
+from afarm.judging.labelling import CHUNK, annotate_in_chunks
 from afarm.storage.rows import write_rows
 
 if TYPE_CHECKING:
@@ -37,7 +37,9 @@ def judge_pairs(
     degraded: Counter[str] = Counter()
 
     def rows() -> Iterator[Mapping[str, Any]]:
-        for judged in label(shown, farm.components.annotator(annotator), annotator, context, label_noise, chunk_size):
+        for judged in annotate_in_chunks(
+            shown, farm.components.annotator(annotator), annotator, context, label_noise, chunk_size
+        ):
             preference = judged.preference
             who = "(noise)" if preference.source == "noise" else preference.member or annotator
             who = "(identical)" if judged.pair.identical else who

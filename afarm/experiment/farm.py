@@ -38,7 +38,7 @@ from afarm.experiment.processes import announce, follow
 from afarm.experiment.recipe import Settings, parse_overrides, resolve
 from afarm.experiment.training_stages import Stage
 from afarm.judging.client import JudgeClient, Spend
-from afarm.judging.labelling import label
+from afarm.judging.labelling import annotate_in_chunks
 from afarm.judging.ledger import Ledger
 from afarm.storage.artifacts import Artifact, Store, artifact_key
 from afarm.storage.disk import source_digest
@@ -225,7 +225,9 @@ class Farm:
         """The run's annotator on pairs of one's own, under the run's budget and without label noise."""
         name = self.config.annotate.annotator
         context = AnnotateContext(self.seed("online"), self.ask, self.progress)
-        return [judged.preference for judged in label(pairs, self.components.annotator(name), name, context)]
+        return [
+            judged.preference for judged in annotate_in_chunks(pairs, self.components.annotator(name), name, context)
+        ]
 
     def close(self) -> None:
         """Stop the judges' thread and close the ledger. The farm can be used again."""

@@ -29,7 +29,7 @@ def rule_or_noise(pair: Pair, seed: int, label_noise: float) -> Preference | Non
     return None
 
 
-def label(
+def annotate_in_chunks(
     pairs: Iterable[Pair],
     annotator: Annotator,
     name: str,

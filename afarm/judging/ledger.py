@@ -54,13 +54,13 @@ def request_key(request: ChatRequest, judge: str, degraded: Sequence[str] = ()) 
         request.max_tokens,
         request.temperature,
         request.top_p,
-        request.favour,
-        request.avoid,
+        request.favoured_tokens,
+        request.penalised_tokens,
         request.schema,
         asdict(request.tool) if request.tool else None,
         request.top_logprobs,
     ]
-    about = [[c.pair_id, c.order, c.draw] for c in request.comparisons]
+    about = [[c.pair_id, c.order, c.sample_index] for c in request.comparisons]
     without = [list(degraded)] if degraded else []
     return digest(
         "completion",
@@ -70,7 +70,7 @@ def request_key(request: ChatRequest, judge: str, degraded: Sequence[str] = ()) 
         request.annotator,
         about,
         request.seed,
-        request.draw,
+        request.sample_index,
         *without,
         length=32,
     )
@@ -360,7 +360,7 @@ class Ledger:
         """Remember judgements. The first one learned for a key stands, so that two processes agree."""
         now = time.time()
         rows = [
-            (k.annotator, k.pair_id, k.order, k.seed, k.draw, j.first, j.outcome, j.completion, now)
+            (k.annotator, k.pair_id, k.order, k.seed, k.sample_index, j.p_first_shown, j.outcome, j.completion, now)
             for k, j in judgements.items()
         ]
         with self.transaction() as db:

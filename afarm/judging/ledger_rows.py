@@ -56,14 +56,14 @@ def sent_text(request: ChatRequest) -> str:
         "max_tokens": request.max_tokens,
         "temperature": request.temperature,
         "top_p": request.top_p,
-        "favour": request.favour,
-        "avoid": request.avoid,
+        "favour": request.favoured_tokens,
+        "avoid": request.penalised_tokens,
         "schema": request.schema,
         "tool": asdict(request.tool) if request.tool else None,
         "top_logprobs": request.top_logprobs,
         "annotator": request.annotator,
         "seed": request.seed,
-        "draw": request.draw,
+        "draw": request.sample_index,
     }
     return encodable(json.dumps(sent, ensure_ascii=False))
 

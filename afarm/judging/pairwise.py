@@ -17,10 +17,10 @@ from afarm.core.interfaces import AnnotateContext
 from afarm.core.judge import (
     SAMPLES_PER_VOTE,
     ChatRequest,
-    Comparison,
     Completion,
     Judgement,
     JudgementKey,
+    ShownPair,
 )
 from afarm.core.records import Outcome, Pair, Preference
 
@@ -75,7 +75,7 @@ class JudgePrompt(ABC):
     judge: str = field(default="", kw_only=True)
 
     @abstractmethod
-    def request(self, comparisons: Sequence[Comparison], *, seed: int, draw: int) -> ChatRequest:
+    def request(self, comparisons: Sequence[ShownPair], *, seed: int, sample_index: int) -> ChatRequest:
         """The request that asks about up to `batch_size` comparisons."""
 
     @abstractmethod
@@ -91,7 +91,7 @@ class Look:
     """
 
     by: JudgePrompt
-    shown: Comparison
+    shown: ShownPair
     vote: int = 0
     batch: Hashable = None
 
@@ -108,7 +108,7 @@ class Look:
         votes, and so known to it.
         """
         draw = self.vote * SAMPLES_PER_VOTE + reask
-        shown = replace(self.shown, draw=draw)
+        shown = replace(self.shown, sample_index=draw)
         key = JudgementKey(self.by.fingerprint, shown.pair_id, shown.order, seed, draw)
         return Question(key, shown, self.by, (self.batch, draw), again=reask > 0)
 
@@ -118,7 +118,7 @@ class Question:
     """One draw of a look. One that is asked again shares its prompt with none."""
 
     key: JudgementKey
-    comparison: Comparison
+    comparison: ShownPair
     by: JudgePrompt
     batch: Hashable
     again: bool
@@ -215,7 +215,7 @@ def _request(batch: Sequence[Question]) -> ChatRequest:
     """The request that asks `batch`, whose questions share their questioner and draw."""
     first = batch[0]
     comparisons = [question.comparison for question in batch]
-    return first.by.request(comparisons, seed=first.key.seed, draw=first.key.draw)
+    return first.by.request(comparisons, seed=first.key.seed, sample_index=first.key.sample_index)
 
 
 # ------------------------------------------------------------------------------------------------- labels
@@ -295,7 +295,7 @@ def _order(pair: Pair, look: Look) -> str:
 
 def _verdict(judgement: Judgement, order: str) -> Verdict:
     """The judgement in the pair's own order."""
-    first = judgement.first
+    first = judgement.p_first_shown
     p2 = None if first is None else 1 - first if order == "12" else first
     return Verdict(p2, judgement.outcome)  # type: ignore[arg-type]
 

@@ -47,7 +47,7 @@ def render(verdicts: Sequence[Verdict], answer_format: str, labels: Sequence[str
 def first_at_random(request: ChatRequest) -> str:
     """Prefers either output with equal chance, drawn anew for each seed, annotator, pair, order and draw."""
     verdicts = [
-        uniform(request.seed, "fake judge", request.annotator, c.pair_id, c.order, c.draw) < 0.5
+        uniform(request.seed, "fake judge", request.annotator, c.pair_id, c.order, c.sample_index) < 0.5
         for c in request.comparisons
     ]
     return render(verdicts, request.answer_format, request.labels)

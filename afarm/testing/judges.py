@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from afarm.core.errors import JudgeError
-from afarm.core.judge import Capabilities, ChatRequest, Comparison, Completion, Judge
+from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge, ShownPair
 from afarm.core.records import Instruction, Message
 from afarm.testing.conformance import require
 from afarm.testing.examples import HOSTILE_TEXTS, make_instructions, make_pairs
@@ -62,7 +62,7 @@ async def _check_answers(judge: Judge, instructions: Sequence[Instruction]) -> N
 
 async def _check_order_of_requests(judge: Judge, instructions: Sequence[Instruction]) -> None:
     requests = [
-        replace(_request([*instructions[i:], *instructions[:i]], "single", 1, judge.capabilities), draw=draw)
+        replace(_request([*instructions[i:], *instructions[:i]], "single", 1, judge.capabilities), sample_index=draw)
         for i in range(len(instructions))
         for draw in (0, 1)
     ]
@@ -81,7 +81,10 @@ async def _check_capabilities(judge: Judge, request: ChatRequest) -> None:
         "chat": (takes.chat, replace(request, messages=(Message("user", text),), prompt="")),
         "completion": (takes.completion, replace(request, messages=(), prompt=text)),
         "temperature": (takes.temperature, replace(request, temperature=0.5)),
-        "logit_bias": (takes.logit_bias, replace(request, favour=("Output (a)",), avoid=("Neither",))),
+        "logit_bias": (
+            takes.logit_bias,
+            replace(request, favoured_tokens=("Output (a)",), penalised_tokens=("Neither",)),
+        ),
     }
     for name, (declared, example) in asked.items():
         try:
@@ -115,7 +118,7 @@ def _check_completion(judge: Judge, request: ChatRequest, completion: Completion
 
 def _request(instructions: Sequence[Instruction], answer_format: str, count: int, takes: Capabilities) -> ChatRequest:
     pairs = make_pairs(instructions)[:count]
-    comparisons = tuple(Comparison(p.id, p.instruction, *p.canonical) for p in pairs)
+    comparisons = tuple(ShownPair(p.id, p.instruction, *p.canonical) for p in pairs)
     text = "\n\n".join(
         f"{n}. Instruction: {c.instruction.instruction}\n{c.instruction.input}\n(a) {c.first}\n(b) {c.second}"
         for n, c in enumerate(comparisons, start=1)

@@ -24,12 +24,12 @@ from afarm import (
     BuildContext,
     Capabilities,
     ChatRequest,
-    Comparison,
     Completion,
     JudgeError,
     Judgement,
     Pair,
     Preference,
+    ShownPair,
     seeding,
 )
 from afarm.judging.pairwise import REFUSALS, JudgePrompt, Look, judge, plan
@@ -47,8 +47,8 @@ class Assigned(JudgePrompt):
     member: Member
     takes: Capabilities
 
-    def request(self, comparisons: Sequence[Comparison], *, seed: int, draw: int) -> ChatRequest:
-        return self.member.request(comparisons, self.takes, seed=seed, draw=draw)
+    def request(self, comparisons: Sequence[ShownPair], *, seed: int, sample_index: int) -> ChatRequest:
+        return self.member.request(comparisons, self.takes, seed=seed, sample_index=sample_index)
 
     def read(self, completion: Completion, count: int) -> list[Judgement]:
         """The dummies that fill the batch up are not read."""
@@ -117,7 +117,7 @@ class AlpacaEvalAnnotator(Annotator):
                 assigned[member.name] = self._assign(member, context.ask)
             shown = pair.swapped() if self._switched(member, pair, pair_id, context.seed) else pair
             order = "ab" if shown.is_canonical else "ba"
-            comparison = Comparison(pair_id, pair.instruction, shown.output_1, shown.output_2, order)
+            comparison = ShownPair(pair_id, pair.instruction, shown.output_1, shown.output_2, order)
             looks.append(Look(assigned[member.name], comparison))
         return looks
 
@@ -151,7 +151,7 @@ class AlpacaEvalAnnotator(Annotator):
                 f"alpaca_eval:{self.spec}: {member.name} needs a language model to judge, and {answers} only simulates "
                 f"one: it was made for --judge {member.made_for}; name that or another with --judge"
             )
-        degraded = ask.degraded(member.request([DUMMY], takes, seed=0, draw=0))
+        degraded = ask.degraded(member.request([DUMMY], takes, seed=0, sample_index=0))
         fingerprint = seeding.digest(member.content, answers, takes.completion, degraded)
         return Assigned(member.name, member.entry.batch_size, fingerprint, degraded, member, takes, judge=answers)
 

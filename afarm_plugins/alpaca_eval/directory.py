@@ -14,11 +14,11 @@ from pydantic import ValidationError
 from afarm import (
     Capabilities,
     ChatRequest,
-    Comparison,
     Config,
     ConfigError,
     Instruction,
     Message,
+    ShownPair,
     Tool,
     did_you_mean,
     seeding,
@@ -27,7 +27,7 @@ from afarm import (
 from afarm_plugins.alpaca_eval.parsers import Parser, checked
 from afarm_plugins.alpaca_eval.template import COLUMNS, Template, read_template
 
-DUMMY = Comparison("", Instruction("1+1="), "2", "3")
+DUMMY = ShownPair("", Instruction("1+1="), "2", "3")
 """What AlpacaEval fills a batch up with. Its verdict is not read."""
 
 PROCESSORS = ("ChainOfThoughtProcessor", "JsonKeysToColumnProcessor", "PaddingForBatchesProcessor")
@@ -136,7 +136,9 @@ class Member:
         """A digest of all that the files say about this member."""
         return seeding.digest(self.name, self.entry.model_dump(mode="json"), self.template.text)
 
-    def request(self, comparisons: Sequence[Comparison], takes: Capabilities, *, seed: int, draw: int) -> ChatRequest:
+    def request(
+        self, comparisons: Sequence[ShownPair], takes: Capabilities, *, seed: int, sample_index: int
+    ) -> ChatRequest:
         """Ask about up to `batch_size` comparisons. Plain text is sent as one user message where a judge only chats."""
         filled = (*comparisons, *[DUMMY] * (self.entry.batch_size - len(comparisons)))
         messages, prompt = self.template.fill(filled), ""
@@ -154,8 +156,8 @@ class Member:
             max_tokens=longest,
             temperature=temperature if given.temperature is None else given.temperature,
             top_p=given.top_p,
-            favour=tuple(given.tokens_to_favor),
-            avoid=tuple(given.tokens_to_avoid),
+            favoured_tokens=tuple(given.tokens_to_favor),
+            penalised_tokens=tuple(given.tokens_to_avoid),
             tool=self.tool,
             top_logprobs=alternatives,
             comparisons=filled,
@@ -163,7 +165,7 @@ class Member:
             labels=self.labels,
             annotator=self.name,
             seed=seed,
-            draw=draw,
+            sample_index=sample_index,
         )
 
 

@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from afarm import Comparison, Instruction, Message, did_you_mean
+from afarm import Instruction, Message, ShownPair, did_you_mean
 
 START, END = "<|im_start|>", "<|im_end|>"
 ROLES = ("system", "user", "assistant")
 PLACEHOLDER = re.compile(r"{([^ \s]+?)}")
 
-COLUMNS: dict[str, Callable[[Comparison], str]] = {
+COLUMNS: dict[str, Callable[[ShownPair], str]] = {
     "instruction": lambda comparison: comparison.instruction.instruction,
     "input": lambda comparison: comparison.instruction.input,
     "output_1": lambda comparison: comparison.first,
@@ -33,7 +33,7 @@ class Template:
     text: str
     turns: tuple[Message, ...]
 
-    def fill(self, comparisons: Sequence[Comparison]) -> tuple[Message, ...]:
+    def fill(self, comparisons: Sequence[ShownPair]) -> tuple[Message, ...]:
         """The turns about `comparisons`, or the whole text as one turn of nobody ("") where there are none.
 
         The n-th occurrence of a placeholder takes the n-th comparison.
@@ -56,7 +56,7 @@ def whole_instruction(instruction: Instruction) -> str:
     return "\n\n".join([*turns, instruction.instruction, *filter(None, [instruction.input])])
 
 
-def _columns(input_apart: bool) -> Mapping[str, Callable[[Comparison], str]]:
+def _columns(input_apart: bool) -> Mapping[str, Callable[[ShownPair], str]]:
     if input_apart:
         return COLUMNS
     return {**COLUMNS, "instruction": lambda comparison: whole_instruction(comparison.instruction)}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from afarm import Ask, ChatRequest, Comparison, Completion, Judgement
+from afarm import Ask, ChatRequest, Completion, Judgement, ShownPair
 from afarm.judging.pairwise import REFUSALS, JudgePrompt
 from afarm_plugins.annotators.parsing import parse
 from afarm_plugins.annotators.prompt_library import Member, dummy
@@ -26,9 +26,9 @@ class Assigned(JudgePrompt):
     as_chat: bool
     given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, kw_only=True)
 
-    def request(self, comparisons: Sequence[Comparison], *, seed: int, draw: int) -> ChatRequest:
+    def request(self, comparisons: Sequence[ShownPair], *, seed: int, sample_index: int) -> ChatRequest:
         given = self.given.get(comparisons[0].pair_id)
-        return self.member.request(comparisons, seed=seed, draw=draw, as_chat=self.as_chat, given=given)
+        return self.member.request(comparisons, seed=seed, sample_index=sample_index, as_chat=self.as_chat, given=given)
 
     def read(self, completion: Completion, count: int) -> list[Judgement]:
         """The dummies that fill the batch up are not read."""
@@ -48,7 +48,7 @@ def assign(member: Member, ask: Ask) -> Assigned:
     role = member.entry.role
     judge = ask.judge(role)
     as_chat = member.entry.kind == "completion" and not ask.capabilities(role).completion
-    degraded = ask.degraded(member.request([dummy(False)], seed=0, draw=0, as_chat=as_chat))
+    degraded = ask.degraded(member.request([dummy(False)], seed=0, sample_index=0, as_chat=as_chat))
     fingerprint = member.fingerprint(judge, as_chat, degraded)
     return Assigned(member.name, member.entry.batch_size, fingerprint, degraded, member, as_chat, judge=judge)
 

@@ -19,10 +19,10 @@ from afarm import (
     AnnotateContext,
     Annotator,
     ChatRequest,
-    Comparison,
     Judgement,
     Pair,
     Preference,
+    ShownPair,
     read_outputs,
     seeding,
 )
@@ -74,7 +74,7 @@ class CriteriaAnnotator(Annotator):
             return []
         drafts = self._drafts(pairs, context)
         drafted = gather(drafts, self.config.max_reasks + 1, context)
-        criteria = self._read(drafts, [i for i, found in drafted.items() if found.first is not None], context)
+        criteria = self._read(drafts, [i for i, found in drafted.items() if found.p_first_shown is not None], context)
         looks = self._looks(pairs, drafts, criteria, context)
         marks = gather(looks, self.config.max_reasks + 1, context)
         by = next(iter(drafts.values())).by
@@ -101,7 +101,7 @@ class CriteriaAnnotator(Annotator):
         shown, given = {}, {}
         for i, instruction in instructions.items():
             answers = self._drawn(i, context.seed)
-            shown[i] = Comparison(seeding.digest("criteria", i, answers), instruction, "", "", ALONE)
+            shown[i] = ShownPair(seeding.digest("criteria", i, answers), instruction, "", "", ALONE)
             given[shown[i].pair_id] = {"answers": answers}
         by = replace(assign(self.drafting, context.ask), given=given)
         return {i: Look(by, comparison) for i, comparison in shown.items()}
@@ -120,7 +120,9 @@ class CriteriaAnnotator(Annotator):
         for reask in range(self.config.max_reasks + 1):
             waiting = [i for i in drafted if i not in found]
             questions = [drafts[i].question(reask, context.seed) for i in waiting]
-            requests = [q.by.request([q.comparison], seed=q.key.seed, draw=q.key.draw) for q in questions]
+            requests = [
+                q.by.request([q.comparison], seed=q.key.seed, sample_index=q.key.sample_index) for q in questions
+            ]
             for index, completion in context.ask.stream(requests):
                 if criteria := parse_criteria(completion.text):
                     found[waiting[index]] = criteria
@@ -135,7 +137,7 @@ class CriteriaAnnotator(Annotator):
             draft = drafts[instruction.id]
             if instruction.id in criteria:
                 mark_id = seeding.digest("marked", draft.shown.pair_id, output)
-                shown[instruction.id, output] = Comparison(mark_id, instruction, output, "", ALONE)
+                shown[instruction.id, output] = ShownPair(mark_id, instruction, output, "", ALONE)
                 given[mark_id] = {"criteria": criteria[instruction.id]}
         by = assign(self.marking, context.ask)
         # Another way to draw up criteria, or another judge that does, makes other marks.

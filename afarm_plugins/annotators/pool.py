@@ -18,10 +18,10 @@ from afarm import (
     Annotator,
     BuildContext,
     ChatRequest,
-    Comparison,
     ConfigError,
     Pair,
     Preference,
+    ShownPair,
     seeding,
 )
 from afarm.judging.pairwise import Look, judge, plan
@@ -76,8 +76,8 @@ class PromptAnnotator(Annotator):
         return looks
 
 
-def compare(pair: Pair, pair_id: str, seed: int) -> Comparison:
+def compare(pair: Pair, pair_id: str, seed: int) -> ShownPair:
     """The pair as the judge is shown it, in an order drawn for (seed, pair)."""
     order = "ab" if seeding.uniform(seed, "order", pair_id) < 0.5 else "ba"
     first, second = pair.canonical if order == "ab" else pair.canonical[::-1]
-    return Comparison(pair_id, pair.instruction, first, second, order)
+    return ShownPair(pair_id, pair.instruction, first, second, order)

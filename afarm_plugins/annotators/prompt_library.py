@@ -14,16 +14,16 @@ import jinja2.meta
 import yaml
 from pydantic import ValidationError, model_validator
 
-from afarm import ChatRequest, Comparison, Config, ConfigError, Instruction, Message, did_you_mean, seeding, setting
+from afarm import ChatRequest, Config, ConfigError, Instruction, Message, ShownPair, did_you_mean, seeding, setting
 
 PACKAGE = "afarm_plugins.annotators"
 
 C = TypeVar("C", bound=Config)
 
 
-def dummy(with_input: bool) -> Comparison:
+def dummy(with_input: bool) -> ShownPair:
     """Fills a batch up to its size. Its answer is not read."""
-    return Comparison("", Instruction("(left blank: answer Output (a))", "-" if with_input else ""), "-", "-")
+    return ShownPair("", Instruction("(left blank: answer Output (a))", "-" if with_input else ""), "-", "-")
 
 
 class Entry(Config):
@@ -65,7 +65,7 @@ class Solved(Config):
 class Demonstration:
     """A solved comparison, as prompts show it. `better` is "a" or "b"."""
 
-    comparison: Comparison
+    comparison: ShownPair
     better: str
     reason: str
 
@@ -123,10 +123,10 @@ class Member:
 
     def request(
         self,
-        comparisons: Sequence[Comparison],
+        comparisons: Sequence[ShownPair],
         *,
         seed: int,
-        draw: int,
+        sample_index: int,
         as_chat: bool = False,
         given: Mapping[str, Any] | None = None,
     ) -> ChatRequest:
@@ -148,18 +148,18 @@ class Member:
             max_tokens=entry.max_tokens,
             temperature=entry.temperature,
             top_p=entry.top_p,
-            favour=tuple(entry.favour),
-            avoid=tuple(entry.avoid),
+            favoured_tokens=tuple(entry.favour),
+            penalised_tokens=tuple(entry.avoid),
             schema=self.schema,
             comparisons=filled,
             answer_format=entry.answer_format,
             annotator=self.name,
             seed=seed,
-            draw=draw,
+            sample_index=sample_index,
         )
 
     def _render(
-        self, comparisons: Sequence[Comparison], with_input: bool, given: Mapping[str, Any]
+        self, comparisons: Sequence[ShownPair], with_input: bool, given: Mapping[str, Any]
     ) -> tuple[tuple[Message, ...], str]:
         """Fill the template once. What is filled in is never read as template text, nor as the start of a turn."""
         messages: list[Message] = []
@@ -213,7 +213,7 @@ class Library:
             near = did_you_mean(name, self.demonstrations)
             raise ConfigError([f"{at}: demonstrations: no demonstration {name!r}.{near}"])
         solved = validated(Solved, self.demonstrations[name], f"{self.where}: demonstration {name}")
-        shown = Comparison(name, Instruction(solved.instruction, solved.input), solved.first, solved.second)
+        shown = ShownPair(name, Instruction(solved.instruction, solved.input), solved.first, solved.second)
         return Demonstration(shown, entry.verdicts.get(name, solved.better), solved.reason)
 
     def _sources(self, template: str) -> dict[str, str]:
@@ -249,7 +249,7 @@ def validated(config: type[C], values: Any, at: str) -> C:
 
 def _require_fitting(member: Member, with_input: bool) -> None:
     """Raises `ValueError` where the template does not write what the entry's kind says, `TemplateError` for others."""
-    request = member.request([dummy(with_input)], seed=0, draw=0)
+    request = member.request([dummy(with_input)], seed=0, sample_index=0)
     if member.entry.kind == "chat" and not request.messages:
         raise ValueError('writes no turn; use {% call turn("user") %} … {% endcall %}, or kind: completion')
     if member.entry.kind == "completion" and not request.prompt:

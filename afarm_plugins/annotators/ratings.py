@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from afarm import AnnotateContext, Annotator, ChatRequest, Comparison, Instruction, Judgement, Pair, Preference, seeding
+from afarm import AnnotateContext, Annotator, ChatRequest, Instruction, Judgement, Pair, Preference, ShownPair, seeding
 from afarm.judging.pairwise import JudgePrompt, Look, foresee, gather
 from afarm_plugins.annotators import RatingsConfig
 from afarm_plugins.annotators.bound_prompt import Assigned, assign
@@ -61,7 +61,7 @@ def _id(instruction: Instruction, output: str) -> str:
 def _looks(pairs: Sequence[Pair], by: Assigned) -> dict[str, Look]:
     """Every output by itself."""
     rated = {_id(instruction, output): (instruction, output) for instruction, output in outputs_of(pairs)}
-    return {i: Look(by, Comparison(i, instruction, output, "", ALONE)) for i, (instruction, output) in rated.items()}
+    return {i: Look(by, ShownPair(i, instruction, output, "", ALONE)) for i, (instruction, output) in rated.items()}
 
 
 def outputs_of(pairs: Sequence[Pair]) -> list[tuple[Instruction, str]]:
@@ -73,10 +73,10 @@ def outputs_of(pairs: Sequence[Pair]) -> list[tuple[Instruction, str]]:
 def label_of(pair: Pair, one: Judgement, two: Judgement, by: JudgePrompt) -> Preference:
     """The label that follows from the marks of a pair's outputs, and the marks beside it (from 1 to 7)."""
     outcome, p2, marks = "decided", None, None
-    if one.first is None or two.first is None:
+    if one.p_first_shown is None or two.p_first_shown is None:
         outcome = "refused" if "refused" in (one.outcome, two.outcome) else "unparsed"
     else:
-        marks = mark(one.first), mark(two.first)
+        marks = mark(one.p_first_shown), mark(two.p_first_shown)
         outcome, p2 = ("draw", None) if marks[0] == marks[1] else ("decided", float(marks[1] > marks[0]))
     return Preference(
         pair_id=pair.id,

@@ -21,7 +21,7 @@ from typing import Any
 import jinja2
 import yaml
 
-from afarm import Comparison, Config, ConfigError, Instruction, did_you_mean, setting
+from afarm import Config, ConfigError, Instruction, ShownPair, did_you_mean, setting
 from afarm_plugins.annotators.prompt_library import Library, Member, environment, load_member, shipped, validated
 
 
@@ -78,8 +78,8 @@ def _require_outputs(member: Member, at: str) -> None:
     """Raises `ConfigError` where a prompt leaves out one of the outputs: what it costs would be for nothing."""
     first, second = "afarmlooksforthefirst", "afarmlooksforthesecond"
     for given in ("", "An input."):
-        look = Comparison("look", Instruction("An instruction.", given), first, second)
-        asked = member.request([look], seed=0, draw=0)
+        look = ShownPair("look", Instruction("An instruction.", given), first, second)
+        asked = member.request([look], seed=0, sample_index=0)
         shown = "".join([asked.prompt, *(message.content for message in asked.messages)]).lower()
         if missing := [name for name, text in (("first", first), ("second", second)) if text not in shown]:
             fields = " and ".join(f"comparisons[…].{name}" for name in missing)

@@ -184,7 +184,7 @@ def _go_together(one: ChatRequest, other: ChatRequest) -> bool:
 def _parameters(request: ChatRequest) -> tuple[object, ...]:
     """What requests of one batch share."""
     sampling = request.temperature, request.top_p, request.max_tokens
-    return *sampling, request.favour, request.avoid, request.top_logprobs
+    return *sampling, request.favoured_tokens, request.penalised_tokens, request.top_logprobs
 
 
 def _characters(request: ChatRequest) -> int:

@@ -135,7 +135,7 @@ class LocalModel:
     def logit_bias(self, request: ChatRequest) -> dict[int, float]:
         """By token: all tokens of what is favoured, and hedges that are one token; at a start and after a space."""
         bias: dict[int, float] = {}
-        for texts, value in ((request.favour, FAVOUR), (request.avoid, AVOID)):
+        for texts, value in ((request.favoured_tokens, FAVOUR), (request.penalised_tokens, AVOID)):
             for text in (start + text for text in texts for start in ("", " ")):
                 ids = self.tokenizer(text, add_special_tokens=False).input_ids
                 if value == FAVOUR or len(ids) == 1:
@@ -190,5 +190,5 @@ def without_system_turn(turns: Sequence[Mapping[str, str]]) -> list[dict[str, st
 
 def draw_key(request: ChatRequest, prompt_ids: Sequence[int]) -> str:
     """What the draws of an answer depend on: who asks what, about which pairs, and which draw it is."""
-    about = [[c.pair_id, c.order, c.draw] for c in request.comparisons]
-    return seeding.digest(request.seed, request.annotator, request.draw, about, list(prompt_ids))
+    about = [[c.pair_id, c.order, c.sample_index] for c in request.comparisons]
+    return seeding.digest(request.seed, request.annotator, request.sample_index, about, list(prompt_ids))

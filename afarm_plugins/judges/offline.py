@@ -24,13 +24,13 @@ from afarm import (
     BuildContext,
     Capabilities,
     ChatRequest,
-    Comparison,
     Completion,
     DataError,
     Instruction,
     Judge,
     JudgeError,
     RewardModel,
+    ShownPair,
     seeding,
 )
 from afarm_plugins.judges import OfflineConfig, RoleNoise
@@ -110,7 +110,7 @@ class OfflineJudge(Judge):
     def worst_case_price(self, request: ChatRequest) -> float:
         return 0.0
 
-    def first_is_better(self, comparison: Comparison, role: str, temperature: float = 1.0) -> float:
+    def first_is_better(self, comparison: ShownPair, role: str, temperature: float = 1.0) -> float:
         """The probability that this judge prefers the output shown first."""
         noise = self._noise(role)
         self._remember([comparison])
@@ -127,9 +127,9 @@ class OfflineJudge(Judge):
         noise: RoleNoise = getattr(self.config, role) if role in ROLES else self.config.other
         return noise
 
-    def _rate(self, shown: Comparison, request: ChatRequest) -> str:
+    def _rate(self, shown: ShownPair, request: ChatRequest) -> str:
         """The mark of the one output of `shown`, which is its `first`."""
-        key = (request.annotator, shown.pair_id, shown.draw)
+        key = (request.annotator, shown.pair_id, shown.sample_index)
         if seeding.uniform(request.seed, "offline unparsed", *key) < self.config.unparsed_rate:
             return _LABEL[None]
         role = self._noise(request.role)
@@ -140,18 +140,18 @@ class OfflineJudge(Judge):
         value += role.noise * request.temperature * (-math.log(-math.log(draw)) - EULER)
         return str(1 + sum(value >= threshold for threshold in self.config.rating_thresholds))
 
-    def _choose(self, comparison: Comparison, request: ChatRequest) -> bool | None:
+    def _choose(self, comparison: ShownPair, request: ChatRequest) -> bool | None:
         """Whether the first is better; None for no usable answer. Dummies that fill a batch get a fixed answer."""
         if not comparison.pair_id:
             return True
-        key = (request.annotator, comparison.pair_id, comparison.order, comparison.draw)
+        key = (request.annotator, comparison.pair_id, comparison.order, comparison.sample_index)
         if seeding.uniform(request.seed, "offline unparsed", *key) < self.config.unparsed_rate:
             return None
         return seeding.uniform(request.seed, "offline", *key) < self.first_is_better(
             comparison, request.role, request.temperature
         )
 
-    def _remember(self, comparisons: Sequence[Comparison]) -> None:
+    def _remember(self, comparisons: Sequence[ShownPair]) -> None:
         """Score what has not been scored yet, all at once."""
         if len(self._scores) > REMEMBERED_SCORES:
             self._scores.clear()

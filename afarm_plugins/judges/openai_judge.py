@@ -86,8 +86,8 @@ class OpenAIJudge(VendorJudge):
             body["temperature"] = request.temperature
         if request.top_p != 1.0:
             body["top_p"] = request.top_p
-        if request.favour or request.avoid:
-            body["logit_bias"] = logit_bias(self.encoding_name, request.favour, request.avoid)
+        if request.favoured_tokens or request.penalised_tokens:
+            body["logit_bias"] = logit_bias(self.encoding_name, request.favoured_tokens, request.penalised_tokens)
         if request.top_logprobs and path == CHAT:
             body |= {"logprobs": True, "top_logprobs": request.top_logprobs}
         elif request.top_logprobs:

@@ -22,7 +22,6 @@ from afarm import (
     BuildContext,
     Capabilities,
     ChatRequest,
-    Comparison,
     Completion,
     DataError,
     Instruction,
@@ -31,6 +30,7 @@ from afarm import (
     JudgeError,
     Price,
     Row,
+    ShownPair,
     read_rows,
     seeding,
 )
@@ -54,7 +54,7 @@ class Judged:
     def is_of(self, annotator: str) -> bool:
         return annotator in (self.row.annotator, self.row.preference.member)
 
-    def first(self, comparison: Comparison) -> float | None:
+    def first(self, comparison: ShownPair) -> float | None:
         """The probability that the output shown first is better: one half for a draw, None for no usable answer."""
         if self.row.preference.outcome == "draw":
             return DRAW
@@ -67,7 +67,7 @@ class Answered:
     """One answer of a ledger, to which annotator it was, and which draw (-1 where that is not said)."""
 
     annotator: str
-    draw: int
+    sample_index: int
     completion: Completion
 
 
@@ -124,7 +124,9 @@ class ReplayJudge(Judge):
         asked = _asked([[m.role, m.content] for m in request.messages], request.prompt)
         if answers := self.stored.answered.get(asked):
             own = [answer for answer in answers if answer.annotator == request.annotator] or answers
-            return _nth([answer for answer in own if answer.draw == request.draw] or own, request.draw).completion
+            return _nth(
+                [answer for answer in own if answer.sample_index == request.sample_index] or own, request.sample_index
+            ).completion
         if not self.stored.judged or not request.comparisons:
             return self._lacking(request, request.comparisons)
         real = [comparison for comparison in request.comparisons if comparison.pair_id]
@@ -137,12 +139,14 @@ class ReplayJudge(Judge):
         verdicts = [found[c.pair_id].first(c) if c.pair_id else 1.0 for c in request.comparisons]
         return _written(verdicts, request, str(self.path))
 
-    def _find(self, comparison: Comparison, request: ChatRequest) -> Judged | None:
+    def _find(self, comparison: ShownPair, request: ChatRequest) -> Judged | None:
         """The row about this pair: the annotator's own before others, and of several the one of this draw."""
         rows = self.stored.judged.get(comparison.pair_id)
-        return _nth([row for row in rows if row.is_of(request.annotator)] or rows, request.draw) if rows else None
+        return (
+            _nth([row for row in rows if row.is_of(request.annotator)] or rows, request.sample_index) if rows else None
+        )
 
-    def _lacking(self, request: ChatRequest, comparisons: Sequence[Comparison]) -> Completion:
+    def _lacking(self, request: ChatRequest, comparisons: Sequence[ShownPair]) -> Completion:
         """What a request about comparisons that are not stored comes to, as `missing` says."""
         if self.config.missing == "unparsed":
             return Completion("", price=0.0, finish_reason="missing")
@@ -163,7 +167,7 @@ class ReplayJudge(Judge):
             + "; leave such pairs unparsed with --set replay.missing=unparsed, or name a file that has them"
         )
 
-    def _raw(self, judged: Judged, comparison: Comparison, request: ChatRequest) -> Completion | None:
+    def _raw(self, judged: Judged, comparison: ShownPair, request: ChatRequest) -> Completion | None:
         """The stored completion, where this annotator would have been given it: in the order that is shown now.
 
         Raises `JudgeError` where it says the contrary of the stored preference, as it does under a wrong seed.

@@ -9,7 +9,7 @@ import pytest
 from afarm.core.errors import PluginError, TrainingError, attributed_to
 from afarm.core.interfaces import AnnotateContext, Annotator
 from afarm.core.records import Instruction, Pair, Preference
-from afarm.judging.labelling import label
+from afarm.judging.labelling import annotate_in_chunks
 from afarm.testing import annotate_context
 
 
@@ -20,7 +20,7 @@ class Divides(Annotator):
 
 def test_an_annotator_that_fails_is_named_with_its_line() -> None:
     with pytest.raises(PluginError) as caught:
-        list(label([Pair(Instruction("i"), "a", "b")], Divides(), "pkg/boom", annotate_context()))
+        list(annotate_in_chunks([Pair(Instruction("i"), "a", "b")], Divides(), "pkg/boom", annotate_context()))
     assert str(caught.value).startswith("annotator 'pkg/boom' failed: ZeroDivisionError: division by zero (core/test_e")
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 

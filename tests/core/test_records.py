@@ -86,7 +86,7 @@ def test_identical_outputs_are_0_on_disk_and_a_judges_draw_is_1_5() -> None:
 @pytest.mark.parametrize(
     "preference",
     [
-        Preference("x", 0.0, member="gpt4_1", order="21", draw=2, completion="abc"),
+        Preference("x", 0.0, member="gpt4_1", order="21", sample_index=2, completion="abc"),
         Preference("x", 1.0, source="noise"),
         Preference("x", 0.75, source="human", strength=0.5),
         Preference("x", None, "draw"),

@@ -55,7 +55,7 @@ def test_answers_come_in_the_order_of_the_requests_whatever_order_they_arrive_in
 def test_equal_requests_are_bought_once_within_a_call_and_between_calls(ledger: Ledger) -> None:
     judge = ScriptedJudge(price=0.5)
     ask = JudgeClient({"*": judge}, ledger)
-    answers = ask([*questions(3), *questions(3), question("q1", draw=1)])
+    answers = ask([*questions(3), *questions(3), question("q1", sample_index=1)])
     assert sorted(judge.asked) == ["q0", "q1", "q1", "q2"], "another draw is another question"
     assert answers[:3] == answers[3:6]
     assert ask(questions(3)) == answers[:3]
@@ -78,7 +78,7 @@ def test_a_role_is_answered_by_its_judge_and_every_other_role_by_the_star(ledger
 def test_judgements_learned_are_recalled_and_counted(ledger: Ledger) -> None:
     ask, key = JudgeClient({"*": ScriptedJudge()}, ledger), JudgementKey("a", "pair", "ab", 1)
     ask.learn({key: Judgement(1.0)})
-    assert ask.recall([key, replace(key, draw=1)]) == {key: Judgement(1.0)}
+    assert ask.recall([key, replace(key, sample_index=1)]) == {key: Judgement(1.0)}
     assert ask.spend.judgements_reused == 1
 
 
@@ -262,7 +262,7 @@ class Plain(ScriptedJudge):
 
 
 def test_what_a_judge_cannot_take_is_an_error_that_names_it_or_is_left_out_and_recorded(ledger: Ledger) -> None:
-    hot = question("q", temperature=0.7, favour=("(a)",), schema={"type": "object"})
+    hot = question("q", temperature=0.7, favoured_tokens=("(a)",), schema={"type": "object"})
     judge = Plain("plain")
     with pytest.raises(JudgeError, match=r"plain takes no temperature or logit_bias, which someone.*--allow-degraded"):
         JudgeClient({"*": judge}, ledger)([hot])
@@ -270,9 +270,9 @@ def test_what_a_judge_cannot_take_is_an_error_that_names_it_or_is_left_out_and_r
     lenient = JudgeClient({"*": judge}, ledger, allow_degraded=True)
     (answer,) = lenient([hot])
     assert answer.degraded == ("temperature", "logit_bias")
-    assert (judge.sent.temperature, judge.sent.favour, judge.sent.schema) == (1.0, (), {"type": "object"})
+    assert (judge.sent.temperature, judge.sent.favoured_tokens, judge.sent.schema) == (1.0, (), {"type": "object"})
     assert lenient([hot]) == [answer], "stored with what was left out"
-    (plain,) = lenient([replace(hot, temperature=1.0, favour=())])
+    (plain,) = lenient([replace(hot, temperature=1.0, favoured_tokens=())])
     assert plain.degraded == ()
     assert len(judge.asked) == 2, "a request that asks for nothing more is another one"
 
@@ -504,7 +504,7 @@ def test_an_interrupt_stores_what_was_already_sent(tmp_path: Path) -> None:
 
 
 def test_the_offline_judge_answers_tens_of_thousands_of_comparisons(ledger: Ledger) -> None:
-    from afarm.core.judge import Comparison
+    from afarm.core.judge import ShownPair
     from afarm.core.records import Instruction
     from afarm.testing import KeyedReward
     from afarm_plugins.judges import OfflineConfig
@@ -517,7 +517,7 @@ def test_the_offline_judge_answers_tens_of_thousands_of_comparisons(ledger: Ledg
             "strong",
             prompt="which?",
             answer_format="single",
-            comparisons=(Comparison(f"pair {i}", Instruction(f"instruction {i}"), "one", "two"),),
+            comparisons=(ShownPair(f"pair {i}", Instruction(f"instruction {i}"), "one", "two"),),
         )
         for i in range(20_000)
     ]

@@ -25,7 +25,7 @@ from pathlib import Path
 from counting_server import HttpJudge
 from afarm.judging.client import JudgeClient
 from afarm.core.interfaces import AnnotateContext
-from afarm.judging.labelling import label
+from afarm.judging.labelling import annotate_in_chunks
 from afarm.judging.ledger import Ledger
 from afarm.core.records import Instruction, Pair
 from afarm_plugins.annotators import PromptAnnotatorConfig
@@ -35,7 +35,7 @@ port, count, in_flight = map(int, sys.argv[3:6])
 ask = JudgeClient({"*": HttpJudge(port)}, Ledger(Path(sys.argv[2])), run="run", max_concurrency=in_flight)
 annotator = PromptAnnotator(PromptAnnotatorConfig())
 pairs = (Pair(Instruction(f"What is {i}?"), f"It is {i}.", f"It is not {i}.") for i in range(count))
-judged = list(label(pairs, annotator, "pool", AnnotateContext(1, ask)))
+judged = list(annotate_in_chunks(pairs, annotator, "pool", AnnotateContext(1, ask)))
 print(json.dumps([[j.preference.pair_id, j.preference.p2, j.preference.outcome, j.preference.member] for j in judged]))
 print(json.dumps([ask.spend.calls, ask.ledger.committed("run")]))
 """

@@ -13,7 +13,7 @@ from afarm.core.errors import PluginError
 from afarm.core.interfaces import AnnotateContext, Annotator
 from afarm.core.records import Instruction, JudgedPair, Pair, Preference
 from afarm.core.seeding import uniform
-from afarm.judging.labelling import CHUNK, label, rule_or_noise
+from afarm.judging.labelling import CHUNK, annotate_in_chunks, rule_or_noise
 from afarm.testing import annotate_context
 
 
@@ -35,7 +35,7 @@ def pairs_of(count: int) -> list[Pair]:
 
 
 def labelled(pairs: Sequence[Pair], noise: float = 0.0, seed: int = 0, annotator: Annotator | None = None) -> Any:
-    return list(label(pairs, annotator or Keyed(), "keyed", annotate_context(seed), noise))
+    return list(annotate_in_chunks(pairs, annotator or Keyed(), "keyed", annotate_context(seed), noise))
 
 
 def test_identical_outputs_are_a_draw_by_rule_that_no_annotator_sees() -> None:
@@ -109,7 +109,7 @@ def test_pairs_are_read_and_judged_a_chunk_at_a_time() -> None:
             read += 1
             yield pair
 
-    judged = label(streamed(), annotator, "keyed", annotate_context(), 0.0)
+    judged = annotate_in_chunks(streamed(), annotator, "keyed", annotate_context(), 0.0)
     next(judged)
     assert read == CHUNK, "a hundred thousand pairs must not be held in memory"
     assert sum(1 for _ in judged) == 3 * CHUNK - 1

@@ -18,7 +18,7 @@ from places import SUPPORT
 from scripted_judges import ScriptedJudge, question, questions
 
 from afarm.core.errors import StoreError
-from afarm.core.judge import ChatRequest, Comparison, Completion, Judgement, JudgementKey
+from afarm.core.judge import ChatRequest, Completion, Judgement, JudgementKey, ShownPair
 from afarm.core.records import Instruction, Message
 from afarm.judging.client import JudgeClient
 from afarm.judging.ledger import STAGE_SPEND, Ledger, request_key
@@ -71,7 +71,7 @@ def test_judgements_are_recalled_by_all_of_their_key_and_the_first_stands(ledger
         replace(key, pair_id="z"),
         replace(key, order="ba"),
         replace(key, seed=8),
-        replace(key, draw=1),
+        replace(key, sample_index=1),
     ]
     ledger.learn({key: Judgement(0.25, "decided", "c"), others[4]: Judgement(None, "unparsed")})
     ledger.learn({key: Judgement(1.0, "decided", "d")})
@@ -82,7 +82,7 @@ def test_judgements_are_recalled_by_all_of_their_key_and_the_first_stands(ledger
 
 
 def test_everything_that_is_sent_is_part_of_a_requests_key_and_what_is_not_is_not() -> None:
-    shown = Comparison("pair", Instruction("i"), "first", "second")
+    shown = ShownPair("pair", Instruction("i"), "first", "second")
     base = ChatRequest("strong", (Message("user", "x"),), comparisons=(shown,))
     changed = [
         base,
@@ -92,12 +92,12 @@ def test_everything_that_is_sent_is_part_of_a_requests_key_and_what_is_not_is_no
         replace(base, max_tokens=7),
         replace(base, temperature=0.5),
         replace(base, top_p=0.5),
-        replace(base, favour=("(a)",)),
-        replace(base, avoid=("(a)",)),
+        replace(base, favoured_tokens=("(a)",)),
+        replace(base, penalised_tokens=("(a)",)),
         replace(base, role="light"),
         replace(base, annotator="z"),
         replace(base, seed=1),
-        replace(base, draw=1),
+        replace(base, sample_index=1),
         replace(base, comparisons=(replace(shown, pair_id="other"),)),
         replace(base, comparisons=(replace(shown, order="ba"),)),
     ]

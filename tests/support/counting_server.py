@@ -98,7 +98,7 @@ class HttpJudge(Judge):
             {
                 "prompt": request.prompt + "".join(message.content for message in request.messages),
                 "annotator": request.annotator,
-                "draw": request.draw,
+                "draw": request.sample_index,
                 "format": request.answer_format,
                 "comparisons": len(request.comparisons),
             }

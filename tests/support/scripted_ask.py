@@ -49,7 +49,7 @@ class ScriptedAsk:
     def answer(self, r):
         return Completion(
             write(r.answer_format, [self.verdict(c) if c.pair_id else True for c in r.comparisons]),
-            key=f"{r.annotator}/{'+'.join(c.pair_id + c.order for c in r.comparisons)}/{r.draw}",
+            key=f"{r.annotator}/{'+'.join(c.pair_id + c.order for c in r.comparisons)}/{r.sample_index}",
             finish_reason=self.finish_reason,
         )
 
@@ -87,7 +87,7 @@ def longer(comparison):
 
 
 def by_lot(comparison):
-    return uniform(comparison.pair_id, comparison.order, comparison.draw) < 0.5
+    return uniform(comparison.pair_id, comparison.order, comparison.sample_index) < 0.5
 
 
 def make_pairs(count, with_inputs=True):

@@ -29,7 +29,7 @@ from afarm.core.interfaces import (
     RewardModel,
     TrainContext,
 )
-from afarm.core.judge import Capabilities, ChatRequest, Comparison, Completion, Judge, Judgement, JudgementKey
+from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge, Judgement, JudgementKey, ShownPair
 from afarm.core.records import Evaluation, Instruction, JudgedPair, Output, Pair, Preference, Sample, Score
 from afarm.core.seeding import integer, uniform
 from afarm.testing import (
@@ -119,7 +119,7 @@ class Asks(Annotator):
             key = JudgementKey(self.salt, pair.id, "ab", context.seed)
             known = self.recall([key], context)
             if key not in known:
-                comparison = Comparison(pair.id, pair.instruction, first, second)
+                comparison = ShownPair(pair.id, pair.instruction, first, second)
                 request = ChatRequest(
                     "strong",
                     prompt=f"{first}\n{second}",
@@ -131,8 +131,8 @@ class Asks(Annotator):
                 context.ask.learn(known)
             judgement = known[key]
             p2 = None
-            if judgement.first is not None:
-                p2 = 1 - judgement.first if pair.is_canonical else judgement.first
+            if judgement.p_first_shown is not None:
+                p2 = 1 - judgement.p_first_shown if pair.is_canonical else judgement.p_first_shown
             found.append(Preference(pair.id, p2, judgement.outcome))  # type: ignore[arg-type]
         return found
 
@@ -163,11 +163,11 @@ class NeverRecalls(Asks):
     def annotate(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Preference]:
         found = []
         for pair in pairs:
-            comparison = Comparison(pair.id, pair.instruction, *pair.canonical)
+            comparison = ShownPair(pair.id, pair.instruction, *pair.canonical)
             prompt = f"{len(pairs)} pairs in all"
             request = ChatRequest("strong", prompt=prompt, comparisons=(comparison,), answer_format="single")
             judgement = self.read(context.ask([replace(request, seed=context.seed)])[0].text)
-            p2 = judgement.first
+            p2 = judgement.p_first_shown
             if p2 is not None and pair.is_canonical:
                 p2 = 1 - p2
             found.append(Preference(pair.id, p2, judgement.outcome))  # type: ignore[arg-type]
@@ -231,11 +231,11 @@ class SoundJudge(Judge):
     def identity(self) -> str:
         return self.name
 
-    def verdict(self, request: ChatRequest, comparison: Comparison) -> bool | None:
-        return uniform(request.seed, comparison.pair_id, comparison.first, request.draw) < 0.5
+    def verdict(self, request: ChatRequest, comparison: ShownPair) -> bool | None:
+        return uniform(request.seed, comparison.pair_id, comparison.first, request.sample_index) < 0.5
 
     def check(self, request: ChatRequest) -> None:
-        if request.prompt or request.favour or request.avoid:
+        if request.prompt or request.favoured_tokens or request.penalised_tokens:
             raise JudgeError("sound takes chats without logit bias")
 
     def write(self, request: ChatRequest) -> str:
@@ -257,7 +257,7 @@ class MoodyJudge(SoundJudge):
     def __init__(self) -> None:
         self.asked = itertools.count()
 
-    def verdict(self, request: ChatRequest, comparison: Comparison) -> bool | None:
+    def verdict(self, request: ChatRequest, comparison: ShownPair) -> bool | None:
         return next(self.asked) % 3 == 0
 
 

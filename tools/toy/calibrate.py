@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Any
 
 from afarm.core.interfaces import BuildContext
-from afarm.core.judge import Comparison
+from afarm.core.judge import ShownPair
 from afarm.core.records import Pair
 from afarm_plugins.toy import crowd
 from afarm_plugins.toy.authors import draw_author, write_answer
@@ -77,8 +77,8 @@ def judge_chances(judge: Any, role: str, pairs: Sequence[Pair]) -> list[Chance]:
     """`judge` is an offline judge: anything with `first_is_better(comparison, role)`."""
     return [
         Chance(
-            1 - judge.first_is_better(Comparison(pair.id, pair.instruction, pair.output_1, pair.output_2), role),
-            judge.first_is_better(Comparison(pair.id, pair.instruction, pair.output_2, pair.output_1), role),
+            1 - judge.first_is_better(ShownPair(pair.id, pair.instruction, pair.output_1, pair.output_2), role),
+            judge.first_is_better(ShownPair(pair.id, pair.instruction, pair.output_2, pair.output_1), role),
         )
         for pair in pairs
     ]

@@ -10,7 +10,7 @@ import pytest
 from evaluator_directories import COMPARE, LETTERS, RANK, WEIGH, batch_template, entry, weighted, write
 
 from afarm.core.errors import ConfigError
-from afarm.core.judge import Capabilities, ChatRequest, Comparison
+from afarm.core.judge import Capabilities, ChatRequest, ShownPair
 from afarm.core.records import Instruction, Message
 from afarm_plugins.alpaca_eval.directory import DUMMY, Member, installed_directories, load
 from afarm_plugins.alpaca_eval.template import read_template, whole_instruction
@@ -19,12 +19,12 @@ CHATS = Capabilities()
 COMPLETES = Capabilities(completion=True)
 
 
-def comparison(first: str = "4", second: str = "5", instruction: str = "Add 2 and 2.", **own: Any) -> Comparison:
-    return Comparison("a pair", Instruction(instruction, **own), first, second)
+def comparison(first: str = "4", second: str = "5", instruction: str = "Add 2 and 2.", **own: Any) -> ShownPair:
+    return ShownPair("a pair", Instruction(instruction, **own), first, second)
 
 
-def ask(member: Member, *comparisons: Comparison, takes: Capabilities = CHATS) -> ChatRequest:
-    return member.request(comparisons or [comparison()], takes, seed=3, draw=1)
+def ask(member: Member, *comparisons: ShownPair, takes: Capabilities = CHATS) -> ChatRequest:
+    return member.request(comparisons or [comparison()], takes, seed=3, sample_index=1)
 
 
 def test_a_request_carries_all_that_the_directory_says(tmp_path: Path) -> None:
@@ -63,11 +63,11 @@ def test_a_request_carries_all_that_the_directory_says(tmp_path: Path) -> None:
     [member] = load(write(tmp_path, {"mine": own}))
     request = ask(member)
     assert (request.temperature, request.top_p, request.max_tokens) == (0.3, 0.9, 77)
-    assert (request.favour, request.avoid) == (("(a)", "(b)"), ("Both",))
+    assert (request.favoured_tokens, request.penalised_tokens) == (("(a)", "(b)"), ("Both",))
     assert request.tool is not None
     assert (request.tool.name, request.tool.description) == ("rank_them", "Rank the answers.")
     assert request.tool.parameters == function["parameters"]
-    assert (request.role, request.annotator, request.seed, request.draw) == ("strong", "mine", 3, 1)
+    assert (request.role, request.annotator, request.seed, request.sample_index) == ("strong", "mine", 3, 1)
     assert request.messages == (
         Message("system", "You compare answers. Say nothing else."),
         Message("user", "Task: Add 2 and 2.\n\nFirst answer: 4\n\nSecond answer: 5"),

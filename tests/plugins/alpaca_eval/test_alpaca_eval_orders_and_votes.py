@@ -13,7 +13,7 @@ import pytest
 from evaluator_directories import COMPARE, LETTERS, batch_template, entry, weighted, write
 from pydantic import ValidationError
 
-from afarm.core.judge import Capabilities, ChatRequest, Comparison, Completion, Judgement, JudgementKey
+from afarm.core.judge import Capabilities, ChatRequest, Completion, Judgement, JudgementKey, ShownPair
 from afarm.core.records import Instruction, Pair, Preference
 from afarm.core.seeding import digest, uniform
 from afarm.testing import FakeJudgeClient, annotate_context, check_annotator
@@ -46,21 +46,21 @@ def truth(pairs: list[Pair]) -> list[float]:
     return [float(pair.output_2.startswith("good")) for pair in pairs]
 
 
-def letters(wanted: Callable[[Comparison], bool | None]) -> Callable[[ChatRequest], str]:
+def letters(wanted: Callable[[ShownPair], bool | None]) -> Callable[[ChatRequest], str]:
     """A judge that says of each comparison whether the first is better; None: nothing of use."""
     said = {True: "Output (a)", False: "Output (b)", None: "Neither"}
     return lambda request: "\n".join(said[wanted(c) if c.pair_id else True] for c in request.comparisons)
 
 
-def reads(comparison: Comparison) -> bool:
+def reads(comparison: ShownPair) -> bool:
     return comparison.first.startswith("good")
 
 
-def by_lot(comparison: Comparison) -> bool:
-    return uniform(comparison.pair_id, comparison.order, comparison.draw) < 0.5
+def by_lot(comparison: ShownPair) -> bool:
+    return uniform(comparison.pair_id, comparison.order, comparison.sample_index) < 0.5
 
 
-def compared(ask: FakeJudgeClient) -> list[Comparison]:
+def compared(ask: FakeJudgeClient) -> list[ShownPair]:
     return [c for request in ask.sent for c in request.comparisons if c.pair_id]
 
 
@@ -103,10 +103,10 @@ def test_an_order_that_stays_unreadable_leaves_its_pair_without_a_verdict(batche
         ("unparsed", None) if pair.id == odd else ("decided", p2) for pair, p2 in zip(pairs, truth(pairs), strict=True)
     ]
     # "Neither" is one verdict too few for its batch: its two companions are asked again too, each alone.
-    again = [[c.pair_id for c in request.comparisons if c.pair_id] for request in ask.sent if request.draw == 1]
+    again = [[c.pair_id for c in request.comparisons if c.pair_id] for request in ask.sent if request.sample_index == 1]
     assert sorted(map(len, again)) == [1, 1, 1]
     assert [odd] in again
-    assert {c.order for c in compared(ask) if c.pair_id == odd and c.draw == 1} == {"ba"}
+    assert {c.order for c in compared(ask) if c.pair_id == odd and c.sample_index == 1} == {"ba"}
 
 
 def test_an_order_that_is_refused_leaves_its_pair_refused(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_draw_in_one_order_counts_one_half_and_is_not_asked_again(tmp_path: Pa
 
 
 def test_a_chain_of_parsers_reads_batches_in_either_order(tmp_path: Path) -> None:
-    def ranked(wanted: Callable[[Comparison], bool]) -> Callable[[ChatRequest], str]:
+    def ranked(wanted: Callable[[ShownPair], bool]) -> Callable[[ChatRequest], str]:
         return lambda request: json.dumps([{"ranks": "1" if wanted(c) else "2"} for c in request.comparisons])
 
     path = write(tmp_path, {"chain": entry(batch_size=2, **CHAIN)}, {"prompt.txt": batch_template(2)})
@@ -148,7 +148,7 @@ def test_a_chain_of_parsers_reads_batches_in_either_order(tmp_path: Path) -> Non
 class Weighing(FakeJudgeClient):
     """Finds the first output better with the probability that `first` gives, in token probabilities."""
 
-    def __init__(self, first: Callable[[Comparison], float]):
+    def __init__(self, first: Callable[[ShownPair], float]):
         super().__init__(lambda request: "m", EVERYTHING)
         self.first = first
 
@@ -169,7 +169,11 @@ def test_weights_are_averaged_over_both_orders(tmp_path: Path) -> None:
 
 def test_weights_of_several_votes_are_averaged_or_counted(tmp_path: Path) -> None:
     pairs = numbered(6)
-    ask = Weighing(lambda c: {0: 0.9, 100: 0.2, 200: 0.7}[c.draw] if reads(c) else {0: 0.1, 100: 0.8, 200: 0.3}[c.draw])
+    ask = Weighing(
+        lambda c: (
+            {0: 0.9, 100: 0.2, 200: 0.7}[c.sample_index] if reads(c) else {0: 0.1, 100: 0.8, 200: 0.3}[c.sample_index]
+        )
+    )
     path = write(tmp_path, {"w": weighted()})
     means = labels(annotator(path, votes=3, vote="mean"), pairs, ask)
     assert [p.p2 for p in means] == pytest.approx([0.6 if second else 0.4 for second in truth(pairs)])
@@ -186,7 +190,7 @@ def test_more_votes_and_the_other_order_buy_only_what_is_missing(batched: str, b
     one = labels(annotator(batched), pairs, ask)
     three = labels(annotator(batched, votes=3, both_orders=both_orders), pairs, ask)
     assert len(compared(ask)) == 12 * 3 * (1 + both_orders)
-    assert {c.draw for c in compared(ask)} == {0, 100, 200}
+    assert {c.sample_index for c in compared(ask)} == {0, 100, 200}
     assert [p.completion.split(",")[0] for p in three] == [p.completion for p in one]
     asked = len(ask.sent)
     assert labels(annotator(batched), pairs, ask) == one
@@ -200,7 +204,7 @@ def test_what_was_learned_without_them_is_known_by_these_keys(tmp_path: Path) ->
     order = "ab" if pair.is_canonical else "ba"
     ask.learn({JudgementKey(who, pair.id, order, 0, 0): Judgement(0.0, completion="old")})
     [found] = labels(made, [pair], ask)
-    assert [c.draw for c in compared(ask)] == [100]
+    assert [c.sample_index for c in compared(ask)] == [100]
     assert found.completion.startswith("old,")
     assert found.outcome == "draw", "the one that is known says the contrary"
 
@@ -210,17 +214,17 @@ def test_a_reask_of_one_vote_shifts_no_other(batched: str) -> None:
     odd = pairs[3].id
     calm, shaken = (
         FakeJudgeClient(letters(by_lot)),
-        FakeJudgeClient(letters(lambda c: None if (c.pair_id, c.draw) == (odd, 100) else by_lot(c))),
+        FakeJudgeClient(letters(lambda c: None if (c.pair_id, c.sample_index) == (odd, 100) else by_lot(c))),
     )
     for ask in (calm, shaken):
         labels(annotator(batched, votes=3, vote="mean"), pairs, ask)
-    assert {c.draw for c in compared(calm) if c.pair_id == odd} == {0, 100, 200}
-    assert {c.draw for c in compared(shaken) if c.pair_id == odd} == {0, 100, 101, 200}
+    assert {c.sample_index for c in compared(calm) if c.pair_id == odd} == {0, 100, 200}
+    assert {c.sample_index for c in compared(shaken) if c.pair_id == odd} == {0, 100, 101, 200}
 
 
 def test_a_vote_that_stays_unreadable_is_left_out(batched: str) -> None:
     pairs = numbered(6)
-    ask = FakeJudgeClient(letters(lambda c: None if c.draw < 100 else reads(c)))
+    ask = FakeJudgeClient(letters(lambda c: None if c.sample_index < 100 else reads(c)))
     assert [p.p2 for p in labels(annotator(batched, votes=2), pairs, ask)] == truth(pairs)
 
 

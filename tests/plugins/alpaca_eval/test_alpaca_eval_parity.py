@@ -16,7 +16,7 @@ from afarm.core.interfaces import AnnotateContext, EvaluationInputs
 from afarm.core.records import JudgedPair, Output
 from afarm.evaluation.pairing import paired
 from afarm.judging.client import JudgeClient
-from afarm.judging.labelling import label
+from afarm.judging.labelling import annotate_in_chunks
 from afarm.judging.ledger import Ledger
 from afarm.storage.rows import read_outputs, read_preferences
 from afarm_plugins.alpaca_eval import AlpacaEvalConfig
@@ -86,7 +86,7 @@ def test_published_results_are_recomputed_without_a_call(annotator: str, model: 
     with replayed(path, tmp_path) as ask:
         context = AnnotateContext(0, ask)
         pairs = [row.pair for row in stored]
-        judged = list(label(pairs, evaluator(annotator, tmp_path), "alpaca_eval", context))
+        judged = list(annotate_in_chunks(pairs, evaluator(annotator, tmp_path), "alpaca_eval", context))
     for again, row in zip(judged, stored, strict=True):
         assert again.preference.outcome == row.preference.outcome
         assert again.p2 == pytest.approx(row.p2, abs=1e-9)
@@ -111,7 +111,7 @@ def test_outputs_of_two_systems_give_the_published_win_rate(tmp_path: Path) -> N
     )
     with replayed(annotations("weighted_gpt4_turbo", "alpaca-7b"), tmp_path) as ask:
         context = AnnotateContext(123, ask)
-        judged = list(label(pairs, evaluator("weighted_gpt4_turbo", tmp_path), "alpaca_eval", context))
+        judged = list(annotate_in_chunks(pairs, evaluator("weighted_gpt4_turbo", tmp_path), "alpaca_eval", context))
         assert ask.spend.dollars == 0
     check_published(judged, "weighted_gpt4_turbo", "alpaca-7b")
 

@@ -92,13 +92,13 @@ def test_the_pool_asks_for_all_its_members_at_once():
 def test_an_unreadable_verdict_costs_no_companion_and_is_asked_again_alone(name):
     pairs = make_pairs(20, with_inputs=False)
     odd = pairs[7].id
-    ask = ScriptedAsk(lambda c: None if c.pair_id == odd and c.draw == 0 else longer(c))
+    ask = ScriptedAsk(lambda c: None if c.pair_id == odd and c.sample_index == 0 else longer(c))
     preferences = annotate(pairs, ask, members=[name])
     assert all(p.outcome == "decided" for p in preferences)
     first, second = ask.calls
     assert Counter(c.pair_id for request in first for c in request.comparisons if c.pair_id) == {p.id: 1 for p in pairs}
     assert [[c.pair_id for c in request.comparisons if c.pair_id] for request in second] == [[odd]]
-    assert (second[0].draw, second[0].comparisons[0].draw) == (1, 1)
+    assert (second[0].sample_index, second[0].comparisons[0].sample_index) == (1, 1)
     assert len(second[0].comparisons) == len(first[0].comparisons)
 
 
@@ -110,7 +110,7 @@ def test_a_pair_that_stays_unreadable_is_unparsed_remembered_and_never_a_loss():
     assert [p.outcome for p in preferences] == ["decided"] * 2 + ["unparsed"] + ["decided"] * 3
     assert preferences[2].p2 is None
     assert preferences[2].completion
-    assert [c.draw for c in ask.compared if c.pair_id == odd] == [0, 1, 2]
+    assert [c.sample_index for c in ask.compared if c.pair_id == odd] == [0, 1, 2]
     asked = len(ask.requests)
     assert annotate(pairs, ask, max_reasks=2) == preferences
     assert len(ask.requests) == asked
@@ -132,7 +132,7 @@ def test_a_run_cut_short_goes_on_where_it_was(fail_after):
     pairs = make_pairs(80)
 
     def verdict(comparison):
-        return None if uniform("odd", comparison.pair_id, comparison.draw) < 0.2 else by_lot(comparison)
+        return None if uniform("odd", comparison.pair_id, comparison.sample_index) < 0.2 else by_lot(comparison)
 
     whole = ScriptedAsk(verdict)
     expected = annotate(pairs, whole)
@@ -143,8 +143,8 @@ def test_a_run_cut_short_goes_on_where_it_was(fail_after):
     assert len(cut.requests) == fail_after
     cut.fail_after = 10**9
     assert annotate(pairs, cut) == expected
-    sent = [[c.pair_id for c in request.comparisons] + [request.draw] for request in cut.requests]
-    assert sorted(sent) == sorted([c.pair_id for c in r.comparisons] + [r.draw] for r in whole.requests)
+    sent = [[c.pair_id for c in request.comparisons] + [request.sample_index] for request in cut.requests]
+    assert sorted(sent) == sorted([c.pair_id for c in r.comparisons] + [r.sample_index] for r in whole.requests)
 
 
 def test_what_is_known_is_neither_asked_nor_packed():
@@ -205,7 +205,7 @@ def test_the_plan_is_what_would_be_sent_and_sends_nothing():
     assert by_pairs(planned) == by_pairs(ask.calls[0])
     assert annotator.plan(pairs, context) == []
     # With a kill between a draw and its re-ask, only the re-ask remains.
-    ask.known = {key: judgement for key, judgement in ask.known.items() if key.draw == 0}
+    ask.known = {key: judgement for key, judgement in ask.known.items() if key.sample_index == 0}
     assert annotator.plan(pairs, context) == ask.calls[1] != []
 
 

@@ -12,7 +12,7 @@ from places import DOCS
 from pydantic import ValidationError
 
 from afarm.core.errors import ConfigError
-from afarm.core.judge import Comparison
+from afarm.core.judge import ShownPair
 from afarm.core.records import Instruction, Message
 from afarm_plugins.annotators import OTHERS, POOL, PromptAnnotatorConfig
 from afarm_plugins.annotators import prompt_library as members
@@ -53,7 +53,7 @@ TURNS = {
 
 
 def ask(name, *comparisons, **options):
-    return load_member(name).request(comparisons, seed=0, draw=0, **options)
+    return load_member(name).request(comparisons, seed=0, sample_index=0, **options)
 
 
 def text_of(request):
@@ -61,7 +61,7 @@ def text_of(request):
 
 
 def comparison(instruction="Name a fish.", material="", first="Eel", second="Carp"):
-    return Comparison("p", Instruction(instruction, material), first, second)
+    return ShownPair("p", Instruction(instruction, material), first, second)
 
 
 def test_the_names_listed_for_registration_are_those_of_the_yaml_file():
@@ -96,7 +96,7 @@ def test_a_request_carries_what_the_entry_says(name):
     assert bool(request.prompt) == (entry.kind == "completion")
     assert (request.role, request.answer_format, request.annotator) == (entry.role, entry.answer_format, name)
     assert (request.max_tokens, request.temperature, request.top_p) == (entry.max_tokens, entry.temperature, 1.0)
-    assert (request.favour, request.avoid) == (tuple(entry.favour), tuple(entry.avoid))
+    assert (request.favoured_tokens, request.penalised_tokens) == (tuple(entry.favour), tuple(entry.avoid))
     assert len(request.comparisons) == entry.batch_size
     assert [c.pair_id for c in request.comparisons] == ["p"] + [""] * (entry.batch_size - 1)
     assert text_of(request) == text_of(request).rstrip(), (
@@ -218,7 +218,7 @@ def test_earlier_turns_of_a_chat_are_shown():
         "And in winter?", messages=(Message("user", "Where do eels live?"), Message("assistant", "Rivers."))
     )
     for name in NAMES:
-        text = text_of(ask(name, Comparison("p", chat, "In mud", "Under ice")))
+        text = text_of(ask(name, ShownPair("p", chat, "In mud", "Under ice")))
         assert (
             text.index("[user] Where do eels live?") < text.index("[assistant] Rivers.") < text.index("And in winter?")
         )

@@ -137,7 +137,7 @@ def test_without_auxiliary_answers_criteria_come_from_the_instruction_alone(tmp_
 def test_criteria_that_cannot_be_read_are_asked_for_again_and_in_the_end_spoil_their_instruction_only():
     def spoilt(request):
         shown = request.comparisons[0]
-        if request.answer_format == "criteria" and shown.instruction == TASKS[2] and shown.draw < fails:
+        if request.answer_format == "criteria" and shown.instruction == TASKS[2] and shown.sample_index < fails:
             return "I would rather not say."
         return answer(request)
 

@@ -92,7 +92,7 @@ def test_an_answer_for_all_but_one_of_a_batch_costs_that_one_a_reask(name, lost)
     class Forgetful(ScriptedAsk):
         def answer(self, r):
             whole = super().answer(r)
-            if r.draw:
+            if r.sample_index:
                 return whole
             if r.answer_format == "json":
                 kept = [o for o in json.loads(whole.text) if o["index"] != lost + 1]

@@ -145,20 +145,20 @@ def test_a_reask_of_one_vote_shifts_no_other():
     odd = pairs[4].id
     calm = ScriptedAsk(by_lot)
     expected = annotate(pairs, calm, votes=3, vote="mean")
-    first_unreadable = ScriptedAsk(lambda c: None if (c.pair_id, c.draw) == (odd, 0) else by_lot(c))
+    first_unreadable = ScriptedAsk(lambda c: None if (c.pair_id, c.sample_index) == (odd, 0) else by_lot(c))
     found = annotate(pairs, first_unreadable, votes=3, vote="mean")
     assert [p for p in found if p.pair_id != odd] == [p for p in expected if p.pair_id != odd]
 
     def of_later_votes(ask):
-        return {c.draw for c in ask.compared if c.pair_id == odd} - {0, 1}
+        return {c.sample_index for c in ask.compared if c.pair_id == odd} - {0, 1}
 
     assert of_later_votes(first_unreadable) == of_later_votes(calm) == {100, 200}
-    assert {c.draw for c in first_unreadable.compared if c.pair_id == odd} == {0, 1, 100, 200}
+    assert {c.sample_index for c in first_unreadable.compared if c.pair_id == odd} == {0, 1, 100, 200}
 
 
 def test_a_vote_that_stays_unreadable_is_left_out_and_an_order_that_does_spoils_its_pair():
     pairs = [p for p in make_pairs(12) if len(p.output_1) != len(p.output_2)]
-    ask = ScriptedAsk(lambda c: None if c.draw < 100 else longer(c))
+    ask = ScriptedAsk(lambda c: None if c.sample_index < 100 else longer(c))
     assert [p.p2 for p in annotate(pairs, ask, votes=2)] == [float(len(p.output_2) > len(p.output_1)) for p in pairs]
     ask = ScriptedAsk(lambda c: None if c.order == "ba" else longer(c))
     assert {p.outcome for p in annotate(pairs, ask, both_orders=True)} == {"unparsed"}
@@ -188,7 +188,7 @@ def test_the_plan_counts_every_order_and_vote_and_only_what_is_missing():
 
 def test_a_mean_of_votes_is_a_soft_label_in_the_file_and_disagreement_a_draw():
     (pair,) = make_pairs(1)
-    (mean,) = annotate([pair], ScriptedAsk(lambda c: c.draw == 0), votes=4, vote="mean")
+    (mean,) = annotate([pair], ScriptedAsk(lambda c: c.sample_index == 0), votes=4, vote="mean")
     row = JudgedPair(pair, mean, "pool").to_row()
     saw_1_first = mean.order == "12"
     assert row["preference"] == (1.75 if saw_1_first else 1.25)

@@ -60,13 +60,13 @@ def test_a_request_shows_one_output_alone_with_its_instruction_input_and_turns()
 def test_a_score_that_cannot_be_read_is_asked_again_and_in_the_end_spoils_its_pairs_only():
     pairs = make_pairs(6)
     odd = pairs[2].output_1
-    ask = ScriptedAsk(lambda c: None if c.first == odd and c.draw == 0 else by_length(c))
+    ask = ScriptedAsk(lambda c: None if c.first == odd and c.sample_index == 0 else by_length(c))
     calm = rate(pairs, ScriptedAsk(by_length))
     assert [p.p2 for p in rate(pairs, ask)] == [p.p2 for p in calm]
     ask = ScriptedAsk(lambda c: None if c.first == odd else by_length(c))
     found = rate(pairs, ask, max_reasks=1)
     assert [p.outcome for p in found] == ["unparsed" if i == 2 else calm[i].outcome for i in range(6)]
-    assert [c.draw for c in ask.compared if c.first == odd] == [0, 1]
+    assert [c.sample_index for c in ask.compared if c.first == odd] == [0, 1]
     asked = len(ask.requests)
     assert rate(pairs, ask, max_reasks=1) == found
     assert len(ask.requests) == asked

@@ -16,7 +16,7 @@ from afarm.backend import Backend
 from afarm.core.config import BackendConfig
 from afarm.core.errors import JudgeError, ModelError
 from afarm.core.interfaces import AnnotateContext, BuildContext
-from afarm.core.judge import ChatRequest, Comparison, Completion
+from afarm.core.judge import ChatRequest, Completion, ShownPair
 from afarm.core.records import Instruction, Message, Pair
 from afarm.judging.client import JudgeClient
 from afarm.judging.ledger import Ledger
@@ -87,7 +87,7 @@ def requests(count: int, **changes: Any) -> list[ChatRequest]:
             role="strong",
             messages=(Message("user", " ".join(f"w{(i + j) % 30}" for j in range(2 + i % 6))),),
             max_tokens=6,
-            comparisons=(Comparison(f"pair {i}", Instruction("w1"), "w2", "w3"),),
+            comparisons=(ShownPair(f"pair {i}", Instruction("w1"), "w2", "w3"),),
             answer_format="single",
             annotator="test",
         )
@@ -126,7 +126,12 @@ def test_answers_do_not_depend_on_what_shares_the_batch(model: str) -> None:
 def test_draws_seeds_annotators_and_orders_are_independent_samples(model: str) -> None:
     [request] = requests(1)
     other_order = (replace(request.comparisons[0], order="ba"),)
-    variants = [request, replace(request, seed=1), replace(request, draw=1), replace(request, annotator="other")]
+    variants = [
+        request,
+        replace(request, seed=1),
+        replace(request, sample_index=1),
+        replace(request, annotator="other"),
+    ]
     variants.append(replace(request, comparisons=other_order))
     texts = [c.text for c in answers(make(model), variants)]
     assert len(set(texts)) == len(texts)
@@ -164,7 +169,7 @@ def test_a_long_prompt_does_not_share_a_batch_with_short_ones(model: str, batche
 
 
 def test_the_likeliest_tokens_are_those_of_the_model_at_each_position_of_the_text(model: str) -> None:
-    asked = requests(40, top_logprobs=4, avoid=("<pad>", "<q>", "<a>"))  # which are no part of a text
+    asked = requests(40, top_logprobs=4, penalised_tokens=("<pad>", "<q>", "<a>"))  # which are no part of a text
     loaded = LocalModel(model, BACKEND)
     compared = set()
     for request, answer in zip(asked, answers(make(model, size=4), asked), strict=True):
@@ -218,18 +223,23 @@ def test_label_probabilities_are_the_softmax_of_the_two_logits(model: str) -> No
 def test_probabilities_of_anything_but_one_label_are_refused(model: str, answer_format: str) -> None:
     with pytest.raises(JudgeError, match=r"one label about one pair, and test asks .*gpt4_4"):
         answers(make(model, "probabilities"), requests(1, answer_format=answer_format))
-    two = (Comparison("1", Instruction("w1"), "w2", "w3"), Comparison("2", Instruction("w1"), "w2", "w3"))
+    two = (ShownPair("1", Instruction("w1"), "w2", "w3"), ShownPair("2", Instruction("w1"), "w2", "w3"))
     with pytest.raises(JudgeError, match="about 2 pairs"):
         answers(make(model, "probabilities"), requests(1, comparisons=two))
 
 
 def test_favoured_and_avoided_words_change_what_is_sampled(model: str) -> None:
     free = answers(make(model), requests(20))
-    biased = answers(make(model), requests(20, favour=("Output (a)",), avoid=("w1 w2", *(f"w{i}" for i in range(30)))))
+    biased = answers(
+        make(model),
+        requests(20, favoured_tokens=("Output (a)",), penalised_tokens=("w1 w2", *(f"w{i}" for i in range(30)))),
+    )
     words = [word for c in biased for word in c.text.split()]
     assert sum(word in ("Output", "(a)") for word in words) > 0.9 * len(words)
     assert sum(word in ("Output", "(a)") for c in free for word in c.text.split()) < 0.3 * len(words)
-    bias = LocalModel(model, BACKEND).logit_bias(requests(1, favour=("Output (a)",), avoid=("Neither", "w1 w2"))[0])
+    bias = LocalModel(model, BACKEND).logit_bias(
+        requests(1, favoured_tokens=("Output (a)",), penalised_tokens=("Neither", "w1 w2"))[0]
+    )
     assert bias == {5: FAVOUR, 6: FAVOUR, 8: -100.0}  # what is avoided counts where it is one token
 
 
@@ -327,7 +337,7 @@ def test_label_probabilities_become_weighted_preferences_and_are_not_asked_for_t
 
 @pytest.mark.slow
 def test_smollm2_weighs_labels_and_writes_what_it_is_asked_for(gguf: str) -> None:
-    comparison = Comparison("p", Instruction("Name a colour."), "Blue.", "I had a sandwich on Tuesday.")
+    comparison = ShownPair("p", Instruction("Name a colour."), "Blue.", "I had a sandwich on Tuesday.")
     asked = f"Instruction:\nName a colour.\n\nOutput (a):\n{comparison.first}\n\nOutput (b):\n{comparison.second}\n\n"
     request = requests(1, messages=(Message("user", asked + "Which output is better?"),), comparisons=(comparison,))[0]
     model = LocalModel(gguf, BACKEND)

@@ -12,7 +12,7 @@ import pytest
 
 from afarm.core.errors import JudgeError
 from afarm.core.interfaces import BuildContext, RewardModel
-from afarm.core.judge import ChatRequest, Comparison, Completion
+from afarm.core.judge import ChatRequest, Completion, ShownPair
 from afarm.core.records import Instruction, Message, Score
 from afarm_plugins.judges import OfflineConfig, RoleNoise
 from afarm_plugins.judges.offline import OfflineJudge
@@ -34,11 +34,11 @@ def judge(spec: str = "", **settings: object) -> OfflineJudge:
     return OfflineJudge(spec, OfflineConfig(**settings), BuildContext(reward_model=lambda name: CountsX()))  # type: ignore[arg-type]
 
 
-def comparison(number: int, first: str = "x", second: str = "y", **fields: object) -> Comparison:
-    return Comparison(f"pair-{number}", TASK, first, second, **fields)  # type: ignore[arg-type]
+def comparison(number: int, first: str = "x", second: str = "y", **fields: object) -> ShownPair:
+    return ShownPair(f"pair-{number}", TASK, first, second, **fields)  # type: ignore[arg-type]
 
 
-def request(*comparisons: Comparison, **fields: object) -> ChatRequest:
+def request(*comparisons: ShownPair, **fields: object) -> ChatRequest:
     return ChatRequest(
         **{  # type: ignore[arg-type]
             "role": "strong",
@@ -110,7 +110,7 @@ def test_seed_and_annotator_draw_anew(change: dict[str, object]) -> None:
     assert ask(judge(), asked).text != ask(judge(), replace(asked, **change)).text  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("change", [{"draw": 1}, {"order": "ba"}])
+@pytest.mark.parametrize("change", [{"sample_index": 1}, {"order": "ba"}])
 def test_draw_and_order_draw_anew(change: dict[str, object]) -> None:
     shown = [comparison(i, "x", "z") for i in range(40)]
     changed = [replace(c, **change) for c in shown]  # type: ignore[arg-type]
@@ -126,7 +126,7 @@ def test_temperature_zero_takes_the_better_one() -> None:
 
 def test_dummies_are_answered_without_being_scored() -> None:
     CountsX.scored = 0
-    dummy = Comparison("", Instruction("dummy"), "", "")
+    dummy = ShownPair("", Instruction("dummy"), "", "")
     text = ask(judge(), request(comparison(1), dummy, dummy)).text
     assert len(text.splitlines()) == 3
     assert CountsX.scored == 2
@@ -147,7 +147,7 @@ def test_unparsed_share_is_of_comparisons_and_a_new_draw_mends_it() -> None:
     lines = ask(offline, request(*shown)).text.splitlines()
     lost = [c for c, line in zip(shown, lines, strict=True) if "Output" not in line]
     assert 240 < len(lost) < 360
-    again = ask(offline, request(*(replace(c, draw=1) for c in lost))).text.splitlines()
+    again = ask(offline, request(*(replace(c, sample_index=1) for c in lost))).text.splitlines()
     assert any("Output" in line for line in again)
 
 
@@ -186,11 +186,11 @@ def test_requests_it_cannot_answer_are_errors() -> None:
 # ---------------------------------------------------------------------------------------------------------- ratings
 
 
-def rated(number: int, output: str) -> Comparison:
-    return Comparison(f"output-{number}", TASK, output, "", "alone")
+def rated(number: int, output: str) -> ShownPair:
+    return ShownPair(f"output-{number}", TASK, output, "", "alone")
 
 
-def rate(offline: OfflineJudge, shown: Comparison, **fields: object) -> int:
+def rate(offline: OfflineJudge, shown: ShownPair, **fields: object) -> int:
     return int(ask(offline, request(shown, answer_format="rating", **fields)).text)
 
 
@@ -223,6 +223,6 @@ def test_a_rating_depends_on_seed_output_and_draw_only() -> None:
     assert {rate(judge(), shown, seed=3, role="completion") for _ in range(3)} == {
         rate(offline, shown, seed=3, role="completion")
     }
-    again = {rate(offline, replace(shown, draw=draw), role="completion") for draw in range(40)}
+    again = {rate(offline, replace(shown, sample_index=draw), role="completion") for draw in range(40)}
     assert len(again) > 2
     assert ask(judge(unparsed_rate=1.0), request(shown, answer_format="rating")).text == "I cannot choose."

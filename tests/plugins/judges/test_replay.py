@@ -16,7 +16,7 @@ import pytest
 
 from afarm.core.errors import DataError, JudgeError
 from afarm.core.interfaces import AnnotateContext
-from afarm.core.judge import ChatRequest, Comparison, Completion
+from afarm.core.judge import ChatRequest, Completion, ShownPair
 from afarm.core.records import Instruction, JudgedPair, Message, Pair, Preference
 from afarm.judging.accounting import export
 from afarm.judging.client import JudgeClient
@@ -46,7 +46,7 @@ def request(
 ) -> ChatRequest:
     """Each pair with its output_1 above its output_2."""
     shown = tuple(
-        Comparison(pair.id, pair.instruction, pair.output_1, pair.output_2, "ab" if pair.is_canonical else "ba")
+        ShownPair(pair.id, pair.instruction, pair.output_1, pair.output_2, "ab" if pair.is_canonical else "ba")
         for pair in pairs or (PAIR,)
     )
     return ChatRequest(
@@ -117,7 +117,7 @@ def test_a_batch_is_answered_with_its_dummies(tmp_path: Path) -> None:
     other = Pair(Instruction("Another task"), "x", "y")
     judge = stored(tmp_path / "rows.jsonl", row(1), row(2, other))
     asked = request("list", PAIR, other)
-    dummy = Comparison("", Instruction("fill"), "-", "-")
+    dummy = ShownPair("", Instruction("fill"), "-", "-")
     batch = ChatRequest(role="strong", comparisons=(*asked.comparisons, dummy), answer_format="list")
     assert ask(judge, batch).text.splitlines() == ["1. Output (a)", "2. Output (b)", "3. Output (a)"]
 
@@ -216,11 +216,11 @@ def test_of_several_rows_about_a_pair_the_annotators_own_is_taken_and_one_for_ea
         tmp_path / "rows.jsonl", row(1, annotator="a"), row(2, annotator="b"), row(1, annotator="b"), row(2, member="c")
     )
     assert ask(judge, request("single", annotator="a")).text == "Output (a)"
-    assert [ask(judge, request("single", annotator="b", draw=draw)).text for draw in range(3)] == [
+    assert [ask(judge, request("single", annotator="b", sample_index=draw)).text for draw in range(3)] == [
         *("Output (b)", "Output (a)", "Output (a)"),
     ]
     four = stored(tmp_path / "four.jsonl", row(1), row(2), row(1), row(2))
-    votes = [ask(four, request("single", draw=draw)).text[8] for draw in (0, 100, 200, 300, 301)]
+    votes = [ask(four, request("single", sample_index=draw)).text[8] for draw in (0, 100, 200, 300, 301)]
     assert votes == ["a", "b", "a", "b", "b"]
     assert ask(judge, request("single", annotator="c")).text == "Output (b)"
 
@@ -259,7 +259,7 @@ def test_an_export_answers_each_draw_with_its_own_answer(tmp_path: Path) -> None
         return {"request": {"messages": messages, "draw": draw}, "annotator": "x", "text": text}
 
     judge = stored(tmp_path / "ledger.jsonl", answer(200, "c"), answer(0, "a"), answer(100, "b"))
-    said = [ask(judge, request("single", annotator="x", draw=draw)).text for draw in (0, 100, 200)]
+    said = [ask(judge, request("single", annotator="x", sample_index=draw)).text for draw in (0, 100, 200)]
     assert said == ["a", "b", "c"]
 
 

@@ -165,7 +165,7 @@ def test_an_attempt_that_the_budget_does_not_allow_is_not_made(
 PROCESS = """
 import sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
+sys.path += sys.argv[1].split(":")
 import anthropic._base_client, openai._base_client
 for module in (anthropic._base_client, openai._base_client):
     module.INITIAL_RETRY_DELAY = 0.001
@@ -187,7 +187,15 @@ def test_two_processes_keep_one_budget_over_a_bad_line(name: str, tmp_path: Path
         server.script(*bad_line(3))
         most = worst(make(name, server))
         budget = 40.5 * most
-        command = [sys.executable, "-c", PROCESS, str(SUPPORT), str(ledger.path), server.url, name]
+        command = [
+            sys.executable,
+            "-c",
+            PROCESS,
+            f"{SUPPORT}:{Path(__file__).parent}",
+            str(ledger.path),
+            server.url,
+            name,
+        ]
         processes = [subprocess.Popen([*command, str(budget)], env={**os.environ}) for _ in range(2)]
         assert [process.wait(120) for process in processes] == [0, 0]
         lost = server.charged - answered(ledger)

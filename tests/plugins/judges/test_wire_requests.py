@@ -86,7 +86,7 @@ def test_what_a_model_does_not_take_is_declared_and_refused_before_it_is_sent(
     server: WireServer, name: str, model: str
 ) -> None:
     judge = make(name, server, model)
-    asked = chat(temperature=0.0, favour=("Output (a)",), top_logprobs=5)
+    asked = chat(temperature=0.0, favoured_tokens=("Output (a)",), top_logprobs=5)
     assert unsupported(asked, judge.capabilities) == ("temperature", "logit_bias", "top_logprobs")
     with pytest.raises(JudgeError, match="takes no temperature or logit_bias or top_logprobs, which gpt4_4 asks for"):
         ask(judge, asked)
@@ -96,7 +96,10 @@ def test_what_a_model_does_not_take_is_declared_and_refused_before_it_is_sent(
 def test_logit_bias_avoids_single_tokens_and_favours_every_token_of_the_labels(server: WireServer) -> None:
     encode = bpe_openai.get_encoding("o200k_base").encode_ordinary
     assert (len(encode("Both")), len(encode("Neither one"))) == (1, 2)
-    ask(make("openai", server), chat(favour=("Output (a)", "Output (b)"), avoid=("Both", "Neither one")))
+    ask(
+        make("openai", server),
+        chat(favoured_tokens=("Output (a)", "Output (b)"), penalised_tokens=("Both", "Neither one")),
+    )
     labels = set(encode("Output (a)")) | set(encode("Output (b)"))
     assert server.bodies[0]["logit_bias"] == {str(encode("Both")[0]): -100} | {str(t): 7 for t in labels}
 
@@ -110,8 +113,8 @@ def test_each_model_gets_the_tokens_of_its_own_tokenizer(server: WireServer) -> 
         ("gpt-4o", "o200k_base"),
     ]:
         judge = make("openai", server, model)
-        plain = ChatRequest("strong", prompt="Which?", avoid=("Both",))
-        ask(judge, chat(avoid=("Both",)) if judge.capabilities.chat else plain)
+        plain = ChatRequest("strong", prompt="Which?", penalised_tokens=("Both",))
+        ask(judge, chat(penalised_tokens=("Both",)) if judge.capabilities.chat else plain)
         [token] = bpe_openai.get_encoding(encoding).encode_ordinary("Both")
         assert server.bodies[-1]["logit_bias"] == {str(token): -100}, model
 
