@@ -25,6 +25,7 @@ from afarm.cli import (
     stage_commands,
 )
 from afarm.cli.console import err, escape
+from afarm.cli.plugin_commands import add_plugin_commands
 from afarm.core.errors import AfarmError, ConfigError, PluginError
 from afarm.core.plugins import discover
 
@@ -70,7 +71,7 @@ def make_app() -> typer.Typer:
         annotators,
     ):
         part.add_to(app)
-    for problem in discover(check_configs=False).add_commands(app):
+    for problem in add_plugin_commands(app, discover(check_configs=False)):
         err().print(f"[yellow]Warning:[/] {escape(problem)}", highlight=False, soft_wrap=True)
     return app
 

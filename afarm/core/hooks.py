@@ -1,4 +1,4 @@
-"""The hooks a plugin can implement, one function each in the module its entry point names.
+"""The seven hooks: functions that a plugin defines in the module its entry point names.
 
 A plugin advertises its module under the entry-point group `afarm`:
 
@@ -12,12 +12,9 @@ nothing heavy is imported until it is used, a string `"package.module:Class"`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pluggy
-
-if TYPE_CHECKING:
-    import typer
 
 GROUP = "afarm"
 
@@ -56,8 +53,8 @@ class Hooks:
         """Bring data sets (`afarm.Dataset`), chosen with `--dataset`."""
 
     @hookspec
-    def register_commands(self, app: typer.Typer) -> None:
-        """Add commands to the `afarm` command line."""
+    def register_commands(self, app: Any) -> None:
+        """Add commands to the `afarm` command line, whose `app` is a `typer.Typer`."""
 
 
 KINDS: dict[str, str] = {
@@ -72,5 +69,5 @@ KINDS: dict[str, str] = {
 
 
 def hook_names() -> list[str]:
-    """The names of all hooks."""
+    """List the names of all hooks."""
     return [name for name, value in vars(Hooks).items() if callable(value) and name.startswith("register_")]
