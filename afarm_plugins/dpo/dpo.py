@@ -33,6 +33,7 @@ from afarm.backend import (
     add_adapter,
     join_and_pad,
     length_sorted_batches,
+    preference_losses,
     require_checkpoint,
     response_logprobs,
     train,
@@ -42,7 +43,6 @@ from afarm.backend import (
 )
 from afarm.backend.distributed import everyones, gather, own, world_size
 from afarm.backend.sampling import evaluating
-from afarm_plugins.dpo.objective import preference_losses
 
 if TYPE_CHECKING:
     from afarm_plugins.dpo import DPOConfig
@@ -163,7 +163,7 @@ class PairCollator:
 
 
 class Trainer(LengthSortedTrainer, DPOTrainer):
-    """TRL's trainer on examples that are tokens already and know their reference, with the losses of `objective`."""
+    """TRL's trainer with `preference_losses`, on examples that are tokens already and know their reference."""
 
     loss_is_scaled_for_ga = True
     settings: DPOConfig

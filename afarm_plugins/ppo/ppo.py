@@ -42,12 +42,17 @@ from afarm.backend import (
     CheckpointSelection,
     TokenBatch,
     TorchRewardModel,
+    generalised_advantages,
     join_and_pad,
     keep_freed_memory,
+    kl_estimates,
+    kl_penalised_rewards,
     length_sorted_batches,
+    masked_mean_variance,
     require_checkpoint,
     response_scatter,
     sharding,
+    whiten,
 )
 from afarm.backend.activations import set_checkpointing_layers_to_train
 from afarm.backend.distributed import add_up, added_up, gather, own, world_size
@@ -169,7 +174,7 @@ class Trainer:
             lambda: self.read(self.networks.ref_logprobs, prompts, responses),
             lambda: self.read(self.networks.values, prompts, responses),
         )
-        kl, kl_k2, kl_k3 = objective.kl_estimates(logprobs, ref_logprobs, mask)
+        kl, kl_k2, kl_k3 = kl_estimates(logprobs, ref_logprobs, mask)
         mean_kl = float(kl.sum(1).mean())
         if not (torch.isfinite(scores).all() and math.isfinite(mean_kl)):
             raise self.diverged(step, "a score or a log-probability is not a finite number")
@@ -177,17 +182,17 @@ class Trainer:
             what = f"the KL to the start policy is {mean_kl:.3g} nats, more than ppo.max_kl ({config.max_kl:g})"
             raise self.diverged(step, what, "max_kl")
 
-        rewards = objective.kl_penalised_rewards(scores, kl, mask, self.kl_coef)
+        rewards = kl_penalised_rewards(scores, kl, mask, self.kl_coef)
         non_score = -self.kl_coef * kl.sum(1)
         if config.whiten_rewards == "scale":
             rewards = objective.scale_rewards(rewards, mask)
         elif config.whiten_rewards == "shift":
-            rewards = objective.whiten(rewards, mask, shift_mean=False)
-        advantages, returns = objective.generalised_advantages(rewards, old_values, mask, config.gamma, config.lam)
-        _, unexplained = objective.masked_mean_variance(returns - old_values, mask)
-        _, variance = objective.masked_mean_variance(returns, mask)
+            rewards = whiten(rewards, mask, shift_mean=False)
+        advantages, returns = generalised_advantages(rewards, old_values, mask, config.gamma, config.lam)
+        _, unexplained = masked_mean_variance(returns - old_values, mask)
+        _, variance = masked_mean_variance(returns, mask)
         if config.whiten_advantages == "rollout":
-            advantages = objective.whiten(advantages, mask)
+            advantages = whiten(advantages, mask)
 
         metrics: dict[str, Tensor | float] = {
             "objective/kl": mean_kl,
@@ -292,7 +297,7 @@ class Trainer:
         for rows in batches:
             minibatch = rollout.part(rows)
             if config.whiten_advantages == "minibatch":
-                minibatch.advantages = objective.whiten(minibatch.advantages, minibatch.mask)
+                minibatch.advantages = whiten(minibatch.advantages, minibatch.mask)
             self.optimizer.zero_grad()  # once an optimiser step: the gradients of its micro-batches add up
             sums = self.backward(minibatch)
             approx_kl = sums["policy/approxkl_avg"] / sums["tokens"]

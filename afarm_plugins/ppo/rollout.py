@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from afarm.backend import clipped_policy_loss, clipped_value_loss
 from afarm.backend.rollouts import permutation
-from afarm_plugins.ppo import PPOConfig, objective
+from afarm_plugins.ppo import PPOConfig
 
 Tokens = Sequence[int]
 
@@ -65,7 +66,7 @@ class Losses:
         rows = self.rows
         old, advantages = (x[rows.mask][where] for x in (rows.logprobs, rows.advantages))
         everything = torch.ones_like(logprobs, dtype=torch.bool)
-        found = objective.policy_loss(logprobs, old, advantages, everything, self.config.cliprange, self.tokens)
+        found = clipped_policy_loss(logprobs, old, advantages, everything, self.config.cliprange, self.tokens)
         self.add("loss/policy_avg", found.loss.detach() * self.tokens)
         self.add("policy/approxkl_avg", found.approx_kl)
         self.add("policy/clipfrac_avg", found.clipped)
@@ -77,7 +78,7 @@ class Losses:
         rows, config = self.rows, self.config
         old, returns = rows.values[rows.mask], rows.returns[rows.mask]
         everything = torch.ones_like(values, dtype=torch.bool)
-        found = objective.value_loss(values, old, returns, everything, config.cliprange_value, self.tokens)
+        found = clipped_value_loss(values, old, returns, everything, config.cliprange_value, self.tokens)
         self.add("loss/value_avg", found.loss.detach() * self.tokens)
         self.add("val/clipfrac_avg", found.clipped)
         return config.vf_coef * found.loss

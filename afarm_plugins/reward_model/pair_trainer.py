@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from transformers import TrainerCallback
 from trl import RewardTrainer
 
 from afarm import JudgedPair, TrainContext
-from afarm.backend import LengthSortedTrainer, TorchRewardModel, agreement, pad
+from afarm.backend import LengthSortedTrainer, TorchRewardModel, agreement, bradley_terry_loss, pad
 from afarm.backend.distributed import everyones, world_size
 from afarm.backend.reward_model import last_token_scores
 from afarm_plugins.reward_model.calibration import calibration
@@ -23,24 +22,6 @@ if TYPE_CHECKING:
 
 BEST = "best.pt"
 """In a checkpoint: the best weights up to its step, and how they were found."""
-
-
-def preference_loss(
-    reward_1: torch.Tensor,
-    reward_2: torch.Tensor,
-    p2: torch.Tensor,
-    pairs: float | None = None,
-    weights: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Cross-entropy (a scalar, nats) of σ(reward_2 − reward_1) against p2: summed, and divided by `pairs`.
-
-    Rewards and `weights` are [B], or [B, K] for K members, whose losses are averaged; p2 is [B]. `pairs` counts those
-    of the whole step, of which these may be a part (default: B).
-    """
-    margin = reward_2 - reward_1
-    label = p2.view(-1, *[1] * (margin.dim() - 1)).expand_as(margin)
-    loss = F.binary_cross_entropy_with_logits(margin, label, weight=weights, reduction="sum")
-    return loss / ((pairs or len(p2)) * margin[:1].numel())
 
 
 def probabilities(raw_1: torch.Tensor, raw_2: torch.Tensor) -> list[float]:
@@ -64,7 +45,7 @@ class PairCollator:
 
 
 class SoftLabelTrainer(LengthSortedTrainer, RewardTrainer):
-    """TRL's trainer with the loss above, the mean over the pairs of a step however it is cut into micro-batches."""
+    """TRL's trainer with `bradley_terry_loss`, a mean over a step's pairs however it is cut into micro-batches."""
 
     loss_is_scaled_for_ga = True
 
@@ -78,7 +59,7 @@ class SoftLabelTrainer(LengthSortedTrainer, RewardTrainer):
         second, first = rewards.chunk(2)
         p2 = inputs["p_chosen"]
         # Processes average their gradients, and the loss is a mean over all their pairs.
-        loss = preference_loss(first, second, p2, num_items_in_batch, inputs["weights"]) * world_size()
+        loss = bradley_terry_loss(first, second, p2, num_items_in_batch, inputs["weights"]) * world_size()
         with torch.no_grad():
             margin = (second - first).mean(-1)
             right = (0.5 + 0.5 * (margin * (p2 - 0.5)).sign())[p2 != 0.5]  # equal rewards count a half

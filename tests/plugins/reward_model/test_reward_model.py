@@ -18,7 +18,7 @@ from afarm.core.seeding import uniform
 from afarm_plugins.reward_model import RewardModelConfig
 from afarm_plugins.reward_model.bradley_terry import BradleyTerryRewardModel, bootstrap, split, tokenize
 from afarm_plugins.reward_model.calibration import calibration, margins
-from afarm_plugins.reward_model.pair_trainer import HeldOut, preference_loss
+from afarm_plugins.reward_model.pair_trainer import HeldOut
 
 
 def config(**settings: Any) -> RewardModelConfig:
@@ -48,14 +48,6 @@ def preferences(count: int = 120) -> list[JudgedPair]:
 def fit(tmp_path: Path, rows: list[JudgedPair], **settings: Any) -> tuple[BradleyTerryRewardModel, Recorder]:
     context, log = make_context(tmp_path)
     return BradleyTerryRewardModel.fit(rows, make_policy(initializer_range=0.1), config(**settings), context), log
-
-
-def test_loss_by_hand() -> None:
-    first, second = torch.tensor([0.0, 1.0]), torch.tensor([2.0, 0.5])
-    # σ(2) = 0.880797, σ(−0.5) = 0.377541; the second label is soft
-    expected = (-math.log(0.880797) + -(0.3 * math.log(0.377541) + 0.7 * math.log(1 - 0.377541))) / 2
-    assert preference_loss(first, second, torch.tensor([1.0, 0.3])).item() == pytest.approx(expected, abs=1e-5)
-    assert preference_loss(second, first, torch.tensor([0.0, 0.7])).item() == pytest.approx(expected, abs=1e-5)
 
 
 def test_learns_what_is_better_and_says_so_on_held_out_pairs(tmp_path: Path) -> None:
@@ -328,15 +320,6 @@ def test_bootstrap_weights_are_1_on_average_keyed_and_apart() -> None:
     assert len({tuple(row) for row in drawn}) == 50
     assert all(len(set(row)) == 3 for row in drawn)
     assert bootstrap(rows, 1, seed=0) == [[1.0]] * 50
-
-
-def test_loss_of_several_members_by_hand() -> None:
-    first, second = torch.zeros(2, 2), torch.tensor([[2.0, 0.0], [1.0, -1.0]])
-    weights = torch.tensor([[0.5, 1.0], [2.0, 1.0]])
-    # σ(2) = 0.880797, σ(1) = 0.731059; labels 1 and 0, the mean over pairs and members
-    terms = 0.5 * -math.log(0.880797), math.log(2), 2 * -math.log(1 - 0.731059), -math.log(0.731059)
-    found = preference_loss(first, second, torch.tensor([1.0, 0.0]), weights=weights)
-    assert found.item() == pytest.approx(sum(terms) / 4, abs=1e-5)
 
 
 HEADS: dict[str, Any] = {"ensemble": 3}
