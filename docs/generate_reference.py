@@ -1,97 +1,135 @@
-"""Writes docs/reference/settings.md from the config classes: `python docs/generate_reference.py`."""
+"""Write docs/reference from the code: `python docs/generate_reference.py`.
+
+Four pages: settings from the config classes, commands from the command line, hooks from their specifications, and the
+public names of the four doors. A test compares them with what is there.
+"""
 
 from __future__ import annotations
 
+import ast
+import importlib
+import inspect
 import json
+import re
+import sys
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from afarm.core.config import Config, changes_result
-from afarm.core.hooks import KINDS
+from afarm.cli import make_app
+from afarm.core.config import Config, LoraConfig, TrainerConfig, changes_result
+from afarm.core.hooks import KINDS, Hooks, hook_names
 from afarm.core.plugins import discover
 from afarm.core.registry import FIRST_PARTY, Component
 from afarm.experiment.settings import RunConfig
 
-PAGE = Path(__file__).parent / "reference" / "settings.md"
+REFERENCE = Path(__file__).parent / "reference"
+WRITTEN = "<!-- Written by docs/generate_reference.py; do not edit. -->"
 
-OPENING = """\
+
+def write() -> None:
+    """Write every page of the reference."""
+    for name, page in PAGES.items():
+        (REFERENCE / name).write_text(page(), encoding="utf-8")
+
+
+def joined(parts: list[str]) -> str:
+    """Return the parts as one page, a blank line between two."""
+    return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
+
+
+# ------------------------------------------------------------------------------------------------------------ settings
+
+SETTINGS = f"""\
 # Settings
 
-<!-- Written by docs/generate_reference.py from the config classes; do not edit. -->
+{WRITTEN}
 
-Every setting of a run and of the plugins that come with afarm. A recipe (`afarm recipes`) gives them as YAML,
-`--set section.setting=value` one by one. The defaults here are those without a recipe; where the paper names a figure
-they are the paper's. A recipe of your own may give what differs only, over another: `based_on: toy`, or `based_on:
-other.yaml` beside it. A stage is made anew where a setting that changes its result has another value; the others
-(memory, speed, logging) reuse what is there.
+Every setting of a run and of the first-party plugins. A recipe (`afarm recipes`) gives them as YAML,
+`--set section.setting=value` one by one.
+
+- The defaults here hold without a recipe. If the paper names a figure, it is the paper's.
+- *Italic* settings change no result (memory, speed, logging). A new value of any other setting makes the stage again.
+- A recipe of your own may give only what differs: `based_on: toy`, or `based_on: other.yaml` beside it.
 """
 
 
-def page() -> str:
-    """The whole page."""
-    parts = [OPENING, "## The run", *table(RunConfig, "")]
+def settings_page() -> str:
+    """Return the page of settings."""
+    parts = [SETTINGS, "## The run", listed(RunConfig)]
+    parts += ["## Trainer settings", "Shared by what trains by epochs. Sections below list what differs."]
+    parts += [listed(TrainerConfig), "### lora", LoraConfig.__doc__ or "", listed(LoraConfig)]
     sections: dict[Any, list[Component]] = {}
     for component in discover().registry:
         if component.package == FIRST_PARTY and component.config is not None:
             sections.setdefault((component.kind, component.config), []).append(component)
     for (kind, config), components in sections.items():
-        others = f" and {len(components) - 1} others" if len(components) > 1 else ""
-        parts.append(f"## `{components[0].name}`{others} ({KINDS[kind]})")
+        parts.append(f"## {', '.join(f'`{c.name}`' for c in components)} ({KINDS[kind]})")
         parts.append(first_paragraph(config))
-        if len(components) > 1:
-            parts.append("One class under several names; each is a section of its own, with these defaults:")
-            parts.append("\n".join(f"- `{c.name}`: {own_defaults(c)}" for c in components))
-        section = components[0].name if len(components) == 1 else ""
-        parts += table(config, f"{section}." if section else "", components[0] if section else None)
-    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+        parts.append(defaults_by_name(components))
+        if issubclass(config, TrainerConfig):
+            parts.append("[Trainer settings](#trainer-settings), with these of its own or other defaults:")
+        parts.append(listed(config, components[0].defaults if len(components) == 1 else {}))
+    return joined(parts)
 
 
 def first_paragraph(config: type[Config]) -> str:
     return (config.__doc__ or "").split("\n\n")[0].replace("\n    ", "\n").strip()
 
 
-def own_defaults(component: Component) -> str:
-    return ", ".join(f"{k} = `{shown(v)}`" for k, v in component.defaults.items()) or "those below"
+def defaults_by_name(components: list[Component]) -> str:
+    """Return which defaults the names of one config have of their own, if it has several names."""
+    by_name = {c.name: c.defaults for c in components if c.defaults}
+    if len(components) == 1 or not by_name:
+        return ""
+    if all(list(defaults.values()) == [[name]] for name, defaults in by_name.items()):
+        [name] = {name for defaults in by_name.values() for name in defaults}
+        without = quoted([c.name for c in components if not c.defaults])
+        return f"Under each name but {without}, `{name}` is that name."
+    own = {name: quoted([f"{k}={shown(v)}" for k, v in defaults.items()]) for name, defaults in by_name.items()}
+    return f"Defaults by name: {'; '.join(f'`{name}`: {values}' for name, values in own.items())}."
 
 
-def table(config: type[BaseModel], prefix: str, component: Component | None = None) -> list[str]:
-    """The rows of a config and of the configs in it."""
-    rows = ["| setting | default | changes the result | what it is |", "|---|---|---|---|"]
-    for name, default, changes, description in settings(config, prefix, component.defaults if component else {}):
-        rows.append(f"| `{name}` | {default} | {'yes' if changes else 'no'} | {escaped(description)} |")
-    return ["\n".join(rows)]
+def listed(config: type[BaseModel], values: Mapping[str, Any] | None = None) -> str:
+    """Return a line for each setting of a config and of the configs in it, but for those that are a trainer's."""
+    rows = list(settings(config, "", values or {}))
+    if issubclass(config, TrainerConfig) and config is not TrainerConfig:
+        shared = set(settings(TrainerConfig, "", {}))
+        rows = [row for row in rows if row not in shared]
+        if not rows:
+            return "None."
+    return "\n".join(
+        f"- {f'`{name}`' if changes else f'*`{name}`*'} ({default}): {escaped(description)}"
+        for name, default, changes, description in rows
+    )
 
 
-def settings(
-    config: type[BaseModel], prefix: str, values: typing.Mapping[str, Any]
-) -> Iterator[tuple[str, str, bool, str]]:
-    """(name, default, whether it changes the result, description) of every setting, inner ones with dotted names."""
+def settings(config: type[BaseModel], prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str, bool, str]]:
+    """Yield (name, default, if it changes the result, description) of every setting, inner ones with dotted names."""
     for name, info in config.model_fields.items():
         inner, optional = inner_config(info)
         default = values.get(name, info.get_default(call_default_factory=True))
         changes = changes_result(info)
         if inner is None or optional:
-            yield (
-                f"{prefix}{name}",
-                "required" if default is PydanticUndefined else code(default),
-                changes,
-                str(info.description),
-            )
-        if inner is not None:
-            given = default if isinstance(default, BaseModel) else None
-            for row in settings(inner, f"{prefix}{name}.", vars(given) if given else {}):
+            value = "required" if default is PydanticUndefined else code(default)
+            yield f"{prefix}{name}", value, changes, str(info.description)
+        if inner is not None and inner is not LoraConfig:
+            of_default = vars(default) if isinstance(default, BaseModel) else {}
+            for row in settings(inner, f"{prefix}{name}.", of_default):
                 yield row[0], row[1], changes and row[2], row[3]
 
 
 def inner_config(info: FieldInfo) -> tuple[type[BaseModel] | None, bool]:
-    """The config that a field holds, if it holds one, and whether it may be None."""
+    """Return the config that a field holds, if any, and if the field may be None."""
     kind = info.annotation
     options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
     inner = [o for o in options if isinstance(o, type) and issubclass(o, BaseModel)]
@@ -99,18 +137,204 @@ def inner_config(info: FieldInfo) -> tuple[type[BaseModel] | None, bool]:
 
 
 def escaped(text: str) -> str:
-    """`text` with nothing in it that ends a table's cell or reads as a tag."""
+    """Return `text` without what Markdown would read as a tag or a table's cell."""
     return text.replace("|", "\\|").replace("<", "\\<")
 
 
 def code(value: Any) -> str:
-    return f"`{shown(value)}`" if value is not None else "none"
+    return f"`{shown(value)}`" if value is not None else "unset"
 
 
 def shown(value: Any) -> str:
-    text = value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
-    return text.replace("|", "\\|")
+    return value if isinstance(value, str) and value and "\n" not in value else json.dumps(value, ensure_ascii=False)
+
+
+# ------------------------------------------------------------------------------------------------------------ commands
+
+COMMANDS = f"""\
+# Commands
+
+{WRITTEN}
+
+`afarm COMMAND --help` says the same. Commands that make a farm share these options; below, each command lists its own.
+"""
+
+
+def commands_page() -> str:
+    """Return the page of the command line."""
+    app = typer.main.get_command(make_app())
+    commands = dict(leaves(app, ""))
+    shared = {option_line(p) for p in commands["run"].params if is_option(p)}
+    parts = [COMMANDS, lines(p for p in commands["run"].params if option_line(p) in shared)]
+    for name, command in commands.items():
+        own = [p for p in command.params if not getattr(p, "hidden", False) and option_line(p) not in shared]
+        has = {option_line(p) for p in command.params}
+        usage = " ".join(["afarm", name, *(argument(p) for p in own if not is_option(p))])
+        parts += [f"## `{usage}`", " ".join((command.help or "").split())]
+        parts.append(lines(p for p in own if is_option(p)))
+        lacking = [p for p in commands["run"].params if is_option(p) and option_line(p) not in has]
+        if len(lacking) < 5:
+            parts.append(
+                with_shared([p.opts[-1] for p in lacking if p.opts[-1] not in {o for q in own for o in q.opts}])
+            )
+        elif some := [p for p in command.params if option_line(p) in shared]:
+            parts.append(f"Shared: {quoted([p.opts[-1] for p in some])}.")
+    return joined(parts)
+
+
+def with_shared(lacking: list[str]) -> str:
+    return f"And the shared options{f' but {quoted(lacking)}' if lacking else ''}."
+
+
+def quoted(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def leaves(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield every command that does something, with its words."""
+    for inner, sub in getattr(command, "commands", {}).items():
+        yield from leaves(sub, f"{name} {inner}".strip())
+    if not getattr(command, "commands", None):
+        yield name, command
+
+
+def is_option(parameter: Any) -> bool:
+    return str(parameter.param_type_name) == "option" and not parameter.hidden
+
+
+def option_line(parameter: Any) -> str:
+    """Return an option as a line: its names, what it takes, and its help."""
+    if not is_option(parameter):
+        return ""
+    value = "" if parameter.is_flag else f" {parameter.metavar or parameter.name.upper()}"
+    default = parameter.default
+    default = "" if callable(default) or default in (None, False, "", [], ()) else f" ({default})"
+    return f"- `{', '.join(parameter.opts)}{value}`{default}: {escaped(parameter.help or '')}"
+
+
+def argument(parameter: Any) -> str:
+    name = parameter.name.upper()
+    name += "…" if parameter.nargs == -1 else ""
+    return name if parameter.required else f"[{name}]"
+
+
+def lines(parameters: Iterator[Any]) -> str:
+    return "\n".join(map(option_line, parameters))
+
+
+# --------------------------------------------------------------------------------------------------------------- hooks
+
+HOOKS = f"""\
+# Hooks
+
+{WRITTEN}
+
+A plugin's module implements any of these, marked with `@afarm.hookimpl`. All are optional, and each is called once.
+[Write a plugin](../guides/write-a-plugin.md) shows them in use.
+"""
+
+
+def hooks_page() -> str:
+    """Return the page of hooks."""
+    parts = [HOOKS]
+    for name in hook_names():
+        hook = getattr(Hooks, name)
+        arguments = ", ".join(a for a in inspect.signature(hook).parameters if a != "self")
+        parts.append(f"## `{name}({arguments})`\n\n{inspect.getdoc(hook)}")
+    return joined(parts)
+
+
+# --------------------------------------------------------------------------------------------------------------- names
+
+NAMES = f"""\
+# Public names
+
+{WRITTEN}
+
+The four doors for plugins, and the options of commands. Each name is listed once. *Stable* names change only with a
+note in the changelog and one release of warning; *provisional* ones may change with any release. What is listed nowhere
+may change without notice.
+"""
+
+DOORS = ("afarm", "afarm.judging", "afarm.backend", "afarm.testing", "afarm.cli.options")
+
+PROVISIONAL: dict[str, set[str]] = {"afarm.backend": set(), "afarm.judging": set()}
+"""The names by their door that may still change; all others are stable."""
+
+
+def names_page() -> str:
+    """Return the page of public names. Raises `SystemExit` naming what has no docstring."""
+    parts = [NAMES]
+    seen: set[str] = set()
+    for door in DOORS:
+        module = importlib.import_module(door)
+        names = [name for name in public_names(module) if name not in seen]
+        seen |= set(names)
+        parts += [f"## `{door}`", sentence(inspect.getdoc(module) or "")]
+        provisional = PROVISIONAL.get(door, set())
+        for title, of_title in (("Stable", set(names) - provisional), ("Provisional", provisional & set(names))):
+            if of_title:
+                rows = "\n".join(f"- `{name}`: {summary(module, name)}" for name in sorted(of_title, key=str.lower))
+                parts.append(f"{title}:\n\n{rows}")
+    return joined(parts)
+
+
+def public_names(module: types.ModuleType) -> list[str]:
+    return [name for name in getattr(module, "__all__", []) if not name.startswith("__")]
+
+
+def summary(module: types.ModuleType, name: str) -> str:
+    """Return the first sentence of a name's docstring, or of the string below its assignment."""
+    value = getattr(module, name)
+    documented = inspect.isclass(value) or inspect.isroutine(value) or inspect.ismodule(value)
+    text = (inspect.getdoc(value) or "") if documented else below_assignment(module, name)
+    text = text if documented else OBJECTS.get(name, text)
+    if not text:
+        raise SystemExit(f"{module.__name__}.{name} has no docstring")
+    return escaped(sentence(text))
+
+
+def sentence(text: str) -> str:
+    """Return the first paragraph up to its first full stop."""
+    words = " ".join(text.split("\n\n")[0].split())
+    return re.split(r"(?<! al)(?<!App)\. (?=[A-Z`])", words)[0].rstrip(".") + "."
+
+
+OBJECTS = {
+    "hookimpl": "Mark a function as the implementation of a hook.",
+    "Row": "A row of a file: values by column.",
+    "Scheduler": "The names of learning-rate schedules.",
+}
+"""Names that neither are classes or functions nor have a string below them."""
+
+
+def below_assignment(module: types.ModuleType, name: str) -> str:
+    """Return the string below the assignment of `name`, in `module` or wherever it imports it from."""
+    for node in tree(module.__name__).body:
+        if isinstance(node, ast.ImportFrom) and node.module and any((a.asname or a.name) == name for a in node.names):
+            return below_assignment(importlib.import_module(node.module), name)
+    body = tree(module.__name__).body
+    for node, after in pairwise(body):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        named = any(isinstance(target, ast.Name) and target.id == name for target in targets)
+        if named and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            return str(after.value.value)
+    return ""
+
+
+@cache
+def tree(module: str) -> ast.Module:
+    return ast.parse(Path(str(sys.modules[module].__file__)).read_text(encoding="utf-8"))
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "settings.md": settings_page,
+    "cli.md": commands_page,
+    "hooks.md": hooks_page,
+    "names.md": names_page,
+}
+"""Every page of the reference, by its file."""
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    write()

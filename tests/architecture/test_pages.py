@@ -1,0 +1,112 @@
+"""The pages agree with each other and with the code: links, paths, dotted names, and the generated reference."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import re
+import types
+from functools import cache
+from pathlib import Path
+
+import pytest
+from places import DOCS, ROOT
+
+PAGES = [*sorted(DOCS.rglob("*.md")), *ROOT.glob("*.md"), ROOT / "changes/README.md"]
+PAGES += sorted((ROOT / "plugins-contrib").rglob("README.md"))
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@cache
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    found = set()
+    for heading in re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text_of(page), flags=re.DOTALL | re.M), re.M):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        found.add(re.sub(r"[^\w\- ]", "", words).replace(" ", "-"))
+    return frozenset(found)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_to_pages_and_headings_that_exist(page: Path) -> None:
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text_of(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        there = Path(os.path.normpath(page.parent / path)) if path else page
+        if not there.exists() or (anchor and there.suffix == ".md" and anchor not in anchors(there)):
+            broken.append(target)
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_paths_of_the_repository_exist(page: Path) -> None:
+    paths = set(
+        re.findall(r"`((?:afarm|afarm_plugins|benchmarks|docs|tests|tools|plugins-contrib)/[^`\s]*)`", text_of(page))
+    )
+    assert [p for p in paths if not any(c in p for c in "<*…") and not (ROOT / p).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_dotted_names_exist(page: Path) -> None:
+    """`afarm.x.y` in backticks, calls included, and what code blocks import."""
+    quoted = re.findall(r"`(?:@|python -m )?((?:afarm|afarm_plugins|benchmarks|tools)(?:\.\w+)+)", text_of(page))
+    for module, names in re.findall(r"^ *from ((?:afarm|afarm_plugins)[\w.]*) import ([\w, ]+)", text_of(page), re.M):
+        quoted += [f"{module}.{each.strip().partition(' as ')[0]}" for each in names.split(",")]
+    assert [dotted for dotted in quoted if not exists(dotted)] == []
+
+
+@cache
+def exists(dotted: str) -> bool:
+    """Whether it is a module, or a name or a name of a name in one."""
+    parts = dotted.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            value = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[cut:]:
+            if not hasattr(value, part) and part not in getattr(value, "model_fields", {}):
+                return False
+            value = getattr(value, part, None)
+        return True
+    return False
+
+
+@cache
+def generator() -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location("generate_reference", DOCS / "generate_reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", ["settings.md", "cli.md", "hooks.md", "names.md"])
+def test_the_reference_is_up_to_date(page: str) -> None:
+    pages = generator().PAGES
+    assert sorted(pages) == sorted(path.name for path in (DOCS / "reference").glob("*.md"))
+    assert text_of(DOCS / "reference" / page) == pages[page](), "run: python docs/generate_reference.py"
+
+
+def test_every_public_name_is_listed_once() -> None:
+    listed = re.findall(r"^- `(\w+)`:", text_of(DOCS / "reference" / "names.md"), re.M)
+    doors = [importlib.import_module(door) for door in generator().DOORS]
+    public = {each for door in doors for each in generator().public_names(door)}
+    assert sorted(listed) == sorted(public)
+
+
+def test_provisional_names_are_names_of_their_door() -> None:
+    for door, names in generator().PROVISIONAL.items():
+        assert names <= set(generator().public_names(importlib.import_module(door)))
