@@ -20,10 +20,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from afarm.analysis.agreement import mean
 from afarm.core.errors import DataError, did_you_mean
 from afarm.core.records import JudgedPair, Row
-from afarm.evaluation.metrics import number
+from afarm.evaluation.metrics import clustered_mean, number
 from afarm.evaluation.protocol import Protocol, comparable
 from afarm.storage.reuse import differences
 from afarm.storage.rows import read_preferences
@@ -106,7 +105,7 @@ def diff(first: Path, second: Path) -> Diff:
     changes = [found for key in shared if (found := _change(before[key], now[key])) is not None]
     wins = [(before[key].win, now[key].win) for key in shared]
     gaps = [(task, b - a) for (task, _), (a, b) in zip(shared, wins, strict=True) if a is not None and b is not None]
-    difference = mean(gaps, 100)
+    difference = clustered_mean(gaps, 100)
     protocols = [Protocol.from_row(record["results"][0].get("protocol")) for record in (one, two) if record["results"]]
     return Diff(
         runs=(str(one.get("name") or first.name), str(two.get("name") or second.name)),

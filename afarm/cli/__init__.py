@@ -24,10 +24,11 @@ from afarm.cli import (
     run,
     stage_commands,
 )
-from afarm.cli.console import err, escape
+from afarm.cli.console import err
 from afarm.cli.plugin_commands import add_plugin_commands
 from afarm.core.errors import AfarmError, ConfigError, PluginError
 from afarm.core.plugins import discover
+from afarm.storage.text import markup
 
 INTERRUPTED = 130
 """The exit code of a command that was stopped with Ctrl-C, as shells have it."""
@@ -72,7 +73,7 @@ def make_app() -> typer.Typer:
     ):
         part.add_to(app)
     for problem in add_plugin_commands(app, discover(check_configs=False)):
-        err().print(f"[yellow]Warning:[/] {escape(problem)}", highlight=False, soft_wrap=True)
+        err().print(f"[yellow]Warning:[/] {markup(problem)}", highlight=False, soft_wrap=True)
     return app
 
 
@@ -123,5 +124,5 @@ def main(arguments: list[str] | None = None) -> Any:
 
 def _fail(message: str) -> NoReturn:
     who = f"Error in process {launch.process_info().rank}" if launch.process_info().is_distributed else "Error"
-    err().print(f"[bold red]{who}:[/] {escape(message)}", highlight=False, soft_wrap=True)
+    err().print(f"[bold red]{who}:[/] {markup(message)}", highlight=False, soft_wrap=True)
     sys.exit(1)

@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from afarm.cli.console import err, escape, out
+from afarm.cli.console import err, out
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
 from afarm.core.errors import ConfigError
+from afarm.storage.text import markup
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from afarm.analysis import Comparison, Figure, Label, Profile
+    from afarm.analysis import AnnotatorReport, Label, Profile
+    from afarm.evaluation.metrics import Estimate
 
-Column = tuple[str, "Callable[[Profile], Figure | None]", str]
+Column = tuple[str, "Callable[[Profile], Estimate | None]", str]
 """Heading, the figure, and how its value and error are written."""
 
 QUALITY: tuple[Column, ...] = (
@@ -76,7 +78,7 @@ def compare(
 
     families = _families(family or [])
     labels = analysis.read_labels(files, humans or [], by_member, by_file)
-    comparison = analysis.compare(_with_prices(labels, output_dir), families)
+    comparison = analysis.compare_annotators(_with_prices(labels, output_dir), families)
     if html is not None:
         from afarm.report.annotators_page import write
 
@@ -110,7 +112,7 @@ def _with_prices(labels: dict[str, list[Label]], output_dir: Path) -> dict[str, 
         return with_prices(labels, ledger.completions)
 
 
-def _present(comparison: Comparison) -> None:
+def _present(comparison: AnnotatorReport) -> None:
     profiles = comparison.profiles
     out().print(_table("Quality and price, ± standard error", QUALITY, profiles))
     if any(figure(profile) for profile in profiles for _, figure, _ in PREFERENCES):
@@ -125,7 +127,7 @@ def _present(comparison: Comparison) -> None:
             style="dim",
         )
     for note in comparison.notes():
-        out().print(escape(note), style="dim")
+        out().print(markup(note), style="dim")
 
 
 def _table(title: str, columns: Sequence[Column], profiles: Sequence[Profile]) -> Table:
@@ -134,22 +136,22 @@ def _table(title: str, columns: Sequence[Column], profiles: Sequence[Profile]) -
     table = _empty(title, ["annotator", "pairs", "labels", *(heading for heading, _, _ in shown)])
     for profile in profiles:
         figures = [written(figure(profile), form) for _, figure, form in shown]
-        table.add_row(escape(profile.annotator), str(profile.pairs), str(profile.labels), *figures)
+        table.add_row(markup(profile.annotator), str(profile.pairs), str(profile.labels), *figures)
     return table
 
 
-def _matrix(comparison: Comparison) -> Table:
+def _matrix(comparison: AnnotatorReport) -> Table:
     """With its errors and pairs; of many annotators the values alone, under the numbers of the rows."""
     names = [profile.annotator for profile in comparison.profiles]
     many = len(names) > WIDE
     title = "Agreement of one label with another, %" + ("" if many else " ± standard error (pairs)")
-    headings = [str(number) for number in range(1, len(names) + 1)] if many else [escape(name) for name in names]
+    headings = [str(number) for number in range(1, len(names) + 1)] if many else [markup(name) for name in names]
     table = _empty(title, ["", *headings])
     table.padding = (0, 1 if many else 2, 0, 0)
     for number, one in enumerate(names, start=1):
         figures = [comparison.agreement(one, other) for other in names]
         cells = [(f"{f.value:.0f}" if many else f"{written(f, '.1f')} ({f.n})") if f else "-" for f in figures]
-        table.add_row(f"{number} {escape(one)}" if many else escape(one), *cells)
+        table.add_row(f"{number} {markup(one)}" if many else markup(one), *cells)
     return table
 
 
@@ -160,7 +162,7 @@ def _empty(title: str, headings: Sequence[str]) -> Table:
     return Table(*columns, title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
 
 
-def written(figure: Figure | None, form: str) -> str:
+def written(figure: Estimate | None, form: str) -> str:
     """A value with its error, a dash where there is none."""
     if figure is None:
         return "-"

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from afarm.cli.console import err, escape, out
+from afarm.cli.console import err, out
 from afarm.cli.cost import show_plan
 from afarm.cli.launch import process_info
 from afarm.cli.options import DryRun, FarmOptions, Stray, refuse_stray, with_options
 from afarm.cli.run import command_line, finish, warn_of_simulation
 from afarm.core.errors import AfarmError, BudgetError, ConfigError, DataError, JudgeError
+from afarm.storage.text import markup
 
 if TYPE_CHECKING:
     from afarm.experiment.dry_run import PlannedStage
@@ -83,7 +84,7 @@ def compare(
             except AfarmError as error:
                 name = f"{system} (seed {farm.config.seed})" if seeds else system
                 failed[name] = error
-                err().print(f"[red]Failed:[/] {name}: {escape(str(error))}", highlight=False, soft_wrap=True)
+                err().print(f"[red]Failed:[/] {name}: {markup(str(error))}", highlight=False, soft_wrap=True)
             farm.close()
     if not records and failed:
         raise next(iter(failed.values()))
@@ -228,7 +229,7 @@ def _show(found: Sequence[Standing], records: Sequence[dict[str, Any]], to_stder
     for name in columns:
         table.add_column(name, justify="left" if name == "system" else "right", no_wrap=True)
     for cells in zip(*columns.values(), strict=True):
-        table.add_row(*map(escape, cells))
+        table.add_row(*map(markup, cells))
     console.print(table)
     if spared:
         console.print(f"No room for {', '.join(spared)}: the board has them.", highlight=False, soft_wrap=True)

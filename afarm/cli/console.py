@@ -32,13 +32,6 @@ def err() -> Console:
     return Console(stderr=True)
 
 
-def escape(text: str) -> str:
-    """`text` with nothing in it read as markup."""
-    from rich.markup import escape
-
-    return escape(text)
-
-
 class ProgressBars:
     """Implements `afarm.Progress` with one bar a loop, shown from the second second on, gone when the loop ends.
 

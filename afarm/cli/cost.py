@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from afarm.cli import evaluate_options as output_files
-from afarm.cli.console import escape, out
+from afarm.cli.console import out
 from afarm.cli.evaluate_options import EvaluateOptions
 from afarm.cli.options import with_options
-from afarm.judging.pricing import dollars
+from afarm.storage.text import dollars, markup
 
 if TYPE_CHECKING:
     from afarm.comparison.outputs import OutputComparison
@@ -96,7 +96,7 @@ def _as_json(planned: Sequence[PlannedStage]) -> dict[str, object]:
 def _show_stages(title: str, planned: Sequence[PlannedStage]) -> None:
     from rich.table import Table
 
-    table = Table(title=f"Plan: {escape(title)} (nothing is run)", title_justify="left")
+    table = Table(title=f"Plan: {markup(title)} (nothing is run)", title_justify="left")
     for column in ("stage", "do", "judge calls", "at most", "why"):
         table.add_column(column, justify="right" if column in ("judge calls", "at most") else "left")
     for p in planned:
@@ -117,7 +117,7 @@ def _show_judges(planned: Sequence[PlannedStage]) -> None:
     rows = [(stage.label, estimate) for stage in planned for estimate in stage.judges]
     totals = by_judge(planned)
     several = len(totals) > 1  # one alone would take a column of a narrow screen to say the same in each row
-    title = "Judges" if several else f"Judge: {escape(totals[0].judge)}"
+    title = "Judges" if several else f"Judge: {markup(totals[0].judge)}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE)
     for column in ("stage", "judge") if several else ("stage",):
         table.add_column(column, overflow="fold")

@@ -92,6 +92,6 @@ def _outcome(win: float | None) -> str:
 
 
 def _short(text: str, width: int = 100) -> str:
-    from afarm.evaluation.red_flags import plain
+    from afarm.storage.text import one_line
 
-    return plain(text, width)
+    return one_line(text, width)

@@ -15,7 +15,7 @@ from afarm.cli.console import err, out
 from afarm.cli.options import DryRun, FarmOptions, with_options
 
 if TYPE_CHECKING:
-    from afarm.analysis.judge_drift import Probe
+    from afarm.evaluation.drift_log import Probe
     from afarm.experiment.farm import Farm
 
 
@@ -55,7 +55,7 @@ def drift(
 
 def _show(found: Probe, calls: int, dollars: float, to_stderr: bool) -> None:
     from afarm.analysis.judge_drift import ALPHA
-    from afarm.judging.pricing import dollars as in_dollars
+    from afarm.storage.text import dollars as in_dollars
 
     unread = f" ({found.unread} could not be read)" if found.unread else ""
     lines = [
@@ -76,9 +76,9 @@ def _show(found: Probe, calls: int, dollars: float, to_stderr: bool) -> None:
 
 
 def _show_plan(farm: Farm, labels: Path, annotator: str | None, pairs: int, epoch: str) -> None:
-    from afarm.analysis.judge_drift import foresee
-    from afarm.judging.pricing import dollars
+    from afarm.analysis.judge_drift import estimate_probe
+    from afarm.storage.text import dollars
 
-    requests, most = foresee(farm, labels, annotator, pairs, epoch)
+    requests, most = estimate_probe(farm, labels, annotator, pairs, epoch)
     price = "an unknown price (--price)" if most is None else f"at most {dollars(most)}"
     out().print(f"About {requests:,} judge calls, {price}. Nothing was sent.", highlight=False, soft_wrap=True)

@@ -11,13 +11,14 @@ import typer
 
 from afarm.cli import evaluate_options as output_files
 from afarm.cli import human_labels
-from afarm.cli.console import err, escape
+from afarm.cli.console import err
 from afarm.cli.cost import show_plan_of_files
 from afarm.cli.evaluate_options import EvaluateOptions, OutputFiles
 from afarm.cli.options import DryRun, with_options
 from afarm.cli.run import command_line, run_experiment
 from afarm.cli.screens import present
 from afarm.core.errors import ConfigError, DataError
+from afarm.storage.text import markup
 
 if TYPE_CHECKING:
     from afarm.comparison.outputs import Comparison
@@ -110,7 +111,7 @@ def _run(compared: Sequence[Comparison], files: Sequence[Mapping[str, str]], as_
     from afarm.judging.client import Spend
 
     for note in dict.fromkeys(note for one in compared for note in one.notes):
-        err().print(f"[yellow]{escape(note)}[/]", highlight=False, soft_wrap=True)
+        err().print(f"[yellow]{markup(note)}[/]", highlight=False, soft_wrap=True)
     found: list[tuple[dict[str, Any], Path]] = []
     failed: list[DataError] = []
     for one, named in zip(compared, files, strict=True):

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import typer
 
-from afarm.cli.console import err, escape
+from afarm.cli.console import err
 from afarm.cli.options import RECIPE_HELP, FarmOptions, option_of, refuse_contradictions, refuse_stray
 from afarm.core.errors import ConfigError
+from afarm.storage.text import markup
 
 if TYPE_CHECKING:
     from afarm.comparison.annotations import AnnotationComparison
@@ -242,7 +243,7 @@ def _require_usable(farm: "Farm", options: EvaluateOptions, compared: "Sequence[
         used = [{*one.evaluators, *one.together} for one in compared] if options.recipe else []
         if left := [name for name in names if any(name not in one for one in used)]:
             said = f"Left out of {options.recipe}, for they need more than these files: {', '.join(left)}"
-            err().print(f"[dim]{escape(said)}[/]", highlight=False, soft_wrap=True)
+            err().print(f"[dim]{markup(said)}[/]", highlight=False, soft_wrap=True)
         return
     built = {name: farm.components.evaluator(name) for name in names}
     problems = []

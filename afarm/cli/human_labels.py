@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from afarm.cli.console import err, escape
+from afarm.cli.console import err
 from afarm.core.errors import DataError
 from afarm.core.records import JudgedPair, Pair
 from afarm.evaluation.matching import counted
 from afarm.evaluation.metrics import BY_PEOPLE
 from afarm.storage.rows import judged_pair, preferences_on_disk, read_rows
+from afarm.storage.text import markup
 
 if TYPE_CHECKING:
     from afarm.comparison.annotations import AnnotationComparison
@@ -97,7 +98,7 @@ def _outputs(pair: Pair) -> tuple[int, int]:
 
 
 def _tell(text: str) -> None:
-    err().print(escape(text), highlight=False, soft_wrap=True)
+    err().print(markup(text), highlight=False, soft_wrap=True)
 
 
 def _named(pairs: Iterable[tuple[str, str]]) -> str:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from afarm.cli.console import err, escape, out
+from afarm.cli.console import err, out
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
 from afarm.core.errors import ConfigError, DataError, StoreError
 from afarm.storage.disk import write_whole
+from afarm.storage.text import markup
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -186,27 +187,27 @@ def show_board(console: Console, board: Board) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from afarm.evaluation.red_flags import plain
     from afarm.leaderboard.rendering import columns, fitting, flags, remarks
+    from afarm.storage.text import one_line
 
     every = columns(board)
     shown, width = fitting(board, every, console.width if console.is_terminal else None)
-    table = Table(title=escape(plain(board.heading, 300)), title_justify="left", box=box.SIMPLE)
+    table = Table(title=markup(one_line(board.heading, 300)), title_justify="left", box=box.SIMPLE)
     for column in shown:
         table.add_column(column.heading, justify="right" if column.number else "left", overflow="fold", no_wrap=True)
     for entry in board.entries:
-        table.add_row(*(escape(column.cell(entry) or "") for column in shown))
+        table.add_row(*(markup(column.cell(entry) or "") for column in shown))
     Console(file=console.file, width=width).print(table)
     spared = [column.heading for column in every if column not in shown]
     lines = [*remarks(board), *(f"Flag: {sentence}" for sentence in flags(board))]
     lines += [f"No room for {', '.join(spared)}: --format markdown shows all."] if spared else []
     for line in lines:
-        console.print(plain(line, 600), soft_wrap=True, highlight=False, markup=False)
+        console.print(one_line(line, 600), soft_wrap=True, highlight=False, markup=False)
 
 
 def _show(boards: Sequence[Board], left_out: Sequence[str], found: Sequence[Agreement], ranks: bool) -> None:
-    from afarm.evaluation.red_flags import plain
     from afarm.leaderboard.rendering import LEGEND
+    from afarm.storage.text import one_line
 
     for board in boards:
         show_board(out(), board)
@@ -215,7 +216,7 @@ def _show(boards: Sequence[Board], left_out: Sequence[str], found: Sequence[Agre
         lines.append("Win rates of different boards cannot be compared.")
     if not ranks and any(entry.source.judgements for board in boards for entry in board.entries):
         lines.append("--ranks reads the judgements too: ranks with intervals, and differences.")
-    lines += [plain(f"{a.first} and {a.second}: {a.sentence}", 1000) for a in found]
+    lines += [one_line(f"{a.first} and {a.second}: {a.sentence}", 1000) for a in found]
     for line in lines:
         out().print(line, soft_wrap=True, highlight=False, markup=False)
     _tell(left_out)
@@ -223,4 +224,4 @@ def _show(boards: Sequence[Board], left_out: Sequence[str], found: Sequence[Agre
 
 def _tell(left_out: Sequence[str]) -> None:
     for line in left_out:
-        err().print(f"[yellow]Left out:[/] {escape(line)}", highlight=False, soft_wrap=True)
+        err().print(f"[yellow]Left out:[/] {markup(line)}", highlight=False, soft_wrap=True)

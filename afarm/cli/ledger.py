@@ -91,7 +91,7 @@ def _show_unanswered(ledger: Ledger) -> None:
 
 
 def _show_open(items: dict[str, Any]) -> None:
-    from afarm.judging.pricing import dollars
+    from afarm.storage.text import dollars
 
     for batch in items["batches"]:
         out().print(

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from afarm.cli.console import escape, out
+from afarm.cli.console import out
 from afarm.cli.options import Json
 from afarm.core.hooks import KINDS
+from afarm.storage.text import markup
 
 
 def add_to(app: typer.Typer) -> None:
@@ -40,15 +41,15 @@ def plugins(as_json: Json = False) -> None:
         return
     for plugin in found:
         out().print(
-            f"[bold]{escape(plugin.name)}[/]  [dim]{escape(plugin.package)} {plugin.version}[/]", highlight=False
+            f"[bold]{markup(plugin.name)}[/]  [dim]{markup(plugin.package)} {plugin.version}[/]", highlight=False
         )
         if plugin.error:
-            out().print(f"  [red]broken[/]  {escape(plugin.error)}", highlight=False)
+            out().print(f"  [red]broken[/]  {markup(plugin.error)}", highlight=False)
         for component in plugin.components:
             kind = f"{KINDS[component.kind]:<12}"
-            summary = f"[dim]{escape(component.summary)}[/]"
+            summary = f"[dim]{markup(component.summary)}[/]"
             out().print(
-                f"  {kind}  [bold]{escape(component.full_name):<16}[/]  {summary}", highlight=False, soft_wrap=True
+                f"  {kind}  [bold]{markup(component.full_name):<16}[/]  {summary}", highlight=False, soft_wrap=True
             )
         if not plugin.components and not plugin.error:
             out().print("  commands only")
@@ -72,5 +73,5 @@ def recipes(
         return
     table = Table("recipe", "what it is")
     for recipe in recipe_names():
-        table.add_row(recipe, escape(str(read_recipe(recipe).get("summary", ""))))
+        table.add_row(recipe, markup(str(read_recipe(recipe).get("summary", ""))))
     out().print(table)

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from afarm.cli import launch
-from afarm.cli.console import ProgressBars, err, escape
+from afarm.cli.console import ProgressBars, err
 from afarm.core.errors import ConfigError, PluginError
 from afarm.core.processes import SINGLE_PROCESS
 from afarm.experiment.settings import AnnotateConfig, RunConfig
+from afarm.storage.text import markup
 
 if TYPE_CHECKING:
     from afarm.experiment.farm import Farm, StageRun
@@ -301,7 +302,7 @@ def _judges(options: list[str]) -> dict[str, str]:
 
 def _spent(farm: "Farm") -> str:
     """What has been paid so far, for the end of a progress bar; nothing where judges cost nothing."""
-    from afarm.judging.pricing import dollars
+    from afarm.storage.text import dollars
 
     spend = farm.spend
     unknown = f" + {spend.unpriced_calls} calls of unknown price" if spend and spend.unpriced_calls else ""
@@ -323,7 +324,7 @@ def _tell(bars: ProgressBars, label: str, run: "StageRun | None") -> None:
         bars.begin(label)
         return
     bars.end()
-    label = escape(f"{label:<28}")
+    label = markup(f"{label:<28}")
     if run.reused:
         err().print(
             f"[green]✓[/] {label} reused  [dim]{run.artifact.key[:8]}[/]  {run.why}",

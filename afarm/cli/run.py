@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from afarm.cli.console import err, escape, out
+from afarm.cli.console import err, out
 from afarm.cli.cost import show_plan
 from afarm.cli.options import DryRun, FarmOptions, Stray, refuse_stray, with_options
-from afarm.judging.pricing import dollars
+from afarm.storage.text import dollars, markup
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -82,7 +82,7 @@ def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = Fals
     from rich.table import Table
 
     from afarm.evaluation.metrics import unseen
-    from afarm.evaluation.red_flags import warnings
+    from afarm.evaluation.red_flags import red_flag_lines
     from afarm.report.run import STOPPED_AT, degraded, training
 
     console = err() if to_stderr else out()
@@ -98,8 +98,8 @@ def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = Fals
         if blind := unseen(main["metrics"]):
             table.add_row("", f"not clear from 50 %: {blind}")
         table.add_row("", outcomes(main["metrics"]))
-        for label, line in warnings(main.get("guards")):
-            table.add_row(label, escape(line))
+        for label, line in red_flag_lines(main.get("guards")):
+            table.add_row(label, markup(line))
     for result in results:
         if result is not main:
             table.add_row(*result_row(result, reference))

@@ -96,7 +96,7 @@ def _rate(record: Record) -> str:
 
 
 def _show_one(console: Console, record: Record) -> None:
-    from afarm.evaluation.red_flags import warnings
+    from afarm.evaluation.red_flags import red_flag_lines
 
     main, *others = record["results"]
     metrics, further = main["metrics"], [result for result in others if result["evaluator"] != BY_PEOPLE]
@@ -105,7 +105,7 @@ def _show_one(console: Console, record: Record) -> None:
         *([f"Not clear from 50 %: {blind}"] if (blind := unseen(metrics)) else []),
         outcomes(metrics),
         *(": ".join(result_row(result, main["reference"])) for result in further),
-        *(f"{label.capitalize()}: {line}" for label, line in warnings(main.get("guards"))),
+        *(f"{label.capitalize()}: {line}" for label, line in red_flag_lines(main.get("guards"))),
         *_lines(record),
     ]
     _tell(console, lines)
@@ -134,13 +134,13 @@ def _called(record: Record, among: Sequence[Record]) -> str:
 
 def _lines(record: Record) -> list[str]:
     """What must be said of a system beside its figures and flags."""
-    from afarm.comparison.until_decided import verdicts
+    from afarm.evaluation.decisions import decision_sentences
     from afarm.report.run import degraded
 
     decision = record.get("until")
     paid = STORED if record.get("stored") else spent(record["spend"]) if record["judges"] else UNASKED
     return [
-        *(f"{line[0].upper()}{line[1:]}" for line in (verdicts(decision) if decision else [])),
+        *(f"{line[0].upper()}{line[1:]}" for line in (decision_sentences(decision) if decision else [])),
         f"Compared: {Coverage.from_row(record['coverage']).sentence}",
         *human_labels.lines(record["results"]),
         *(f"Degraded: {line}" for line in degraded(record["stages"])),
@@ -158,7 +158,7 @@ def _show_boards(console: Console, boards: Sequence[Board]) -> None:
 
 
 def _tell(console: Console, lines: Sequence[str]) -> None:
-    from afarm.evaluation.red_flags import plain
+    from afarm.storage.text import one_line
 
     for line in lines:  # with names that files of anybody's gave
-        console.print(plain(line, LONGEST_LINE), soft_wrap=True, highlight=False, markup=False)
+        console.print(one_line(line, LONGEST_LINE), soft_wrap=True, highlight=False, markup=False)

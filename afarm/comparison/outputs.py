@@ -14,11 +14,11 @@ from afarm.core.interfaces import EvaluationInputs
 from afarm.core.records import Instruction, Output, Pair
 from afarm.core.seeding import digest
 from afarm.evaluation.matching import STRICT, MatchedRows, MatchPolicy, join, looks_swapped
-from afarm.evaluation.red_flags import plain
 from afarm.experiment.annotation import annotation, judge_pairs
 from afarm.experiment.evaluation_stages import protocol_of, write_results
 from afarm.experiment.training_stages import Inputs, Stage
 from afarm.storage.rows import read_preferences
+from afarm.storage.text import one_line
 
 if TYPE_CHECKING:
     from afarm.experiment.farm import Farm, StageRun
@@ -39,7 +39,7 @@ class Comparison(ABC):
 
     @property
     def label(self) -> str:
-        return f"compare {plain(self.system)} with {plain(self.reference_name)}"
+        return f"compare {one_line(self.system)} with {one_line(self.reference_name)}"
 
     @property
     def name(self) -> str:

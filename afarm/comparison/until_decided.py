@@ -160,26 +160,6 @@ class SequentialComparison:
         return questions
 
 
-def verdicts(decision: Mapping[str, Any]) -> list[str]:
-    """What was decided, a sentence for each question, from what is stored of it."""
-    found, comparisons = [], decision["comparisons"]
-    level = f"{100 * (1 - decision['alpha'] / len(comparisons)):.3g} %"
-    for row in comparisons:
-        between = f"{row['low']:.1f} to {row['high']:.1f}"
-        after = f"after {row['n']} of {decision['of']} instructions"
-        if not row["second"]:
-            said = {"higher": "above 50 %", "lower": "below 50 %"}.get(row["side"])
-            known = f"decided {after}: {row['first']} is {said}" if said else f"not decided {after}"
-        else:
-            better = {"higher": row["first"], "lower": row["second"]}.get(row["side"])
-            known = f"decided {after}: {better} is better" if better else f"not decided {after}"
-            between = f"{row['low']:+.1f} to {row['high']:+.1f} points ({row['first']} − {row['second']})"
-        found.append(f"{known}; {level} confidence sequence {between}")
-    if decision["stopped"] == "budget" and not decision["decided"]:
-        found.append("the budget ended first: the same command with a larger one goes on")
-    return found
-
-
 class _Judging:
     """One system, judged as far as `wins` go: one for each instruction in their order, None without an answer."""
 

@@ -1,9 +1,44 @@
-"""Which family a model is of, by its name: to see whether a judge prefers its own kind."""
+"""Text features that judges are known to favour: length, lists, and models of the judge's own family.
+
+Red flags, the agreement of annotators and leaderboards measure a judge's bias by these definitions, which are those of
+AlpacaEval's analysis of evaluators.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+
+SIGNIFICANT_LENGTH = 30
+"""Characters by which two outputs must differ for one to count as the longer."""
+
+_LIST_ITEM = re.compile(r"\s*(?:[-*+•–]|\d{1,3}[.)]|[a-zA-Z][.)])\s+\S")
+
+# -------------------------------------------------------------------------------------------------- length and lists
+
+
+def longer(output_1: str, output_2: str) -> int | None:
+    """The number (1 or 2) of the output longer by over `SIGNIFICANT_LENGTH` characters, else None."""
+    difference = len(output_2) - len(output_1)
+    return None if abs(difference) <= SIGNIFICANT_LENGTH else 2 if difference > 0 else 1
+
+
+def has_list(text: str) -> bool:
+    """Return True if at least two lines start as list items: with a bullet, a number or a letter."""
+    return sum(_LIST_ITEM.match(line) is not None for line in text.split("\n")) > 1
+
+
+def with_list(output_1: str, output_2: str) -> int | None:
+    """The number (1 or 2) of the output that has a list, None if both have one or neither."""
+    return exactly_one(has_list(output_1), has_list(output_2))
+
+
+def exactly_one(first: bool, second: bool) -> int | None:
+    """The number (1 or 2) of the one that is true, None if both are or neither."""
+    return None if first == second else 1 if first else 2
+
+
+# ---------------------------------------------------------------------------------------------------- model families
 
 FAMILIES: Mapping[str, str] = {
     "openai": r"gpt-?\d|gpt-?oss|chatgpt|davinci|curie|babbage|openai|\bo[134]\b",
@@ -15,24 +50,24 @@ FAMILIES: Mapping[str, str] = {
     "deepseek": r"deepseek",
     "cohere": r"cohere|command-?r",
 }
-"""Family by a pattern in the names of its models, and of the models that were made from them."""
+"""Model family to a pattern for the names of its models, and of models derived from them."""
 
 
 def family_of(name: str, known: Mapping[str, str]) -> str | None:
-    """The family of the model or annotator called `name`, from `known` or else by its name; None where neither tells.
+    """The family of the model or annotator called `name`, from `known` or by its name; None if neither tells.
 
-    The name must tell one family: `alpaca_eval_gpt4` is a prompt's name and a model's, so it must be in `known`.
+    The name must match one family only: `alpaca_eval_gpt4` names a prompt and a model, so it must be in `known`.
     """
     if name in known:
         return known[name]
-    found = {family for family, pattern in FAMILIES.items() if re.search(pattern, name.lower())}
-    return found.pop() if len(found) == 1 else None
+    families = {family for family, pattern in FAMILIES.items() if re.search(pattern, name.lower())}
+    return families.pop() if len(families) == 1 else None
 
 
 def family_of_judge(judge: str, known: Mapping[str, str]) -> str | None:
-    """The family of the judge with this identity: its vendor, where that is one ("openai:…"), or else its model's.
+    """The family of the judge with this identity: its vendor if that is one ("openai:…"), else its model's.
 
-    What follows the name, such as a server's address or a digest, tells none.
+    What follows the model's name in an identity (a server's address, a digest) is ignored.
     """
     vendor, _, rest = judge.partition(":")
     model = re.split(r"[@\[]", rest)[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -82,6 +82,41 @@ def standard_error(values: Sequence[float], clusters: Sequence[Hashable] | None 
     if count < 2:
         return None
     return math.sqrt(math.fsum(r**2 for r in residuals.values()) * count / (count - 1)) / n
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A statistic with its standard error (None if a single pair or no error is known) over `n` labels or systems."""
+
+    value: float
+    error: float | None
+    n: int
+
+
+def clustered_mean(values: Iterable[tuple[Hashable, float]], scale: float = 1.0) -> Estimate | None:
+    """The mean of (cluster, value)s times `scale`, with the error clustered by pair or instruction; None of none.
+
+    With one value per cluster the error is the usual one: s / √n with n − 1 in s.
+    """
+    clusters_and_values = list(values)
+    if not clusters_and_values:
+        return None
+    mean = math.fsum(value for _, value in clusters_and_values) / len(clusters_and_values)
+    error = standard_error([value for _, value in clusters_and_values], [cluster for cluster, _ in clusters_and_values])
+    return Estimate(scale * mean, None if error is None else scale * error, len(clusters_and_values))
+
+
+def pearson(a: Sequence[float], b: Sequence[float]) -> Estimate | None:
+    """Pearson's r over paired values, without an error; None if one side does not vary."""
+    mean_a, mean_b = math.fsum(a) / len(a), math.fsum(b) / len(b)
+    covariance = math.fsum((x - mean_a) * (y - mean_b) for x, y in zip(a, b, strict=True))
+    size = math.sqrt(math.fsum((x - mean_a) ** 2 for x in a) * math.fsum((y - mean_b) ** 2 for y in b))
+    return Estimate(covariance / size, None, len(a)) if size else None
+
+
+def rank_transform(values: Sequence[float]) -> list[float]:
+    """Ranks from 1; equal values share their mean rank."""
+    return [1 + sum(v < value for v in values) + (sum(v == value for v in values) - 1) / 2 for value in values]
 
 
 def interval(rate: float, error: float | None, n: int | None) -> tuple[float, float] | None:

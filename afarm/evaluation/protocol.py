@@ -22,7 +22,7 @@ class Protocol:
     `version` is that of afarm. `judges` are the identities of the judges that were asked, by family role. `label_noise`
     is the share of judgements flipped. `instructions` and `reference_outputs` digest the evaluation's instructions and
     what `reference` answered to them. `drift` is the latest shift of the judge that was known when the result was made
-    (`afarm.analysis.judge_drift`), empty for none.
+    (`afarm.evaluation.drift_log`), empty for none.
     """
 
     annotator: str = ""

@@ -14,6 +14,7 @@ from afarm.core.errors import ConfigError, DataError, attributed_to
 from afarm.core.interfaces import EvaluationInputs, Policy, RewardModel
 from afarm.core.records import Evaluation, JudgedPair, Output, Score
 from afarm.core.seeding import digest
+from afarm.evaluation.drift_log import latest_shift
 from afarm.evaluation.pairing import paired
 from afarm.evaluation.protocol import Protocol, instructions_digest, outputs_digest
 from afarm.experiment.annotation import annotation, judge_pairs
@@ -29,9 +30,9 @@ from afarm.experiment.training_stages import (
     write_outputs,
 )
 from afarm.judging.pairwise import SETTLED
-from afarm.judging.pricing import dollars
 from afarm.storage.artifacts import Artifact
 from afarm.storage.rows import read_outputs, read_preferences, write_rows
+from afarm.storage.text import dollars
 
 if TYPE_CHECKING:
     from afarm.experiment.farm import Farm
@@ -186,8 +187,6 @@ def protocol_of(
 ) -> Protocol:
     """The protocol of a comparison: `reference` are all outputs of the reference, also those without an answer of the
     system's."""
-    from afarm.analysis.judge_drift import latest_shift
-
     identity = farm.components.annotator_identity(annotator)
     judges = judges_behind(farm, judged)
     given = {row.instruction.id: row.output for row in reference}
@@ -201,7 +200,7 @@ def protocol_of(
         reference=name,
         reference_outputs=outputs_digest(given),
         instructions=instructions_digest(given),
-        drift=latest_shift(farm.store.root, annotator, judges),
+        drift=latest_shift(farm.store.root, judges),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from afarm.comparison.outputs import Comparison
 from afarm.core.records import Row
 from afarm.evaluation import metrics as figures
-from afarm.evaluation import red_flags as guards
+from afarm.evaluation.red_flags import inspect_outputs
 from afarm.experiment.farm import Farm, Result, StageRun, versions
 from afarm.experiment.llm_baselines import is_answering
 from afarm.judging.ledger import STAGE_SPEND
@@ -129,7 +129,7 @@ def _results(history: Sequence[StageRun], result: Result, models: Mapping[str, s
         for row in read_rows(run.artifact.path / "results.jsonl")
         if row["system"] == result.system
     ]
-    suspicions = {reference: guards.look(rows, models).to_row() for reference, rows in result.judgements.items()}
+    suspicions = {reference: inspect_outputs(rows, models).to_row() for reference, rows in result.judgements.items()}
     for row in stored:
         suspicions[row["reference"]]["flags"] += figures.doubts(row["evaluator"], row["metrics"])
     return [{**row, "guards": suspicions[row["reference"]]} for row in stored]

@@ -19,8 +19,8 @@ from afarm.core.errors import AfarmError, BudgetError, JudgeError
 from afarm.core.judge import ANSWER_LOST, ChatRequest, Completion, Judge, unsupported
 from afarm.judging.ledger import Ledger
 from afarm.judging.ledger_rows import encodable
-from afarm.judging.pricing import dollars
 from afarm.judging.rate_limit import Limiter
+from afarm.storage.text import dollars
 
 BEAT_SECONDS = 2.0
 """How often a process says in the ledger that it is alive."""

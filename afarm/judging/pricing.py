@@ -5,7 +5,6 @@ A price that is not known is None, never zero: whoever shows a sum says how many
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -54,13 +53,6 @@ def listed(provider: str, model: str) -> Price | None:
     if rates[0] is None or rates[1] is None:
         return None
     return Price(rates[0], rates[1], rates[2])
-
-
-def dollars(amount: float) -> str:
-    """In cents, or to two digits where that says more: nothing above zero is shown as "$0.00"."""
-    places = 2 if amount <= 0 else max(2, 1 - math.floor(math.log10(amount)))
-    whole, _, rest = f"{amount:,.{places}f}".partition(".")
-    return f"${whole}.{rest.rstrip('0').ljust(2, '0')}"
 
 
 def _first_tier(rate: Any) -> float | None:

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from afarm.analysis.agreement import SIGNIFICANT_LENGTH, has_list
 from afarm.core.errors import DataError
 from afarm.core.records import Instruction, JudgedPair
 from afarm.core.seeding import uniform
 from afarm.evaluation.annotation_files import AnnotatedSystem, RowSink, stored_systems
+from afarm.evaluation.biases import SIGNIFICANT_LENGTH, has_list
 from afarm.evaluation.matching import counted, looks_swapped
 from afarm.evaluation.red_flags import Flag, family_flags, text_flags
 from afarm.leaderboard.board import Board, Entry, Source, ranked

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from afarm.core.seeding import digest
-from afarm.evaluation.red_flags import sentences
-from afarm.leaderboard.rendering import escaped
+from afarm.evaluation.red_flags import flag_sentences
 from afarm.storage.disk import write_json
+from afarm.storage.text import markdown
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def _standing(system: str, runs: Sequence[Mapping[str, Any]]) -> Standing:
         statistics.fmean(seconds),
         _taste(runs, "prefers_longer"),
         _taste(runs, "prefers_lists"),
-        tuple(dict.fromkeys(flag for run in runs for flag in sentences(run["results"][0].get("guards")))),
+        tuple(dict.fromkeys(flag for run in runs for flag in flag_sentences(run["results"][0].get("guards")))),
     )
 
 
@@ -144,6 +144,6 @@ def _markdown(found: Sequence[Standing], command: str, left_out: Mapping[str, st
         cells = [s.system, s.reference, f"{s.win_rate:.1f}", error, *gained, length, *tastes(s)]
         cells.append(", ".join(map(str, s.seeds)))
         lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", *(f"Flag: {s.system}: {escaped(flag)}" for s in found for flag in s.flags)]
+    lines += ["", *(f"Flag: {s.system}: {markdown(flag)}" for s in found for flag in s.flags)]
     lines += ["", *(f"Left out: {name}: {why}" for name, why in left_out.items())]
     return "\n".join(lines).rstrip() + "\n"

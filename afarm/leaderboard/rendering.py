@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from afarm.evaluation.red_flags import plain
 from afarm.leaderboard.board import Board, Entry, Figure
 from afarm.leaderboard.correlation import Agreement
+from afarm.storage.text import markdown, one_line
 
 LONGEST_NAME = 24
 """Characters of a name in a heading."""
@@ -116,19 +116,19 @@ def columns(board: Board) -> list[Column]:
             figure = entry.figures.get(name)
             return None if figure is None else _figure(figure) + _marks(notes, _on_figure(entry, name))
 
-        return Column(plain(name), cell)
+        return Column(one_line(name), cell)
 
     to = next((entry.difference_to for entry in board.entries if entry.difference_to), "")
     figures = {name: of_evaluator(name) for entry in board.entries for name in entry.figures}
     first = [figures.pop(board.order)] if board.order in figures else []
     every = (
         Column("rank", rank, number=False),
-        Column("system", lambda e: plain(e.system), number=False),
+        Column("system", lambda e: one_line(e.system), number=False),
         *([Column("judged on", _judged_on)] if any(e.partial or e.stopped_early for e in board.entries) else []),
         *first,
         Column("win rate, %", _win_rate),
         Column("95 %", _interval, spared=1),
-        Column(f"Δ to {plain(to, LONGEST_NAME)}", _difference, spared=2),
+        Column(f"Δ to {one_line(to, LONGEST_NAME)}", _difference, spared=2),
         Column("LC, %", length_controlled),
         Column("n", lambda e: _number(e.n, "d"), spared=3),
         Column("won/lost/drawn", _outcomes, spared=8),
@@ -175,7 +175,7 @@ def remarks(board: Board) -> list[str]:
         f"Length control: {next(iter(sources))}." if len(sources) == 1 else "",
         *(f"[{number}] {text}" for text, number in footnotes(board).items()),
     ]
-    return [plain(line, 600) for line in lines if line]
+    return [one_line(line, 600) for line in lines if line]
 
 
 def _span(values: Sequence[float]) -> str:
@@ -230,10 +230,10 @@ def flags(board: Board) -> list[str]:
     common = [flag for flag, n in count.items() if n > 1]
     said = []
     for flag in common:
-        systems = [plain(entry.system) for entry in board.entries if flag in entry.flags]
-        said.append(f"{'all' if len(systems) == len(board.entries) else ', '.join(systems)}: {plain(flag, 400)}")
+        systems = [one_line(entry.system) for entry in board.entries if flag in entry.flags]
+        said.append(f"{'all' if len(systems) == len(board.entries) else ', '.join(systems)}: {one_line(flag, 400)}")
     for entry in board.entries:
-        said += [f"{plain(entry.system)}: {plain(flag, 400)}" for flag in entry.flags if flag not in common]
+        said += [f"{one_line(entry.system)}: {one_line(flag, 400)}" for flag in entry.flags if flag not in common]
     return said
 
 
@@ -243,31 +243,23 @@ def flags(board: Board) -> list[str]:
 def as_markdown(boards: Sequence[Board], agreements: Sequence[Agreement] = ()) -> str:
     """Every board as a heading, a table and its notes, and how they agree."""
     lines = [line for board in boards for line in _markdown(board)]
-    lines += [f"{escaped(f'{a.first} and {a.second}: {a.sentence}')}\n" for a in agreements]
+    lines += [f"{markdown(f'{a.first} and {a.second}: {a.sentence}')}\n" for a in agreements]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _markdown(board: Board) -> Iterator[str]:
     shown = columns(board)
-    yield f"## {escaped(board.heading)}\n"
-    yield f"| {' | '.join(escaped(column.heading) for column in shown)} |"
+    yield f"## {markdown(board.heading)}\n"
+    yield f"| {' | '.join(markdown(column.heading) for column in shown)} |"
     yield "|" + "".join("---:|" if column.number else "---|" for column in shown)
     for entry in board.entries:
-        yield f"| {' | '.join(escaped(column.cell(entry) or '') for column in shown)} |"
+        yield f"| {' | '.join(markdown(column.cell(entry) or '') for column in shown)} |"
     yield ""
     for line in remarks(board):
-        yield f"- {escaped(line)}"
+        yield f"- {markdown(line)}"
     for sentence in flags(board):
-        yield f"- Flag: {escaped(sentence)}"
+        yield f"- Flag: {markdown(sentence)}"
     yield ""
-
-
-_SPECIAL = str.maketrans({**{c: f"\\{c}" for c in "\\`*_[]|#~!"}, "<": "&lt;", ">": "&gt;", "&": "&amp;"})
-
-
-def escaped(text: str) -> str:
-    """`text` as Markdown that shows it as it is, on one line."""
-    return plain(text, 600).translate(_SPECIAL)
 
 
 def as_json(boards: Sequence[Board], left_out: Sequence[str] = (), agreements: Sequence[Agreement] = ()) -> str:

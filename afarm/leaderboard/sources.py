@@ -12,7 +12,7 @@ from typing import Any
 from afarm.core.errors import DataError, did_you_mean
 from afarm.evaluation.metrics import main_figure, number, warnings
 from afarm.evaluation.protocol import Protocol
-from afarm.evaluation.red_flags import sentences
+from afarm.evaluation.red_flags import flag_sentences
 from afarm.leaderboard.board import Board, Entry, Figure, Source, ranked
 from afarm.leaderboard.from_annotations import boards_of_annotations
 from afarm.leaderboard.from_csv import COLUMNS, COUNTS, TABLES, imported
@@ -140,7 +140,7 @@ def _entry(players: tuple[str, str], rows: Sequence[Mapping[str, Any]], record: 
         length_controlled_warning=warning,
         prefers_longer=_value(guards, "prefers_longer"),
         prefers_lists=_value(guards, "prefers_lists"),
-        flags=tuple(sentence for sentence in sentences(guards) if sentence not in noted),
+        flags=tuple(sentence for sentence in flag_sentences(guards) if sentence not in noted),
         figures=further,
         of=_count(coverage.get("reference")),
     )

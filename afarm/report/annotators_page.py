@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from afarm.analysis.agreement import Comparison, Figure, Profile
+from afarm.analysis.agreement import AnnotatorReport, Profile
 from afarm.analysis.labels import HUMANS
+from afarm.evaluation.metrics import Estimate
 from afarm.report.charts import plotly_script
 from afarm.report.page_shell import render_page, scripts
 from afarm.storage.disk import write_whole
@@ -33,12 +34,12 @@ COLUMNS: tuple[tuple[str, str, int], ...] = (
 PREFERENCES = ("prefers_longer", "prefers_lists", "prefers_first", "prefers_first_shown", "prefers_own_family")
 
 
-def write(comparison: Comparison, files: Sequence[str], path: Path) -> None:
+def write(comparison: AnnotatorReport, files: Sequence[str], path: Path) -> None:
     """Raises `StoreError` where the page cannot be written."""
     write_whole(path, render(comparison, files, plotly_script()), "choose another --html")
 
 
-def render(comparison: Comparison, files: Sequence[str], plotly: str | None) -> str:
+def render(comparison: AnnotatorReport, files: Sequence[str], plotly: str | None) -> str:
     """The page as text; `plotly` is the source of plotly.js, None to leave the plots out."""
     known = [c for c in COLUMNS if any(getattr(p, c[0]) is not None for p in comparison.profiles)]
     parts = [[c for c in known if c[0] not in PREFERENCES], [c for c in known if c[0] in PREFERENCES]]
@@ -65,7 +66,7 @@ def describe(profile: Profile, columns: Sequence[tuple[str, str, int]]) -> dict[
     return {"annotator": profile.annotator, "pairs": profile.pairs, "labels": profile.labels, "figures": figures}
 
 
-def written(figure: Figure | None, places: int) -> dict[str, str] | None:
+def written(figure: Estimate | None, places: int) -> dict[str, str] | None:
     """A figure as text, its error apart, and what it is a mean of."""
     if figure is None:
         return None
@@ -73,7 +74,7 @@ def written(figure: Figure | None, places: int) -> dict[str, str] | None:
     return {"value": f"{figure.value:.{places}f}", "error": error, "n": f"n = {figure.n:,}"}
 
 
-def charts(comparison: Comparison) -> dict[str, Any]:
+def charts(comparison: AnnotatorReport) -> dict[str, Any]:
     """The plots as data: agreement (against price, where it is known), bias against variance, preferences, matrix."""
     profiles = comparison.profiles
     drawn: dict[str, Any] = {}
@@ -114,6 +115,6 @@ def _dots(profiles: Sequence[Profile], kinds: Sequence[str], whole: float) -> di
     return {"names": [p.annotator for p in profiles], "series": series, "whole": whole}
 
 
-def _matrix(comparison: Comparison) -> list[list[Figure | None]]:
+def _matrix(comparison: AnnotatorReport) -> list[list[Estimate | None]]:
     names = [p.annotator for p in comparison.profiles]
     return [[comparison.agreement(one, other) for other in names] for one in names]

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from afarm.evaluation.metrics import number
-from afarm.judging.pricing import dollars as in_dollars
+from afarm.storage.text import dollars as in_dollars
 
 UNKNOWN = "–"
 

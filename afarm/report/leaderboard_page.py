@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from afarm.evaluation.red_flags import plain
 from afarm.leaderboard.board import Board, Entry
 from afarm.leaderboard.correlation import Agreement
 from afarm.leaderboard.rendering import LEGEND, columns, flags, remarks
 from afarm.report.page_shell import render_page
+from afarm.storage.text import one_line
 
 LONGEST_FLAG = 400
 
@@ -33,7 +33,7 @@ def describe(board: Board) -> dict[str, Any]:
     """What the page shows of a board."""
     shown = columns(board)
     return {
-        "heading": plain(board.heading, LONGEST_FLAG),
+        "heading": one_line(board.heading, LONGEST_FLAG),
         "remarks": remarks(board),
         "judges": list(dict.fromkeys(board.protocol.judges.values())),
         "columns": [{"heading": column.heading, "number": column.number} for column in shown],

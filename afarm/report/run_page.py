@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from afarm.evaluation import metrics as figures
-from afarm.evaluation import red_flags as guards
-from afarm.evaluation.metrics import number
+from afarm.evaluation.metrics import number, unseen, win_rate_interval
+from afarm.evaluation.red_flags import flag_sentences, judge_bias
 from afarm.report import side_by_side as comparisons
 from afarm.report.charts import curve_charts, plotly_script, win_rate_chart
 from afarm.report.diagram import HEIGHT, WIDTH, diagrams
@@ -165,9 +164,9 @@ def describe_win_rates(run: Run) -> Iterator[dict[str, Any]]:
                 "total": number(metrics.get("n_total")),
                 "length": number(metrics.get("avg_length")),
                 "length_reference": number(metrics.get("avg_length_reference")),
-                "taste": guards.taste(result["guards"]),
+                "taste": judge_bias(result["guards"]),
                 "instructions": number(metrics.get("n_instructions", metrics.get("n_total"))),
-                "unseen": figures.unseen(metrics),
+                "unseen": unseen(metrics),
                 **interval(metrics),
             }
 
@@ -179,7 +178,7 @@ def describe_guards(run: Run) -> Iterator[dict[str, Any]]:
         if isinstance(result, dict):
             said.setdefault((_text(result.get("system")), _text(result.get("reference"))), result.get("guards"))
     for (system, reference), row in said.items():
-        if flags := guards.sentences(row):
+        if flags := flag_sentences(row):
             yield {"system": system, "reference": reference, "flags": flags}
 
 
@@ -202,7 +201,7 @@ def describe_other_results(run: Run) -> Iterator[dict[str, Any]]:
 def interval(metrics: Mapping[str, Any]) -> dict[str, float | None]:
     """`win_rate`, `standard_error` and the ends of the 95% interval, in percent; None where not known."""
     rate, error = number(metrics.get("win_rate")), number(metrics.get("standard_error"))
-    low, high = figures.win_rate_interval(metrics) or (None, None)
+    low, high = win_rate_interval(metrics) or (None, None)
     return {"win_rate": rate, "standard_error": error, "low": low, "high": high}
 
 

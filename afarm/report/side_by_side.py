@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from afarm.core.records import Row
 from afarm.core.seeding import digest
+from afarm.evaluation.decisions import decision_sentences
+from afarm.evaluation.matching import Coverage
 from afarm.evaluation.metrics import number
 
 Verdict = Literal["win", "loss", "draw", "none"]
@@ -55,12 +57,9 @@ def sample(rows: Iterable[Row], count: int, seed: object) -> tuple[list[Row], di
 
 def rows_compared(record: Mapping[str, Any]) -> list[str]:
     """How much of two files was compared, and what was decided on the way, in sentences; none for other runs."""
-    from afarm.comparison.until_decided import verdicts
-    from afarm.evaluation.matching import Coverage
-
     coverage, until = record.get("coverage"), record.get("until")
     try:
-        found = verdicts(until) if isinstance(until, Mapping) else []
+        found = decision_sentences(until) if isinstance(until, Mapping) else []
         return [*found, f"compared: {Coverage.from_row(coverage).sentence}"] if isinstance(coverage, Mapping) else found
     except (LookupError, TypeError, ValueError):  # a record that was changed by hand
         return []

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import takewhile
 from typing import Any
 
 from afarm.storage.artifacts import Artifact
+from afarm.storage.text import shortened
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -30,7 +30,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     for name in sorted(before.keys() | after.keys()):
         was, now = (str(values[name]) if name in values else "absent" for values in (before, after))
         if was != now:
-            changes.append(f"{name}: {_short(was, now)} → {_short(now, was)}")
+            changes.append(f"{name}: {shortened(was, now)} → {shortened(now, was)}")
     return changes
 
 
@@ -54,13 +54,3 @@ def why_not_reused(key_fields: Mapping[str, Any], others: Iterable[Artifact]) ->
     artifact, changes = closest
     first = "; ".join(changes[:3]) + (f"; and {len(changes) - 3} more" if len(changes) > 3 else "")
     return f"differs from {artifact.key[:8]} in {first}"
-
-
-def _short(text: str, other: str, width: int = 40) -> str:
-    """Cut `text` to `width` characters, from shortly before the first that differs from `other`."""
-    if len(text) <= width:
-        return text
-    start = max(
-        0, sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text, other, strict=False))) - width // 4
-    )
-    return ("…" if start else "") + text[start : start + width] + ("…" if start + width < len(text) else "")

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from places import SHARED_DATA
 
-from afarm.analysis import HUMANS, Comparison, Figure, Label, Profile, compare
-from afarm.analysis.agreement import correlation, has_list, mean, mode, ranks, win_rates
+from afarm.analysis import HUMANS, AnnotatorReport, Label, Profile, compare_annotators
+from afarm.analysis.agreement import mode, win_rates
 from afarm.analysis.labels import by_pair
-from afarm.evaluation.biases import family_of, family_of_judge
+from afarm.evaluation.biases import family_of, family_of_judge, has_list
+from afarm.evaluation.metrics import Estimate, clustered_mean, pearson, rank_transform
 
 LEADERBOARD = SHARED_DATA / "alpaca_eval" / "evaluators_leaderboard.csv"
 
@@ -26,15 +27,15 @@ def labels(annotator: str, preferences: dict[str, list[float | None]], **fields:
     ]
 
 
-def profile_of(comparison: Comparison, name: str) -> Profile:
+def profile_of(comparison: AnnotatorReport, name: str) -> Profile:
     return next(p for p in comparison.profiles if p.annotator == name)
 
 
-def compared(people: dict[str, list[float | None]], own: dict[str, list[float | None]]) -> Comparison:
-    return compare({HUMANS: labels(HUMANS, people), "judge": labels("judge", own)})
+def compared(people: dict[str, list[float | None]], own: dict[str, list[float | None]]) -> AnnotatorReport:
+    return compare_annotators({HUMANS: labels(HUMANS, people), "judge": labels("judge", own)})
 
 
-def about(figure: Figure | None, value: float, n: int, error: float | None = None) -> bool:
+def about(figure: Estimate | None, value: float, n: int, error: float | None = None) -> bool:
     assert figure is not None
     assert figure.value == pytest.approx(value)
     assert figure.n == n
@@ -92,14 +93,14 @@ def test_what_was_not_read_is_counted_and_left_out_of_the_rest() -> None:
 
 
 def test_prefers_first_is_2_less_the_mean_preference() -> None:
-    judge = profile_of(compare({"judge": labels("judge", {"p": [1, 2], "q": [1.5, 1.25]})}), "judge")
+    judge = profile_of(compare_annotators({"judge": labels("judge", {"p": [1, 2], "q": [1.5, 1.25]})}), "judge")
     assert about(judge.prefers_first, 2 - (1 + 2 + 1.5 + 1.25) / 4, 4)
     assert judge.prefers_first_shown is None
 
 
 def test_prefers_first_shown_follows_the_order_that_was_shown() -> None:
     given = [*labels("judge", {"p": [2], "q": [2], "r": [1]}, shown_first=2), *labels("judge", {"s": [1]})]
-    judge = profile_of(compare({"judge": given}), "judge")
+    judge = profile_of(compare_annotators({"judge": given}), "judge")
     assert about(judge.prefers_first_shown, 2 / 3, 3)
     assert about(judge.prefers_first, 2 / 4, 4)
 
@@ -111,7 +112,7 @@ def test_longer_counts_only_over_30_characters_and_only_choices() -> None:
         *labels("judge", {"r": [2]}, output_1="x", output_2="x" * 31),  # 30 more: does not count
         *labels("judge", {"s": [1.5, None]}, output_1="x", output_2="x" * 99),
     ]
-    assert about(profile_of(compare({"judge": given}), "judge").prefers_longer, 0.5, 2)
+    assert about(profile_of(compare_annotators({"judge": given}), "judge").prefers_longer, 0.5, 2)
 
 
 def test_lists_count_only_where_exactly_one_output_has_one() -> None:
@@ -121,7 +122,7 @@ def test_lists_count_only_where_exactly_one_output_has_one() -> None:
         *labels("judge", {"q": [1]}, output_1=a_list, output_2="1. one\n2. two"),
         *labels("judge", {"r": [1]}, output_1="one", output_2="two - three"),
     ]
-    assert about(profile_of(compare({"judge": given}), "judge").prefers_lists, 2 / 3, 3)
+    assert about(profile_of(compare_annotators({"judge": given}), "judge").prefers_lists, 2 / 3, 3)
 
 
 @pytest.mark.parametrize(
@@ -148,10 +149,10 @@ def test_own_family_counts_where_exactly_one_output_is_of_it() -> None:
         *labels("gpt-4", {"r": [1]}, generator_1="gpt4", generator_2="text_davinci_003"),
         *labels("gpt-4", {"s": [1]}, generator_1="gpt4", generator_2="somebody"),
     ]
-    assert about(profile_of(compare({"gpt-4": given}), "gpt-4").prefers_own_family, 2 / 3, 3)
-    named = compare({"gpt-4": given}, {"somebody": "meta"})
+    assert about(profile_of(compare_annotators({"gpt-4": given}), "gpt-4").prefers_own_family, 2 / 3, 3)
+    named = compare_annotators({"gpt-4": given}, {"somebody": "meta"})
     assert about(profile_of(named, "gpt-4").prefers_own_family, 3 / 4, 4)
-    assert profile_of(compare({"me": given}), "me").prefers_own_family is None
+    assert profile_of(compare_annotators({"me": given}), "me").prefers_own_family is None
 
 
 def test_a_name_that_tells_two_families_tells_none() -> None:
@@ -168,7 +169,7 @@ def test_price_and_time_are_from_an_annotators_own_rows() -> None:
         *labels("judge", {"q": [1]}, price=0.03, seconds=3.0),
         *labels("judge", {"r": [1]}),
     ]
-    found = compare({HUMANS: people, "judge": judge})
+    found = compare_annotators({HUMANS: people, "judge": judge})
     assert about(profile_of(found, HUMANS).price, 300, 2, 0)
     assert about(profile_of(found, "judge").price, 20, 2, 10)  # deviation 0.01·√2 over √2
     assert about(profile_of(found, "judge").seconds, 2000, 2)
@@ -186,7 +187,7 @@ def test_mutual_agreement_counts_each_pair_once_and_its_diagonal_two_labels_of_o
 def test_a_pair_the_other_way_round_is_the_same_pair() -> None:
     swapped = [Label("p", "judge", 1.0, False, "two", "one")]
     people = labels(HUMANS, {"p": [1, 1, 1]})
-    assert about(profile_of(compare({HUMANS: people, "judge": swapped}), "judge").agreement, 100, 1)
+    assert about(profile_of(compare_annotators({HUMANS: people, "judge": swapped}), "judge").agreement, 100, 1)
 
 
 def test_correlations_are_of_systems_win_rates_over_the_pairs_that_both_judged() -> None:
@@ -200,26 +201,26 @@ def test_correlations_are_of_systems_win_rates_over_the_pairs_that_both_judged()
     people = judged(HUMANS, {"a": [0, 0], "b": [0, 1], "c": [1, 1]})
     judge = judged("judge", {"a": [0, 0.5], "b": [0, 0], "c": [1, 0.5], "d": [1]})
     assert win_rates(people) == {"a": 0, "b": 0.5, "c": 1}
-    found = profile_of(compare({HUMANS: people, "judge": judge}), "judge")
+    found = profile_of(compare_annotators({HUMANS: people, "judge": judge}), "judge")
     assert about(found.spearman, 0.5, 3)  # ranks 2, 1, 3 against 1, 2, 3
     # 0.25, 0, 0.75 against 0, 0.5, 1: 0.25 / sqrt(0.2916667 · 0.5)
     assert about(found.pearson, 0.25 / math.sqrt(0.875 / 3 * 0.5), 3)
 
 
 def test_ranks_share_their_mean_and_what_does_not_vary_correlates_with_nothing() -> None:
-    assert ranks([3, 1, 3, 2]) == [3.5, 1, 3.5, 2]
-    assert correlation([1, 1, 1], [1, 2, 3]) is None
+    assert rank_transform([3, 1, 3, 2]) == [3.5, 1, 3.5, 2]
+    assert pearson([1, 1, 1], [1, 2, 3]) is None
 
 
 def test_errors_are_those_of_independent_pairs_not_labels() -> None:
-    once = mean([("p", 0.0), ("q", 1.0), ("r", 1.0)])
-    copied = mean([(pair, v) for pair, v in (("p", 0.0), ("q", 1.0), ("r", 1.0)) for _ in range(4)])
+    once = clustered_mean([("p", 0.0), ("q", 1.0), ("r", 1.0)])
+    copied = clustered_mean([(pair, v) for pair, v in (("p", 0.0), ("q", 1.0), ("r", 1.0)) for _ in range(4)])
     assert once is not None
     assert copied is not None
     assert once.error == pytest.approx(math.sqrt(1 / 3) / math.sqrt(3))  # std(0, 1, 1; ddof 1) = √(1/3)
     assert copied.error == pytest.approx(once.error)
-    assert mean([]) is None
-    assert mean([("p", 1.0)]) == Figure(1.0, None, 1)
+    assert clustered_mean([]) is None
+    assert clustered_mean([("p", 1.0)]) == Estimate(1.0, None, 1)
 
 
 def test_mode_of_nothing_is_nothing() -> None:
@@ -229,7 +230,7 @@ def test_mode_of_nothing_is_nothing() -> None:
 
 
 def test_without_people_what_needs_none_is_there() -> None:
-    judge = profile_of(compare({"judge": labels("judge", {"p": [1, 2]})}), "judge")
+    judge = profile_of(compare_annotators({"judge": labels("judge", {"p": [1, 2]})}), "judge")
     assert (judge.agreement, judge.bias, judge.spearman) == (None, None, None)
     assert judge.variance is not None
     assert judge.prefers_first is not None
@@ -247,7 +248,7 @@ def test_the_published_columns_mean_the_same_here() -> None:
         for _ in range(4)
     ]
     people = [Label(str(i), HUMANS, float((i * 7 + k * k) % 3 > 0), True, "", "") for i in range(60) for k in range(4)]
-    found = compare({HUMANS: people, "longest": longest})
+    found = compare_annotators({HUMANS: people, "longest": longest})
     row, ours = published["longest"], profile_of(found, "longest")
     for column, figure in {
         "Price [$/1000 examples]": ours.price,

@@ -11,10 +11,11 @@ from light_farm import light_farm
 from light_plugin import CountingJudge
 
 from afarm.analysis import judge_drift as drift
-from afarm.analysis.judge_drift import compare, foresee, kept, latest_shift, probe, require_same_judge, stored_labels
+from afarm.analysis.judge_drift import estimate_probe, exchange_test, probe, require_same_judge, stored_labels
 from afarm.core.errors import BudgetError, DataError
 from afarm.core.judge import ChatRequest, Completion
 from afarm.core.records import Instruction, JudgedPair, Output, Pair, Preference
+from afarm.evaluation.drift_log import latest_shift, read_probes
 from afarm.experiment.farm import Farm
 from afarm.storage.rows import read_preferences, write_rows
 from afarm.testing import render
@@ -50,7 +51,7 @@ def test_a_judge_that_answers_as_before_has_not_shifted(farm: Farm, labels: Path
     assert (found.annotator, found.pairs, found.disagreement, found.noise) == ("chatgpt_1", COUNT, 0.0, 0.0)
     assert found.judges == {"*": "counting:"}
     assert CountingJudge.asked - before == 2 * COUNT, "the ledger knows the answers, and is not asked"
-    assert latest_shift(farm.store.root, "chatgpt_1", found.judges) == ""
+    assert latest_shift(farm.store.root, found.judges) == ""
 
 
 def test_the_same_probe_buys_nothing_twice_and_another_asks_anew(farm: Farm, labels: Path) -> None:
@@ -58,10 +59,10 @@ def test_the_same_probe_buys_nothing_twice_and_another_asks_anew(farm: Farm, lab
     before = CountingJudge.asked
     assert probe(farm, labels, "chatgpt_1", 100, "one") == first
     assert CountingJudge.asked == before
-    assert len(kept(farm.store.root)) == 1
+    assert len(read_probes(farm.store.root)) == 1
     probe(farm, labels, "chatgpt_1", 25, "two")
     assert CountingJudge.asked - before == 2 * 25
-    assert [p.epoch for p in kept(farm.store.root)] == ["one", "two"]
+    assert [p.epoch for p in read_probes(farm.store.root)] == ["one", "two"]
 
 
 def test_a_judge_that_has_changed_its_mind_has_shifted(
@@ -73,17 +74,17 @@ def test_a_judge_that_has_changed_its_mind_has_shifted(
     assert found.disagreement == 100.0
     assert found.noise == 0.0
     assert found.win_rate_now == pytest.approx(100 - found.win_rate_before)
-    assert latest_shift(farm.store.root, "chatgpt_1", found.judges) == "2026-11-21"
-    assert latest_shift(farm.store.root, "pool", {"light": "counting:"}) == "2026-11-21", "it is the same judge"
-    assert latest_shift(farm.store.root, "pool", {"light": "counting:other"}) == ""
+    assert latest_shift(farm.store.root, found.judges) == "2026-11-21"
+    assert latest_shift(farm.store.root, {"light": "counting:"}) == "2026-11-21", "it is the same judge"
+    assert latest_shift(farm.store.root, {"light": "counting:other"}) == ""
 
 
 def test_it_is_metered(tmp_path: Path, farm: Farm, labels: Path) -> None:
-    calls, most = foresee(farm, labels, None, 100, "one")
+    calls, most = estimate_probe(farm, labels, None, 100, "one")
     assert (calls, most) == (2 * COUNT, pytest.approx(2 * COUNT * 0.001))
     with light_farm(tmp_path, budget=0.010) as poor, pytest.raises(BudgetError):
         probe(poor, labels, None, 100, "one")
-    assert kept(farm.store.root) == []
+    assert read_probes(farm.store.root) == []
     before = CountingJudge.asked
     probe(farm, labels, None, 100, "one")
     assert CountingJudge.asked - before <= 2 * COUNT - 9, "what was paid for is not paid again"
@@ -118,14 +119,14 @@ def test_labels_that_no_judge_gave_tell_nothing(tmp_path: Path) -> None:
 
 def test_exchanging_the_labels_of_a_pair_gives_the_p_value() -> None:
     """Of k pairs whose old label alone is another one, each could as well have had another odd one out: 3^-k."""
-    triples, p, _ = compare([0.0] * 3 + [1.0] * 9, ([1.0] * 12, [1.0] * 12))
+    triples, p, _ = exchange_test([0.0] * 3 + [1.0] * 9, ([1.0] * 12, [1.0] * 12))
     assert len(triples) == 12
     assert p == pytest.approx(1 / 27, abs=0.01)
-    assert compare([1.0] * 9, ([1.0] * 9, [1.0] * 9))[1:] == (1.0, 1.0)
+    assert exchange_test([1.0] * 9, ([1.0] * 9, [1.0] * 9))[1:] == (1.0, 1.0)
 
 
 def test_unread_answers_are_left_out() -> None:
-    triples, _, _ = compare([None, 1.0, 0.5], ([1.0, None, 0.0], [1.0, 1.0, 0.5]))
+    triples, _, _ = exchange_test([None, 1.0, 0.5], ([1.0, None, 0.0], [1.0, 1.0, 0.5]))
     assert triples == [(0.5, 0.0, 0.5)]
 
 
@@ -140,7 +141,7 @@ def test_a_noisy_judge_that_has_not_changed_is_hardly_ever_said_to_have(monkeypa
     for repeat in range(400):
         chances = [draw.random() for _ in range(40)]
         old, *new = (labels_of(chances, draw) for _ in range(3))
-        _, p_disagreement, p_win_rate = compare(old, new, repeat)
+        _, p_disagreement, p_win_rate = exchange_test(old, new, repeat)
         said += 2 * min(p_disagreement, p_win_rate) <= 0.1
     assert said / 400 <= 0.1 + 3 * (0.1 * 0.9 / 400) ** 0.5
 
@@ -151,5 +152,5 @@ def test_a_shift_within_the_noise_is_found(monkeypatch: pytest.MonkeyPatch) -> N
     draw = random.Random(2)
     old = labels_of([0.8] * 100, draw)
     new = [labels_of([0.5] * 100, draw) for _ in range(2)]
-    _, _, p_win_rate = compare(old, new)
+    _, _, p_win_rate = exchange_test(old, new)
     assert p_win_rate < 0.005

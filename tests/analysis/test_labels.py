@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from afarm.analysis import HUMANS, Label, compare, read_labels
+from afarm.analysis import HUMANS, Label, compare_annotators, read_labels
 from afarm.analysis.labels import with_prices
 from afarm.core.errors import DataError
 from afarm.core.judge import Completion
@@ -53,7 +53,7 @@ def test_swapped_files_hold_the_same_pairs_and_choices(tmp_path: Path) -> None:
     found = read_labels([one, two])
     assert found["a"][0].pair_id == found["b"][0].pair_id
     assert found["a"][0].choice == found["b"][0].choice
-    agreement = compare(found).agreement("a", "b")
+    agreement = compare_annotators(found).agreement("a", "b")
     assert agreement is not None
     assert agreement.value == 100
 
@@ -135,7 +135,7 @@ def test_one_annotator_under_two_judges_is_two(tmp_path: Path) -> None:
     found = read_labels([one, two])
     assert counts(found) == {"pool (anthropic:opus)": 3, "pool (openai:gpt-4.1)": 2}
     assert {label.annotator for labels in found.values() for label in labels} == {"pool"}
-    assert compare(found).agreement(*found) is not None
+    assert compare_annotators(found).agreement(*found) is not None
     assert counts(read_labels([one])) == {"pool": 2}
     assert counts(read_labels([one, two], by_member=True)) == {
         "(noise)": 2,
@@ -199,13 +199,13 @@ def test_notes_say_whose_price_is_partial_and_who_comes_from_several_files(tmp_p
     priced: list[dict[str, Any]] = [{"annotator": "pool", "price_per_example": 0.01}, {"annotator": "pool"}]
     one = write(tmp_path / "one.json", *priced, {"annotator": "free"}, {"annotator": "human"})
     two = write(tmp_path / "two.json", {"annotator": "pool"}, {"annotator": "human", "price_per_example": 0.3})
-    assert compare(read_labels([one, two])).notes() == [
+    assert compare_annotators(read_labels([one, two])).notes() == [
         "humans: a price is known for 1 of 2 labels; $ per 1,000 is theirs.",
         "free: a price is known for 0 of 1 labels.",
         "pool: a price is known for 1 of 3 labels; $ per 1,000 is theirs.",
         "pool: one annotator, from 2 files (one, two); --by-file parts them.",
     ]
-    assert compare(read_labels([write(tmp_path / "none.json", {"annotator": "pool"})])).notes() == []
+    assert compare_annotators(read_labels([write(tmp_path / "none.json", {"annotator": "pool"})])).notes() == []
 
 
 def test_own_family_is_the_judges_whatever_the_annotator_is_called(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_own_family_is_the_judges_whatever_the_annotator_is_called(tmp_path: Pat
 
     def share(judges: list[str], families: dict[str, str] | None = None) -> float | None:
         file = write(tmp_path / "p.json", *({**by, "member": judge, "judge": judge} for judge in judges))
-        [profile] = compare(read_labels([file]), families).profiles
+        [profile] = compare_annotators(read_labels([file]), families).profiles
         return profile.prefers_own_family.value if profile.prefers_own_family else None
 
     assert share([""]) == 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from afarm.analysis import compare, read_labels
+from afarm.analysis import compare_annotators, read_labels
 from afarm.cli import main
 from afarm.report.annotators_page import charts, render
 
@@ -61,7 +61,7 @@ def test_json_holds_every_figure_and_nothing_else_is_on_stdout(
         frozenset(names)
         for names in ([a, b] for a in (HOSTILE, "gpt4_x", "humans") for b in (HOSTILE, "gpt4_x", "humans"))
     }
-    assert found == json.loads(json.dumps(compare(read_labels(files)).to_json()))
+    assert found == json.loads(json.dumps(compare_annotators(read_labels(files)).to_json()))
 
 
 def test_tables_name_every_annotator_and_say_what_cannot_be_known(
@@ -92,9 +92,13 @@ def test_one_label_a_pair_or_none_that_can_be_read_leaves_out_what_it_does_not_t
     row = {"instruction": "i", "output_1": "a", "output_2": "b", "annotator": "j"}
     people = [{**row, "annotator": "human", "preference": p} for p in (1, 2, 2)]
     (tmp_path / "one.json").write_text(json.dumps([{**row, "preference": 1}, *people]))
-    assert charts(compare(read_labels([tmp_path / "one.json"]))).keys() == {"agreement", "preferences", "matrix"}
+    assert charts(compare_annotators(read_labels([tmp_path / "one.json"]))).keys() == {
+        "agreement",
+        "preferences",
+        "matrix",
+    }
     (tmp_path / "none.json").write_text(json.dumps([{**row, "preference": None}]))
-    assert charts(compare(read_labels([tmp_path / "none.json"]))) == {}
+    assert charts(compare_annotators(read_labels([tmp_path / "none.json"]))) == {}
     run(str(tmp_path / "none.json"), "--html", str(tmp_path / "page.html"))
     assert "Share of choices" not in capsys.readouterr().out
     assert "What they prefer" not in (tmp_path / "page.html").read_text()
@@ -166,7 +170,7 @@ def test_errors_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_the_page_has_its_tables_without_plotly_and_reads_names_as_text(tmp_path: Path) -> None:
-    page = render(compare(read_labels(write_labels(tmp_path))), ["labels.json"], None)
+    page = render(compare_annotators(read_labels(write_labels(tmp_path))), ["labels.json"], None)
     assert "pip install" in page
     assert "<script" not in page
     assert HOSTILE not in page

@@ -11,7 +11,7 @@ import pytest
 from light_plugin import RAN, CountingJudge
 from said import Afarm
 
-from afarm.judging.pricing import dollars
+from afarm.storage.text import dollars
 
 
 def test_cost_and_dry_run_agree_and_send_nothing(afarm: Afarm) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from light_farm import light_farm
 
-from afarm.analysis.judge_drift import KEPT, Probe
 from afarm.core.records import Instruction, Output
+from afarm.evaluation.drift_log import DRIFT_LOG, Probe
 from afarm.evaluation.protocol import REASONS, Protocol, comparable, instructions_digest, outputs_digest
 from afarm.experiment.farm import Farm
 from afarm.storage.rows import read_rows
@@ -91,7 +91,7 @@ def test_what_is_judged_after_a_shift_was_seen_is_comparable_with_nothing_before
     shift = Probe("2026-11-21", "pool", {"*": "counting:"}, 50, 0, 9.0, 1.0, 50.0, 41.0, 0.001, 0.02, True)
     other = dataclasses.replace(shift, judges={"*": "openai:x"}, epoch="2027-01-01")
     rows = [json.dumps(dataclasses.asdict(probe)) for probe in (shift, other)]
-    (farm.store.root / KEPT).write_text("\n".join(rows))
+    (farm.store.root / DRIFT_LOG).write_text("\n".join(rows))
     after = protocol_of(farm, answers("b", 4), answers("reference", 3))
     assert after.drift == "2026-11-21", "the other judge's shift is none of this one's"
     assert comparable(before, after) == [f"{REASONS['drift']} (none, 2026-11-21)"]

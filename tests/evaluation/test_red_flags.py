@@ -6,16 +6,16 @@ import pytest
 from places import SHARED_DATA
 
 from afarm.core.records import Instruction, JudgedPair, Pair, Preference
-from afarm.evaluation import red_flags as guards
+from afarm.evaluation import red_flags
 from afarm.evaluation.red_flags import (
-    FEWEST,
+    FEWEST_OUTPUTS,
     excerpt,
     family_flags,
-    look,
+    flag_sentences,
+    inspect_outputs,
+    judge_bias,
     near_constant,
-    sentences,
     suspicious,
-    taste,
     text_flags,
 )
 from afarm.storage.rows import read_outputs
@@ -88,7 +88,7 @@ def test_nearly_one_text_for_most_instructions_is_constant() -> None:
     assert near_constant(same + other) == [0, 1, 2, 3, 4, 5]
     assert near_constant(same[:2] + other) == []
     assert near_constant(["Yes."] * 6 + ["No."] * 2) == [0, 1, 2, 3, 4, 5]
-    assert near_constant(same[: FEWEST - 1]) == [], "of so few nothing can be said"
+    assert near_constant(same[: FEWEST_OUTPUTS - 1]) == [], "of so few nothing can be said"
     assert near_constant([]) == []
     assert near_constant([""] * 9) == [], "empty outputs are flagged as that"
 
@@ -114,9 +114,9 @@ def test_flags_count_and_show_one_place() -> None:
 
 
 def test_of_very_many_outputs_some_are_looked_at_and_all_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guards, "TEXTS", 50)
+    monkeypatch.setattr(red_flags, "SAMPLED_OUTPUTS", 50)
     cheats = [judged(f"reference {i}", SUBTLE[0] if i % 2 else " ", 1.0) for i in range(400)]
-    found = {flag.name: flag for flag in look(iter(cheats)).flags}
+    found = {flag.name: flag for flag in inspect_outputs(iter(cheats)).flags}
     assert (found["empty"].count, found["empty"].of) == (200, 400)
     assert found["addresses_judge"].of == 50
     assert 12 < found["addresses_judge"].count < 38, "half of them, about, and not the first fifty"
@@ -144,13 +144,13 @@ def test_the_judge_s_taste_is_that_of_its_own_choices() -> None:
         judged("short  ", long, 0.0, source="noise"),  # nobody's choice
         judged("as short as", listed, 1.0),  # the list, of the same length
     ]
-    found = look(rows)
+    found = inspect_outputs(rows)
     assert found.prefers_longer is not None
     assert (found.prefers_longer.value, found.prefers_longer.n) == (pytest.approx(2 / 3), 3)
     assert found.prefers_lists is not None
     assert (found.prefers_lists.value, found.prefers_lists.n) == (1.0, 1)
-    assert taste(found.to_row()) == "chose the longer output 67 % of 3 times, the one with a list 100 % of 1 times"
-    assert taste(None) == ""
+    assert judge_bias(found.to_row()) == "chose the longer output 67 % of 3 times, the one with a list 100 % of 1 times"
+    assert judge_bias(None) == ""
 
 
 def test_a_judge_that_grades_its_own_family_is_named() -> None:
@@ -165,10 +165,10 @@ def test_a_judge_that_grades_its_own_family_is_named() -> None:
 
 
 def test_stored_guards_say_the_same_and_nonsense_says_nothing() -> None:
-    found = look([judged("one", "", 0.0), judged("two", " ", 0.0)])
-    assert sentences(found.to_row()) == ["2 of 2 outputs are empty"]
-    assert sentences({"flags": [1, {"says": ""}]}) == []
-    assert sentences("nonsense") == []
+    found = inspect_outputs([judged("one", "", 0.0), judged("two", " ", 0.0)])
+    assert flag_sentences(found.to_row()) == ["2 of 2 outputs are empty"]
+    assert flag_sentences({"flags": [1, {"says": ""}]}) == []
+    assert flag_sentences("nonsense") == []
 
 
 @pytest.mark.parametrize(

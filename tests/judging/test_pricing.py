@@ -9,7 +9,8 @@ import pytest
 from afarm.core.errors import ConfigError
 from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge, Price
 from afarm.core.records import Message
-from afarm.judging.pricing import Prices, dollars, listed
+from afarm.judging.pricing import Prices, listed
+from afarm.storage.text import dollars
 
 
 def test_a_price_is_charged_for_fresh_and_cached_input_and_for_output_apart() -> None:

@@ -1,0 +1,45 @@
+"""Text shown to people: on one line, shortened, escaped, and amounts of dollars.
+
+Names and outputs come from anybody's files: no control character, markup or table delimiter in them is let through.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import takewhile
+
+_MARKDOWN = str.maketrans({**{c: f"\\{c}" for c in "\\`*_[]|#~!"}, "<": "&lt;", ">": "&gt;", "&": "&amp;"})
+
+
+def one_line(text: str, most: int = 80) -> str:
+    """Put `text` on one line, without what a terminal acts on, cut after `most` characters."""
+    printable = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return printable if len(printable) <= most else f"{printable[: most - 1]}…"
+
+
+def markdown(text: str) -> str:
+    """Escape `text` so that Markdown shows it as it is, on one line."""
+    return one_line(text, 600).translate(_MARKDOWN)
+
+
+def markup(text: str) -> str:
+    """Escape `text` so that nothing in it is read as rich's console markup."""
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def shortened(text: str, other: str, width: int = 40) -> str:
+    """At most `width` characters of `text`, from shortly before it begins to differ from `other`."""
+    if len(text) <= width:
+        return text
+    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text, other, strict=False)))
+    start = max(0, shared - width // 4)
+    return ("…" if start else "") + text[start : start + width] + ("…" if start + width < len(text) else "")
+
+
+def dollars(amount: float) -> str:
+    """Format an amount in cents, or to two digits if it is less: nothing above zero is shown as "$0.00"."""
+    places = 2 if amount <= 0 else max(2, 1 - math.floor(math.log10(amount)))
+    whole, _, rest = f"{amount:,.{places}f}".partition(".")
+    return f"${whole}.{rest.rstrip('0').ljust(2, '0')}"
