@@ -1,11 +1,31 @@
 """The door for methods: load, sample, log-probabilities, rewards, checkpoints, trainers. Importing it loads torch."""
 
 from afarm.backend.adapters import active_adapter, add_adapter, merge_adapter, merged_copy, sharing_copy
-from afarm.backend.allocator import keep_freed_memory
-from afarm.backend.batching import TokenBatch, join_and_pad, length_sorted_batches, pad
+from afarm.backend.batching import TokenBatch, join_and_pad, length_sorted_batches, pad, usable_pairs
 from afarm.backend.checkpoint_selection import Candidate, CheckpointSelection
-from afarm.backend.device import Backend
+from afarm.backend.cpu import keep_freed_memory
+from afarm.backend.device import Backend, enable_gradient_checkpointing, set_checkpointing_layers_to_train
+from afarm.backend.distributed import (
+    all_finite,
+    all_gather,
+    all_gather_object,
+    all_reduce_by_name,
+    all_reduce_gradients,
+    all_reduce_mean,
+    all_reduce_sum,
+    barrier,
+    broadcast,
+    clip_gradients,
+    full_tensor,
+    rank,
+    shard,
+    shard_model,
+    unsharded_weights,
+    world_size,
+)
+from afarm.backend.kl import Divergence, response_divergence
 from afarm.backend.logprobs import (
+    backbone,
     before_responses,
     hidden_states,
     project,
@@ -32,14 +52,25 @@ from afarm.backend.objectives import (
     whiten,
 )
 from afarm.backend.policy import CheckpointPolicy, require_checkpoint
-from afarm.backend.preferences import usable_pairs
 from afarm.backend.prompts import PromptTemplate
-from afarm.backend.reward_model import TorchRewardModel, agreement, head_scores, pair_rewards
-from afarm.backend.sampling import Generation, Sampler, TorchSampler
+from afarm.backend.resume import continued_context, restore, training_state, write_training_state
+from afarm.backend.reward_model import TorchRewardModel, agreement, head_scores, last_token_scores, pair_rewards
+from afarm.backend.rollouts import (
+    Diverged,
+    KLPenalised,
+    SampleScorer,
+    best_sample,
+    linear_schedule,
+    permutation,
+    prompt_order,
+    sample_scorer,
+    scored_samples,
+    short_prompts,
+)
+from afarm.backend.sampling import Generation, Sampler, TorchSampler, evaluating
 from afarm.backend.sft import fit_supervised
 from afarm.backend.trl_bridge import LengthSortedTrainer, TrainerBridge, train, trained_model, trainer_arguments
-from afarm.core.config import LoraConfig, TrainerConfig
-from afarm.storage.model_files import model_identity
+from afarm.core.processes import wait_for
 
 __all__ = [
     "PREFERENCE_LOSSES",
@@ -47,27 +78,45 @@ __all__ = [
     "Candidate",
     "CheckpointPolicy",
     "CheckpointSelection",
+    "Diverged",
+    "Divergence",
     "Generation",
     "KLEstimates",
+    "KLPenalised",
     "LengthSortedTrainer",
-    "LoraConfig",
     "PolicyLoss",
     "PromptTemplate",
+    "SampleScorer",
     "Sampler",
     "TokenBatch",
     "TorchRewardModel",
     "TorchSampler",
     "TrainerBridge",
-    "TrainerConfig",
     "ValueLoss",
     "active_adapter",
     "add_adapter",
     "agreement",
+    "all_finite",
+    "all_gather",
+    "all_gather_object",
+    "all_reduce_by_name",
+    "all_reduce_gradients",
+    "all_reduce_mean",
+    "all_reduce_sum",
+    "backbone",
+    "barrier",
     "before_responses",
+    "best_sample",
     "bradley_terry_loss",
+    "broadcast",
+    "clip_gradients",
     "clipped_policy_loss",
     "clipped_value_loss",
+    "continued_context",
+    "enable_gradient_checkpointing",
+    "evaluating",
     "fit_supervised",
+    "full_tensor",
     "generalised_advantages",
     "head_scores",
     "hidden_states",
@@ -75,26 +124,43 @@ __all__ = [
     "keep_freed_memory",
     "kl_estimates",
     "kl_penalised_rewards",
+    "last_token_scores",
     "length_sorted_batches",
+    "linear_schedule",
     "masked",
     "masked_mean",
     "masked_mean_variance",
     "merge_adapter",
     "merged_copy",
-    "model_identity",
     "pad",
     "pair_rewards",
+    "permutation",
     "preference_losses",
     "project",
+    "prompt_order",
+    "rank",
     "require_checkpoint",
+    "response_divergence",
     "response_logprobs",
     "response_scatter",
+    "restore",
+    "sample_scorer",
+    "scored_samples",
+    "set_checkpointing_layers_to_train",
+    "shard",
+    "shard_model",
     "sharing_copy",
+    "short_prompts",
     "token_logprobs",
     "token_loss",
     "train",
     "trained_model",
     "trainer_arguments",
+    "training_state",
+    "unsharded_weights",
     "usable_pairs",
+    "wait_for",
     "whiten",
+    "world_size",
+    "write_training_state",
 ]

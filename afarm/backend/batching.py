@@ -1,12 +1,16 @@
-"""Ragged token lists as tensors, and the order that wastes least on padding."""
+"""Rows of training data as batches: pairs to learn from, padded tensors, and an order that wastes little on pads."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
+
+from afarm.core.errors import DataError
+from afarm.core.records import JudgedPair
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,7 @@ def pad(
     side: Literal["left", "right"] = "right",
     device: torch.device | str = "cpu",
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`sequences` as (input_ids, attention_mask), both int64 [B, T] with T the longest, padded on `side`."""
+    """Pad `sequences` on `side` to (input_ids, attention_mask), both int64 [B, T] with T the longest."""
     width = max((len(s) for s in sequences), default=0)
     gaps = [width - len(s) for s in sequences]
     if side == "left":
@@ -49,7 +53,7 @@ def join_and_pad(
     pad_id: int,
     device: torch.device | str = "cpu",
 ) -> TokenBatch:
-    """Each prompt followed by its response, right-padded; the boolean response mask leaves out prompt and pads."""
+    """Join each prompt with its response and right-pad; the boolean response mask leaves out prompt and pads."""
     ids, mask = pad([[*p, *r] for p, r in zip(prompts, responses, strict=True)], pad_id, "right", device)
     starts = torch.tensor([len(p) for p in prompts], device=device).reshape(-1, 1)
     response_mask = (torch.arange(ids.shape[1], device=device) >= starts) & mask.bool()
@@ -57,6 +61,26 @@ def join_and_pad(
 
 
 def length_sorted_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-    """Indices in batches of at most `batch_size`, longest first (so that a lack of memory shows at once)."""
+    """Sort indices into batches of at most `batch_size`, longest first (so that a lack of memory shows at once)."""
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
     return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+
+
+def usable_pairs(
+    preferences: Sequence[JudgedPair], usable: Callable[[JudgedPair], object], learner: str
+) -> tuple[list[JudgedPair], dict[str, float]]:
+    """Select the pairs for which `usable` is true. Returns them and counts of all pairs, as metrics.
+
+    The counts are `pairs_decided`, `pairs_draw` … (one per outcome) and `pairs_left_out`. Raises `DataError`, in which
+    `learner` names who needs the pairs, if none is left.
+    """
+    outcomes = Counter(judged.preference.outcome for judged in preferences)
+    kept = [judged for judged in preferences if usable(judged)]
+    if not kept:
+        seen = ", ".join(f"{n} {outcome}" for outcome, n in outcomes.items()) or "no preferences at all"
+        raise DataError(
+            f"{learner} has nothing to learn from: {seen}. "
+            "Check the annotator's answers, or choose another with --annotator"
+        )
+    counts = {f"pairs_{outcome}": float(n) for outcome, n in sorted(outcomes.items())}
+    return kept, {**counts, "pairs_left_out": float(len(preferences) - len(kept))}

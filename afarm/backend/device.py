@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
+from torch import nn
 
-from afarm.backend import distributed as processes
+from afarm.backend import cpu, distributed
 from afarm.backend.prompts import PromptTemplate, TemplateName
 from afarm.core.config import BackendConfig
 from afarm.core.errors import ConfigError, ModelError
@@ -48,9 +49,10 @@ class Backend:
     def __init__(self, config: BackendConfig | None = None, process_info: ProcessInfo = SINGLE_PROCESS):
         self.config = config or BackendConfig()
         self.device = _shared_device(self.config.device) if process_info.is_distributed else _device(self.config.device)
-        self.session = processes.agree(secrets.token_hex(8)) if process_info.is_distributed else ""
+        self.session = distributed.broadcast(secrets.token_hex(8)) if process_info.is_distributed else ""
         self.sharded = process_info.sharded
         self.dtype: torch.dtype = getattr(torch, self.config.dtype)
+        cpu.switch(self.config.cpu_tuning)
         if self.config.threads:
             torch.set_num_threads(self.config.threads)
 
@@ -65,7 +67,7 @@ class Backend:
 
     def barrier(self) -> None:
         """Return when every process has come here."""
-        processes.barrier()
+        distributed.barrier()
 
     def together(self, *calls: Callable[[], T]) -> list[T]:
         """The results of `calls`, none of which may write what another reads or writes.
@@ -74,7 +76,7 @@ class Backend:
         several cores occupy one each; elsewhere, and where several processes share the work, one after the other. No
         result depends on which it is.
         """
-        alone_on_cpu = self.device.type == "cpu" and processes.world_size() == 1
+        alone_on_cpu = self.device.type == "cpu" and distributed.world_size() == 1
         workers = min(len(calls), _cores() // torch.get_num_threads()) if alone_on_cpu else 1
         if workers < 2:
             return [call() for call in calls]
@@ -184,6 +186,24 @@ def quiet() -> Iterator[None]:
     finally:
         if shown:
             logging.enable_progress_bar()
+
+
+def enable_gradient_checkpointing(models: nn.Module) -> None:
+    """Have every transformer in `models` recompute its layers' activations in the backward pass."""
+    from transformers import PreTrainedModel
+
+    for module in models.modules():
+        if isinstance(module, PreTrainedModel):
+            # transformers is renaming it, and warns of the older name
+            enable = getattr(module, "activation_checkpointing_enable", None) or module.gradient_checkpointing_enable
+            enable({"use_reentrant": False})
+
+
+def set_checkpointing_layers_to_train(models: nn.Module) -> None:
+    """Layers recompute in training mode only, and sampling leaves eval mode behind. Dropout, inside them, stays off."""
+    for module in models.modules():
+        if getattr(module, "gradient_checkpointing", False):
+            module.training = True
 
 
 @contextmanager

@@ -2,17 +2,23 @@
 
 The output head is applied to response positions only, and to so many at a time that at most `LOGITS_BUDGET` logits
 exist at once. A [B, T, V] tensor is what the reference implementation ran out of memory on.
+
+If the head is a plain matrix, autograd would still keep several [n, V] tensors for a log-probability: logits, their
+exponentials, and the gradients of both. `TokenLogprobs` and `TokenLoss` hold logits, then probabilities, then the
+gradient in one buffer of a chunk's size.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-from afarm.backend.products import Linear
-from afarm.backend.token_head import ChunkLoss, TokenLogprobs, TokenLoss
+from afarm.backend.cpu import OneDNNLinear, product
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -22,6 +28,9 @@ LOGITS_BUDGET = 2**24
 
 CPU_LOGITS_BUDGET = 2**23 - 2**18
 """The same on a CPU: little enough for the C library to keep the memory, and for most of it to stay in the cache."""
+
+ChunkLoss = Callable[[Tensor, slice], Tensor]
+"""Takes log-probabilities [m] of some tokens and where these stand among all; returns a scalar loss. Losses add up."""
 
 
 def base_model(model: PreTrainedModel) -> PreTrainedModel:
@@ -35,12 +44,12 @@ def backbone(model: PreTrainedModel) -> PreTrainedModel:
     return getattr(whole, whole.base_model_prefix)
 
 
-def positions(attention_mask: torch.Tensor) -> torch.Tensor:
+def positions(attention_mask: Tensor) -> Tensor:
     """Position ids [B, T] that count real tokens only, so that results depend on neither side nor amount of padding."""
     return (attention_mask.long().cumsum(-1) - 1).clamp_(min=0)
 
 
-def hidden_states(model: PreTrainedModel, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+def hidden_states(model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
     """The backbone's last hidden states [B, T, H], after the final norm. `model` may have any head, and adapters."""
     output = backbone(model)(
         input_ids=input_ids, attention_mask=attention_mask, position_ids=positions(attention_mask), use_cache=False
@@ -48,7 +57,7 @@ def hidden_states(model: PreTrainedModel, input_ids: torch.Tensor, attention_mas
     return output.last_hidden_state
 
 
-def project(model: PreTrainedModel, hidden: torch.Tensor) -> torch.Tensor:
+def project(model: PreTrainedModel, hidden: Tensor) -> Tensor:
     """Logits [..., V] in float32 for hidden states [..., H], with what some families do after their output head."""
     whole = base_model(model)
     config = whole.config.get_text_config()
@@ -61,7 +70,7 @@ def project(model: PreTrainedModel, hidden: torch.Tensor) -> torch.Tensor:
     return cap * torch.tanh(logits / cap) if cap else logits
 
 
-def response_scatter(values: torch.Tensor, response_mask: torch.Tensor) -> torch.Tensor:
+def response_scatter(values: Tensor, response_mask: Tensor) -> Tensor:
     """One value for each True of `response_mask` [B, T], in row order, as [B, R]: left-aligned, 0 after each row's end.
 
     R is the longest response. `response_scatter(torch.ones(n), mask).bool()` is the mask that goes with it.
@@ -74,13 +83,13 @@ def response_scatter(values: torch.Tensor, response_mask: torch.Tensor) -> torch
 
 def response_logprobs(
     model: PreTrainedModel,
-    input_ids: torch.Tensor,
-    attention_mask: torch.Tensor,
-    response_mask: torch.Tensor,
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    response_mask: Tensor,
     *,
     temperature: float = 1.0,
     chunk_size: int | None = None,
-) -> torch.Tensor:
+) -> Tensor:
     """Natural log-probabilities [B, R] (float32) of the response tokens, left-aligned, 0 after each row's end.
 
     `input_ids`, `attention_mask` and `response_mask` are [B, T], as `join_and_pad` makes them (right-padded for
@@ -95,8 +104,8 @@ def response_logprobs(
 
 
 def before_responses(
-    model: PreTrainedModel, input_ids: torch.Tensor, attention_mask: torch.Tensor, response_mask: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+    model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor, response_mask: Tensor
+) -> tuple[Tensor, Tensor]:
     """(hidden states [n, H] from which the response tokens are predicted, those tokens [n]), row after row."""
     rows, columns = response_mask.nonzero(as_tuple=True)
     return hidden_states(model, input_ids, attention_mask)[rows, columns - 1], input_ids[rows, columns]
@@ -104,22 +113,22 @@ def before_responses(
 
 def token_logprobs(
     model: PreTrainedModel,
-    hidden: torch.Tensor,
-    targets: torch.Tensor,
+    hidden: Tensor,
+    targets: Tensor,
     *,
     temperature: float = 1.0,
     chunk_size: int | None = None,
-) -> torch.Tensor:
+) -> Tensor:
     """Log-probabilities [n] of `targets` after `hidden`, as `before_responses` gives them; see `response_logprobs`."""
     rows = chunk_size or chunk_rows(model, hidden)
     if not len(targets):
         return hidden.new_zeros(0, dtype=torch.float32)
     weight = _plain_head(model)
     if weight is not None:
-        found: torch.Tensor = TokenLogprobs.apply(hidden, weight, targets, temperature, rows)
+        found: Tensor = TokenLogprobs.apply(hidden, weight, targets, temperature, rows)
         return found
 
-    def score(part: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    def score(part: Tensor, wanted: Tensor) -> Tensor:
         logits = project(model, part) / temperature
         return logits.gather(-1, wanted.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)
 
@@ -134,13 +143,13 @@ def token_logprobs(
 
 def token_loss(
     model: PreTrainedModel,
-    hidden: torch.Tensor,
-    targets: torch.Tensor,
+    hidden: Tensor,
+    targets: Tensor,
     loss_of: ChunkLoss,
     *,
     temperature: float = 1.0,
     chunk_size: int | None = None,
-) -> torch.Tensor:
+) -> Tensor:
     """The sum of `loss_of` over chunks of log-probabilities: one scalar, to be differentiated once.
 
     For a loss that is a sum over tokens, `loss_of(logprobs [m], where)` being the share of the tokens `where` (a slice
@@ -150,13 +159,13 @@ def token_loss(
     if weight is None or not len(targets):
         logprobs = token_logprobs(model, hidden, targets, temperature=temperature, chunk_size=chunk_size)
         return loss_of(logprobs, slice(None))
-    loss: torch.Tensor = TokenLoss.apply(
+    loss: Tensor = TokenLoss.apply(
         hidden, weight, targets, temperature, chunk_size or chunk_rows(model, hidden), loss_of
     )
     return loss
 
 
-def chunk_rows(model: PreTrainedModel, hidden: torch.Tensor, parts: int = 1) -> int:
+def chunk_rows(model: PreTrainedModel, hidden: Tensor, parts: int = 1) -> int:
     """So many of the hidden states [n, H] at once that all chunks are about as large and keep to the budget.
 
     `parts` is how many tensors of a chunk's logits there are at a time.
@@ -167,9 +176,128 @@ def chunk_rows(model: PreTrainedModel, hidden: torch.Tensor, parts: int = 1) -> 
     return max(1, -(-len(hidden) // max(1, chunks)))
 
 
-def _plain_head(model: PreTrainedModel) -> torch.Tensor | None:
+def _plain_head(model: PreTrainedModel) -> Tensor | None:
     """The matrix that makes logits of hidden states, where the family does nothing else to them."""
     whole = base_model(model)
     head, config = whole.get_output_embeddings(), whole.config.get_text_config()
     more = (getattr(config, name, None) for name in ("logits_scaling", "logit_scale", "final_logit_softcapping"))
-    return head.weight if type(head) in (torch.nn.Linear, Linear) and head.bias is None and not any(more) else None
+    return (
+        head.weight if type(head) in (torch.nn.Linear, OneDNNLinear) and head.bias is None and not any(more) else None
+    )
+
+
+# ------------------------------------------------------------------------------------- plain output heads
+
+
+def chunk_logprobs(hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """(log-probabilities [m] of `targets`, probabilities [m, V]), in float32, of one chunk of hidden states [m, H]."""
+    logits = product(hidden, weight).float()
+    if temperature != 1:
+        logits /= temperature
+    highest = logits.amax(-1)
+    picked = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    probabilities = torch.softmax(logits, -1, out=logits)
+    return picked - log_normaliser(highest, probabilities), probabilities
+
+
+def log_normaliser(highest: Tensor, probabilities: Tensor) -> Tensor:
+    """The log of the sum of exponentiated logits [m], from the highest logit [m] and the softmax [m, V] of all.
+
+    Without a pass over exponentials of its own: the likeliest token's probability holds the sum.
+    """
+    return highest - probabilities.amax(-1).log()
+
+
+class TokenLogprobs(torch.autograd.Function):
+    """Log-probabilities [n] of `targets` after `hidden` [n, H], `rows` at a time; the backward pass recomputes them."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, rows: int) -> Tensor:
+        ctx.save_for_backward(hidden, weight, targets)
+        ctx.temperature, ctx.rows, ctx.dtype = temperature, rows, _compute_dtype(hidden)
+        with torch.autocast(hidden.device.type, enabled=False):
+            cast = weight.to(ctx.dtype)
+            return torch.cat(
+                [
+                    chunk_logprobs(h.to(ctx.dtype), cast, t, temperature)[0]
+                    for h, t in zip(hidden.split(rows), targets.split(rows), strict=True)
+                ]
+            )
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, targets = ctx.saved_tensors
+        gradients = _gradients(
+            hidden, weight, targets, ctx.temperature, ctx.rows, ctx.dtype, ctx.needs_input_grad[1],
+            lambda logprobs, where: upstream[0][where],
+        )  # fmt: skip
+        return *gradients, None, None, None
+
+
+class TokenLoss(torch.autograd.Function):
+    """The sum of `loss_of` over chunks. Gradients are taken with each chunk's logits at hand: nothing is recomputed."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, rows: int, loss_of: ChunkLoss
+    ) -> Tensor:
+        losses = []
+
+        def gradient(logprobs: Tensor, where: slice) -> Tensor:
+            with torch.enable_grad():
+                loss = loss_of(logprobs.requires_grad_(), where)
+                losses.append(loss.detach())
+                return torch.autograd.grad(loss, logprobs)[0]
+
+        ctx.gradients = _gradients(
+            hidden, weight, targets, temperature, rows, _compute_dtype(hidden), ctx.needs_input_grad[1], gradient
+        )
+        return torch.stack(losses).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        gradients = [g if g is None or upstream[0] == 1 else g * upstream[0] for g in ctx.gradients]
+        del ctx.gradients
+        return *gradients, None, None, None, None
+
+
+def _gradients(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    temperature: float,
+    rows: int,
+    dtype: torch.dtype,
+    train_weight: bool,
+    upstream: Callable[[Tensor, slice], Tensor],
+) -> tuple[Tensor, Tensor | None]:
+    """The gradients of hidden states and weight, where `upstream` gives those of a chunk's log-probabilities."""
+    of_hidden = torch.empty_like(hidden)
+    of_weight: Tensor | None = None
+    with torch.autocast(hidden.device.type, enabled=False):
+        cast = weight.to(dtype)
+        for start in range(0, len(targets), rows):
+            where = slice(start, start + rows)
+            part, wanted = hidden[where].to(dtype), targets[where].unsqueeze(-1)
+            logprobs, probabilities = chunk_logprobs(part, cast, wanted.squeeze(-1), temperature)
+            # What the loss makes of a row multiplies its products, which are small beside the row of logits
+            scale = (upstream(logprobs, where) / -temperature).unsqueeze(-1).to(dtype)
+            probabilities.scatter_add_(-1, wanted, probabilities.new_full(wanted.shape, -1.0))
+            residual = probabilities.to(dtype)
+            of_hidden[where] = product(residual, cast.T) * scale
+            if not train_weight:
+                continue
+            if of_weight is None:
+                of_weight = torch.mm(residual.T, part * scale).to(weight.dtype)
+            elif of_weight.dtype == dtype:
+                of_weight.addmm_(residual.T, part * scale)
+            else:
+                of_weight += torch.mm(residual.T, part * scale)
+    return of_hidden, of_weight
+
+
+def _compute_dtype(hidden: Tensor) -> torch.dtype:
+    kind = hidden.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from afarm.backend.adapters import merged_copy
+from afarm.backend.cpu import use_onednn
 from afarm.backend.device import CARD, Backend, quiet
-from afarm.backend.products import quick_linears
 from afarm.backend.prompts import PromptTemplate
 from afarm.backend.sampling import Sampler, TorchSampler
 from afarm.core.errors import TrainingError
@@ -42,7 +42,7 @@ class CheckpointPolicy(Policy):
         backend: Backend,
         control_tokens: Sequence[str] = (),
     ):
-        quick_linears(model)
+        use_onednn(model)
         self.model = model
         self.tokenizer = tokenizer
         self.template = template

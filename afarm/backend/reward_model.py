@@ -12,9 +12,9 @@ import torch
 
 from afarm.backend.adapters import merged_copy
 from afarm.backend.batching import length_sorted_batches, pad
+from afarm.backend.cpu import use_onednn
 from afarm.backend.device import CARD, Backend, quiet
 from afarm.backend.logprobs import base_model, hidden_states
-from afarm.backend.products import quick_linears
 from afarm.backend.prompts import PromptTemplate
 from afarm.backend.sampling import evaluating
 from afarm.core.interfaces import Policy, RewardModel, TrainContext
@@ -79,7 +79,7 @@ class TorchRewardModel(RewardModel):
         spread_penalty: float = 1.0,
         adapters: Sequence[str] = (),
     ):
-        quick_linears(model)
+        use_onednn(model)
         self.model = model
         self.tokenizer = tokenizer
         self.template = template

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Held(Protocol):
+class KLPenalised(Protocol):
     """Settings of a method that is held to its start policy by a KL penalty."""
 
     learning_rate: float
@@ -37,7 +37,7 @@ class Held(Protocol):
 class Diverged(TrainingError):
     """`method` cannot learn from step `step` (from 1), for a `reason` that the log has: "max_kl" or "not_finite"."""
 
-    def __init__(self, method: str, settings: Held, step: int, what: str, reason: str = "not_finite"):
+    def __init__(self, method: str, settings: KLPenalised, step: int, what: str, reason: str = "not_finite"):
         self.step, self.reason = step, reason
         section = method.lower()
         super().__init__(

@@ -22,8 +22,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from afarm.backend.batching import pad
-from afarm.backend.logprobs import backbone, positions, project
-from afarm.backend.token_head import log_normaliser
+from afarm.backend.logprobs import backbone, log_normaliser, positions, project
 from afarm.core.errors import ModelError
 from afarm.core.interfaces import Decoding
 from afarm.core.seeding import integer

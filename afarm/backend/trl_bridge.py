@@ -16,7 +16,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from afarm.backend.adapters import merge_adapter
 from afarm.backend.device import quiet
-from afarm.backend.distributed import average, barrier, own, rank, world_size
+from afarm.backend.distributed import all_reduce_mean, barrier, rank, shard, world_size
 from afarm.core.config import TrainerConfig
 from afarm.core.errors import ConfigError, TrainingError
 from afarm.core.interfaces import TrainContext
@@ -114,7 +114,7 @@ class LengthSortedSteps(Sampler[int]):
             yield sorted(order[start : start + self.rows_per_step], key=lambda row: -self.lengths[row])
 
 
-class OwnBatches(Sampler[list[int]]):
+class ShardBatches(Sampler[list[int]]):
     """This process's share of each step of `steps`, in pieces of about `batch_size` rows and as many as every other's.
 
     A last step of fewer rows than there are processes is repeated, so that each has one.
@@ -133,7 +133,7 @@ class OwnBatches(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         for rows in self.steps.each():
             pieces = self._pieces(len(rows))
-            share = own(rows) if len(rows) >= world_size() else [rows[rank() % len(rows)]]
+            share = shard(rows) if len(rows) >= world_size() else [rows[rank() % len(rows)]]
             for piece in range(pieces):
                 yield list(share[piece * len(share) // pieces : (piece + 1) * len(share) // pieces])
 
@@ -142,7 +142,7 @@ class OwnBatches(Sampler[list[int]]):
         return min(smallest_share, -(-largest_share // self.batch_size))
 
 
-class _OwnRows(DataLoader[Any]):
+class _ShardLoader(DataLoader[Any]):
     """Tells its batches the epoch, as accelerate's loaders do."""
 
     def set_epoch(self, epoch: int) -> None:
@@ -165,14 +165,14 @@ class LengthSortedTrainer:
         if world_size() == 1:
             whole: DataLoader[Any] = super().get_train_dataloader()  # type: ignore[misc]
             return whole
-        batches = OwnBatches(self._get_train_sampler(), self.args.per_device_train_batch_size)
+        batches = ShardBatches(self._get_train_sampler(), self.args.per_device_train_batch_size)
         pinned = self.args.dataloader_pin_memory
-        return _OwnRows(self.train_dataset, batch_sampler=batches, collate_fn=self.data_collator, pin_memory=pinned)
+        return _ShardLoader(self.train_dataset, batch_sampler=batches, collate_fn=self.data_collator, pin_memory=pinned)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         loss: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc]
         if self.accelerator.sync_gradients:
-            average(p.grad for p in model.parameters() if p.grad is not None)
+            all_reduce_mean(p.grad for p in model.parameters() if p.grad is not None)
         return loss
 
     def _get_train_sampler(self, train_dataset: Any = None) -> LengthSortedSteps:

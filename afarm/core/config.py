@@ -94,6 +94,12 @@ class BackendConfig(Config):
         ge=0,
         changes_result=False,
     )
+    cpu_tuning: bool = setting(
+        True,
+        "on a CPU, keep freed memory for the next training step and, if it is AMD's, multiply in float32 by oneDNN. "
+        "Recorded, not part of a key",
+        changes_result=False,
+    )
     trackers: list[str] = setting(
         [], "accelerate's trackers to log to (tensorboard, wandb); none by default", changes_result=False
     )

@@ -25,7 +25,7 @@ from afarm import (
     Sample,
     TrainContext,
 )
-from afarm.backend.rollouts import best_sample, sample_scorer, scored_samples
+from afarm.backend import best_sample, sample_scorer, scored_samples
 from afarm_plugins.best_of_n.subsets import Winners, kl_bound
 
 if TYPE_CHECKING:

@@ -31,18 +31,21 @@ from afarm.backend import (
     CheckpointPolicy,
     LengthSortedTrainer,
     add_adapter,
+    all_gather,
+    all_gather_object,
+    evaluating,
     join_and_pad,
     length_sorted_batches,
     preference_losses,
     require_checkpoint,
     response_logprobs,
+    shard,
     train,
     trained_model,
     trainer_arguments,
     usable_pairs,
+    world_size,
 )
-from afarm.backend.distributed import everyones, gather, own, world_size
-from afarm.backend.sampling import evaluating
 
 if TYPE_CHECKING:
     from afarm_plugins.dpo import DPOConfig
@@ -121,7 +124,7 @@ def reference_logps(policy: CheckpointPolicy, examples: Sequence[dict[str, Any]]
 
     Processes read a share each.
     """
-    mine = own(examples)
+    mine = shard(examples)
     found: list[list[float]] = [[]] * len(mine)
     with torch.inference_mode(), evaluating(policy.model):
         for batch in length_sorted_batches([e["length"] for e in mine], batch_size):
@@ -130,7 +133,7 @@ def reference_logps(policy: CheckpointPolicy, examples: Sequence[dict[str, Any]]
             logps = summed_logprobs(policy.model, moved)
             for i, both in zip(batch, torch.stack(logps.chunk(2), dim=1).tolist(), strict=True):
                 found[i] = both
-    return gather(found)
+    return all_gather(found)
 
 
 def summed_logprobs(model: Any, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -175,7 +178,7 @@ class Trainer(LengthSortedTrainer, DPOTrainer):
         return dataset
 
     def _get_num_items_in_batch(self, batch_samples: list[dict[str, torch.Tensor]], device: torch.device) -> int:
-        return sum(everyones(sum(len(batch["p_chosen"]) for batch in batch_samples)))
+        return sum(all_gather_object(sum(len(batch["p_chosen"]) for batch in batch_samples)))
 
     def compute_loss(
         self, model: Any, inputs: dict[str, torch.Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -206,7 +209,7 @@ class Trainer(LengthSortedTrainer, DPOTrainer):
             "logps/chosen": logps.chunk(2)[0],
             "logps/rejected": logps.chunk(2)[1],
         }
-        for share in everyones({name: values.tolist() for name, values in found.items()}):
+        for share in all_gather_object({name: values.tolist() for name, values in found.items()}):
             for name, numbers in share.items():
                 if numbers:
                     self._metrics["train"][name] += numbers

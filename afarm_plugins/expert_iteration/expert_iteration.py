@@ -26,11 +26,18 @@ from statistics import fmean
 from typing import Any
 
 from afarm import Decoding, Instruction, Method, MethodInputs, Policy, TrainContext, seeding, write_rows
-from afarm.backend import fit_supervised, require_checkpoint
-from afarm.backend.consecutive import after
-from afarm.backend.distributed import own
-from afarm.backend.rollouts import SampleScorer, best_sample, sample_scorer, scored_samples, short_prompts
-from afarm.core.processes import wait_for
+from afarm.backend import (
+    SampleScorer,
+    best_sample,
+    continued_context,
+    fit_supervised,
+    require_checkpoint,
+    sample_scorer,
+    scored_samples,
+    shard,
+    short_prompts,
+    wait_for,
+)
 from afarm_plugins.expert_iteration import ExpertIterationConfig
 
 CHUNK = 128
@@ -86,7 +93,7 @@ class ExpertIteration(Method):
         seed = seeding.integer(context.seed, "expert_iteration", current.number)
         chunks = range(0, len(prompts), CHUNK)
         paths = {at: directory / f"{at:08d}.jsonl" for at in chunks}
-        share = own(chunks)
+        share = shard(chunks)
         for at in context.progress(share, f"expert iteration {current.number}: best of {config.n}", len(share)):
             path = paths[at]
             if path.exists():
@@ -174,7 +181,9 @@ class Round:
         self.whole, self.number, self.before = whole, number, before
         self.last_step = before
         seed = seeding.integer(whole.seed, "expert_iteration", "train", number)
-        self.context = after(replace(whole, checkpoints=self, log_metrics=self.log_metrics), before, seed=seed)
+        self.context = continued_context(
+            replace(whole, checkpoints=self, log_metrics=self.log_metrics), before, seed=seed
+        )
 
     def directory(self, number: int) -> Path:
         """Where the best responses of a round are kept."""

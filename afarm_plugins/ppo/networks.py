@@ -27,13 +27,13 @@ from afarm.backend import (
     active_adapter,
     add_adapter,
     before_responses,
+    enable_gradient_checkpointing,
     head_scores,
     merge_adapter,
     sharing_copy,
     token_logprobs,
     token_loss,
 )
-from afarm.backend.activations import enable_gradient_checkpointing
 from afarm_plugins.ppo import PPOConfig
 from afarm_plugins.ppo.rollout import Losses
 from afarm_plugins.ppo.value_model import start_value_model

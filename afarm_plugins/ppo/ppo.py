@@ -40,24 +40,39 @@ from afarm import Decoding, Instruction, Method, MethodInputs, Policy, RewardMod
 from afarm.backend import (
     CheckpointPolicy,
     CheckpointSelection,
+    Diverged,
     TokenBatch,
     TorchRewardModel,
+    all_finite,
+    all_gather,
+    all_reduce_by_name,
+    all_reduce_gradients,
+    all_reduce_sum,
+    clip_gradients,
+    full_tensor,
     generalised_advantages,
     join_and_pad,
     keep_freed_memory,
     kl_estimates,
     kl_penalised_rewards,
     length_sorted_batches,
+    linear_schedule,
     masked_mean_variance,
+    prompt_order,
     require_checkpoint,
     response_scatter,
-    sharding,
+    restore,
+    sample_scorer,
+    set_checkpointing_layers_to_train,
+    shard,
+    shard_model,
+    short_prompts,
+    training_state,
+    unsharded_weights,
     whiten,
+    world_size,
+    write_training_state,
 )
-from afarm.backend.activations import set_checkpointing_layers_to_train
-from afarm.backend.distributed import add_up, added_up, gather, own, world_size
-from afarm.backend.resume import STATE, take_up, training_state
-from afarm.backend.rollouts import Diverged, linear_schedule, prompt_order, sample_scorer, short_prompts
 from afarm_plugins.ppo import PPOConfig, objective
 from afarm_plugins.ppo.networks import Learner, build_networks, trainable_copy
 from afarm_plugins.ppo.rollout import Losses, Rollout, Tokens, minibatches
@@ -143,7 +158,7 @@ class Trainer:
         self.policy = self.networks.policy
         if context.backend.sharded:
             sizes = {"rollout_batch_size": config.rollout_batch_size, "mini_batch_size": config.mini_batch_size}
-            sharding.shard(self.networks.models, even={f"ppo.{name}": size for name, size in sizes.items()})
+            shard_model(self.networks.models, even={f"ppo.{name}": size for name, size in sizes.items()})
         self.trained = self.networks.ready()
         self.optimizer = torch.optim.AdamW(
             self.trained.values(),
@@ -225,21 +240,21 @@ class Trainer:
         for number, rows in prompt_order(len(self.prompts), step, config.rollout_batch_size, seed, "ppo"):
             part = [self.prompts[row] for row in rows]
             instructions += part
-            with sharding.whole_weights(self.policy.model):
+            with unsharded_weights(self.policy.model):
                 drawn = self.policy.sample(
-                    own(part), decoding, seed=seeding.integer(seed, "ppo", "rollout", step, number)
+                    shard(part), decoding, seed=seeding.integer(seed, "ppo", "rollout", step, number)
                 )
-                samples += gather(list(drawn))
+                samples += all_gather(list(drawn))
         return instructions, samples
 
     @torch.no_grad()
     def score(self, instructions: Sequence[Instruction], samples: Sequence[Sample]) -> Tensor:
         """The reward model's scores [B], of the very tokens that were sampled wherever it can read them."""
-        config, mine = self.config, own(range(len(samples)))
+        config, mine = self.config, shard(range(len(samples)))
         found = self.rewards([instructions[i] for i in mine], [samples[i] for i in mine])
         scores = torch.zeros(len(samples), device=self.device)
         scores[list(mine)] = torch.tensor(found, device=self.device)
-        add_up([scores])
+        all_reduce_sum([scores])
         if config.missing_eos_penalty is not None:
             cut_off = torch.tensor([s.finish_reason != "stop" for s in samples], device=self.device)
             scores -= config.missing_eos_penalty * cut_off
@@ -259,14 +274,14 @@ class Trainer:
     ) -> Tensor:
         """What `of` gives for each response token, [B, R] and 0 at pads, in batches of like length."""
         found = torch.zeros(len(responses), max(map(len, responses)), device=self.device)
-        mine = own(range(len(responses)))
+        mine = shard(range(len(responses)))
         lengths = [len(prompts[i]) + len(responses[i]) for i in mine]
         for picked in length_sorted_batches(lengths, self.config.per_device_rollout_batch_size):
             rows = [mine[i] for i in picked]
             batch = self.batch([prompts[i] for i in rows], [responses[i] for i in rows])
             part = response_scatter(of(batch), batch.response_mask)
             found[rows, : part.shape[1]] = part
-        add_up([found])
+        all_reduce_sum([found])
         return found
 
     def batch(self, prompts: Sequence[Tokens], responses: Sequence[Tokens]) -> TokenBatch:
@@ -303,7 +318,7 @@ class Trainer:
             approx_kl = sums["policy/approxkl_avg"] / sums["tokens"]
             if norms and config.target_approx_kl is not None and approx_kl > config.target_approx_kl:
                 break  # before this step: the ones behind it went far enough
-            norm = sharding.clip_gradients(self.trained.values(), config.max_grad_norm)
+            norm = clip_gradients(self.trained.values(), config.max_grad_norm)
             if not math.isfinite(norm):
                 raise self.diverged(step, f"the norm of the gradient is {norm}")
             self.optimizer.step()
@@ -323,11 +338,11 @@ class Trainer:
         """Add the gradient of the minibatch's mean loss. Returns sums over its tokens."""
         tokens = minibatch.mask.sum()
         # The last minibatch may have fewer rows than there are processes.
-        shares = [minibatch.part(rows)] if (rows := own(range(len(minibatch.prompts)))) else []
+        shares = [minibatch.part(rows)] if (rows := shard(range(len(minibatch.prompts)))) else []
         calls = [partial(self.learn, one, share, tokens) for share in shares for one in self.networks.learners()]
         sums = self.together(*calls)
-        sharding.add_up_gradients(self.trained.values())
-        return {"tokens": tokens, **added_up({name: total for part in sums for name, total in part.items()})}
+        all_reduce_gradients(self.trained.values())
+        return {"tokens": tokens, **all_reduce_by_name({name: total for part in sums for name, total in part.items()})}
 
     def learn(self, learner: Learner, minibatch: Rollout, tokens: Tensor) -> Mapping[str, Tensor]:
         sums: dict[str, Tensor] = {}
@@ -349,11 +364,11 @@ class Trainer:
         self.require_finite_weights(done)
         if self.selection is None:
             return {}
-        with sharding.whole_weights(self.policy.model):
+        with unsharded_weights(self.policy.model):
             return self.selection.compare(done, self.policy, kl)
 
     def require_finite_weights(self, done: int) -> None:
-        if not sharding.all_finite(self.trained.values()):
+        if not all_finite(self.trained.values()):
             raise self.diverged(done - 1, "a weight is not a finite number")
 
     def diverged(self, step: int, what: str, reason: str = "not_finite") -> Diverged:
@@ -365,7 +380,7 @@ class Trainer:
         state = training_state(self.trained, self.optimizer, kl_coef=self.kl_coef)
 
         def write(directory: Path) -> None:
-            torch.save(state, directory / STATE)
+            write_training_state(state, directory)
             if self.selection:
                 weights = state["weights"].items()
                 of_policy = {n.removeprefix("policy."): w for n, w in weights if n.startswith("policy.")}
@@ -377,7 +392,7 @@ class Trainer:
     def chosen(self) -> CheckpointPolicy:
         """The policy that counts: of the best step, or as it is."""
         trained = {name: p for name, p in self.policy.model.named_parameters() if p.requires_grad}
-        weights: Mapping[str, Tensor] = {name: sharding.whole(p.data) for name, p in trained.items()}
+        weights: Mapping[str, Tensor] = {name: full_tensor(p.data) for name, p in trained.items()}
         if self.selection and self.selection.best:
             weights = self.selection.best_weights()
         chosen = trainable_copy(self.start, self.config) if self.context.backend.sharded else self.policy
@@ -388,7 +403,7 @@ class Trainer:
 
     def resume(self) -> int:
         """Take up the newest checkpoint, if there is one. Returns the number of steps done."""
-        found = take_up(self.context.checkpoints, self.trained, self.optimizer)
+        found = restore(self.context.checkpoints, self.trained, self.optimizer)
         if found is None:
             return 0
         done, directory, state = found

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from afarm.backend import clipped_policy_loss, clipped_value_loss
-from afarm.backend.rollouts import permutation
+from afarm.backend import clipped_policy_loss, clipped_value_loss, permutation
 from afarm_plugins.ppo import PPOConfig
 
 Tokens = Sequence[int]

@@ -8,8 +8,7 @@ from typing import Any
 from torch import nn
 
 from afarm import RewardModel, TrainingError
-from afarm.backend import CheckpointPolicy, TorchRewardModel, add_adapter, merge_adapter, sharing_copy
-from afarm.backend.logprobs import backbone
+from afarm.backend import CheckpointPolicy, TorchRewardModel, add_adapter, backbone, merge_adapter, sharing_copy
 from afarm_plugins.ppo import PPOConfig
 
 

@@ -38,18 +38,34 @@ from torch import Tensor
 from afarm import Decoding, Method, MethodInputs, Policy, TrainContext, seeding
 from afarm.backend import (
     CheckpointPolicy,
+    Diverged,
     add_adapter,
+    all_finite,
+    all_gather,
+    all_reduce_gradients,
+    all_reduce_sum,
+    clip_gradients,
+    enable_gradient_checkpointing,
+    full_tensor,
     join_and_pad,
     length_sorted_batches,
+    linear_schedule,
     merge_adapter,
+    permutation,
+    prompt_order,
     require_checkpoint,
-    sharding,
+    response_divergence,
+    restore,
+    sample_scorer,
+    set_checkpointing_layers_to_train,
+    shard,
+    shard_model,
+    short_prompts,
+    training_state,
+    unsharded_weights,
+    world_size,
+    write_training_state,
 )
-from afarm.backend.activations import enable_gradient_checkpointing, set_checkpointing_layers_to_train
-from afarm.backend.distributed import add_up, gather, own, world_size
-from afarm.backend.kl import response_divergence
-from afarm.backend.resume import STATE, take_up, training_state
-from afarm.backend.rollouts import Diverged, linear_schedule, permutation, prompt_order, sample_scorer, short_prompts
 from afarm_plugins.quark import QuarkConfig
 from afarm_plugins.quark.objective import quantile_bins, quark_loss
 
@@ -126,7 +142,7 @@ class Trainer:
         self.policy = self.untrained()
         self.control_ids: list[int] = self.policy.tokenizer.convert_tokens_to_ids(list(self.policy.control_tokens))
         if context.backend.sharded:
-            sharding.shard(self.policy.model, even={"quark.rollout_batch_size": config.rollout_batch_size})
+            shard_model(self.policy.model, even={"quark.rollout_batch_size": config.rollout_batch_size})
         if config.gradient_checkpointing:
             enable_gradient_checkpointing(self.policy.model)
         # One policy for each quantile that is learned from, all of the same weights; the last asks for the best.
@@ -191,9 +207,9 @@ class Trainer:
         policy = self.steered[-1] if step else self.policy
         attempts: list[Attempt] = []
         for number, batch in prompt_order(len(self.prompts), step, config.rollout_batch_size, seed, "quark"):
-            rows = own(batch)
+            rows = shard(batch)
             asked = [self.prompts[row] for row in rows]
-            with sharding.whole_weights(self.policy.model):
+            with unsharded_weights(self.policy.model):
                 samples = list(
                     policy.sample(asked, decoding, seed=seeding.integer(seed, "quark", "rollout", step, number))
                 )
@@ -203,7 +219,9 @@ class Trainer:
             ]
             scores = self.rewards(asked, plain)
             made = zip(rows, samples, scores, strict=True)
-            attempts += gather([Attempt(row, s.token_ids, score, s.finish_reason == "stop") for row, s, score in made])
+            attempts += all_gather(
+                [Attempt(row, s.token_ids, score, s.finish_reason == "stop") for row, s, score in made]
+            )
         return attempts
 
     def quantiles(self) -> tuple[Tensor, Tensor]:
@@ -226,7 +244,7 @@ class Trainer:
         for minibatch in self.minibatches(step):
             self.optimizer.zero_grad()
             sums = self.read(minibatch)
-            norm = sharding.clip_gradients(self.trained.values(), config.max_grad_norm)
+            norm = clip_gradients(self.trained.values(), config.max_grad_norm)
             if not math.isfinite(norm):
                 raise self.diverged(step, f"the norm of the gradient is {norm}")
             self.optimizer.step()
@@ -272,7 +290,7 @@ class Trainer:
         tokens = sum(len(lesson.response) for lesson in minibatch)
         names = ("loss/lm", "loss/kl", "policy/entropy_avg")
         sums = torch.zeros(len(names), dtype=torch.float64, device=self.device)
-        lessons = own(minibatch)
+        lessons = shard(minibatch)
         lengths = [len(lesson.prompt) + len(lesson.response) for lesson in lessons]
         batches = list(length_sorted_batches(lengths, config.per_device_train_batch_size))
         if self.context.backend.sharded:  # all use the weights equally often, if need be for nothing
@@ -293,9 +311,9 @@ class Trainer:
             if learn:
                 (counts * quark_loss(*found, config.kl_coef, config.entropy_coef) / tokens).backward()
             sums += counts * torch.stack([-found.logprobs.sum(), found.kl.sum(), found.entropy.sum()]).detach()
-        add_up([sums])
+        all_reduce_sum([sums])
         if learn:
-            sharding.add_up_gradients(self.trained.values())
+            all_reduce_gradients(self.trained.values())
         sizes = {"tokens": torch.tensor(tokens), "responses": torch.tensor(len(minibatch))}
         return {**dict(zip(names, sums, strict=True)), **sizes}
 
@@ -303,18 +321,18 @@ class Trainer:
 
     def save(self, done: int) -> None:
         """Keep all that step `done` + 1 needs. The draws are keyed by seed and step: there is no generator to keep."""
-        if not sharding.all_finite(self.trained.values()):
+        if not all_finite(self.trained.values()):
             raise self.diverged(done - 1, "a weight is not a finite number")
         pool = [tuple(attempt) for attempt in self.pool] if self.config.pool == "keep" else []
         state = training_state(self.trained, self.optimizer, pool=pool, kl=self.kl)
-        self.context.checkpoints.save(done, lambda directory: torch.save(state, directory / STATE))
+        self.context.checkpoints.save(done, lambda directory: write_training_state(state, directory))
 
     @torch.no_grad()
     def learned(self) -> CheckpointPolicy:
         """The policy that asks for the best, as it is."""
         if not self.context.backend.sharded:
             return self.steered[-1]
-        weights = {name: sharding.whole(p.data) for name, p in self.trained.items()}
+        weights = {name: full_tensor(p.data) for name, p in self.trained.items()}
         policy = self.untrained()
         for name, parameter in policy.model.named_parameters():
             if parameter.requires_grad:
@@ -323,7 +341,7 @@ class Trainer:
 
     def resume(self) -> int:
         """Take up the newest checkpoint, if there is one. Returns the number of steps done."""
-        found = take_up(self.context.checkpoints, self.trained, self.optimizer)
+        found = restore(self.context.checkpoints, self.trained, self.optimizer)
         if found is None:
             return 0
         self.done, _, state = found

@@ -28,6 +28,7 @@ from afarm.backend import (
     TorchRewardModel,
     add_adapter,
     agreement,
+    continued_context,
     merge_adapter,
     require_checkpoint,
     train,
@@ -35,7 +36,6 @@ from afarm.backend import (
     usable_pairs,
 )
 from afarm.backend.adapters import peft_config
-from afarm.backend.consecutive import after
 from afarm_plugins.reward_model.calibration import calibration, margins
 from afarm_plugins.reward_model.pair_trainer import HeldOut, PairCollator, SoftLabelTrainer, optimizer, probabilities
 
@@ -183,7 +183,7 @@ def fit_member(
         model.set_adapter(adapter[0])
         examples = [{**e, "weights": [e["weights"][number]]} for e in examples]
     alone = TorchRewardModel(model, reward_model.tokenizer, reward_model.template, context.backend, adapters=adapter)
-    own = after(context, begin, seed=context.seed + number)
+    own = continued_context(context, begin, seed=context.seed + number)
     callbacks = [HeldOut(alone, held_out, config, own)] if config.eval_steps and held_out else []
     labels, model.config.num_labels = model.config.num_labels, 1  # TRL takes no more; the loss here does
     trainer = SoftLabelTrainer(

@@ -26,14 +26,20 @@ from afarm import (
     Score,
     TrainContext,
     local_path,
+    model_identity,
     require_local,
     require_on_hub,
 )
-from afarm.backend import PromptTemplate, TorchRewardModel, length_sorted_batches, model_identity, pad
+from afarm.backend import (
+    PromptTemplate,
+    TorchRewardModel,
+    last_token_scores,
+    length_sorted_batches,
+    pad,
+)
 from afarm.backend.device import CARD, quiet
 from afarm.backend.logprobs import base_model
 from afarm.backend.prompts import without_lone_surrogates
-from afarm.backend.reward_model import last_token_scores
 from afarm_plugins.reward_model import ClassifierConfig
 
 if TYPE_CHECKING:

@@ -12,9 +12,16 @@ from transformers import TrainerCallback
 from trl import RewardTrainer
 
 from afarm import JudgedPair, TrainContext
-from afarm.backend import LengthSortedTrainer, TorchRewardModel, agreement, bradley_terry_loss, pad
-from afarm.backend.distributed import everyones, world_size
-from afarm.backend.reward_model import last_token_scores
+from afarm.backend import (
+    LengthSortedTrainer,
+    TorchRewardModel,
+    agreement,
+    all_gather_object,
+    bradley_terry_loss,
+    last_token_scores,
+    pad,
+    world_size,
+)
 from afarm_plugins.reward_model.calibration import calibration
 
 if TYPE_CHECKING:
@@ -50,7 +57,7 @@ class SoftLabelTrainer(LengthSortedTrainer, RewardTrainer):
     loss_is_scaled_for_ga = True
 
     def _get_num_items_in_batch(self, batch_samples: list[dict[str, torch.Tensor]], device: torch.device) -> int:
-        return sum(everyones(sum(len(batch["p_chosen"]) for batch in batch_samples)))
+        return sum(all_gather_object(sum(len(batch["p_chosen"]) for batch in batch_samples)))
 
     def compute_loss(
         self, model: Any, inputs: dict[str, torch.Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -63,7 +70,7 @@ class SoftLabelTrainer(LengthSortedTrainer, RewardTrainer):
         with torch.no_grad():
             margin = (second - first).mean(-1)
             right = (0.5 + 0.5 * (margin * (p2 - 0.5)).sign())[p2 != 0.5]  # equal rewards count a half
-            for accuracies, margins in everyones((right.tolist(), margin.abs().tolist())):
+            for accuracies, margins in all_gather_object((right.tolist(), margin.abs().tolist())):
                 if accuracies:
                     self._metrics["train"]["accuracy"] += accuracies
                 self._metrics["train"]["margin"] += margins

@@ -34,7 +34,8 @@ def register_methods(register):
 
 METHOD = '''
 from afarm import Method
-from afarm.backend import CheckpointPolicy, TrainerConfig, fit_supervised
+from afarm import TrainerConfig
+from afarm.backend import CheckpointPolicy, fit_supervised
 
 
 class Scratch(Method):

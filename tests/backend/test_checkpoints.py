@@ -13,15 +13,14 @@ from places import ROOT
 from tiny_models import make_context, make_instructions, make_policy, same_weights
 from transformers import AutoModelForCausalLM
 
+from afarm import LoraConfig, model_identity
 from afarm.backend import (
     Backend,
     CheckpointPolicy,
-    LoraConfig,
     TorchRewardModel,
     add_adapter,
     join_and_pad,
     merge_adapter,
-    model_identity,
     response_logprobs,
 )
 from afarm.core.config import BackendConfig
@@ -143,7 +142,7 @@ def test_identity_of_a_hub_model_is_its_commit_once_it_is_cached(
     (repo / "refs" / "main").write_text(commit)
     (repo / "snapshots" / commit).mkdir(parents=True)
     (repo / "snapshots" / commit / "config.json").write_text("{}")
-    code = "from afarm.backend import model_identity; print(model_identity('some-org/cached'))"
+    code = "from afarm import model_identity; print(model_identity('some-org/cached'))"
     environment = os.environ | {"HF_HUB_CACHE": str(tmp_path)}
     out = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert out.stdout.strip() == f"some-org/cached@{commit}"
@@ -151,7 +150,7 @@ def test_identity_of_a_hub_model_is_its_commit_once_it_is_cached(
 
 def test_configs_and_identity_load_no_torch() -> None:
     code = (
-        "import sys; from afarm.core.config import LoraConfig; from afarm.backend import model_identity\n"
+        "import sys; from afarm import LoraConfig, model_identity\n"
         "import afarm_plugins.sft, afarm_plugins.reward_model, afarm_plugins.best_of_n\n"
         "assert not {'torch', 'transformers', 'trl'} & set(sys.modules)"
     )

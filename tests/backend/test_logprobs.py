@@ -7,8 +7,8 @@ import pytest
 import torch
 from tiny_models import make_gpt2, make_model
 
+from afarm import LoraConfig
 from afarm.backend import (
-    LoraConfig,
     add_adapter,
     before_responses,
     join_and_pad,
@@ -18,7 +18,7 @@ from afarm.backend import (
     response_scatter,
     token_loss,
 )
-from afarm.backend.token_head import chunk_logprobs
+from afarm.backend.logprobs import chunk_logprobs
 
 PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13]]
 RESPONSES = [[14, 15, 1], [16, 17, 18, 19, 20, 1], [21]]

@@ -4,13 +4,13 @@ from pathlib import Path
 
 from tiny_models import make_context
 
-from afarm.backend.consecutive import after
+from afarm.backend import continued_context
 
 
 def test_steps_follow_those_before_and_none_of_their_checkpoints_is_shown(tmp_path: Path) -> None:
     context, log = make_context(tmp_path)
     context.checkpoints.save(3, lambda directory: None)
-    second = after(context, 4, seed=9)
+    second = continued_context(context, 4, seed=9)
     assert (second.seed, context.seed) == (9, 0)
     assert second.checkpoints.latest() is None
     second.log_metrics(1, {"loss": 0.5})
@@ -21,4 +21,4 @@ def test_steps_follow_those_before_and_none_of_their_checkpoints_is_shown(tmp_pa
     assert newest[0] == 6
     assert second.checkpoints.latest() == (2, newest[1])
     assert (newest[1] / "weights").exists()
-    assert after(context, 6, seed=0).checkpoints.latest() is None
+    assert continued_context(context, 6, seed=0).checkpoints.latest() is None

@@ -8,10 +8,10 @@ import pytest
 import torch
 from tiny_models import judged, make_context, make_gpt2, make_instructions, make_policy
 
+from afarm import LoraConfig
 from afarm.backend import (
     Backend,
     CheckpointPolicy,
-    LoraConfig,
     TorchRewardModel,
     add_adapter,
     agreement,

@@ -10,7 +10,7 @@ import tasks
 import torch
 from launches import Results
 
-from afarm.backend.trl_bridge import LengthSortedSteps, OwnBatches
+from afarm.backend.trl_bridge import LengthSortedSteps, ShardBatches
 
 pytestmark = pytest.mark.xdist_group("two processes")
 
@@ -88,9 +88,9 @@ def test_processes_share_the_rows_of_each_step_in_as_many_pieces(
 
     def pieces(rank: int) -> list[list[int]]:
         monkeypatch.setattr("afarm.backend.trl_bridge.world_size", lambda: 2)
-        monkeypatch.setattr("afarm.backend.trl_bridge.own", lambda of: of[rank::2])
+        monkeypatch.setattr("afarm.backend.trl_bridge.shard", lambda of: of[rank::2])
         monkeypatch.setattr("afarm.backend.trl_bridge.rank", lambda: rank)
-        batches = OwnBatches(LengthSortedSteps(lengths, rows_per_step=16, seed=3), size)
+        batches = ShardBatches(LengthSortedSteps(lengths, rows_per_step=16, seed=3), size)
         found = list(batches)
         assert len(batches) == len(found)
         return found
@@ -106,6 +106,6 @@ def test_processes_share_the_rows_of_each_step_in_as_many_pieces(
 def test_a_row_too_few_for_all_processes_is_learned_by_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("afarm.backend.trl_bridge.world_size", lambda: 2)
     for rank in range(2):
-        monkeypatch.setattr("afarm.backend.trl_bridge.own", lambda of, rank=rank: of[rank::2])
+        monkeypatch.setattr("afarm.backend.trl_bridge.shard", lambda of, rank=rank: of[rank::2])
         monkeypatch.setattr("afarm.backend.trl_bridge.rank", lambda rank=rank: rank)
-        assert list(OwnBatches(LengthSortedSteps([5], rows_per_step=4, seed=0), 2)) == [[0]]
+        assert list(ShardBatches(LengthSortedSteps([5], rows_per_step=4, seed=0), 2)) == [[0]]

@@ -12,7 +12,8 @@ import torch
 from pydantic import ValidationError
 from tiny_models import Recorder, judged, make_context, make_instructions, make_policy, same_weights
 
-from afarm.backend import CheckpointPolicy, LoraConfig, join_and_pad
+from afarm import LoraConfig
+from afarm.backend import CheckpointPolicy, join_and_pad
 from afarm.backend.batching import TokenBatch
 from afarm.core.errors import DataError
 from afarm.core.interfaces import MethodInputs
@@ -54,9 +55,9 @@ def logps(policy: CheckpointPolicy, rows: list[JudgedPair]) -> torch.Tensor:
 def test_processes_read_a_share_of_the_reference_each(monkeypatch: pytest.MonkeyPatch) -> None:
     policy, rows = make_policy(), preferences(9)
     whole, examples = logps(policy, rows), pair_examples(policy, rows, 512)[0]
-    monkeypatch.setattr(dpo, "gather", lambda share: share)
+    monkeypatch.setattr(dpo, "all_gather", lambda share: share)
     for rank in range(2):
-        monkeypatch.setattr(dpo, "own", lambda all_rows, rank=rank: all_rows[rank::2])
+        monkeypatch.setattr(dpo, "shard", lambda all_rows, rank=rank: all_rows[rank::2])
         share = reference_logps(policy, examples, 2)
         torch.testing.assert_close(torch.tensor(share), whole[rank::2])
 

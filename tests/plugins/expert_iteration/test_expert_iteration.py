@@ -12,7 +12,8 @@ from bandit import ANSWERS, INSTRUCTIONS, BanditReward, answer_probabilities, ba
 from pydantic import ValidationError
 from tiny_models import make_context, make_instructions, make_policy, same_weights
 
-from afarm.backend import CheckpointPolicy, LoraConfig
+from afarm import LoraConfig
+from afarm.backend import CheckpointPolicy
 from afarm.backend.rollouts import sample_scorer
 from afarm.core.errors import DataError
 from afarm.core.interfaces import Decoding, MethodInputs, RewardModel, TrainContext

@@ -18,15 +18,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from afarm.backend import (
-    Backend,
-    CheckpointPolicy,
-    LoraConfig,
-    PromptTemplate,
-    TorchRewardModel,
-    device,
-    response_logprobs,
-)
+from afarm import LoraConfig
+from afarm.backend import Backend, CheckpointPolicy, PromptTemplate, TorchRewardModel, device, response_logprobs
 from afarm.backend.batching import TokenBatch, join_and_pad
 from afarm.backend.rollouts import prompt_order
 from afarm.core.config import BackendConfig

@@ -24,7 +24,8 @@ from test_ppo import (
     train,
 )
 
-from afarm.backend import CheckpointPolicy, CheckpointSelection, LoraConfig, PromptTemplate, TorchRewardModel
+from afarm import LoraConfig
+from afarm.backend import CheckpointPolicy, CheckpointSelection, PromptTemplate, TorchRewardModel
 from afarm.core.errors import TrainingError
 from afarm.core.interfaces import Decoding, MethodInputs, Policy, RewardModel, TrainContext
 from afarm.core.records import Instruction, Pair, Preference, Sample, Score

@@ -12,7 +12,8 @@ from bandit import ANSWERS, INSTRUCTIONS, OTHER, REWARDS, BanditReward, answer_p
 from pydantic import ValidationError
 from tiny_models import DiskCheckpoints, Recorder, make_context, make_instructions, make_policy, same_weights
 
-from afarm.backend import CheckpointPolicy, LoraConfig, join_and_pad, response_logprobs
+from afarm import LoraConfig
+from afarm.backend import CheckpointPolicy, join_and_pad, response_logprobs
 from afarm.backend.rollouts import sample_scorer
 from afarm.core.errors import DataError, TrainingError
 from afarm.core.interfaces import Decoding, MethodInputs, RewardModel, TrainContext

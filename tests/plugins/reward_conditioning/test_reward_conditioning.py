@@ -10,7 +10,8 @@ import pytest
 import torch
 from tiny_models import Recorder, judged, make_context, make_instructions, make_policy, same_weights
 
-from afarm.backend import CheckpointPolicy, LoraConfig
+from afarm import LoraConfig
+from afarm.backend import CheckpointPolicy
 from afarm.backend import sft as supervised
 from afarm.core.errors import ConfigError, DataError
 from afarm.core.interfaces import MethodInputs

@@ -10,7 +10,8 @@ import torch
 from bandit import ANSWERS, INSTRUCTIONS, bandit_policy, bandit_preferences, rewards
 from tiny_models import Recorder, judged, make_context, make_instructions, make_policy, same_weights
 
-from afarm.backend import LoraConfig, TorchRewardModel, agreement, pair_rewards
+from afarm import LoraConfig
+from afarm.backend import TorchRewardModel, agreement, pair_rewards
 from afarm.core.errors import DataError
 from afarm.core.interfaces import RewardModel
 from afarm.core.records import JudgedPair, Preference

@@ -10,7 +10,8 @@ import torch
 from tiny_models import DiskCheckpoints, make_context, make_instructions, make_policy, same_weights
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from afarm.backend import CheckpointPolicy, LoraConfig, join_and_pad, response_logprobs
+from afarm import LoraConfig
+from afarm.backend import CheckpointPolicy, join_and_pad, response_logprobs
 from afarm.backend import sft as supervised
 from afarm.backend.sft import labelled
 from afarm.core.errors import DataError, TrainingError

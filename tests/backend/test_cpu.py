@@ -1,24 +1,29 @@
 from __future__ import annotations
 
 import copy
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
 from tiny_models import make_model, make_policy
 from torch import nn
 
-from afarm.backend import LoraConfig, add_adapter, join_and_pad, products, response_logprobs, token_loss
+from afarm import LoraConfig
+from afarm.backend import Backend, add_adapter, cpu, join_and_pad, response_logprobs, token_loss
+from afarm.backend.cpu import OneDNNLinear, product, use_onednn
 from afarm.backend.logprobs import CPU_LOGITS_BUDGET, chunk_rows
-from afarm.backend.products import Linear, product, quick_linears
+from afarm.core.config import BackendConfig
 
-needs_onednn = pytest.mark.skipif(not products._has_onednn(), reason="torch has no oneDNN here")
+needs_onednn = pytest.mark.skipif(not cpu._has_onednn(), reason="torch has no oneDNN here")
 
 
 @pytest.fixture
 def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """The smallest product goes to oneDNN, so that tiny models take the way of large ones."""
-    monkeypatch.setattr(products, "LARGE", 0)
-    monkeypatch.setattr(products, "_is_amd", lambda: True)
+    monkeypatch.setattr(cpu, "LARGE", 0)
+    monkeypatch.setattr(cpu, "_is_amd", lambda: True)
 
 
 @needs_onednn
@@ -29,8 +34,8 @@ def test_a_layer_and_its_gradients_are_those_of_torch(shape: tuple[int, ...], ha
     torch.manual_seed(0)
     plain = nn.Linear(5, 4, bias=has_bias)
     quick = copy.deepcopy(plain)
-    quick_linears(quick)
-    assert type(quick) is Linear
+    use_onednn(quick)
+    assert type(quick) is OneDNNLinear
     ours = torch.randn(shape, requires_grad=True)
     theirs = ours.detach().clone().requires_grad_()
     found, expected = quick(ours), plain(theirs)
@@ -46,17 +51,17 @@ def test_a_layer_and_its_gradients_are_those_of_torch(shape: tuple[int, ...], ha
 
 @needs_onednn
 def test_other_makers_cpus_keep_torchs_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "LARGE", 0)
+    monkeypatch.setattr(cpu, "LARGE", 0)
     for amd in (True, False):
-        monkeypatch.setattr(products, "_is_amd", lambda amd=amd: amd)
-        assert products.by_onednn(torch.ones(3, 5), torch.ones(4, 5)) == amd
+        monkeypatch.setattr(cpu, "_is_amd", lambda amd=amd: amd)
+        assert cpu.uses_onednn(torch.ones(3, 5), torch.ones(4, 5)) == amd
 
 
 @needs_onednn
 @pytest.mark.usefixtures("every_size")
 def test_a_second_derivative_is_refused_not_wrong() -> None:
     layer = nn.Linear(5, 4)
-    quick_linears(layer)
+    use_onednn(layer)
     x = torch.randn(3, 5, requires_grad=True)
     [first] = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
@@ -67,7 +72,7 @@ def test_a_second_derivative_is_refused_not_wrong() -> None:
 @pytest.mark.usefixtures("every_size")
 def test_a_frozen_layer_keeps_no_activations() -> None:
     layer = nn.Linear(5, 4)
-    quick_linears(layer)
+    use_onednn(layer)
     x = torch.randn(3, 5, requires_grad=True)
 
     def kept() -> list[tuple[int, ...]]:
@@ -100,8 +105,8 @@ def test_a_model_has_the_same_log_probabilities_and_gradients(lora: bool) -> Non
     plain = made()
     torch.manual_seed(0)
     quick = made()
-    quick_linears(quick)
-    assert sum(type(module) is Linear for module in quick.modules()) > 10
+    use_onednn(quick)
+    assert sum(type(module) is OneDNNLinear for module in quick.modules()) > 10
     (found, gradients), (expected, wanted) = losses(quick), losses(plain)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
     assert gradients.keys() == wanted.keys()
@@ -113,35 +118,35 @@ def test_a_model_has_the_same_log_probabilities_and_gradients(lora: bool) -> Non
 @pytest.mark.usefixtures("every_size")
 def test_under_autocast_and_in_bfloat16_torch_multiplies() -> None:
     x, weight = torch.randn(3, 5), torch.randn(4, 5)
-    assert products.by_onednn(x, weight)
-    assert not products.by_onednn(x.bfloat16(), weight.bfloat16())
+    assert cpu.uses_onednn(x, weight)
+    assert not cpu.uses_onednn(x.bfloat16(), weight.bfloat16())
     with torch.autocast("cpu", torch.bfloat16):
-        assert not products.by_onednn(x, weight)
+        assert not cpu.uses_onednn(x, weight)
         layer = nn.Linear(5, 4)
-        quick_linears(layer)
+        use_onednn(layer)
         assert layer(x).dtype == torch.bfloat16
 
 
 def test_small_products_are_torchs() -> None:
-    assert not products.by_onednn(torch.ones(2**10, 2**7), torch.ones(2**5, 2**7))
+    assert not cpu.uses_onednn(torch.ones(2**10, 2**7), torch.ones(2**5, 2**7))
 
 
 @pytest.mark.usefixtures("every_size")
 def test_without_its_private_name_torch_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
     x, weight, bias = torch.randn(3, 5), torch.randn(4, 5), torch.randn(4)
-    products._has_onednn.cache_clear()
+    cpu._has_onednn.cache_clear()
     with monkeypatch.context() as patched:
         patched.setattr(torch.ops, "mkldnn", object())
-        assert not products.by_onednn(x, weight)
+        assert not cpu.uses_onednn(x, weight)
         torch.testing.assert_close(product(x, weight, bias), nn.functional.linear(x, weight, bias))
-    products._has_onednn.cache_clear()
+    cpu._has_onednn.cache_clear()
 
 
 def test_policies_multiply_by_it_and_are_saved_and_copied_as_they_were() -> None:
     policy = make_policy()
     assert not any(type(module) is nn.Linear for module in policy.model.modules())
     assert policy.model.state_dict().keys() == make_model().state_dict().keys()
-    assert any(type(module) is Linear for module in policy.copy().model.modules())
+    assert any(type(module) is OneDNNLinear for module in policy.copy().model.modules())
 
 
 def test_the_chunks_of_a_batch_are_about_as_large_and_within_the_budget() -> None:
@@ -176,3 +181,46 @@ def test_a_loss_in_chunks_trains_the_head_as_one_in_a_piece() -> None:
     for found in (gradients(2), gradients(100)):
         torch.testing.assert_close(found[0], inputs.grad, atol=1e-6, rtol=1e-5)
         torch.testing.assert_close(found[1], model.get_output_embeddings().weight.grad, atol=1e-6, rtol=1e-5)
+
+
+PROBE = """
+import resource, torch
+from afarm.backend.cpu import keep_freed_memory
+if {keep}:
+    keep_freed_memory()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for step in range(50):
+    held = [torch.zeros(2**21).add_(1) for _ in range(6)]
+    del held
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+PAGES_OF_A_STEP = 6 * 4 * 2**21 // 4096
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
+def test_freed_memory_is_not_asked_for_again() -> None:
+    # glibc moves its threshold with what is freed, to another value in every run: it is held at the value it starts at
+    held = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**17)}
+
+    def steps_cleared(keep: bool) -> float:
+        command = [sys.executable, "-c", PROBE.format(keep=keep)]
+        found = subprocess.run(command, check=True, capture_output=True, text=True, env=held)
+        return int(found.stdout) / PAGES_OF_A_STEP
+
+    assert steps_cleared(keep=True) < 10
+    assert steps_cleared(keep=False) > 40
+
+
+@needs_onednn
+@pytest.mark.usefixtures("every_size")
+def test_the_setting_switches_both_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[object] = []
+    monkeypatch.setattr(cpu.ctypes, "CDLL", opened.append)
+    try:
+        Backend(BackendConfig(device="cpu", cpu_tuning=False))
+        assert not cpu.uses_onednn(torch.ones(3, 5), torch.ones(4, 5))
+        cpu.keep_freed_memory()
+        assert opened == []
+    finally:
+        Backend(BackendConfig(device="cpu"))
+    assert cpu.uses_onednn(torch.ones(3, 5), torch.ones(4, 5))

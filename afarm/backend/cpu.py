@@ -1,0 +1,124 @@
+"""Faster training on CPUs: oneDNN's float32 products on AMD, and freed memory that the process keeps.
+
+torch gives bfloat16 to oneDNN and float32 to MKL, which is the slower of the two on AMD's CPUs: by a tenth to a third,
+most if the inner dimension is small, as in the output head of a small model. `docs/notes/benchmarks.md` has figures.
+On others neither was measured, and torch's choice stands. `backend.cpu_tuning=false` switches both off.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+LARGE = 2**23
+"""Multiplications from which oneDNN's way into a product is worth its cost."""
+
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # mallopt's names for them, in malloc.h
+KEPT_BYTES = 2**27
+
+_enabled = True
+
+
+def switch(on: bool) -> None:
+    """Turn the tuning of this module on or off, for the whole process."""
+    global _enabled
+    _enabled = on
+
+
+def keep_freed_memory() -> None:
+    """Have the C library keep up to `KEPT_BYTES` that were freed, for what is allocated next.
+
+    A training step frees what the next one allocates again. Handed back in between, as glibc does with tensors of some
+    megabytes, each page is cleared by the kernel when it is next touched: a tenth of a PPO step's time. Does nothing
+    if the C library has no such switch. For the whole process.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if _enabled and sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(TRIM_THRESHOLD, KEPT_BYTES)
+        mallopt(MMAP_THRESHOLD, KEPT_BYTES)
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Multiply `x` [..., K] by the transpose of `weight` [N, K] and add `bias` [N]: [..., N]. Has no gradient."""
+    if uses_onednn(x, weight):
+        result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+        return result
+    return nn.functional.linear(x, weight, bias)
+
+
+def uses_onednn(x: Tensor, weight: Tensor) -> bool:
+    """Return true if `product` of these is oneDNN's: large, in float32, on an AMD CPU, and not under autocast."""
+    return (
+        _enabled
+        and x.numel() * weight.shape[0] >= LARGE
+        and x.device.type == weight.device.type == "cpu"
+        and x.dtype == weight.dtype == torch.float32
+        and not torch.is_autocast_enabled("cpu")
+        and _is_amd()
+        and _has_onednn()
+    )
+
+
+@functools.cache
+def _is_amd() -> bool:
+    """Read the CPU's maker, which Linux tells."""
+    cpuinfo = Path("/proc/cpuinfo")
+    return cpuinfo.exists() and "AuthenticAMD" in cpuinfo.read_text()
+
+
+@functools.cache
+def _has_onednn() -> bool:
+    """Try oneDNN's product. torch's name for it is private: if it is gone or changed, torch's public product serves."""
+    try:
+        one = torch.ones(1, 1)
+        return bool(torch.ops.mkldnn._linear_pointwise(one, one, None, "none", [], "") == 1)
+    except (AttributeError, RuntimeError, TypeError):
+        return False
+
+
+class OneDNNLinear(nn.Linear):
+    """A linear layer that multiplies by `product`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not torch.is_grad_enabled():
+            return product(input, self.weight, self.bias)
+        if not uses_onednn(input, self.weight):
+            return super().forward(input)
+        result: Tensor = _Product.apply(input, self.weight, self.bias)
+        return result
+
+
+def use_onednn(model: nn.Module) -> None:
+    """Have the linear layers of `model` multiply by `product`. Their weights, names and files stay as they are."""
+    for module in model.modules():
+        if type(module) is nn.Linear and module.weight.device.type == "cpu":
+            module.__class__ = OneDNNLinear
+
+
+class _Product(torch.autograd.Function):
+    """`product` with its gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x if weight.requires_grad else None, weight)  # a frozen layer keeps no activations
+        return product(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = upstream
+        x, weight = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        rows = gradient.reshape(-1, gradient.shape[-1])
+        return (
+            product(gradient, weight.T) if needs_x else None,
+            rows.T @ x.reshape(-1, x.shape[-1]) if needs_weight else None,  # summed over rows, MKL is not slower
+            rows.sum(0) if needs_bias else None,
+        )
