@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from afarm.core.seeding import uniform
-from afarm.evaluation.protocol import Protocol
+from afarm.evaluation.protocol import EvaluationProtocol
 
 SYSTEMS, INSTRUCTIONS, RUNS = 200, 500, 200
 SENTENCE = "The answer depends on what is asked, and a longer one says on what it depends, and why. "
@@ -50,7 +50,7 @@ def write_annotations(path: Path) -> None:
 
 
 def write_runs(directory: Path) -> None:
-    protocol = Protocol("pool", "s", "p", "1", {"*": "openai:x"}, 0.0, "sft", "o", "i").to_row()
+    protocol = EvaluationProtocol("pool", "s", "p", "1", {"*": "openai:x"}, 0.0, "sft", "o", "i").to_row()
     for number in range(RUNS):
         metrics = {"win_rate": 20 + number / 4, "standard_error": 1.7, "n_total": 805, "avg_length": 300.0}
         result = {"system": f"system-{number}", "reference": "sft", "evaluator": "win_rate", "metrics": metrics}

@@ -67,7 +67,7 @@ def read_labels(
 
     A row belongs to the annotator it names, or to its file where it names none; with `by_member`, a pool's rows to the
     member that judged, or to `NOISE`; with `by_file`, each file's rows are an annotator of their own. An annotator that
-    asked several judges, or judged in one order here and in both there, is several (`told_apart`). People are the
+    asked several judges, or judged in one order here and in both there, is several (`split_by_judge`). People are the
     annotators and files that `humans` names; unless it names any, annotators called "human" or "humans", and rows whose
     source is human. Pairs of identical outputs are left out: those are draws by rule, and agreeing on them is no merit.
     Raises `DataError` naming file, row and field where a row is no judged pair, and where `humans` names nobody.
@@ -101,12 +101,12 @@ def read_labels(
     named_apart = {
         key: labels
         for name, given in found.items()
-        for key, labels in ({name: given} if name == HUMANS else told_apart(name, given)).items()
+        for key, labels in ({name: given} if name == HUMANS else split_by_judge(name, given)).items()
     }
     return {name: named_apart[name] for name in sorted(named_apart, key=lambda name: (name != HUMANS, name))}
 
 
-def told_apart(name: str, labels: Sequence[Label]) -> dict[str, list[Label]]:
+def split_by_judge(name: str, labels: Sequence[Label]) -> dict[str, list[Label]]:
     """The labels of the annotator `name`, under names that say which judge was asked where that is not always the same.
 
     It is one annotator as long as each of its members asked one judge, in one order or in both: a pool may ask a judge

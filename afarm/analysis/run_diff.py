@@ -23,7 +23,7 @@ from typing import Any, Literal
 from afarm.core.errors import DataError, did_you_mean
 from afarm.core.records import JudgedPair, Row
 from afarm.evaluation.metrics import clustered_mean, number
-from afarm.evaluation.protocol import Protocol, comparable
+from afarm.evaluation.protocol import EvaluationProtocol, comparable
 from afarm.storage.reuse import differences
 from afarm.storage.rows import read_preferences
 
@@ -106,7 +106,9 @@ def diff(first: Path, second: Path) -> Diff:
     wins = [(before[key].win, now[key].win) for key in shared]
     gaps = [(task, b - a) for (task, _), (a, b) in zip(shared, wins, strict=True) if a is not None and b is not None]
     difference = clustered_mean(gaps, 100)
-    protocols = [Protocol.from_row(record["results"][0].get("protocol")) for record in (one, two) if record["results"]]
+    protocols = [
+        EvaluationProtocol.from_row(record["results"][0].get("protocol")) for record in (one, two) if record["results"]
+    ]
     return Diff(
         runs=(str(one.get("name") or first.name), str(two.get("name") or second.name)),
         settings=tuple(differences(_mapping(one, "config"), _mapping(two, "config"))),

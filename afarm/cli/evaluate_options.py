@@ -167,7 +167,7 @@ def head_to_heads(farm: "Farm", files: OutputFiles, options: EvaluateOptions) ->
     from afarm.experiment.data import evaluation_set
     from afarm.storage.rows import names_a_file, read_outputs
 
-    joining = MatchPolicy(options.on_missing or "error", options.on_duplicate)  # type: ignore[arg-type]
+    match_policy = MatchPolicy(options.on_missing or "error", options.on_duplicate)  # type: ignore[arg-type]
     theirs = _reference(farm, files.reference)
     systems = {str(path): read_outputs(path) for path in files.outputs}
     for source, rows in [*systems.items(), *([(files.reference, theirs)] if names_a_file(files.reference) else [])]:
@@ -183,7 +183,7 @@ def head_to_heads(farm: "Farm", files: OutputFiles, options: EvaluateOptions) ->
     reference_name, *names = _names([(files.reference, theirs), *systems.items()])
     found = [
         replace(
-            farm.head_to_head(rows, theirs, names=(name, reference_name), joining=joining),
+            farm.head_to_head(rows, theirs, names=(name, reference_name), match_policy=match_policy),
             sources=(path, files.reference),
         )
         for name, (path, rows) in zip(names, systems.items(), strict=True)
@@ -281,7 +281,7 @@ def stored_comparisons(
     Raises `DataError` as `stored_systems` does, `ConfigError` for what only outputs can be asked.
     """
     from afarm.comparison.annotations import AnnotationComparison, OnDisk
-    from afarm.evaluation.annotation_files import stored_systems
+    from afarm.evaluation.annotation_files import annotated_systems
     from afarm.evaluation.matching import MatchPolicy
 
     problems = [f"--annotations and {name} contradict each other: they are judged" for name in _of(options, JUDGING)]
@@ -293,9 +293,9 @@ def stored_comparisons(
     if problems:
         raise ConfigError(problems)
     _refuse_repeats(files)
-    joining = MatchPolicy(options.on_missing or "skip", options.on_duplicate)  # type: ignore[arg-type]
+    match_policy = MatchPolicy(options.on_missing or "skip", options.on_duplicate)  # type: ignore[arg-type]
     with TemporaryDirectory() as directory:
-        systems = stored_systems(files, OnDisk(Path(directory)), reference or "", joining)
+        systems = annotated_systems(files, OnDisk(Path(directory)), reference or "", match_policy)
         compared = [AnnotationComparison.of(farm, system) for system in systems]
         _require_usable(farm, options, compared)
         yield compared

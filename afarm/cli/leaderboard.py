@@ -19,7 +19,7 @@ from afarm.storage.text import markup
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from afarm.leaderboard import Board
+    from afarm.leaderboard import Leaderboard
     from afarm.leaderboard.correlation import Agreement
 
 
@@ -129,8 +129,8 @@ def _format(chosen: Format | None, output: Path | None) -> Format:
 
 
 def _evaluated(
-    boards: Sequence[Board], evaluators: Sequence[str], sources: Sequence[str]
-) -> tuple[list[Board], list[str]]:
+    boards: Sequence[Leaderboard], evaluators: Sequence[str], sources: Sequence[str]
+) -> tuple[list[Leaderboard], list[str]]:
     """The boards with the figures of evaluators over all systems, and which have none. Raises `DataError` where none
     has any."""
     from afarm.leaderboard.ranking import evaluated, stored_judgements
@@ -156,7 +156,7 @@ def _runs(output_dir: Path) -> str:
     return str(output_dir)
 
 
-def _written(boards: Sequence[Board], left_out: Sequence[str], found: Sequence[Agreement], form: Format) -> str:
+def _written(boards: Sequence[Leaderboard], left_out: Sequence[str], found: Sequence[Agreement], form: Format) -> str:
     from afarm.leaderboard import from_csv as csv_table
     from afarm.leaderboard import rendering as table
 
@@ -180,7 +180,7 @@ def _write(text: str, output: Path | None) -> None:
     err().print(f"Written to {output}", highlight=False, markup=False, soft_wrap=True)
 
 
-def show_board(console: Console, board: Board) -> None:
+def show_board(console: Console, board: Leaderboard) -> None:
     """A board as a table, and what must be said of it. A terminal that is too narrow is spared the columns that say
     least."""
     from rich import box
@@ -205,7 +205,7 @@ def show_board(console: Console, board: Board) -> None:
         console.print(one_line(line, 600), soft_wrap=True, highlight=False, markup=False)
 
 
-def _show(boards: Sequence[Board], left_out: Sequence[str], found: Sequence[Agreement], ranks: bool) -> None:
+def _show(boards: Sequence[Leaderboard], left_out: Sequence[str], found: Sequence[Agreement], ranks: bool) -> None:
     from afarm.leaderboard.rendering import LEGEND
     from afarm.storage.text import one_line
 

@@ -19,7 +19,7 @@ from afarm.evaluation.metrics import BY_PEOPLE, unseen, win_rate_interval
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from afarm.leaderboard import Board
+    from afarm.leaderboard import Leaderboard
 
 UNASKED = "no judge LLM was asked. A gain is a gain in what this annotator goes by: a formula, a reward model, or noise"
 JUDGED = "Judged by {}"
@@ -57,7 +57,7 @@ def present(
     _tell(console, [f"Report: {page}" for _, directory in found if (page := _report(directory))])
 
 
-def _boards(directories: Sequence[Path], together: Sequence[str], console: Console) -> list[Board]:
+def _boards(directories: Sequence[Path], together: Sequence[str], console: Console) -> list[Leaderboard]:
     """The systems of these runs, those together that can be compared."""
     from afarm.leaderboard import group
     from afarm.leaderboard.ranking import evaluated, with_ranks
@@ -148,7 +148,7 @@ def _lines(record: Record) -> list[str]:
     ]
 
 
-def _show_boards(console: Console, boards: Sequence[Board]) -> None:
+def _show_boards(console: Console, boards: Sequence[Leaderboard]) -> None:
     from afarm.cli.leaderboard import show_board
 
     for board in boards:

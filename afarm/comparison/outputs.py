@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from afarm.core.interfaces import EvaluationInputs
 from afarm.core.records import Instruction, Output, Pair
 from afarm.core.seeding import digest
-from afarm.evaluation.matching import STRICT, MatchedRows, MatchPolicy, join, looks_swapped
+from afarm.evaluation.matching import STRICT, MatchedRows, MatchPolicy, looks_swapped, match_rows
 from afarm.experiment.annotation import annotation, judge_pairs
 from afarm.experiment.evaluation_stages import protocol_of, write_results
 from afarm.experiment.training_stages import Inputs, Stage
@@ -126,7 +126,7 @@ class OutputComparison(Comparison):
     annotator: str
     system: str
     reference_name: str
-    joining: MatchPolicy = STRICT
+    match_policy: MatchPolicy = STRICT
     sources: tuple[str, str] = ("the outputs", "the reference")
     order: Sequence[str] | None = None
     judged: int = 0
@@ -134,24 +134,24 @@ class OutputComparison(Comparison):
     before: tuple[StageRun, ...] = ()
 
     @cached_property
-    def joined(self) -> MatchedRows:
+    def matched(self) -> MatchedRows:
         """Raises `DataError` where the rows of the two do not fit, and it is not said what to do about it."""
-        return join(self.outputs, self.reference, self.joining, self.sources, self.order, self.judged)
+        return match_rows(self.outputs, self.reference, self.match_policy, self.sources, self.order, self.judged)
 
     @cached_property
     def pairs(self) -> list[Pair]:
         """What is judged. Raises `DataError` as `joined` does."""
-        return self.joined.pairs
+        return self.matched.pairs
 
     @cached_property
     def answers(self) -> list[Output]:
         """The system's outputs as they are evaluated: those judged, and an empty one for each that is lost."""
-        lost = [Output(pair.instruction, pair.output_2, self.system) for pair in self.joined.unanswered]
-        return [*self.joined.outputs, *lost]
+        lost = [Output(pair.instruction, pair.output_2, self.system) for pair in self.matched.unanswered]
+        return [*self.matched.outputs, *lost]
 
     @cached_property
     def notes(self) -> list[str]:
-        found, coverage = [], self.joined.coverage
+        found, coverage = [], self.matched.coverage
         if coverage.partial:
             found.append(f"{self.system}: only {coverage.sentence}: the win rate is of these alone")
         if self.pairs and all(pair.identical for pair in self.pairs):
@@ -162,13 +162,13 @@ class OutputComparison(Comparison):
             asked = [row for row in self.until["comparisons"] if self.system in (row["first"], row["second"])]
             clear = all(row["side"] for row in asked)
             how = "judged until it was clear" if clear else "looked at as it went, and not clear to the end"
-            judged = f"{how}, on {self.joined.coverage.compared} of {self.until['of']} instructions"
+            judged = f"{how}, on {self.matched.coverage.compared} of {self.until['of']} instructions"
             found.append(f"{self.system}: {judged}: no standard error holds after that")
         return found + looks_swapped(self.system, self.reference_name)
 
     @property
     def about(self) -> dict[str, Any]:
-        told = {"coverage": self.joined.coverage.to_row(), "notes": self.notes}
+        told = {"coverage": self.matched.coverage.to_row(), "notes": self.notes}
         return {**told, "until": dict(self.until)} if self.until else told
 
     @property
@@ -187,9 +187,9 @@ class OutputComparison(Comparison):
 
     @cached_property
     def key_fields(self) -> Mapping[str, Any]:
-        components, joined = self.farm.components, self.joined
-        data = {"outputs": joined.outputs, "reference": self.reference}
-        data |= {"lost": joined.lost} if joined.lost else {}
+        components, matched = self.farm.components, self.matched
+        data = {"outputs": matched.outputs, "reference": self.reference}
+        data |= {"lost": matched.missing_as_loss} if matched.missing_as_loss else {}
         return self.farm.key_fields(
             "compare",
             **annotation(self.farm, self.annotator, self.farm.config.evaluate.label_noise),
@@ -199,12 +199,12 @@ class OutputComparison(Comparison):
         )
 
     def stage(self) -> Stage:
-        pairs, lost = self.pairs, self.joined.unanswered
+        pairs, lost = self.pairs, self.matched.unanswered
 
         def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
             path, noise = directory / "judgements.jsonl", self.farm.config.evaluate.label_noise
             summary = judge_pairs(self.farm, path, pairs, self.annotator, noise, "evaluate", lost)
-            compared = (*self.joined.reference, *self.joined.lost)
+            compared = (*self.matched.reference, *self.matched.missing_as_loss)
             given = EvaluationInputs(self.system, self.answers, compared, read_preferences(path))
             protocol = protocol_of(
                 self.farm, self.annotator, noise, self.reference_name, self.reference, given.judgements

@@ -62,7 +62,7 @@ class SequentialComparison:
     @cached_property
     def order(self) -> list[str]:
         """The ids of the instructions that all systems are compared on, in the random order they are judged in."""
-        shared = [{p.instruction.id for p in (*one.pairs, *one.joined.unanswered)} for one in self.compared]
+        shared = [{p.instruction.id for p in (*one.pairs, *one.matched.unanswered)} for one in self.compared]
         return sorted(set.intersection(*shared), key=lambda id: uniform(self.farm.config.seed, "until decided", id))
 
     @property

@@ -17,7 +17,7 @@ from afarm.core.errors import DataError
 from afarm.core.records import Instruction, JudgedPair
 from afarm.core.seeding import digest
 from afarm.evaluation.matching import REFERENCES, Coverage, MatchPolicy
-from afarm.evaluation.protocol import Protocol, answers_digest, instructions_digest
+from afarm.evaluation.protocol import EvaluationProtocol, answers_digest, instructions_digest
 from afarm.storage.rows import judged_pair, read_rows, stem
 
 NAMED = 3
@@ -74,8 +74,8 @@ class AnnotatedSystem(Generic[K]):
         return " + ".join(names) if len(names) <= NAMED else f"{len(names)} annotators"
 
     @property
-    def protocol(self) -> Protocol:
-        return Protocol(
+    def protocol(self) -> EvaluationProtocol:
+        return EvaluationProtocol(
             annotator=self.annotator,
             settings=digest(self.annotators) if len(self.annotators) > NAMED else "",
             judges={str(number): judge for number, judge in enumerate(self.judges)},
@@ -111,8 +111,8 @@ class _File(Generic[K]):
         return f"row {self.parts[players].first} compares {players[1]!r} with {players[0]!r}"
 
 
-def stored_systems(
-    files: Sequence[Path | str], keeping: RowSink[K], reference: str = "", joining: MatchPolicy | None = None
+def annotated_systems(
+    files: Sequence[Path | str], keeping: RowSink[K], reference: str = "", match_policy: MatchPolicy | None = None
 ) -> list[AnnotatedSystem[K]]:
     """The systems that `files` are about, in the order in which they come.
 
@@ -122,8 +122,8 @@ def stored_systems(
     Raises `DataError` naming file, row and field where a row is wrong, two contradict each other, there is none, it
     cannot be told which generator is the reference, or systems were judged on different instructions.
     """
-    joining = joining or MatchPolicy("skip")
-    reader = _Reader(keeping, joining)
+    match_policy = match_policy or MatchPolicy("skip")
+    reader = _Reader(keeping, match_policy)
     read = [reader.read(str(path)) for path in files]
     grouped: dict[tuple[str, str, tuple[str, ...]], list[tuple[_File[K], _Part[K], bool]]] = {}
     for file, of_file in zip(read, _references(read, reference), strict=True):
@@ -136,10 +136,10 @@ def stored_systems(
         for names, parts in grouped.items()
         if any(part.rows for _, part, _ in parts)  # others' rows are all in other files too
     ]
-    return _over_one_set(found, joining)
+    return _over_one_set(found, match_policy)
 
 
-def kept_of(files: Sequence[Path | str], keeping: RowSink[K]) -> Iterator[tuple[str, tuple[str, ...], K]]:
+def rows_by_annotators(files: Sequence[Path | str], keeping: RowSink[K]) -> Iterator[tuple[str, tuple[str, ...], K]]:
     """Of each part of `files`: its file, the annotators of that, and what is kept; whoever is the reference.
 
     Raises `DataError` naming file, row and field where a row is wrong, two contradict each other, or there is none.
@@ -157,9 +157,9 @@ def kept_of(files: Sequence[Path | str], keeping: RowSink[K]) -> Iterator[tuple[
 class _Reader(Generic[K]):
     """Splits files by the generators that their rows name, and leaves out what it has seen before."""
 
-    def __init__(self, keeping: RowSink[K], joining: MatchPolicy):
+    def __init__(self, keeping: RowSink[K], match_policy: MatchPolicy):
         self._keeping = keeping
-        self._joining = joining
+        self._match_policy = match_policy
         # Hashes stand for texts: within one process that is enough, and a row needs little memory.
         self._seen: dict[int, tuple[int, int, str, int]] = {}
         self._digests: dict[int, str] = {}
@@ -202,7 +202,7 @@ class _Reader(Generic[K]):
         first = self._seen.setdefault(key, (outputs, label, source, at))
         if first == (outputs, label, source, at):
             return False
-        if first[:2] != (outputs, label) and self._joining.on_duplicate == "error":
+        if first[:2] != (outputs, label) and self._match_policy.on_duplicate == "error":
             where = f"row {first[3]}" if first[2] == source else f"{first[2]}: row {first[3]}"
             what = "about other outputs" if first[0] != outputs else "and do not agree"
             raise DataError(
@@ -343,7 +343,7 @@ def _system(
     )
 
 
-def _over_one_set(found: Sequence[AnnotatedSystem[K]], joining: MatchPolicy) -> list[AnnotatedSystem[K]]:
+def _over_one_set(found: Sequence[AnnotatedSystem[K]], match_policy: MatchPolicy) -> list[AnnotatedSystem[K]]:
     """The systems with what they lack of the instructions that others with their reference and annotators have.
 
     Raises `DataError` where two share none, or one lacks some and that is not to be.
@@ -362,15 +362,17 @@ def _over_one_set(found: Sequence[AnnotatedSystem[K]], joining: MatchPolicy) -> 
         others.append(one)
         wholes[key] = {**one.answers, **whole}
     return [
-        _against(one, together[key], wholes[key], joining) for one in found for key in [(one.reference, one.annotators)]
+        _against(one, together[key], wholes[key], match_policy)
+        for one in found
+        for key in [(one.reference, one.annotators)]
     ]
 
 
 def _against(
-    one: AnnotatedSystem[K], others: Sequence[AnnotatedSystem[K]], whole: Mapping[str, str], joining: MatchPolicy
+    one: AnnotatedSystem[K], others: Sequence[AnnotatedSystem[K]], whole: Mapping[str, str], match_policy: MatchPolicy
 ) -> AnnotatedSystem[K]:
     missing = len(whole) - len(one.answers)
-    if missing and joining.on_missing == "error":
+    if missing and match_policy.on_missing == "error":
         raise DataError(
             f"{one.system!r} ({', '.join(one.files)}) was judged on {len(one.answers)} of the {len(whole)} "
             "instructions that other systems were judged on; --on-missing skip takes it as it is"

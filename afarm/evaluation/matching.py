@@ -1,7 +1,7 @@
-"""A system's outputs and its reference's brought together by instruction and input, whatever their files are like.
+"""Match a system's outputs to the reference's by instruction and input, and report coverage.
 
-Nothing is lost in silence: what is missing, too much, repeated or empty is counted in a `Coverage`, and what to do
-about it is the user's to say.
+Nothing is dropped in silence: missing, extra, repeated and empty outputs are counted in a `Coverage`, and a
+`MatchPolicy` says what is done with them.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 from afarm.core.errors import ConfigError, DataError, did_you_mean
-from afarm.core.records import Instruction, Output, Pair, Row
+from afarm.core.records import Instruction, Output, Pair, Row, number_occurrences
 from afarm.core.seeding import digest
 
 OnMissing = Literal["error", "skip", "loss"]
 OnDuplicate = Literal["error", "first"]
 
 REFERENCES = {"text_davinci_003": "AlpacaFarm's reference", "gpt4_1106_preview": "AlpacaEval 2's reference"}
-"""Systems that others are compared with."""
+"""The usual references of published evaluations."""
 ENOUGH = 0.5
-"""The share of the reference's instructions below which a comparison is warned of."""
+"""The share of the reference's instructions below which a comparison gets a warning."""
 
 
 @dataclass(frozen=True, slots=True)
 class MatchPolicy:
-    """What is done with rows that do not fit.
+    """The treatment of rows that do not match.
 
     `on_missing`: instructions of the reference without an output (and outputs to others) are an "error", or left out
-    ("skip"), or the missing ones lost without a call ("loss"). `on_duplicate`: two answers to one instruction are an
-    "error", or the "first" stands; the same answer twice is always one.
+    ("skip"), or the missing ones count as losses without a call ("loss"). `on_duplicate`: two different outputs for one
+    instruction are an "error", or the "first" is used; the same output twice always counts once.
     """
 
     on_missing: OnMissing = "error"
     on_duplicate: OnDuplicate = "error"
 
     def __post_init__(self) -> None:
-        """Raises `ConfigError` for a policy that there is not."""
+        """Raise `ConfigError` for an unknown policy."""
         for option, value, known in (
             ("--on-missing", self.on_missing, get_args(OnMissing)),
             ("--on-duplicate", self.on_duplicate, get_args(OnDuplicate)),
@@ -49,25 +49,26 @@ STRICT = MatchPolicy()
 
 
 def counted(number: int, what: str) -> str:
-    """2 and "row" → "2 rows"."""
+    """Format a count: 2 and "row" give "2 rows"."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How much of two sets of outputs is compared, in instructions.
+    """Coverage of a comparison of two sets of outputs, in instructions.
 
-    `reference` and `outputs` are what the two answer, `compared` what both do, `missing` what the system has no output
-    to and `lost` those of them that count as losses, `extra` what only the system answers. `repeated` rows held an
-    answer again and were dropped; `empty` outputs are judged as they are. Where judging stopped early, `unasked` were
-    not judged, and `unshared` never to be, since another system does not answer them.
+    `reference` and `outputs` count the instructions that each of the two answers, `compared` those that both do,
+    `missing` those without an output of the system's, `missing_as_loss` those of them that count as losses, and `extra`
+    those that only the system answers. `repeated` rows held an answer again and were dropped; `empty` outputs are
+    judged as they are. If judging stopped early, `unasked` were not judged, and `unshared` never would have been, since
+    another system does not answer them.
     """
 
     reference: int
     outputs: int
     compared: int
     missing: int = 0
-    lost: int = 0
+    missing_as_loss: int = 0
     extra: int = 0
     repeated: int = 0
     repeated_reference: int = 0
@@ -81,18 +82,18 @@ class Coverage:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Coverage:
-        """What `to_row` wrote; counts that are not there are 0."""
+        """Read what `to_row` wrote; absent counts are 0."""
         return cls(**{field.name: int(row.get(field.name) or 0) for field in fields(cls)})
 
     @property
     def partial(self) -> bool:
-        """Whether most of the reference's instructions are not compared."""
-        return self.compared + self.lost + self.unasked < ENOUGH * self.reference
+        """True if most of the reference's instructions are not compared."""
+        return self.compared + self.missing_as_loss + self.unasked < ENOUGH * self.reference
 
     @property
     def sentence(self) -> str:
-        """What was compared and what was not, in one line."""
-        lost, left_out = self.lost, self.missing - self.lost
+        """Coverage in one line."""
+        lost, left_out = self.missing_as_loss, self.missing - self.missing_as_loss
         parts = [
             f"{self.compared} of the reference's {self.reference} instructions",
             f"{self.unasked} not asked about" if self.unasked else "",
@@ -112,90 +113,112 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class MatchedRows:
-    """`outputs` and `reference` answer the same instructions, row by row; those `lost` the system did not answer."""
+    """`outputs` and `reference` answer the same instructions, row by row.
+
+    `missing_as_loss` are outputs of the reference to instructions without an output of the system's, which count as
+    lost.
+    """
 
     outputs: tuple[Output, ...]
     reference: tuple[Output, ...]
-    lost: tuple[Output, ...]
+    missing_as_loss: tuple[Output, ...]
     coverage: Coverage
 
     @property
     def pairs(self) -> list[Pair]:
-        """The reference's output and the system's, those lost left out."""
-        return [_pair(theirs, mine) for theirs, mine in zip(self.reference, self.outputs, strict=True)]
+        """One pair per instruction that both answer: the reference's output first, the system's second."""
+        return [_pair(reference, output) for reference, output in zip(self.reference, self.outputs, strict=True)]
 
     @property
     def unanswered(self) -> list[Pair]:
-        """The pairs that are lost, with an empty output for the system's."""
-        return [_pair(theirs, Output(theirs.instruction, "")) for theirs in self.lost]
+        """The pairs that count as lost, with an empty output for the system's."""
+        return [_pair(reference, Output(reference.instruction, "")) for reference in self.missing_as_loss]
 
 
-def join(
+def match_rows(
     outputs: Sequence[Output],
     reference: Sequence[Output],
-    joining: MatchPolicy = STRICT,
+    match_policy: MatchPolicy = STRICT,
     names: tuple[str, str] = ("the outputs", "the reference"),
     order: Sequence[str] | None = None,
     judged: int = 0,
 ) -> MatchedRows:
-    """Bring rows together. Where an `order` of ids of instructions is given, its first `judged` alone are compared.
+    """Match outputs to the reference's by instruction and input, in the order of `outputs`.
 
-    Raises `DataError` where rows do not fit and `joining` does not say what to do, or nothing fits; `names` say whose
-    rows those are.
+    Args:
+        outputs: the system's.
+        reference: what they are compared with.
+        match_policy: the treatment of rows that do not match; strict unless given.
+        names: of the two sources, for errors.
+        order: ids of the instructions in the order they are judged in, if judging may stop early.
+        judged: instructions of `order` that were judged, and alone are compared.
+
+    Raises `DataError` if rows do not match and `match_policy` does not say what to do, or if none match.
     """
-    mine, repeated = distinct(outputs, names[0], joining.on_duplicate)
-    theirs, repeated_reference = distinct(reference, names[1], joining.on_duplicate)
-    shared = [id for id in mine if id in theirs]
-    missing = [row for id, row in theirs.items() if id not in mine]
-    extra = [row for id, row in mine.items() if id not in theirs]
-    if not shared or (joining.on_missing == "error" and (missing or extra)):
-        raise DataError(_mismatch(names[0], mine, theirs, missing, extra, len(shared)))
-    lost = missing if joining.on_missing == "loss" else []
-    asked, unasked, unshared = shared, 0, 0
+    by_id, repeated = distinct(outputs, names[0], match_policy.on_duplicate)
+    reference_by_id, repeated_reference = distinct(reference, names[1], match_policy.on_duplicate)
+    shared = [id for id in by_id if id in reference_by_id]
+    missing = [row for id, row in reference_by_id.items() if id not in by_id]
+    extra = [row for id, row in by_id.items() if id not in reference_by_id]
+    if not shared or (match_policy.on_missing == "error" and (missing or extra)):
+        raise DataError(_mismatch(names[0], by_id, reference_by_id, missing, extra, len(shared)))
+    lost = missing if match_policy.on_missing == "loss" else []
+    unasked = unshared = 0
     if order is not None:
-        among = {*order[:judged]}
-        asked = [id for id in shared if id in among]
         unasked, unshared = len(order) - judged, len(shared) + len(lost) - len(order)
-        lost = [row for row in lost if row.instruction.id in among]
-    answered, compared = tuple(mine[id] for id in asked), tuple(theirs[id] for id in asked)
+        asked = {*order[:judged]}
+        shared = [id for id in shared if id in asked]
+        lost = [row for row in lost if row.instruction.id in asked]
+    compared = tuple(by_id[id] for id in shared)
+    compared_reference = tuple(reference_by_id[id] for id in shared)
     coverage = Coverage(
-        reference=len(theirs),
-        outputs=len(mine),
-        compared=len(asked),
-        missing=len(theirs) - len(asked) - unasked - unshared,
-        lost=len(lost),
+        reference=len(reference_by_id),
+        outputs=len(by_id),
+        compared=len(shared),
+        missing=len(reference_by_id) - len(shared) - unasked - unshared,
+        missing_as_loss=len(lost),
         extra=len(extra),
         repeated=repeated,
         repeated_reference=repeated_reference,
-        empty=sum(not row.output.strip() for row in answered),
-        empty_reference=sum(not row.output.strip() for row in (*compared, *lost)),
+        empty=sum(not row.output.strip() for row in compared),
+        empty_reference=sum(not row.output.strip() for row in (*compared_reference, *lost)),
         unasked=unasked,
         unshared=unshared,
     )
-    return MatchedRows(answered, compared, tuple(lost), coverage)
+    return MatchedRows(compared, compared_reference, tuple(lost), coverage)
+
+
+def adjacent_pairs(outputs: Sequence[Output], n: int) -> list[Pair]:
+    """Pair adjacent outputs of each instruction, which has `n` in a row; an odd last one is left out."""
+    pairs = []
+    for begin in range(0, len(outputs), n):
+        group = outputs[begin : begin + n]
+        for first, second in zip(group[::2], group[1::2], strict=False):
+            pairs.append(Pair(first.instruction, first.output, second.output, 0, first.generator, second.generator))
+    return number_occurrences(pairs)
 
 
 def distinct(rows: Sequence[Output], where: str, on_duplicate: OnDuplicate = "error") -> tuple[dict[str, Output], int]:
-    """The rows by their instruction's id, and how many were dropped: those that repeat an earlier one's answer and,
-    with "first", those that give another.
+    """Index rows by their instruction's id, and count the repeated ones that were dropped.
 
-    Raises `DataError` where there are none, or naming the rows that contradict each other.
+    Dropped are rows that repeat an earlier answer and, with "first", rows that give another. Raises `DataError` if
+    there are no rows, or naming the two that contradict each other.
     """
-    found: dict[str, tuple[int, Output]] = {}
+    first_rows: dict[str, tuple[int, Output]] = {}
     for number, row in enumerate(rows):
-        earlier, first = found.setdefault(row.instruction.id, (number, row))
+        earlier, first = first_rows.setdefault(row.instruction.id, (number, row))
         if first.output != row.output and on_duplicate == "error":
             raise DataError(
                 f"{where}: rows {earlier} and {number} hold the same instruction ({_quoted(row.instruction)}) with "
                 "different outputs; remove one, or let the first stand: --on-duplicate first"
             )
-    if not found:
+    if not first_rows:
         raise DataError(f"{where}: no instructions: there are no outputs to compare")
-    return {id: row for id, (_, row) in found.items()}, len(rows) - len(found)
+    return {id: row for id, (_, row) in first_rows.items()}, len(rows) - len(first_rows)
 
 
 def same_answers(systems: Mapping[str, Sequence[Output]]) -> list[tuple[str, str]]:
-    """The names of each two systems that give the same answers, one after the other."""
+    """List pairs of systems, by name, that give the same answers."""
     by_answers: dict[str, list[str]] = {}
     for name, rows in systems.items():
         by_answers.setdefault(digest(sorted((row.instruction.id, row.output) for row in rows)), []).append(name)
@@ -209,31 +232,33 @@ def _pair(reference: Output, output: Output) -> Pair:
 
 def _mismatch(
     name: str,
-    mine: Mapping[str, Output],
-    theirs: Mapping[str, Output],
+    outputs: Mapping[str, Output],
+    reference: Mapping[str, Output],
     missing: Sequence[Output],
     extra: Sequence[Output],
     shared: int,
 ) -> str:
-    said = [
-        f"{len(rows)} {what}, such as {_quoted(rows[0].instruction)}"
-        for rows, what in ((missing, "of the reference's have no output"), (extra, "are not the reference's"))
+    problems = [
+        f"{len(rows)} {problem}, such as {_quoted(rows[0].instruction)}"
+        for rows, problem in ((missing, "of the reference's have no output"), (extra, "are not the reference's"))
         if rows
     ]
     text = (
-        f"{name}: rows do not match the reference: of {len(mine)} instructions here and {len(theirs)} there, "
-        f"{' and '.join(said)}"
+        f"{name}: rows do not match the reference: of {len(outputs)} instructions here and {len(reference)} there, "
+        f"{' and '.join(problems)}"
     )
-    ours = {(row.instruction.instruction.strip(), row.instruction.input.strip()) for row in extra}
-    if spaced := sum((row.instruction.instruction.strip(), row.instruction.input.strip()) in ours for row in missing):
+    stripped = {(row.instruction.instruction.strip(), row.instruction.input.strip()) for row in extra}
+    if spaced := sum(
+        (row.instruction.instruction.strip(), row.instruction.input.strip()) in stripped for row in missing
+    ):
         text += (
             f"; {spaced} differ by spaces at an end alone: texts are compared as they are, so strip them in one file"
         )
     if shared:
         lose = ", or --on-missing loss to count those without an output as lost" if missing else ""
         return f"{text}; compare them on the {shared} that both answer with --on-missing skip{lose}"
-    by_instruction = {row.instruction.instruction for row in mine.values()}
-    alike = sum(row.instruction.instruction in by_instruction for row in theirs.values())
+    by_instruction = {row.instruction.instruction for row in outputs.values()}
+    alike = sum(row.instruction.instruction in by_instruction for row in reference.values())
     if alike:
         return f"{text}; {alike} have the same 'instruction' but another 'input': both fields must be equal"
     return text if spaced else f"{text}; none is in both: they answer different sets of instructions"
@@ -244,11 +269,11 @@ def _quoted(instruction: Instruction) -> str:
 
 
 def looks_swapped(system: str, reference: str) -> list[str]:
-    """A warning where it is the reference that is compared with a system, as far as names tell."""
-    known = REFERENCES.get(system)
-    if known is None or reference in REFERENCES:
+    """Warn if, going by names, it is a usual reference that is compared with a system."""
+    description = REFERENCES.get(system)
+    if description is None or reference in REFERENCES:
         return []
     return [
-        f"{system} is {known}, and stands as the system here: are the two swapped? --reference of afarm evaluate says "
-        "which it is"
+        f"{system} is {description}, and stands as the system here: are the two swapped? --reference of afarm evaluate "
+        "says which it is"
     ]

@@ -15,7 +15,7 @@ from afarm.core.seeding import digest
 
 
 @dataclass(frozen=True, slots=True)
-class Protocol:
+class EvaluationProtocol:
     """What results must share to be compared. An empty text, or None, is a thing that is not known.
 
     `annotator` is its name, `settings` digests its settings and what its spec names, `source` its prompts and code, and
@@ -44,13 +44,13 @@ class Protocol:
 
     @property
     def known(self) -> bool:
-        return self != Protocol()
+        return self != EvaluationProtocol()
 
     def to_row(self) -> Row:
         return {**asdict(self), "judges": dict(self.judges)}
 
     @classmethod
-    def from_row(cls, row: object) -> Protocol:
+    def from_row(cls, row: object) -> EvaluationProtocol:
         """What is stored with a result. A record without one, or with another's, has an unknown protocol."""
         if not isinstance(row, Mapping):
             return cls()
@@ -92,7 +92,7 @@ REASONS: Mapping[str, str] = {
 """What it means that a field of two protocols differs."""
 
 
-def comparable(one: Protocol, other: Protocol) -> list[str]:
+def comparable(one: EvaluationProtocol, other: EvaluationProtocol) -> list[str]:
     """The reasons why results with these protocols cannot be compared, each a clause; none where they can."""
     if not one.known or not other.known:
         return ["how a result was judged is not known (it has no protocol: evaluate it again)"]

@@ -10,7 +10,7 @@ from afarm.comparison.outputs import OutputComparison
 from afarm.core.interfaces import AnnotateContext
 from afarm.core.judge import ChatRequest, Judge, Judgement, JudgementKey
 from afarm.core.records import Instruction, Pair
-from afarm.evaluation.pairing import neighbours, paired
+from afarm.evaluation.matching import adjacent_pairs, match_rows
 from afarm.experiment import evaluation_stages as evaluation
 from afarm.experiment.farm import Farm, with_inputs
 from afarm.experiment.training_stages import Stage
@@ -217,10 +217,10 @@ class _Lengths:
 
 def _pairs(farm: Farm, kind: str, inputs: dict[str, Artifact]) -> Sequence[Pair]:
     if kind == "annotate" and "outputs" in inputs:
-        return neighbours(read_outputs(inputs["outputs"].path / "outputs.jsonl"), farm.config.sample.n)
+        return adjacent_pairs(read_outputs(inputs["outputs"].path / "outputs.jsonl"), farm.config.sample.n)
     if kind == "evaluate" and {"outputs", "reference"} <= inputs.keys():
         mine, theirs = (read_outputs(inputs[name].path / "outputs.jsonl") for name in ("outputs", "reference"))
-        return paired(theirs, mine)
+        return match_rows(mine, theirs).pairs
     return list(_stand_ins(farm, kind))
 
 

@@ -15,8 +15,8 @@ from afarm.core.interfaces import EvaluationInputs, Policy, RewardModel
 from afarm.core.records import Evaluation, JudgedPair, Output, Score
 from afarm.core.seeding import digest
 from afarm.evaluation.drift_log import latest_shift
-from afarm.evaluation.pairing import paired
-from afarm.evaluation.protocol import Protocol, instructions_digest, outputs_digest
+from afarm.evaluation.matching import match_rows
+from afarm.evaluation.protocol import EvaluationProtocol, instructions_digest, outputs_digest
 from afarm.experiment.annotation import annotation, judge_pairs
 from afarm.experiment.llm_baselines import answers, is_answering
 from afarm.experiment.training_stages import (
@@ -121,7 +121,9 @@ def evaluate(farm: Farm, system: str, reference: Stage | None, reference_name: s
         mine = read_outputs(inputs["outputs"].path / "outputs.jsonl")
         theirs = read_outputs(inputs["reference"].path / "outputs.jsonl") if reference else references(farm)
         path = directory / "judgements.jsonl"
-        summary = judge_pairs(farm, path, paired(theirs, mine), settings.annotator, settings.label_noise, "evaluate")
+        summary = judge_pairs(
+            farm, path, match_rows(mine, theirs).pairs, settings.annotator, settings.label_noise, "evaluate"
+        )
         model = loaded_reward_model(farm, inputs) if scored else None
         given = EvaluationInputs(
             system, mine, theirs, read_preferences(path), scores(farm, model, mine), scores(farm, model, theirs)
@@ -138,7 +140,7 @@ def write_results(
     directory: Path,
     names: Sequence[str],
     given: EvaluationInputs,
-    protocol: Protocol,
+    protocol: EvaluationProtocol,
     degraded: Mapping[str, int],
     further: Sequence[Evaluation] = (),
 ) -> None:
@@ -184,13 +186,13 @@ def scores(farm: Farm, model: RewardModel | None, outputs: Sequence[Output]) -> 
 
 def protocol_of(
     farm: Farm, annotator: str, label_noise: float, name: str, reference: Sequence[Output], judged: Iterable[JudgedPair]
-) -> Protocol:
+) -> EvaluationProtocol:
     """The protocol of a comparison: `reference` are all outputs of the reference, also those without an answer of the
     system's."""
     identity = farm.components.annotator_identity(annotator)
     judges = judges_behind(farm, judged)
     given = {row.instruction.id: row.output for row in reference}
-    return Protocol(
+    return EvaluationProtocol(
         annotator=annotator,
         settings=digest({k: v for k, v in identity.items() if k != "source"}),
         source=str(identity["source"])[:12],

@@ -197,13 +197,13 @@ class Farm:
         outputs: Sequence[Output],
         reference: Sequence[Output],
         annotator: str | None = None,
-        joining: MatchPolicy = STRICT,
+        match_policy: MatchPolicy = STRICT,
     ) -> Result:
         """The win rate of any outputs over any others, judged by the evaluation's annotator unless one is named.
 
         It is kept and reused, on a budget of its own. Raises `DataError` where rows do not fit and `joining` is strict.
         """
-        compared = self.head_to_head(outputs, reference, annotator, joining=joining)
+        compared = self.head_to_head(outputs, reference, annotator, match_policy=match_policy)
         return read_result(compared.system, [compared.run().artifact])
 
     def head_to_head(
@@ -212,13 +212,13 @@ class Farm:
         reference: Sequence[Output],
         annotator: str | None = None,
         names: tuple[str, str] | None = None,
-        joining: MatchPolicy = STRICT,
+        match_policy: MatchPolicy = STRICT,
     ) -> OutputComparison:
         """What `compare` makes, before it is made. The systems' `names` are their outputs' `generator` unless given."""
         given = [next((row.generator for row in rows), "") for rows in (outputs, reference)]
         system, other = names or (given[0] or "outputs", given[1] or "reference")
         return OutputComparison(
-            self, outputs, reference, annotator or self.config.evaluate.annotator, system, other, joining
+            self, outputs, reference, annotator or self.config.evaluate.annotator, system, other, match_policy
         )
 
     def annotate_pairs(self, pairs: Sequence[Pair]) -> list[Preference]:

@@ -15,7 +15,7 @@ from afarm.core.errors import ConfigError, did_you_mean
 from afarm.core.interfaces import Decoding, Method, MethodInputs, Policy, RewardModel
 from afarm.core.judge import ChatRequest
 from afarm.core.records import Instruction, JudgedPair, Output
-from afarm.evaluation.pairing import neighbours
+from afarm.evaluation.matching import adjacent_pairs
 from afarm.experiment.annotation import annotation, judge_pairs
 from afarm.experiment.components import Components, is_fitted
 from afarm.storage.artifacts import Artifact
@@ -233,7 +233,7 @@ def annotate(farm: Farm) -> Stage:
     key_fields = farm.key_fields("annotate", **annotation(farm, settings.annotator, settings.label_noise))
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
-        pairs = neighbours(read_outputs(inputs["outputs"].path / "outputs.jsonl"), farm.config.sample.n)
+        pairs = adjacent_pairs(read_outputs(inputs["outputs"].path / "outputs.jsonl"), farm.config.sample.n)
         path = directory / "preferences.jsonl"
         return judge_pairs(farm, path, pairs, settings.annotator, settings.label_noise, "annotate")
 

@@ -8,8 +8,8 @@ A board holds results of one protocol (`evaluation.protocol`); what was judged i
 
 from __future__ import annotations
 
-from afarm.leaderboard.board import Board, Entry, Figure, Source
+from afarm.leaderboard.board import Entry, Leaderboard, Metric, Source
 from afarm.leaderboard.merging import group
 from afarm.leaderboard.sources import read_boards
 
-__all__ = ["Board", "Entry", "Figure", "Source", "group", "read_boards"]
+__all__ = ["Entry", "Leaderboard", "Metric", "Source", "group", "read_boards"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from afarm.core.errors import DataError
 from afarm.core.records import Row
 from afarm.evaluation.metrics import interval, number
-from afarm.evaluation.protocol import Protocol
+from afarm.evaluation.protocol import EvaluationProtocol
 
 if TYPE_CHECKING:
     from afarm.evaluation.win_table import WinTable
@@ -31,7 +31,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class Metric:
     """What an evaluator says of a system: `value` with its standard error or its 95% interval, from `n` judgements.
     `flag` is what must be known to believe it."""
 
@@ -78,7 +78,7 @@ class Entry:
     prefers_longer: float | None = None
     prefers_lists: float | None = None
     flags: tuple[str, ...] = ()
-    figures: Mapping[str, Figure] = field(default_factory=dict)
+    figures: Mapping[str, Metric] = field(default_factory=dict)
     rank: int | None = None
     rank_low: int | None = None
     rank_high: int | None = None
@@ -166,7 +166,7 @@ def _numbers(given: Mapping[str, Any], where: str, columns: Mapping[str, str] | 
     return found
 
 
-def _figures(given: Mapping[str, Any], where: str) -> dict[str, Figure]:
+def _figures(given: Mapping[str, Any], where: str) -> dict[str, Metric]:
     found = {}
     for name, row in given.items():
         row = row if isinstance(row, Mapping) else {"value": row}
@@ -175,12 +175,12 @@ def _figures(given: Mapping[str, Any], where: str) -> dict[str, Figure]:
         if numbers:
             if "value" not in numbers:
                 raise DataError(f"{part}: field 'value' is missing")
-            found[str(name)] = Figure(**numbers, flag=str(row.get("flag") or ""))
+            found[str(name)] = Metric(**numbers, flag=str(row.get("flag") or ""))
     return found
 
 
 @dataclass(frozen=True, slots=True)
-class Board:
+class Leaderboard:
     """Entries of one protocol, best first: by win rate, or by the figure of the evaluator `order`.
 
     `note` is what else must be known to read it, `origin` the file that it was read from, where that does not say how
@@ -188,7 +188,7 @@ class Board:
     where they are at hand.
     """
 
-    protocol: Protocol
+    protocol: EvaluationProtocol
     entries: tuple[Entry, ...]
     title: str = ""
     note: str = ""
@@ -246,13 +246,13 @@ class Board:
         }
 
     @classmethod
-    def from_row(cls, row: Any, where: str) -> Board:
+    def from_row(cls, row: Any, where: str) -> Leaderboard:
         """Raises `DataError` naming `where` and what is wrong."""
         entries = row.get("entries") if isinstance(row, Mapping) else None
         if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
             raise DataError(f"{where}: must hold a list of entries")
         read = [Entry.from_row(entry, f"{where}, entry {number}") for number, entry in enumerate(entries)]
-        protocol = Protocol.from_row(row.get("protocol"))
+        protocol = EvaluationProtocol.from_row(row.get("protocol"))
         title = str(row.get("title") or "") or ("" if protocol.known else where)
         note, order, origin = (str(row.get(name) or "") for name in ("note", "order", "origin"))
         return ranked(cls(protocol, tuple(read), title, note, order, origin))
@@ -266,7 +266,7 @@ def named(names: Sequence[str], what: str = "systems") -> str:
     return ", ".join(names) if len(names) <= MANY else f"{len(names)} {what}"
 
 
-def ranked(board: Board) -> Board:
+def ranked(board: Leaderboard) -> Leaderboard:
     """`board` in its order, with places; equal figures share one. Rank intervals stay where they are.
 
     A system that was judged on part of the instructions has no place, and stands below those that have one: on other

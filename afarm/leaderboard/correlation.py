@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, get_args
 
 from afarm.core.records import Row
-from afarm.leaderboard.board import Board
+from afarm.leaderboard.board import Leaderboard
 
 if TYPE_CHECKING:
     from afarm.statistics import Correlation
@@ -54,7 +54,7 @@ def _with_interval(found: Correlation) -> str:
     return f"{found.value:.2f}{interval}"
 
 
-def agreements(boards: Sequence[Board]) -> Iterator[Agreement]:
+def agreements(boards: Sequence[Leaderboard]) -> Iterator[Agreement]:
     """Of each two boards with three systems in common at least, by name."""
     from afarm.statistics import correlation
     from afarm.statistics.correlation import Kind
@@ -76,7 +76,7 @@ def agreements(boards: Sequence[Board]) -> Iterator[Agreement]:
         )
 
 
-def _tables(first: Board, second: Board) -> tuple[Floats, Floats] | None:
+def _tables(first: Leaderboard, second: Leaderboard) -> tuple[Floats, Floats] | None:
     """The judgements of both boards on the systems and instructions that both have; None where they are too few."""
     if first.wins is None or second.wins is None:
         return None

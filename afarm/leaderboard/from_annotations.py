@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from afarm.core.errors import DataError
 from afarm.core.records import Instruction, JudgedPair
 from afarm.core.seeding import uniform
-from afarm.evaluation.annotation_files import AnnotatedSystem, RowSink, stored_systems
+from afarm.evaluation.annotation_files import AnnotatedSystem, RowSink, annotated_systems
 from afarm.evaluation.biases import SIGNIFICANT_LENGTH, has_list
 from afarm.evaluation.matching import counted, looks_swapped
 from afarm.evaluation.red_flags import Flag, family_flags, text_flags
-from afarm.leaderboard.board import Board, Entry, Source, ranked
+from afarm.leaderboard.board import Entry, Leaderboard, Source, ranked
 
 if TYPE_CHECKING:
     from afarm.evaluation.win_table import WinTable
@@ -119,19 +119,19 @@ class _Counting(RowSink[_Tally]):
         return found
 
 
-def boards_of_annotations(files: Sequence[Path]) -> list[Board]:
+def boards_of_annotations(files: Sequence[Path]) -> list[Leaderboard]:
     """A board for each annotator and reference in `files`, read as `afarm.evaluation.annotation_files` says.
 
     Raises `DataError` as `stored_systems` does, and where no row of a board has an answer.
     """
     counting = _Counting()
     together: dict[str, list[AnnotatedSystem[_Tally]]] = {}
-    for system in stored_systems(list(dict.fromkeys(files)), counting):
+    for system in annotated_systems(list(dict.fromkeys(files)), counting):
         together.setdefault(system.protocol.id, []).append(system)
     return [_board(systems, counting.ids) for systems in together.values()]
 
 
-def _board(systems: Sequence[AnnotatedSystem[_Tally]], ids: Sequence[str]) -> Board:
+def _board(systems: Sequence[AnnotatedSystem[_Tally]], ids: Sequence[str]) -> Leaderboard:
     first = systems[0]
     judged = [system for system in systems if system.kept.value]
     if not judged:
@@ -140,7 +140,9 @@ def _board(systems: Sequence[AnnotatedSystem[_Tally]], ids: Sequence[str]) -> Bo
             "annotations has an answer"
         )
     wins = _wins(systems, ids)
-    return ranked(Board(first.protocol, tuple(_entry(one, wins) for one in judged), note=_note(systems), wins=wins))
+    return ranked(
+        Leaderboard(first.protocol, tuple(_entry(one, wins) for one in judged), note=_note(systems), wins=wins)
+    )
 
 
 def _note(systems: Sequence[AnnotatedSystem[_Tally]]) -> str:

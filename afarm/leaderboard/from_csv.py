@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from afarm.core.errors import DataError
-from afarm.evaluation.protocol import Protocol
-from afarm.leaderboard.board import TEXTS, Board, Entry, ranked
+from afarm.evaluation.protocol import EvaluationProtocol
+from afarm.leaderboard.board import TEXTS, Entry, Leaderboard, ranked
 
 TABLES = (".csv", ".csv.gz")
 IMPORTED = "imported from a table, which does not say how it was judged"
@@ -61,7 +61,7 @@ FORMULA = ("=", "+", "-", "@", "'")
 _ESCAPE = re.compile(r"\\(?:\\|[nrt]|x..|u.{4}|U.{8})")
 
 
-def as_csv(boards: Sequence[Board]) -> str:
+def as_csv(boards: Sequence[Leaderboard]) -> str:
     """All boards in one table, under the names that AlpacaEval's leaderboards have, and which board each row is of."""
     text = io.StringIO()
     rows = [_row(board, entry) for board in boards for entry in board.entries]
@@ -72,7 +72,7 @@ def as_csv(boards: Sequence[Board]) -> str:
     return text.getvalue()
 
 
-def _row(board: Board, entry: Entry) -> dict[str, object]:
+def _row(board: Leaderboard, entry: Entry) -> dict[str, object]:
     given = entry.to_row()
     protocol = json.dumps(board.protocol.to_row(), ensure_ascii=False) if board.protocol.known else ""
     told = {"board": board.name, "note": board.note, "order": board.order, "origin": board.origin, OWN: protocol}
@@ -110,7 +110,7 @@ def restored(cell: str) -> str:
 # --------------------------------------------------------------------------------------------------------- reading
 
 
-def imported(path: Path) -> list[Board]:
+def imported(path: Path) -> list[Leaderboard]:
     """A leaderboard as AlpacaEval publishes it, the system in its first column; or what `as_csv` wrote.
 
     Raises `DataError` where it is no such table, naming the row and the column where a figure is no number or cannot
@@ -119,7 +119,7 @@ def imported(path: Path) -> list[Board]:
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     opened: Any = gzip.open if path.name.endswith(".gz") else open
-    boards: dict[tuple[str, ...], tuple[Board, list[Entry]]] = {}
+    boards: dict[tuple[str, ...], tuple[Leaderboard, list[Entry]]] = {}
     number = -1
     try:
         with opened(path, "rt", encoding="utf-8-sig", newline="") as handle:
@@ -142,19 +142,19 @@ def imported(path: Path) -> list[Board]:
     return [ranked(replace(board, entries=tuple(entries))) for board, entries in boards.values()]
 
 
-def _board(row: Mapping[str, Any], path: Path, own: bool, where: str) -> Board:
+def _board(row: Mapping[str, Any], path: Path, own: bool, where: str) -> Leaderboard:
     """The board that a row is of, without entries."""
     if not own:
-        return Board(Protocol(), (), row.get("board") or path.name, IMPORTED, origin=str(path))
+        return Leaderboard(EvaluationProtocol(), (), row.get("board") or path.name, IMPORTED, origin=str(path))
     name, note, order, origin, protocol = (
         restored(row.get(column) or "") for column in ("board", "note", "order", "origin", OWN)
     )
     try:
-        known = Protocol.from_row(json.loads(protocol) if protocol else None)
+        known = EvaluationProtocol.from_row(json.loads(protocol) if protocol else None)
     except ValueError as error:
         raise DataError(f"{where}: column {OWN!r} is not valid JSON: {error}") from error
     title = "" if known.known and name == known.sentence() else name or path.name
-    return Board(known, (), title, note, order, origin)
+    return Leaderboard(known, (), title, note, order, origin)
 
 
 def _entry(row: Mapping[str, Any], names: Sequence[str], where: str, path: Path) -> Entry:

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from afarm.core.errors import DataError
-from afarm.evaluation.annotation_files import kept_of
-from afarm.evaluation.protocol import Protocol, instructions_digest
-from afarm.leaderboard.board import Board, Entry, Source, named, ranked
+from afarm.evaluation.annotation_files import rows_by_annotators
+from afarm.evaluation.protocol import EvaluationProtocol, instructions_digest
+from afarm.leaderboard.board import Entry, Leaderboard, Source, named, ranked
 from afarm.leaderboard.ranking import Measured, WithoutTexts, with_figures
 
 
-def round_robins(files: Sequence[Path], order: str, further: Sequence[str] = ()) -> list[Board]:
+def round_robins(files: Sequence[Path], order: str, further: Sequence[str] = ()) -> list[Leaderboard]:
     """A board of all systems that met in `files` of annotations, one for each annotator (or pool of one file's), in the
     order of the evaluator `order` and with the figures of the `further` ones too.
 
@@ -25,18 +25,18 @@ def round_robins(files: Sequence[Path], order: str, further: Sequence[str] = ())
     cannot rank them: because groups of them never met, say.
     """
     by_annotators: dict[tuple[str, ...], list[tuple[Measured, str]]] = {}
-    for file, annotators, rows in kept_of(list(dict.fromkeys(files)), WithoutTexts()):
+    for file, annotators, rows in rows_by_annotators(list(dict.fromkeys(files)), WithoutTexts()):
         by_annotators.setdefault(annotators, []).extend((row, file) for row in rows)
     if not by_annotators:
         raise DataError(f"--order-by {order} ranks the systems of annotations: name files of them with --annotations")
     return [_board(" + ".join(names), rows, order, further) for names, rows in by_annotators.items()]
 
 
-def _board(annotator: str, rows: Sequence[tuple[Measured, str]], order: str, further: Sequence[str]) -> Board:
+def _board(annotator: str, rows: Sequence[tuple[Measured, str]], order: str, further: Sequence[str]) -> Leaderboard:
     pairs = [row for (row, _), _ in rows]
     judges = sorted({row.preference.judge for row in pairs} - {""})
-    board = Board(
-        Protocol(
+    board = Leaderboard(
+        EvaluationProtocol(
             annotator,
             judges={str(number): judge for number, judge in enumerate(judges)},
             instructions=instructions_digest({row.pair.instruction.id for row in pairs}),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from afarm.leaderboard.board import Board, Entry, ranked
+from afarm.leaderboard.board import Entry, Leaderboard, ranked
 
 DIGEST = 6
 """Characters of a digest: enough to tell a few apart."""
@@ -26,28 +26,28 @@ CALLED: Mapping[str, str] = {
 """The fields of a protocol that part boards, as a heading calls them."""
 
 
-def group(boards: Iterable[Board]) -> list[Board]:
+def group(boards: Iterable[Leaderboard]) -> list[Leaderboard]:
     """Boards of one protocol put together, those with more systems first. Of several evaluations of the same judgements
     the newest stands.
 
     Two results of one system, such as runs with different settings, are called by where they come from as well. Ranks
     with intervals and differences are those of the parts no more, and left out where a board had several.
     """
-    together: dict[str, list[Board]] = {}
+    together: dict[str, list[Leaderboard]] = {}
     for board in boards:
         together.setdefault(board.id, []).append(board)
     return _set_apart(sorted(map(_merged, together.values()), key=lambda board: -len(board.entries)))
 
 
-def _merged(parts: Sequence[Board]) -> Board:
+def _merged(parts: Sequence[Leaderboard]) -> Leaderboard:
     first = parts[0]
     if len(parts) == 1:
-        return ranked(replace(first, entries=tuple(_told_apart(_once(first.entries)))))
+        return ranked(replace(first, entries=tuple(_with_distinct_names(_once(first.entries)))))
     none: dict[str, Any] = dict.fromkeys(
         ("rank_low", "rank_high", "difference", "difference_low", "difference_high", "p_value", "detectable")
     )
     kept = _once(entry for part in parts for entry in part.entries)
-    entries = _told_apart([replace(entry, **none, difference_to="") for entry in kept])
+    entries = _with_distinct_names([replace(entry, **none, difference_to="") for entry in kept])
     notes = dict.fromkeys(part.note for part in parts if part.note)
     return ranked(replace(first, entries=tuple(entries), note="; ".join(notes), wins=None))
 
@@ -62,7 +62,7 @@ def _once(entries: Iterable[Entry]) -> list[Entry]:
     return list(found.values())
 
 
-def _told_apart(entries: Sequence[Entry]) -> list[Entry]:
+def _with_distinct_names(entries: Sequence[Entry]) -> list[Entry]:
     """Systems of one name called by their sources as well, by the last part that tells them apart."""
     names = Counter(entry.system for entry in entries)
     return [
@@ -73,15 +73,15 @@ def _told_apart(entries: Sequence[Entry]) -> list[Entry]:
     ]
 
 
-def _set_apart(boards: Sequence[Board]) -> list[Board]:
+def _set_apart(boards: Sequence[Leaderboard]) -> list[Leaderboard]:
     """Boards that are called alike with what sets them apart."""
-    alike: dict[str, list[Board]] = {}
+    alike: dict[str, list[Leaderboard]] = {}
     for board in boards:
         alike.setdefault(board.name, []).append(board)
     return [replace(board, apart=_apart(board, alike[board.name])) for board in boards]
 
 
-def _apart(board: Board, alike: Sequence[Board]) -> str:
+def _apart(board: Leaderboard, alike: Sequence[Leaderboard]) -> str:
     """What of `board` is not so for all that are called like it."""
     said = [
         f"{called} {_shown(getattr(board.protocol, name), 'none' if name == 'drift' else 'unknown')}"

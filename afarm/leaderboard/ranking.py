@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from afarm.core.errors import DataError
 from afarm.core.records import Instruction, JudgedPair, Row
-from afarm.evaluation.annotation_files import RowSink, stored_systems
+from afarm.evaluation.annotation_files import RowSink, annotated_systems
 from afarm.evaluation.metrics import number
-from afarm.leaderboard.board import Board, Entry, Figure, ranked
+from afarm.leaderboard.board import Entry, Leaderboard, Metric, ranked
 from afarm.storage.rows import read_rows
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from afarm.statistics.intervals import Floats
 
 
-def with_ranks(board: Board, seed: int = 0) -> tuple[Board, list[str]]:
+def with_ranks(board: Leaderboard, seed: int = 0) -> tuple[Leaderboard, list[str]]:
     """`board` with what its judgements tell of ranks and differences, and what stands in the way, as sentences.
 
     Differences are to the first system that has judgements, on the instructions that both have. Systems without
@@ -51,9 +51,9 @@ def with_ranks(board: Board, seed: int = 0) -> tuple[Board, list[str]]:
 
 def _places(table: Mapping[str, Floats], seed: int) -> dict[str, dict[str, int]]:
     """Between which places each system truly lies."""
-    from afarm.statistics import ranks
+    from afarm.statistics import rank_intervals
 
-    found = ranks(list(table.values()), seed=seed)
+    found = rank_intervals(list(table.values()), seed=seed)
     return {name: {"rank_low": rank.low, "rank_high": rank.high} for name, rank in zip(table, found, strict=True)}
 
 
@@ -71,7 +71,7 @@ def _differences(table: Mapping[str, Floats], seed: int) -> dict[str, dict[str, 
     return told
 
 
-def judged(board: Board) -> WinTable | None:
+def judged(board: Leaderboard) -> WinTable | None:
     """The judgements of a board's entries, read from where they are stored; None where none are."""
     from afarm.evaluation.win_table import wins
 
@@ -127,12 +127,14 @@ def stored_judgements(files: Sequence[Path]) -> dict[str, list[JudgedPair]]:
 
     Raises `DataError` as `afarm.evaluation.annotation_files.stored_systems` does."""
     found: dict[str, list[JudgedPair]] = {}
-    for one in stored_systems(files, WithoutTexts()):
+    for one in annotated_systems(files, WithoutTexts()):
         found.setdefault(one.protocol.id, []).extend(row for row, _ in one.kept)
     return found
 
 
-def evaluated(board: Board, names: Sequence[str], stored: Mapping[str, Sequence[JudgedPair]] | None = None) -> Board:
+def evaluated(
+    board: Leaderboard, names: Sequence[str], stored: Mapping[str, Sequence[JudgedPair]] | None = None
+) -> Leaderboard:
     """`board` with the figures of the evaluators `names` over its judgements: those of its runs, or those `stored`
     (`stored_judgements`). Raises `DataError` where there are none, or as `with_figures`."""
     bare = WithoutTexts().bare
@@ -147,7 +149,7 @@ def evaluated(board: Board, names: Sequence[str], stored: Mapping[str, Sequence[
     return board
 
 
-def with_figures(board: Board, name: str, rows: Sequence[JudgedPair]) -> Board:
+def with_figures(board: Leaderboard, name: str, rows: Sequence[JudgedPair]) -> Leaderboard:
     """`board` with what the evaluator `name` makes of `rows`. Raises `DataError` for one that does not look at all
     systems of a board at once, and what it raises itself."""
     from afarm.core.interfaces import EvaluationInputs
@@ -166,7 +168,7 @@ def with_figures(board: Board, name: str, rows: Sequence[JudgedPair]) -> Board:
     return replace(board, entries=tuple(entries))
 
 
-def _figures(name: str, rows: Iterable[Row]) -> dict[str, Figure]:
+def _figures(name: str, rows: Iterable[Row]) -> dict[str, Metric]:
     """The figure of each system in the rows of the evaluator `name`: that called like it, or else on Elo's scale, or
     its strength, with the interval beside it."""
     found = {}
@@ -176,5 +178,5 @@ def _figures(name: str, rows: Iterable[Row]) -> dict[str, Figure]:
             ends = ("low", "high") if main == "strength" else (f"{main}_low", f"{main}_high")
             low, high = (number(row.get(end)) for end in ends)
             n, flag = row.get("n_total"), str(row.get("flag") or "")
-            found[str(row["system"])] = Figure(row[main], low=low, high=high, n=n, flag=flag)
+            found[str(row["system"])] = Metric(row[main], low=low, high=high, n=n, flag=flag)
     return found

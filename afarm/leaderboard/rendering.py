@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from afarm.leaderboard.board import Board, Entry, Figure
+from afarm.leaderboard.board import Entry, Leaderboard, Metric
 from afarm.leaderboard.correlation import Agreement
 from afarm.storage.text import markdown, one_line
 
@@ -73,7 +73,7 @@ def _judged_on(entry: Entry) -> str | None:
     return f"{part}, stopped early" if entry.stopped_early else part
 
 
-def _figure(figure: Figure) -> str:
+def _figure(figure: Metric) -> str:
     """With its interval, or else its error."""
     digits = 1 if abs(figure.value) >= 100 else 3
     if figure.low is not None and figure.high is not None and figure.low < figure.high:
@@ -101,7 +101,7 @@ CORRECTED = (
 )
 
 
-def columns(board: Board) -> list[Column]:
+def columns(board: Leaderboard) -> list[Column]:
     """Those that some entry has a figure for, those of other evaluators last, but for what the board is ordered by."""
     notes = footnotes(board)
 
@@ -146,7 +146,7 @@ BETWEEN = 3
 """Characters that a column takes beside its text."""
 
 
-def fitting(board: Board, shown: Sequence[Column], width: int | None) -> tuple[list[Column], int]:
+def fitting(board: Leaderboard, shown: Sequence[Column], width: int | None) -> tuple[list[Column], int]:
     """Those of the columns `shown` that a screen of `width` characters has room for (None: all), and their width."""
     needed = {
         column: BETWEEN + max(len(column.heading), *(len(column.cell(entry) or "") for entry in board.entries))
@@ -160,7 +160,7 @@ def fitting(board: Board, shown: Sequence[Column], width: int | None) -> tuple[l
     return [column for column in shown if column in kept], sum(needed[column] for column in kept) + BETWEEN
 
 
-def remarks(board: Board) -> list[str]:
+def remarks(board: Leaderboard) -> list[str]:
     """What must be said of a board beside its figures: its own remarks, how its differences are to be read and what
     they would not show, what its length control is, and the footnotes of its cells."""
     sources = _sources(board)
@@ -183,7 +183,7 @@ def _span(values: Sequence[float]) -> str:
     return low if low == high else f"{low} (to {high}, by the system)"
 
 
-def footnotes(board: Board) -> dict[str, int]:
+def footnotes(board: Leaderboard) -> dict[str, int]:
     """What cells of a board refer to, numbered."""
     first = 0 if len(_sources(board)) > 1 else 1  # what is so of all is no footnote
     said = dict.fromkeys(
@@ -198,7 +198,7 @@ def footnotes(board: Board) -> dict[str, int]:
     return {text: number for number, text in enumerate(said, start=1)}
 
 
-def _sources(board: Board) -> dict[str, None]:
+def _sources(board: Leaderboard) -> dict[str, None]:
     """What the length-controlled figures of a board were worked out from."""
     known = (e.length_controlled_source for e in board.entries if e.length_controlled is not None)
     return dict.fromkeys(filter(None, known))
@@ -224,7 +224,7 @@ def _marks(notes: Mapping[str, int], texts: Iterable[str]) -> str:
     return f" [{', '.join(numbers)}]" if numbers else ""
 
 
-def flags(board: Board) -> list[str]:
+def flags(board: Leaderboard) -> list[str]:
     """What guards say, one sentence each, with the systems that it is said of; of the reference, once for all."""
     count = Counter(flag for entry in board.entries for flag in dict.fromkeys(entry.flags))
     common = [flag for flag, n in count.items() if n > 1]
@@ -240,14 +240,14 @@ def flags(board: Board) -> list[str]:
 # --------------------------------------------------------------------------------------------------------- formats
 
 
-def as_markdown(boards: Sequence[Board], agreements: Sequence[Agreement] = ()) -> str:
+def as_markdown(boards: Sequence[Leaderboard], agreements: Sequence[Agreement] = ()) -> str:
     """Every board as a heading, a table and its notes, and how they agree."""
     lines = [line for board in boards for line in _markdown(board)]
     lines += [f"{markdown(f'{a.first} and {a.second}: {a.sentence}')}\n" for a in agreements]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _markdown(board: Board) -> Iterator[str]:
+def _markdown(board: Leaderboard) -> Iterator[str]:
     shown = columns(board)
     yield f"## {markdown(board.heading)}\n"
     yield f"| {' | '.join(markdown(column.heading) for column in shown)} |"
@@ -262,7 +262,7 @@ def _markdown(board: Board) -> Iterator[str]:
     yield ""
 
 
-def as_json(boards: Sequence[Board], left_out: Sequence[str] = (), agreements: Sequence[Agreement] = ()) -> str:
+def as_json(boards: Sequence[Leaderboard], left_out: Sequence[str] = (), agreements: Sequence[Agreement] = ()) -> str:
     """What `afarm leaderboard FILE` reads again."""
     found = {"boards": [board.to_row() for board in boards], "left_out": list(left_out)}
     if agreements:

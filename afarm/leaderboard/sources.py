@@ -11,9 +11,9 @@ from typing import Any
 
 from afarm.core.errors import DataError, did_you_mean
 from afarm.evaluation.metrics import main_figure, number, warnings
-from afarm.evaluation.protocol import Protocol
+from afarm.evaluation.protocol import EvaluationProtocol
 from afarm.evaluation.red_flags import flag_sentences
-from afarm.leaderboard.board import Board, Entry, Figure, Source, ranked
+from afarm.leaderboard.board import Entry, Leaderboard, Metric, Source, ranked
 from afarm.leaderboard.from_annotations import boards_of_annotations
 from afarm.leaderboard.from_csv import COLUMNS, COUNTS, TABLES, imported
 from afarm.leaderboard.from_round_robin import round_robins
@@ -31,7 +31,7 @@ def read_boards(
     annotations: Sequence[Path | str] = (),
     order: str = "",
     evaluators: Sequence[str] = (),
-) -> tuple[list[Board], list[str]]:
+) -> tuple[list[Leaderboard], list[str]]:
     """The boards of `sources` and of files of stored `annotations`, one a protocol, and, in sentences, what is not
     in them.
 
@@ -40,7 +40,7 @@ def read_boards(
     of all systems that met, in its order and with the figures of `evaluators` beside. Raises `DataError` naming the
     file, the row and the field that cannot be read.
     """
-    boards: list[Board] = []
+    boards: list[Leaderboard] = []
     left_out: list[str] = []
     judged = [Path(file) for file in annotations]
     for source in sources:
@@ -67,11 +67,11 @@ def read_boards(
 # ------------------------------------------------------------------------------------------------------------ runs
 
 
-def boards_of_runs(directory: Path) -> tuple[list[Board], list[str]]:
+def boards_of_runs(directory: Path) -> tuple[list[Leaderboard], list[str]]:
     """The results of all runs below `directory` (that of all runs, that of `runs`, or a single run's), from the small
     `run.json` of each; and the runs that cannot be read or have no win rate, with the reason."""
     found: dict[str, list[Entry]] = {}
-    protocols: dict[str, Protocol] = {}
+    protocols: dict[str, EvaluationProtocol] = {}
     left_out = []
     records = [directory / "run.json"] if (directory / "run.json").is_file() else _records(directory)
     for path in records:
@@ -86,7 +86,7 @@ def boards_of_runs(directory: Path) -> tuple[list[Board], list[str]]:
             protocols[protocol.id] = protocol
             found.setdefault(protocol.id, []).append(entry)
     return [
-        ranked(Board(protocols[key], tuple(entries), "" if protocols[key].known else NO_PROTOCOL))
+        ranked(Leaderboard(protocols[key], tuple(entries), "" if protocols[key].known else NO_PROTOCOL))
         for key, entries in found.items()
     ], left_out
 
@@ -96,7 +96,7 @@ def _records(directory: Path) -> list[Path]:
     return sorted(runs.glob("*/run.json"))
 
 
-def _results(path: Path) -> Iterator[tuple[Protocol, Entry]]:
+def _results(path: Path) -> Iterator[tuple[EvaluationProtocol, Entry]]:
     """One entry for each reference that a run's system was compared with."""
     record = json.loads(path.read_text(encoding="utf-8"))
     given = record.get("results") if isinstance(record, Mapping) else None
@@ -114,7 +114,7 @@ def _results(path: Path) -> Iterator[tuple[Protocol, Entry]]:
             has_pairs = players == next(iter(by_reference)) and not record.get("until")
             pairs = str(path.parent / "outputs.jsonl") if has_pairs else ""
             source = Source(str(path.parent), pairs, players[1], number(record.get("created")) or 0)
-            yield Protocol.from_row(rows[0].get("protocol")), replace(entry, source=source)
+            yield EvaluationProtocol.from_row(rows[0].get("protocol")), replace(entry, source=source)
 
 
 def _entry(players: tuple[str, str], rows: Sequence[Mapping[str, Any]], record: Mapping[str, Any]) -> Entry | None:
@@ -154,7 +154,7 @@ def _row(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _further(rows: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
+def _further(rows: Sequence[Mapping[str, Any]]) -> dict[str, Metric]:
     """The main figures of other evaluators. They are comparable where they follow from outputs and judgements, as
     between files: those of a run's own reward model are not."""
     found = {}
@@ -163,7 +163,7 @@ def _further(rows: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
         main = None if name in FIGURES else main_figure(name, metrics)
         if main is not None:
             n, flag = _count(metrics.get("n_total")), "; ".join(_warnings(row))
-            found[name] = Figure(main.value, main.error, n=n, flag=flag)
+            found[name] = Metric(main.value, main.error, n=n, flag=flag)
     return found
 
 
@@ -193,12 +193,14 @@ def _known(given: Mapping[str, Any]) -> dict[str, Any]:
 # ----------------------------------------------------------------------------------------------------------- files
 
 
-def reference_boards(name: str) -> list[Board]:
+def reference_boards(name: str) -> list[Leaderboard]:
     """The boards that ship under `name`. Raises `DataError` for a name that there is not."""
     if name not in REFERENCE_BOARDS:
         raise DataError(f"no board called {name!r} ships with afarm.{did_you_mean(name, REFERENCE_BOARDS)}")
     text = resources.files("afarm.leaderboard").joinpath(REFERENCE_BOARDS[name]).read_text(encoding="utf-8")
-    return [Board.from_row(row, f"{name}, board {number}") for number, row in enumerate(json.loads(text)["boards"])]
+    return [
+        Leaderboard.from_row(row, f"{name}, board {number}") for number, row in enumerate(json.loads(text)["boards"])
+    ]
 
 
 def holds_annotations(path: Path) -> bool:
@@ -211,7 +213,7 @@ def holds_annotations(path: Path) -> bool:
         return handle.read(64).lstrip()[:1] != b"{"
 
 
-def _shared_boards(path: Path) -> list[Board]:
+def _shared_boards(path: Path) -> list[Leaderboard]:
     """The boards in a file as `afarm leaderboard --format json` writes it."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -219,4 +221,4 @@ def _shared_boards(path: Path) -> list[Board]:
         raise DataError(f"{path}: not valid JSON: {error}") from error
     if not isinstance(found.get("boards"), list):
         raise DataError(f"{path}: holds no boards: `afarm leaderboard --format json --output FILE` writes such a file")
-    return [Board.from_row(row, f"{path}: board {number}") for number, row in enumerate(found["boards"])]
+    return [Leaderboard.from_row(row, f"{path}: board {number}") for number, row in enumerate(found["boards"])]

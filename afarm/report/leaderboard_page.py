@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from afarm.leaderboard.board import Board, Entry
+from afarm.leaderboard.board import Entry, Leaderboard
 from afarm.leaderboard.correlation import Agreement
 from afarm.leaderboard.rendering import LEGEND, columns, flags, remarks
 from afarm.report.page_shell import render_page
@@ -18,7 +18,7 @@ from afarm.storage.text import one_line
 LONGEST_FLAG = 400
 
 
-def render(boards: Sequence[Board], left_out: Sequence[str] = (), agreements: Sequence[Agreement] = ()) -> str:
+def render(boards: Sequence[Leaderboard], left_out: Sequence[str] = (), agreements: Sequence[Agreement] = ()) -> str:
     """The page as text."""
     return render_page(
         "leaderboard_page",
@@ -29,7 +29,7 @@ def render(boards: Sequence[Board], left_out: Sequence[str] = (), agreements: Se
     )
 
 
-def describe(board: Board) -> dict[str, Any]:
+def describe(board: Leaderboard) -> dict[str, Any]:
     """What the page shows of a board."""
     shown = columns(board)
     return {

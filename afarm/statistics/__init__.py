@@ -27,7 +27,7 @@ from afarm.statistics.intervals import (
 )
 from afarm.statistics.paired import Difference, difference, differences, holm
 from afarm.statistics.prediction_powered import PredictionPowered, prediction_powered
-from afarm.statistics.rank_intervals import Rank, ranks
+from afarm.statistics.rank_intervals import Rank, rank_intervals
 from afarm.statistics.sequential import Decision, confidence_sequence, decide, decision_times
 
 __all__ = [
@@ -50,6 +50,6 @@ __all__ = [
     "mean",
     "minimum_detectable_difference",
     "prediction_powered",
-    "ranks",
+    "rank_intervals",
     "win_rate",
 ]

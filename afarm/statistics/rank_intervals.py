@@ -42,7 +42,7 @@ class Rank:
     level: float = LEVEL
 
 
-def ranks(table: ArrayLike, *, level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0) -> list[Rank]:
+def rank_intervals(table: ArrayLike, *, level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0) -> list[Rank]:
     """Ranks of the systems of `table` [systems, instructions] by their mean, higher being better; NaN is absent.
 
     A system is ranked by the mean over the instructions that it has; those of several systems that share instructions

@@ -11,13 +11,13 @@ import pytest
 from afarm.analysis.run_diff import diff, find_run
 from afarm.core.errors import DataError
 from afarm.core.records import Instruction, JudgedPair, Pair, Preference
-from afarm.evaluation.protocol import Protocol
+from afarm.evaluation.protocol import EvaluationProtocol
 from afarm.storage.rows import write_rows
 
-ONE = Protocol("pool", reference="sft", judges={"*": "openai:x"})
+ONE = EvaluationProtocol("pool", reference="sft", judges={"*": "openai:x"})
 
 
-def run(directory: Path, name: str, rows: list[JudgedPair], protocol: Protocol = ONE, **more: Any) -> Path:
+def run(directory: Path, name: str, rows: list[JudgedPair], protocol: EvaluationProtocol = ONE, **more: Any) -> Path:
     path = directory / "runs" / name
     path.mkdir(parents=True)
     result = {"system": "ppo", "reference": "sft", "evaluator": "win_rate", "protocol": protocol.to_row()}
@@ -95,7 +95,7 @@ def test_settings_versions_stages_and_judging_are_told(tmp_path: Path) -> None:
         tmp_path,
         "two",
         [],
-        Protocol("pool", reference="sft", judges={"*": "openai:y"}),
+        EvaluationProtocol("pool", reference="sft", judges={"*": "openai:y"}),
         config={"seed": 1, "ppo": {"kl_coef": 0.2}},
         versions={"torch": "2.13"},
         stages=[*stages("b"), {"stage": "annotate", "key": "new"}],

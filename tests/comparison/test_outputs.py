@@ -126,10 +126,10 @@ def test_outputs_that_do_not_match_are_refused_before_anything_is_asked(farm: Ma
 
 def test_rows_that_do_not_fit_are_left_out_or_lost_where_that_is_asked_for(farm: Make) -> None:
     one, part = farm(JUDGED_BY), outputs("part", ["word word", "word word"])
-    assert one.compare(part, THEIRS, joining=MatchPolicy("skip")).win_rate == 100.0
-    assert one.compare(part, THEIRS, joining=MatchPolicy("loss")).win_rate == 50.0
+    assert one.compare(part, THEIRS, match_policy=MatchPolicy("skip")).win_rate == 100.0
+    assert one.compare(part, THEIRS, match_policy=MatchPolicy("loss")).win_rate == 50.0
     assert CountingJudge.asked == 2
-    whole, skipped = (one.head_to_head(MINE, THEIRS, joining=j) for j in (STRICT, MatchPolicy("skip")))
+    whole, skipped = (one.head_to_head(MINE, THEIRS, match_policy=j) for j in (STRICT, MatchPolicy("skip")))
     assert whole.name == skipped.name, "where all rows fit, the policy changes nothing"
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from afarm.comparison.annotations import OnDisk
 from afarm.core.errors import DataError
-from afarm.evaluation.annotation_files import AnnotatedSystem, stored_systems
+from afarm.evaluation.annotation_files import AnnotatedSystem, annotated_systems
 from afarm.evaluation.matching import MatchPolicy
 from afarm.storage.rows import read_preferences
 
@@ -51,7 +51,7 @@ def read(tmp_path: Path, *files: list[dict[str, Any]], **given: Any) -> list[Ann
     paths = [written(tmp_path / f"{name}.json", rows) for name, rows in zip("abcdef", files, strict=False)]
     directory = tmp_path / f"kept {len(list(tmp_path.iterdir()))}"
     directory.mkdir()
-    return stored_systems(paths, OnDisk(directory), **given)
+    return annotated_systems(paths, OnDisk(directory), **given)
 
 
 def test_what_its_data_set_is_called_makes_no_other_instruction(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_the_same_row_twice_is_one_and_another_label_is_an_error_that_names_both
         read(tmp_path, other)
     with pytest.raises(DataError, match=r"row 3 and row 0 judge 'sys' on the same instruction \('i'\) about other"):
         read(tmp_path, [*rows, annotation("i", output_2="sys says more")])
-    assert labels(read(tmp_path, other, joining=MatchPolicy("skip", "first"))[0]) == [("i", 1.0), ("j", 1.0)]
+    assert labels(read(tmp_path, other, match_policy=MatchPolicy("skip", "first"))[0]) == [("i", 1.0), ("j", 1.0)]
     with pytest.raises(DataError, match=r"b\.json: row 0 and .*a\.json: row 1 judge"):
         read(tmp_path, rows, other[3:])
     independent = [annotation("i"), annotation("i", preference=1, draw=1)]
@@ -185,7 +185,7 @@ def test_systems_on_different_instructions_are_told_or_refused(tmp_path: Path) -
     assert found[1].coverage.partial
     assert found[0].answers.keys() == found[1].answers.keys(), "what is comparable is the whole set"
     with pytest.raises(DataError, match=r"'two' \(.*b\.json\) was judged on 2 of the 5 instructions"):
-        read(tmp_path, one, two, joining=MatchPolicy("error"))
+        read(tmp_path, one, two, match_policy=MatchPolicy("error"))
     with pytest.raises(DataError, match="different sets of instructions, with none in common"):
         read(tmp_path, one, [annotation("x", "two")])
 
@@ -235,16 +235,16 @@ def test_files_that_name_no_generators_are_called_by_their_own_name(tmp_path: Pa
     nameless = {k: v for k, v in annotation("i").items() if not k.startswith("generator")}
     written(tmp_path / "mine.json", [nameless])
     (tmp_path / "kept").mkdir()
-    (system,) = stored_systems([tmp_path / "mine.json"], OnDisk(tmp_path / "kept"))
+    (system,) = annotated_systems([tmp_path / "mine.json"], OnDisk(tmp_path / "kept"))
     assert (system.system, system.reference) == ("mine", "reference")
 
 
 PEAK = """
 import sys
 from pathlib import Path
-from afarm.evaluation.annotation_files import stored_systems
+from afarm.evaluation.annotation_files import annotated_systems
 from afarm.comparison.annotations import OnDisk
-stored_systems(sys.argv[1:2], OnDisk(Path(sys.argv[2])))
+annotated_systems(sys.argv[1:2], OnDisk(Path(sys.argv[2])))
 print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
 """
 """The most memory held at once, in KiB. A child's `ru_maxrss` would begin at its parent's."""

@@ -8,7 +8,7 @@ import pytest
 
 from afarm.core.errors import ConfigError, DataError
 from afarm.core.records import Instruction, Output
-from afarm.evaluation.matching import Coverage, MatchPolicy, distinct, join, same_answers
+from afarm.evaluation.matching import Coverage, MatchPolicy, adjacent_pairs, distinct, match_rows, same_answers
 
 
 def rows(generator: str, answers: Sequence[tuple[str, str]], input: str = "") -> list[Output]:
@@ -20,17 +20,17 @@ SYSTEM = rows("sys", [("c", "z"), ("a", "x"), ("e", "too much")])
 
 
 def test_rows_are_joined_by_instruction_whatever_their_order() -> None:
-    joined = join(REFERENCE[::-1], REFERENCE)
-    assert [(p.output_1, p.output_2) for p in joined.pairs] == [("", ""), ("3", "3"), ("2", "2"), ("1", "1")]
-    assert joined.coverage == Coverage(4, 4, 4, empty=1, empty_reference=1)
-    assert joined.coverage.sentence == (
+    matched = match_rows(REFERENCE[::-1], REFERENCE)
+    assert [(p.output_1, p.output_2) for p in matched.pairs] == [("", ""), ("3", "3"), ("2", "2"), ("1", "1")]
+    assert matched.coverage == Coverage(4, 4, 4, empty=1, empty_reference=1)
+    assert matched.coverage.sentence == (
         "4 of the reference's 4 instructions; 1 empty output; 1 empty output of the reference"
     )
 
 
 def test_what_does_not_fit_is_an_error_that_counts_names_and_says_what_to_do() -> None:
     with pytest.raises(DataError) as caught:
-        join(SYSTEM, REFERENCE, names=("mine.json", "ref.json"))
+        match_rows(SYSTEM, REFERENCE, names=("mine.json", "ref.json"))
     said = str(caught.value)
     assert "mine.json: rows do not match the reference: of 3 instructions here and 4 there" in said
     assert "2 of the reference's have no output, such as 'b' and 1 are not the reference's, such as 'e'" in said
@@ -38,92 +38,92 @@ def test_what_does_not_fit_is_an_error_that_counts_names_and_says_what_to_do() -
 
 
 def test_skipped_rows_are_left_out_and_counted() -> None:
-    joined = join(SYSTEM, REFERENCE, MatchPolicy("skip"))
-    assert [(p.instruction.instruction, p.output_1, p.output_2) for p in joined.pairs] == [
+    matched = match_rows(SYSTEM, REFERENCE, MatchPolicy("skip"))
+    assert [(p.instruction.instruction, p.output_1, p.output_2) for p in matched.pairs] == [
         ("c", "3", "z"),
         ("a", "1", "x"),
     ]
-    assert joined.coverage == Coverage(4, 3, 2, missing=2, extra=1)
-    assert joined.unanswered == []
-    assert joined.coverage.sentence == (
+    assert matched.coverage == Coverage(4, 3, 2, missing=2, extra=1)
+    assert matched.unanswered == []
+    assert matched.coverage.sentence == (
         "2 of the reference's 4 instructions; 2 without an output left out; "
         "1 that the reference does not answer left out"
     )
 
 
 def test_missing_rows_can_count_as_lost() -> None:
-    joined = join(SYSTEM, REFERENCE, MatchPolicy("loss"))
-    assert [(p.instruction.instruction, p.output_1, p.output_2) for p in joined.unanswered] == [
+    matched = match_rows(SYSTEM, REFERENCE, MatchPolicy("loss"))
+    assert [(p.instruction.instruction, p.output_1, p.output_2) for p in matched.unanswered] == [
         ("b", "2", ""),
         ("d", "", ""),
     ]
-    assert len(joined.pairs) == 2, "and only these are judged"
-    assert joined.coverage == Coverage(4, 3, 2, missing=2, lost=2, extra=1, empty_reference=1)
-    assert "2 without an output counted as lost" in joined.coverage.sentence
+    assert len(matched.pairs) == 2, "and only these are judged"
+    assert matched.coverage == Coverage(4, 3, 2, missing=2, missing_as_loss=2, extra=1, empty_reference=1)
+    assert "2 without an output counted as lost" in matched.coverage.sentence
 
 
 def test_the_input_is_part_of_what_is_asked() -> None:
     other = rows("sys", [("a", "x"), ("b", "y")], input="material")
     with pytest.raises(DataError, match="2 have the same 'instruction' but another 'input'"):
-        join(other, REFERENCE, MatchPolicy("skip"))
+        match_rows(other, REFERENCE, MatchPolicy("skip"))
 
 
 def test_different_sets_of_instructions_are_refused_whatever_the_policy() -> None:
     for policy in (MatchPolicy("skip"), MatchPolicy("loss")):
         with pytest.raises(DataError, match="they answer different sets of instructions"):
-            join(rows("sys", [("x", "1"), ("y", "2")]), REFERENCE, policy)
+            match_rows(rows("sys", [("x", "1"), ("y", "2")]), REFERENCE, policy)
 
 
 def test_instructions_that_differ_by_spaces_at_an_end_are_told_apart() -> None:
     spaced = rows("sys", [("a ", "x"), (" b", "y"), ("c", "z")])
     with pytest.raises(DataError, match=r"2 differ by spaces at an end alone.*on the 1 "):
-        join(spaced, REFERENCE)
+        match_rows(spaced, REFERENCE)
     with pytest.raises(DataError) as caught:
-        join(spaced[:2], REFERENCE, MatchPolicy("skip"))
+        match_rows(spaced[:2], REFERENCE, MatchPolicy("skip"))
     assert "2 differ by spaces" in str(caught.value)
     assert "different sets" not in str(caught.value)
 
 
 def test_the_same_answer_twice_is_one_and_another_answer_is_an_error_that_names_both_rows() -> None:
     twice = [*REFERENCE, REFERENCE[1]]
-    assert join(twice, twice).coverage == Coverage(
+    assert match_rows(twice, twice).coverage == Coverage(
         4, 4, 4, repeated=1, repeated_reference=1, empty=1, empty_reference=1
     )
     other = [*REFERENCE, *rows("ref", [("b", "another")])]
     with pytest.raises(
         DataError, match=r"mine\.json: rows 1 and 4 hold the same instruction \('b'\).*--on-duplicate first"
     ):
-        join(other, REFERENCE, names=("mine.json", "ref.json"))
+        match_rows(other, REFERENCE, names=("mine.json", "ref.json"))
     found, dropped = distinct(other, "mine.json", "first")
     assert ([row.output for row in found.values()], dropped) == (["1", "2", "3", ""], 1)
 
 
 def test_nothing_at_all_is_an_error() -> None:
     with pytest.raises(DataError, match="the reference: no instructions"):
-        join(REFERENCE, [])
+        match_rows(REFERENCE, [])
 
 
 def test_where_judging_stopped_early_the_others_are_counted_as_not_asked_about() -> None:
     order = [row.instruction.id for row in REFERENCE[:3]]
-    joined = join(REFERENCE, REFERENCE, order=order, judged=2)
-    assert [p.output_1 for p in joined.pairs] == ["1", "2"]
-    assert joined.coverage == Coverage(4, 4, 2, unasked=1, unshared=1)
-    assert not joined.coverage.partial
-    assert joined.coverage.sentence == (
+    matched = match_rows(REFERENCE, REFERENCE, order=order, judged=2)
+    assert [p.output_1 for p in matched.pairs] == ["1", "2"]
+    assert matched.coverage == Coverage(4, 4, 2, unasked=1, unshared=1)
+    assert not matched.coverage.partial
+    assert matched.coverage.sentence == (
         "2 of the reference's 4 instructions; 1 not asked about; 1 that another system does not answer left out"
     )
-    lost = join(SYSTEM, REFERENCE, MatchPolicy("loss"), order=order, judged=2)
-    assert lost.coverage == Coverage(4, 3, 1, missing=1, lost=1, extra=1, unasked=1, unshared=1)
+    lost = match_rows(SYSTEM, REFERENCE, MatchPolicy("loss"), order=order, judged=2)
+    assert lost.coverage == Coverage(4, 3, 1, missing=1, missing_as_loss=1, extra=1, unasked=1, unshared=1)
 
 
 def test_less_than_half_is_told_apart() -> None:
-    assert join(SYSTEM[:1], REFERENCE, MatchPolicy("skip")).coverage.partial
-    assert not join(SYSTEM, REFERENCE, MatchPolicy("skip")).coverage.partial
+    assert match_rows(SYSTEM[:1], REFERENCE, MatchPolicy("skip")).coverage.partial
+    assert not match_rows(SYSTEM, REFERENCE, MatchPolicy("skip")).coverage.partial
 
 
 def test_the_data_set_of_a_row_is_taken_from_where_it_is_known() -> None:
     told = [Output(Instruction("a", "", "koala"), "1")]
-    assert join(rows("sys", [("a", "x")]), told).pairs[0].instruction.dataset == "koala"
+    assert match_rows(rows("sys", [("a", "x")]), told).pairs[0].instruction.dataset == "koala"
 
 
 def test_systems_with_the_same_answers_are_found_whatever_their_names_and_order() -> None:
@@ -139,5 +139,28 @@ def test_a_policy_that_there_is_not_is_refused_with_those_that_there_are() -> No
 
 
 def test_coverage_survives_the_disk() -> None:
-    coverage = join(SYSTEM, REFERENCE, MatchPolicy("loss")).coverage
+    coverage = match_rows(SYSTEM, REFERENCE, MatchPolicy("loss")).coverage
     assert Coverage.from_row(coverage.to_row()) == coverage
+
+
+def test_outputs_are_paired_by_instruction_and_mismatches_are_errors() -> None:
+    def output(name: str, text: str) -> Output:
+        return Output(Instruction(name), text)
+
+    reference = [output("a", "1"), output("b", "2")]
+    pairs = match_rows([output("b", "3"), output("a", "4")], reference).pairs
+    assert [(p.output_1, p.output_2) for p in pairs] == [("2", "3"), ("1", "4")]
+    with pytest.raises(
+        DataError, match=r"1 of the reference's have no output.* and 1 are not the reference's, such as 'c'"
+    ):
+        match_rows([output("a", "3"), output("c", "4")], reference)
+    with pytest.raises(DataError, match="the outputs: rows do not match the reference: of 1 instructions here and 2"):
+        match_rows([output("a", "3")], reference)
+
+
+def test_neighbouring_samples_of_an_instruction_are_paired_and_repeats_numbered() -> None:
+    texts = ["x", "y", "y", "x", "z"] * 2
+    outputs = [Output(Instruction(f"i{n // 5}"), text) for n, text in enumerate(texts)]
+    pairs = adjacent_pairs(outputs, 5)
+    assert [(p.output_1, p.output_2, p.occurrence) for p in pairs] == [("x", "y", 0), ("y", "x", 1)] * 2
+    assert len({p.id for p in pairs}) == 4

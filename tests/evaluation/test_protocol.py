@@ -12,14 +12,16 @@ from light_farm import light_farm
 
 from afarm.core.records import Instruction, Output
 from afarm.evaluation.drift_log import DRIFT_LOG, Probe
-from afarm.evaluation.protocol import REASONS, Protocol, comparable, instructions_digest, outputs_digest
+from afarm.evaluation.protocol import REASONS, EvaluationProtocol, comparable, instructions_digest, outputs_digest
 from afarm.experiment.farm import Farm
 from afarm.storage.rows import read_rows
 
-WHOLE = Protocol(
+WHOLE = EvaluationProtocol(
     "pool", "a1", "b2", "1.0", {"strong": "openai:x"}, 0.0, "davinci003", "c3", "d4", drift="2026-01-01"
 )  # fmt: skip
-OTHER = Protocol("solo", "a2", "b3", "1.1", {"strong": "openai:y"}, 0.25, "gpt4", "c4", "d5", drift="2026-02-02")
+OTHER = EvaluationProtocol(
+    "solo", "a2", "b3", "1.1", {"strong": "openai:y"}, 0.25, "gpt4", "c4", "d5", drift="2026-02-02"
+)
 
 
 @pytest.mark.parametrize("name", REASONS)
@@ -34,22 +36,22 @@ def test_the_version_is_told_and_parts_nothing() -> None:
     newer = dataclasses.replace(WHOLE, version="2.0")
     assert comparable(WHOLE, newer) == []
     assert newer.id == WHOLE.id
-    assert {f.name for f in dataclasses.fields(Protocol)} == REASONS.keys() | {"version"}
+    assert {f.name for f in dataclasses.fields(EvaluationProtocol)} == REASONS.keys() | {"version"}
 
 
 def test_what_is_not_known_is_comparable_with_nothing() -> None:
-    assert comparable(Protocol(), Protocol()) != []
-    assert comparable(WHOLE, Protocol()) != []
+    assert comparable(EvaluationProtocol(), EvaluationProtocol()) != []
+    assert comparable(WHOLE, EvaluationProtocol()) != []
     assert comparable(WHOLE, WHOLE) == []
 
 
 def test_it_is_the_same_after_it_was_stored() -> None:
-    assert Protocol.from_row(json.loads(json.dumps(WHOLE.to_row()))) == WHOLE
+    assert EvaluationProtocol.from_row(json.loads(json.dumps(WHOLE.to_row()))) == WHOLE
 
 
 @pytest.mark.parametrize("row", [None, "text", [], {}, {"annotator": 3, "judges": "x", "label_noise": True}])
 def test_a_record_without_one_or_with_nonsense_has_an_unknown_one(row: object) -> None:
-    assert not Protocol.from_row(row).known
+    assert not EvaluationProtocol.from_row(row).known
 
 
 def test_digests_are_of_sets() -> None:
@@ -68,9 +70,9 @@ def farm(tmp_path: Path) -> Iterator[Farm]:
         yield made
 
 
-def protocol_of(farm: Farm, *given: list[Output], annotator: str = "pool") -> Protocol:
+def protocol_of(farm: Farm, *given: list[Output], annotator: str = "pool") -> EvaluationProtocol:
     made = farm.head_to_head(*given, annotator).run()
-    return Protocol.from_row(next(read_rows(made.artifact.path / "results.jsonl"))["protocol"])
+    return EvaluationProtocol.from_row(next(read_rows(made.artifact.path / "results.jsonl"))["protocol"])
 
 
 def test_a_result_is_stored_with_its_protocol(farm: Farm) -> None:

@@ -20,7 +20,6 @@ from afarm.core.errors import BudgetError, DataError, TrainingError
 from afarm.core.judge import ChatRequest, Completion
 from afarm.core.records import Instruction, Output, Pair
 from afarm.core.seeding import integer
-from afarm.evaluation.pairing import neighbours, paired
 from afarm.experiment import training_stages as stages
 from afarm.experiment.farm import Farm, Result
 from afarm.experiment.run_record import record
@@ -281,32 +280,6 @@ def test_label_noise_is_in_the_training_labels_and_not_in_the_evaluation(farm: M
     sources = [p.preference.source for p in one.annotate()]
     assert set(sources) == {"noise", "rule"}
     assert {p.preference.source for p in one.evaluate().judgements["sft"]} <= {"judge", "rule"}
-
-
-# ------------------------------------------------------------------------------------------------ outputs, paired
-
-
-def test_outputs_are_paired_by_instruction_and_mismatches_are_errors() -> None:
-    def output(name: str, text: str) -> Output:
-        return Output(Instruction(name), text)
-
-    reference = [output("a", "1"), output("b", "2")]
-    pairs = paired(reference, [output("b", "3"), output("a", "4")])
-    assert [(p.output_1, p.output_2) for p in pairs] == [("2", "3"), ("1", "4")]
-    with pytest.raises(
-        DataError, match=r"1 are not the reference's, such as 'c'.* and 1 of the reference's have no output"
-    ):
-        paired(reference, [output("a", "3"), output("c", "4")])
-    with pytest.raises(DataError, match="both must answer the same instructions"):
-        paired(reference, [output("a", "3")])
-
-
-def test_neighbouring_samples_of_an_instruction_are_paired_and_repeats_numbered() -> None:
-    texts = ["x", "y", "y", "x", "z"] * 2
-    outputs = [Output(Instruction(f"i{n // 5}"), text) for n, text in enumerate(texts)]
-    pairs = neighbours(outputs, 5)
-    assert [(p.output_1, p.output_2, p.occurrence) for p in pairs] == [("x", "y", 0), ("y", "x", 1)] * 2
-    assert len({p.id for p in pairs}) == 4
 
 
 # ---------------------------------------------------------------------------------------------------- runs on disk

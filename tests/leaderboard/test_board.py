@@ -16,8 +16,8 @@ from places import SHARED_DATA
 
 from afarm.core.errors import DataError
 from afarm.evaluation.metrics import interval
-from afarm.evaluation.protocol import Protocol
-from afarm.leaderboard import Board, Entry, Figure, Source, group, read_boards
+from afarm.evaluation.protocol import EvaluationProtocol
+from afarm.leaderboard import Entry, Leaderboard, Metric, Source, group, read_boards
 from afarm.leaderboard.board import ranked
 from afarm.leaderboard.correlation import agreements
 from afarm.leaderboard.from_csv import as_csv, neutral, restored
@@ -25,11 +25,11 @@ from afarm.leaderboard.ranking import with_ranks
 from afarm.leaderboard.rendering import as_json, as_markdown, columns, fitting, flags, rank, remarks
 
 DATA = SHARED_DATA / "alpaca_eval"
-ONE = Protocol("pool", reference="sft", label_noise=0.0, instructions="i", reference_outputs="o")
+ONE = EvaluationProtocol("pool", reference="sft", label_noise=0.0, instructions="i", reference_outputs="o")
 HOSTILE = "<img src=x onerror=alert(1)>|`x`\x1b[31m\n# top"
 
 
-def run(directory: Path, name: str, win_rate: float, protocol: Protocol | None = ONE, **more: Any) -> None:
+def run(directory: Path, name: str, win_rate: float, protocol: EvaluationProtocol | None = ONE, **more: Any) -> None:
     """A run's record, as small as it can be."""
     path = directory / "runs" / name
     path.mkdir(parents=True)
@@ -65,7 +65,7 @@ def test_a_system_judged_on_part_of_the_instructions_has_no_place(tmp_path: Path
     assert "| – | few | 44 of 805 | 79.5 ± 1.5 |" in shown
     assert "| 1st | many | 805 | 72.2 ± 1.5 |" in shown
     assert "no place for few: judged on part of the 805 instructions" in shown
-    alone = Board(ONE, tuple(e for e in board.entries if not e.partial))
+    alone = Leaderboard(ONE, tuple(e for e in board.entries if not e.partial))
     assert ranked(alone).remarks == ""
     assert "judged on" not in as_markdown([alone])
 
@@ -87,7 +87,7 @@ def test_what_the_record_says_of_the_rows_counts_and_so_do_rows_without_an_answe
 def test_runs_of_one_protocol_stand_on_one_board(tmp_path: Path) -> None:
     run(tmp_path, "dpo", 46.8)
     run(tmp_path, "ppo", 51.0)
-    run(tmp_path, "noisy", 99.0, Protocol("pool", reference="sft", label_noise=0.25))
+    run(tmp_path, "noisy", 99.0, EvaluationProtocol("pool", reference="sft", label_noise=0.25))
     boards, left_out = read_boards([tmp_path])
     assert left_out == []
     assert [[entry.system for entry in board.entries] for board in boards] == [["ppo", "dpo"], ["noisy"]]
@@ -155,7 +155,7 @@ def test_of_several_evaluations_of_the_same_judgements_the_newest_stands(tmp_pat
 
 
 def test_equal_win_rates_share_a_place() -> None:
-    board = ranked(Board(ONE, (Entry("c", 1.0), Entry("b", 5.0), Entry("a", 5.0))))
+    board = ranked(Leaderboard(ONE, (Entry("c", 1.0), Entry("b", 5.0), Entry("a", 5.0))))
     assert [(e.system, e.rank) for e in board.entries] == [("a", 1), ("b", 1), ("c", 3)]
     assert [rank(Entry("x", 1.0, rank=n)) for n in (1, 2, 3, 4, 11, 12, 13, 21, 112)] == (
         ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "112th"]
@@ -175,16 +175,16 @@ def test_the_interval_is_that_of_two_more_wins_and_losses() -> None:
 
 def test_merged_parts_have_no_ranks_of_their_parts() -> None:
     known = Entry("a", 5.0, rank_low=1, rank_high=1, difference=0.0)
-    (board,) = group([Board(ONE, (known,)), Board(ONE, (Entry("b", 6.0),))])
+    (board,) = group([Leaderboard(ONE, (known,)), Leaderboard(ONE, (Entry("b", 6.0),))])
     assert [(e.system, e.rank, e.rank_low, e.difference) for e in board.entries] == [
         ("b", 1, None, None),
         ("a", 2, None, None),
     ]
-    (alone,) = group([Board(ONE, (known,))])
+    (alone,) = group([Leaderboard(ONE, (known,))])
     assert alone.entries[0].rank_low == 1
 
 
-def full_board() -> Board:
+def full_board() -> Leaderboard:
     known = Entry(
         "ppo",
         *(46.8, 1.75, 805, 370, 420, 15, 0, 1.0, 683.0, 40.0, 1.2),
@@ -192,9 +192,9 @@ def full_board() -> Board:
         prefers_lists=0.63,
         length_controlled_source="weights",
         flags=("it is odd",),
-        figures={"elo": Figure(1012.0, low=980.0, high=1044.0, n=805, flag="it won all")},
+        figures={"elo": Metric(1012.0, low=980.0, high=1044.0, n=805, flag="it won all")},
     )
-    return ranked(Board(ONE, (known, Entry(HOSTILE, 39.2, flags=("it is odd", HOSTILE)))))
+    return ranked(Leaderboard(ONE, (known, Entry(HOSTILE, 39.2, flags=("it is odd", HOSTILE)))))
 
 
 def test_json_is_read_again_as_it_was_written(tmp_path: Path) -> None:
@@ -208,9 +208,16 @@ def test_csv_is_read_again_as_it_was_written_in_the_columns_of_alpaca_eval(tmp_p
     """Boards of equal headings stay apart, and of two equal systems neither is lost."""
     sum_ = "=HYPERLINK(0)\r\n; 'x' \\n"
     equal = (Entry("same", 10.0, 1.0, 805), Entry(sum_, 5.0, flags=(sum_, "+1", "a | b"), source=Source("-x")))
-    noisy = [ranked(Board(replace(ONE, label_noise=noise), equal)) for noise in (0.1, 0.25)]
-    met = ranked(Board(ONE, (Entry("a", 1.0, figures={"elo": Figure(5.0)}),), "met", "a note", "elo"))
-    boards = group([full_board(), *noisy, met, Board(Protocol(), (Entry("y", 2.0),), "unknown", origin="@here.csv")])
+    noisy = [ranked(Leaderboard(replace(ONE, label_noise=noise), equal)) for noise in (0.1, 0.25)]
+    met = ranked(Leaderboard(ONE, (Entry("a", 1.0, figures={"elo": Metric(5.0)}),), "met", "a note", "elo"))
+    boards = group(
+        [
+            full_board(),
+            *noisy,
+            met,
+            Leaderboard(EvaluationProtocol(), (Entry("y", 2.0),), "unknown", origin="@here.csv"),
+        ]
+    )
     assert len(boards) == 5
     text = as_csv(boards)
     assert len(text.splitlines()) == 1 + sum(len(board.entries) for board in boards), "a row is a line"
@@ -230,7 +237,7 @@ def test_no_cell_is_run_or_moves_a_cursor_and_numbers_stay_numbers() -> None:
         assert restored(neutral(text)) == text
         assert not neutral(text).startswith(("=", "+", "-", "@"))
         assert neutral(text).isprintable()
-    text = as_csv([Board(ONE, tuple(Entry(name, 5.0, difference=-3.5) for name in texts))])
+    text = as_csv([Leaderboard(ONE, tuple(Entry(name, 5.0, difference=-3.5) for name in texts))])
     for row in csv.reader(io.StringIO(text)):
         assert not [cell for cell in row if cell.startswith(("=", "+", "@"))]
         assert not [cell for cell in row if cell.startswith("-") and float(cell) != -3.5]
@@ -243,12 +250,12 @@ def test_boards_of_one_heading_say_what_sets_them_apart() -> None:
         "instructions": replace(ONE, instructions="abcdef012345"),
     }
     for said, protocol in more.items():
-        boards = group([Board(ONE, (Entry("a", 1.0),)), Board(protocol, (Entry("a", 1.0),))])
+        boards = group([Leaderboard(ONE, (Entry("a", 1.0),)), Leaderboard(protocol, (Entry("a", 1.0),))])
         headings = [board.heading for board in boards]
         assert len({*headings}) == 2, said
         assert all(said.replace("_", " ") in heading for heading in headings)
         assert "012345" not in "".join(headings) or "01234567" not in "".join(headings)
-    (alone,) = group([Board(ONE, (Entry("a", 1.0),))])
+    (alone,) = group([Leaderboard(ONE, (Entry("a", 1.0),))])
     assert alone.heading == "judged by pool, against sft"
 
 
@@ -257,7 +264,7 @@ def test_further_figures_of_compared_files_have_a_column_and_those_of_runs_none(
     run(tmp_path, "file", 50.0, record={"coverage": {"reference": 800}})
     run(tmp_path, "trained", 40.0)
     ((board,), _) = read_boards([tmp_path])
-    assert [entry.figures for entry in board.entries] == [{"pointwise": Figure(6.5, 0.25)}, {}]
+    assert [entry.figures for entry in board.entries] == [{"pointwise": Metric(6.5, 0.25)}, {}]
     assert "| 6.500 ± 0.250 |" in as_markdown([board])
 
 
@@ -322,7 +329,7 @@ def test_markdown_shows_what_is_known_and_lets_no_name_out_of_its_cell() -> None
 
 
 def test_columns_that_nothing_is_known_of_are_left_out() -> None:
-    board = Board(ONE, (Entry("a", 5.0),))
+    board = Leaderboard(ONE, (Entry("a", 5.0),))
     assert [column.heading for column in columns(board)] == ["rank", "system", "win rate, %"]
     assert flags(board) == []
 
@@ -390,8 +397,8 @@ def test_the_paper_s_table_is_a_board_and_correlates_as_the_paper_says() -> None
 
 
 def test_boards_with_two_systems_in_common_are_not_correlated() -> None:
-    a = Board(ONE, (Entry("x", 1.0), Entry("y", 2.0), Entry("z", 3.0)))
-    b = Board(Protocol("b"), (Entry("x", 1.0), Entry("y", 2.0), Entry("w", 3.0)))
+    a = Leaderboard(ONE, (Entry("x", 1.0), Entry("y", 2.0), Entry("z", 3.0)))
+    b = Leaderboard(EvaluationProtocol("b"), (Entry("x", 1.0), Entry("y", 2.0), Entry("w", 3.0)))
     assert list(agreements([a, b])) == []
 
 
@@ -408,7 +415,7 @@ def test_published_leaderboards_are_read_to_the_last_digit() -> None:
 
 def test_ranks_need_judgements() -> None:
     pytest.importorskip("scipy")
-    board = Board(ONE, (Entry("a", 5.0), Entry("b", 4.0)))
+    board = Leaderboard(ONE, (Entry("a", 5.0), Entry("b", 4.0)))
     assert with_ranks(board) == (board, [])
 
 

@@ -12,7 +12,7 @@ import pytest
 from places import SHARED_DATA
 
 from afarm.core.errors import DataError
-from afarm.leaderboard import Board, read_boards
+from afarm.leaderboard import Leaderboard, read_boards
 from afarm.leaderboard.ranking import evaluated, stored_judgements, with_ranks
 
 pytest.importorskip("scipy")
@@ -34,7 +34,7 @@ def row(task: int, system: str, preference: float | None, **more: Any) -> Row:
     }
 
 
-def board_of(tmp_path: Path, rows: list[Row]) -> Board:
+def board_of(tmp_path: Path, rows: list[Row]) -> Leaderboard:
     path = tmp_path / "annotations.json.gz"
     path.write_bytes(gzip.compress(json.dumps(rows).encode()))
     (board,), _ = read_boards([path])

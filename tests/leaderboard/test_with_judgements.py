@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from afarm.core.errors import DataError
-from afarm.evaluation.protocol import Protocol
-from afarm.leaderboard import Board, Entry, Figure, read_boards
+from afarm.evaluation.protocol import EvaluationProtocol
+from afarm.leaderboard import Entry, Leaderboard, Metric, read_boards
 from afarm.leaderboard.board import ranked
 from afarm.leaderboard.correlation import agreements
 from afarm.leaderboard.ranking import evaluated, stored_judgements, with_ranks
@@ -60,7 +60,7 @@ def test_what_all_lack_costs_no_place_where_judgements_tell_so(tmp_path: Path) -
     """The reference has 805 instructions, and both were judged on the same 60 of them."""
     rows = [row(i, "ref", name, 1 + (i < k)) for name, k in (("one", 40), ("two", 20)) for i in range(60)]
     (board,), _ = read_boards([write(tmp_path / "rows.json", rows)])
-    told = ranked(Board(board.protocol, tuple(replace(entry, of=805) for entry in board.entries)))
+    told = ranked(Leaderboard(board.protocol, tuple(replace(entry, of=805) for entry in board.entries)))
     assert [entry.rank for entry in told.entries] == [None, None]
     with_judgements, _ = with_ranks(replace(told, wins=board.wins))
     assert [(entry.rank, entry.of) for entry in with_judgements.entries] == [(1, 60), (2, 60)]
@@ -69,7 +69,7 @@ def test_what_all_lack_costs_no_place_where_judgements_tell_so(tmp_path: Path) -
 def test_what_was_judged_nobody_knows_how_has_neither_ranks_nor_differences(tmp_path: Path) -> None:
     rows = [row(i, "ref", name, 1 + (i < k)) for name, k in (("one", 40), ("two", 20)) for i in range(60)]
     (board,), _ = read_boards([write(tmp_path / "rows.json", rows)])
-    unknown = replace(board, protocol=Protocol())
+    unknown = replace(board, protocol=EvaluationProtocol())
     assert with_ranks(unknown) == (unknown, [])
 
 
@@ -112,7 +112,7 @@ def test_the_first_with_judgements_is_named(tmp_path: Path) -> None:
     rows += [row(i, "ref", "other", 1 + (i < 40)) for i in range(100)]
     (board,), _ = read_boards([write(tmp_path / "rows.json", rows)])
     best = Entry("best, unseen", 99.0, n=100)
-    board, said = with_ranks(Board(board.protocol, (*board.entries, best), wins=board.wins))
+    board, said = with_ranks(Leaderboard(board.protocol, (*board.entries, best), wins=board.wins))
     assert said == ["no ranks with intervals for best, unseen: no judgements are at hand"]
     assert [entry.difference_to for entry in board.entries] == ["", "", "all"]
     assert "Δ to all" in as_markdown([board])
@@ -174,8 +174,8 @@ def test_systems_that_never_met_and_evaluators_of_one_system_are_refused(tmp_pat
 
 
 def test_boards_of_systems_that_met_are_in_the_order_of_the_figure() -> None:
-    low, high = (Entry(name, rate, figures={"elo": Figure(at)}) for name, rate, at in (("x", 90, 900), ("y", 10, 1100)))
-    board = ranked(Board(Protocol("judge"), (low, high), order="elo"))
+    low, high = (Entry(name, rate, figures={"elo": Metric(at)}) for name, rate, at in (("x", 90, 900), ("y", 10, 1100)))
+    board = ranked(Leaderboard(EvaluationProtocol("judge"), (low, high), order="elo"))
     assert [(entry.system, entry.rank) for entry in board.entries] == [("y", 1), ("x", 2)]
 
 

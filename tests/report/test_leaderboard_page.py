@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from afarm.evaluation.protocol import Protocol
-from afarm.leaderboard import Board, Entry
+from afarm.evaluation.protocol import EvaluationProtocol
+from afarm.leaderboard import Entry, Leaderboard
 from afarm.leaderboard.board import ranked
 from afarm.report.leaderboard_page import render
 
@@ -20,8 +20,10 @@ def page() -> str:
         Entry("ppo", 46.8, 1.7, 805, 370, 420, 15, length=683.0, difference=-3.0, rank_low=1, rank_high=2),
         Entry(HOSTILE, 39.2, 1.6, 805, 300, 480, 25, length=278.0, prefers_longer=0.7, flags=(HOSTILE,)),
     )
-    known = Board(Protocol(HOSTILE, reference="sft", judges={"*": HOSTILE}), entries)
-    return render([ranked(known), ranked(Board(Protocol(), (Entry("x", 1.0),), HOSTILE, HOSTILE))], [HOSTILE])
+    known = Leaderboard(EvaluationProtocol(HOSTILE, reference="sft", judges={"*": HOSTILE}), entries)
+    return render(
+        [ranked(known), ranked(Leaderboard(EvaluationProtocol(), (Entry("x", 1.0),), HOSTILE, HOSTILE))], [HOSTILE]
+    )
 
 
 def test_names_are_text_and_nothing_else() -> None:

@@ -14,7 +14,7 @@ from places import SHARED_DATA
 
 from afarm.core.interfaces import AnnotateContext, EvaluationInputs
 from afarm.core.records import JudgedPair, Output
-from afarm.evaluation.pairing import paired
+from afarm.evaluation.matching import match_rows
 from afarm.judging.client import JudgeClient
 from afarm.judging.labelling import annotate_in_chunks
 from afarm.judging.ledger import Ledger
@@ -106,9 +106,9 @@ def check_published(judged: list[JudgedPair], annotator: str, model: str) -> Non
 
 def test_outputs_of_two_systems_give_the_published_win_rate(tmp_path: Path) -> None:
     """As `afarm evaluate` goes: the pairs are made of two files of outputs, not taken from the annotations."""
-    pairs = paired(
-        read_outputs(DATA / "outputs.gpt4_1106_preview.json.gz"), read_outputs(DATA / "outputs.alpaca-7b.json.gz")
-    )
+    pairs = match_rows(
+        read_outputs(DATA / "outputs.alpaca-7b.json.gz"), read_outputs(DATA / "outputs.gpt4_1106_preview.json.gz")
+    ).pairs
     with replayed(annotations("weighted_gpt4_turbo", "alpaca-7b"), tmp_path) as ask:
         context = AnnotateContext(123, ask)
         judged = list(annotate_in_chunks(pairs, evaluator("weighted_gpt4_turbo", tmp_path), "alpaca_eval", context))

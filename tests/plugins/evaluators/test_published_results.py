@@ -10,7 +10,7 @@ from places import SHARED_DATA
 from afarm.core.errors import DataError
 from afarm.core.interfaces import EvaluationInputs
 from afarm.core.records import Output
-from afarm.evaluation.pairing import paired
+from afarm.evaluation.matching import match_rows
 from afarm.storage.rows import read_outputs, read_preferences
 from afarm_plugins.evaluators.win_rate import WinRate
 
@@ -47,9 +47,9 @@ def test_the_published_win_rate_and_standard_error_are_reproduced(annotator: str
 def test_real_outputs_pair_up_with_the_reference_by_instruction() -> None:
     reference = read_outputs(DATA / "outputs.text_davinci_003.json.gz")
     mine = read_outputs(DATA / "outputs.alpaca-7b.json.gz")
-    pairs = paired(reference, mine[::-1])
+    pairs = match_rows(mine[::-1], reference).pairs
     assert len(pairs) == 805
     assert pairs[0].output_2 == mine[-1].output
     assert (pairs[0].generator_1, pairs[0].generator_2) == ("text_davinci_003", "alpaca-7b")
     with pytest.raises(DataError, match="do not match the reference"):
-        paired(reference, read_outputs(DATA / "outputs.text_davinci_001.json.gz"))
+        match_rows(read_outputs(DATA / "outputs.text_davinci_001.json.gz"), reference)
