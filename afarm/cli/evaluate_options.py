@@ -278,7 +278,7 @@ def stored_comparisons(
 ) -> "Iterator[list[AnnotationComparison]]":
     """The systems that files of annotations are about, as long as the rows that were read are kept.
 
-    Raises `DataError` as `stored_systems` does, `ConfigError` for what only outputs can be asked.
+    Raises `DataError` as `annotated_systems` does, `ConfigError` for what only outputs can be asked.
     """
     from afarm.comparison.annotations import AnnotationComparison, OnDisk
     from afarm.evaluation.annotation_files import annotated_systems

@@ -165,7 +165,7 @@ class _Reader(Generic[K]):
         self._digests: dict[int, str] = {}
 
     def read(self, source: str) -> _File[K]:
-        """Raises `DataError` as `stored_systems` says."""
+        """Raises `DataError` as `annotated_systems` says."""
         file: _File[K] = _File(source)
         for at, row in enumerate(read_rows(source)):
             judged = judged_pair(row, f"{source}: row {at}")

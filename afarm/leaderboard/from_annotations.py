@@ -122,7 +122,7 @@ class _Counting(RowSink[_Tally]):
 def boards_of_annotations(files: Sequence[Path]) -> list[Leaderboard]:
     """A board for each annotator and reference in `files`, read as `afarm.evaluation.annotation_files` says.
 
-    Raises `DataError` as `stored_systems` does, and where no row of a board has an answer.
+    Raises `DataError` as `annotated_systems` does, and where no row of a board has an answer.
     """
     counting = _Counting()
     together: dict[str, list[AnnotatedSystem[_Tally]]] = {}

@@ -21,7 +21,7 @@ def round_robins(files: Sequence[Path], order: str, further: Sequence[str] = ())
     """A board of all systems that met in `files` of annotations, one for each annotator (or pool of one file's), in the
     order of the evaluator `order` and with the figures of the `further` ones too.
 
-    Raises `DataError` as `kept_of` does, and where an evaluator does not look at all systems at once, or
+    Raises `DataError` as `rows_by_annotators` does, and where an evaluator does not look at all systems at once, or
     cannot rank them: because groups of them never met, say.
     """
     by_annotators: dict[tuple[str, ...], list[tuple[Measured, str]]] = {}

@@ -125,7 +125,7 @@ class WithoutTexts(RowSink[list[Measured]]):
 def stored_judgements(files: Sequence[Path]) -> dict[str, list[JudgedPair]]:
     """The judgements in files of annotations, without texts, by the id of their board's protocol.
 
-    Raises `DataError` as `afarm.evaluation.annotation_files.stored_systems` does."""
+    Raises `DataError` as `afarm.evaluation.annotation_files.annotated_systems` does."""
     found: dict[str, list[JudgedPair]] = {}
     for one in annotated_systems(files, WithoutTexts()):
         found.setdefault(one.protocol.id, []).extend(row for row, _ in one.kept)

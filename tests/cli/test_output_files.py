@@ -158,7 +158,8 @@ def test_missing_rows_are_an_error_or_left_out_or_lost(afarm: Afarm, tmp_path: P
     assert CountingJudge.asked == 0
     skipped = afarm(*files, "--on-missing", "skip", "--json").json
     assert (skipped["metrics"]["n_wins"], skipped["metrics"]["n_total"]) == (2, 3)
-    assert (skipped["coverage"]["compared"], skipped["coverage"]["missing"], skipped["coverage"]["lost"]) == (3, 2, 0)
+    coverage = skipped["coverage"]
+    assert (coverage["compared"], coverage["missing"], coverage["missing_as_loss"]) == (3, 2, 0)
     lost = afarm(*files, "--on-missing", "loss", "--json")
     (result,) = lost.json["results"]
     assert (result["guards"]["flags"], result["metrics"]["avg_length"]) == ([], pytest.approx((14 + 14 + 4) / 3))
