@@ -19,10 +19,8 @@ def add_plugin_commands(app: typer.Typer, plugins: Plugins) -> list[str]:
         taken = {_name(command) for command in before}
         for command in _commands(app):
             if command not in before and _name(command) in taken:
-                listed: list[Any] = (
-                    app.registered_commands if command in app.registered_commands else app.registered_groups
-                )
-                listed.remove(command)
+                app.registered_commands = [c for c in app.registered_commands if c is not command]
+                app.registered_groups = [g for g in app.registered_groups if g is not command]
                 problems.append(f"plugin {plugin!r} may not replace the command {_name(command)!r}")
         before = _commands(app)
     return problems

@@ -107,6 +107,31 @@ hooks = Hooks()
     assert found.get("judges", "silent").package == "object-farm"
 
 
+CALLED_BY_PLUGGY = {
+    "fewer arguments": "@hookimpl\ndef register_methods():\n    pass\n",
+    "an order": '@hookimpl(tryfirst=True)\ndef register_methods(register):\n    register("early", "early:Early")\n',
+    "a wrapper": "@hookimpl(wrapper=True)\ndef register_methods(register):\n    return (yield)\n",
+    "an optional hook": "@hookimpl(optionalhook=True)\ndef register_studies(register):\n    pass\n",
+}
+
+
+@pytest.mark.parametrize("case", CALLED_BY_PLUGGY)
+def test_a_hook_may_be_what_pluggy_allows(case: str, publish: Publish) -> None:
+    publish("my-farm", "my_farm", good("my_farm") + CALLED_BY_PLUGGY[case])
+    found = discover()
+    assert named(found, "my_farm").error == ""
+    assert found.get("annotators", "mine").plugin == "my-farm:my_farm"
+
+
+def test_a_wrapper_is_around_its_own_plugins_hooks_only(publish: Publish) -> None:
+    source = "from afarm import hookimpl\n@hookimpl(wrapper=True)\ndef register_annotators(register):\n    yield 1 / 0"
+    publish("wrapping-farm", "wrapping", source)
+    publish("my-farm", "my_farm", good("my_farm"))
+    found = discover()
+    assert [plugin.name for plugin in found.broken] == ["wrapping"]
+    assert found.get("annotators", "mine").package == "my-farm"
+
+
 def test_each_discovery_starts_anew(publish: Publish) -> None:
     before = len(discover().found)
     publish("my-farm", "my_farm", good("my_farm"))
@@ -134,7 +159,7 @@ BROKEN = {
     ),
     "a hook that takes something else": (
         "from afarm import hookimpl\n@hookimpl\ndef register_methods(registry):\n    pass\n",
-        "registry",
+        "hookimpl definition: register_methods(registry); Argument(s) {'registry'} are declared in the hookimpl but",
     ),
     "a misspelt hook": (
         "from afarm import hookimpl\n@hookimpl\ndef register_anotators(register):\n    pass\n",

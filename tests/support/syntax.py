@@ -1,4 +1,4 @@
-"""What the architecture tests read from the syntax trees of the packages."""
+"""Modules, imports and docstrings of the packages, read from their syntax trees."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ from places import ROOT
 
 @dataclass(frozen=True)
 class Import:
-    """One imported module. `lazy`: only when a function is called; `typing`: only for a type checker."""
+    """One imported module, with the `name` that is taken from it (empty for the module itself).
+
+    `lazy`: only when a function is called; `typing`: only for a type checker.
+    """
 
     module: str
+    name: str
     line: int
     lazy: bool
     typing: bool
@@ -36,48 +40,103 @@ class Module:
     def lines(self) -> int:
         return len(self.path.read_text(encoding="utf-8").splitlines())
 
+    @property
+    def room(self) -> str:
+        """The room of `afarm` or the plugin of `afarm_plugins` that the module lies in; empty for `afarm` itself."""
+        return self.name.split(".")[1] if "." in self.name else ""
+
     def functions(self) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
         for node in ast.walk(self.tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield node
 
-    def imports(self, known: frozenset[str]) -> list[Import]:
-        """Every import in the module. `from package import name` is of `package.name` where that is a known module."""
-        return list(_imports(self.tree.body, known, lazy=False, typing=False))
+    def docstrings(self) -> Iterator[tuple[int, str]]:
+        """The line and text of every docstring."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (
+                text := ast.get_docstring(node)
+            ):
+                yield getattr(node, "lineno", 1), text
+
+    def public_definitions(self) -> Iterator[str]:
+        """Names of the classes and functions at the top of the module, private ones and hooks left out."""
+        for node in self.tree.body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                hook = any("hookimpl" in ast.unparse(decorator) for decorator in node.decorator_list)
+                if not hook and not node.name.startswith("_"):
+                    yield node.name
+
+    def exported(self) -> list[str]:
+        """The names in `__all__`; none if the module has no such list."""
+        for node in self.tree.body:
+            if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]:
+                return [str(name) for name in ast.literal_eval(node.value)]
+        return []
+
+    @cached_property
+    def imports(self) -> list[Import]:
+        """Every import in the module. `from package import name` is of `package.name` if that is a module of ours."""
+        reader = _ImportReader()
+        reader.visit(self.tree)
+        return reader.imports
 
 
-def _imports(body: list[ast.stmt], known: frozenset[str], lazy: bool, typing: bool) -> Iterator[Import]:
-    for node in body:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield Import(alias.name, node.lineno, lazy, typing)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"line {node.lineno}: imports are absolute"
-            for alias in node.names:
-                inner = f"{node.module}.{alias.name}"
-                yield Import(inner if inner in known else str(node.module), node.lineno, lazy, typing)
-        else:
-            deferred = lazy or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            checking = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-            for field in ("body", "orelse", "finalbody"):
-                yield from _imports(getattr(node, field, []), known, deferred, typing or (checking and field == "body"))
-            for handler in getattr(node, "handlers", []):
-                yield from _imports(handler.body, known, deferred, typing)
+class _ImportReader(ast.NodeVisitor):
+    def __init__(self) -> None:
+        self.imports: list[Import] = []
+        self.lazy = self.typing = False
+
+    def visit_Import(self, node: ast.Import) -> None:
+        self.imports += [Import(alias.name, "", node.lineno, self.lazy, self.typing) for alias in node.names]
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        assert node.level == 0, f"line {node.lineno}: imports are absolute"
+        for alias in node.names:
+            inner = f"{node.module}.{alias.name}"
+            module, name = (inner, "") if is_module(inner) else (str(node.module), alias.name)
+            self.imports.append(Import(module, name, node.lineno, self.lazy, self.typing))
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        outer, self.lazy = self.lazy, True
+        self.generic_visit(node)
+        self.lazy = outer
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+        self.visit_FunctionDef(node)
+
+    def visit_If(self, node: ast.If) -> None:
+        outer, self.typing = (
+            self.typing,
+            self.typing or ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"),
+        )
+        for inner in node.body:
+            self.visit(inner)
+        self.typing = outer
+        for inner in node.orelse:
+            self.visit(inner)
+
+
+def is_module(name: str) -> bool:
+    """Tell a module of the packages from a name inside one."""
+    path = ROOT.joinpath(*name.split("."))
+    return name.startswith("afarm") and (path.with_suffix(".py").is_file() or (path / "__init__.py").is_file())
 
 
 def modules(*packages: str) -> list[Module]:
-    """All modules of the packages, `__init__` under the package's own name."""
-    found = []
+    """List all modules of the packages, `__init__` under the package's own name."""
+    listed = []
     for package in packages:
         for path in sorted((ROOT / package).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
-            found.append(Module(".".join(p for p in parts if p != "__init__"), path))
-    return found
+            listed.append(Module(".".join(part for part in parts if part != "__init__"), path))
+    return listed
 
 
 ALL = modules("afarm", "afarm_plugins")
-NAMES = frozenset(module.name for module in ALL)
+AFARM = [module for module in ALL if module.name.split(".")[0] == "afarm"]
+PLUGINS = [module for module in ALL if module.name.split(".")[0] == "afarm_plugins"]
 
 
 def within(name: str, package: str) -> bool:
+    """Tell if the module `name` is `package` or lies inside it."""
     return name == package or name.startswith(f"{package}.")

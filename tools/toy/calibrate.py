@@ -106,10 +106,11 @@ def disagree(p: float, q: float) -> float:
 
 
 def statistics(pairs: Sequence[Pair], chances: Sequence[Chance], people: Sequence[Chance]) -> dict[str, float]:
-    """Shares in [0, 1]. Variance and bias as the paper defines them, from four labels a pair; `people` are the crowd.
+    """Measure variance and bias as the paper defines them, and agreement, as shares in [0, 1].
 
-    `agreement` is of one label with the majority of three of the crowd (for the crowd itself: three others);
-    `gold` of one label with the gold reward, pairs of equal reward left out.
+    Four labels per pair are compared; `people` are the crowd. `agreement` is of one label with the majority of three of
+    the crowd (for the crowd itself: three others); `gold` of one label with the gold reward, pairs of equal reward left
+    out.
     """
     second = [chance.second for chance in chances]
     crowd3 = [majority(chance.second, 3) for chance in people]

@@ -1,4 +1,4 @@
-"""What the base model can do, measured on instructions it has not seen, and the card that says so.
+"""Measure the base model on instructions it has not seen, and write the model card.
 
 The decisive figure is how well the base tells right answers from wrong ones: a reward model cannot learn from noisy
 preferences what the base cannot see. The other is the headroom: how far SFT stays behind the careful demonstrators.

@@ -142,7 +142,7 @@ class Encoder:
 
 
 def pretraining_instructions(settings: Settings) -> Iterator[tuple[Instruction, Random]]:
-    """Endless instructions, none of which is evaluated or validated on, with the generator to answer them by."""
+    """Yield instructions without end, none held out, each with the generator to answer it by."""
     random = Random(f"base:{settings.seed}")
     held_out = {row.instruction.id for split in ("evaluation", "validation") for row in ToyDataset().load(split)}
     while True:

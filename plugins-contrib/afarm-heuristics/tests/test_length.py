@@ -1,4 +1,4 @@
-"""What the two controls say of outputs whose lengths are known."""
+"""The two controls, on outputs of known lengths."""
 
 from __future__ import annotations
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from afarm import Config, Register, hookimpl, setting
 
 MARGIN = 30
-"""Characters that AlpacaFarm takes for no difference in length (Dubois et al. 2023)."""
+"""Characters of difference that AlpacaFarm still calls equally long (Dubois et al. 2023)."""
 
 
 class LengthConfig(Config):
-    """What counts as longer."""
+    """The margin beyond which an output counts as longer."""
 
     margin: int = setting(MARGIN, "outputs at most this many characters apart count as equally long", ge=0)
 

@@ -1,4 +1,4 @@
-"""An annotator that only looks at length, and an evaluator that asks how much the judge did."""
+"""An annotator that only looks at length, and an evaluator of how much a judge does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from afarm import (
     Evaluation,
     EvaluationInputs,
     Evaluator,
-    JudgedPair,
     Pair,
     Preference,
 )
@@ -20,7 +19,7 @@ from afarm_heuristics import LengthConfig
 
 
 class Longer(Annotator):
-    """Prefers the output with more characters; a draw where they are within the margin. Asks no judge."""
+    """Prefers the output with more characters; a draw if they are within the margin. Asks no judge."""
 
     def __init__(self, config: LengthConfig):
         self.config = config
@@ -39,7 +38,7 @@ class LengthBalance(Evaluator):
     """Win rates (percent, draws as half) and counts by which output is longer, beyond the margin.
 
     `longer_preferred` is the percentage of the unequal pairs in which the judge preferred the longer output; None
-    where there is no such pair. Pairs without a usable judgement are left out.
+    if there is no such pair. Pairs without a usable judgement are left out.
     """
 
     needs = frozenset({"judgements"})
@@ -48,14 +47,14 @@ class LengthBalance(Evaluator):
         self.config = config
 
     def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
-        """Raises `DataError` where there is not one judgement of each output."""
+        """Count wins by length. Raises `DataError` unless there is one judgement per output."""
         if not inputs.outputs or len(inputs.judgements) != len(inputs.outputs):
             raise DataError(f"{inputs.system}: {len(inputs.judgements)} judgements for {len(inputs.outputs)} outputs")
         wins: dict[str, list[float]] = {"longer": [], "similar": [], "shorter": []}
         for number, (judged, output) in enumerate(zip(inputs.judgements, inputs.outputs, strict=True)):
             if judged.pair.instruction.id != output.instruction.id or judged.pair.output_2 != output.output:
                 raise DataError(f"{inputs.system}: judgement {number} is not about output {number}")
-            if (win := _win(judged)) is not None:
+            if (win := judged.win) is not None:
                 wins[self._compare(judged.pair)].append(win)
         metrics: dict[str, float | int | str | None] = {}
         for name, values in wins.items():
@@ -70,8 +69,3 @@ class LengthBalance(Evaluator):
         if abs(difference) <= self.config.margin:
             return "similar"
         return "longer" if difference > 0 else "shorter"
-
-
-def _win(judged: JudgedPair) -> float | None:
-    """How far the judge preferred `output_2`: p2, one half for a draw, None without a usable judgement."""
-    return 0.5 if judged.preference.outcome == "draw" else judged.p2

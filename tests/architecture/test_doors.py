@@ -1,0 +1,117 @@
+"""Plugins, ours and strangers', import names that a door exports, and a public name means one thing."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import pytest
+from places import ROOT
+from syntax import ALL, PLUGINS, Module, modules, within
+
+DOORS = ("afarm", "afarm.judging", "afarm.backend", "afarm.testing", "afarm.cli.options")
+
+CONTRIB = [module for path in sorted((ROOT / "plugins-contrib").glob("*/src")) for module in modules(str(path))]
+
+PAST_THE_DOORS_YET = {
+    "afarm.backend.adapters",
+    "afarm.backend.device",
+    "afarm.backend.logprobs",
+    "afarm.backend.prompts",
+    "afarm.cli.options",
+    "afarm.core.judge",
+    "afarm.judging.pairwise",
+}
+"""Only ever shrinks."""
+
+ONE_NAME_FOR_A_REASON: dict[str, str] = {
+    "add_to": "each module of a command adds it to the command line",
+}
+"""Names that several modules define."""
+
+SEVERAL_THINGS_YET = {
+    "Assigned",
+    "Entry",
+    "Estimate",
+    "Member",
+    "PairCollator",
+    "Question",
+    "Trainer",
+    "Verdict",
+    "agreement",
+    "bootstrap",
+    "check_method",
+    "compare",
+    "describe",
+    "diff",
+    "differences",
+    "dollars",
+    "evaluate",
+    "interval",
+    "number",
+    "plan",
+    "present",
+    "rank",
+    "read",
+    "read_run",
+    "render",
+    "sample",
+    "summary",
+    "train",
+    "verdict",
+    "written",
+}
+"""Only ever shrinks."""
+
+
+def exported() -> dict[str, frozenset[str]]:
+    """The names of each door."""
+    doors = {module.name: module for module in ALL if module.name in DOORS}
+    return {name: frozenset(doors[name].exported()) for name in DOORS}
+
+
+EXPORTED = exported()
+
+
+def taken(module: Module) -> Iterator[tuple[int, str, str]]:
+    """Line, module and name of everything of afarm's that `module` imports or reaches as `afarm.name`."""
+    for imported in module.imports:
+        if within(imported.module, "afarm"):
+            yield imported.line, imported.module, imported.name
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "afarm":
+            yield node.lineno, "afarm", node.attr
+
+
+@pytest.mark.parametrize("module", [*PLUGINS, *CONTRIB], ids=lambda module: module.name)
+def test_a_plugin_takes_names_of_the_doors_only(module: Module) -> None:
+    past = [
+        f"line {line}: {source}.{name}" if name else f"line {line}: {source}"
+        for line, source, name in taken(module)
+        if name not in EXPORTED.get(source, ())
+        and not (source == "afarm" and not name)
+        and source not in PAST_THE_DOORS_YET
+    ]
+    assert past == []
+
+
+def test_there_are_plugins_of_both_kinds() -> None:
+    assert len(PLUGINS) > 50
+    assert CONTRIB
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_door_lists_each_name_once(door: str) -> None:
+    [module] = [module for module in ALL if module.name == door]
+    names = module.exported()
+    assert len(names) == len(set(names))
+
+
+def test_a_public_name_is_defined_once() -> None:
+    defining: dict[str, list[str]] = {}
+    for module in ALL:
+        for name in module.public_definitions():
+            defining.setdefault(name, []).append(module.name)
+    several = {name: where for name, where in defining.items() if len(where) > 1}
+    assert {n: where for n, where in several.items() if n not in {*ONE_NAME_FOR_A_REASON, *SEVERAL_THINGS_YET}} == {}
+    assert ONE_NAME_FOR_A_REASON.keys() <= several.keys()

@@ -1,0 +1,91 @@
+"""Rooms, sizes and names: every file lies in a room with a noun on its door, and can be read at one sitting."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from floors import FLOORS
+from places import DOCS, ROOT
+from syntax import AFARM, ALL, Module, modules
+
+BESIDE_THE_ROOMS = {"__init__.py", "__main__.py", "py.typed", "recipes"}
+
+CORE_LINES, CORE_MODULES = 1850, 10
+LONGEST_MODULE, LONGEST_FUNCTION = 500, 80
+
+LARGE_ROOM = 3000
+LARGE_FOR_A_REASON = {
+    "backend": "all that needs torch, for every method: loading, sampling, log-probabilities, training, processes",
+    "cli": "one file per command, and the options and screens that they share",
+}
+"""Rooms of more lines, each with the reason why there is no second noun in it."""
+
+SAYS_NOTHING = {"utils", "util", "helpers", "helper", "common", "misc"}
+
+TESTS_BESIDE_THE_ROOMS = {"architecture", "contrib", "gpu", "plugins", "support"}
+
+
+def in_room(room: str) -> list[Module]:
+    return [module for module in AFARM if module.room == room]
+
+
+def test_afarm_holds_its_rooms_and_nothing_else() -> None:
+    held = {path.name for path in (ROOT / "afarm").iterdir() if path.name != "__pycache__"}
+    assert held == {*FLOORS, *BESIDE_THE_ROOMS}
+
+
+def test_the_page_on_architecture_lists_the_rooms_and_their_floors() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|.*\| ([^|]*) \|$", (DOCS / "architecture.md").read_text("utf-8"), re.MULTILINE)
+    assert len(rows) == len(FLOORS)
+    written = {room: frozenset(re.findall(r"`(\w+)`", floor)) for room, floor in rows}
+    written["cli"] = frozenset(FLOORS) - {"cli"}  # "all rooms"
+    assert written == {room: frozenset(floor) for room, floor in FLOORS.items()}
+
+
+def test_the_core_is_small() -> None:
+    core = [module for module in in_room("core") if module.path.name != "__init__.py"]
+    assert sum(module.lines for module in core) <= CORE_LINES
+    assert len(core) <= CORE_MODULES
+
+
+@pytest.mark.parametrize("room", FLOORS)
+def test_a_large_room_has_a_reason(room: str) -> None:
+    lines = sum(module.lines for module in in_room(room))
+    assert (lines > LARGE_ROOM) == (room in LARGE_FOR_A_REASON), f"{room} has {lines} lines"
+
+
+def test_modules_are_short() -> None:
+    assert {module.name: module.lines for module in ALL if module.lines > LONGEST_MODULE} == {}
+
+
+def test_functions_are_short() -> None:
+    lengths = {
+        f"{module.name}.{function.name}": (function.end_lineno or 0) - function.lineno + 1
+        for module in ALL
+        for function in module.functions()
+    }
+    assert {name: length for name, length in lengths.items() if length > LONGEST_FUNCTION} == {}
+
+
+def test_no_module_is_named_for_nothing() -> None:
+    everywhere = [*ALL, *modules("tests", "plugins-contrib", "benchmarks", "tools")]
+    assert [module.name for module in everywhere if module.name.split(".")[-1] in SAYS_NOTHING] == []
+
+
+def test_each_room_and_each_plugin_has_its_tests() -> None:
+    def folders(path: str) -> set[str]:
+        return {folder.name for folder in (ROOT / path).iterdir() if folder.is_dir() and folder.name[0] not in "._"}
+
+    assert folders("tests") == {*FLOORS, *TESTS_BESIDE_THE_ROOMS}
+    assert folders("tests/plugins") == folders("afarm_plugins")
+
+
+def test_what_tests_share_lies_in_one_place() -> None:
+    """Beside `tests/support/`, a test folder holds tests, and fixtures in `conftest.py`."""
+    shared = [
+        module.name
+        for module in modules("tests")
+        if module.path.parent.name != "support" and not module.path.name.startswith(("test_", "conftest"))
+    ]
+    assert shared == []

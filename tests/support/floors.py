@@ -1,0 +1,37 @@
+"""The rooms of afarm, and which of them each may import."""
+
+from __future__ import annotations
+
+FLOORS = {
+    "core": (),
+    "storage": ("core",),
+    "judging": ("storage", "core"),
+    "statistics": ("core",),
+    "evaluation": ("statistics", "storage", "core"),
+    "backend": ("storage", "core"),
+    "experiment": ("judging", "evaluation", "storage", "backend", "core"),
+    "comparison": ("experiment", "judging", "evaluation", "statistics", "storage", "core"),
+    "leaderboard": ("evaluation", "statistics", "storage", "core"),
+    "analysis": ("experiment", "judging", "evaluation", "storage", "core"),
+    "report": ("leaderboard", "analysis", "evaluation", "storage", "core"),
+    "testing": ("judging", "backend", "core"),
+}
+"""A room, and the rooms below that it may import: in any way, also for type checkers and inside functions."""
+
+FLOORS["cli"] = tuple(FLOORS)
+
+NARROW = {
+    "judging": {"storage": {"afarm.storage.disk", "afarm.storage.text"}},
+    "backend": {"storage": {"afarm.storage.model_files", "afarm.storage.gguf"}},
+    "statistics": {"core": {"afarm.core.errors", "afarm.core.seeding"}},
+}
+"""Rooms that may import certain modules of a room only."""
+
+FOR_TYPES = {("afarm.core.interfaces", "afarm.backend"): "contexts hold a Backend, which core cannot import"}
+"""The one import that goes up, for type checkers only, with its reason."""
+
+BACKEND_IN_FUNCTIONS = {
+    "experiment": {"afarm.experiment.components"},
+    "testing": {"afarm.testing.contexts", "afarm.testing.models"},
+}
+"""The modules that may import the backend, inside functions: loading torch takes seconds."""
