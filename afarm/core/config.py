@@ -1,4 +1,4 @@
-"""Configs: how a setting is declared, and the configs that more than one plugin uses.
+"""Configs: the declaration of settings, and the configs that several plugins share.
 
 Every config is a pydantic model that forbids unknown fields. Every field has a description and says if it changes the
 result. Fields that do are part of an artifact's key; the others (batch sizes for memory, trackers) are not. Names are
@@ -43,39 +43,39 @@ class Config(BaseModel):
         return [value] if wanted == list[str] and isinstance(value, str) else value
 
     def result_fields(self) -> dict[str, Any]:
-        """The settings that change the result, as JSON values: what an artifact's key digests."""
+        """Return the settings that change the result, as JSON values: an artifact's key digests them."""
         dumped = self.model_dump(mode="json")
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for name, info in type(self).model_fields.items():
             if changes_result(info):
                 value = getattr(self, name)
-                found[name] = value.result_fields() if isinstance(value, Config) else dumped[name]
-        return found
+                fields[name] = value.result_fields() if isinstance(value, Config) else dumped[name]
+        return fields
 
 
 def setting(default: Any, description: str, *, changes_result: bool = True, **constraints: Any) -> Any:
-    """A config field. `constraints` are pydantic's (`gt`, `ge`, `le` …).
+    """Declare a config field. `constraints` are pydantic's (`gt`, `ge`, `le` …).
 
-    Pass `...` as default for a required field. Where the default is another config, pass what makes it (its class, if
-    that has all defaults): made here, every start would wait for its validators to be built.
+    Pass `...` as default for a required field. If the default is another config, pass what makes it (its class, if that
+    has all defaults): made here, every start would wait for its validators to be built.
     """
-    given: dict[str, Any] = {"default_factory" if callable(default) else "default": default}
-    given["json_schema_extra"] = {"changes_result": changes_result}
-    return Field(description=description, **given, **constraints)
+    arguments: dict[str, Any] = {"default_factory" if callable(default) else "default": default}
+    arguments["json_schema_extra"] = {"changes_result": changes_result}
+    return Field(description=description, **arguments, **constraints)
 
 
 def changes_result(info: Any) -> bool:
-    """Whether a field of a config changes the result. Fields that do not say so are taken to."""
+    """Read from a config field if it changes the result; one that does not say so does."""
     extra = info.json_schema_extra
     return bool(extra.get("changes_result", True)) if isinstance(extra, dict) else True
 
 
 class BackendConfig(Config):
-    """Where and in which precision models run."""
+    """Device and precision that models run in."""
 
     device: str = setting(
         "auto",
-        "auto, cpu, cuda, cuda:1 or mps; auto takes an accelerator where there is one. Recorded, not part of a key",
+        "auto, cpu, cuda, cuda:1 or mps; auto takes an accelerator if there is one. Recorded, not part of a key",
         changes_result=False,
     )
     dtype: str = setting(
@@ -122,7 +122,7 @@ class LoraConfig(Config):
 
 
 class TrainerConfig(Config):
-    """What SFT-like training by epochs is told; the defaults are the paper's for SFT (App. B)."""
+    """Settings of training by epochs, like SFT; the defaults are the paper's for SFT (App. B)."""
 
     learning_rate: float = setting(2e-5, "peak learning rate of AdamW", gt=0)
     lr_scheduler_type: Scheduler = setting("cosine", "how the learning rate falls after warm-up")
@@ -131,7 +131,7 @@ class TrainerConfig(Config):
     per_device_train_batch_size: int = setting(
         128, "examples in one forward pass; times gradient_accumulation_steps it is the batch of one step", ge=1
     )
-    gradient_accumulation_steps: int = setting(1, "forward passes a step: raise it where memory is short", ge=1)
+    gradient_accumulation_steps: int = setting(1, "forward passes per step: raise it if memory is short", ge=1)
     weight_decay: float = setting(0.0, "AdamW's weight decay", ge=0)
     max_grad_norm: float = setting(1.0, "gradients are scaled down to this L2 norm", gt=0)
     max_length: int = setting(512, "tokens of prompt and response together; the excess is cut and counted", ge=2)

@@ -1,4 +1,4 @@
-"""The exceptions afarm raises. Each message says what is wrong, where, and the command or setting that mends it."""
+"""The exceptions afarm raises. Each message names what is wrong, where, and the fix."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class AfarmError(Exception):
 
 
 class ConfigError(AfarmError):
-    """One or more settings are wrong. `problems` holds them all: a run reports every one before a model is loaded."""
+    """One or more settings are wrong. `problems` lists them all, before a model is loaded."""
 
     def __init__(self, problems: Iterable[str]):
         self.problems = list(problems)
@@ -29,7 +29,7 @@ class PluginError(AfarmError):
 
 
 class DataError(AfarmError):
-    """A file or a data set does not hold what it should. The message names the file, the row and the field."""
+    """A file or a data set has wrong contents. The message names the file, the row and the field."""
 
 
 class ModelError(AfarmError):
@@ -60,12 +60,11 @@ class StoreError(AfarmError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A clause naming the nearest known names, or all of them where none is near. Empty where nothing is known."""
+    """Suggest the nearest of the `known` names, or all if none is near. Empty if there are none."""
     known = sorted(set(known))
     if not known:
         return ""
-    near = get_close_matches(name, known, n=3, cutoff=0.5)
-    if near:
+    if near := get_close_matches(name, known, n=3, cutoff=0.5):
         return f" Did you mean {' or '.join(repr(n) for n in near)}?"
     return f" Known: {', '.join(known)}."
 
@@ -91,7 +90,7 @@ def attributed_to(kind: str, name: str) -> Iterator[None]:
 
 
 def _place(error: BaseException) -> str:
-    """`folder/file.py:line` of the innermost frame in the component's own folder: the first that is not afarm's."""
+    """Find `folder/file.py:line` of the innermost frame in the component's folder, the first not afarm's."""
     frames = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     others = [frame for frame in frames if PACKAGE not in frame[0].parents and frame[0] != CONTEXTLIB]
     own = [frame for frame in others if frame[0].parent == others[0][0].parent]

@@ -26,7 +26,7 @@ Register = Callable[..., None]
 
 
 class Hooks:
-    """Every hook. All are optional; all are called once, when a farm or the command line starts."""
+    """Every hook. All are optional; each is called once, when a farm or the command line starts."""
 
     @hookspec
     def register_annotators(self, register: Register) -> None:

@@ -1,8 +1,8 @@
-"""What a plugin implements, and the small frozen contexts it is given.
+"""Interfaces that plugins implement, and the small frozen contexts they receive.
 
-A plugin class is built by afarm as `Class(config)`, where `config` is an instance of the pydantic model it was
-registered with, or as `Class()` where it was registered with none; a judge gets its spec and a context as well.
-Nothing reads globals or the environment: whatever a plugin needs arrives in its arguments.
+afarm builds a plugin class as `Class(config)` from the pydantic model it was registered with, or as `Class()` if it was
+registered with none; a judge gets its spec and a context as well. Nothing reads globals or the environment: all that a
+plugin needs arrives in its arguments.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ T = TypeVar("T")
 
 
 class Progress(Protocol):
-    """Shows how far a loop over `items` has come. The default shows nothing."""
+    """Shows the progress of a loop over `items`. The default shows nothing."""
 
     def __call__(self, items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]: ...
 
 
 def no_progress(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
-    """A `Progress` that shows nothing."""
+    """Yield `items` and show nothing: the default `Progress`."""
     yield from items
 
 
@@ -40,7 +40,7 @@ def no_progress(items: Iterable[T], description: str, total: int | None = None) 
 
 @dataclass(frozen=True, slots=True)
 class AnnotateContext:
-    """Given to annotators. Equal `seed`, equal labels; another seed means independent ones."""
+    """The context of annotators. Equal seeds give equal labels; another seed gives independent ones."""
 
     seed: int
     ask: Ask
@@ -53,14 +53,13 @@ def _no_backend() -> Backend:
 
 @dataclass(frozen=True, slots=True)
 class BuildContext:
-    """Given to judges, and to annotators that take a spec.
+    """The context of judges, and of annotators and reward models that take a spec.
 
     `reward_model` opens a reward model by name (the offline judge's utility, say) or from the directory of a fitted
     one, and `identify` gives a text that changes whenever its source, settings or files do. `source` digests the
     plugin's own source. A simulated judge puts both into its identity, so that editing a formula never reuses
-    yesterday's answers. `backend` loads torch, when it is called, for what runs models itself. `price` gives the price
-    of a provider's model, None where it is unknown, and `throttled` is told of every answer that asks to slow down,
-    with the seconds to wait where it says how many.
+    yesterday's answers. `backend` loads torch when it is called. `price` gives the price of a provider's model, None if
+    it is unknown. Call `throttled` for every answer that asks to slow down, with the seconds to wait if it says so.
     """
 
     reward_model: Callable[[str], RewardModel]
@@ -72,20 +71,20 @@ class BuildContext:
 
 
 class Checkpoints(Protocol):
-    """Where a training stage keeps what it needs to go on after a kill. Whole or absent, never half-written."""
+    """The checkpoints a training stage resumes from after a kill. Whole or absent, never half-written."""
 
     def save(self, step: int, write: Callable[[Path], None]) -> None:
         """Call `write(directory)` and publish what it wrote as the checkpoint of `step`, replacing older ones."""
         ...
 
     def latest(self) -> tuple[int, Path] | None:
-        """The newest checkpoint's step and directory."""
+        """Return the newest checkpoint's step and directory; None if there is none."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TrainContext:
-    """Given to whatever trains or loads a model.
+    """The context of methods, and of all that trains or loads a model.
 
     `directory` is for the stage's own scratch files and survives a kill; `log_metrics(step, {...})` appends one line to
     `metrics.jsonl` (a resumed stage first drops the lines after its checkpoint).
@@ -110,45 +109,45 @@ class Dataset(ABC):
     """
 
     remote: ClassVar[bool] = False
-    """Whether `load` may fetch over a network. What does not is looked at before a run starts."""
+    """True if `load` may use the network. Other data sets are read before a run starts, to check them."""
 
     @abstractmethod
     def load(self, split: str) -> list[Output]:
-        """All rows of `split`. `output` is the demonstration or reference, empty where the split has none.
+        """Return all rows of `split`. `output` is the demonstration or reference, empty if it has none.
 
-        Raises `DataError` where the split is missing, empty or holds an instruction twice.
+        Raises `DataError` if the split is missing, empty or holds an instruction twice.
         """
 
 
 class Annotator(ABC):
-    """Says which output of each pair is better. Built as `Class(config)`.
+    """Labels pairs: which output is better. Built as `Class(config)`.
 
     One that was registered with a `spec` (`register("reward", …, spec="MODEL")`, used as `--annotator reward:gold`) is
-    built as `Class(config, spec, context)`: the text after the colon, empty where there is none, and a `BuildContext`.
+    built as `Class(config, spec, context)`: the text after the colon, empty if there is none, and a `BuildContext`.
 
-    Identical outputs and label noise are afarm's business: an annotator only sees the pairs it must judge.
+    afarm handles identical outputs and label noise: an annotator only sees the pairs it must judge.
     """
 
     rates: ClassVar[bool] = False
-    """Whether its preferences hold a rating of each output (`Preference.scores`)."""
+    """True if its preferences hold a rating of each output (`Preference.scores`)."""
 
     @property
     def identity(self) -> str:
-        """What changes its labels beside its source and settings: a digest of the file that its spec names, say."""
+        """Text that changes with its labels, beyond source and settings: a digest of its spec's file, say."""
         return ""
 
     @abstractmethod
     def annotate(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Preference]:
-        """One preference a pair, in order. What cannot be parsed is an "unparsed" preference, never a loss."""
+        """Return one preference per pair, in order. An unreadable answer is "unparsed", never a loss."""
 
     def plan(self, pairs: Sequence[Pair], context: AnnotateContext) -> Sequence[ChatRequest]:
-        """The requests that `annotate` would send for `pairs`, for estimates. Sends nothing."""
+        """Return the requests that `annotate` would send for `pairs`, for estimates. Sends nothing."""
         return ()
 
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """How a policy generates: `n` samples an instruction, each of at most `max_new_tokens`.
+    """Decoding parameters: `n` samples per instruction, each of at most `max_new_tokens`.
 
     `temperature` 0 is greedy. `per_device_batch_size` bounds memory and changes no result.
     """
@@ -165,18 +164,18 @@ class Policy(ABC):
 
     @abstractmethod
     def sample(self, instructions: Sequence[Instruction], decoding: Decoding, *, seed: int) -> Iterator[Sample]:
-        """`decoding.n` samples for each instruction, consecutive, in the order of `instructions`, as they are ready.
+        """Yield `decoding.n` consecutive samples per instruction, in order, as they are ready.
 
         A row's draws depend on `seed`, its instruction and its number only, not on what shares its batch.
         """
 
     def decoding(self, default: Decoding) -> Decoding:
-        """How this policy wants to be decoded for evaluation; best-of-n samples at a temperature of its own."""
+        """Return the decoding to evaluate this policy with; best-of-n has a temperature of its own."""
         return default
 
     @abstractmethod
     def save(self, directory: Path) -> None:
-        """Write all that `load` needs, the prompt template included."""
+        """Write everything `load` needs, the prompt template included."""
 
     @classmethod
     @abstractmethod
@@ -184,24 +183,24 @@ class Policy(ABC):
 
 
 class RewardModel(ABC):
-    """Scores outputs. Built as `Class(config)` where there is nothing to fit, otherwise by `fit` or `load`.
+    """Scores outputs. Built as `Class(config)` if there is nothing to fit, else by `fit` or `load`.
 
-    One that was registered with a `spec` (`--reward-model classifier:MODEL`) is built as an annotator with one is:
+    One that was registered with a `spec` (`--reward-model classifier:MODEL`) is built like such an annotator, as
     `Class(config, spec, context)`.
     """
 
     @property
     def identity(self) -> str:
-        """What changes its scores beside its source and settings: the model that its spec names, say."""
+        """Text that changes with its scores, beyond source and settings: the model its spec names, say."""
         return ""
 
     @abstractmethod
     def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> Sequence[Score]:
-        """One score for each (instruction, output); higher is better, finite, equal for equal input."""
+        """Return one score per (instruction, output): higher is better, finite, equal for equal input."""
 
     @classmethod
     def fit(cls, preferences: Sequence[JudgedPair], start: Policy, config: Any, context: TrainContext) -> RewardModel:
-        """Learn from `preferences`, from the policy `start`. Draws are dropped and counted unless asked otherwise."""
+        """Learn from `preferences`, from the policy `start`. Draws are dropped and counted by default."""
         raise NotImplementedError(f"{cls.__name__} cannot be trained")
 
     def save(self, directory: Path) -> None:
@@ -214,11 +213,11 @@ class RewardModel(ABC):
 
 @dataclass(frozen=True, slots=True)
 class MethodInputs:
-    """What a method may learn from; what it did not list in `needs` may be empty.
+    """The inputs of a method. An input that it did not list in `needs` may be empty.
 
     `start` is the SFT policy (also the KL reference), or the base model for a method that begins there. `annotate` asks
-    the run's annotator about new pairs under the run's budget, for online methods. `decoding` is how the evaluation
-    will decode the policy, for methods that choose among checkpoints.
+    the run's annotator about new pairs within the run's budget, for online methods. `decoding` is that of the
+    evaluation, for methods that choose among checkpoints.
     """
 
     start: Policy
@@ -235,39 +234,46 @@ class Method(ABC):
     """Learns a policy. Built as `Class(config)`."""
 
     needs: frozenset[str] = frozenset()
-    """What it cannot do without: preferences, reward_model, unlabeled, demonstrations (those of the SFT split) or
-    all_demonstrations (of every split that is not evaluated on), validation, annotator. A class says so, or an instance
-    where it depends on the settings."""
+    """Required inputs: preferences, reward_model, unlabeled, demonstrations (of the SFT split) or all_demonstrations
+    (of every split that is not evaluated on), validation, annotator. Of the class, or of the instance if they depend on
+    the settings."""
 
     begins_with: ClassVar[Literal["start", "base"]] = "start"
-    """The policy that `inputs.start` is: the SFT policy that methods start from, or the base model itself."""
+    """The policy in `inputs.start`: the SFT policy that methods start from, or the base model itself."""
 
     def __init__(self, config: Any = None):
         self.config = config
 
     @abstractmethod
     def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
-        """Raises `TrainingError` naming the step where training cannot go on."""
+        """Learn a policy. Raises `TrainingError` naming the step if training cannot go on."""
 
     def decoding(self, default: Decoding) -> Decoding:
-        """What its policies will say in `Policy.decoding`: a plan is made before there is one."""
+        """Return what `Policy.decoding` of its policies will: an estimate is made before there is one."""
         return default
 
     def plan_pairs(self, instructions: Mapping[str, Sequence[Instruction]]) -> Sequence[Instruction]:
-        """The instruction of each pair that `train` will ask the annotator about, for estimates. `instructions` are
-        those of the splits that its needs name."""
+        """Return the instruction of each pair that `train` will have annotated, for estimates.
+
+        `instructions` are those of the splits that its needs name.
+        """
         return ()
 
     def check(self, reward_model: type[RewardModel] | None = None) -> Sequence[str]:
-        """Problems that can be seen before a model is loaded, each a sentence. `reward_model` is what it will learn
-        from, where it needs one and that is known."""
+        """List problems that can be seen before a model is loaded, one sentence each.
+
+        `reward_model` is the class it will learn from, if it needs one and that is known.
+        """
         return ()
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationInputs:
-    """`judgements` compare `reference` (output_1) with the system's `outputs` (output_2), row by row; `scores` and
-    `reference_scores` are the reward model's for both, empty where there is none."""
+    """The inputs of an evaluator, row by row.
+
+    `judgements` compare `reference` (output_1) with the system's `outputs` (output_2); `scores` and `reference_scores`
+    are the reward model's for both, empty if there is none.
+    """
 
     system: str
     outputs: Sequence[Output]
@@ -281,18 +287,17 @@ class Evaluator(ABC):
     """Turns outputs and judgements into numbers: pure, no models, no calls. Built as `Class(config)`."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
-    """Of "judgements", "ratings" (judgements by an annotator that rates), "reward_model", "human": what must be
-    there."""
+    """Required inputs: "judgements", "ratings" (judgements by an annotator that rates), "reward_model", "human"."""
 
     many: ClassVar[bool] = False
-    """Over all systems of a board at once: `inputs.system` is empty, `judgements` are of every system, told apart by
-    `generator_1` and `generator_2` of their pairs, whose outputs are left empty; `Evaluation.rows` has one row a
-    system."""
+    """True for an evaluator of all systems of a leaderboard at once: `inputs.system` is empty, `judgements` are of
+    every system, named by `generator_1` and `generator_2` of pairs whose outputs are left empty, and `Evaluation.rows`
+    has one row per system."""
 
     def check(self, instructions: Sequence[Instruction]) -> Sequence[str]:
-        """Problems with evaluating answers to these that can be seen before anything runs, each a sentence."""
+        """List problems with evaluating answers to these, one sentence each, before anything runs."""
         return ()
 
     @abstractmethod
     def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
-        """Raises `DataError` naming the row where inputs do not belong together."""
+        """Compute metrics. Raises `DataError` naming the row if inputs do not belong together."""

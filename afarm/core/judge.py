@@ -1,4 +1,4 @@
-"""The judge's side: what it is asked and answers, what it can take and costs, and the metered way to it."""
+"""Judges: requests, completions, capabilities, prices, and the metered way to them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import Any, ClassVar, Protocol
 from afarm.core.records import Instruction, Message
 
 SAMPLES_PER_VOTE = 100
-"""How far apart the draws of one vote about a pair and of the next are: those between are re-asks."""
+"""Sample indices per vote about a pair: those after the first are re-asks."""
 
 CHARACTERS_PER_TOKEN = 4
-"""Of English text under today's tokenizers, about."""
+"""An estimate for English text under today's tokenizers."""
 MESSAGE_TOKENS = 16
-"""More than what a chat format adds to a message, and a conversation, beside its text."""
+"""An upper bound on the tokens that a chat format adds per message, and per conversation."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownPair:
-    """One comparison as a judge is shown it: `first` above `second`. Carried beside the prompt, never sent.
+    """One comparison as a judge is shown it: `first` above `second`.
 
-    `order` names which of the pair's outputs, in canonical order, is shown first ("ab" or "ba"); dummies that pad a
-    batch have an empty `pair_id`.
+    Carried beside the prompt, never sent. `order` names which of the pair's outputs, in canonical order, is shown first
+    ("ab" or "ba"); dummies that pad a batch have an empty `pair_id`.
     """
 
     pair_id: str
@@ -81,9 +81,9 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A judge's answer as received. `price` in US dollars, None where unknown.
+    """A judge's answer as received. `price` is in US dollars, None if unknown.
 
-    `logprobs` are, where they were asked for, the likeliest tokens at each position of the answer with their natural
+    `logprobs` are, if they were asked for, the likeliest tokens at each position of the answer with their natural
     log-probabilities. `degraded` names the parameters that the judge could not take and was not sent, `key` is the
     ledger's: both are set by afarm.
     """
@@ -103,7 +103,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What was learned from an answer about one comparison, in the order it was shown.
+    """The label parsed from an answer about one comparison, in the order it was shown.
 
     `p_first_shown` is the probability that the output shown first is better; None unless `outcome` is "decided".
     """
@@ -115,7 +115,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class JudgementKey:
-    """What identifies a judgement: who judged (a fingerprint of prompt, parameters and judge), what, and which draw."""
+    """The identity of a judgement. `annotator` is a fingerprint of prompt, parameters and judge."""
 
     annotator: str
     pair_id: str
@@ -126,7 +126,7 @@ class JudgementKey:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """US dollars per million tokens. `batch` is what an answer through a batch endpoint costs of that."""
+    """US dollars per million tokens. `batch` is the share of it that a batch endpoint charges."""
 
     input: float
     output: float
@@ -134,7 +134,7 @@ class Price:
     batch: float = 0.5
 
     def of(self, input_tokens: int, output_tokens: int, cached_input_tokens: int = 0) -> float:
-        """Dollars. `cached_input_tokens` are a part of `input_tokens`, at full price where no other is known."""
+        """Compute US dollars. `cached_input_tokens`, a part of `input_tokens`, may have a lower price."""
         cached = self.input if self.cached_input is None else self.cached_input
         fresh = input_tokens - cached_input_tokens
         return (fresh * self.input + cached_input_tokens * cached + output_tokens * self.output) / 1e6
@@ -142,7 +142,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a judge takes. A parameter it cannot take is an error that says so."""
+    """The request parameters a judge accepts. Any other is an error that says so."""
 
     chat: bool = True
     completion: bool = False
@@ -155,52 +155,56 @@ class Capabilities:
 
 
 class Judge(ABC):
-    """The LLM behind a prompt annotator. Built as `Class(spec, config, context)`; `spec` is what follows the name in
-    `--judge name:spec`. Only afarm's engine calls it, so no plugin can pay twice."""
+    """The LLM behind a prompt annotator. Built as `Class(spec, config, context)`.
+
+    `spec` is the text after the name in `--judge name:spec`. Only afarm's engine calls a judge, so no plugin can pay
+    twice.
+    """
 
     capabilities: Capabilities = Capabilities()
-    """Of the class, or of the instance where they depend on the model."""
+    """Of the class, or of the instance if they depend on the model."""
     simulated: ClassVar[bool] = False
-    """Whether answers come from a stated formula instead of a language model: every report built on one says so."""
+    """True if answers come from a stated formula instead of a language model: every report says so."""
 
     @property
     @abstractmethod
     def identity(self) -> str:
-        """What the ledger files answers under, such as "openai:gpt-5": whatever changes answers must be in it."""
+        """The name the ledger files answers under, such as "openai:gpt-5". All that changes answers is in it."""
 
     @abstractmethod
     async def complete(self, request: ChatRequest) -> Completion:
-        """Answer one request. Raises `JudgeError` where no answer was received, with `charged=False` where it is known
-        that none was charged for. Who sends a request more than once awaits `answer_lost` in between."""
+        """Answer one request. Await `answer_lost` before sending one again.
+
+        Raises `JudgeError` if no answer was received, with `charged=False` if surely none was charged for.
+        """
 
     async def submit(self, requests: Sequence[ChatRequest]) -> str:
-        """Hand in `requests` to the vendor's batch endpoint and return its ticket, for judges that declare `batch`.
+        """Submit `requests` to the vendor's batch endpoint and return its ticket.
 
-        Raises `JudgeError` where it was not accepted.
+        For judges that declare `batch`. Raises `JudgeError` if the batch was not accepted.
         """
         raise NotImplementedError(f"{self.identity} has no batch endpoint")
 
     async def collect(self, ticket: str) -> Sequence[Completion | None] | None:
-        """The answers to the requests of `ticket`, in their order, None for each that failed; None while it runs.
+        """Fetch the answers of a batch, in order of its requests, None per failed one; None while it runs.
 
-        Raises `JudgeError` where the ticket is not known (any more).
+        Raises `JudgeError` if the ticket is not known (any more).
         """
         raise NotImplementedError(f"{self.identity} has no batch endpoint")
 
     def count_tokens(self, request: ChatRequest) -> int:
-        """The input tokens of `request`, for estimates: about, where the judge has no tokenizer at hand."""
+        """Count the input tokens of `request`, for estimates; roughly if the judge has no tokenizer at hand."""
         text = request.prompt + "".join(message.content for message in request.messages)
         return math.ceil(len(text) / CHARACTERS_PER_TOKEN)
 
     def most_output_tokens(self, request: ChatRequest) -> int:
-        """The longest answer to `request` in tokens, with what a model may think before it on top."""
+        """Return the length of the longest possible answer in tokens, hidden reasoning included."""
         return request.max_tokens
 
     def worst_case_price(self, request: ChatRequest) -> float | None:
-        """The most that `request` can cost in US dollars, None where prices are unknown. Reserved while in flight.
+        """Bound the price of `request` in US dollars; None if prices are unknown. Reserved while in flight.
 
-        Unless a judge knows better: a token for each byte of the prompt, since no tokenizer gives more, and
-        `MESSAGE_TOKENS` for each message.
+        By default one token per byte of the prompt, since no tokenizer gives more, and `MESSAGE_TOKENS` per message.
         """
         price = self.price()
         if price is None:
@@ -210,15 +214,15 @@ class Judge(ABC):
         return price.of(most, self.most_output_tokens(request))
 
     def price(self) -> Price | None:
-        """What this judge charges, None where that is unknown."""
+        """Return this judge's price; None if it is unknown."""
         return None
 
     def check(self, instructions: Sequence[Instruction]) -> Sequence[str]:
-        """Problems with judging answers to these that can be seen before anything runs, each a sentence."""
+        """List problems with judging answers to these, one sentence each, before anything runs."""
         return ()
 
     def check_access(self) -> Sequence[str]:
-        """What it lacks to be asked at all, such as a key. Not looked at by what only plans and prices."""
+        """List what is missing to send any request, such as a key. Plans and estimates do not call this."""
         return ()
 
     async def close(self) -> None:  # noqa: B027  (most judges hold nothing open)
@@ -226,24 +230,24 @@ class Judge(ABC):
 
 
 ANSWER_LOST: ContextVar[Callable[[], Awaitable[None]]] = ContextVar("ANSWER_LOST")
-"""What the engine does about `answer_lost` of the request at hand."""
+"""Called by `answer_lost` for the current request; set by the engine."""
 
 
 async def answer_lost() -> None:
-    """Says that the request at hand was sent, may have been charged for and got no answer, and is to be sent again.
+    """Report that the current request may have been charged for, got no answer, and will be sent again.
 
-    The engine goes on counting it, and returns when the budget allows another attempt; where it never will, the request
-    is cancelled. Does nothing outside of the engine.
+    The engine goes on counting it and returns when the budget allows another attempt; if it never will, the request is
+    cancelled. Does nothing outside of the engine.
     """
-    if told := ANSWER_LOST.get(None):
-        await told()
+    if report := ANSWER_LOST.get(None):
+        await report()
 
 
 def unsupported(request: ChatRequest, capabilities: Capabilities) -> tuple[str, ...]:
-    """The parameters of `request` that a judge with these capabilities cannot take, by name.
+    """List the parameters of `request` that a judge with these capabilities does not accept, by name.
 
-    A temperature and a top_p of 1 are what every model samples with by itself. A schema is help, not a need: the prompt
-    asks for the format as well.
+    A temperature and a top_p of 1 are every model's default. A schema is never listed: the prompt asks for the format
+    as well.
     """
     missing = {
         "temperature": request.temperature != 1.0 and not capabilities.temperature,
@@ -256,7 +260,7 @@ def unsupported(request: ChatRequest, capabilities: Capabilities) -> tuple[str, 
 
 
 def without(request: ChatRequest, parameters: Sequence[str]) -> ChatRequest:
-    """`request` with these `parameters`, named as by `unsupported`, left out."""
+    """Copy `request` without these `parameters`, named as by `unsupported`."""
     plain: dict[str, dict[str, Any]] = {
         "temperature": {"temperature": 1.0},
         "top_p": {"top_p": 1.0},
@@ -269,43 +273,46 @@ def without(request: ChatRequest, parameters: Sequence[str]) -> ChatRequest:
 
 
 class Ask(Protocol):
-    """The metered way to a judge: cached in the ledger, budgeted, concurrent. Safe inside a running event loop."""
+    """The metered way to judges: cached in the ledger, within the budget, concurrent.
+
+    Safe inside a running event loop.
+    """
 
     def __call__(self, requests: Sequence[ChatRequest]) -> list[Completion]:
-        """One completion a request, in order. Answers already paid for are not bought again.
+        """Return one completion per request, in order. Answers already paid for are not bought again.
 
-        Raises `JudgeError` where a judge cannot answer and `BudgetError` where the next request could exceed the
-        budget; whatever was answered before that is in the ledger.
+        Raises `JudgeError` if a judge cannot answer and `BudgetError` if the next request could exceed the budget; all
+        answers before that are in the ledger.
         """
         ...
 
     def stream(self, requests: Iterable[ChatRequest]) -> Iterator[tuple[int, Completion]]:
-        """The same for any number of requests, in bounded memory: (number of the request, completion), as they land.
+        """Yield (number of the request, completion) as answers arrive, in bounded memory.
 
-        Requests are taken from the iterable as there is room for them, so that as many as allowed are in flight
-        throughout. Whoever stops listening pays for what is in flight only.
+        Requests are taken from the iterable as slots become free, so that as many as allowed are in flight throughout.
+        A caller that stops early pays for requests in flight only.
         """
         ...
 
     def recall(self, keys: Sequence[JudgementKey]) -> dict[JudgementKey, Judgement]:
-        """The judgements already learned, of those asked for."""
+        """Look up which of these judgements are in the ledger."""
         ...
 
     def learn(self, judgements: Mapping[JudgementKey, Judgement]) -> None:
-        """Remember judgements, so that a later batch with other companions does not buy them again."""
+        """Store judgements, so that a later batch with other companions does not buy them again."""
         ...
 
     def judge(self, role: str) -> str:
-        """The identity of the judge that answers for `role`, for fingerprints."""
+        """Return the identity of the judge that answers for `role`, for fingerprints."""
         ...
 
     def capabilities(self, role: str) -> Capabilities:
-        """What the judge that answers for `role` supports."""
+        """Return the capabilities of the judge that answers for `role`."""
         ...
 
     def degraded(self, request: ChatRequest) -> tuple[str, ...]:
-        """The parameters of `request` that its judge cannot take, and that are left out where the user allows that.
+        """List the parameters of `request` that its judge does not accept and the user lets it drop.
 
-        Raises `JudgeError` naming judge, annotator and parameters where he does not.
+        Raises `JudgeError` naming judge, annotator and parameters if not.
         """
         ...

@@ -1,4 +1,4 @@
-"""Discover plugins, one at a time, so that a broken one takes nothing down with it.
+"""Discovery of plugins, one at a time, so that a broken one takes nothing down with it.
 
 `discover()` loads every entry point of the group `afarm`, first-party and third-party alike. pluggy validates and calls
 the hooks, one plugin's apart from another's. A plugin that fails to import, implements a hook that does not exist, or

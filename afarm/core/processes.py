@@ -1,4 +1,4 @@
-"""Several processes that run one command together, as `accelerate launch` and `torchrun` start them."""
+"""Processes that run one command together, as `accelerate launch` and `torchrun` start them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ SIZE = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """This process's number among those that run the same command, how many there are, and whether each keeps only its
-    shard of what is trained (FSDP2)."""
+    """This process's rank among the `size` that run one command. `sharded`: each holds a shard (FSDP2)."""
 
     rank: int = 0
     size: int = 1
@@ -28,7 +27,7 @@ class ProcessInfo:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> ProcessInfo:
-        """As a launcher has written it to the environment; alone where none has."""
+        """Read the variables that a launcher set; a single process if none did."""
         rank, size = (next((int(environment[n]) for n in names if n in environment), None) for names in (RANK, SIZE))
         if rank is None or size is None or size == 1:
             return cls()
@@ -47,7 +46,7 @@ SINGLE_PROCESS = ProcessInfo()
 
 
 def wait_for(look: Callable[[], T | None]) -> T:
-    """What `look` finds, as soon as it finds something."""
-    while not (found := look()):
+    """Call `look` every `PAUSE` seconds until it returns something true, and return that."""
+    while not (result := look()):
         time.sleep(PAUSE)
-    return found
+    return result

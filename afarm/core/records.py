@@ -1,8 +1,8 @@
-"""What flows between the stages: frozen records, and the rows they are on disk.
+"""Records that flow between the stages, frozen, and their rows on disk.
 
 On disk the columns have the names that users of AlpacaEval and AlpacaFarm know: `instruction, input, output, output_1,
 output_2, preference, generator, dataset, annotator`. A row's `preference` is 1 or 2 for the better output, a float
-between for a weighted judge, 0 (identical outputs) or 1.5 for a draw, and null where there is no usable answer.
+between for a weighted judge, 0 (identical outputs) or 1.5 for a draw, and null if there is no usable answer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SCORES = ("score_1", "score_2")
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a chat. `role` is "system", "user" or "assistant"; `name` tags a turn where the format allows one."""
+    """One turn of a chat. `role` is "system", "user" or "assistant"; `name` tags a turn if the format can."""
 
     role: str
     content: str
@@ -36,7 +36,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """A task for the policy. `input` is the optional material it works on; `messages`, earlier turns of a chat."""
+    """A task for the policy. `input` is optional material; `messages` are earlier turns of a chat."""
 
     instruction: str
     input: str = ""
@@ -45,7 +45,7 @@ class Instruction:
 
     @property
     def id(self) -> str:
-        """Equal for the same instruction, input and earlier turns, whatever the data set is called."""
+        """A digest of instruction, input and earlier turns. The name of the data set does not count."""
         return _id_of(self)
 
     def to_row(self) -> Row:
@@ -58,7 +58,7 @@ class Instruction:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], where: str = "row") -> Instruction:
-        """Raises `DataError` naming `where` and the field if the instruction is missing or not text."""
+        """Parse a row. Raises `DataError` naming `where` and the field if one is missing or not text."""
         return cls(
             _text(row, "instruction", where),
             _text(row, "input", where, default=""),
@@ -68,16 +68,15 @@ class Instruction:
 
 
 @lru_cache(maxsize=4096)
-def _id_of(asked: Instruction) -> str:
-    """Kept, for rows of one instruction come by the hundred."""
-    return digest(asked.instruction, asked.input, [[m.role, m.content, m.name] for m in asked.messages])
+def _id_of(task: Instruction) -> str:  # cached: rows of one instruction come by the hundred
+    return digest(task.instruction, task.input, [[m.role, m.content, m.name] for m in task.messages])
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One system's answer to one instruction. Used for demonstrations, for references and for what is evaluated.
+    """One system's answer to an instruction: a demonstration, a reference or an output to evaluate.
 
-    `details` holds what else is known (finish reason, reward-model score, tokens), as JSON values.
+    `details` holds further columns (finish reason, reward-model score, tokens), as JSON values.
     """
 
     instruction: Instruction
@@ -91,24 +90,24 @@ class Output:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], where: str = "row") -> Output:
-        """Raises `DataError` naming `where` and the field if one is missing or not text."""
-        known = {"instruction", "input", "dataset", "messages", "output", "generator"}
+        """Parse a row. Raises `DataError` naming `where` and the field if one is missing or not text."""
+        fields = {"instruction", "input", "dataset", "messages", "output", "generator"}
         return cls(
             Instruction.from_row(row, where),
             _text(row, "output", where),
             _text(row, "generator", where, default=""),
-            {k: v for k, v in row.items() if k not in known},
+            {k: v for k, v in row.items() if k not in fields},
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One generation by a policy. From a model of ours it carries tokens, so that nothing is ever re-tokenised.
+    """One generation by a policy. Local models give its tokens too, so that nothing is tokenised twice.
 
-    `token_ids` are the response's, the end-of-sequence token included where it was sampled (`finish_reason` "stop";
-    "length" where the limit cut it off); `logprobs` are natural logs under the sampling policy at temperature 1, one a
-    token, or None where they were not kept; `score` is the reward model's where the policy chose by one; `details` are
-    more to keep with the output, as JSON values.
+    `token_ids` are the response's, the end-of-sequence token included if it was sampled (`finish_reason` "stop";
+    "length" if the limit cut it off). `logprobs` are natural logs under the sampling policy at temperature 1, one per
+    token, or None if they were not kept. `score` is the reward model's, if the policy chose by one. `details` are
+    further columns of the output, as JSON values.
     """
 
     text: str
@@ -122,9 +121,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A reward model's judgement of one output. `value`: higher is better. `spans`: optional (start, end, value).
+    """A reward model's score of one output. Higher `value` is better. `spans` are (start, end, value).
 
-    `spread` is the standard deviation over the members of an ensemble, in the unit of `value`; None where there is one.
+    `spread` is the standard deviation over the members of an ensemble, in the unit of `value`; None for one model.
     """
 
     value: float
@@ -134,7 +133,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two outputs for one instruction, to be compared. `occurrence` tells equal pairs of one data set apart."""
+    """Two outputs for one instruction, to be compared. `occurrence` tells repeats of a pair apart."""
 
     instruction: Instruction
     output_1: str
@@ -145,7 +144,7 @@ class Pair:
 
     @property
     def id(self) -> str:
-        """Hashes the instruction and the *unordered* outputs, so that swapping them mirrors every draw and label."""
+        """A digest of the instruction and the *unordered* outputs: swapping them mirrors draws and labels."""
         return digest(self.instruction.id, *self.canonical, self.occurrence)
 
     @property
@@ -156,7 +155,7 @@ class Pair:
 
     @property
     def is_canonical(self) -> bool:
-        """Whether `output_1` comes first in the canonical order."""
+        """True if `output_1` comes first in the canonical order."""
         return self.output_1 <= self.output_2
 
     @property
@@ -175,15 +174,15 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """The judgement of one pair.
+    """The label of one pair.
 
     `p2` is the probability, in [0, 1], that `output_2` is better; None unless `outcome` is "decided". A draw is not
-    p2 = 0.5: "draw" says that neither is better, 0.5 that the annotator is torn. `strength` is a person's "slightly"
-    (0.5) or "clearly" (1). `member` is the pool member that judged, `order` which output it saw first ("12", "21" or
-    "both" in turn), `sample_index` tells independent samples of one judgement apart, and `completion` is the ledger's
-    key of the answer, or the keys of several, with commas between. `degraded` names what the annotator asked for and
-    the judge could not take, and `judge` is the identity of the judge, empty if none was asked. `scores` are how the
-    two outputs were rated, on the annotator's own scale, where each was rated alone.
+    p2 = 0.5: "draw" says that neither is better, 0.5 that the annotator is undecided. `strength` is a person's
+    "slightly" (0.5) or "clearly" (1). `member` is the pool member that judged, `order` the output it saw first ("12",
+    "21" or "both" in turn), `sample_index` tells independent samples of one judgement apart, and `completion` is the
+    ledger's key of the answer, or the keys of several, with commas between. `degraded` names what the annotator asked
+    for and the judge could not take, and `judge` is the identity of the judge, empty if none was asked. `scores` are
+    the ratings of the two outputs, on the annotator's own scale, if each was rated alone.
     """
 
     pair_id: str
@@ -207,11 +206,11 @@ class Preference:
 
     @property
     def win(self) -> float | None:
-        """What `output_2` has of the win: p2, one half where it is a draw, None without an answer."""
+        """The win credited to `output_2`: p2, one half for a draw, None without an answer."""
         return 0.5 if self.outcome == "draw" else self.p2
 
     def swapped(self) -> Preference:
-        """The same judgement for the pair with its outputs exchanged."""
+        """Mirror the label, for the pair with its outputs exchanged."""
         order = {"12": "21", "21": "12"}.get(self.order, self.order)
         scores = self.scores and (self.scores[1], self.scores[0])
         return replace(self, p2=None if self.p2 is None else 1 - self.p2, order=order, scores=scores)
@@ -219,7 +218,7 @@ class Preference:
 
 @dataclass(frozen=True, slots=True)
 class JudgedPair:
-    """A pair with its judgement, by the annotator of that name: one row of a preference file."""
+    """A pair with its label and the annotator's name: one row of a preference file."""
 
     pair: Pair
     preference: Preference
@@ -231,18 +230,18 @@ class JudgedPair:
 
     @property
     def win(self) -> float | None:
-        """What `output_2` has of the win: p2, one half where it is a draw, None without an answer."""
+        """The win credited to `output_2`: p2, one half for a draw, None without an answer."""
         return self.preference.win
 
     @property
     def unanswered(self) -> bool:
-        """Whether the system of `output_2` has no output, and lost by that rule: then there is no text to look at."""
+        """True if the system of `output_2` has no output and lost by that rule: there is no text to read."""
         decided = self.preference.source == "rule" and self.preference.outcome == "decided"
         return decided and not self.pair.output_2
 
     @property
     def chosen_rejected(self) -> tuple[str, str] | None:
-        """(chosen, rejected), or None where neither is better (a draw, no answer, or exactly even)."""
+        """(chosen, rejected), or None if neither is better (a draw, no answer, or p2 = 0.5)."""
         if self.p2 is None or self.p2 == 0.5:
             return None
         first, second = self.pair.output_1, self.pair.output_2
@@ -280,7 +279,7 @@ class JudgedPair:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], where: str = "row") -> JudgedPair:
-        """Raises `DataError` naming `where` and the field if one is missing or out of range."""
+        """Parse a row. Raises `DataError` naming `where` and the field if one is missing or out of range."""
         pair = Pair(
             Instruction.from_row(row, where),
             _text(row, "output_1", where),
@@ -292,11 +291,11 @@ class JudgedPair:
         if "preference" not in row:
             raise DataError(f"{where}: field 'preference' is missing")
         p2, outcome = _read_preference(row["preference"], row.get("outcome"), where)
-        # Other data sets have columns of these names with other contents: those are no source and no judge of ours.
-        given: Any = row.get("source")
+        # Other data sets have columns of these names with other contents.
+        column: Any = row.get("source")
         judge: Any = row.get("judge")
         implied: Source = "rule" if pair.identical and row["preference"] == 0 else "judge"
-        source: Source = given if given in get_args(Source) else implied
+        source: Source = column if column in get_args(Source) else implied
         preference = Preference(
             pair.id,
             p2,
@@ -369,7 +368,7 @@ def _text(row: Mapping[str, Any], name: str, where: str, default: str | None = N
 
 
 def number_occurrences(pairs: Sequence[Pair]) -> list[Pair]:
-    """Give repeats of one pair distinct ids, in their order, so that each is judged in its own right."""
+    """Number the repeats of a pair in order, so that each has an id and is judged in its own right."""
     seen: dict[str, int] = {}
     numbered = []
     for pair in pairs:
@@ -381,8 +380,10 @@ def number_occurrences(pairs: Sequence[Pair]) -> list[Pair]:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What an evaluator found. `metrics` are flat numbers, the main figure first and named as in `evaluation.metrics`;
-    `rows`, optional values for each instruction, data set or system, whichever the evaluator says."""
+    """An evaluator's result: flat numbers, the headline first, named as in `evaluation.metrics`.
+
+    `rows` are optional values per instruction, data set or system, as the evaluator documents.
+    """
 
     evaluator: str
     system: str
@@ -391,5 +392,5 @@ class Evaluation:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Evaluation:
-        """From a stored result."""
+        """Parse a stored result."""
         return cls(row["evaluator"], row["system"], row["metrics"], tuple(row.get("rows", ())))

@@ -22,9 +22,9 @@ FIRST_PARTY = "afarm"
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """One registered component: what it is called, who brings it, and where its class is (not yet imported).
+    """One registered component: its name, its plugin, and the place of its class (not yet imported).
 
-    `spec` says what may follow the name after a colon ("FILE"); empty where nothing may. `defaults` replace the
+    `spec` names what may follow the name after a colon ("FILE"); empty if nothing may. `defaults` replace the
     config's own, so that one class and config serve several names.
     """
 
@@ -38,14 +38,14 @@ class Component:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     spec: str = ""
     sources: tuple[Path, ...] = ()
-    """Files and folders of the plugin's own source: what an artifact's key digests."""
+    """Files and folders of the plugin's own source: an artifact's key digests them."""
 
     @property
     def full_name(self) -> str:
         return self.name if self.package == FIRST_PARTY else f"{self.package}/{self.name}"
 
     def load(self) -> Any:
-        """The class itself, imported now. Raises `PluginError` naming the missing extra or the broken target."""
+        """Import the class. Raises `PluginError` naming the missing extra or the broken target."""
         if not isinstance(self.target, str):
             return self.target
         module_name, _, attribute = self.target.partition(":")
@@ -54,9 +54,9 @@ class Component:
         except ModuleNotFoundError as error:
             missing = (error.name or "").split(".")[0]
             extra = _EXTRA_OF.get(missing)
-            mend = f"install it with: pip install 'afarm[{extra}]'" if extra else f"install {missing!r}"
+            remedy = f"install it with: pip install 'afarm[{extra}]'" if extra else f"install {missing!r}"
             raise PluginError(
-                f"{KINDS[self.kind]} {self.full_name!r} needs {missing!r}, which is not installed; {mend}"
+                f"{KINDS[self.kind]} {self.full_name!r} needs {missing!r}, which is not installed; {remedy}"
             ) from error
         except (ImportError, AttributeError, ValueError) as error:
             raise PluginError(
@@ -65,7 +65,7 @@ class Component:
             ) from error
 
     def settings(self, values: Mapping[str, Any] | None = None) -> Config | None:
-        """This component's config from `values` over its own defaults, None where it takes none."""
+        """Build this component's config from `values` over its own defaults; None if it takes none."""
         return None if self.config is None else self.config.model_validate({**self.defaults, **(values or {})})
 
 
@@ -84,16 +84,10 @@ class Registry:
         self._components: dict[str, dict[str, Component]] = {kind: {} for kind in KINDS}
 
     def register(self, component: Component) -> None:
-        """Raises `PluginError` where the same package registers one name twice, or the name is malformed."""
-        if (
-            not component.name
-            or "/" in component.name
-            or ":" in component.name
-            or component.name != component.name.strip()
-        ):
-            raise PluginError(
-                f"{component.name!r} is no component name: it must be text without '/', ':' or outer spaces"
-            )
+        """Add a component. Raises `PluginError` if its package has one of that name, or the name is malformed."""
+        name = component.name
+        if not name or "/" in name or ":" in name or name != name.strip():
+            raise PluginError(f"{name!r} is no component name: it must be text without '/', ':' or outer spaces")
         taken = self._components[component.kind].get(component.full_name)
         if taken is not None:
             raise PluginError(
@@ -103,10 +97,10 @@ class Registry:
         self._components[component.kind][component.full_name] = component
 
     def get(self, kind: str, name: str, hints: str = "", suggest: bool = True) -> Component:
-        """The component of that kind and name (bare, or `package/name`), whatever follows a colon.
+        """Look up a component by kind and name (bare, or `package/name`); text after a colon is ignored.
 
-        Raises `PluginError` naming the nearest names where it is unknown (with `hints`, such as plugins that failed to
-        load; without `suggest` those alone), all candidates where it is ambiguous, and what has a spec that takes none.
+        Raises `PluginError` naming the nearest names if it is unknown (with `hints`, such as plugins that failed to
+        load; without `suggest` those alone), all candidates if it is ambiguous, and what has a spec but takes none.
         """
         name, colon, _ = name.partition(":")
         component = self._get(kind, name, hints, suggest)
@@ -128,7 +122,7 @@ class Registry:
         raise PluginError(f"unknown {KINDS[kind]} {name!r}.{near}{hints}")
 
     def names_of(self, component: Component) -> list[str]:
-        """The names that `component` can be got by: its full one, and the bare one where no other has that."""
+        """List the names that find `component`: its full one, and the bare one if no other has it."""
         rivals = [c for c in self._components[component.kind].values() if c.name == component.name]
         return [component.full_name] if len(rivals) > 1 else list(dict.fromkeys([component.full_name, component.name]))
 
@@ -140,7 +134,7 @@ class Registry:
             yield from components.values()
 
     def discard(self, plugin: str) -> None:
-        """Forget all that `plugin` registered."""
+        """Remove everything that `plugin` registered."""
         for components in self._components.values():
             for name in [n for n, c in components.items() if c.plugin == plugin]:
                 del components[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from places import ROOT
 from syntax import modules
 
 LONGEST = 100
@@ -15,7 +16,6 @@ YET = {
     "afarm/backend": 93,
     "afarm/cli": 48,
     "afarm/comparison": 20,
-    "afarm/core": 57,
     "afarm/evaluation": 47,
     "afarm/experiment": 79,
     "afarm/judging": 55,
@@ -43,8 +43,17 @@ YET = {
 }
 """By folder, the first lines that break the rule. Numbers only ever fall."""
 
+FOLDERS = [
+    *(
+        f"{package}/{path.name}"
+        for package in ("afarm", "afarm_plugins")
+        for path in sorted((ROOT / package).iterdir())
+    ),
+    *("tools", "plugins-contrib"),
+]
 
-@pytest.mark.parametrize("folder", [*sorted(YET), "tools", "plugins-contrib"])
+
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_a_docstring_opens_with_a_verb_or_a_noun_in_one_line(folder: str) -> None:
     wrong = [
         f"{module.path}:{line} {opening}"
