@@ -1,9 +1,8 @@
 """The door for methods: load, sample, log-probabilities, rewards, checkpoints, trainers. Importing it loads torch."""
 
-from afarm.backend.adapters import active_adapter, add_adapter, merge_adapter, merged_copy, sharing_copy
+from afarm.backend.adapters import active_adapter, add_adapter, merge_adapter, merged_copy, plain_copy, sharing_copy
 from afarm.backend.batching import TokenBatch, join_and_pad, length_sorted_batches, pad, usable_pairs
 from afarm.backend.checkpoint_selection import Candidate, CheckpointSelection
-from afarm.backend.cpu import keep_freed_memory
 from afarm.backend.device import Backend, enable_gradient_checkpointing, set_checkpointing_layers_to_train
 from afarm.backend.distributed import (
     all_finite,
@@ -26,9 +25,12 @@ from afarm.backend.distributed import (
 from afarm.backend.kl import Divergence, response_divergence
 from afarm.backend.logprobs import (
     backbone,
+    batched_logprobs,
     before_responses,
+    evaluating,
     hidden_states,
     project,
+    read_responses,
     response_logprobs,
     response_scatter,
     token_logprobs,
@@ -51,7 +53,7 @@ from afarm.backend.objectives import (
     preference_losses,
     whiten,
 )
-from afarm.backend.policy import CheckpointPolicy, require_checkpoint
+from afarm.backend.policy import CheckpointPolicy, require_checkpoint, trainable_copy
 from afarm.backend.prompts import PromptTemplate
 from afarm.backend.resume import continued_context, restore, training_state, write_training_state
 from afarm.backend.reward_model import TorchRewardModel, agreement, head_scores, last_token_scores, pair_rewards
@@ -67,7 +69,7 @@ from afarm.backend.rollouts import (
     scored_samples,
     short_prompts,
 )
-from afarm.backend.sampling import Generation, Sampler, TorchSampler, evaluating
+from afarm.backend.sampling import Generation, Sampler, TorchSampler
 from afarm.backend.sft import fit_supervised
 from afarm.backend.trl_bridge import LengthSortedTrainer, TrainerBridge, train, trained_model, trainer_arguments
 from afarm.core.processes import wait_for
@@ -105,6 +107,7 @@ __all__ = [
     "all_reduce_sum",
     "backbone",
     "barrier",
+    "batched_logprobs",
     "before_responses",
     "best_sample",
     "bradley_terry_loss",
@@ -121,7 +124,6 @@ __all__ = [
     "head_scores",
     "hidden_states",
     "join_and_pad",
-    "keep_freed_memory",
     "kl_estimates",
     "kl_penalised_rewards",
     "last_token_scores",
@@ -135,10 +137,12 @@ __all__ = [
     "pad",
     "pair_rewards",
     "permutation",
+    "plain_copy",
     "preference_losses",
     "project",
     "prompt_order",
     "rank",
+    "read_responses",
     "require_checkpoint",
     "response_divergence",
     "response_logprobs",
@@ -154,6 +158,7 @@ __all__ = [
     "token_logprobs",
     "token_loss",
     "train",
+    "trainable_copy",
     "trained_model",
     "trainer_arguments",
     "training_state",

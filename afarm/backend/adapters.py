@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -84,13 +84,24 @@ def active_adapter(model: PeftModel, name: str | None) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
-def sharing_copy(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy with modules of its own and the weights of `model` itself, frozen: for adapters, which leave them alone.
+def sharing_copy(model: PreTrainedModel, copied: Collection[torch.nn.Parameter] = ()) -> PreTrainedModel:
+    """Copy the modules of `model` but share its weights, frozen, except those `copied`.
 
-    Merging adapters into it would change `model`: merge into a copy.
+    Merging adapters into it would change `model`: use `merged_copy`.
     """
-    shared: dict[int, Any] = {id(p): torch.nn.Parameter(p.data, requires_grad=False) for p in model.parameters()}
-    return copy.deepcopy(model, shared | {id(b): b for b in model.buffers()})
+    own = {id(p) for p in copied}
+    shared = {id(p): torch.nn.Parameter(p.data, requires_grad=False) for p in model.parameters() if id(p) not in own}
+    return copy.deepcopy(model, {**shared, **{id(b): b for b in model.buffers()}})
+
+
+def plain_copy(model: PreTrainedModel, *, share_weights: bool = False) -> PreTrainedModel:
+    """Copy `model` without its adapters, which are merged. `share_weights` shares the weights, frozen, if it has none.
+
+    Share weights to train adapters on them: the copy then costs no memory.
+    """
+    if share_weights and not hasattr(model, "merge_and_unload"):
+        return sharing_copy(model)
+    return merge_adapter(copy.deepcopy(model)).requires_grad_(True)
 
 
 def merge_adapter(model: PreTrainedModel) -> PreTrainedModel:

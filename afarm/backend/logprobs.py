@@ -10,7 +10,8 @@ gradient in one buffer of a chunk's size.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,10 +19,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
+from afarm.backend.batching import TokenBatch, join_and_pad, length_sorted_batches
 from afarm.backend.cpu import OneDNNLinear, product
+from afarm.backend.distributed import all_reduce_sum, shard
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from afarm.backend.policy import CheckpointPolicy
 
 LOGITS_BUDGET = 2**24
 """Logits held at once (64 MiB in float32)."""
@@ -42,6 +47,17 @@ def backbone(model: PreTrainedModel) -> PreTrainedModel:
     """`model` without its head: from token ids to hidden states."""
     whole = base_model(model)
     return getattr(whole, whole.base_model_prefix)
+
+
+@contextmanager
+def evaluating(model: PreTrainedModel) -> Iterator[None]:
+    """Hold `model` in eval mode (no dropout), then as before."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
 
 
 def positions(attention_mask: Tensor) -> Tensor:
@@ -101,6 +117,63 @@ def response_logprobs(
     hidden, targets = before_responses(model, input_ids, attention_mask, response_mask)
     logprobs = token_logprobs(model, hidden, targets, temperature=temperature, chunk_size=chunk_size)
     return response_scatter(logprobs, response_mask)
+
+
+def batched_logprobs(
+    policy: CheckpointPolicy,
+    prompts: Sequence[Sequence[int]],
+    responses: Sequence[Sequence[int]],
+    *,
+    batch_size: int,
+    temperature: float = 1.0,
+) -> Tensor:
+    """Log-probabilities [N, R] of the tokens of N responses to their prompts under `policy`, 0 after each row's end.
+
+    R is the longest response. See `read_responses`; no gradient.
+    """
+
+    def read(batch: TokenBatch) -> Tensor:
+        hidden, targets = before_responses(policy.model, batch.input_ids, batch.attention_mask, batch.response_mask)
+        return token_logprobs(policy.model, hidden, targets, temperature=temperature)
+
+    with evaluating(policy.model):
+        return read_responses(
+            read, prompts, responses, batch_size=batch_size, pad_id=policy.pad_id, device=policy.backend.device
+        )
+
+
+@torch.no_grad()
+def read_responses(
+    read: Callable[[TokenBatch], Tensor],
+    prompts: Sequence[Sequence[int]],
+    responses: Sequence[Sequence[int]],
+    *,
+    batch_size: int,
+    pad_id: int,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """Read a value for each token of N responses: [N, R] in float32, left-aligned, 0 after each row's end.
+
+    Rows of like length are read together, and each process reads a shard of them. No gradient.
+
+    Args:
+        read: gives the values [n] of all response tokens of a batch, row after row: log-probabilities, values …
+        prompts: token ids of the N prompts.
+        responses: token ids of the N responses.
+        batch_size: rows in one batch.
+        pad_id: the token that fills up a batch.
+        device: where batches and result are.
+    """
+    values = torch.zeros(len(responses), max(map(len, responses), default=0), device=device)
+    rows = shard(range(len(responses)))
+    lengths = [len(prompts[row]) + len(responses[row]) for row in rows]
+    for places in length_sorted_batches(lengths, batch_size):
+        picked = [rows[place] for place in places]
+        batch = join_and_pad([prompts[row] for row in picked], [responses[row] for row in picked], pad_id, device)
+        aligned = response_scatter(read(batch), batch.response_mask)
+        values[picked, : aligned.shape[1]] = aligned
+    all_reduce_sum([values])
+    return values
 
 
 def before_responses(

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from afarm.backend.adapters import merged_copy
-from afarm.backend.cpu import use_onednn
+from afarm.backend import cpu
+from afarm.backend.adapters import add_adapter, merged_copy, plain_copy, sharing_copy
 from afarm.backend.device import CARD, Backend, quiet
 from afarm.backend.prompts import PromptTemplate
 from afarm.backend.sampling import Sampler, TorchSampler
+from afarm.core.config import LoraConfig
 from afarm.core.errors import TrainingError
 from afarm.core.interfaces import Decoding, Policy, TrainContext
 from afarm.core.records import Instruction, Sample
@@ -42,7 +43,7 @@ class CheckpointPolicy(Policy):
         backend: Backend,
         control_tokens: Sequence[str] = (),
     ):
-        use_onednn(model)
+        cpu.use_onednn(model)
         self.model = model
         self.tokenizer = tokenizer
         self.template = template
@@ -106,8 +107,12 @@ class CheckpointPolicy(Policy):
         return self._with(self.model, self.tokenizer, self.template.with_control(control))
 
     def copy_with_tokens(self, tokens: Sequence[str]) -> CheckpointPolicy:
-        """An independent copy whose vocabulary has these control tokens as well, each embedded as the mean of all."""
-        model, tokenizer = copy.deepcopy(self.model), copy.deepcopy(self.tokenizer)
+        """Copy the policy with these control tokens in its vocabulary as well, each embedded as the mean of all.
+
+        Embeddings and output head are its own; the other weights are shared and frozen (see `trainable_copy`).
+        """
+        ends = {self.model.get_input_embeddings().weight, self.model.get_output_embeddings().weight}
+        model, tokenizer = sharing_copy(self.model, copied=ends), copy.deepcopy(self.tokenizer)
         tokenizer.add_tokens(list(tokens), special_tokens=True)
         if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
             with quiet():
@@ -150,3 +155,22 @@ def require_checkpoint(start: Policy, learner: str) -> CheckpointPolicy:
             f"{learner} trains the weights of a checkpoint; it cannot start from a {type(start).__name__}"
         )
     return start
+
+
+def trainable_copy(
+    start: CheckpointPolicy, lora: LoraConfig | None, *, train_tokens: Sequence[int] = ()
+) -> CheckpointPolicy:
+    """Copy `start` into a policy to train: every weight, or with `lora` fresh adapters and nothing else.
+
+    Adapters of `start` are merged first. With `lora` the frozen weights are those of `start` itself, so that the copy
+    costs no memory; `train_tokens` are tokens whose embeddings are trained beside the adapters, such as new control
+    tokens. Adapters start from random numbers: seed the backend before. `start` is left as it is; merge what was
+    trained into a copy (`trained_model` does). On a CPU the process keeps freed memory from here on.
+    """
+    if start.backend.device.type == "cpu":
+        cpu.keep_freed_memory()
+    policy = copy.copy(start)
+    policy.model = plain_copy(start.model, share_weights=lora is not None)
+    if lora is not None:
+        policy.model = add_adapter(policy.model, lora, train_tokens=train_tokens)
+    return policy

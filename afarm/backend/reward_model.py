@@ -14,9 +14,8 @@ from afarm.backend.adapters import merged_copy
 from afarm.backend.batching import length_sorted_batches, pad
 from afarm.backend.cpu import use_onednn
 from afarm.backend.device import CARD, Backend, quiet
-from afarm.backend.logprobs import base_model, hidden_states
+from afarm.backend.logprobs import base_model, evaluating, hidden_states
 from afarm.backend.prompts import PromptTemplate
-from afarm.backend.sampling import evaluating
 from afarm.core.interfaces import Policy, RewardModel, TrainContext
 from afarm.core.records import Instruction, JudgedPair, Sample, Score
 

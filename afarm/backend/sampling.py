@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
@@ -22,7 +21,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from afarm.backend.batching import pad
-from afarm.backend.logprobs import backbone, log_normaliser, positions, project
+from afarm.backend.logprobs import backbone, evaluating, log_normaliser, positions, project
 from afarm.core.errors import ModelError
 from afarm.core.interfaces import Decoding
 from afarm.core.seeding import integer
@@ -69,17 +68,6 @@ class Sampler(Protocol):
         Sample j of a prompt with key k depends on (seed, k, j), the prompt and the model only.
         """
         ...
-
-
-@contextmanager
-def evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """`model` in eval mode (no dropout), and back."""
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)
 
 
 class TorchSampler:

@@ -13,14 +13,13 @@ import torch
 from datasets import Dataset
 from trl import SFTConfig, SFTTrainer
 
-from afarm.backend.adapters import add_adapter
 from afarm.backend.distributed import world_size
 from afarm.backend.logprobs import before_responses, token_loss
+from afarm.backend.policy import CheckpointPolicy, trainable_copy
 from afarm.backend.trl_bridge import LengthSortedTrainer, train, trained_model, trainer_arguments
 from afarm.core.interfaces import TrainContext
 
 if TYPE_CHECKING:
-    from afarm.backend.policy import CheckpointPolicy
     from afarm.core.config import TrainerConfig
 
 IGNORED = -100
@@ -31,14 +30,14 @@ Example = tuple[Sequence[int], Sequence[int]]
 
 
 def fit_supervised(
-    policy: CheckpointPolicy,
+    start: CheckpointPolicy,
     examples: Sequence[Example],
     config: TrainerConfig,
     context: TrainContext,
     setting: str,
     counts: Mapping[str, float] | None = None,
 ) -> CheckpointPolicy:
-    """`policy` itself, trained in place to give the responses of `examples` to their prompts; train a copy to keep it.
+    """Train a copy of `start` to give the responses of `examples` to their prompts.
 
     The loss is the negative log-likelihood of response tokens, averaged over those of a step however it is cut into
     micro-batches; prompts carry none. `PromptTemplate.encode` makes examples whose end-of-sequence token is trained.
@@ -47,9 +46,9 @@ def fit_supervised(
     finite.
     """
     context.backend.seed(context.seed)
-    model = add_adapter(policy.model, config.lora) if config.lora else policy.model
+    policy = trainable_copy(start, config.lora)
     trainer = _Trainer(
-        model=model,
+        model=policy.model,
         args=trainer_arguments(SFTConfig, config, context, dataset_kwargs={"skip_prepare_dataset": True}),
         train_dataset=Dataset.from_list([labelled(*example) for example in examples]),
         processing_class=policy.tokenizer,

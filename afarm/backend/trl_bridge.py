@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Sampler
 from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from afarm.backend.adapters import merge_adapter
+from afarm.backend.adapters import merged_copy
 from afarm.backend.device import quiet
 from afarm.backend.distributed import all_reduce_mean, barrier, rank, shard, world_size
 from afarm.core.config import TrainerConfig
@@ -275,8 +275,8 @@ def train(trainer: Trainer, context: TrainContext, description: str, setting: st
 
 
 def trained_model(trainer: Trainer) -> Any:
-    """The plain model that `trainer` trained, adapters merged."""
-    model = merge_adapter(trainer.model)
+    """Return the plain model that `trainer` trained, adapters merged into a copy of the weights below them."""
+    model = merged_copy(trainer.model)
     # TRL puts a forward of its own on the instance, bound to this very object: a copy would run the original.
     model.__dict__.pop("forward", None)
     return model

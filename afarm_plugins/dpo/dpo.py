@@ -30,17 +30,14 @@ from afarm import JudgedPair, Method, MethodInputs, TrainContext
 from afarm.backend import (
     CheckpointPolicy,
     LengthSortedTrainer,
-    add_adapter,
-    all_gather,
     all_gather_object,
-    evaluating,
+    batched_logprobs,
     join_and_pad,
-    length_sorted_batches,
     preference_losses,
     require_checkpoint,
     response_logprobs,
-    shard,
     train,
+    trainable_copy,
     trained_model,
     trainer_arguments,
     usable_pairs,
@@ -68,9 +65,9 @@ class DPO(Method):
         for example, logps in zip(examples, reference_logps(start, examples, batch_size), strict=True):
             example["reference_logps"] = logps
         context.backend.seed(context.seed)
-        policy = start.copy()
+        policy = trainable_copy(start, config.lora)
         trainer = Trainer(
-            model=add_adapter(policy.model, config.lora) if config.lora else policy.model,
+            model=policy.model,
             args=trainer_arguments(
                 TRLConfig,
                 config,
@@ -120,20 +117,12 @@ def pair_examples(
 
 
 def reference_logps(policy: CheckpointPolicy, examples: Sequence[dict[str, Any]], batch_size: int) -> list[list[float]]:
-    """[log-probability of the chosen response, of the rejected one] of each example under `policy`.
-
-    Processes read a share each.
-    """
-    mine = shard(examples)
-    found: list[list[float]] = [[]] * len(mine)
-    with torch.inference_mode(), evaluating(policy.model):
-        for batch in length_sorted_batches([e["length"] for e in mine], batch_size):
-            inputs = PairCollator(policy.pad_id).responses([mine[i] for i in batch])
-            moved = {name: tensor.to(policy.backend.device) for name, tensor in inputs.items()}
-            logps = summed_logprobs(policy.model, moved)
-            for i, both in zip(batch, torch.stack(logps.chunk(2), dim=1).tolist(), strict=True):
-                found[i] = both
-    return all_gather(found)
+    """Log-probabilities of the chosen and of the rejected response of each example under `policy`, as pairs."""
+    rows = [e["chosen"] for e in examples] + [e["rejected"] for e in examples]
+    prompts, responses = [prompt for prompt, _ in rows], [response for _, response in rows]
+    logps = batched_logprobs(policy, prompts, responses, batch_size=2 * batch_size).sum(-1)
+    pairs: list[list[float]] = torch.stack(logps.chunk(2), dim=1).tolist()
+    return pairs
 
 
 def summed_logprobs(model: Any, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:

@@ -73,7 +73,7 @@ class ExpertIteration(Method):
             first = 1 if config.pool == "accumulate" else current.number
             kept = [w for number in range(first, current.number) for w in read(current.directory(number))] + winners
             examples = [(winner.prompt_ids, winner.token_ids) for winner in kept]
-            policy = fit_supervised(start.copy(), examples, config, current.context, "expert_iteration")
+            policy = fit_supervised(start, examples, config, current.context, "expert_iteration")
             if current.number == config.rounds:
                 return policy
             current = Round(context, current.number + 1, current.last_step)

@@ -35,4 +35,4 @@ class FeedME(Method):
         instructions = [judged.pair.instruction for judged in pairs]
         chosen = [judged.chosen_rejected[0] for judged in pairs if judged.chosen_rejected]
         examples, cut = start.template.encode(instructions, chosen, self.config.max_length)
-        return fit_supervised(start.copy(), examples, self.config, context, "feedme", {**counts, "examples_cut": cut})
+        return fit_supervised(start, examples, self.config, context, "feedme", {**counts, "examples_cut": cut})

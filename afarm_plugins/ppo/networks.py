@@ -13,7 +13,6 @@ Every quantity is of response tokens, flat and row after row: [n].
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
@@ -29,10 +28,9 @@ from afarm.backend import (
     before_responses,
     enable_gradient_checkpointing,
     head_scores,
-    merge_adapter,
-    sharing_copy,
     token_logprobs,
     token_loss,
+    trainable_copy,
 )
 from afarm_plugins.ppo import PPOConfig
 from afarm_plugins.ppo.rollout import Losses
@@ -95,7 +93,7 @@ class SeparateNetworks(Networks):
     def __init__(self, start: CheckpointPolicy, reward_model: RewardModel, config: PPOConfig):
         super().__init__(config)
         self.reference = start.model.eval()  # never touched: what is trained is a copy
-        self.policy = trainable_copy(start, config)
+        self.policy = trainable_copy(start, config.lora)
         self.value_model = start_value_model(start, reward_model, config)
         self.models = nn.ModuleDict({"policy": self.policy.model, "value": self.value_model})
 
@@ -126,7 +124,7 @@ class SharedNetworks(Networks):
     def __init__(self, start: CheckpointPolicy, config: PPOConfig):
         super().__init__(config)
         assert config.lora is not None  # the configuration says so
-        self.policy = trainable_copy(start, config)
+        self.policy = trainable_copy(start, config.lora)
         model = self.policy.model
         self.value_adapter = VALUE if config.shared_value == "adapter" else None
         if self.value_adapter:
@@ -166,18 +164,6 @@ def build_networks(start: CheckpointPolicy, reward_model: RewardModel, config: P
     if config.layout == "shared":
         return SharedNetworks(start, config)
     return SeparateNetworks(start, reward_model, config)
-
-
-def trainable_copy(start: CheckpointPolicy, config: PPOConfig) -> CheckpointPolicy:
-    """A policy of its own to train; with LoRA its frozen weights are those of `start`."""
-    policy = copy.copy(start)
-    if config.lora is None or hasattr(start.model, "merge_and_unload"):
-        policy.model = merge_adapter(copy.deepcopy(start.model)).requires_grad_(True)
-    else:
-        policy.model = sharing_copy(start.model)
-    if config.lora is not None:
-        policy.model = add_adapter(policy.model, config.lora)
-    return policy
 
 
 def hidden_before(model: PreTrainedModel, batch: TokenBatch) -> tuple[Tensor, Tensor]:

@@ -52,21 +52,21 @@ from afarm.backend import (
     full_tensor,
     generalised_advantages,
     join_and_pad,
-    keep_freed_memory,
     kl_estimates,
     kl_penalised_rewards,
     length_sorted_batches,
     linear_schedule,
     masked_mean_variance,
     prompt_order,
+    read_responses,
     require_checkpoint,
-    response_scatter,
     restore,
     sample_scorer,
     set_checkpointing_layers_to_train,
     shard,
     shard_model,
     short_prompts,
+    trainable_copy,
     training_state,
     unsharded_weights,
     whiten,
@@ -74,7 +74,7 @@ from afarm.backend import (
     write_training_state,
 )
 from afarm_plugins.ppo import PPOConfig, objective
-from afarm_plugins.ppo.networks import Learner, build_networks, trainable_copy
+from afarm_plugins.ppo.networks import Learner, build_networks
 from afarm_plugins.ppo.rollout import Losses, Rollout, Tokens, minibatches
 
 T = TypeVar("T")
@@ -149,8 +149,6 @@ class Trainer:
         assert inputs.reward_model is not None  # named in `needs`
         self.config, self.context = config, context
         self.device = context.backend.device
-        if self.device.type == "cpu":
-            keep_freed_memory()
         context.backend.seed(context.seed)  # adapters start from random numbers
         self.start = require_checkpoint(inputs.start, "ppo")
         self.rewards = sample_scorer(inputs.reward_model, self.start)
@@ -268,21 +266,12 @@ class Trainer:
         tensors = [torch.tensor(row, device=self.device) for row in rows]
         return nn.utils.rnn.pad_sequence(tensors, batch_first=True)
 
-    @torch.no_grad()
     def read(
         self, of: Callable[[TokenBatch], Tensor], prompts: Sequence[Tokens], responses: Sequence[Tokens]
     ) -> Tensor:
         """What `of` gives for each response token, [B, R] and 0 at pads, in batches of like length."""
-        found = torch.zeros(len(responses), max(map(len, responses)), device=self.device)
-        mine = shard(range(len(responses)))
-        lengths = [len(prompts[i]) + len(responses[i]) for i in mine]
-        for picked in length_sorted_batches(lengths, self.config.per_device_rollout_batch_size):
-            rows = [mine[i] for i in picked]
-            batch = self.batch([prompts[i] for i in rows], [responses[i] for i in rows])
-            part = response_scatter(of(batch), batch.response_mask)
-            found[rows, : part.shape[1]] = part
-        all_reduce_sum([found])
-        return found
+        size, pad_id = self.config.per_device_rollout_batch_size, self.policy.pad_id
+        return read_responses(of, prompts, responses, batch_size=size, pad_id=pad_id, device=self.device)
 
     def batch(self, prompts: Sequence[Tokens], responses: Sequence[Tokens]) -> TokenBatch:
         return join_and_pad(prompts, responses, self.policy.pad_id, self.device)
@@ -395,7 +384,7 @@ class Trainer:
         weights: Mapping[str, Tensor] = {name: full_tensor(p.data) for name, p in trained.items()}
         if self.selection and self.selection.best:
             weights = self.selection.best_weights()
-        chosen = trainable_copy(self.start, self.config) if self.context.backend.sharded else self.policy
+        chosen = trainable_copy(self.start, self.config.lora) if self.context.backend.sharded else self.policy
         for name, parameter in chosen.model.named_parameters():
             if parameter.requires_grad:
                 parameter.copy_(weights[name])

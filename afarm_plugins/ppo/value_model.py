@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 from torch import nn
 
 from afarm import RewardModel, TrainingError
-from afarm.backend import CheckpointPolicy, TorchRewardModel, add_adapter, backbone, merge_adapter, sharing_copy
+from afarm.backend import CheckpointPolicy, TorchRewardModel, add_adapter, backbone, plain_copy, sharing_copy
 from afarm_plugins.ppo import PPOConfig
 
 
@@ -19,9 +18,7 @@ def start_value_model(policy: CheckpointPolicy, reward_model: RewardModel, confi
         if config.lora is not None and not hasattr(policy.model, "merge_and_unload"):
             setattr(model, model.base_model_prefix, backbone(sharing_copy(policy.model)))
     elif isinstance(reward_model, TorchRewardModel) and reward_model.reads_tokens_of(policy):
-        plain = not hasattr(reward_model.model, "merge_and_unload")
-        share = config.lora is not None and plain
-        model = sharing_copy(reward_model.model) if share else merge_adapter(copy.deepcopy(reward_model.model))
+        model = plain_copy(reward_model.model, share_weights=config.lora is not None)
     else:
         raise TrainingError(
             f"{type(reward_model).__name__} has no backbone over the policy's tokens for a value model to start from: "

@@ -39,7 +39,6 @@ from afarm import Decoding, Method, MethodInputs, Policy, TrainContext, seeding
 from afarm.backend import (
     CheckpointPolicy,
     Diverged,
-    add_adapter,
     all_finite,
     all_gather,
     all_reduce_gradients,
@@ -50,7 +49,6 @@ from afarm.backend import (
     join_and_pad,
     length_sorted_batches,
     linear_schedule,
-    merge_adapter,
     permutation,
     prompt_order,
     require_checkpoint,
@@ -61,6 +59,7 @@ from afarm.backend import (
     shard,
     shard_model,
     short_prompts,
+    trainable_copy,
     training_state,
     unsharded_weights,
     world_size,
@@ -164,12 +163,9 @@ class Trainer:
 
     def untrained(self) -> CheckpointPolicy:
         """The start policy's copy that training begins with, with control tokens and adapters."""
-        start, lora = self.reference, self.config.lora
-        policy = start.copy_with_tokens(self.tokens) if self.tokens else start.copy()
-        policy.model = merge_adapter(policy.model).requires_grad_(True)
-        if lora is not None:
-            added = policy.tokenizer.convert_tokens_to_ids(list(policy.control_tokens))
-            policy.model = add_adapter(policy.model, lora, train_tokens=added)
+        start = self.reference.copy_with_tokens(self.tokens) if self.tokens else self.reference
+        added = start.tokenizer.convert_tokens_to_ids(list(start.control_tokens))
+        policy = trainable_copy(start, self.config.lora, train_tokens=added)
         policy.model.eval()
         return policy
 

@@ -60,7 +60,7 @@ class RewardConditioning(Method):
         )
 
     def _with_controls(self, start: CheckpointPolicy) -> tuple[CheckpointPolicy, str, str]:
-        """(a copy of `start` to train, the positive control, the negative one)."""
+        """Return the policy to train a copy of, the positive control and the negative one."""
         if self.config.control == "token":
             return start.copy_with_tokens([POSITIVE, NEGATIVE]), POSITIVE, NEGATIVE
         positive, negative = self.config.positive_text, self.config.negative_text
@@ -71,4 +71,4 @@ class RewardConditioning(Method):
                     "from bad outputs; choose others with --set reward_conditioning.positive_text and negative_text"
                 ]
             )
-        return start.copy(), positive, negative
+        return start, positive, negative

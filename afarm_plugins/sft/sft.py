@@ -35,7 +35,7 @@ class SFT(Method):
             )
         instructions, outputs = [d.instruction for d in usable], [d.output for d in usable]
         examples, cut = start.template.encode(instructions, outputs, self.config.max_length)
-        return fit_supervised(start.copy(), examples, self.config, context, self.name, {"examples_cut": cut})
+        return fit_supervised(start, examples, self.config, context, self.name, {"examples_cut": cut})
 
 
 class SFTOnAllSplits(SFT):

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from tiny_models import Recorder, judged, make_context, make_instructions, make_policy, same_weights
 
 from afarm import LoraConfig
-from afarm.backend import CheckpointPolicy, join_and_pad
+from afarm.backend import CheckpointPolicy, join_and_pad, logprobs
 from afarm.backend.batching import TokenBatch
 from afarm.core.errors import DataError
 from afarm.core.interfaces import MethodInputs
@@ -52,14 +52,16 @@ def logps(policy: CheckpointPolicy, rows: list[JudgedPair]) -> torch.Tensor:
     return torch.tensor(reference_logps(policy, pair_examples(policy, rows, 512)[0], 64))
 
 
-def test_processes_read_a_share_of_the_reference_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_read_a_shard_of_the_reference_each(monkeypatch: pytest.MonkeyPatch) -> None:
     policy, rows = make_policy(), preferences(9)
     whole, examples = logps(policy, rows), pair_examples(policy, rows, 512)[0]
-    monkeypatch.setattr(dpo, "all_gather", lambda share: share)
+    monkeypatch.setattr(logprobs, "all_reduce_sum", lambda tensors: None)
+    shards = []
     for rank in range(2):
-        monkeypatch.setattr(dpo, "shard", lambda all_rows, rank=rank: all_rows[rank::2])
-        share = reference_logps(policy, examples, 2)
-        torch.testing.assert_close(torch.tensor(share), whole[rank::2])
+        monkeypatch.setattr(logprobs, "shard", lambda all_rows, rank=rank: all_rows[rank::2])
+        shards.append(torch.tensor(reference_logps(policy, examples, 2)))
+        assert int((shards[rank] != 0).sum()) == 9
+    torch.testing.assert_close(shards[0] + shards[1], whole)
 
 
 # ---------------------------------------------------------------------------------------------------- the losses
@@ -194,7 +196,8 @@ def test_padding_of_either_side_and_any_amount_changes_nothing(
             widen(batch.input_ids, pads, value=7), widen(batch.attention_mask, pads), widen(batch.response_mask, pads)
         )
 
-    monkeypatch.setattr(dpo, "join_and_pad", widened)
+    for module in (dpo, logprobs):
+        monkeypatch.setattr(module, "join_and_pad", widened)
     padded, padded_log = train(tmp_path / "padded", preferences(16))
     assert same_weights(plain.model, padded.model, tolerance=1e-4)
     assert padded_log.values("rewards/margins") == pytest.approx(log.values("rewards/margins"), abs=1e-4)

@@ -19,7 +19,15 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from afarm import LoraConfig
-from afarm.backend import Backend, CheckpointPolicy, PromptTemplate, TorchRewardModel, device, response_logprobs
+from afarm.backend import (
+    Backend,
+    CheckpointPolicy,
+    PromptTemplate,
+    TorchRewardModel,
+    device,
+    logprobs,
+    response_logprobs,
+)
 from afarm.backend.batching import TokenBatch, join_and_pad
 from afarm.backend.rollouts import prompt_order
 from afarm.core.config import BackendConfig
@@ -190,7 +198,8 @@ def test_padding_of_either_side_and_any_amount_changes_nothing(
     plain, padded = trainer_for(tmp_path / "plain"), trainer_for(tmp_path / "padded")
     rollout, metrics = plain.collect(0)
     plain.backward(rollout)
-    monkeypatch.setattr(ppo, "join_and_pad", lambda *given: widened(join_and_pad(*given), before, after))
+    for module in (ppo, logprobs):
+        monkeypatch.setattr(module, "join_and_pad", lambda *given: widened(join_and_pad(*given), before, after))
     padded_rollout, padded_metrics = padded.collect(0)
     padded.backward(padded_rollout)
     assert metrics == pytest.approx(padded_metrics, rel=1e-5, abs=1e-6)
