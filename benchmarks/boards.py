@@ -61,7 +61,7 @@ def write_runs(directory: Path) -> None:
         }
         path = directory / "runs" / f"run-{number}"
         path.mkdir(parents=True)
-        record = {"name": path.name, "results": [{**result, "protocol": protocol, "guards": {}}], **rest}
+        record = {"name": path.name, "results": [{**result, "protocol": protocol, "red_flags": {}}], **rest}
         (path / "run.json").write_text(json.dumps(record, indent=2))
 
 

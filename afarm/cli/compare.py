@@ -5,26 +5,32 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from afarm.cli.console import err, out
 from afarm.cli.cost import show_plan
 from afarm.cli.launch import process_info
+from afarm.cli.leaderboard import show_board
 from afarm.cli.options import DryRun, FarmOptions, Stray, refuse_stray, with_options
 from afarm.cli.run import command_line, finish, warn_of_simulation
 from afarm.core.errors import AfarmError, BudgetError, ConfigError, DataError, JudgeError
+from afarm.core.records import Row
+from afarm.core.seeding import digest
+from afarm.storage.disk import write_json, write_whole
 from afarm.storage.text import markup
 
 if TYPE_CHECKING:
     from afarm.experiment.dry_run import PlannedStage
     from afarm.experiment.farm import Farm, StageRun
-    from afarm.leaderboard.from_runs import Standing
+    from afarm.leaderboard import Leaderboard
+    from afarm.storage.runs import RunRecord
 
 ALL = "all"
 
@@ -52,16 +58,16 @@ def compare(
     dry_run: DryRun = False,
 ) -> None:
     """Run several methods on the same samples, preferences and reward model, and rank them."""
-    from afarm.leaderboard.from_runs import account_of, standings, write_board
+    from afarm.leaderboard.from_runs import board_of_systems
 
     started = time.time()
     refuse_stray(stray)
     if options.method is not None:
         raise ConfigError(["compare takes several methods: --methods ppo,best_of_n, or all"])
-    records: list[dict[str, Any]] = []
+    records: list[RunRecord] = []
     with ExitStack() as farms:
         laid_out, left_out = _lay_out(options, methods, _seeds(options, seeds), farms, dry_run)
-        account = account_of([farm.name(system) for system, farm in laid_out])
+        account = _account([farm.name(system) for system, farm in laid_out])
         for name, why in left_out.items():
             err().print(f"[yellow]Left out:[/] {name}: {why}", highlight=False, soft_wrap=True)
         if dry_run:
@@ -91,14 +97,15 @@ def compare(
     if not process_info().is_main_process:
         return
     left_out |= {name: str(error) for name, error in failed.items()}
-    found = standings(records)
-    board = write_board(options.output_dir / "boards" / f"{account}.md", found, records, command_line(), left_out)
+    board = board_of_systems(records)
+    path = _write(options.output_dir / "boards" / f"{account}.md", board, records, left_out)
     if options.as_json:
-        rows = [asdict(standing) for standing in found]
-        sys.stdout.write(json.dumps({"standings": rows, "left_out": left_out, "board": str(board)}) + "\n")
-    _show(found, records, to_stderr=options.as_json)
+        rows = {"standings": _standings(board), "left_out": left_out, "board": str(path)}
+        sys.stdout.write(json.dumps(rows) + "\n")
     console = err() if options.as_json else out()
-    console.print(f"Board: {board} (took {time.time() - started:.0f} s)", soft_wrap=True, highlight=False, markup=False)
+    show_board(console, board, "the board has them")
+    warn_of_simulation(console, records[0])
+    console.print(f"Board: {path} (took {time.time() - started:.0f} s)", soft_wrap=True, highlight=False, markup=False)
     if failed:
         raise typer.Exit(1)
 
@@ -190,56 +197,32 @@ def _planned(laid_out: Sequence[tuple[str, Farm]]) -> list[PlannedStage]:
     return list(found.values())
 
 
-def _columns(found: Sequence[Standing]) -> dict[str, list[str]]:
-    """The cells of each column of the board that has any."""
-    from afarm.leaderboard.from_runs import TASTES, compared_figures, tastes
-
-    errors = ["" if s.standard_error is None else f" ± {s.standard_error:.1f}" for s in found]
-    columns = {
-        "system": [standing.system for standing in found],
-        "win rate": [f"{standing.win_rate:.1f}{error}" for standing, error in zip(found, errors, strict=True)],
-    }
-    for extra in compared_figures(found):
-        gained = [standing.differences.get(extra) for standing in found]
-        columns[f"Δ {extra}"] = ["" if value is None else f"{value:+.3f}" for value in gained]
-    columns["characters"] = ["" if standing.length is None else f"{standing.length:.0f}" for standing in found]
-    for place, taste in enumerate(TASTES):
-        columns[taste] = [tastes(standing)[place] for standing in found]
-    columns["seconds"] = [f"{standing.seconds:.0f}" for standing in found]
-    return {name: cells for name, cells in columns.items() if any(cells)}
+def _account(runs: Sequence[str]) -> str:
+    """Name the account under which these runs are compared and paid for: the same command goes on with its budget."""
+    return f"compare-{digest(sorted(runs), length=8)}"
 
 
-def _fitting(columns: dict[str, list[str]], width: int) -> tuple[dict[str, list[str]], list[str]]:
-    """Those for which a screen of `width` characters has room, and the names of the others. No figure is cut short."""
-    kept, spared = dict(columns), []
-    for name in reversed(list(columns)[2:]):
-        if 1 + sum(3 + max(map(len, (heading, *cells))) for heading, cells in kept.items()) <= width:
-            break
-        spared.append(name)
-        del kept[name]
-    return kept, spared[::-1]
+def _standings(board: Leaderboard) -> list[Row]:
+    """The entries as rows of JSON, each with its reference and its differences from that."""
+    from afarm.leaderboard.board import DIFFERENCE
+
+    return [
+        {
+            **entry.to_row(),
+            "reference": entry.source.reference,
+            "differences": {name.removeprefix(DIFFERENCE): metric.value for name, metric in entry.metrics.items()},
+        }
+        for entry in board.entries
+    ]
 
 
-def _show(found: Sequence[Standing], records: Sequence[dict[str, Any]], to_stderr: bool) -> None:
-    from rich.table import Table
+def _write(path: Path, board: Leaderboard, records: Sequence[RunRecord], left_out: Mapping[str, str]) -> Path:
+    """Write the leaderboard as Markdown at `path`, and as JSON beside it. Returns `path`."""
+    from afarm.leaderboard.rendering import as_markdown
 
-    console = err() if to_stderr else out()
-    table = Table(title="Win rates", title_justify="left")
-    columns, spared = _fitting(_columns(found), console.width)
-    for name in columns:
-        table.add_column(name, justify="left" if name == "system" else "right", no_wrap=True)
-    for cells in zip(*columns.values(), strict=True):
-        table.add_row(*map(markup, cells))
-    console.print(table)
-    if spared:
-        console.print(f"No room for {', '.join(spared)}: the board has them.", highlight=False, soft_wrap=True)
-    references = sorted({standing.reference for standing in found})
-    seeds = {seed for standing in found for seed in standing.seeds}
-    over = "one seed, standard errors over instructions"
-    if len(seeds) > 1:
-        over = f"means over {len(seeds)} seeds, with their standard errors"
-    console.print(f"Percent against {' or '.join(references)}; {over}.", highlight=False, soft_wrap=True)
-    for line in (f"{standing.system}: {flag}" for standing in found for flag in standing.flags):
-        console.print(f"Flag: {line}", highlight=False, soft_wrap=True, markup=False)
-    if records:
-        warn_of_simulation(console, records[0])
+    command = command_line()
+    lines = [f"`{command}`", "", as_markdown([board]), *(f"Left out: {name}: {why}" for name, why in left_out.items())]
+    write_whole(path, "\n".join(lines).rstrip() + "\n", "make room or choose another --output-dir")
+    rows = {"command": command, "runs": [record["name"] for record in records], "standings": _standings(board)}
+    write_json(path.with_suffix(".json"), {**rows, "left_out": left_out})
+    return path

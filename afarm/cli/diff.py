@@ -31,7 +31,8 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """Show what sets two runs apart: settings, versions, judging, figures, and which instructions flipped and why."""
-    from afarm.analysis.run_diff import diff, find_run
+    from afarm.analysis.run_diff import diff
+    from afarm.storage.runs import find_run
 
     found = diff(find_run(first, output_dir), find_run(second, output_dir))
     if as_json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -22,6 +22,7 @@ from afarm.storage.text import markup
 
 if TYPE_CHECKING:
     from afarm.comparison.outputs import Comparison
+    from afarm.storage.runs import RunRecord
 
 MANY = 20
 """Systems of one command up to which each has a report at once, of some megabytes; `afarm report RUN` writes others."""
@@ -109,10 +110,11 @@ def _run(compared: Sequence[Comparison], files: Sequence[Mapping[str, str]], as_
     from afarm.experiment import run_record as runs
     from afarm.experiment.farm import read_result
     from afarm.judging.client import Spend
+    from afarm.storage.runs import read_run
 
     for note in dict.fromkeys(note for one in compared for note in one.notes):
         err().print(f"[yellow]{markup(note)}[/]", highlight=False, soft_wrap=True)
-    found: list[tuple[dict[str, Any], Path]] = []
+    found: list[tuple[RunRecord, Path]] = []
     failed: list[DataError] = []
     for one, named in zip(compared, files, strict=True):
         asked = one.farm.ask
@@ -128,7 +130,7 @@ def _run(compared: Sequence[Comparison], files: Sequence[Mapping[str, str]], as_
         directory = runs.record_of_two(one, made, result, named, command_line(), started)
         if len(compared) <= MANY:
             report.build(directory)
-        found.append((runs.read_run(directory), directory))
+        found.append((read_run(directory), directory))
         started = time.time()
     if found:
         present(found, compared[0].together, as_json, len(compared) > 1)

@@ -180,9 +180,11 @@ def _write(text: str, output: Path | None) -> None:
     err().print(f"Written to {output}", highlight=False, markup=False, soft_wrap=True)
 
 
-def show_board(console: Console, board: Leaderboard) -> None:
-    """A board as a table, and what must be said of it. A terminal that is too narrow is spared the columns that say
-    least."""
+def show_board(console: Console, board: Leaderboard, elsewhere: str = "--format markdown shows all") -> None:
+    """Print a board as a table with its remarks and red flags.
+
+    A terminal that is too narrow is spared the columns that say least; `elsewhere` says where they are.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -200,7 +202,7 @@ def show_board(console: Console, board: Leaderboard) -> None:
     Console(file=console.file, width=width).print(table)
     spared = [column.heading for column in every if column not in shown]
     lines = [*remarks(board), *(f"Flag: {sentence}" for sentence in flags(board))]
-    lines += [f"No room for {', '.join(spared)}: --format markdown shows all."] if spared else []
+    lines += [f"No room for {', '.join(spared)}: {elsewhere}."] if spared else []
     for line in lines:
         console.print(one_line(line, 600), soft_wrap=True, highlight=False, markup=False)
 

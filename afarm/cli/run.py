@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from afarm.experiment.farm import Farm
+    from afarm.storage.runs import RunRecord
 
 OUTCOMES = {"wins": "won", "wins_base": "lost", "draws": "drawn", "unparsed": "unparsed"}
 
@@ -60,16 +61,17 @@ def present(record: Mapping[str, Any], report: Path, as_json: bool) -> None:
     show_results(record, report, to_stderr=as_json)
 
 
-def finish(farm: Farm, method: str, started: float) -> tuple[dict[str, Any], Path]:
+def finish(farm: Farm, method: str, started: float) -> tuple[RunRecord, Path]:
     """Evaluate `method`, write the run's record and its report. Returns the record and the report's path."""
     from afarm import report
     from afarm.experiment import run_record as runs
+    from afarm.storage.runs import read_run
 
     result = farm.evaluate(method)
     if not farm.process_info.is_main_process:
         raise typer.Exit  # the first process writes of it
     directory = runs.record(farm, method, result, command_line(), started)
-    return runs.read_run(directory), report.build(directory)
+    return read_run(directory), report.build(directory)
 
 
 def command_line() -> str:
@@ -81,7 +83,7 @@ def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = Fals
     """One screen: the numbers, what they cost, where the report is, and what to try next."""
     from rich.table import Table
 
-    from afarm.evaluation.metrics import unseen
+    from afarm.evaluation.metrics import undetectable_difference
     from afarm.evaluation.red_flags import red_flag_lines
     from afarm.report.run import STOPPED_AT, degraded, training
 
@@ -95,10 +97,10 @@ def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = Fals
     table.add_column()
     if main is not None:
         table.add_row("win rate", f"{head['win_rate']:.1f} %{error_of(head)}")
-        if blind := unseen(main["metrics"]):
+        if blind := undetectable_difference(main["metrics"]):
             table.add_row("", f"not clear from 50 %: {blind}")
         table.add_row("", outcomes(main["metrics"]))
-        for label, line in red_flag_lines(main.get("guards")):
+        for label, line in red_flag_lines(main.get("red_flags")):
             table.add_row(label, markup(line))
     for result in results:
         if result is not main:
@@ -153,13 +155,13 @@ def warn_of_simulation(console: Console, record: Mapping[str, Any]) -> None:
 
 def result_row(result: Mapping[str, Any], main_reference: str) -> tuple[str, str]:
     """A further evaluation in one line: its main figure, the reference's, and their paired difference."""
-    from afarm.evaluation.metrics import main_figure
+    from afarm.evaluation.metrics import main_metric
 
     metrics, name = result["metrics"], result["evaluator"]
     label = name if result["reference"] == main_reference else f"{name}, against {result['reference']}"
     if name == "win_rate":
         return label, f"{metrics['win_rate']:.1f} % ± {metrics['standard_error'] or 0:.1f}"
-    found = main_figure(name, metrics)
+    found = main_metric(name, metrics)
     if found is None:
         shown = [f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}" for k, v in list(metrics.items())[:4]]
         return label, ", ".join(shown)

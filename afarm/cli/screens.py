@@ -14,7 +14,7 @@ from afarm.cli.console import err, out
 from afarm.cli.run import error_of, outcomes, result_row, spent, warn_of_simulation
 from afarm.core.errors import PluginError
 from afarm.evaluation.matching import Coverage
-from afarm.evaluation.metrics import BY_PEOPLE, unseen, win_rate_interval
+from afarm.evaluation.metrics import BY_PEOPLE, undetectable_difference, win_rate_interval
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -102,10 +102,10 @@ def _show_one(console: Console, record: Record) -> None:
     metrics, further = main["metrics"], [result for result in others if result["evaluator"] != BY_PEOPLE]
     lines = [
         f"{main['system']}: win rate {_rate(record)} against {main['reference']}",
-        *([f"Not clear from 50 %: {blind}"] if (blind := unseen(metrics)) else []),
+        *([f"Not clear from 50 %: {blind}"] if (blind := undetectable_difference(metrics)) else []),
         outcomes(metrics),
         *(": ".join(result_row(result, main["reference"])) for result in further),
-        *(f"{label.capitalize()}: {line}" for label, line in red_flag_lines(main.get("guards"))),
+        *(f"{label.capitalize()}: {line}" for label, line in red_flag_lines(main.get("red_flags"))),
         *_lines(record),
     ]
     _tell(console, lines)

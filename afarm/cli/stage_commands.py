@@ -120,11 +120,11 @@ def report(
 ) -> None:
     """Write a run's report again."""
     from afarm.core.errors import StoreError, did_you_mean
-    from afarm.experiment.run_record import latest_run
     from afarm.report import build
+    from afarm.storage.runs import latest_run, run_directories
 
     runs = output_dir / "runs"
-    known = [path.parent.name for path in runs.glob("*/run.json")]
+    known = [run.name for run in run_directories(runs)]
     if run and run not in known:
         raise StoreError(f"no finished run {run!r} in {output_dir}.{did_you_mean(run, known)}")
     directory = runs / run if run else latest_run(runs)

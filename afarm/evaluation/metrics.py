@@ -1,8 +1,8 @@
-"""Figures as they are shown: the main one of an evaluation, what warns of it, and its error and interval.
+"""Metrics of evaluations: the naming contract, and means, errors and intervals that need no numpy.
 
-An evaluator puts its main figure first, or calls it like itself. Names beside it say what belongs to it: `<figure>_se`,
-or else what follows and ends in `_error` or `_se`; `<figure>_reference`; `<figure>_difference`, the paired one, with
-`<figure>_difference_se`. Text under a name that ends in `_warning` is a flag.
+An evaluator puts its main metric first, or names it like itself. Names beside it say what belongs to it: `<metric>_se`,
+or else what follows and ends in `_error` or `_se`; `<metric>_reference`; `<metric>_difference`, the paired one, with
+`<metric>_difference_se`. Text under a name that ends in `_warning` is a flag.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any
 
 from afarm.core.errors import PluginError
 
-ERRORS = ("_se", "_error")
+ERROR_SUFFIXES = ("_se", "_error")
 NORMAL_95 = 1.959964
 BY_PEOPLE = "prediction_powered"
-"""What a win rate by people, from a few of their labels and many simulated ones, is called."""
+"""The name of the win rate by people that is estimated from a few of their labels and many simulated ones."""
 
 
 @dataclass(frozen=True, slots=True)
-class MainFigure:
-    """`value` under `name`, its standard `error`, the `reference`'s, and the paired `difference` with its own error."""
+class MainMetric:
+    """A main metric: `value` under `name`, its standard `error`, the `reference`'s, and their paired `difference`."""
 
     name: str
     value: float
@@ -34,39 +34,39 @@ class MainFigure:
     difference_error: float | None
 
 
-def main_figure(evaluator: str, metrics: Mapping[str, Any]) -> MainFigure | None:
-    """The main figure of an evaluation; None where it has none."""
+def main_metric(evaluator: str, metrics: Mapping[str, Any]) -> MainMetric | None:
+    """Find the main metric of an evaluation; None if it has none."""
     name = evaluator if evaluator in metrics else next(iter(metrics), "")
     value = number(metrics.get(name))
     if value is None:
         return None
     after = list(metrics)[list(metrics).index(name) + 1 :]
-    errors = [number(metrics[other]) for other in takewhile(lambda other: other.endswith(ERRORS), after)]
+    errors = [number(metrics[other]) for other in takewhile(lambda other: other.endswith(ERROR_SUFFIXES), after)]
     error = next((found for found in errors if found is not None), None)
     beside = (number(metrics.get(f"{name}_{what}")) for what in ("reference", "difference", "difference_se"))
-    return MainFigure(name, value, error, *beside)
+    return MainMetric(name, value, error, *beside)
 
 
-def doubts(evaluator: str, metrics: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """What warns of an evaluation's figures, as stored flags (`afarm.evaluation.red_flags`)."""
+def warning_flags(evaluator: str, metrics: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Turn an evaluator's own warnings into stored red flags (`afarm.evaluation.red_flags`)."""
     for name, text in warnings(metrics).items():
         yield {"name": name, "count": 1, "of": 1, "example": "", "says": f"{evaluator}: {text}"}
 
 
 def warnings(metrics: Mapping[str, Any]) -> dict[str, str]:
-    """What an evaluator warns of, by the name it stands under."""
+    """The warnings among an evaluation's metrics, by name."""
     return {name: str(text) for name, text in metrics.items() if name.endswith("_warning") and text}
 
 
 def number(value: object) -> float | None:
-    """`value` if it is a finite number, else None."""
+    """Return `value` if it is a finite number, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return value
 
 
 def standard_error(values: Sequence[float], clusters: Sequence[Hashable] | None = None) -> float | None:
-    """That of the mean of `values`, in their unit: s / √n with n − 1 in s.
+    """The standard error of the mean of `values`, in their unit: s / √n with n − 1 in s.
 
     `clusters` names the instruction (or pair) of each: several labels of one, by annotators or seeds, are not
     independent (Liang and Zeger 1986). None for a single instruction.
@@ -120,8 +120,11 @@ def rank_transform(values: Sequence[float]) -> list[float]:
 
 
 def interval(rate: float, error: float | None, n: int | None) -> tuple[float, float] | None:
-    """The 95% interval of a win rate in percent, from its standard error over `n` instructions: t's, after two won and
-    two lost ones are added, so that 25 wins of 25 are not sure to go on (Agresti and Coull 1998). Without n, ± 1.96."""
+    """The 95% interval of a win rate in percent, from its standard error over `n` instructions.
+
+    It is the t interval after two won and two lost instructions are added, so that 25 wins of 25 are not taken to be
+    sure to go on (Agresti and Coull 1998); without n, ± 1.96 errors. Student's quantile is its series in 1 / freedom.
+    """
     if error is None:
         return None
     if not n or n < 2:
@@ -142,8 +145,8 @@ def win_rate_interval(metrics: Mapping[str, Any]) -> tuple[float, float] | None:
     return None if rate is None else interval(rate, number(metrics.get("standard_error")), n)
 
 
-def unseen(metrics: Mapping[str, Any]) -> str:
-    """Of a win rate that is not clear from 50%, what difference so many instructions would have shown; else empty."""
+def undetectable_difference(metrics: Mapping[str, Any]) -> str:
+    """State the minimum detectable difference of a win rate that is not clear from 50%; else empty."""
     between, error = win_rate_interval(metrics), number(metrics.get("standard_error"))
     n = metrics.get("n_instructions", metrics.get("n_total"))
     if between is None or not error or not n or not between[0] <= 50 <= between[1]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from afarm.comparison.outputs import Comparison
 from afarm.core.records import Row
-from afarm.evaluation import metrics as figures
+from afarm.evaluation.metrics import warning_flags
 from afarm.evaluation.red_flags import inspect_outputs
 from afarm.experiment.farm import Farm, Result, StageRun, versions
 from afarm.experiment.llm_baselines import is_answering
@@ -131,8 +131,8 @@ def _results(history: Sequence[StageRun], result: Result, models: Mapping[str, s
     ]
     suspicions = {reference: inspect_outputs(rows, models).to_row() for reference, rows in result.judgements.items()}
     for row in stored:
-        suspicions[row["reference"]]["flags"] += figures.doubts(row["evaluator"], row["metrics"])
-    return [{**row, "guards": suspicions[row["reference"]]} for row in stored]
+        suspicions[row["reference"]]["flags"] += warning_flags(row["evaluator"], row["metrics"])
+    return [{**row, "red_flags": suspicions[row["reference"]]} for row in stored]
 
 
 def judges(farm: Farm) -> list[dict[str, Any]]:
@@ -228,15 +228,3 @@ def _metrics(history: Iterable[StageRun]) -> Iterable[Row]:
         if path.is_file():
             for row in read_rows(path):
                 yield {"stage": "train" if run.label.startswith("train ") else run.label, **row}
-
-
-def latest_run(runs: Path) -> Path | None:
-    """The directory of the run that finished last."""
-    found = list(runs.glob("*/run.json"))
-    return max(found, key=lambda p: p.stat().st_mtime).parent if found else None
-
-
-def read_run(directory: Path) -> dict[str, Any]:
-    """The record of a run."""
-    loaded: dict[str, Any] = json.loads((directory / "run.json").read_text(encoding="utf-8"))
-    return loaded

@@ -1,4 +1,4 @@
-"""What a board is: systems under one protocol, ranked by their win rate, or by what an evaluator finds of them."""
+"""Leaderboards: systems under one evaluation protocol, ranked by win rate or by the metric of another evaluator."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ from afarm.evaluation.protocol import EvaluationProtocol
 if TYPE_CHECKING:
     from afarm.evaluation.win_table import WinTable
 
-WHOLE = 0.99
-"""The share of a board's instructions that a system must have been asked about to have a place."""
+FULL_COVERAGE = 0.99
+"""The share of a leaderboard's instructions that a system must have been asked about to have a rank."""
+DIFFERENCE = "Δ "
+"""What names of metrics that are differences from the reference's begin with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where an entry comes from: `name` for people (a file, a run), and the file of its judgements, if there is one;
-    `created` is when it was evaluated, in seconds since 1970, 0 where that is not known."""
+    """The origin of an entry: `name` for people (a file, a run), and the file of its judgements, if there is one.
+
+    `created` is the time of its evaluation in seconds since 1970, 0 if unknown.
+    """
 
     name: str = ""
     judgements: str = ""
@@ -32,8 +36,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """What an evaluator says of a system: `value` with its standard error or its 95% interval, from `n` judgements.
-    `flag` is what must be known to believe it."""
+    """An evaluator's main metric of a system, with its standard error or its 95% interval, from `n` judgements.
+
+    `flag` is a warning about it.
+    """
 
     value: float
     error: float | None = None
@@ -45,19 +51,21 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A system on a board. None is a figure that is not known.
+    """A system on a leaderboard; None if a value is unknown.
 
-    `win_rate`, `standard_error`, `length_controlled` and its error are percentages; `n` comparisons were won, lost or
-    drawn, about `instructions` (where that is not said, as many) `of` those there are, a share `coverage` of those
-    there should be; `stopped_early` says that no more were asked about because it was clear. `length` is in mean
-    characters. `prefers_longer` and `prefers_lists` are the judge's shares of choices for the longer output and for the
-    one with a list, where outputs differ in that. `length_controlled_source` is what the length-controlled figure was
-    worked out from, and `length_controlled_warning` why not to trust it. `flags` are the sentences of its guards, and
-    `figures` those of other evaluators, by name.
+    `win_rate`, `standard_error`, `length_controlled` and its error are percentages. `n` comparisons were won, lost or
+    drawn, about `instructions` (as many, if unknown) `of` those there are, a share `coverage` of those there should be;
+    `stopped_early` if no more were asked about because the comparison was decided. `length` is in mean characters,
+    `seconds` are those of the system's own training and sampling. `prefers_longer` and `prefers_lists` are the judge's
+    shares of choices for the longer output and for the one with a list, if outputs differ in that.
+    `length_controlled_source` names what the length-controlled win rate was computed from, `length_controlled_warning`
+    why not to trust it. `flags` are the sentences of its red flags, `metrics` those of other evaluators, by name.
 
-    `rank` is its place, None for a system that was judged on part of the instructions; `rank_low` to `rank_high` hold
-    the true one with 95%. `difference` is to the system `difference_to` in points, paired by instruction, with its 95%
-    interval and its p-value, corrected for all comparisons; one of `detectable` points would be found four times in
+    Over several `seeds`, `win_rate` is the mean of `win_rates`, and its error that of the mean.
+
+    `rank` is None for a system that was judged on part of the instructions; `rank_low` to `rank_high` hold the true
+    rank with 95%. `difference` is to the system `difference_to` in points, paired by instruction, with its 95% interval
+    and its p-value, corrected for all comparisons; a difference of `detectable` points would be found four times in
     five, by a test of its own.
     """
 
@@ -78,7 +86,7 @@ class Entry:
     prefers_longer: float | None = None
     prefers_lists: float | None = None
     flags: tuple[str, ...] = ()
-    figures: Mapping[str, Metric] = field(default_factory=dict)
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
     rank: int | None = None
     rank_low: int | None = None
     rank_high: int | None = None
@@ -91,16 +99,21 @@ class Entry:
     instructions: int | None = None
     of: int | None = None
     stopped_early: bool = False
+    seeds: tuple[int, ...] = ()
+    win_rates: tuple[float, ...] = ()
+    seconds: float | None = None
     source: Source = field(default_factory=Source)
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95% interval of the win rate, None where its error is not known."""
+        """The 95% interval of the win rate over instructions, None if its error is unknown or one over seeds."""
+        if len(self.seeds) > 1:
+            return None
         return interval(self.win_rate, self.standard_error, self.instructions or self.n)
 
     @property
     def asked(self) -> int | None:
-        """About how many instructions the judge was asked, those without an answer among them; None if not known."""
+        """About how many instructions the judge was asked, unanswered ones included; None if unknown."""
         if self.instructions and self.n and self.n > self.instructions:
             return self.instructions  # several labels of each: what has no answer is counted in labels
         judged = self.instructions or self.n
@@ -108,8 +121,8 @@ class Entry:
 
     @property
     def partial(self) -> bool:
-        """Whether it was judged on part of the board's instructions only."""
-        return bool(self.of and self.asked is not None and self.asked < WHOLE * self.of)
+        """True if it was judged on part of the leaderboard's instructions only."""
+        return bool(self.of and self.asked is not None and self.asked < FULL_COVERAGE * self.of)
 
     def to_row(self) -> Row:
         low, high = self.interval or (None, None)
@@ -119,28 +132,31 @@ class Entry:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], where: str, columns: Mapping[str, str] | None = None) -> Entry:
-        """`columns` are what a table calls fields. Raises `DataError` naming `where` and what is wrong there."""
-        known = {f.name for f in fields(cls)} - {"source", "flags", "figures", "stopped_early", *TEXTS}
-        numbers = _numbers({name: row.get(name) for name in known}, where, columns)
+        """Read an entry; `columns` are what a table calls fields. Raises `DataError` naming `where` and the problem."""
+        names = {f.name for f in fields(cls)} - {*TEXTS, *NOT_NUMBERS}
+        numbers = _numbers({name: row.get(name) for name in names}, where, columns)
         if not isinstance(row.get("system"), str):
             raise DataError(f"{where}: field 'system' must be text, not {row.get('system')!r}")
         if "win_rate" not in numbers:
             raise DataError(f"{where}: {'column' if columns else 'field'} 'win_rate' has no number")
-        flags, figures = row.get("flags") or (), row.get("figures") or {}
+        flags, metrics = row.get("flags") or (), row.get("metrics") or {}
         texts: dict[str, Any] = {name: str(row.get(name) or "") for name in TEXTS}
         return cls(
             **numbers,
             **texts,
             stopped_early=bool(row.get("stopped_early")),
             flags=tuple(map(str, flags)) if isinstance(flags, list) else (),
-            figures=_figures(figures, where) if isinstance(figures, Mapping) else {},
+            metrics=_metrics(metrics, where) if isinstance(metrics, Mapping) else {},
+            seeds=tuple(map(round, _number_list(row.get("seeds")))),
+            win_rates=tuple(_number_list(row.get("win_rates"))),
             source=Source(str(row.get("source") or "")),
         )
 
 
 TEXTS = ("system", "length_controlled_source", "length_controlled_warning", "difference_to")
 """The fields of an entry that are text."""
-
+NOT_NUMBERS = ("source", "flags", "metrics", "stopped_early", "seeds", "win_rates")
+"""Its fields that are neither text nor one number."""
 
 ANY = -math.inf, math.inf
 PERCENT, SHARE = (0, 100), (0, 1)
@@ -149,13 +165,13 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     **dict.fromkeys(("coverage", "prefers_longer", "prefers_lists", "p_value"), SHARE),
     **dict.fromkeys(("value", "low", "high", "difference", "difference_low", "difference_high"), ANY),
 }
-"""What the numbers of a row lie between; errors, counts, places and lengths from 0 on."""
+"""Bounds of the numbers of a row; errors, counts, ranks and lengths are from 0 on."""
 
 
-def _numbers(given: Mapping[str, Any], where: str, columns: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Those that are known. Raises `DataError` naming `where` and the one that is no number, or cannot be."""
-    found = {name: value for name, value in given.items() if value is not None}
-    for name, value in found.items():
+def _numbers(values: Mapping[str, Any], where: str, columns: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Keep the values that are not None. Raises `DataError` naming `where` and one that is no such number."""
+    numbers = {name: value for name, value in values.items() if value is not None}
+    for name, value in numbers.items():
         called = f"column {columns[name]!r}" if columns else f"field {name!r}"
         low, high = BOUNDS.get(name, (0, math.inf))
         if number(value) is None:
@@ -163,29 +179,34 @@ def _numbers(given: Mapping[str, Any], where: str, columns: Mapping[str, str] | 
         if not low <= value <= high:
             must = "not be negative" if high == math.inf else f"lie between {low} and {high}"
             raise DataError(f"{where}: {called} must {must}, and is {value!r}")
-    return found
+    return numbers
 
 
-def _figures(given: Mapping[str, Any], where: str) -> dict[str, Metric]:
-    found = {}
-    for name, row in given.items():
+def _number_list(values: Any) -> list[float]:
+    numbers = [number(value) for value in values] if isinstance(values, list) else []
+    return [value for value in numbers if value is not None]
+
+
+def _metrics(rows: Mapping[str, Any], where: str) -> dict[str, Metric]:
+    metrics = {}
+    for name, row in rows.items():
         row = row if isinstance(row, Mapping) else {"value": row}
-        part = f"{where}, figure {name!r}"
-        numbers = _numbers({n: row.get(n) for n in ("value", "error", "low", "high", "n")}, part)
+        inside = f"{where}, metric {name!r}"
+        numbers = _numbers({n: row.get(n) for n in ("value", "error", "low", "high", "n")}, inside)
         if numbers:
             if "value" not in numbers:
-                raise DataError(f"{part}: field 'value' is missing")
-            found[str(name)] = Metric(**numbers, flag=str(row.get("flag") or ""))
-    return found
+                raise DataError(f"{inside}: field 'value' is missing")
+            metrics[str(name)] = Metric(**numbers, flag=str(row.get("flag") or ""))
+    return metrics
 
 
 @dataclass(frozen=True, slots=True)
 class Leaderboard:
-    """Entries of one protocol, best first: by win rate, or by the figure of the evaluator `order`.
+    """Entries under one protocol, best first: by win rate, or by the metric of the evaluator `order`.
 
-    `note` is what else must be known to read it, `origin` the file that it was read from, where that does not say how
-    it was judged. `apart` says what sets it apart from boards of the same heading. `wins` are the judgements behind it,
-    where they are at hand.
+    `note` is a caveat, `origin` the file that it was read from if that does not say how it was judged.
+    `distinguishing` is what tells it from leaderboards of the same name. `wins` are the judgements behind it, if they
+    are at hand.
     """
 
     protocol: EvaluationProtocol
@@ -194,44 +215,47 @@ class Leaderboard:
     note: str = ""
     order: str = ""
     origin: str = ""
-    apart: str = field(default="", compare=False)
+    distinguishing: str = field(default="", compare=False)
     wins: WinTable | None = field(default=None, compare=False, repr=False)
 
     @property
     def name(self) -> str:
-        """What it is, without what sets it apart from others."""
+        """Its title, or else its protocol in words."""
         return self.title or self.protocol.sentence()
 
     @property
     def heading(self) -> str:
-        return f"{self.name} ({self.apart})" if self.apart else self.name
+        return f"{self.name} ({self.distinguishing})" if self.distinguishing else self.name
 
     @property
     def instructions(self) -> int | None:
-        """How many there are for its systems to be judged on: those of the judgements at hand together, and what other
-        entries say of themselves. None where nothing is known of that, or systems met each other at will."""
+        """The number of instructions that its systems could be judged on, as far as judgements and entries tell.
+
+        None if nothing is known of that, or if systems met each other at will.
+        """
         if self.order:
             return None
-        seen = len(self.wins.instructions) if self.wins else 0
-        inside = set(self.wins.systems) if self.wins else set()
-        return max(seen, *(e.of or e.asked or 0 for e in self.entries if e.system not in inside), 0) or None
+        judged = len(self.wins.instructions) if self.wins else 0
+        with_judgements = set(self.wins.systems) if self.wins else set()
+        return max(judged, *(e.of or e.asked or 0 for e in self.entries if e.system not in with_judgements), 0) or None
 
     @property
     def remarks(self) -> str:
-        """The note, and why systems have no place, where some have none."""
+        """The note, and why systems have no rank if some have none."""
         partial = [entry for entry in self.entries if entry.partial]
-        told = ""
+        without_rank = ""
         if partial:
             systems, early = named([entry.system for entry in partial]), [entry.stopped_early for entry in partial]
             how = "judged until it was clear, on" if all(early) else "judged on"
-            told = f"no place for {systems}: {how} part of the {partial[0].of:,} instructions, the rest could turn it"
+            instructions = f"part of the {partial[0].of:,} instructions"
+            without_rank = f"no place for {systems}: {how} {instructions}, the rest could turn it"
             if len(partial) == len(self.entries) and not any(early):
-                told += " (--eval-set FILE compares on those that all answered)"
-        return "; ".join(filter(None, (self.note, told)))
+                without_rank += " (--eval-set FILE compares on those that all answered)"
+        return "; ".join(filter(None, (self.note, without_rank)))
 
     @property
     def id(self) -> str:
-        """What parts boards: the protocol and what orders them, or where that is not known, title and origin."""
+        """Equal for leaderboards whose entries may be merged: the protocol and the order, or title and origin."""
         return f"{self.protocol.id} {self.order}" if self.protocol.known else f"{self.title}\n{self.origin}"
 
     def to_row(self) -> Row:
@@ -247,42 +271,42 @@ class Leaderboard:
 
     @classmethod
     def from_row(cls, row: Any, where: str) -> Leaderboard:
-        """Raises `DataError` naming `where` and what is wrong."""
-        entries = row.get("entries") if isinstance(row, Mapping) else None
-        if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
+        """Read what `to_row` wrote. Raises `DataError` naming `where` and what is wrong."""
+        rows = row.get("entries") if isinstance(row, Mapping) else None
+        if not isinstance(rows, list) or not all(isinstance(entry, Mapping) for entry in rows):
             raise DataError(f"{where}: must hold a list of entries")
-        read = [Entry.from_row(entry, f"{where}, entry {number}") for number, entry in enumerate(entries)]
+        entries = tuple(Entry.from_row(entry, f"{where}, entry {number}") for number, entry in enumerate(rows))
         protocol = EvaluationProtocol.from_row(row.get("protocol"))
         title = str(row.get("title") or "") or ("" if protocol.known else where)
         note, order, origin = (str(row.get(name) or "") for name in ("note", "order", "origin"))
-        return ranked(cls(protocol, tuple(read), title, note, order, origin))
+        return ranked(cls(protocol, entries, title, note, order, origin))
 
 
-MANY = 5
+MOST_NAMED = 5
 
 
 def named(names: Sequence[str], what: str = "systems") -> str:
-    """A few by name, more as a number of `what` they are."""
-    return ", ".join(names) if len(names) <= MANY else f"{len(names)} {what}"
+    """List a few names; of more than `MOST_NAMED`, say how many `what` they are."""
+    return ", ".join(names) if len(names) <= MOST_NAMED else f"{len(names)} {what}"
 
 
 def ranked(board: Leaderboard) -> Leaderboard:
-    """`board` in its order, with places; equal figures share one. Rank intervals stay where they are.
+    """Sort `board` and rank its entries; equal values share a rank. Rank intervals stay where they are.
 
-    A system that was judged on part of the instructions has no place, and stands below those that have one: on other
-    instructions, or where judging stopped at a moment that suited it, a high win rate is luck as well.
+    A system that was judged on part of the instructions has no rank, and stands below those that have one: on other
+    instructions, or if judging stopped at a moment that suited it, a high win rate is luck as well.
     """
 
     def value(entry: Entry) -> float:
-        found = entry.figures.get(board.order)
-        return entry.win_rate if not board.order else -math.inf if found is None else found.value
+        metric = entry.metrics.get(board.order)
+        return entry.win_rate if not board.order else -math.inf if metric is None else metric.value
 
     of = board.instructions
     entries = [replace(entry, of=of) for entry in board.entries]
     entries = sorted(entries, key=lambda entry: (entry.partial, -value(entry), entry.system))
-    whole = [value(entry) for entry in entries if not entry.partial]
-    placed = (
-        replace(entry, rank=None if entry.partial else 1 + sum(other > value(entry) for other in whole))
+    complete = [value(entry) for entry in entries if not entry.partial]
+    with_ranks = (
+        replace(entry, rank=None if entry.partial else 1 + sum(other > value(entry) for other in complete))
         for entry in entries
     )
-    return replace(board, entries=tuple(placed))
+    return replace(board, entries=tuple(with_ranks))

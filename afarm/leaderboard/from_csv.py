@@ -53,7 +53,7 @@ SAID = ("low", "high", *TEXTS[1:], "stopped_early", "flags", "source", "board", 
 FIXED = ("system", *FURTHER.values(), *SAID)
 OWN = "protocol"
 """The column by which a table of afarm's own is known."""
-FIGURE = ("value", "error", "low", "high", "n", "flag")
+METRIC = ("value", "error", "low", "high", "n", "flag")
 SEPARATOR = " | "
 """Between flags, which are written without it."""
 
@@ -65,8 +65,8 @@ def as_csv(boards: Sequence[Leaderboard]) -> str:
     """All boards in one table, under the names that AlpacaEval's leaderboards have, and which board each row is of."""
     text = io.StringIO()
     rows = [_row(board, entry) for board in boards for entry in board.entries]
-    figures = dict.fromkeys(name for row in rows for name in row if name not in FIXED)
-    table = csv.DictWriter(text, [*FIXED, *figures], lineterminator="\n")
+    metrics = dict.fromkeys(name for row in rows for name in row if name not in FIXED)
+    table = csv.DictWriter(text, [*FIXED, *metrics], lineterminator="\n")
     table.writeheader()
     table.writerows(rows)
     return text.getvalue()
@@ -84,15 +84,15 @@ def _row(board: Leaderboard, entry: Entry) -> dict[str, object]:
         "stopped_early": "yes" if entry.stopped_early else "",
         "flags": SEPARATOR.join(neutral(flag).replace("|", r"\x7c") for flag in entry.flags),
         **{
-            _figure_column(name, part): neutral(value) if isinstance(value, str) else value
-            for name, figure in entry.figures.items()
-            for part, value in asdict(figure).items()
+            _metric_column(name, part): neutral(value) if isinstance(value, str) else value
+            for name, metric in entry.metrics.items()
+            for part, value in asdict(metric).items()
             if value not in (None, "") and name not in FIXED
         },
     }
 
 
-def _figure_column(name: str, part: str) -> str:
+def _metric_column(name: str, part: str) -> str:
     return neutral(name) if part == "value" else f"{neutral(name)}_{part}"
 
 
@@ -165,20 +165,20 @@ def _entry(row: Mapping[str, Any], names: Sequence[str], where: str, path: Path)
 def _own_entry(row: Mapping[str, Any], names: Sequence[str], where: str) -> Entry:
     """An entry as it was written."""
     further = [name for name in names if name not in FIXED]
-    parts = [f"_{part}" for part in FIGURE]
+    parts = [f"_{part}" for part in METRIC]
     evaluators = [n for n in further if not any(n.endswith(p) and n.removesuffix(p) in further for p in parts)]
-    figures: dict[str, dict[str, Any]] = {}
+    metrics: dict[str, dict[str, Any]] = {}
     for name in evaluators:
-        columns = {part: f"{name}_{part}" for part in FIGURE[1:-1]} | {"value": name}
+        columns = {part: f"{name}_{part}" for part in METRIC[1:-1]} | {"value": name}
         if values := _values(row, columns, where):
-            figures[restored(name)] = {**values, "flag": restored(row.get(f"{name}_flag") or "")}
+            metrics[restored(name)] = {**values, "flag": restored(row.get(f"{name}_flag") or "")}
     flags = [restored(flag) for flag in (row.get("flags") or "").split(SEPARATOR) if flag]
     given = {
         **_values(row, FURTHER, where),
         **{name: restored(row.get(name) or "") for name in (*TEXTS, "source")},
         "stopped_early": bool(row.get("stopped_early")),
         "flags": flags,
-        "figures": figures,
+        "metrics": metrics,
     }
     return Entry.from_row(given, where, FURTHER)
 

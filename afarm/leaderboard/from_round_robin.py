@@ -14,7 +14,7 @@ from afarm.core.errors import DataError
 from afarm.evaluation.annotation_files import rows_by_annotators
 from afarm.evaluation.protocol import EvaluationProtocol, instructions_digest
 from afarm.leaderboard.board import Entry, Leaderboard, Source, named, ranked
-from afarm.leaderboard.ranking import Measured, WithoutTexts, with_figures
+from afarm.leaderboard.ranking import Measured, WithoutTexts, with_metrics
 
 
 def round_robins(files: Sequence[Path], order: str, further: Sequence[str] = ()) -> list[Leaderboard]:
@@ -48,7 +48,7 @@ def _board(annotator: str, rows: Sequence[tuple[Measured, str]], order: str, fur
     )
     try:
         for name in dict.fromkeys((order, *further)):
-            board = with_figures(board, name, pairs)
+            board = with_metrics(board, name, pairs)
     except DataError as error:
         raise DataError(f"{named(list(dict.fromkeys(file for _, file in rows)), 'files')}: {error}") from error
     return ranked(board)

@@ -1,149 +1,216 @@
-"""Several systems' runs as one board: how they stand against the reference they share."""
+"""Leaderboards from runs: their records in a directory, or the systems that `afarm compare` has just run."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from afarm.core.seeding import digest
+from afarm.core.errors import DataError
+from afarm.evaluation.metrics import main_metric, number, warnings
+from afarm.evaluation.protocol import EvaluationProtocol
 from afarm.evaluation.red_flags import flag_sentences
-from afarm.storage.disk import write_json
-from afarm.storage.text import markdown
+from afarm.leaderboard.board import DIFFERENCE, Entry, Leaderboard, Metric, Source, ranked
+from afarm.leaderboard.from_csv import COLUMNS, COUNTS
+from afarm.storage.runs import OUTPUTS, RECORD, RunRecord, RunResult, read_run, run_directories
+
+NO_PROTOCOL = "results that say nothing of how they were judged: no two of them may be compared"
+OWN_FIELDS = ("win_rate", "length_controlled")
+"""The evaluators whose metrics an entry has fields for."""
+
+# ------------------------------------------------------------------------------------------------- a directory of runs
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """A system against `reference`, in percent: the mean over `seeds`.
+def boards_of_runs(directory: Path) -> tuple[list[Leaderboard], list[str]]:
+    """Leaderboards of all runs below `directory` (that of all runs, that of `runs`, or a single run's).
 
-    `standard_error` is that of the mean over seeds, or, with one, the evaluation's over instructions. `differences`:
-    other evaluators' figures less the reference's. `length` in characters; `seconds` of training and sampling that were
-    the system's own, reused stages at what they took when they were made. `prefers_longer` and `prefers_lists` are the
-    judge's shares of choices for the longer output and the one with a list, `flags` what the guards said of any seed.
+    Only the small record of each is read. Runs that cannot be read or have no win rate are returned as sentences.
     """
+    entries: dict[str, list[Entry]] = {}
+    protocols: dict[str, EvaluationProtocol] = {}
+    left_out = []
+    for run in _runs(directory):
+        try:
+            record = read_run(run)
+            record.require_results()
+            results = list(_entries(record))
+        except DataError as error:
+            left_out.append(str(error))
+            continue
+        if not results:
+            left_out.append(f"{run.name}: it has no win rate")
+        for protocol, entry in results:
+            protocols[protocol.id] = protocol
+            entries.setdefault(protocol.id, []).append(entry)
+    return [
+        ranked(Leaderboard(protocol, tuple(entries[key]), "" if protocol.known else NO_PROTOCOL))
+        for key, protocol in protocols.items()
+    ], left_out
 
-    system: str
-    reference: str
-    win_rate: float
-    standard_error: float | None
-    seeds: tuple[int, ...]
-    win_rates: tuple[float, ...]
-    differences: Mapping[str, float] = field(default_factory=dict)
-    length: float | None = None
-    seconds: float = 0.0
-    prefers_longer: float | None = None
-    prefers_lists: float | None = None
-    flags: tuple[str, ...] = ()
+
+def _runs(directory: Path) -> list[Path]:
+    if (directory / RECORD).is_file():
+        return [directory]
+    return run_directories(directory / "runs" if (directory / "runs").is_dir() else directory)
 
 
-def standings(records: Iterable[Mapping[str, Any]]) -> list[Standing]:
-    """One for each system of `records` (as `run.json` holds them), the highest win rate first."""
-    by_system: dict[str, list[Mapping[str, Any]]] = {}
+def _entries(record: RunRecord) -> Iterator[tuple[EvaluationProtocol, Entry]]:
+    """One entry for each reference that a run's system was compared with."""
+    by_reference: dict[tuple[str, str], list[RunResult]] = {}
+    for result in record.results:
+        by_reference.setdefault((result.system, result.reference), []).append(result)
+    for players, results in by_reference.items():
+        entry = _entry(results, record)
+        if entry is not None:
+            # Only the pairs of the first comparison lie beside the record; and if judging stopped at a moment that
+            # suited it, ranks would be too sure.
+            has_pairs = players == next(iter(by_reference)) and not record.get("until")
+            pairs = str(record.directory / OUTPUTS) if has_pairs else ""
+            source = Source(str(record.directory), pairs, players[1], number(record.get("created")) or 0)
+            yield EvaluationProtocol.from_row(results[0].protocol), replace(entry, source=source)
+
+
+def _entry(results: Sequence[RunResult], record: RunRecord) -> Entry | None:
+    """The entry of one system against one reference; None without a win rate."""
+    metrics: dict[str, Any] = {}
+    for result in results:
+        metrics = {**result.metrics, **metrics}
+    if metrics.get("lc_sampling_error") is not None:  # AlpacaEval's own leaves out the uncertainty of the fit
+        metrics["lc_standard_error"] = metrics["lc_sampling_error"]
+    numbers = _finite_numbers({name: metrics.get(column) for name, column in COLUMNS.items()})
+    if not 0 <= numbers.get("win_rate", -1) <= 100:
+        return None
+    if refused := _count(metrics.get("n_refused")):
+        numbers["unparsed"] = numbers.get("unparsed", 0) + refused
+    coverage, until, red_flags = record.section("coverage"), record.section("until"), results[0].red_flags
+    others, warning = _other_metrics(results) if coverage else {}, str(metrics.get("lc_warning") or "")
+    stated = {f"{r.evaluator}: {text}" for r in results if r.evaluator in others for text in _warnings(r)}
+    stated.add(f"length_controlled: {warning}")
+    entry = Entry(
+        results[0].system,
+        **numbers,
+        length_controlled_source=str(metrics.get("lc_source") or ""),
+        length_controlled_warning=warning,
+        prefers_longer=_value(red_flags, "prefers_longer"),
+        prefers_lists=_value(red_flags, "prefers_lists"),
+        flags=tuple(sentence for sentence in flag_sentences(red_flags) if sentence not in stated),
+        metrics=others,
+        of=_count(coverage.get("reference")),
+    )
+    return replace(entry, stopped_early=(entry.asked or 0) < (_count(until.get("of")) or 0))
+
+
+def _other_metrics(results: Sequence[RunResult]) -> dict[str, Metric]:
+    """The main metrics of other evaluators, of runs that compare files of outputs.
+
+    Those follow from outputs and judgements alone, and are comparable; a run's own reward model's are not.
+    """
+    metrics = {}
+    for result in results:
+        main = None if result.evaluator in OWN_FIELDS else main_metric(result.evaluator, result.metrics)
+        if main is not None:
+            n, flag = _count(result.metrics.get("n_total")), "; ".join(_warnings(result))
+            metrics[result.evaluator] = Metric(main.value, main.error, n=n, flag=flag)
+    return metrics
+
+
+def _warnings(result: RunResult) -> list[str]:
+    return list(warnings(result.metrics).values())
+
+
+def _value(red_flags: Mapping[str, Any], name: str) -> float | None:
+    estimate = red_flags.get(name)
+    return number(estimate.get("value")) if isinstance(estimate, Mapping) else None
+
+
+def _count(value: Any) -> int | None:
+    finite = number(value)
+    return None if finite is None else round(finite)
+
+
+def _finite_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Keep the values that are finite numbers, counts as whole ones."""
+    numbers: dict[str, Any] = {}
+    for name, value in values.items():
+        if number(value) is not None:
+            numbers[name] = round(value) if name in COUNTS else float(value)
+    return numbers
+
+
+# ------------------------------------------------------------------------------------------- systems under one recipe
+
+
+def board_of_systems(records: Iterable[RunRecord]) -> Leaderboard:
+    """The leaderboard of several systems' runs under one recipe, each against its first reference.
+
+    Several seeds of a system are one entry. Other evaluators' differences from the reference's figure, `seconds` of
+    training and sampling (reused stages at what they took when they were made) and the seeds stand beside.
+    """
+    by_system: dict[str, list[tuple[EvaluationProtocol, Entry]]] = {}
     for record in records:
-        by_system.setdefault(record["method"], []).append(record)
-    found = [_standing(system, runs) for system, runs in by_system.items()]
-    return sorted(found, key=lambda standing: -standing.win_rate)
+        protocol, entry = next(_entries(record))
+        by_system.setdefault(entry.system, []).append((protocol, _of_system(record, entry)))
+    entries = tuple(_over_seeds([entry for _, entry in runs]) for runs in by_system.values())
+    references = sorted({entry.source.reference for entry in entries})
+    seeds = {seed for entry in entries for seed in entry.seeds}
+    over = "one seed, standard errors over instructions"
+    if len(seeds) > 1:
+        over = f"means over {len(seeds)} seeds, with their standard errors"
+    protocol = _shared([protocol for runs in by_system.values() for protocol, _ in runs])
+    note = f"Percent against {' or '.join(references)}; {over}."
+    board = ranked(Leaderboard(protocol, entries, "Win rates", note))
+    # Systems that are equally good stay in the order in which they were named.
+    order = {system: number for number, system in enumerate(by_system)}
+    entries = tuple(sorted(board.entries, key=lambda entry: (-entry.win_rate, order[entry.system])))
+    return replace(board, entries=entries)
 
 
-def _standing(system: str, runs: Sequence[Mapping[str, Any]]) -> Standing:
-    reference = runs[0]["results"][0]["reference"]
-    main = [_main_metrics(run) for run in runs]
-    win_rates = [metrics["win_rate"]["win_rate"] for metrics in main]
-    error = main[0]["win_rate"]["standard_error"]
-    if len(runs) > 1:
-        error = statistics.stdev(win_rates) / math.sqrt(len(runs))
-    others = dict.fromkeys(name for metrics in main for name in metrics if name != "win_rate")
-    gained = {name: [_difference(metrics, name) for metrics in main] for name in others}
-    differences = {
-        name: statistics.fmean(values) for name, values in gained.items() if not any(map(math.isnan, values))
-    }
-    lengths = [metrics["win_rate"]["avg_length"] for metrics in main]
-    own = (f"train {system}", f"outputs {system}")
-    seconds = [sum(s["seconds"] for s in run["stages"] if s["stage"] in own) for run in runs]
-    return Standing(
-        system,
-        reference,
+def _of_system(record: RunRecord, entry: Entry) -> Entry:
+    """`entry` with what only a run under the same recipe can be compared by."""
+    differences = {}
+    for result in record.results:
+        gain = number(result.metrics.get(f"{result.evaluator}_difference"))
+        if result.reference == entry.source.reference and result.evaluator != "win_rate" and gain is not None:
+            differences[f"{DIFFERENCE}{result.evaluator}"] = Metric(gain)
+    own = (f"train {entry.system}", f"outputs {entry.system}")
+    seconds = sum(stage["seconds"] for stage in record.stages if stage["stage"] in own)
+    return replace(entry, metrics=differences, seconds=seconds, seeds=(record["seed"],), win_rates=(entry.win_rate,))
+
+
+def _over_seeds(entries: Sequence[Entry]) -> Entry:
+    """The mean over seeds, with the standard error of that mean; of other metrics those that every seed has."""
+    first, *more = entries
+    if not more:
+        return first
+    win_rates = [entry.win_rate for entry in entries]
+    names = [name for name in first.metrics if all(name in entry.metrics for entry in more)]
+    return Entry(
+        first.system,
         statistics.fmean(win_rates),
-        error,
-        tuple(run["seed"] for run in runs),
-        tuple(win_rates),
-        differences,
-        statistics.fmean(lengths),
-        statistics.fmean(seconds),
-        _taste(runs, "prefers_longer"),
-        _taste(runs, "prefers_lists"),
-        tuple(dict.fromkeys(flag for run in runs for flag in flag_sentences(run["results"][0].get("guards")))),
+        statistics.stdev(win_rates) / math.sqrt(len(win_rates)),
+        length=_mean([entry.length for entry in entries]),
+        prefers_longer=_mean([entry.prefers_longer for entry in entries]),
+        prefers_lists=_mean([entry.prefers_lists for entry in entries]),
+        flags=tuple(dict.fromkeys(flag for entry in entries for flag in entry.flags)),
+        metrics={name: Metric(statistics.fmean(entry.metrics[name].value for entry in entries)) for name in names},
+        seeds=tuple(seed for entry in entries for seed in entry.seeds),
+        win_rates=tuple(win_rates),
+        seconds=_mean([entry.seconds for entry in entries]),
+        source=Source(reference=first.source.reference),
     )
 
 
-def _taste(runs: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    """The mean over seeds of what the judge prefers, of those where its choices tell."""
-    known = [(run["results"][0].get("guards") or {}).get(name) for run in runs]
-    return statistics.fmean(figure["value"] for figure in known if figure) if any(known) else None
+def _mean(values: Iterable[float | None]) -> float | None:
+    """The mean of the values that are known; None if none is."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
 
 
-def _difference(metrics: Mapping[str, Mapping[str, Any]], name: str) -> float:
-    """An evaluator's figure less the reference's; NaN where it has none."""
-    value = metrics.get(name, {}).get(f"{name}_difference")
-    return math.nan if value is None else float(value)
-
-
-def _main_metrics(run: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The figures of each evaluator against the first reference."""
-    reference = run["results"][0]["reference"]
-    return {result["evaluator"]: result["metrics"] for result in run["results"] if result["reference"] == reference}
-
-
-def account_of(runs: Sequence[str]) -> str:
-    """The name under which these runs are compared and paid for: the same command goes on with the same budget."""
-    return f"compare-{digest(sorted(runs), length=8)}"
-
-
-def write_board(
-    path: Path,
-    found: Sequence[Standing],
-    records: Sequence[Mapping[str, Any]],
-    command: str,
-    left_out: Mapping[str, str],
-) -> Path:
-    """Write the board as Markdown at `path`, and as JSON beside it. Returns `path`."""
-    names = [record["name"] for record in records]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    rows = [asdict(standing) for standing in found]
-    write_json(path.with_suffix(".json"), {"command": command, "runs": names, "standings": rows, "left_out": left_out})
-    path.write_text(_markdown(found, command, left_out), encoding="utf-8")
-    return path
-
-
-TASTES = ("longer", "lists")
-"""What the columns of the judge's taste are called."""
-
-
-def tastes(standing: Standing) -> list[str]:
-    """The judge's taste as it is written; empty where its choices do not tell."""
-    return ["" if v is None else f"{v:.2f}" for v in (standing.prefers_longer, standing.prefers_lists)]
-
-
-def compared_figures(found: Sequence[Standing]) -> list[str]:
-    """The evaluators beside the win rate that some standing has a difference of, in their order."""
-    return list(dict.fromkeys(name for standing in found for name in standing.differences))
-
-
-def _markdown(found: Sequence[Standing], command: str, left_out: Mapping[str, str]) -> str:
-    extras = compared_figures(found)
-    gains = [f"{name} gained" for name in extras]
-    head = ["system", "reference", "win rate", "± SE", *gains, "characters", *TASTES, "seeds"]
-    lines = [f"`{command}`", "", f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    for s in found:
-        error = "" if s.standard_error is None else f"{s.standard_error:.1f}"
-        gained = ["" if (v := s.differences.get(name)) is None else f"{v:+.3f}" for name in extras]
-        length = "" if s.length is None else f"{s.length:.0f}"
-        cells = [s.system, s.reference, f"{s.win_rate:.1f}", error, *gained, length, *tastes(s)]
-        cells.append(", ".join(map(str, s.seeds)))
-        lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", *(f"Flag: {s.system}: {markdown(flag)}" for s in found for flag in s.flags)]
-    lines += ["", *(f"Left out: {name}: {why}" for name, why in left_out.items())]
-    return "\n".join(lines).rstrip() + "\n"
+def _shared(protocols: Sequence[EvaluationProtocol]) -> EvaluationProtocol:
+    """The protocol with the fields that all of `protocols` have in common, the others unknown."""
+    first, unknown = protocols[0], EvaluationProtocol()
+    different = [f.name for f in fields(first) if any(getattr(p, f.name) != getattr(first, f.name) for p in protocols)]
+    return replace(first, **{name: getattr(unknown, name) for name in different})

@@ -78,7 +78,7 @@ def _set_apart(boards: Sequence[Leaderboard]) -> list[Leaderboard]:
     alike: dict[str, list[Leaderboard]] = {}
     for board in boards:
         alike.setdefault(board.name, []).append(board)
-    return [replace(board, apart=_apart(board, alike[board.name])) for board in boards]
+    return [replace(board, distinguishing=_apart(board, alike[board.name])) for board in boards]
 
 
 def _apart(board: Leaderboard, alike: Sequence[Leaderboard]) -> str:

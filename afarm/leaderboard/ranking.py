@@ -136,7 +136,7 @@ def evaluated(
     board: Leaderboard, names: Sequence[str], stored: Mapping[str, Sequence[JudgedPair]] | None = None
 ) -> Leaderboard:
     """`board` with the figures of the evaluators `names` over its judgements: those of its runs, or those `stored`
-    (`stored_judgements`). Raises `DataError` where there are none, or as `with_figures`."""
+    (`stored_judgements`). Raises `DataError` where there are none, or as `with_metrics`."""
     bare = WithoutTexts().bare
     rows: Sequence[JudgedPair] = [bare(row) for entry in board.entries for row in judgements(entry)]
     rows = rows or (stored or {}).get(board.protocol.id, ())
@@ -145,11 +145,11 @@ def evaluated(
             f"{board.heading}: {', '.join(names)}: no judgements are at hand for this: give runs or annotations"
         )
     for name in dict.fromkeys(names):
-        board = with_figures(board, name, rows)
+        board = with_metrics(board, name, rows)
     return board
 
 
-def with_figures(board: Leaderboard, name: str, rows: Sequence[JudgedPair]) -> Leaderboard:
+def with_metrics(board: Leaderboard, name: str, rows: Sequence[JudgedPair]) -> Leaderboard:
     """`board` with what the evaluator `name` makes of `rows`. Raises `DataError` for one that does not look at all
     systems of a board at once, and what it raises itself."""
     from afarm.core.interfaces import EvaluationInputs
@@ -160,15 +160,15 @@ def with_figures(board: Leaderboard, name: str, rows: Sequence[JudgedPair]) -> L
     evaluator = made(component.settings({})) if component.config else made()
     if not evaluator.many:
         raise DataError(f"evaluator {name!r} looks at one system: `afarm evaluate --set evaluate.evaluators=[{name}]`")
-    found = _figures(name, evaluator.evaluate(EvaluationInputs("", (), judgements=rows)).rows)
+    found = _metrics(name, evaluator.evaluate(EvaluationInputs("", (), judgements=rows)).rows)
     entries = [
-        replace(entry, figures={**entry.figures, name: found[entry.system]}) if entry.system in found else entry
+        replace(entry, metrics={**entry.metrics, name: found[entry.system]}) if entry.system in found else entry
         for entry in board.entries
     ]
     return replace(board, entries=tuple(entries))
 
 
-def _figures(name: str, rows: Iterable[Row]) -> dict[str, Metric]:
+def _metrics(name: str, rows: Iterable[Row]) -> dict[str, Metric]:
     """The figure of each system in the rows of the evaluator `name`: that called like it, or else on Elo's scale, or
     its strength, with the interval beside it."""
     found = {}

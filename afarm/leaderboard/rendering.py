@@ -1,6 +1,6 @@
-"""A board as a table of texts with what must be said of it, and in formats that it can be shared in: Markdown, JSON.
+"""Rendering of leaderboards: columns, remarks and footnotes as text, and whole boards as Markdown and JSON.
 
-Names come from files of anybody's: nothing in them that moves a cursor, ends a cell or begins a tag is let through.
+Names come from anybody's files: nothing in them that moves a cursor, ends a cell or begins a tag is let through.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from afarm.leaderboard.board import Entry, Leaderboard, Metric
+from afarm.leaderboard.board import DIFFERENCE, Entry, Leaderboard, Metric
 from afarm.leaderboard.correlation import Agreement
 from afarm.storage.text import markdown, one_line
 
 LONGEST_NAME = 24
 """Characters of a name in a heading."""
+NO_RANK = "–"
 _SUFFIXES = {1: "st", 2: "nd", 3: "rd"}
-
-
-NO_PLACE = "–"
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column by its heading; `cell` gives None where a figure is not known. Numbers stand to the right. Where there
-    is no room the columns with the highest `spared` are left out first, and those with none never."""
+    """A column by its heading; `cell` gives None if a value is unknown. Numbers are aligned to the right.
+
+    If there is no room, the columns with the highest `spared` are left out first, and those with none never.
+    """
 
     heading: str
     cell: Callable[[Entry], str | None]
@@ -35,14 +35,14 @@ class Column:
 
 
 def rank(entry: Entry) -> str:
-    """ "3rd, 2–5": the place, and between which it truly lies with 95%; without judgements only the place."""
+    """Write the rank with its 95% interval, such as "3rd, 2–5"; without judgements the rank alone."""
     n = entry.rank
     if n is None:
-        return NO_PLACE
-    place = f"{n}{'th' if n % 100 in (11, 12, 13) else _SUFFIXES.get(n % 10, 'th')}"
+        return NO_RANK
+    ordinal = f"{n}{'th' if n % 100 in (11, 12, 13) else _SUFFIXES.get(n % 10, 'th')}"
     if entry.rank_low is None or entry.rank_high is None:
-        return place
-    return f"{place}, {entry.rank_low}–{entry.rank_high}"
+        return ordinal
+    return f"{ordinal}, {entry.rank_low}–{entry.rank_high}"
 
 
 def _win_rate(entry: Entry) -> str:
@@ -73,12 +73,14 @@ def _judged_on(entry: Entry) -> str | None:
     return f"{part}, stopped early" if entry.stopped_early else part
 
 
-def _figure(figure: Metric) -> str:
-    """With its interval, or else its error."""
-    digits = 1 if abs(figure.value) >= 100 else 3
-    if figure.low is not None and figure.high is not None and figure.low < figure.high:
-        return f"{figure.value:.{digits}f} ({figure.low:.{digits}f} to {figure.high:.{digits}f})"
-    return f"{figure.value:.{digits}f}" + ("" if figure.error is None else f" ± {figure.error:.{digits}f}")
+def _metric(metric: Metric, name: str) -> str:
+    """Write a metric with its interval or else its error, and a difference with its sign."""
+    digits = 1 if abs(metric.value) >= 100 else 3
+    if name.startswith(DIFFERENCE):
+        return f"{metric.value:+.{digits}f}"
+    if metric.low is not None and metric.high is not None and metric.low < metric.high:
+        return f"{metric.value:.{digits}f} ({metric.low:.{digits}f} to {metric.high:.{digits}f})"
+    return f"{metric.value:.{digits}f}" + ("" if metric.error is None else f" ± {metric.error:.{digits}f}")
 
 
 def _outcomes(entry: Entry) -> str | None:
@@ -102,7 +104,7 @@ CORRECTED = (
 
 
 def columns(board: Leaderboard) -> list[Column]:
-    """Those that some entry has a figure for, those of other evaluators last, but for what the board is ordered by."""
+    """The columns that some entry has a value for: other evaluators' last, but for the one the board is ordered by."""
     notes = footnotes(board)
 
     def length_controlled(entry: Entry) -> str | None:
@@ -113,14 +115,14 @@ def columns(board: Leaderboard) -> list[Column]:
 
     def of_evaluator(name: str) -> Column:
         def cell(entry: Entry) -> str | None:
-            figure = entry.figures.get(name)
-            return None if figure is None else _figure(figure) + _marks(notes, _on_figure(entry, name))
+            metric = entry.metrics.get(name)
+            return None if metric is None else _metric(metric, name) + _marks(notes, _on_metric(entry, name))
 
         return Column(one_line(name), cell)
 
     to = next((entry.difference_to for entry in board.entries if entry.difference_to), "")
-    figures = {name: of_evaluator(name) for entry in board.entries for name in entry.figures}
-    first = [figures.pop(board.order)] if board.order in figures else []
+    metrics = {name: of_evaluator(name) for entry in board.entries for name in entry.metrics}
+    first = [metrics.pop(board.order)] if board.order in metrics else []
     every = (
         Column("rank", rank, number=False),
         Column("system", lambda e: one_line(e.system), number=False),
@@ -137,39 +139,41 @@ def columns(board: Leaderboard) -> list[Column]:
         Column("longer", lambda e: _number(e.prefers_longer, ".2f"), spared=5),
         Column("lists", lambda e: _number(e.prefers_lists, ".2f"), spared=6),
         Column("flags", lambda e: str(len(e.flags)) if e.flags else None),
-        *figures.values(),
+        *metrics.values(),
+        Column("seconds", lambda e: _number(e.seconds, ".0f"), spared=10),
+        Column("seeds", lambda e: ", ".join(map(str, e.seeds)) or None, spared=9),
     )
     return [column for column in every if any(column.cell(entry) for entry in board.entries)]
 
 
-BETWEEN = 3
+PADDING = 3
 """Characters that a column takes beside its text."""
 
 
 def fitting(board: Leaderboard, shown: Sequence[Column], width: int | None) -> tuple[list[Column], int]:
-    """Those of the columns `shown` that a screen of `width` characters has room for (None: all), and their width."""
+    """The columns of `shown` that a screen of `width` characters has room for (None: all), and their total width."""
     needed = {
-        column: BETWEEN + max(len(column.heading), *(len(column.cell(entry) or "") for entry in board.entries))
+        column: PADDING + max(len(column.heading), *(len(column.cell(entry) or "") for entry in board.entries))
         for column in shown
     }
-    room = math.inf if width is None else width - BETWEEN
+    room = math.inf if width is None else width - PADDING
     kept = {column for column in shown if not column.spared}
     for column in sorted(set(shown) - kept, key=lambda column: column.spared):
         if sum(needed[other] for other in kept) + needed[column] <= room:
             kept.add(column)
-    return [column for column in shown if column in kept], sum(needed[column] for column in kept) + BETWEEN
+    return [column for column in shown if column in kept], sum(needed[column] for column in kept) + PADDING
 
 
 def remarks(board: Leaderboard) -> list[str]:
-    """What must be said of a board beside its figures: its own remarks, how its differences are to be read and what
-    they would not show, what its length control is, and the footnotes of its cells."""
+    """Lines to be read with a board: its own remarks, what its differences show, its length control, footnotes."""
     sources = _sources(board)
-    unseen = [entry.detectable for entry in board.entries if entry.detectable is not None]
+    detectable = [entry.detectable for entry in board.entries if entry.detectable is not None]
     to = next((entry.difference_to for entry in board.entries if entry.difference_to), "")
     lines = [
         board.remarks,
-        f"A difference to {to} of under {_span(unseen)} points may go unseen: it is found less than four times in five."
-        if unseen
+        f"A difference to {to} of under {_span(detectable)} points may go unseen: "
+        "it is found less than four times in five."
+        if detectable
         else "",
         CORRECTED if any(entry.p_value is not None for entry in board.entries) else "",
         f"Length control: {next(iter(sources))}." if len(sources) == 1 else "",
@@ -184,22 +188,22 @@ def _span(values: Sequence[float]) -> str:
 
 
 def footnotes(board: Leaderboard) -> dict[str, int]:
-    """What cells of a board refer to, numbered."""
+    """Number the footnotes that cells of a board refer to."""
     first = 0 if len(_sources(board)) > 1 else 1  # what is so of all is no footnote
-    said = dict.fromkeys(
+    notes = dict.fromkeys(
         text
         for entry in board.entries
         for text in (
             *_on_length_control(entry)[first:],
-            *(text for name in entry.figures for text in _on_figure(entry, name)),
+            *(text for name in entry.metrics for text in _on_metric(entry, name)),
         )
         if text
     )
-    return {text: number for number, text in enumerate(said, start=1)}
+    return {text: number for number, text in enumerate(notes, start=1)}
 
 
 def _sources(board: Leaderboard) -> dict[str, None]:
-    """What the length-controlled figures of a board were worked out from."""
+    """The distinct sources that length-controlled win rates of a board were computed from."""
     known = (e.length_controlled_source for e in board.entries if e.length_controlled is not None)
     return dict.fromkeys(filter(None, known))
 
@@ -214,8 +218,8 @@ def _on_length_control(entry: Entry) -> tuple[str, str]:
     )
 
 
-def _on_figure(entry: Entry, name: str) -> list[str]:
-    flag = entry.figures[name].flag
+def _on_metric(entry: Entry, name: str) -> list[str]:
+    flag = entry.metrics[name].flag
     return [f"{name}: {flag}"] if flag else []
 
 
@@ -225,23 +229,23 @@ def _marks(notes: Mapping[str, int], texts: Iterable[str]) -> str:
 
 
 def flags(board: Leaderboard) -> list[str]:
-    """What guards say, one sentence each, with the systems that it is said of; of the reference, once for all."""
+    """List the red flags, each once with the systems that raise it; one that all raise with "all"."""
     count = Counter(flag for entry in board.entries for flag in dict.fromkeys(entry.flags))
     common = [flag for flag, n in count.items() if n > 1]
-    said = []
+    lines = []
     for flag in common:
         systems = [one_line(entry.system) for entry in board.entries if flag in entry.flags]
-        said.append(f"{'all' if len(systems) == len(board.entries) else ', '.join(systems)}: {one_line(flag, 400)}")
+        lines.append(f"{'all' if len(systems) == len(board.entries) else ', '.join(systems)}: {one_line(flag, 400)}")
     for entry in board.entries:
-        said += [f"{one_line(entry.system)}: {one_line(flag, 400)}" for flag in entry.flags if flag not in common]
-    return said
+        lines += [f"{one_line(entry.system)}: {one_line(flag, 400)}" for flag in entry.flags if flag not in common]
+    return lines
 
 
 # --------------------------------------------------------------------------------------------------------- formats
 
 
 def as_markdown(boards: Sequence[Leaderboard], agreements: Sequence[Agreement] = ()) -> str:
-    """Every board as a heading, a table and its notes, and how they agree."""
+    """Write every board as a heading, a table and its remarks, and how they agree."""
     lines = [line for board in boards for line in _markdown(board)]
     lines += [f"{markdown(f'{a.first} and {a.second}: {a.sentence}')}\n" for a in agreements]
     return "\n".join(lines).rstrip() + "\n"
@@ -263,8 +267,8 @@ def _markdown(board: Leaderboard) -> Iterator[str]:
 
 
 def as_json(boards: Sequence[Leaderboard], left_out: Sequence[str] = (), agreements: Sequence[Agreement] = ()) -> str:
-    """What `afarm leaderboard FILE` reads again."""
-    found = {"boards": [board.to_row() for board in boards], "left_out": list(left_out)}
+    """Write what `afarm leaderboard FILE` reads again."""
+    shared = {"boards": [board.to_row() for board in boards], "left_out": list(left_out)}
     if agreements:
-        found["correlations"] = [agreement.to_row() for agreement in agreements]
-    return json.dumps(found, ensure_ascii=False, indent=1) + "\n"
+        shared["correlations"] = [agreement.to_row() for agreement in agreements]
+    return json.dumps(shared, ensure_ascii=False, indent=1) + "\n"

@@ -1,4 +1,4 @@
-"""What a reward model's preferences are worth on held-out pairs, as its fit measured them: figures and two charts."""
+"""Calibration of a reward model on held-out pairs, as its fit measured it: figures and two charts."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from typing import Any
 
 from afarm.evaluation.metrics import number
 from afarm.report.charts import Chart
-from afarm.report.run import Run
+from afarm.storage.runs import RunRecord
 
 FIGURES = {"pairs": "pairs", "loss": "cross-entropy", "brier": "Brier score", "ece": "expected calibration error"}
 
 
-def describe_held_out(run: Run) -> dict[str, Any] | None:
-    """`figures` as (name, value), and the `reliability` bins as (confidence, observed share, pairs); None where the run
-    has no such measurement."""
-    measured = run.get("reward_model", {})
+def describe_held_out(record: RunRecord) -> dict[str, Any] | None:
+    """Collect `figures` as (name, value) and `reliability` bins as (confidence, observed share, pairs).
+
+    None if the run has no such measurement.
+    """
+    measured = record.section("reward_model")
     if not number(measured.get("pairs")):
         return None
     figures = [(title, number(measured.get(name))) for name, title in FIGURES.items()]
@@ -25,9 +27,9 @@ def describe_held_out(run: Run) -> dict[str, Any] | None:
     }
 
 
-def held_out_charts(run: Run) -> list[Chart]:
-    """The reliability diagram and the histogram of margins, where the run has them."""
-    measured = run.get("reward_model", {})
+def held_out_charts(record: RunRecord) -> list[Chart]:
+    """The reliability diagram and the histogram of margins, if the run has them."""
+    measured = record.section("reward_model")
     reliability = _bins(measured, "reliability", "confidence", "observed", "pairs")
     margins = _bins(measured, "margins", "from", "to", "pairs")
     charts: list[Chart] = []
@@ -61,7 +63,7 @@ def held_out_charts(run: Run) -> list[Chart]:
 
 
 def _bins(measured: Mapping[str, Any], name: str, *fields: str) -> list[tuple[float, float, float]]:
-    """Three numbers of each bin, of those that have them."""
+    """Three numbers per bin, of the bins that have them."""
     bins = measured.get(name)
-    found = [[number(b.get(f)) for f in fields] for b in bins if isinstance(b, dict)] if isinstance(bins, list) else []
-    return [(a, b, c) for a, b, c in found if a is not None and b is not None and c is not None]
+    rows = [[number(b.get(f)) for f in fields] for b in bins if isinstance(b, dict)] if isinstance(bins, list) else []
+    return [(a, b, c) for a, b, c in rows if a is not None and b is not None and c is not None]

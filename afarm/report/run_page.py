@@ -1,4 +1,4 @@
-"""Builds the page: everything it shows is worked out here, the template only lays it out."""
+"""The report page of a run: everything it shows is computed here, the template only lays it out."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from afarm.evaluation.metrics import number, unseen, win_rate_interval
+from afarm.evaluation.metrics import number, undetectable_difference, win_rate_interval
 from afarm.evaluation.red_flags import flag_sentences, judge_bias
-from afarm.report import side_by_side as comparisons
+from afarm.report import side_by_side
 from afarm.report.charts import curve_charts, plotly_script, win_rate_chart
 from afarm.report.diagram import HEIGHT, WIDTH, diagrams
 from afarm.report.format import FILTERS
 from afarm.report.page_shell import render_page, scripts
 from afarm.report.reward_model_charts import describe_held_out, held_out_charts
-from afarm.report.run import Run, degraded, read_run, training
+from afarm.report.run import ReportedRun, degraded, read_reported_run, training
 from afarm.storage.disk import write_whole
 from afarm.storage.reuse import flatten
+from afarm.storage.runs import RunRecord, RunResult
 
 SHOWN_OUTPUTS = 24
 MOST_CHARACTERS = 4000
 """Characters shown of one text. Longer ones are cut and say so, so that the page stays small enough to open."""
 MOST_SUMMARY = 6
 """Figures of a stage's summary that its row has room for."""
-FIGURES = ("calls", "input_tokens", "output_tokens", "dollars", "unpriced_calls")
-"""What is counted where judges are paid."""
+SPENDING = ("calls", "input_tokens", "output_tokens", "dollars", "unpriced_calls")
+"""The counts and dollars of judge costs."""
 
 SPECIAL_ANNOTATORS = {
     "(noise)": "label noise: a fair coin, no call",
@@ -38,51 +39,52 @@ def build(run_dir: Path) -> Path:
     """Write `report.html` for the run in `run_dir`, from its `run.json`, `metrics.jsonl` and `outputs.jsonl`.
 
     Only `run.json` must be there. Without plotly the page has its tables and says how to get the charts. Raises
-    `DataError` where a file cannot be read, `StoreError` where the page cannot be written.
+    `DataError` if a file cannot be read, `StoreError` if the page cannot be written.
     """
     run_dir = Path(run_dir)
-    page = render(read_run(run_dir), plotly_script())
+    page = render(read_reported_run(run_dir), plotly_script())
     target = run_dir / "report.html"
     write_whole(target, page, "free some space or fix the rights, then `afarm report`")
     return target
 
 
-def render(run: Run, plotly: str | None) -> str:
-    """The page as text; `plotly` is the source of plotly.js, None to leave the charts out."""
+def render(run: ReportedRun, plotly: str | None) -> str:
+    """Render the page as text; `plotly` is the source of plotly.js, None to leave the charts out."""
     return render_page("run_page", FILTERS, **describe(run), charts=describe_charts(run), **scripts("run_page", plotly))
 
 
-def describe(run: Run) -> dict[str, Any]:
-    """Everything on the page but the charts."""
+def describe(run: ReportedRun) -> dict[str, Any]:
+    """Compute everything on the page but the charts."""
     record = run.record
-    stages = [describe_stage(s) for s in run.get("stages", []) if isinstance(s, dict)]
+    stages = [describe_stage(stage) for stage in record.stages]
     judges = [
         {
             **_pick(j, "identity", "simulated"),
             "role": {None: "judge", "*": "all roles"}.get(j.get("role"), j.get("role")),
         }
-        for j in run.get("judges", [])
+        for j in record.rows("judges")
         if isinstance(j, dict)
     ]
-    win_rates = list(describe_win_rates(run))
+    files = record.section("files")
+    win_rates = list(describe_win_rates(record))
     return {
         "run": {
             **_pick(record, "afarm_version", "method", "annotator", "recipe", "seed", "finished", "status", "command"),
-            **_pick(run.get("files", {}), "outputs", "reference"),
-            "name": record.get("name") or run.directory.resolve().name,
+            **_pick(files, "outputs", "reference"),
+            "name": record.name,
         },
-        "trains": not run.get("files", {}),
-        "stored": bool(run.get("stored", False)),
-        "degraded": degraded(run.get("stages", [])),
-        "guards": list(describe_guards(run)),
-        "training": _training(run),
-        "notes": [_text(note) for note in run.get("notes", [])],
-        "rows": comparisons.rows_compared(run.record),
+        "trains": not files,
+        "stored": record.get("stored") is True,
+        "degraded": degraded(record.stages),
+        "red_flags": list(describe_red_flags(record)),
+        "training": _training(record),
+        "notes": [_text(note) for note in record.rows("notes")],
+        "rows": side_by_side.rows_compared(record),
         "judges": judges,
         "simulated": [j for j in judges if j["simulated"]],
-        "headline": describe_headline(run, win_rates),
+        "headline": describe_headline(record, win_rates),
         "win_rates": win_rates,
-        "other_results": list(describe_other_results(run)),
+        "other_results": list(describe_other_results(record)),
         "stages": stages,
         "most_seconds": max((s["seconds"] or 0 for s in stages if not s["reused"]), default=0),
         "total_seconds": _took(record) or sum(s["seconds"] or 0 for s in stages if not s["reused"]),
@@ -91,27 +93,27 @@ def describe(run: Run) -> dict[str, Any]:
         "box_width": WIDTH,
         "box_height": HEIGHT,
         "curves": list(describe_curves(run)),
-        "held_out": describe_held_out(run),
-        "annotators": describe_annotators(run.get("annotators", {})),
-        "spend": describe_spend(run),
+        "held_out": describe_held_out(record),
+        "annotators": describe_annotators(record.section("annotators")),
+        "spend": describe_spend(record),
         "outputs": describe_outputs(run),
-        "config": [(name, _json(value)) for name, value in flatten(run.get("config", {})).items()],
-        "versions": {"afarm": record.get("afarm_version"), **run.get("versions", {})},
-        "machine": run.get("machine", {}),
+        "config": [(name, _json(value)) for name, value in flatten(record.section("config")).items()],
+        "versions": {"afarm": record.get("afarm_version"), **record.section("versions")},
+        "machine": record.section("machine"),
     }
 
 
-def _training(run: Run) -> list[str]:
+def _training(record: RunRecord) -> list[str]:
     try:
-        return list(training(run.get("checkpoint", {})))
+        return list(training(record.section("checkpoint")))
     except (KeyError, TypeError, ValueError):  # a record that was changed by hand
         return []
 
 
 def describe_stage(stage: Mapping[str, Any]) -> dict[str, Any]:
-    """A stage with every key that the page reads. Its summary is cut short; what is left out has its own place."""
-    given = stage.get("summary")
-    summary = dict(given) if isinstance(given, dict) else {}
+    """Describe a stage with every key that the page reads, its summary cut short."""
+    stored = stage.get("summary")
+    summary = dict(stored) if isinstance(stored, dict) else {}
     summary.pop("members", None)  # the table of annotators has them
     summary.pop("degraded", None)  # a line of its own says it
     return {
@@ -124,38 +126,38 @@ def describe_stage(stage: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def describe_spend(run: Run) -> dict[str, Any]:
-    """What judges cost: in all, stage by stage where one asked, and by the command that wrote the record."""
-    spend = run.get("spend", {})
+def describe_spend(record: RunRecord) -> Mapping[str, Any]:
+    """Judge costs: in all, per stage that asked a judge, and of the command that wrote the record."""
+    spend = record.section("spend")
     this_time = spend.get("this_time")
-    stages = [(_text(s.get("stage")), s.get("spend")) for s in run.get("stages", []) if isinstance(s, dict)]
+    stages = [(_text(stage.get("stage")), stage.get("spend")) for stage in record.stages]
     return spend and {
-        **_pick(spend, *FIGURES),
-        "stages": [{"stage": n, **_pick(s, *FIGURES)} for n, s in stages if isinstance(s, dict) and s.get("calls")],
-        "this_time": _pick(this_time, *FIGURES, "answers_reused") if isinstance(this_time, dict) else None,
+        **_pick(spend, *SPENDING),
+        "stages": [{"stage": n, **_pick(s, *SPENDING)} for n, s in stages if isinstance(s, dict) and s.get("calls")],
+        "this_time": _pick(this_time, *SPENDING, "answers_reused") if isinstance(this_time, dict) else None,
     }
 
 
-def describe_charts(run: Run) -> dict[str, Any]:
-    """The charts by where they stand: `win_rate` (one or None), and the lists `main`, `others` and `held_out`."""
+def describe_charts(run: ReportedRun) -> dict[str, Any]:
+    """Chart data by position: `win_rate` (one or None), and the lists `main`, `others` and `held_out`."""
     main, others = curve_charts(run.metrics)
     return {
-        "win_rate": win_rate_chart(list(describe_win_rates(run))),
+        "win_rate": win_rate_chart(list(describe_win_rates(run.record))),
         "main": main,
         "others": others,
-        "held_out": held_out_charts(run),
+        "held_out": held_out_charts(run.record),
     }
 
 
-def describe_win_rates(run: Run) -> Iterator[dict[str, Any]]:
+def describe_win_rates(record: RunRecord) -> Iterator[dict[str, Any]]:
     """The win rates among the results, with the counts behind them and the 95% interval (percent)."""
-    for result in _results(run):
-        metrics = result["metrics"]
+    for result in record.results:
+        metrics = result.metrics
         if "win_rate" in metrics:
             yield {
-                "system": result["system"],
-                "reference": result["reference"],
-                "evaluator": result["evaluator"],
+                "system": result.system,
+                "reference": result.reference,
+                "evaluator": result.evaluator,
                 "wins": number(metrics.get("n_wins")),
                 "losses": number(metrics.get("n_wins_base")),
                 "draws": number(metrics.get("n_draws")),
@@ -164,58 +166,58 @@ def describe_win_rates(run: Run) -> Iterator[dict[str, Any]]:
                 "total": number(metrics.get("n_total")),
                 "length": number(metrics.get("avg_length")),
                 "length_reference": number(metrics.get("avg_length_reference")),
-                "taste": judge_bias(result["guards"]),
+                "judge_bias": judge_bias(result.red_flags),
                 "instructions": number(metrics.get("n_instructions", metrics.get("n_total"))),
-                "unseen": unseen(metrics),
+                "undetectable": undetectable_difference(metrics),
                 **interval(metrics),
             }
 
 
-def describe_guards(run: Run) -> Iterator[dict[str, Any]]:
-    """What is to be known of each comparison before its win rate is believed: flags, and the judge's taste."""
-    said: dict[tuple[str, str], Any] = {}
-    for result in run.get("results", []):
-        if isinstance(result, dict):
-            said.setdefault((_text(result.get("system")), _text(result.get("reference"))), result.get("guards"))
-    for (system, reference), row in said.items():
+def describe_red_flags(record: RunRecord) -> Iterator[dict[str, Any]]:
+    """The red flags of each comparison that has any."""
+    by_players: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for result in record.results:
+        by_players.setdefault((result.system, result.reference), result.red_flags)
+    for (system, reference), row in by_players.items():
         if flags := flag_sentences(row):
             yield {"system": system, "reference": reference, "flags": flags}
 
 
-def describe_other_results(run: Run) -> Iterator[dict[str, Any]]:
-    """A table for each other evaluator and system: its metrics in rows, what it was compared with in columns."""
-    tables: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for result in _results(run):
-        if "win_rate" not in result["metrics"]:
-            tables.setdefault((result["evaluator"], result["system"]), []).append(result)
+def describe_other_results(record: RunRecord) -> Iterator[dict[str, Any]]:
+    """A table per other evaluator and system: its metrics in rows, the references in columns."""
+    tables: dict[tuple[str, str], list[RunResult]] = {}
+    for result in record.results:
+        if "win_rate" not in result.metrics:
+            tables.setdefault((result.evaluator, result.system), []).append(result)
     for (evaluator, system), results in tables.items():
-        names = {name: None for result in results for name in result["metrics"]}
+        names = {name: None for result in results for name in result.metrics}
         yield {
             "evaluator": evaluator,
             "system": system,
-            "comparisons": [f"against {r['reference']}" if r["reference"] else "value" for r in results],
-            "rows": [(name, [r["metrics"].get(name) for r in results]) for name in names],
+            "comparisons": [f"against {r.reference}" if r.reference else "value" for r in results],
+            "rows": [(name, [r.metrics.get(name) for r in results]) for name in names],
         }
 
 
 def interval(metrics: Mapping[str, Any]) -> dict[str, float | None]:
-    """`win_rate`, `standard_error` and the ends of the 95% interval, in percent; None where not known."""
+    """`win_rate`, `standard_error` and the ends of the 95% interval, in percent; None if unknown."""
     rate, error = number(metrics.get("win_rate")), number(metrics.get("standard_error"))
     low, high = win_rate_interval(metrics) or (None, None)
     return {"win_rate": rate, "standard_error": error, "low": low, "high": high}
 
 
-def describe_headline(run: Run, win_rates: list[dict[str, Any]]) -> dict[str, Any]:
-    """The figures on top: those of `headline` in `run.json`, else the first win rate; gold where it was evaluated."""
-    given = {name: number(value) for name, value in run.get("headline", {}).items()}
+def describe_headline(record: RunRecord, win_rates: list[dict[str, Any]]) -> dict[str, Any]:
+    """The numbers on top: those of the record's `headline`, else the first win rate; gold if it was evaluated."""
+    headline = {name: number(value) for name, value in record.section("headline").items()}
     first = win_rates[0] if win_rates else {}
-    gold: Mapping[str, Any] = next((r["metrics"] for r in _results(run) if r["evaluator"] == "gold"), {})
+    gold: Mapping[str, Any] = next((r.metrics for r in record.results if r.evaluator == "gold"), {})
+    main = {**headline, "n_total": first.get("instructions")} if headline.get("win_rate") is not None else first
     names = ("reward", "reward_reference", "kl", "length", "length_reference")
     return {
-        **{name: given.get(name) for name in names},
-        **interval({**given, "n_total": first.get("instructions")} if given.get("win_rate") is not None else first),
-        "unseen": first.get("unseen"),
-        "system": first.get("system") or run.record.get("method") or "the system",
+        **{name: headline.get(name) for name in names},
+        **interval(main),
+        "undetectable": first.get("undetectable"),
+        "system": first.get("system") or record.get("method") or "the system",
         "reference": first.get("reference") or "the reference",
         "total": first.get("total"),
         "gold": number(gold.get("gold")),
@@ -225,8 +227,8 @@ def describe_headline(run: Run, win_rates: list[dict[str, Any]]) -> dict[str, An
     }
 
 
-def describe_curves(run: Run) -> Iterator[dict[str, Any]]:
-    """Each logged curve in figures: what the charts say, for readers without them."""
+def describe_curves(run: ReportedRun) -> Iterator[dict[str, Any]]:
+    """Summarise each logged curve in numbers, for readers without the charts."""
     for stage, names in run.metrics.items():
         for name, points in names.items():
             finite = [value for _, value in points if value is not None]
@@ -244,7 +246,7 @@ def describe_curves(run: Run) -> Iterator[dict[str, Any]]:
 
 
 def describe_annotators(counts: Mapping[str, Any]) -> dict[str, Any]:
-    """How many labels each annotator gave, in numbers and in shares, for training beside evaluation."""
+    """Count each annotator's labels, in numbers and in shares, for training beside evaluation."""
     uses = {use: {k: number(v) or 0 for k, v in by.items()} for use, by in counts.items() if isinstance(by, dict)}
     uses = {use: by for use, by in uses.items() if by}
     totals = {use: sum(by.values()) for use, by in uses.items()}
@@ -266,13 +268,13 @@ def describe_annotators(counts: Mapping[str, Any]) -> dict[str, Any]:
     return {"uses": list(uses), "totals": list(totals.values()), "rows": rows, "most": max(shares, default=0) or 1}
 
 
-def describe_outputs(run: Run) -> dict[str, Any]:
-    """The rows shown side by side, with their verdicts, and how many there are of each verdict in all."""
-    chosen, counts = comparisons.sample(run.outputs, SHOWN_OUTPUTS, run.record.get("seed"))
+def describe_outputs(run: ReportedRun) -> dict[str, Any]:
+    """The rows shown side by side, with their verdicts, and the count of each verdict in all."""
+    chosen, counts = side_by_side.sample(run.outputs, SHOWN_OUTPUTS, run.record.get("seed"))
     shown = [
         {
             "number": place,
-            "verdict": comparisons.verdict(row),
+            "verdict": side_by_side.verdict(row),
             "instruction": describe_text(row.get("instruction")),
             "input": describe_text(row.get("input")),
             "reference": describe_text(row.get("output_1")),
@@ -288,24 +290,14 @@ def describe_outputs(run: Run) -> dict[str, Any]:
         "rows": shown,
         "total": sum(counts.values()),
         "all": counts,
-        "shown": {v: sum(row["verdict"] == v for row in shown) for v in comparisons.VERDICTS},
+        "shown": {v: sum(row["verdict"] == v for row in shown) for v in side_by_side.VERDICTS},
     }
 
 
 def describe_text(value: object) -> dict[str, Any]:
-    """As much of a text as is shown, how long all of it is (characters), and whether it was cut."""
+    """The part of a text that is shown, the length of all of it (characters), and if it was cut."""
     text = _text(value)
     return {"shown": text[:MOST_CHARACTERS], "length": len(text), "cut": len(text) > MOST_CHARACTERS}
-
-
-def _results(run: Run) -> list[dict[str, Any]]:
-    """The results that have metrics, with the keys that may be missing filled in."""
-    return [
-        {name: _text(result.get(name)) for name in ("system", "reference", "evaluator")}
-        | {"metrics": result["metrics"], "guards": result.get("guards")}
-        for result in run.get("results", [])
-        if isinstance(result, dict) and isinstance(result.get("metrics"), dict)
-    ]
 
 
 def _sum(*values: object) -> float | None:
@@ -314,13 +306,13 @@ def _sum(*values: object) -> float | None:
 
 
 def _took(record: Mapping[str, Any]) -> float | None:
-    """Seconds from `created` to `finished`, where both are seconds since 1970."""
+    """Seconds from `created` to `finished`, if both are seconds since 1970."""
     created, finished = number(record.get("created")), number(record.get("finished"))
     return None if created is None or finished is None else finished - created
 
 
 def _pick(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Those entries of `values`, None where missing: the template refuses names it does not know."""
+    """Pick entries of `values`, None if missing: the template refuses names it does not know."""
     return {name: values.get(name) for name in names}
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from afarm.core.errors import StoreError
+from afarm.core.errors import DataError, StoreError
 from afarm.core.seeding import digest
 from afarm.storage.checkpoints import CHECKPOINTS
 from afarm.storage.disk import (
@@ -31,6 +31,7 @@ from afarm.storage.disk import (
     sync_tree,
     write_json,
 )
+from afarm.storage.runs import RECORD, read_run, run_directories
 
 META = "artifact.json"
 
@@ -218,12 +219,11 @@ class Store:
         collected.
         """
         used: dict[str, set[str]] = {}
-        for record in sorted(self.runs.glob("*/run.json")):
+        for run in run_directories(self.runs):
             try:
-                run = json.loads(record.read_text(encoding="utf-8"))
-                used[record.parent.name] = {f"{s['kind']}/{s['key']}" for s in run["stages"]}
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                raise StoreError(f"{record} is damaged ({error}): fix or delete it") from error
+                used[run.name] = read_run(run).artifacts
+            except (DataError, KeyError, TypeError) as error:
+                raise StoreError(f"{run / RECORD} is damaged ({error}): fix or delete it") from error
         return used
 
     def in_use(self) -> set[str]:

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from afarm.analysis.run_diff import diff, find_run
+from afarm.analysis.run_diff import diff
 from afarm.core.errors import DataError
 from afarm.core.records import Instruction, JudgedPair, Pair, Preference
 from afarm.evaluation.protocol import EvaluationProtocol
 from afarm.storage.rows import write_rows
+from afarm.storage.runs import find_run
 
 ONE = EvaluationProtocol("pool", reference="sft", judges={"*": "openai:x"})
 

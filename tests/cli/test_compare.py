@@ -13,9 +13,13 @@ import pytest
 from light_plugin import RAN, WritingJudge
 from said import Afarm
 
-from afarm.cli.compare import _fitting, _lay_out
+from afarm.cli.compare import _lay_out
 from afarm.cli.options import FarmOptions
-from afarm.leaderboard.from_runs import standings
+from afarm.evaluation.protocol import EvaluationProtocol
+from afarm.leaderboard import Entry, Leaderboard, Metric
+from afarm.leaderboard.from_runs import board_of_systems
+from afarm.leaderboard.rendering import PADDING, columns, fitting
+from afarm.storage.runs import RunRecord
 
 LIGHT = ["--recipe", "light.yaml"]
 
@@ -40,18 +44,27 @@ def test_the_table_and_the_board_say_the_same(afarm: Afarm) -> None:
     for row in rows:
         assert row["system"] in said.out
         assert f"{row['win_rate']:.1f}" in said.out
-        assert f"| {row['system']} | base | {row['win_rate']:.1f} | {row['standard_error']:.1f} |" in text
+        cells = [row["system"], f"{row['win_rate']:.1f} ± {row['standard_error']:.1f}"]
+        assert f" | {' | '.join(cells)} | " in text
+        assert f"| {row['differences']['reward']:+.3f} |" in text
+        assert row["reference"] == "base"
     assert "Percent against base; one seed" in said.out
+    assert "Percent against base; one seed" in text
+    assert "| Δ reward | seconds | seeds |" in text
 
 
 def test_a_narrow_screen_shows_fewer_columns_and_no_figure_cut_short() -> None:
-    columns = {"system": ["nudge"], "win rate": ["60.0 ± 1.2"], "Δ gold": ["+0.250"], "seconds": ["12"]}
-    needed = 1 + 3 * 4 + len("nudge.60.0 ± 1.2+0.250seconds")
-    assert _fitting(columns, needed) == (columns, [])
-    kept, spared = _fitting(columns, needed - 1)
-    assert (list(kept), spared) == (["system", "win rate", "Δ gold"], ["seconds"])
-    kept, spared = _fitting(columns, 1)
-    assert (list(kept), spared) == (["system", "win rate"], ["Δ gold", "seconds"])
+    entry = Entry("nudge", 60.0, 1.2, metrics={"Δ gold": Metric(0.25)}, seconds=12, length=30, rank=1)
+    board = Leaderboard(EvaluationProtocol(), (entry,))
+    shown = columns(board)
+    names = ["rank", "system", "win rate, %", "95 %", "characters", "Δ gold", "seconds"]
+    assert [column.heading for column in shown] == names
+    needed = 8 * PADDING + len("ranksystemwin rate, %57.6–62.4characters+0.250seconds")
+    assert fitting(board, shown, needed) == (shown, needed)
+    kept, _ = fitting(board, shown, needed - 1)
+    assert [column.heading for column in kept] == names[:-1]
+    kept, _ = fitting(board, shown, 1)
+    assert [column.heading for column in kept] == ["rank", "system", "win rate, %", "Δ gold"]
 
 
 def test_over_seeds_a_method_has_the_mean_and_the_error_of_the_mean(afarm: Afarm) -> None:
@@ -202,12 +215,12 @@ def test_a_budget_is_for_all_of_them_together(afarm: Afarm) -> None:
     assert again.code == 0, again.err
 
 
-def record(system: str, seed: int, win_rate: float, **figures: float) -> dict[str, Any]:
+def record(system: str, seed: int, win_rate: float, **figures: float) -> RunRecord:
     def result(name: str, reference: str, metrics: dict[str, float]) -> dict[str, Any]:
         return {"system": system, "reference": reference, "evaluator": name, "metrics": metrics}
 
     main = {"win_rate": win_rate, "standard_error": 1.5, "avg_length": 30.0}
-    return {
+    values = {
         "method": system,
         "seed": seed,
         "results": [
@@ -217,15 +230,16 @@ def record(system: str, seed: int, win_rate: float, **figures: float) -> dict[st
         ],
         "stages": [{"stage": f"train {system}", "seconds": 4.0}, {"stage": "sft", "seconds": 99.0}],
     }
+    return RunRecord(Path(system), values)
 
 
 def test_standings_are_of_the_first_reference_and_of_what_every_seed_has() -> None:
-    best, worse = standings(
+    best, worse = board_of_systems(
         [record("a", 1, 40.0, gold=1.0, reward=2.0), record("a", 2, 50.0, gold=3.0), record("b", 1, 60.0)]
-    )
+    ).entries
     assert (best.system, best.win_rate, best.standard_error, best.seeds) == ("b", 60.0, 1.5, (1,))
     assert (worse.win_rate, worse.standard_error) == (45.0, pytest.approx(5.0))
-    assert worse.differences == {"gold": 2.0}
+    assert worse.metrics == {"Δ gold": Metric(2.0)}
     assert worse.seconds == 4.0
 
 
@@ -233,7 +247,7 @@ def test_the_judge_s_taste_is_the_mean_over_seeds_and_flags_are_those_of_any() -
     runs = [record("a", seed, 40.0) for seed in (1, 2, 3)]
     for run, share in zip(runs, (0.5, 0.7, None), strict=True):
         taste = None if share is None else {"value": share, "error": None, "n": 9}
-        run["results"][0]["guards"] = {"prefers_longer": taste, "flags": [{"says": "it is odd"}]}
-    (found,) = standings(runs)
+        run["results"][0]["red_flags"] = {"prefers_longer": taste, "flags": [{"says": "it is odd"}]}
+    (found,) = board_of_systems(runs).entries
     assert (found.prefers_longer, found.prefers_lists) == (pytest.approx(0.6), None)
     assert found.flags == ("it is odd",)

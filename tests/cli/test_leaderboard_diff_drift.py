@@ -47,7 +47,7 @@ def test_judgements_are_read_for_ranks(afarm: Afarm, runs: Path) -> None:
     assert entries[1]["difference"] == pytest.approx(rates[1] - rates[0])
     found = afarm("leaderboard", "--evaluator", "bradley_terry", "--json")
     assert found.code == 0, found.err
-    assert json.loads(found.out)["boards"][0]["entries"][0]["figures"]["bradley_terry"] is not None
+    assert json.loads(found.out)["boards"][0]["entries"][0]["metrics"]["bradley_terry"] is not None
 
 
 def test_each_format_is_written(afarm: Afarm, runs: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_run_tells_what_is_to_be_known_of_its_win_rate(afarm: Afarm) -> None:
     said = afarm("run", *LIGHT, "--method", "nudge", "--json")
     main = said.json["results"][0]
     assert main["protocol"]["annotator"] == "pool"
-    assert main["guards"].keys() == {"flags", "prefers_longer", "prefers_lists"}
+    assert main["red_flags"].keys() == {"flags", "prefers_longer", "prefers_lists"}
 
 
 def test_outputs_that_play_to_the_judge_are_flagged_wherever_they_are_shown(afarm: Afarm) -> None:
@@ -185,7 +185,7 @@ def test_outputs_that_play_to_the_judge_are_flagged_wherever_they_are_shown(afar
     Path("honest.json").write_text(json.dumps(honest))
     said = afarm("evaluate", "cheat.json", "--reference", "honest.json", "--recipe", "light.yaml", "--json")
     assert said.code == 0, said.err
-    flags = said.json["results"][0]["guards"]["flags"]
+    flags = said.json["results"][0]["red_flags"]["flags"]
     assert [flag["name"] for flag in flags] == ["constant", "addresses_judge"]
     for sentence in ("nearly the same text answers 12 of 12 instructions", "12 of 12 outputs talk to the judge"):
         assert sentence in said.err
@@ -194,7 +194,7 @@ def test_outputs_that_play_to_the_judge_are_flagged_wherever_they_are_shown(afar
     assert "Look before you believe it" in Path(said.json["report"]).read_text()
     assert "Judge: chose the longer output" in said.err
     swapped = afarm("evaluate", "honest.json", "--reference", "cheat.json", "--recipe", "light.yaml", "--json")
-    assert swapped.json["results"][0]["guards"]["flags"] == []
+    assert swapped.json["results"][0]["red_flags"]["flags"] == []
 
 
 def test_two_runs_are_compared(afarm: Afarm, runs: Path) -> None:

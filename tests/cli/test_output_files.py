@@ -162,7 +162,7 @@ def test_missing_rows_are_an_error_or_left_out_or_lost(afarm: Afarm, tmp_path: P
     assert (coverage["compared"], coverage["missing"], coverage["missing_as_loss"]) == (3, 2, 0)
     lost = afarm(*files, "--on-missing", "loss", "--json")
     (result,) = lost.json["results"]
-    assert (result["guards"]["flags"], result["metrics"]["avg_length"]) == ([], pytest.approx((14 + 14 + 4) / 3))
+    assert (result["red_flags"]["flags"], result["metrics"]["avg_length"]) == ([], pytest.approx((14 + 14 + 4) / 3))
     assert (lost.json["metrics"]["win_rate"], lost.json["metrics"]["n_total"]) == (40.0, 5)
     assert lost.json["annotators"]["evaluation"]["(no output)"] == 2
     assert CountingJudge.asked == 3, "what is lost costs no call"

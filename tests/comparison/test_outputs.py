@@ -15,8 +15,9 @@ from afarm.core.records import Instruction, Output, Pair
 from afarm.evaluation.matching import STRICT, MatchPolicy
 from afarm.experiment.dry_run import plan_of_two
 from afarm.experiment.farm import Farm, read_result
-from afarm.experiment.run_record import read_run, record, record_of_two
+from afarm.experiment.run_record import record, record_of_two
 from afarm.storage.rows import read_preferences, read_rows
+from afarm.storage.runs import read_run
 
 JUDGED_BY = "evaluate.annotator=chatgpt_1"
 

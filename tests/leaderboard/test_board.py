@@ -37,8 +37,8 @@ def run(directory: Path, name: str, win_rate: float, protocol: EvaluationProtoco
     metrics = {"win_rate": win_rate, "standard_error": 1.5, "n_total": 800, "n_wins": 400, "avg_length": 61.0, **more}
     result = {"system": system, "reference": "sft", "evaluator": "win_rate", "metrics": metrics}
     flags = [{"says": said} for said in (f"{system} is odd", *more.pop("flags", ()))]
-    guards = {"prefers_longer": {"value": 0.7, "error": 0.1, "n": 9}, "flags": flags}
-    stored = {"protocol": protocol.to_row() if protocol else None, "guards": guards}
+    red_flags = {"prefers_longer": {"value": 0.7, "error": 0.1, "n": 9}, "flags": flags}
+    stored = {"protocol": protocol.to_row() if protocol else None, "red_flags": red_flags}
     extra = {
         **result,
         "evaluator": "length_controlled",
@@ -192,7 +192,7 @@ def full_board() -> Leaderboard:
         prefers_lists=0.63,
         length_controlled_source="weights",
         flags=("it is odd",),
-        figures={"elo": Metric(1012.0, low=980.0, high=1044.0, n=805, flag="it won all")},
+        metrics={"elo": Metric(1012.0, low=980.0, high=1044.0, n=805, flag="it won all")},
     )
     return ranked(Leaderboard(ONE, (known, Entry(HOSTILE, 39.2, flags=("it is odd", HOSTILE)))))
 
@@ -209,7 +209,7 @@ def test_csv_is_read_again_as_it_was_written_in_the_columns_of_alpaca_eval(tmp_p
     sum_ = "=HYPERLINK(0)\r\n; 'x' \\n"
     equal = (Entry("same", 10.0, 1.0, 805), Entry(sum_, 5.0, flags=(sum_, "+1", "a | b"), source=Source("-x")))
     noisy = [ranked(Leaderboard(replace(ONE, label_noise=noise), equal)) for noise in (0.1, 0.25)]
-    met = ranked(Leaderboard(ONE, (Entry("a", 1.0, figures={"elo": Metric(5.0)}),), "met", "a note", "elo"))
+    met = ranked(Leaderboard(ONE, (Entry("a", 1.0, metrics={"elo": Metric(5.0)}),), "met", "a note", "elo"))
     boards = group(
         [
             full_board(),
@@ -264,7 +264,7 @@ def test_further_figures_of_compared_files_have_a_column_and_those_of_runs_none(
     run(tmp_path, "file", 50.0, record={"coverage": {"reference": 800}})
     run(tmp_path, "trained", 40.0)
     ((board,), _) = read_boards([tmp_path])
-    assert [entry.figures for entry in board.entries] == [{"pointwise": Metric(6.5, 0.25)}, {}]
+    assert [entry.metrics for entry in board.entries] == [{"pointwise": Metric(6.5, 0.25)}, {}]
     assert "| 6.500 ± 0.250 |" in as_markdown([board])
 
 
@@ -273,7 +273,7 @@ def test_each_warning_of_an_evaluator_is_said_once(tmp_path: Path) -> None:
     warned = {"few_warning": "few ratings", "alike_warning": "all alike"}
     run(tmp_path, "file", 50.0, record={"coverage": {"reference": 800}}, rated=warned, flags=flags)
     ((board,), _) = read_boards([tmp_path])
-    assert board.entries[0].figures["pointwise"].flag == "few ratings; all alike"
+    assert board.entries[0].metrics["pointwise"].flag == "few ratings; all alike"
     assert board.entries[0].flags == ("file is odd",)
 
 

@@ -173,8 +173,8 @@ def test_an_evaluator_over_all_systems_adds_its_figure(tmp_path: Path) -> None:
     (board,), _ = read_boards([path])
     good, bad = evaluated(board, ["bradley_terry"], stored_judgements([path])).entries
     # A system that wins 3 of 4 stands 400 log10(3) above its reference, which is at 1000.
-    assert good.figures["bradley_terry"].value == pytest.approx(1190.85, abs=0.1)
-    assert bad.figures["bradley_terry"].value == pytest.approx(1000.0, abs=0.1)
+    assert good.metrics["bradley_terry"].value == pytest.approx(1190.85, abs=0.1)
+    assert bad.metrics["bradley_terry"].value == pytest.approx(1000.0, abs=0.1)
     with pytest.raises(DataError, match="looks at one system"):
         evaluated(board, ["win_rate"], stored_judgements([path]))
 

@@ -125,7 +125,7 @@ def test_figures_of_a_whole_board_come_with_interval_number_and_flag(tmp_path: P
     other = write(tmp_path / "other.json", [row(i, "ref", "good", 1, "another judge") for i in range(40)])
     (board, _), _ = read_boards([path, other])
     figures = {
-        e.system: e.figures["bradley_terry"]
+        e.system: e.metrics["bradley_terry"]
         for e in evaluated(board, ["bradley_terry"], stored_judgements([path, other])).entries
     }
     good, perfect = figures["good"], figures["perfect"]
@@ -151,10 +151,10 @@ def test_systems_that_met_each_other_make_one_board(tmp_path: Path) -> None:
         ("b", 2, 80, 40),
         ("c", 3, 40, 40),
     ]
-    above = [one.figures["bradley_terry"].value - two.figures["bradley_terry"].value for one, two in ((a, b), (b, c))]
+    above = [one.metrics["bradley_terry"].value - two.metrics["bradley_terry"].value for one, two in ((a, b), (b, c))]
     assert above == pytest.approx([190.85, 190.85], abs=0.1)
     assert (a.win_rate, b.win_rate, c.win_rate) == (75.0, 50.0, 25.0)
-    assert a.figures["elo"].low is not None
+    assert a.metrics["elo"].low is not None
     assert board.heading == "judged by judge, against each other"
     assert [column.heading for column in columns(board)][2:4] == ["bradley_terry", "win rate, %"]
 
@@ -174,7 +174,7 @@ def test_systems_that_never_met_and_evaluators_of_one_system_are_refused(tmp_pat
 
 
 def test_boards_of_systems_that_met_are_in_the_order_of_the_figure() -> None:
-    low, high = (Entry(name, rate, figures={"elo": Metric(at)}) for name, rate, at in (("x", 90, 900), ("y", 10, 1100)))
+    low, high = (Entry(name, rate, metrics={"elo": Metric(at)}) for name, rate, at in (("x", 90, 900), ("y", 10, 1100)))
     board = ranked(Leaderboard(EvaluationProtocol("judge"), (low, high), order="elo"))
     assert [(entry.system, entry.rank) for entry in board.entries] == [("y", 1), ("x", 2)]
 

@@ -21,8 +21,9 @@ from afarm.report.charts import MOST_POINTS, curve_charts, thin
 from afarm.report.diagram import HEIGHT, WIDTH, diagrams, find_inputs, place, title, without_shortcuts
 from afarm.report.format import compact, decimal, dollars, moment, seconds
 from afarm.report.reward_model_charts import held_out_charts
-from afarm.report.run import read_run
+from afarm.report.run import read_reported_run
 from afarm.report.run_page import MOST_CHARACTERS, SHOWN_OUTPUTS, describe_annotators, interval
+from afarm.storage.runs import read_run
 
 MakeRun = Callable[..., Path]
 
@@ -340,9 +341,9 @@ def test_a_page_that_cannot_be_written_names_it_and_leaves_nothing_behind(make_r
 
 def test_a_step_logged_twice_counts_once_the_later_one_and_nan_is_a_gap(make_run: MakeRun) -> None:
     rows = [(1, 0.5), (2, 0.6), (3, 0.9), (2, 0.7), (3, float("nan"))]
-    run = read_run(make_run(metrics=[{"stage": "train", "step": s, "objective/kl": v} for s, v in rows]))
+    run = read_reported_run(make_run(metrics=[{"stage": "train", "step": s, "objective/kl": v} for s, v in rows]))
     assert run.metrics["train"]["objective/kl"] == [(1, 0.5), (2, 0.7), (3, None)]
-    assert "0.5 0.7 0.5 0.7 3 (1 not finite)" in Page(build(run.directory)).text
+    assert "0.5 0.7 0.5 0.7 3 (1 not finite)" in Page(build(run.record.directory)).text
 
 
 def test_verdicts_are_from_the_side_of_the_second_output() -> None:

@@ -1,0 +1,137 @@
+"""The records of finished runs: `run.json` is read here and nowhere else (`afarm.experiment.run_record` writes it).
+
+A record may be an older version's or changed by hand: values that are absent or of another type are empty.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from afarm.core.errors import DataError, did_you_mean
+
+RECORD = "run.json"
+OUTPUTS = "outputs.jsonl"
+"""The pairs of a run's main comparison, beside its record."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """An evaluator's metrics of `system` against `reference`, with the red flags and the protocol stored with them."""
+
+    system: str
+    reference: str
+    evaluator: str
+    metrics: Mapping[str, Any]
+    red_flags: Mapping[str, Any]
+    protocol: Mapping[str, Any]
+
+
+class RunRecord(Mapping[str, Any]):
+    """The record of the run in `directory`: a mapping of what `run.json` holds, and the parts of it that have types."""
+
+    def __init__(self, directory: Path, values: Mapping[str, Any]):
+        self.directory = directory
+        self._values = values
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @property
+    def name(self) -> str:
+        return str(self.get("name") or self.directory.resolve().name)
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        """The mapping under `name`; empty if there is none."""
+        return _mapping(self.get(name))
+
+    def rows(self, name: str) -> list[Any]:
+        """The list under `name`; empty if there is none."""
+        value = self.get(name)
+        return value if isinstance(value, list) else []
+
+    def require_results(self) -> None:
+        """Raise `DataError` if the record has no list of results."""
+        if not isinstance(self.get("results"), list):
+            path = self.directory / RECORD
+            raise DataError(f"{path}: is no record of a run; the same `afarm` command writes it afresh")
+
+    @property
+    def results(self) -> list[RunResult]:
+        """The results that have metrics, the main evaluation first."""
+        return [
+            RunResult(
+                _text(row.get("system")),
+                _text(row.get("reference")),
+                _text(row.get("evaluator")),
+                row["metrics"],
+                _mapping(row.get("red_flags")),
+                _mapping(row.get("protocol")),
+            )
+            for row in self.rows("results")
+            if isinstance(row, Mapping) and isinstance(row.get("metrics"), Mapping)
+        ]
+
+    @property
+    def stages(self) -> list[Mapping[str, Any]]:
+        return [stage for stage in self.rows("stages") if isinstance(stage, Mapping)]
+
+    @property
+    def artifacts(self) -> set[str]:
+        """The names of the artifacts that the run refers to. Raises `LookupError` or `TypeError` if one has no name."""
+        return {f"{stage['kind']}/{stage['key']}" for stage in self["stages"]}
+
+
+def read_run(directory: Path) -> RunRecord:
+    """Read the record of a run. Raises `DataError` naming the file if it cannot be read."""
+    path = directory / RECORD
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(
+            f"{path}: no run to report on ({error.strerror}); give the directory of a run, `afarm run` makes one"
+        ) from error
+    except ValueError as error:
+        raise DataError(f"{path}: not valid JSON ({error}); the same `afarm run` command writes it afresh") from error
+    if not isinstance(values, dict):
+        what = f"is no record of a run: it must hold a JSON object, not {type(values).__name__}"
+        raise DataError(f"{path}: {what}; the same `afarm` command writes it afresh")
+    return RunRecord(directory, values)
+
+
+def run_directories(runs: Path) -> list[Path]:
+    """The directories of the finished runs in `runs`, by name."""
+    return sorted(record.parent for record in runs.glob(f"*/{RECORD}"))
+
+
+def latest_run(runs: Path) -> Path | None:
+    """The directory of the run that finished last; None if there is none."""
+    return max(run_directories(runs), key=lambda run: (run / RECORD).stat().st_mtime, default=None)
+
+
+def find_run(name: str, output_dir: Path) -> Path:
+    """The directory of a run, by its name, its directory or its `run.json`. Raises `DataError` if there is none."""
+    runs = output_dir / "runs"
+    for path in (Path(name), runs / name):
+        directory = path.parent if path.name == RECORD else path
+        if (directory / RECORD).is_file():
+            return directory
+    names = [run.name for run in run_directories(runs)]
+    raise DataError(f"no run {name!r}, neither here nor in {runs} (--output-dir).{did_you_mean(name, names)}")
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
