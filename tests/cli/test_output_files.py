@@ -66,7 +66,7 @@ def test_evaluators_are_chosen_by_name_those_over_all_systems_too(afarm: Afarm, 
     reference = write_outputs(tmp_path / "ref.json", [2] * 4, "ref")
     said = afarm("evaluate", *files, "--reference", reference, *JUDGE, "--evaluator", "elo", "--json")
     assert said.code == 0, said.err
-    assert all(set(entry["figures"]) == {"elo"} for entry in said.json["boards"][0]["entries"])
+    assert all(set(entry["metrics"]) == {"elo"} for entry in said.json["boards"][0]["entries"])
     assert [r["evaluator"] for r in said.json["systems"][0]["results"]] == ["win_rate"]
     failed(afarm("evaluate", files[0], "--reference", reference, *JUDGE, "--evaluator", "win_rat"), "'win_rate'")
     wrong = afarm("evaluate", files[0], "--reference", reference, *JUDGE, "--evaluator", "reward")
