@@ -1,4 +1,4 @@
-"""Where the boxes and arrows of the diagram of stages go.
+"""Layout of the diagram of stages: boxes and arrows as SVG coordinates.
 
 The diagram is laid out once in units of boxes: `depth` along the way the data flows, `lane` across it. It is drawn
 twice from that, running to the right for wide screens and downwards for narrow ones.
@@ -15,15 +15,6 @@ WIDTH, HEIGHT, GAP = 146, 90, 28
 
 TIP = 7
 """The length of an arrow's head."""
-
-_USUAL_INPUT = {
-    "sft": ("base",),
-    "sample": ("sft", "base"),
-    "annotate": ("sample",),
-    "fit-reward": ("annotate",),
-    "train": ("fit-reward", "annotate", "sft", "base"),
-}
-"""What feeds a kind of stage: the first of these that ran before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,29 +49,14 @@ def diagrams(stages: Sequence[Mapping[str, Any]]) -> list[Diagram]:
 
 
 def find_inputs(stages: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-    """For each stage, which earlier ones feed it: its own `inputs` (their names) where given, else the usual ones."""
-    names = [str(stage.get("stage", "")).replace("(", "").replace(")", "") for stage in stages]
-    found: list[list[int]] = []
-    for index, (stage, name) in enumerate(zip(stages, names, strict=True)):
-        earlier = {n: i for i, n in enumerate(names[:index])}
-        given = stage.get("inputs")
-        wanted = given if isinstance(given, list) else _usual_inputs(name, list(earlier))
-        found.append([earlier[n] for n in wanted if n in earlier])
-    return found
-
-
-def _usual_inputs(name: str, earlier: list[str]) -> list[str]:
-    kind, _, subject = name.partition(" ")
-    if kind in _USUAL_INPUT:
-        return [n for wanted in _USUAL_INPUT[kind] for n in earlier if n.split(" ")[0] == wanted][:1] or earlier[-1:]
-    if kind == "outputs":
-        system = subject.split(" at T=")[0]
-        return [n for n in (f"train {system}", system) if n in earlier] or [n for n in earlier if n == "train"]
-    if kind == "evaluate":
-        compared = [f"outputs {system}" for system in subject.split(" against ")]
-        outputs = [n for n in earlier if n.startswith("outputs")]
-        return [n for n in outputs if n in compared] or outputs or earlier[-1:]
-    return [] if kind == "base" else earlier[-1:]
+    """For each stage, the indices of the earlier stages whose names are its `inputs`."""
+    names = [str(stage.get("stage", "")) for stage in stages]
+    indices: list[list[int]] = []
+    for number, stage in enumerate(stages):
+        earlier = {name: index for index, name in enumerate(names[:number])}
+        inputs = stage.get("inputs")
+        indices.append([earlier[name] for name in inputs if name in earlier] if isinstance(inputs, list) else [])
+    return indices
 
 
 def without_shortcuts(inputs: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""Which outputs the page shows side by side, and what the judge said of them."""
+"""The outputs that the page shows side by side, and the judge's verdict on each pair."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import heapq
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from afarm.core.records import Row
+from afarm.core.errors import DataError
+from afarm.core.records import JudgedPair, Row
 from afarm.core.seeding import digest
 from afarm.evaluation.decisions import decision_sentences
 from afarm.evaluation.matching import Coverage
-from afarm.evaluation.metrics import number
 
 Verdict = Literal["win", "loss", "draw", "none"]
 
@@ -19,24 +19,27 @@ VERDICTS: tuple[Verdict, ...] = ("win", "loss", "draw", "none")
 
 
 _RARITY: dict[Verdict, int] = {"win": 1, "loss": 1, "draw": 2, "none": 4}
-"""One draw is shown for every two wins, and so on: what is decided says more."""
+"""One draw is shown for every two wins, and so on: decided pairs say more."""
 
 
 def verdict(row: Row) -> Verdict:
-    """What the judge said of a row, whose `preference` is 1 or 2 for the better output and 0 or 1.5 for a draw."""
-    preference = number(row.get("preference"))
-    if row.get("outcome") in ("unparsed", "refused") or preference is None:
+    """Read the judge's verdict from a stored judgement; "none" if the row is no judgement."""
+    if row.get("outcome") in ("unparsed", "refused"):
         return "none"
-    if row.get("outcome") == "draw" or preference in (0, 1.5):
-        return "draw"
-    return "win" if preference > 1.5 else "loss"
+    try:
+        win = JudgedPair.from_row(row).win
+    except DataError:
+        return "none"
+    if win is None:
+        return "none"
+    return "draw" if win == 0.5 else "win" if win > 0.5 else "loss"
 
 
 def sample(rows: Iterable[Row], count: int, seed: object) -> tuple[list[Row], dict[Verdict, int]]:
-    """`count` rows, of every verdict as far as it goes, wins and losses alike, in an order that mixes them; and how
-    many rows there are of each verdict. Memory holds no more rows than may be chosen.
+    """Sample `count` rows of every verdict, wins and losses alike, in a mixed order, and count the rows per verdict.
 
-    The draw is keyed by seed, instruction and outputs, so the same run always shows the same rows, and nobody picks.
+    Memory holds no more rows than may be chosen. The draw is keyed by seed, instruction and outputs, so the same run
+    always shows the same rows, and nobody picks.
     """
     lowest: dict[Verdict, list[tuple[int, int, Row]]] = {v: [] for v in VERDICTS}
     counts: dict[Verdict, int] = dict.fromkeys(VERDICTS, 0)
@@ -56,10 +59,10 @@ def sample(rows: Iterable[Row], count: int, seed: object) -> tuple[list[Row], di
 
 
 def rows_compared(record: Mapping[str, Any]) -> list[str]:
-    """How much of two files was compared, and what was decided on the way, in sentences; none for other runs."""
+    """State the decision and the coverage of a comparison of files; nothing for other runs."""
     coverage, until = record.get("coverage"), record.get("until")
     try:
-        found = decision_sentences(until) if isinstance(until, Mapping) else []
-        return [*found, f"compared: {Coverage.from_row(coverage).sentence}"] if isinstance(coverage, Mapping) else found
+        lines = decision_sentences(until) if isinstance(until, Mapping) else []
+        return [*lines, f"compared: {Coverage.from_row(coverage).sentence}"] if isinstance(coverage, Mapping) else lines
     except (LookupError, TypeError, ValueError):  # a record that was changed by hand
         return []

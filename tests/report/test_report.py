@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from afarm.core.errors import DataError, StoreError
-from afarm.report import build
-from afarm.report import side_by_side as comparisons
+from afarm.report import build, side_by_side
 from afarm.report.charts import MOST_POINTS, curve_charts, thin
 from afarm.report.diagram import HEIGHT, WIDTH, diagrams, find_inputs, place, title, without_shortcuts
 from afarm.report.format import compact, decimal, dollars, moment, seconds
@@ -348,7 +347,7 @@ def test_a_step_logged_twice_counts_once_the_later_one_and_nan_is_a_gap(make_run
 
 def test_verdicts_are_from_the_side_of_the_second_output() -> None:
     seen = [
-        comparisons.verdict({"preference": p, "outcome": o})
+        side_by_side.verdict({**_row("an output", "ppo", preference=p), "outcome": o})
         for p, o in [(2, "decided"), (1, "decided"), (1.8, "decided"), (1.2, ""), (1.5, "draw"), (0, "draw"),
                      (None, "unparsed"), (None, "refused"), (float("nan"), ""), (2, "unparsed")]
     ]  # fmt: skip
@@ -359,34 +358,37 @@ def test_the_sample_shows_all_verdicts_and_does_not_depend_on_the_order_of_rows(
     rows = [
         _row(f"output {i}", "ppo", preference=p) for p, n in [(2, 60), (1, 35), (1.5, 3), (None, 5)] for i in range(n)
     ]
-    shown, counts = comparisons.sample(rows, 24, seed=1)
+    shown, counts = side_by_side.sample(rows, 24, seed=1)
     assert counts == {"win": 60, "loss": 35, "draw": 3, "none": 5}
-    assert comparisons.sample(shown, 24, seed=1)[1] == {"win": 9, "loss": 9, "draw": 3, "none": 3}
-    assert comparisons.sample(iter(rows[::-1]), 24, seed=1)[0] == shown
-    assert comparisons.sample(rows, 24, seed=2)[0] != shown
-    assert len(comparisons.sample(rows[:5], 24, seed=1)[0]) == 5
+    assert side_by_side.sample(shown, 24, seed=1)[1] == {"win": 9, "loss": 9, "draw": 3, "none": 3}
+    assert side_by_side.sample(iter(rows[::-1]), 24, seed=1)[0] == shown
+    assert side_by_side.sample(rows, 24, seed=2)[0] != shown
+    assert len(side_by_side.sample(rows[:5], 24, seed=1)[0]) == 5
 
 
 def test_the_diagram_follows_the_flow_of_data() -> None:
-    names = ["sft", "outputs sft", "sample", "annotate", "fit-reward", "train ppo", "outputs ppo",
-             "evaluate ppo against sft"]  # fmt: skip
-    inputs = find_inputs([{"stage": name} for name in names])
+    stages = [
+        ("sft", ["base"]), ("outputs sft", ["sft"]), ("sample", ["sft"]), ("annotate", ["sample"]),
+        ("fit-reward", ["annotate", "sft"]), ("train ppo", ["fit-reward", "sft"]), ("outputs ppo", ["train ppo"]),
+        ("evaluate ppo against sft", ["outputs sft", "outputs ppo"]),
+    ]  # fmt: skip
+    inputs = without_shortcuts(find_inputs([{"stage": name, "inputs": inputs} for name, inputs in stages]))
     assert inputs == [[], [0], [0], [2], [3], [4], [5], [1, 6]]
     assert place(inputs) == [(0, 0), (5, 1), (1, 0), (2, 0), (3, 0), (4, 0), (5, 0), (6, 0)]
 
 
-def test_the_diagram_of_a_baseline_of_two_comparisons_and_of_unknown_stages() -> None:
-    def inputs(*names: str) -> list[list[int]]:
-        return find_inputs([{"stage": name} for name in names])
+def test_a_stage_is_fed_by_its_earlier_inputs_alone() -> None:
+    def inputs(*stages: tuple[str, object]) -> list[list[int]]:
+        return find_inputs([{"stage": name, "inputs": named} for name, named in stages])
 
-    assert inputs("base", "sft", "outputs sft", "evaluate sft against data") == [[], [0], [1], [2]]
     assert inputs(
-        "sft", "train best_of_n", "outputs best_of_n", "outputs sft", "evaluate best_of_n against sft",
-        "outputs sft at T=1", "evaluate best_of_n against sft at T=1",
+        ("sft", []), ("train best_of_n", ["sft"]), ("outputs best_of_n", ["train best_of_n"]),
+        ("outputs sft", ["sft"]), ("evaluate best_of_n against sft", ["outputs best_of_n", "outputs sft"]),
+        ("outputs sft at T=1", ["sft"]),
+        ("evaluate best_of_n against sft at T=1", ["outputs best_of_n", "outputs sft at T=1"]),
     ) == [[], [0], [1], [0], [2, 3], [0], [2, 5]]  # fmt: skip
-    assert inputs("sft", "train (dpo)", "outputs (dpo)", "evaluate") == [[], [0], [1], [2]]
-    assert inputs("a", "b") == [[], [0]]
-    assert find_inputs([{"stage": "a"}, {"stage": "b"}, {"stage": "c", "inputs": ["a", "x"]}]) == [[], [0], [0]]
+    assert inputs(("a", None), ("b", ["c", "b"]), ("c", ["a", "x"])) == [[], [], [0]]
+    assert find_inputs([{"stage": "a"}, {}]) == [[], []]
 
 
 def test_a_stage_is_titled_by_its_kind_and_its_subject() -> None:
@@ -402,7 +404,8 @@ def test_the_diagram_leaves_out_arrows_that_other_arrows_imply() -> None:
 def test_no_two_boxes_of_a_diagram_overlap() -> None:
     names = ["sft", "sample", "annotate", "train x", "outputs x", "outputs sft", "evaluate x against sft",
              "outputs sft at T=1", "evaluate x against sft at T=1", "fit-reward"]  # fmt: skip
-    for diagram in diagrams([{"stage": name} for name in names]):
+    fed = [{"stage": name, "inputs": names[:number][-2:]} for number, name in enumerate(names)]
+    for diagram in diagrams(fed):
         corners = {(box.x, box.y) for box in diagram.boxes}
         assert len(corners) == len(names)
         assert all(x + WIDTH <= diagram.width and y + HEIGHT <= diagram.height for x, y in corners)
