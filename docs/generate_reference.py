@@ -274,7 +274,9 @@ def names_page() -> str:
         provisional = PROVISIONAL.get(door, set())
         for title, of_title in (("Stable", set(names) - provisional), ("Provisional", provisional & set(names))):
             if of_title:
-                rows = "\n".join(f"- `{name}`: {summary(module, name)}" for name in sorted(of_title, key=str.lower))
+                rows = "\n".join(
+                    f"- `{name}`: {summary(module, name)}" for name in sorted(of_title, key=lambda n: (n.lower(), n))
+                )
                 parts.append(f"{title}:\n\n{rows}")
     return joined(parts)
 
