@@ -66,6 +66,7 @@ from afarm.core.records import (
 )
 
 if TYPE_CHECKING:
+    from afarm.comparison.compare import compare_outputs
     from afarm.evaluation.metrics import standard_error
     from afarm.experiment.farm import Farm, Result
     from afarm.storage.hub import load_from_hub
@@ -77,6 +78,7 @@ __version__ = importlib.metadata.version("afarm")
 _ON_FIRST_USE = {
     "Farm": "experiment.farm",
     "Result": "experiment.farm",
+    "compare_outputs": "comparison.compare",
     "load_from_hub": "storage.hub",
     "local_path": "storage.model_files",
     "model_identity": "storage.model_files",
@@ -143,6 +145,7 @@ __all__ = [
     "TrainingError",
     "__version__",
     "answer_lost",
+    "compare_outputs",
     "did_you_mean",
     "hookimpl",
     "load_from_hub",

@@ -59,7 +59,9 @@ def labels(
 ) -> list[Preference]:
     section = {name.partition(":")[0]: settings}
     with Farm(annotator=name, settings=section if settings else (), output_dir=directory) as farm:
-        return farm.components.annotator(name).annotate(pairs, AnnotateContext(seed, farm.ask))
+        return farm.workspace.components.annotator(name).annotate(
+            pairs, AnnotateContext(seed, farm.workspace.judges.client)
+        )
 
 
 def row(shown: str, pairs: Sequence[Pair], found: Sequence[Preference], gold: Sequence[Preference]) -> str:

@@ -22,7 +22,7 @@ import torch
 from afarm import Decoding, Farm
 from afarm.backend import CheckpointPolicy, join_and_pad, response_logprobs
 from afarm.core.records import Instruction, JudgedPair
-from afarm.experiment import training_stages as stages
+from afarm.experiment import pipeline
 
 BATCH = 8
 ENDS = 5
@@ -61,7 +61,7 @@ class Row(NamedTuple):
 
 
 def on_demonstrations(farm: Farm) -> list[Row]:
-    rows = farm.rows("sft")[: farm.config.rows.sft]
+    rows = farm.workspace.data.rows("sft")[: farm.workspace.config.rows.sft]
 
     def examples(policy: CheckpointPolicy) -> Sequence[Example]:
         instructions, outputs = [row.instruction for row in rows], [row.output for row in rows]
@@ -104,14 +104,14 @@ def on_preferences(farm: Farm) -> list[Row]:
 
 def by_choosing(farm: Farm) -> list[Row]:
     """Best-of-n against one sample at its own temperature; and what was learned, by the reward of held-out answers."""
-    model, instructions = farm.fit_reward(), farm.instructions("evaluation")
-    sampling = farm.config.evaluate
+    model, instructions = farm.fit_reward(), farm.workspace.data.instructions("evaluation")
+    sampling = farm.workspace.config.evaluate
     decoding = Decoding(
         temperature=1.0,
         max_new_tokens=sampling.max_new_tokens,
         per_device_batch_size=sampling.per_device_batch_size,
     )
-    one = [s.text for s in farm.sft().sample(instructions, decoding, seed=farm.seed("one sample"))]
+    one = [s.text for s in farm.sft().sample(instructions, decoding, seed=farm.workspace.seed("one sample"))]
 
     def rewards(texts: Sequence[str]) -> list[float]:
         return [score.value for score in model.score(instructions, texts)]
@@ -128,7 +128,9 @@ def by_choosing(farm: Farm) -> list[Row]:
 
 
 def on_its_winners(farm: Farm) -> list[Row]:
-    directory = farm.ensure(stages.train(farm, "expert_iteration")).path / "best_responses" / "round-1"
+    directory = (
+        farm.workspace.ensure(pipeline.train(farm.workspace, "expert_iteration")).path / "best_responses" / "round-1"
+    )
     rows = [json.loads(line) for path in sorted(directory.glob("*.jsonl")) for line in path.open(encoding="utf-8")]
     examples: list[Example] = [(row["prompt_ids"], row["token_ids"]) for row in rows]
     return [
@@ -142,7 +144,7 @@ def on_its_samples(farm: Farm) -> list[Row]:
     """Means of steps, of which each has as many responses."""
     found = []
     for name, objective in (("ppo", "objective/rlhf_reward"), ("quark", "objective/scores")):
-        path = farm.ensure(stages.train(farm, name)).path / "metrics.jsonl"
+        path = farm.workspace.ensure(pipeline.train(farm.workspace, name)).path / "metrics.jsonl"
         values = [row[objective] for row in map(json.loads, path.open(encoding="utf-8")) if objective in row]
         what = f"{objective} of its own samples, means of the first {ENDS} and the last {ENDS} steps"
         found.append(Row(name, what, values[:ENDS], values[-ENDS:], paired=False))
@@ -199,7 +201,7 @@ def policy_of(farm: Farm, method: str) -> CheckpointPolicy:
 
 def config(farm: Farm, method: str) -> Any:
     """A method's settings."""
-    trained: Any = farm.components.method(method)
+    trained: Any = farm.workspace.components.method(method)
     return trained.config
 
 

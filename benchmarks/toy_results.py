@@ -59,13 +59,13 @@ def record(found: dict[str, float], name: str, evaluation: Evaluation) -> None:
 
 
 def gold(farm: Farm, outputs: Sequence[Output]) -> float:
-    model = farm.components.fixed_reward_model("gold")
+    model = farm.workspace.components.fixed_reward_model("gold")
     return statistics.fmean(s.value for s in model.score([o.instruction for o in outputs], [o.output for o in outputs]))
 
 
 def label_accuracy(farm: Farm, judged: Sequence[JudgedPair]) -> float:
     """Share of decided labels that agree with gold, pairs of equal gold left out."""
-    model = farm.components.fixed_reward_model("gold")
+    model = farm.workspace.components.fixed_reward_model("gold")
     right = []
     for row in judged:
         if row.p2 is None:
@@ -81,12 +81,12 @@ def reward_accuracy(farm: Farm) -> float:
 
     On the 2,000 preference instructions that the recipe leaves unused: nothing was trained on them.
     """
-    rows = ToyDataset(ToyConfig()).load("preference")[farm.config.rows.preference :]
+    rows = ToyDataset(ToyConfig()).load("preference")[farm.workspace.config.rows.preference :]
     instructions = [row.instruction for row in rows]
     decoding = Decoding(temperature=1.0, max_new_tokens=48, n=2, per_device_batch_size=512)
-    texts = [s.text for s in farm.sft().sample(instructions, decoding, seed=farm.seed("reward accuracy"))]
+    texts = [s.text for s in farm.sft().sample(instructions, decoding, seed=farm.workspace.seed("reward accuracy"))]
     repeated = [i for i in instructions for _ in range(2)]
-    truth = [s.value for s in farm.components.fixed_reward_model("gold").score(repeated, texts)]
+    truth = [s.value for s in farm.workspace.components.fixed_reward_model("gold").score(repeated, texts)]
     guess = [s.value for s in farm.fit_reward().score(repeated, texts)]
     right = [
         (guess[k] < guess[k + 1]) == (truth[k] < truth[k + 1])
@@ -98,9 +98,9 @@ def reward_accuracy(farm: Farm) -> float:
 
 def over_optimise_best_of_n(farm: Farm, found: dict[str, float]) -> None:
     """One draw of the largest n: the best of its first n samples is what best-of-n would return."""
-    instructions = farm.instructions("evaluation")
+    instructions = farm.workspace.data.instructions("evaluation")
     decoding = Decoding(temperature=1.0, max_new_tokens=48, n=max(BEST_OF), per_device_batch_size=512)
-    samples = farm.sft().sample(instructions, decoding, seed=farm.seed("best of n"))
+    samples = farm.sft().sample(instructions, decoding, seed=farm.workspace.seed("best of n"))
     model, reference = farm.fit_reward(), farm.outputs("sft")
     chosen: dict[int, list[Output]] = {n: [] for n in BEST_OF}
     for instruction in instructions:

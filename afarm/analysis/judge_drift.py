@@ -31,7 +31,7 @@ from afarm.judging.labelling import annotate_in_chunks
 from afarm.storage.rows import read_preferences
 
 if TYPE_CHECKING:
-    from afarm.experiment.farm import Farm
+    from afarm.experiment.workspace import Workspace
 
 ALPHA = 0.01
 """The chance of a false alarm per probe: small, as every probe takes it anew."""
@@ -86,24 +86,28 @@ def seed_of(epoch: str, draw: int) -> int:
     return integer("drift", epoch, draw)
 
 
-def ask_again(farm: Farm, annotator: str, pairs: Sequence[Pair], epoch: str) -> list[list[JudgedPair]]:
+def ask_again(workspace: Workspace, annotator: str, pairs: Sequence[Pair], epoch: str) -> list[list[JudgedPair]]:
     """Collect `DRAWS` new labels per pair, in order, through the metered client and without label noise."""
-    asked_again = farm.components.annotator(annotator)
-    contexts = [AnnotateContext(seed_of(epoch, draw), farm.ask, farm.progress) for draw in range(DRAWS)]
+    asked_again = workspace.components.annotator(annotator)
+    client, progress = workspace.judges.client, workspace.progress
+    contexts = [AnnotateContext(seed_of(epoch, draw), client, progress) for draw in range(DRAWS)]
     return [list(annotate_in_chunks(pairs, asked_again, annotator, context)) for context in contexts]
 
 
-def estimate_probe(farm: Farm, path: Path, annotator: str | None, pairs: int, epoch: str) -> tuple[int, float | None]:
+def estimate_probe(
+    workspace: Workspace, path: Path, annotator: str | None, pairs: int, epoch: str
+) -> tuple[int, float | None]:
     """Estimate a probe's judge calls and their worst-case price in dollars, None if a price is unknown.
 
     Sends nothing. Raises `DataError` as `probe` does.
     """
     annotator, stored = stored_labels(path, annotator, pairs)
     stored_pairs = [row.pair for row in stored]
-    planned = farm.components.annotator(annotator)
-    contexts = [AnnotateContext(seed_of(epoch, draw), farm.ask) for draw in range(DRAWS)]
+    planned = workspace.components.annotator(annotator)
+    client = workspace.judges.client
+    contexts = [AnnotateContext(seed_of(epoch, draw), client) for draw in range(DRAWS)]
     requests = (request for context in contexts for request in planned.plan(stored_pairs, context))
-    prices = [farm.ask.worst_case_price(request) for request in requests]
+    prices = [client.worst_case_price(request) for request in requests]
     known = [price for price in prices if price is not None]
     return len(prices), math.fsum(known) if len(known) == len(prices) else None
 
@@ -147,7 +151,7 @@ def _p_value(parts: Sequence[Sequence[float]], generator: random.Random, size: C
     return (further + 1) / (PERMUTATIONS + 1)
 
 
-def probe(farm: Farm, path: Path, annotator: str | None, pairs: int, epoch: str) -> Probe:
+def probe(workspace: Workspace, path: Path, annotator: str | None, pairs: int, epoch: str) -> Probe:
     """Ask about stored labels again, test if the judge has shifted, and log the outcome beside the runs.
 
     Raises `DataError` if labels are too few or another judge's, `BudgetError` and `JudgeError` as asking does.
@@ -155,9 +159,9 @@ def probe(farm: Farm, path: Path, annotator: str | None, pairs: int, epoch: str)
     from afarm.experiment.evaluation_stages import judges_behind
 
     annotator, stored = stored_labels(path, annotator, pairs)
-    require_same_judge(stored, {role: judge.identity for role, judge in farm.judges.items()}, path)
-    with farm.ask.accounted_to(f"drift-{annotator.replace('/', '_')}-{epoch}"):
-        again = ask_again(farm, annotator, [row.pair for row in stored], epoch)
+    require_same_judge(stored, workspace.judges.identities, path)
+    with workspace.judges.client.accounted_to(f"drift-{annotator.replace('/', '_')}-{epoch}"):
+        again = ask_again(workspace, annotator, [row.pair for row in stored], epoch)
     triples, p_disagreement, p_win_rate = exchange_test(wins_of(stored), [wins_of(rows) for rows in again])
     if len(triples) < FEWEST_PAIRS:
         raise DataError(
@@ -168,7 +172,7 @@ def probe(farm: Farm, path: Path, annotator: str | None, pairs: int, epoch: str)
     outcome = Probe(
         epoch=epoch,
         annotator=annotator,
-        judges=judges_behind(farm, again[0]),
+        judges=judges_behind(workspace, again[0]),
         pairs=n,
         unread=len(stored) - n,
         disagreement=100 * sum((abs(a - b) + abs(a - c)) / 2 for a, b, c in triples) / n,
@@ -181,5 +185,5 @@ def probe(farm: Farm, path: Path, annotator: str | None, pairs: int, epoch: str)
         labels=str(path),
         created=time.time(),
     )
-    record_probe(farm.store.root, outcome)
+    record_probe(workspace.store.root, outcome)
     return outcome

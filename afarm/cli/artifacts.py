@@ -32,7 +32,7 @@ def _open(output_dir: Path) -> Store:
         raise StoreError(f"{output_dir} is a file: name the directory of your runs with --output-dir")
     if not output_dir.exists():
         raise StoreError(f"{output_dir} does not exist: name the directory of your runs with --output-dir")
-    return Store(output_dir, create=False)
+    return Store(output_dir)
 
 
 def list_artifacts(output_dir: OutputDir = DEFAULT_OUTPUT_DIR) -> None:

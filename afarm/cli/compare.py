@@ -28,7 +28,8 @@ from afarm.storage.text import markup
 
 if TYPE_CHECKING:
     from afarm.experiment.dry_run import PlannedStage
-    from afarm.experiment.farm import Farm, StageRun
+    from afarm.experiment.stage import StageRun
+    from afarm.experiment.workspace import Workspace
     from afarm.leaderboard import Leaderboard
     from afarm.storage.runs import RunRecord
 
@@ -58,6 +59,7 @@ def compare(
     dry_run: DryRun = False,
 ) -> None:
     """Run several methods on the same samples, preferences and reward model, and rank them."""
+    from afarm.experiment.farm import Farm
     from afarm.leaderboard.from_runs import board_of_systems
 
     started = time.time()
@@ -67,7 +69,7 @@ def compare(
     records: list[RunRecord] = []
     with ExitStack() as farms:
         laid_out, left_out = _lay_out(options, methods, _seeds(options, seeds), farms, dry_run)
-        account = _account([farm.name(system) for system, farm in laid_out])
+        account = _account([workspace.run_name(system) for system, workspace in laid_out])
         for name, why in left_out.items():
             err().print(f"[yellow]Left out:[/] {name}: {why}", highlight=False, soft_wrap=True)
         if dry_run:
@@ -75,23 +77,24 @@ def compare(
             return
         failed: dict[str, AfarmError] = {}
         told: set[str] = set()
-        for system, farm in laid_out:
-            farm.on_stage = partial(_tell_once, told, farm.on_stage)
-            if seeds and farm.process_info.is_main_process:
-                err().print(f"[bold]{system}, seed {farm.config.seed}[/]", highlight=False)
+        for system, workspace in laid_out:
+            farm = Farm.over(workspace)
+            workspace.on_stage = partial(_tell_once, told, workspace.on_stage)
+            if seeds and workspace.process_info.is_main_process:
+                err().print(f"[bold]{system}, seed {workspace.config.seed}[/]", highlight=False)
             try:
-                with farm.ask.accounted_to(account):  # one budget for all of them
-                    if farm.process_info.is_main_process:
+                with workspace.judges.client.accounted_to(account):  # one budget for all of them
+                    if workspace.process_info.is_main_process:
                         records.append(finish(farm, system, started)[0])
                     else:
                         farm.evaluate(system)
             except (BudgetError, JudgeError):  # the others would come no further
                 raise
             except AfarmError as error:
-                name = f"{system} (seed {farm.config.seed})" if seeds else system
+                name = f"{system} (seed {workspace.config.seed})" if seeds else system
                 failed[name] = error
                 err().print(f"[red]Failed:[/] {name}: {markup(str(error))}", highlight=False, soft_wrap=True)
-            farm.close()
+            workspace.close()
     if not records and failed:
         raise next(iter(failed.values()))
     if not process_info().is_main_process:
@@ -132,15 +135,16 @@ def _seeds(options: FarmOptions, text: str | None) -> list[int | None]:
 
 def _lay_out(
     options: FarmOptions, methods: str, seeds: Sequence[int | None], farms: ExitStack, dry_run: bool = False
-) -> tuple[list[tuple[str, Farm]], dict[str, str]]:
-    """Every system with a farm of its own, seed by seed, before anything runs; and, where all methods were asked for,
-    those whose needs this recipe does not meet, with the reason.
+) -> tuple[list[tuple[str, Workspace]], dict[str, str]]:
+    """Every system with a workspace of its own, seed by seed, before anything runs; and, where all methods were asked
+    for, those whose needs this recipe does not meet, with the reason.
 
     Raises `ConfigError` where a method that was named cannot be run.
     """
     from afarm.core.plugins import discover
-    from afarm.experiment.evaluation_stages import main_evaluation
-    from afarm.experiment.llm_baselines import is_answering
+    from afarm.experiment import preflight
+    from afarm.experiment.llm_baselines import is_llm_system
+    from afarm.experiment.pipeline import main_evaluation
 
     every = methods == ALL
     registry = discover(check_configs=False).registry
@@ -150,27 +154,27 @@ def _lay_out(
     names = [name for name in names if name]
     if not names:
         raise ConfigError([f"--methods {methods!r} names none: give names with commas between, or all"])
-    answering = [name for name in names if is_answering(name)]
-    found: list[tuple[str, Farm]] = []
+    llm_systems = [name for name in names if is_llm_system(name)]
+    found: list[tuple[str, Workspace]] = []
     left_out: dict[str, str] = {}
     problems: list[str] = []
     for seed in seeds:
         for name in dict.fromkeys(names):
             if name in left_out:
                 continue
-            method = None if is_answering(name) else name  # a judge LLM trains nothing: the recipe's farm will do
+            method = None if is_llm_system(name) else name  # a judge LLM trains nothing: the recipe's method will do
             try:
                 chosen = replace(options, method=method, seed=seed)
-                opened = chosen.only_look(answering=answering) if dry_run else chosen.farm(answering=answering)
-                farm = farms.enter_context(opened)
-                if name == farm.start_name and farm.config.evaluate.reference != "data":
+                looked_at = chosen.dry_run(preflight.of_run(llm_systems)) if dry_run else None
+                workspace = farms.enter_context(looked_at or chosen.farm(llm_systems).workspace)
+                if name == workspace.start_name and workspace.config.evaluate.reference != "data":
                     if not every:
                         left_out[name] = "it is what the others are compared with"
                     continue
-                if "win_rate" not in farm.config.evaluate.evaluators:
+                if "win_rate" not in workspace.config.evaluate.evaluators:
                     raise ConfigError(["compare ranks by the win rate: add win_rate to evaluate.evaluators"])
-                main_evaluation(farm, name)  # lays out its stages, which need their splits of the data set
-                found.append((name, farm))
+                main_evaluation(workspace, name)  # lays out its stages, which need their splits of the data set
+                found.append((name, workspace))
             except (ConfigError, DataError) as error:
                 reasons = error.problems if isinstance(error, ConfigError) else [str(error)]
                 left_out[name] = "; ".join(reasons)
@@ -184,15 +188,15 @@ def _lay_out(
     return found, left_out
 
 
-def _planned(laid_out: Sequence[tuple[str, Farm]]) -> list[PlannedStage]:
+def _planned(laid_out: Sequence[tuple[str, Workspace]]) -> list[PlannedStage]:
     """The stages of all systems, those that they share once."""
-    from afarm.experiment.dry_run import plan
+    from afarm.experiment.dry_run import plan_run
 
-    several = len({farm.config.seed for _, farm in laid_out}) > 1
+    several = len({workspace.config.seed for _, workspace in laid_out}) > 1
     found: dict[str, PlannedStage] = {}
-    for system, farm in laid_out:
-        for stage in plan(farm, system):
-            label = f"{stage.label}, seed {farm.config.seed}" if several else stage.label
+    for system, workspace in laid_out:
+        for stage in plan_run(workspace, system):
+            label = f"{stage.label}, seed {workspace.config.seed}" if several else stage.label
             found.setdefault(label, replace(stage, label=label))
     return list(found.values())
 

@@ -19,7 +19,7 @@ from afarm.storage.text import dollars, markup
 if TYPE_CHECKING:
     from afarm.comparison.outputs import OutputComparison
     from afarm.experiment.dry_run import PlannedStage
-    from afarm.experiment.farm import Farm
+    from afarm.experiment.workspace import Workspace
 
 
 def add_to(app: typer.Typer) -> None:
@@ -31,34 +31,41 @@ def cost(
     outputs: output_files.Outputs = None, reference: output_files.Reference = None, *, options: EvaluateOptions
 ) -> None:
     """Estimate what the judges of a run, or of files of outputs, would cost, and send nothing."""
+    from afarm.experiment import preflight
+
     files = output_files.given(outputs, reference, options)
-    options = options.judging_files() if files else options
-    with options.only_look(compares_only=files is not None) as farm:
-        if files:
-            compared = output_files.head_to_heads(farm, files, options)
+    if files:
+        options = options.judging_files()
+        with options.dry_run(preflight.of_judging()) as workspace:
+            compared = output_files.output_comparisons(workspace, files, options)
             show_plan_of_files(compared, options.as_json, all_stages=False)
-        else:
-            show_plan(farm, farm.config.method, options.as_json, all_stages=False)
+    else:
+        with options.dry_run(preflight.of_run()) as workspace:
+            show_plan(workspace, workspace.config.method, options.as_json, all_stages=False)
 
 
 def show_plan(
-    farm: Farm, method: str, as_json: bool, all_stages: bool = True, planned: Sequence[PlannedStage] | None = None
+    workspace: Workspace,
+    method: str,
+    as_json: bool,
+    all_stages: bool = True,
+    planned: Sequence[PlannedStage] | None = None,
 ) -> None:
     """The stages of a run, or those `planned`, and what each judge would be asked; without `all_stages`, only those
     that ask."""
-    from afarm.experiment.dry_run import plan
+    from afarm.experiment.dry_run import plan_run
 
-    title = f"{farm.settings.recipe} · {method}" if all_stages else ""
-    _show({"method": method}, plan(farm, method) if planned is None else planned, as_json, title)
+    title = f"{workspace.settings.recipe} · {method}" if all_stages else ""
+    _show({"method": method}, plan_run(workspace, method) if planned is None else planned, as_json, title)
 
 
 def show_plan_of_files(given: Sequence[OutputComparison], as_json: bool, all_stages: bool = True) -> None:
     """The same for sets of outputs, each compared with the reference."""
-    from afarm.experiment.dry_run import plan_of_two
+    from afarm.comparison.dry_run import plan_comparison
 
     systems, reference = ", ".join(one.system for one in given), given[0].reference_name
     title = f"{systems} against {reference}" if all_stages else ""
-    planned = [stage for one in given for stage in plan_of_two(one)]
+    planned = [plan_comparison(one) for one in given]
     _show({"system": systems, "reference": reference}, planned, as_json, title)
 
 

@@ -16,7 +16,7 @@ from afarm.cli.options import DryRun, FarmOptions, with_options
 
 if TYPE_CHECKING:
     from afarm.evaluation.drift_log import Probe
-    from afarm.experiment.farm import Farm
+    from afarm.experiment.workspace import Workspace
 
 
 def add_to(app: typer.Typer) -> None:
@@ -38,15 +38,16 @@ def drift(
 ) -> None:
     """Ask a judge again about pairs that it has labelled, and show whether it has shifted."""
     from afarm.analysis.judge_drift import probe
+    from afarm.experiment import preflight
 
     name = epoch or datetime.now(UTC).date().isoformat()
     if dry_run:
-        with options.only_look(compares_only=True) as farm:
-            _show_plan(farm, labels, options.annotator, pairs, name)
+        with options.dry_run(preflight.of_judging()) as workspace:
+            _show_plan(workspace, labels, options.annotator, pairs, name)
         return
-    with options.farm(compares_only=True) as farm:
-        found = probe(farm, labels, options.annotator, pairs, name)
-        spent = farm.ask.spend
+    with options.judging_workspace() as workspace:
+        found = probe(workspace, labels, options.annotator, pairs, name)
+        spent = workspace.judges.client.spend
     if options.as_json:
         row = {**asdict(found), "p_value": found.p_value, "calls": spent.calls, "dollars": spent.dollars}
         sys.stdout.write(json.dumps(row, ensure_ascii=False) + "\n")
@@ -75,10 +76,10 @@ def _show(found: Probe, calls: int, dollars: float, to_stderr: bool) -> None:
         (err() if to_stderr else out()).print(line, soft_wrap=True, highlight=False, markup=False)
 
 
-def _show_plan(farm: Farm, labels: Path, annotator: str | None, pairs: int, epoch: str) -> None:
+def _show_plan(workspace: Workspace, labels: Path, annotator: str | None, pairs: int, epoch: str) -> None:
     from afarm.analysis.judge_drift import estimate_probe
     from afarm.storage.text import dollars
 
-    requests, most = estimate_probe(farm, labels, annotator, pairs, epoch)
+    requests, most = estimate_probe(workspace, labels, annotator, pairs, epoch)
     price = "an unknown price (--price)" if most is None else f"at most {dollars(most)}"
     out().print(f"About {requests:,} judge calls, {price}. Nothing was sent.", highlight=False, soft_wrap=True)

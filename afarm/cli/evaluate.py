@@ -21,7 +21,8 @@ from afarm.core.errors import ConfigError, DataError
 from afarm.storage.text import markup
 
 if TYPE_CHECKING:
-    from afarm.comparison.outputs import Comparison
+    from afarm.comparison.outputs import SystemComparison
+    from afarm.experiment.workspace import Workspace
     from afarm.storage.runs import RunRecord
 
 MANY = 20
@@ -53,16 +54,18 @@ def evaluate(
     if humans and (not annotations or not outputs):
         raise ConfigError(["--humans needs simulated labels to be put together with: --annotations FILE"])
     if annotations:
-        _read_annotations(outputs or [], humans, reference, options, dry_run, started)
-        return
-    files = output_files.given(outputs, reference, options)
-    if files is not None:
-        _compare(files, options.judging_files(), bool(until), alpha, dry_run, started)
-        return
-    run_experiment(options, dry_run, started)
+        if not outputs or dry_run:
+            raise ConfigError(
+                ["--annotations needs files after it" if not outputs else "--annotations asks nobody anything"]
+            )
+        evaluate_annotations(outputs, humans, reference, options, started)
+    elif files := output_files.given(outputs, reference, options):
+        evaluate_outputs(files, options.judging_files(), bool(until), alpha, dry_run, started)
+    else:
+        run_experiment(options, dry_run, started)
 
 
-def _compare(
+def evaluate_outputs(
     files: OutputFiles,
     options: EvaluateOptions,
     until_decided: bool,
@@ -70,44 +73,50 @@ def _compare(
     dry_run: bool,
     started: float,
 ) -> None:
+    """Have files of outputs judged against a reference's, all of them or until it is decided."""
     from afarm.comparison.until_decided import ALPHA, SequentialComparison
+    from afarm.experiment import preflight
 
-    with (options.only_look if dry_run else options.farm)(compares_only=True) as farm:
-        compared = output_files.head_to_heads(farm, files, options)
-        deciding = SequentialComparison(compared, alpha or ALPHA) if until_decided else None
+    with options.dry_run(preflight.of_judging()) if dry_run else options.judging_workspace() as workspace:
+        compared = output_files.output_comparisons(workspace, files, options)
+        sequential = SequentialComparison(compared, alpha or ALPHA) if until_decided else None
         if dry_run:
             show_plan_of_files(compared, options.as_json)
         else:
-            _run(deciding.run() if deciding else compared, files.named, options.as_json, started)
+            _run(workspace, sequential.run() if sequential else compared, files.named, options.as_json, started)
 
 
-def _read_annotations(
+def evaluate_annotations(
     files: Sequence[Path],
     humans: Sequence[Path] | None,
     reference: str | None,
     options: EvaluateOptions,
-    dry_run: bool,
     started: float,
 ) -> None:
-    if not files or dry_run:
-        raise ConfigError(["--annotations needs files after it" if not files else "--annotations asks nobody anything"])
+    """Evaluate stored annotations, together with labels by `humans` of some of the instructions if there are any."""
     with (
-        options.judging_files().farm(compares_only=True) as farm,
-        output_files.stored_comparisons(farm, files, reference, options) as compared,
+        options.judging_files().judging_workspace() as workspace,
+        output_files.stored_comparisons(workspace, files, reference, options) as compared,
     ):
         if humans:
             compared = human_labels.with_people(compared, humans, options.on_missing == "skip")
         named = [{"outputs": ", ".join(one.stored.files), "reference": one.reference_name} for one in compared]
-        _run(compared, named, options.as_json, started)
+        _run(workspace, compared, named, options.as_json, started)
 
 
-def _run(compared: Sequence[Comparison], files: Sequence[Mapping[str, str]], as_json: bool, started: float) -> None:
+def _run(
+    workspace: Workspace,
+    compared: Sequence[SystemComparison],
+    files: Sequence[Mapping[str, str]],
+    as_json: bool,
+    started: float,
+) -> None:
     """Make each comparison, with a record and a report of its own, and show them all.
 
     Raises `DataError`, after those that could be made, where some could not.
     """
     from afarm import report
-    from afarm.experiment import run_record as runs
+    from afarm.comparison.run_record import record_comparison
     from afarm.experiment.farm import read_result
     from afarm.judging.client import Spend
     from afarm.storage.runs import read_run
@@ -117,17 +126,17 @@ def _run(compared: Sequence[Comparison], files: Sequence[Mapping[str, str]], as_
     found: list[tuple[RunRecord, Path]] = []
     failed: list[DataError] = []
     for one, named in zip(compared, files, strict=True):
-        asked = one.farm.ask
-        bought, asked.spend = asked.spend, Spend()  # of this system alone, as its record says
+        client = workspace.judges.client
+        bought, client.spend = client.spend, Spend()  # of this system alone, as its record says
         try:
             made = one.run()
         except DataError as error:
             failed.append(error)
             continue
         if one.before:
-            asked.spend = bought  # all was bought then
+            client.spend = bought  # all was bought then
         result = read_result(one.system, [made.artifact])
-        directory = runs.record_of_two(one, made, result, named, command_line(), started)
+        directory = record_comparison(one, made, result, named, command_line(), started)
         if len(compared) <= MANY:
             report.build(directory)
         found.append((read_run(directory), directory))

@@ -19,9 +19,9 @@ from afarm.storage.text import markup
 
 if TYPE_CHECKING:
     from afarm.comparison.annotations import AnnotationComparison
-    from afarm.comparison.outputs import Comparison, OutputComparison
+    from afarm.comparison.outputs import OutputComparison, SystemComparison
     from afarm.core.records import Output
-    from afarm.experiment.farm import Farm
+    from afarm.experiment.workspace import Workspace
 
 TEXT_JUDGE = "offline:text_utility"
 """Who judges files of outputs where neither a judge nor a recipe is named."""
@@ -153,22 +153,25 @@ def _refuse_repeats(files: Sequence[Path]) -> None:
         raise ConfigError([f"{path} is named twice: name each file once" for path in twice])
 
 
-def head_to_heads(farm: "Farm", files: OutputFiles, options: EvaluateOptions) -> "list[OutputComparison]":
-    """The comparison of each system with the reference. Systems are called as their rows say, or as their files where
-    that tells nothing.
+def output_comparisons(
+    workspace: "Workspace", files: OutputFiles, options: EvaluateOptions
+) -> "list[OutputComparison]":
+    """Return the comparison of each system with the reference, called as its rows say or else as its file.
 
-    Tells on stderr who judges where that was left open and a judge is asked.
+    Tells on stderr who judges if that was left open and a judge is asked.
 
     Raises `DataError` naming the file, the row and the field that is wrong, `ConfigError` for evaluators that files of
     outputs cannot be given to.
     """
+    from afarm.comparison.outputs import OutputComparison
     from afarm.core.interfaces import AnnotateContext
     from afarm.evaluation.matching import MatchPolicy, same_answers
     from afarm.experiment.data import evaluation_set
     from afarm.storage.rows import names_a_file, read_outputs
 
+    annotator = workspace.config.evaluate.annotator
     match_policy = MatchPolicy(options.on_missing or "error", options.on_duplicate)  # type: ignore[arg-type]
-    theirs = _reference(farm, files.reference)
+    theirs = _reference(workspace, files.reference)
     systems = {str(path): read_outputs(path) for path in files.outputs}
     for source, rows in [*systems.items(), *([(files.reference, theirs)] if names_a_file(files.reference) else [])]:
         _require_one_generator(source, rows)
@@ -177,20 +180,20 @@ def head_to_heads(farm: "Farm", files: OutputFiles, options: EvaluateOptions) ->
     ]:
         raise ConfigError(same)
     if options.eval_set not in (None, files.reference):
-        asked = {row.instruction.id for row in evaluation_set(farm.components, options.eval_set or "")}
+        asked = {row.instruction.id for row in evaluation_set(workspace.components, options.eval_set or "")}
         theirs = [row for row in theirs if row.instruction.id in asked]
         systems = {path: [row for row in rows if row.instruction.id in asked] for path, rows in systems.items()}
     reference_name, *names = _names([(files.reference, theirs), *systems.items()])
     found = [
-        replace(
-            farm.head_to_head(rows, theirs, names=(name, reference_name), match_policy=match_policy),
-            sources=(path, files.reference),
+        OutputComparison(
+            workspace, rows, theirs, annotator, name, reference_name, match_policy, (path, files.reference)
         )
         for name, (path, rows) in zip(names, systems.items(), strict=True)
     ]
-    _require_usable(farm, options, found)
-    context = AnnotateContext(0, farm.ask)  # a seed that no comparison has, so that none of its answers is known
-    asks = farm.components.annotator(found[0].annotator).plan(found[0].pairs[:1], context)
+    _require_usable(workspace, options, found)
+    # A seed that no comparison has, so that none of its answers is known.
+    context = AnnotateContext(0, workspace.judges.client)
+    asks = workspace.components.annotator(found[0].annotator).plan(found[0].pairs[:1], context)
     if not options.names_a_judge and asks:
         err().print(f"[dim]Unless you name a judge with --judge, it is {TEXT_JUDGE}, a formula.[/]", highlight=False)
     return found
@@ -212,12 +215,12 @@ def _require_one_generator(source: str, rows: "Sequence[Output]") -> None:
         )
 
 
-def _reference(farm: "Farm", reference: str) -> "Sequence[Output]":
+def _reference(workspace: "Workspace", reference: str) -> "Sequence[Output]":
     """Its rows. Raises `DataError` where there are none with outputs."""
     from afarm.core.errors import DataError
     from afarm.experiment.data import evaluation_set
 
-    rows = evaluation_set(farm.components, reference)
+    rows = evaluation_set(workspace.components, reference)
     if not any(row.output for row in rows):
         raise DataError(f"{reference}: has instructions only, no outputs to compare with: name others with --reference")
     return rows
@@ -234,18 +237,18 @@ def _names(named: "Sequence[tuple[str, Sequence[Output]]]") -> list[str]:
     return [name if name and said.count(name) == 1 else short for name, short in zip(said, stems, strict=True)]
 
 
-def _require_usable(farm: "Farm", options: EvaluateOptions, compared: "Sequence[Comparison]") -> None:
+def _require_usable(workspace: "Workspace", options: EvaluateOptions, compared: "Sequence[SystemComparison]") -> None:
     """Raises `ConfigError` for those of the evaluators asked for that need more than outputs and judgements, or do not
     know the instructions. Of a recipe that was named, tells on stderr which are left out for that."""
     chosen = options.evaluator or any(text.startswith("evaluate.evaluators=") for text in options.settings or ())
-    names = farm.config.evaluate.evaluators
+    names = workspace.config.evaluate.evaluators
     if not chosen:
         used = [{*one.evaluators, *one.together} for one in compared] if options.recipe else []
         if left := [name for name in names if any(name not in one for one in used)]:
             said = f"Left out of {options.recipe}, for they need more than these files: {', '.join(left)}"
             err().print(f"[dim]{markup(said)}[/]", highlight=False, soft_wrap=True)
         return
-    built = {name: farm.components.evaluator(name) for name in names}
+    built = {name: workspace.components.evaluator(name) for name in names}
     problems = []
     for one in compared:
         asked = one.instructions
@@ -274,13 +277,13 @@ def _lacks(evaluator: str, need: str, annotator: str) -> str:
 
 @contextmanager
 def stored_comparisons(
-    farm: "Farm", files: Sequence[Path], reference: str | None, options: EvaluateOptions
+    workspace: "Workspace", files: Sequence[Path], reference: str | None, options: EvaluateOptions
 ) -> "Iterator[list[AnnotationComparison]]":
     """The systems that files of annotations are about, as long as the rows that were read are kept.
 
     Raises `DataError` as `annotated_systems` does, `ConfigError` for what only outputs can be asked.
     """
-    from afarm.comparison.annotations import AnnotationComparison, OnDisk
+    from afarm.comparison.annotations import AnnotationComparison, SpillToDisk
     from afarm.evaluation.annotation_files import annotated_systems
     from afarm.evaluation.matching import MatchPolicy
 
@@ -295,9 +298,9 @@ def stored_comparisons(
     _refuse_repeats(files)
     match_policy = MatchPolicy(options.on_missing or "skip", options.on_duplicate)  # type: ignore[arg-type]
     with TemporaryDirectory() as directory:
-        systems = annotated_systems(files, OnDisk(Path(directory)), reference or "", match_policy)
-        compared = [AnnotationComparison.of(farm, system) for system in systems]
-        _require_usable(farm, options, compared)
+        systems = annotated_systems(files, SpillToDisk(Path(directory)), reference or "", match_policy)
+        compared = [AnnotationComparison.of(workspace, system) for system in systems]
+        _require_usable(workspace, options, compared)
         yield compared
 
 

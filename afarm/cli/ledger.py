@@ -36,7 +36,7 @@ def ledger(
     from afarm.judging.ledger import Ledger
     from afarm.storage.artifacts import Store
 
-    path = Store(output_dir, create=False).ledger_path
+    path = Store(output_dir).ledger_path
     if not path.is_file():
         raise StoreError(f"no ledger in {output_dir}: nothing has been asked of a judge there (--output-dir)")
     with Ledger(path) as opened:

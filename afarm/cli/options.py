@@ -7,10 +7,9 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from inspect import Parameter
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,12 +17,15 @@ import typer
 from afarm.cli import launch
 from afarm.cli.console import ProgressBars, err
 from afarm.core.errors import ConfigError, PluginError
-from afarm.core.processes import SINGLE_PROCESS
+from afarm.core.processes import SINGLE_PROCESS, ProcessInfo
 from afarm.experiment.settings import AnnotateConfig, RunConfig
 from afarm.storage.text import markup
 
 if TYPE_CHECKING:
-    from afarm.experiment.farm import Farm, StageRun
+    from afarm.experiment.farm import Farm
+    from afarm.experiment.preflight import Check
+    from afarm.experiment.stage import StageRun
+    from afarm.experiment.workspace import Workspace
 
 DEFAULT_RECIPE = "toy"
 DEFAULT_OUTPUT_DIR = Path("afarm-runs")
@@ -111,58 +113,75 @@ class FarmOptions:
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR
     as_json: Json = False
 
-    @contextmanager
-    def only_look(self, compares_only: bool = False, answering: Sequence[str] = ()) -> "Iterator[Farm]":
-        """The farm, for a look at what it would do: where there is no output directory yet, none is made."""
-        if self.output_dir.exists():
-            with self.farm(compares_only, True, answering) as farm:
-                yield farm
-            return
-        from afarm.storage.disk import require_writable
+    def farm(self, llm_systems: Sequence[str] = ()) -> "Farm":
+        """Open the farm that the options describe, telling on stderr what each stage does.
 
-        require_writable(self.output_dir)
-        with TemporaryDirectory() as nowhere:
-            look = replace(self, output_dir=Path(nowhere))
-            with look.farm(compares_only, True, answering) as farm:
-                yield farm
-
-    def farm(self, compares_only: bool = False, plans_only: bool = False, answering: Sequence[str] = ()) -> "Farm":
-        """The farm that the options describe, telling on stderr what each stage does."""
+        `llm_systems` are judge LLMs that will answer the instructions themselves.
+        """
+        from afarm.experiment import preflight
         from afarm.experiment.farm import Farm
+
+        self._launch()
+        checks = [*preflight.of_run(llm_systems), *preflight.access(llm_systems)]
+        return Farm.over(self._open(checks, self.output_dir, launch.process_info()))
+
+    def judging_workspace(self) -> "Workspace":
+        """Open the workspace for what judges files: nothing trains, so that only the main process goes on."""
+        from afarm.experiment import preflight
+
+        self._launch()
+        if not launch.process_info().is_main_process:
+            raise typer.Exit
+        return self._open([*preflight.of_judging(), *preflight.access()], self.output_dir)
+
+    @contextmanager
+    def dry_run(self, checks: "Sequence[Check]") -> "Iterator[Workspace]":
+        """Open the workspace for a look at what it would do: if there is no output directory yet, none is made."""
+        from afarm.experiment.dry_run import output_dir_to_look_at
+
+        if not launch.process_info().is_main_process:
+            raise typer.Exit
+        with output_dir_to_look_at(self.output_dir) as output_dir, self._open(checks, output_dir) as workspace:
+            yield workspace
+
+    def _launch(self) -> None:
+        """Start several processes that go on with this command, if --accelerate-config asks for them."""
+        _prepare_environment()
+        if self.accelerate_config and not launch.process_info().is_distributed:
+            launch.relaunch(self.accelerate_config)
+
+    def _open(
+        self, checks: "Sequence[Check]", output_dir: Path, process_info: ProcessInfo = SINGLE_PROCESS
+    ) -> "Workspace":
+        from afarm.experiment.opening import open_workspace
         from afarm.experiment.recipe import parse_override
         from afarm.judging.ledger_schema import network_file_system
 
         _prepare_environment()
-        if self.accelerate_config and not plans_only and not launch.process_info().is_distributed:
-            launch.relaunch(self.accelerate_config)
-        if compares_only and not launch.process_info().is_main_process:
-            raise typer.Exit  # nothing trains
         overrides = [parse_override(text) for text in self.settings or []]
         given = self._given()
         refuse_contradictions(given, overrides, self.settings or [])
         bars = ProgressBars(err())
-        farm = Farm(
+        workspace = open_workspace(
             self.recipe or DEFAULT_RECIPE,
-            settings=[given, *overrides],
-            output_dir=self.output_dir,
+            [given, *overrides],
+            output_dir,
+            checks=checks,
             progress=bars,
+            notify=bars.tell,
             on_stage=lambda label, run: _tell(bars, label, run),
-            tell=bars.tell,
-            compares_only=compares_only,
-            plans_only=plans_only,
-            answering=answering,
-            process_info=SINGLE_PROCESS if plans_only else launch.process_info(),
+            process_info=process_info,
         )
-        bars.note = lambda: _spent(farm)
-        if kind := network_file_system(farm.store.ledger_path):
-            place = f"{self.output_dir} is on a network file system ({kind})"
+        bars.note = lambda: _spent(workspace)
+        if kind := network_file_system(workspace.store.ledger_path):
+            place = f"{output_dir} is on a network file system ({kind})"
             err().print(f"[yellow]{place}: locking is slower; prefer a local disk.[/]")
         if launch.mpi_is_missing():
             err().print(
                 "[yellow]This is one process: accelerate starts several on CPUs through MPI only. "
                 "--accelerate-config two_processes needs none.[/]"
             )
-        return farm
+        return workspace
 
     def _given(self) -> dict[str, Any]:
         """The options as settings. Raises `ConfigError` where two contradict each other."""
@@ -300,11 +319,11 @@ def _judges(options: list[str]) -> dict[str, str]:
     return judges
 
 
-def _spent(farm: "Farm") -> str:
+def _spent(workspace: "Workspace") -> str:
     """What has been paid so far, for the end of a progress bar; nothing where judges cost nothing."""
     from afarm.storage.text import dollars
 
-    spend = farm.spend
+    spend = workspace.judges.spend
     unknown = f" + {spend.unpriced_calls} calls of unknown price" if spend and spend.unpriced_calls else ""
     return f"{dollars(spend.dollars)}{unknown}" if spend and (spend.dollars or unknown) else ""
 

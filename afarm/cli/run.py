@@ -46,11 +46,13 @@ def run(
 def run_experiment(options: FarmOptions, dry_run: bool, started: float) -> None:
     """The whole experiment with the options' method and its results, or only the plan of it."""
     if dry_run:
-        with options.only_look() as farm:
-            show_plan(farm, farm.config.method, options.as_json)
+        from afarm.experiment import preflight
+
+        with options.dry_run(preflight.of_run()) as workspace:
+            show_plan(workspace, workspace.config.method, options.as_json)
         return
     with options.farm() as farm:
-        record, report = finish(farm, farm.config.method, started)
+        record, report = finish(farm, farm.workspace.config.method, started)
     present(record, report, options.as_json)
 
 
@@ -68,9 +70,9 @@ def finish(farm: Farm, method: str, started: float) -> tuple[RunRecord, Path]:
     from afarm.storage.runs import read_run
 
     result = farm.evaluate(method)
-    if not farm.process_info.is_main_process:
-        raise typer.Exit  # the first process writes of it
-    directory = runs.record(farm, method, result, command_line(), started)
+    if not farm.workspace.process_info.is_main_process:
+        raise typer.Exit  # the main process writes of it
+    directory = runs.record(farm.workspace, method, result, command_line(), started)
     return read_run(directory), report.build(directory)
 
 

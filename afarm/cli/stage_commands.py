@@ -16,6 +16,7 @@ from afarm.cli.options import DEFAULT_OUTPUT_DIR, DryRun, FarmOptions, OutputDir
 
 if TYPE_CHECKING:
     from afarm.experiment.farm import Farm
+    from afarm.experiment.stage import Stage
 
 STEPS: dict[str, str] = {
     "sft": "Train the starting policy on demonstrations.",
@@ -63,22 +64,23 @@ def sample(
     if dry_run:
         _show_step("sample", options, policy)
     else:
-        _make(methodcaller("outputs", policy) if policy else methodcaller("sample"), options, _answering(policy))
+        _make(methodcaller("outputs", policy) if policy else methodcaller("sample"), options, _llm_systems(policy))
 
 
-def _answering(policy: str | None) -> list[str]:
-    from afarm.experiment.llm_baselines import is_answering
+def _llm_systems(policy: str | None) -> list[str]:
+    from afarm.experiment.llm_baselines import is_llm_system
 
-    return [policy] if policy and is_answering(policy) else []
+    return [policy] if policy and is_llm_system(policy) else []
 
 
-def _make(what: Callable[[Farm], object], options: FarmOptions, answering: Sequence[str] = ()) -> None:
+def _make(what: Callable[[Farm], object], options: FarmOptions, llm_systems: Sequence[str] = ()) -> None:
     """Have a farm make something, and say where it is."""
-    with options.farm(answering=answering) as farm:
+    with options.farm(llm_systems) as farm:
         what(farm)
-        runs = list(farm.history.values())
+        workspace = farm.workspace
+    runs = list(workspace.history.values())
     if not runs:
-        err().print(f"Nothing to do: reward model {farm.config.reward_model!r} needs no fitting.")
+        err().print(f"Nothing to do: reward model {workspace.config.reward_model!r} needs no fitting.")
         if options.as_json:
             sys.stdout.write(json.dumps({"stage": None}) + "\n")
         return
@@ -96,22 +98,21 @@ def _make(what: Callable[[Farm], object], options: FarmOptions, answering: Seque
 
 
 def _show_step(name: str, options: FarmOptions, policy: str | None = None) -> None:
-    """What a step would do and buy."""
-    from afarm.experiment import evaluation_stages as evaluation
-    from afarm.experiment import training_stages as stages
-    from afarm.experiment.dry_run import plan_of
+    """Show what a step would do and buy."""
+    from afarm.experiment import pipeline, preflight
+    from afarm.experiment.dry_run import plan_stage
 
-    with options.only_look(answering=_answering(policy)) as farm:
-        method = farm.config.method
-        steps: dict[str, Callable[[], stages.Stage | None]] = {
-            "sft": lambda: stages.start(farm),
-            "sample": lambda: evaluation.outputs(farm, policy) if policy else stages.sample(farm),
-            "annotate": lambda: stages.annotate(farm),
-            "fit-reward": lambda: stages.fit_reward(farm),
-            "train": lambda: stages.train(farm, method),
+    with options.dry_run(preflight.of_run(_llm_systems(policy))) as workspace:
+        method = workspace.config.method
+        steps: dict[str, Callable[[], Stage | None]] = {
+            "sft": lambda: pipeline.start(workspace),
+            "sample": lambda: pipeline.outputs(workspace, policy) if policy else pipeline.sample(workspace),
+            "annotate": lambda: pipeline.annotate(workspace),
+            "fit-reward": lambda: pipeline.fit_reward(workspace),
+            "train": lambda: pipeline.train(workspace, method),
         }
         stage = steps[name]()
-        show_plan(farm, method, options.as_json, planned=plan_of(farm, stage) if stage else [])
+        show_plan(workspace, method, options.as_json, planned=plan_stage(workspace, stage) if stage else [])
 
 
 def report(

@@ -1,4 +1,4 @@
-"""Stored annotations evaluated without a judge: a stage and a run like those of outputs that are judged."""
+"""Stored annotations evaluated without a judge, as a stage and a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from afarm.comparison.outputs import Comparison
+from afarm.comparison.outputs import SystemComparison
 from afarm.core.interfaces import EvaluationInputs
 from afarm.core.records import Evaluation, Instruction, JudgedPair, Output
 from afarm.core.seeding import digest
@@ -21,13 +21,13 @@ from afarm.evaluation.matching import counted, looks_swapped
 from afarm.evaluation.metrics import BY_PEOPLE
 from afarm.evaluation.protocol import answers_digest
 from afarm.experiment.evaluation_stages import write_results
-from afarm.experiment.training_stages import Inputs, Stage
+from afarm.experiment.stage import Inputs, Stage
+from afarm.experiment.workspace import Workspace
 from afarm.storage.disk import storage_errors
 from afarm.storage.rows import preferences_on_disk, write_rows
 
 if TYPE_CHECKING:
-    from afarm.evaluation.win_table import WinTable
-    from afarm.experiment.farm import Farm
+    from afarm.evaluation.win_table import WinTable  # which needs numpy
 
 T = TypeVar("T")
 
@@ -36,11 +36,10 @@ BUFFER = 8 << 20
 
 
 @dataclass(frozen=True)
-class AnnotationComparison(Comparison):
-    """The stored judgements of one system, and `people`'s labels of some of the instructions, where there are any.
-    Built by `of`."""
+class AnnotationComparison(SystemComparison):
+    """The stored judgements of one system, with `people`'s labels of some instructions if there are any."""
 
-    farm: Farm
+    workspace: Workspace
     stored: AnnotatedSystem[Path]
     system: str
     reference_name: str
@@ -48,8 +47,8 @@ class AnnotationComparison(Comparison):
     people: WinTable | None = field(default=None, compare=False)
 
     @classmethod
-    def of(cls, farm: Farm, stored: AnnotatedSystem[Path]) -> AnnotationComparison:
-        return cls(farm, stored, stored.system, stored.reference, stored.annotator)
+    def of(cls, workspace: Workspace, stored: AnnotatedSystem[Path]) -> AnnotationComparison:
+        return cls(workspace, stored, stored.system, stored.reference, stored.annotator)
 
     @property
     def offered(self) -> frozenset[str]:
@@ -57,7 +56,7 @@ class AnnotationComparison(Comparison):
 
     @property
     def instructions(self) -> Sequence[Instruction]:
-        return Each(preferences_on_disk(self.stored.kept), lambda row: row.pair.instruction)
+        return LazyMap(preferences_on_disk(self.stored.kept), lambda row: row.pair.instruction)
 
     @property
     def notes(self) -> list[str]:
@@ -86,10 +85,10 @@ class AnnotationComparison(Comparison):
 
     @cached_property
     def key_fields(self) -> Mapping[str, Any]:
-        components, stored = self.farm.components, self.stored
+        components, stored = self.workspace.components, self.stored
         with stored.kept.open("rb") as handle:
             rows = hashlib.file_digest(handle, "sha256").hexdigest()
-        return self.farm.key_fields(
+        return self.workspace.key_fields(
             "stored annotations",
             evaluators=[components.identity(components.component("evaluators", name)) for name in self.evaluators],
             systems={"outputs": stored.system, "reference": stored.reference, "annotator": stored.annotator},
@@ -98,7 +97,7 @@ class AnnotationComparison(Comparison):
 
     @property
     def _labelled(self) -> dict[str, str]:
-        """A digest of people's labels, where there are any."""
+        """A digest of people's labels, if there are any."""
         if self.people is None:
             return {}
         values, numbers = self.people.labels(self.system)
@@ -112,14 +111,16 @@ class AnnotationComparison(Comparison):
             with storage_errors(path):
                 shutil.copyfile(stored.kept, path)
             judged = preferences_on_disk(path)
-            given = EvaluationInputs(self.system, Each(judged, _system_output), Each(judged, _reference_output), judged)
+            given = EvaluationInputs(
+                self.system, LazyMap(judged, _system_output), LazyMap(judged, _reference_output), judged
+            )
             outcomes: Counter[str] = Counter()
             degraded: Counter[str] = Counter()
             for row in judged:
                 outcomes[row.preference.outcome] += 1
                 degraded.update(row.preference.degraded)
             further = [by_people(self.system, judged, self.people)] if self.people is not None else []
-            write_results(self.farm, directory, self.evaluators, given, stored.protocol, degraded, further)
+            write_results(self.workspace, directory, self.evaluators, given, stored.protocol, degraded, further)
             members = {self.annotator: len(judged)}
             return {"rows": len(judged), "outcomes": dict(outcomes), "members": members, "degraded": dict(degraded)}
 
@@ -127,10 +128,11 @@ class AnnotationComparison(Comparison):
 
 
 def by_people(system: str, judged: Iterable[JudgedPair], people: WinTable) -> Evaluation:
-    """The win rate by people, from their labels of some instructions and simulated ones of more, in percent as all win
-    rates are: with its error and interval, and beside it those of either kind alone.
+    """Estimate the win rate by people from their labels of some instructions and simulated ones of more.
 
-    Raises `DataError` where fewer than 10 instructions have both.
+    In percent as all win rates are: with its error and interval, and beside it those of either kind alone.
+
+    Raises `DataError` if fewer than 10 instructions have both.
     """
     from afarm.evaluation.win_table import prediction_powered_win_rate, wins
 
@@ -148,8 +150,8 @@ def by_people(system: str, judged: Iterable[JudgedPair], people: WinTable) -> Ev
     return Evaluation(BY_PEOPLE, system, {**metrics, "effective": found.effective, "saved": found.saved})
 
 
-class Each(Sequence[T]):
-    """Something of each judged pair, made when it is looked at."""
+class LazyMap(Sequence[T]):
+    """A part of each judged pair, made when it is looked at."""
 
     def __init__(self, judged: Sequence[JudgedPair], of: Callable[[JudgedPair], T]):
         self._judged, self._of = judged, of
@@ -180,7 +182,7 @@ def _reference_output(row: JudgedPair) -> Output:
     return Output(row.pair.instruction, row.pair.output_1, row.pair.generator_1)
 
 
-class OnDisk(RowSink[Path]):
+class SpillToDisk(RowSink[Path]):
     """Rows kept as they are, in files below `directory`."""
 
     def __init__(self, directory: Path):

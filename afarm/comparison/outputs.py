@@ -1,4 +1,4 @@
-"""Two sets of outputs compared, whoever made them: a stage like those of a run, with an account of its own."""
+"""Comparisons of two sets of outputs, whoever made them: stages on accounts of their own."""
 
 from __future__ import annotations
 
@@ -8,29 +8,27 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from afarm.core.interfaces import EvaluationInputs
 from afarm.core.records import Instruction, Output, Pair
 from afarm.core.seeding import digest
 from afarm.evaluation.matching import STRICT, MatchedRows, MatchPolicy, looks_swapped, match_rows
-from afarm.experiment.annotation import annotation, judge_pairs
+from afarm.experiment.annotation import annotate_to_file, annotation_identity
 from afarm.experiment.evaluation_stages import protocol_of, write_results
-from afarm.experiment.training_stages import Inputs, Stage
+from afarm.experiment.stage import Inputs, Stage, StageRun
+from afarm.experiment.workspace import Workspace
 from afarm.storage.rows import read_preferences
 from afarm.storage.text import one_line
-
-if TYPE_CHECKING:
-    from afarm.experiment.farm import Farm, StageRun
 
 LONGEST_PART = 40
 """Characters of a part of a name: a file name has 255 at most."""
 
 
-class Comparison(ABC):
-    """The outputs of `system` compared with those of `reference_name` by `annotator`: a stage, and a run of its own."""
+class SystemComparison(ABC):
+    """A comparison of `system` with `reference_name` by `annotator`: a stage, and a run of its own."""
 
-    farm: Farm
+    workspace: Workspace
     system: str
     reference_name: str
     annotator: str
@@ -43,32 +41,32 @@ class Comparison(ABC):
 
     @property
     def name(self) -> str:
-        """Of its run, which budgets and accounts go by: the same rows under the same judgement have the same one.
+        """The name of its run, which budgets and accounts go by: equal for the same rows judged in the same way.
 
         Another version of afarm or of a plugin makes another artifact and goes on with the same account.
         """
         return self.account("evaluate", self.key_fields)
 
     def account(self, what: str, key_fields: Mapping[str, Any]) -> str:
-        """The name of what is done with the two, apart from the versions of code and the budget."""
+        """Name what is done with the two, apart from the versions of code and the budget."""
         which = digest(_without(("afarm", "source", "budget"), key_fields), length=6)
         parts = [self.system, "vs", self.reference_name, self.annotator]
-        return "-".join([what, *map(_in_a_path, parts), f"seed{self.farm.config.seed}", which])
+        return "-".join([what, *map(_in_a_path, parts), f"seed{self.workspace.config.seed}", which])
 
     @property
     @abstractmethod
     def instructions(self) -> Sequence[Instruction]:
-        """What is compared."""
+        """The instructions that are compared."""
 
     @property
     @abstractmethod
     def notes(self) -> list[str]:
-        """What is odd about the rows, each a sentence."""
+        """Sentences on what is odd about the rows."""
 
     @property
     @abstractmethod
     def about(self) -> dict[str, Any]:
-        """What its run's record says of the rows: their `coverage`, `notes`, and whether they were judged before."""
+        """The rows in its run's record: their `coverage`, `notes`, and if they were judged before."""
 
     @property
     @abstractmethod
@@ -77,26 +75,30 @@ class Comparison(ABC):
 
     @abstractmethod
     def stage(self) -> Stage:
-        """The judgements and what the evaluators make of them. Raises `DataError` where there is nothing to compare."""
+        """Lay out the judgements and their evaluation. Raises `DataError` if there is nothing to compare."""
 
     @property
     @abstractmethod
     def offered(self) -> frozenset[str]:
-        """What there is of what evaluators need."""
+        """The needs of evaluators that it serves."""
 
     @cached_property
     def evaluators(self) -> list[str]:
-        """The win rate, and those of the run's evaluators that need no more than is `offered`, or nothing and know the
-        instructions."""
-        names = dict.fromkeys(["win_rate", *self.farm.config.evaluate.evaluators])
-        built = [(name, self.farm.components.evaluator(name)) for name in names]
+        """The win rate, and the run's evaluators that can do with what is `offered`.
+
+        One that needs no judgements must know the instructions.
+        """
+        names = dict.fromkeys(["win_rate", *self.workspace.config.evaluate.evaluators])
+        built = [(name, self.workspace.components.evaluator(name)) for name in names]
         usable = [(name, e) for name, e in built if e.needs <= self.offered and not e.many]
         return [name for name, e in usable if "judgements" in e.needs or not e.check(self.instructions)]
 
     @property
     def together(self) -> list[str]:
-        """Those of the run's evaluators that look at several systems at once."""
-        return [name for name in self.farm.config.evaluate.evaluators if self.farm.components.evaluator(name).many]
+        """The run's evaluators that look at several systems at once."""
+        return [
+            name for name in self.workspace.config.evaluate.evaluators if self.workspace.components.evaluator(name).many
+        ]
 
     @property
     def components(self) -> list[tuple[str, str]]:
@@ -104,23 +106,23 @@ class Comparison(ABC):
         return [("evaluators", name) for name in self.evaluators]
 
     def run(self) -> StageRun:
-        """Make or reuse it, on the account of its name."""
-        with self.farm.ask.accounted_to(self.name):
-            self.farm.ensure(self.stage())
-        # It is none of the farm's stages, and another comparison may have the same label.
-        return self.farm.history.pop(self.label)
+        """Make it or reuse what is stored, on the account of its name."""
+        with self.workspace.judges.client.accounted_to(self.name):
+            self.workspace.ensure(self.stage())
+        # It is no stage of a run, and another comparison may have the same label.
+        return self.workspace.history.pop(self.label)
 
 
 @dataclass(frozen=True)
-class OutputComparison(Comparison):
-    """`outputs` of `system` against those of `reference_name`, judged by `annotator` where both answer an instruction.
+class OutputComparison(SystemComparison):
+    """A comparison of `outputs` with those of a reference, judged where both answer an instruction.
 
-    `joining` says what is done with rows that do not fit, `sources` (of outputs and reference) whose rows errors say
-    those are. Of an `order` of ids of instructions the first `judged` alone are compared, where it was decided before
+    `match_policy` says what is done with rows that do not fit, `sources` (of outputs and reference) whose rows errors
+    say those are. Of an `order` of ids of instructions the first `judged` alone are compared, if it was decided before
     the others were judged, as `until` says.
     """
 
-    farm: Farm
+    workspace: Workspace
     outputs: Sequence[Output]
     reference: Sequence[Output]
     annotator: str
@@ -133,14 +135,32 @@ class OutputComparison(Comparison):
     until: Mapping[str, Any] | None = None
     before: tuple[StageRun, ...] = ()
 
+    @classmethod
+    def of(
+        cls,
+        workspace: Workspace,
+        outputs: Sequence[Output],
+        reference: Sequence[Output],
+        annotator: str | None = None,
+        match_policy: MatchPolicy = STRICT,
+    ) -> Self:
+        """Lay out a comparison of systems that are called by their `generator`.
+
+        The annotator is the evaluation's, unless one is named.
+        """
+        system, reference_name = (next((row.generator for row in rows), "") for rows in (outputs, reference))
+        annotator = annotator or workspace.config.evaluate.annotator
+        names = system or "outputs", reference_name or "reference"
+        return cls(workspace, outputs, reference, annotator, *names, match_policy)
+
     @cached_property
     def matched(self) -> MatchedRows:
-        """Raises `DataError` where the rows of the two do not fit, and it is not said what to do about it."""
+        """The matched rows. Raises `DataError` if rows do not fit, and `match_policy` does not say what to do."""
         return match_rows(self.outputs, self.reference, self.match_policy, self.sources, self.order, self.judged)
 
     @cached_property
     def pairs(self) -> list[Pair]:
-        """What is judged. Raises `DataError` as `joined` does."""
+        """The pairs that are judged. Raises `DataError` as `matched` does."""
         return self.matched.pairs
 
     @cached_property
@@ -177,22 +197,22 @@ class OutputComparison(Comparison):
 
     @property
     def offered(self) -> frozenset[str]:
-        rates = self.farm.components.annotator(self.annotator).rates
+        rates = self.workspace.components.annotator(self.annotator).rates
         return frozenset({"judgements", "ratings"} if rates else {"judgements"})
 
     @property
     def components(self) -> list[tuple[str, str]]:
-        judges = [("judges", spec.partition(":")[0]) for spec in self.farm.config.judge.values()]
+        judges = [("judges", spec.partition(":")[0]) for spec in self.workspace.config.judge.values()]
         return [*judges, ("annotators", self.annotator), *super().components]
 
     @cached_property
     def key_fields(self) -> Mapping[str, Any]:
-        components, matched = self.farm.components, self.matched
+        components, matched = self.workspace.components, self.matched
         data = {"outputs": matched.outputs, "reference": self.reference}
         data |= {"lost": matched.missing_as_loss} if matched.missing_as_loss else {}
-        return self.farm.key_fields(
+        return self.workspace.key_fields(
             "compare",
-            **annotation(self.farm, self.annotator, self.farm.config.evaluate.label_noise),
+            **annotation_identity(self.workspace, self.annotator, self.workspace.config.evaluate.label_noise),
             evaluators=[components.identity(components.component("evaluators", name)) for name in self.evaluators],
             systems={"outputs": self.system, "reference": self.reference_name},
             data={name: digest([row.to_row() for row in rows]) for name, rows in data.items()},
@@ -202,26 +222,26 @@ class OutputComparison(Comparison):
         pairs, lost = self.pairs, self.matched.unanswered
 
         def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
-            path, noise = directory / "judgements.jsonl", self.farm.config.evaluate.label_noise
-            summary = judge_pairs(self.farm, path, pairs, self.annotator, noise, "evaluate", lost)
+            path, noise = directory / "judgements.jsonl", self.workspace.config.evaluate.label_noise
+            summary = annotate_to_file(self.workspace, path, pairs, self.annotator, noise, "evaluate", lost)
             compared = (*self.matched.reference, *self.matched.missing_as_loss)
             given = EvaluationInputs(self.system, self.answers, compared, read_preferences(path))
             protocol = protocol_of(
-                self.farm, self.annotator, noise, self.reference_name, self.reference, given.judgements
+                self.workspace, self.annotator, noise, self.reference_name, self.reference, given.judgements
             )
-            write_results(self.farm, directory, self.evaluators, given, protocol, summary["degraded"])
+            write_results(self.workspace, directory, self.evaluators, given, protocol, summary["degraded"])
             return summary
 
         return Stage("evaluate", self.label, {}, self.key_fields, write)
 
 
 def _without(names: Collection[str], value: Any) -> Any:
-    """`value` without the entries of these names, at any depth."""
+    """Drop the entries of these names, at any depth."""
     if isinstance(value, Mapping):
         return {k: _without(names, v) for k, v in value.items() if k not in names}
     return [_without(names, item) for item in value] if isinstance(value, list) else value
 
 
 def _in_a_path(text: str) -> str:
-    """`text`, which may come from a file of anybody's, as part of a directory's name."""
+    """Make part of a directory's name of a text that may come from a file of anybody's."""
     return re.sub(r"[^\w.+=@-]+", "_", text, flags=re.ASCII)[:LONGEST_PART]

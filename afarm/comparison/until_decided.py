@@ -1,4 +1,4 @@
-"""Judging until it is decided: pairs in random order, some at a time, looking after each.
+"""Sequential comparison: pairs are judged in random order, some at a time, until it is decided.
 
 One system is decided when it is known on which side of 50 % its win rate is; several, when that is known of each two,
 by their difference on the same instructions. A confidence sequence holds at all times together, so that looking often
@@ -14,20 +14,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from afarm.comparison.outputs import OutputComparison
 from afarm.core.errors import BudgetError, ConfigError, DataError
 from afarm.core.interfaces import AnnotateContext
 from afarm.core.records import Pair
 from afarm.core.seeding import uniform
-from afarm.experiment.annotation import annotation
-from afarm.experiment.training_stages import Inputs, Stage
+from afarm.experiment.annotation import annotation_identity
+from afarm.experiment.stage import Inputs, Stage, StageRun
+from afarm.experiment.workspace import Workspace
 from afarm.judging.labelling import annotate_in_chunks
 from afarm.storage.disk import write_json
-
-if TYPE_CHECKING:
-    from afarm.experiment.farm import Farm, StageRun
 
 LOOK_EVERY = 32
 """Instructions judged between two looks: enough to keep judges busy."""
@@ -38,10 +36,10 @@ DECISION = "decision.json"
 
 @dataclass(frozen=True)
 class SequentialComparison:
-    """`compared` are all judged by one annotator against one reference; wrong is decided with a probability of `alpha`
-    at most, whatever the number of systems (Bonferroni).
+    """Comparisons by one annotator with one reference, judged until each is decided.
 
-    Raises `ConfigError` where an evaluator is to look at all systems together.
+    A wrong decision has a probability of `alpha` at most, whatever the number of systems (Bonferroni). Raises
+    `ConfigError` if an evaluator is to look at all systems together.
     """
 
     compared: Sequence[OutputComparison]
@@ -56,14 +54,15 @@ class SequentialComparison:
             )
 
     @property
-    def farm(self) -> Farm:
-        return self.compared[0].farm
+    def workspace(self) -> Workspace:
+        return self.compared[0].workspace
 
     @cached_property
     def order(self) -> list[str]:
-        """The ids of the instructions that all systems are compared on, in the random order they are judged in."""
+        """The ids of the instructions that all systems share, in the random order they are judged in."""
         shared = [{p.instruction.id for p in (*one.pairs, *one.matched.unanswered)} for one in self.compared]
-        return sorted(set.intersection(*shared), key=lambda id: uniform(self.farm.config.seed, "until decided", id))
+        seed = self.workspace.config.seed
+        return sorted(set.intersection(*shared), key=lambda id: uniform(seed, "until decided", id))
 
     @property
     def label(self) -> str:
@@ -71,28 +70,28 @@ class SequentialComparison:
 
     @cached_property
     def key_fields(self) -> Mapping[str, Any]:
-        farm, first = self.farm, self.compared[0]
-        return farm.key_fields(
+        workspace, first = self.workspace, self.compared[0]
+        return workspace.key_fields(
             "decide",
-            **annotation(farm, first.annotator, farm.config.evaluate.label_noise),
+            **annotation_identity(workspace, first.annotator, workspace.config.evaluate.label_noise),
             alpha=self.alpha,
-            budget=farm.config.budget,
+            budget=workspace.config.budget,
             rows=[one.key_fields["data"] for one in self.compared],
             systems=[one.system for one in self.compared],
         )
 
     def run(self) -> list[OutputComparison]:
-        """Judge until it is decided; the comparisons over what was judged of each system, which ask nothing more.
+        """Judge until it is decided, and return the comparisons over what was judged of each system.
 
-        Raises `DataError` where the systems have no instruction in common, `BudgetError` where the budget ends before
-        the first look.
+        They ask nothing more. Raises `DataError` if the systems have no instruction in common, `BudgetError` if the
+        budget ends before the first look.
         """
         if not self.order:
             raise DataError("the systems have no instruction in common: nothing can be decided between them")
         account = self.compared[0].account("decide", self.key_fields)
-        with self.farm.ask.accounted_to(account):
-            artifact = self.farm.ensure(Stage("decide", self.label, {}, self.key_fields, self._write))
-        made: StageRun = self.farm.history.pop(self.label)
+        with self.workspace.judges.client.accounted_to(account):
+            artifact = self.workspace.ensure(Stage("decide", self.label, {}, self.key_fields, self._write))
+        made: StageRun = self.workspace.history.pop(self.label)
         decision: dict[str, Any] = json.loads((artifact.path / DECISION).read_text(encoding="utf-8"))
         used = decision.pop("judged")
         return [
@@ -101,9 +100,9 @@ class SequentialComparison:
         ]
 
     def _write(self, directory: Path, inputs: Inputs) -> Mapping[str, Any]:
-        farm, stopped = self.farm, "instructions"
+        workspace, stopped = self.workspace, "instructions"
         judges = [_Judging(one, self.order) for one in self.compared]
-        looks = farm.progress(range(0, len(self.order), LOOK_EVERY), "until decided: looks")
+        looks = workspace.progress(range(0, len(self.order), LOOK_EVERY), "until decided: looks")
         questions = self._questions(judges)
         for begin in looks:
             open_ones = {system for system, decided in questions.items() if not all(d["side"] for d in decided)}
@@ -138,7 +137,7 @@ class SequentialComparison:
         return {"rows": sum(used), "of": len(self.order), "stopped": stopped, "outcomes": dict(outcomes)}
 
     def _questions(self, judges: Sequence[_Judging]) -> dict[int, list[dict[str, Any]]]:
-        """What is to be decided, as it stands, for each system that is part of it, by its number."""
+        """Return the questions as they stand, for each system that is part of one, by its number."""
         from afarm.statistics import decide
 
         if len(judges) == 1:
@@ -161,22 +160,22 @@ class SequentialComparison:
 
 
 class _Judging:
-    """One system, judged as far as `wins` go: one for each instruction in their order, None without an answer."""
+    """One system as far as it is judged: `wins` per instruction in their order, None without an answer."""
 
     def __init__(self, one: OutputComparison, order: Sequence[str]):
-        farm = one.farm
+        workspace = one.workspace
         self.one = one
         self.wins: list[float | None] = []
         self.outcomes: Counter[str] = Counter()
         self._pairs: dict[str, Pair] = {pair.instruction.id: pair for pair in one.pairs}
-        self._annotator = farm.components.annotator(one.annotator)
+        self._annotator = workspace.components.annotator(one.annotator)
         # The seed of the comparison that comes after it: what is judged here is judged.
-        self._context = AnnotateContext(farm.seed("evaluate"), farm.ask, farm.progress)
+        self._context = AnnotateContext(workspace.seed("evaluate"), workspace.judges.client, workspace.progress)
 
     def judge(self, ids: Sequence[str]) -> None:
-        """Raises `BudgetError` where the budget ends; then none of them counts."""
+        """Judge some more. Raises `BudgetError` if the budget ends; then none of them counts."""
         asked = [self._pairs[id] for id in ids if id in self._pairs]  # the others have no output, and are lost
-        noise = self.one.farm.config.evaluate.label_noise
+        noise = self.one.workspace.config.evaluate.label_noise
         judged = list(annotate_in_chunks(asked, self._annotator, self.one.annotator, self._context, noise))
         found = {row.pair.instruction.id: row.win for row in judged}
         self.wins += [found.get(id, 0.0) for id in ids]

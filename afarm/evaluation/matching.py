@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 from afarm.core.errors import ConfigError, DataError, did_you_mean
-from afarm.core.records import Instruction, Output, Pair, Row, number_occurrences
+from afarm.core.records import Instruction, Output, Pair, Row
 from afarm.core.seeding import digest
 
 OnMissing = Literal["error", "skip", "loss"]
@@ -186,16 +186,6 @@ def match_rows(
         unshared=unshared,
     )
     return MatchedRows(compared, compared_reference, tuple(lost), coverage)
-
-
-def adjacent_pairs(outputs: Sequence[Output], n: int) -> list[Pair]:
-    """Pair adjacent outputs of each instruction, which has `n` in a row; an odd last one is left out."""
-    pairs = []
-    for begin in range(0, len(outputs), n):
-        group = outputs[begin : begin + n]
-        for first, second in zip(group[::2], group[1::2], strict=False):
-            pairs.append(Pair(first.instruction, first.output, second.output, 0, first.generator, second.generator))
-    return number_occurrences(pairs)
 
 
 def distinct(rows: Sequence[Output], where: str, on_duplicate: OnDuplicate = "error") -> tuple[dict[str, Output], int]:

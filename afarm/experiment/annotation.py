@@ -1,45 +1,76 @@
-"""Pairs judged into a file, and what their labels depend on."""
+"""Pairs labelled: the stage of the training preferences, and what every label depends on."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from afarm.core.interfaces import AnnotateContext
-from afarm.core.records import JudgedPair, Pair, Preference
+from afarm.core.records import JudgedPair, Output, Pair, Preference, number_occurrences
+from afarm.experiment.stage import Inputs, Stage
+from afarm.experiment.stage_code import code_digest
+from afarm.experiment.workspace import Workspace
 from afarm.judging.dispatch import LARGEST_BATCH
 from afarm.judging.labelling import CHUNK, annotate_in_chunks
-from afarm.storage.rows import write_rows
-
-if TYPE_CHECKING:
-    from afarm.experiment.farm import Farm
+from afarm.storage.rows import read_outputs, write_rows
 
 
-def judge_pairs(
-    farm: Farm,
+def annotation_stage(workspace: Workspace, outputs: Stage) -> Stage:
+    """The training preferences, with the recipe's label noise."""
+    settings = workspace.config.annotate
+    identity = annotation_identity(workspace, settings.annotator, settings.label_noise)
+
+    def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
+        pairs = adjacent_pairs(read_outputs(inputs["outputs"].path / "outputs.jsonl"), workspace.config.sample.n)
+        path = directory / "preferences.jsonl"
+        return annotate_to_file(workspace, path, pairs, settings.annotator, settings.label_noise, "annotate")
+
+    return Stage("annotate", "annotate", {"outputs": outputs}, workspace.key_fields("annotate", **identity), write)
+
+
+def adjacent_pairs(outputs: Sequence[Output], n: int) -> list[Pair]:
+    """Pair each two adjacent outputs of the `n` of an instruction; an odd last one is left out."""
+    pairs = []
+    for begin in range(0, len(outputs), n):
+        group = outputs[begin : begin + n]
+        for first, second in zip(group[::2], group[1::2], strict=False):
+            pairs.append(Pair(first.instruction, first.output, second.output, 0, first.generator, second.generator))
+    return number_occurrences(pairs)
+
+
+def annotate_to_file(
+    workspace: Workspace,
     path: Path,
     pairs: Sequence[Pair],
     annotator: str,
     label_noise: float,
     purpose: str,
-    lost: Sequence[Pair] = (),
+    unanswered: Sequence[Pair] = (),
 ) -> Mapping[str, Any]:
-    """Judge `pairs` into the file at `path`, and count who decided what, and `degraded`: the labels that were made
-    without a parameter, by its name. Of the pairs `lost`, which come last, the first output wins without a call."""
-    context = AnnotateContext(farm.seed(purpose), farm.ask, farm.progress)
-    chunk_size = LARGEST_BATCH if farm.config.batch_api else CHUNK  # a batch takes hours, however small it is
-    many = len(pairs) > chunk_size  # where one chunk is all, the annotator's own bar says all
-    shown = farm.progress(pairs, f"{annotator}: pairs", len(pairs)) if many else pairs
+    """Label `pairs` into a file, in order, and return a summary: who decided what, and what was degraded.
+
+    Args:
+        workspace: The opened configuration.
+        path: The file, one row per pair.
+        pairs: The pairs that the annotator labels.
+        annotator: Its name.
+        label_noise: The share of labels that are flipped.
+        purpose: The purpose of the seed of all draws.
+        unanswered: Pairs without a second output, written last: their first output wins without a call.
+    """
+    context = AnnotateContext(workspace.seed(purpose), workspace.judges.client, workspace.progress)
+    chunk_size = LARGEST_BATCH if workspace.config.batch_api else CHUNK  # a batch takes hours, however small it is
+    many = len(pairs) > chunk_size  # if one chunk is all, the annotator's own bar says all
+    counted = workspace.progress(pairs, f"{annotator}: pairs", len(pairs)) if many else pairs
     members: dict[str, int] = {}
     outcomes: dict[str, int] = {}
     degraded: Counter[str] = Counter()
 
     def rows() -> Iterator[Mapping[str, Any]]:
-        for judged in annotate_in_chunks(
-            shown, farm.components.annotator(annotator), annotator, context, label_noise, chunk_size
-        ):
+        built = workspace.components.annotator(annotator)
+        for judged in annotate_in_chunks(counted, built, annotator, context, label_noise, chunk_size):
             preference = judged.preference
             who = "(noise)" if preference.source == "noise" else preference.member or annotator
             who = "(identical)" if judged.pair.identical else who
@@ -47,7 +78,7 @@ def judge_pairs(
             outcomes[preference.outcome] = outcomes.get(preference.outcome, 0) + 1
             degraded.update(preference.degraded)
             yield judged.to_row()
-        for pair in lost:
+        for pair in unanswered:
             members["(no output)"] = members.get("(no output)", 0) + 1
             outcomes["decided"] = outcomes.get("decided", 0) + 1
             yield JudgedPair(pair, Preference(pair.id, 0.0, source="rule"), annotator).to_row()
@@ -56,10 +87,32 @@ def judge_pairs(
     return {"rows": count, "outcomes": outcomes, "members": dict(sorted(members.items())), "degraded": dict(degraded)}
 
 
-def annotation(farm: Farm, annotator: str, label_noise: float) -> dict[str, Any]:
-    """What labels depend on: the annotator and the judges behind it, their source and settings, and the noise."""
+def annotation_identity(workspace: Workspace, annotator: str, label_noise: float) -> dict[str, Any]:
+    """Return what labels depend on: the annotator, the judges behind it, their source and settings, and the noise."""
     return {
-        "annotator": farm.components.annotator_identity(annotator),
-        "judges": {role: judge.identity for role, judge in sorted(farm.judges.items())},
+        "annotator": workspace.components.annotator_identity(annotator),
+        "judges": workspace.judges.identities,
         "label_noise": label_noise,
     }
+
+
+class OnlineAnnotator:
+    """The run's annotator for pairs of one's own, under the run's budget and without label noise.
+
+    A method that needs "annotator" is given it as `inputs.annotate`.
+    """
+
+    def __init__(self, workspace: Workspace):
+        self._workspace = workspace
+        self._name = workspace.config.annotate.annotator
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What the labels depend on: a part of the key of what is trained on them."""
+        return {"afarm": code_digest("annotate"), **annotation_identity(self._workspace, self._name, 0.0)}
+
+    def __call__(self, pairs: Sequence[Pair]) -> list[Preference]:
+        workspace = self._workspace
+        context = AnnotateContext(workspace.seed("online"), workspace.judges.client, workspace.progress)
+        annotator = workspace.components.annotator(self._name)
+        return [judged.preference for judged in annotate_in_chunks(pairs, annotator, self._name, context)]

@@ -7,8 +7,8 @@ import importlib.util
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,14 +24,11 @@ from afarm.core.interfaces import (
     TrainContext,
     no_progress,
 )
-from afarm.core.judge import Judge
 from afarm.core.plugins import Plugins
 from afarm.core.processes import SINGLE_PROCESS, ProcessInfo
 from afarm.core.records import Evaluation
 from afarm.core.registry import Component
 from afarm.experiment.recipe import Settings
-from afarm.judging.pricing import Prices
-from afarm.judging.rate_limit import Limiter
 from afarm.storage.artifacts import content_digest
 from afarm.storage.checkpoints import DirectoryCheckpoints, FollowedCheckpoints, MetricsFile
 from afarm.storage.disk import source_digest, storage_errors, write_json
@@ -47,15 +44,13 @@ FITTED = "artifacts/fit-reward/KEY"
 
 @dataclass(slots=True)
 class Components:
-    """Builds what the settings name. One for each farm; holds the backend, which is made when first needed."""
+    """The components that the settings name, built by name. Holds the backend, which is made when first needed."""
 
     plugins: Plugins
     settings: Settings
     progress: Progress = no_progress
-    tell: Callable[[str], None] = lambda text: None
+    notify: Callable[[str], None] = lambda text: None
     process_info: ProcessInfo = SINGLE_PROCESS
-    limiters: dict[Judge, Limiter] = field(default_factory=dict)
-    _judges: dict[str, Judge] = field(default_factory=dict)
     _backend: Any = None
     _reward_models: dict[str, RewardModel] = field(default_factory=dict)
     _identities: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -92,7 +87,7 @@ class Components:
         cls, config = component.load(), self.settings.of(component)
         with attributed_to(kind, name):
             if component.spec:
-                made = cls(config, name.partition(":")[2], self._context(component))
+                made = cls(config, name.partition(":")[2], self.context(component))
             else:
                 made = cls() if config is None else cls(config)
         if not isinstance(made, interface):
@@ -160,32 +155,14 @@ class Components:
             self._identities[name] = {"files": content_digest(directory), "source": source}
         return json.dumps(self._identities[name], sort_keys=True)
 
-    def _context(self, component: Component) -> BuildContext:
+    def context(self, component: Component) -> BuildContext:
+        """Return what a component that has a spec is built with."""
         return BuildContext(
             reward_model=self.reward_model,
             identify=self.reward_model_identity,
             source=loaded_source(component.sources),
             backend=lambda: self.backend,
         )
-
-    def judges(self) -> dict[str, Judge]:
-        """The judge for each family role; equal specs share one."""
-        return {role: self.judge(spec) for role, spec in self.settings.run.judge.items()}
-
-    def judge(self, spec: str) -> Judge:
-        """The judge of a spec, such as "openai:gpt-4.1", with a limiter for it. Made once."""
-        if spec in self._judges:
-            return self._judges[spec]
-        run = self.settings.run
-        name, _, argument = spec.partition(":")
-        component, limiter = self.component("judges", name), Limiter(run.max_concurrency)
-        price = partial(Prices(run.prices, run.price).of, spec)
-        context = replace(self._context(component), price=price, throttled=limiter.throttled)
-        cls, config = component.load(), self.settings.of(component)
-        with attributed_to("judges", name):
-            made: Judge = cls(argument, config, context)
-        self._judges[spec], self.limiters[made] = made, limiter
-        return made
 
     # --------------------------------------------------------------------------------------------- models on disk
 
@@ -223,7 +200,7 @@ class Components:
         checkpoints = DirectoryCheckpoints(directory)
         newest = checkpoints.latest()
         if newest:
-            self.tell(f"{label}: going on from step {newest[0]}")
+            self.notify(f"{label}: going on from step {newest[0]}")
         metrics = MetricsFile(directory / "metrics.jsonl", resume_from=newest[0] if newest else None)
         tracked = self.backend.tracked(label, directory / "trackers", metrics)
         with attributed_to(kind, name), storage_errors(directory), tracked as log, self.backend.autocast():

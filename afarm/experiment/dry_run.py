@@ -1,22 +1,33 @@
-"""What a run would do, without doing it: which stages are reused, and what judges would be asked."""
+"""Everything about asking nothing: what a run would do and buy, and if its judges could take what they would be asked.
+
+A dry run goes through the stages as a run does, reads what is stored, and has annotators write their real requests.
+Nothing is sent, trained or written.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from afarm.comparison.outputs import OutputComparison
+from afarm.core.errors import ConfigError, DataError, attributed_to
 from afarm.core.interfaces import AnnotateContext
 from afarm.core.judge import ChatRequest, Judge, Judgement, JudgementKey
 from afarm.core.records import Instruction, Pair
-from afarm.evaluation.matching import adjacent_pairs, match_rows
-from afarm.experiment import evaluation_stages as evaluation
-from afarm.experiment.farm import Farm, with_inputs
-from afarm.experiment.training_stages import Stage
+from afarm.evaluation.matching import match_rows
+from afarm.experiment import pipeline
+from afarm.experiment.annotation import adjacent_pairs
+from afarm.experiment.stage import Inputs, Stage
+from afarm.experiment.workspace import Workspace
 from afarm.judging.client import JudgeClient
+from afarm.judging.dispatch import misfits, unpriced
 from afarm.judging.labelling import CHUNK, rule_or_noise
+from afarm.judging.ledger import Ledger
 from afarm.storage.artifacts import Artifact, artifact_key
+from afarm.storage.disk import require_writable
 from afarm.storage.reuse import why_not_reused
 from afarm.storage.rows import read_outputs
 
@@ -91,149 +102,210 @@ def by_judge(planned: Sequence[PlannedStage]) -> list[JudgeEstimate]:
     return list(found.values())
 
 
-def plan(farm: Farm, method: str) -> list[PlannedStage]:
-    """The stages that evaluating `method` would go through, in order."""
-    found: dict[str, tuple[PlannedStage, Artifact | None]] = {}
-    _visit(farm, evaluation.main_evaluation(farm, method), found)
-    if second := evaluation.second_evaluation(farm, method, found[f"outputs {method}"][1]):
-        _visit(farm, second, found)
-    return [planned for planned, _ in found.values()]
+@contextmanager
+def output_dir_to_look_at(output_dir: Path) -> Iterator[Path]:
+    """Give the output directory, or if it is missing an empty one for the time being, so that none is made.
+
+    Raises `StoreError` if it could not be made.
+    """
+    if output_dir.exists():
+        yield output_dir
+        return
+    require_writable(output_dir)
+    with TemporaryDirectory() as empty:
+        yield Path(empty)
 
 
-def plan_of(farm: Farm, stage: Stage) -> list[PlannedStage]:
-    """The stages that making `stage` would go through, in order."""
-    found: dict[str, tuple[PlannedStage, Artifact | None]] = {}
-    _visit(farm, stage, found)
-    return [planned for planned, _ in found.values()]
+# --------------------------------------------------------------------------------------------------- which stages
 
 
-def plan_of_two(given: OutputComparison) -> list[PlannedStage]:
-    """What comparing two sets of outputs would do: one stage, priced from its own prompts."""
-    farm, stage = given.farm, given.stage()
-    artifact, why = _look(farm, stage, {})
-    asked: tuple[JudgeEstimate, ...] = ()
-    if artifact is None:
-        asked = _priced(farm, "evaluate", given.pairs, given.annotator, farm.config.evaluate.label_noise)
-    return [PlannedStage(stage.kind, stage.label, artifact is not None, why, asked)]
+def plan_run(workspace: Workspace, method: str) -> list[PlannedStage]:
+    """Return the stages that evaluating `method` would go through, in order."""
+    visited: dict[str, tuple[PlannedStage, Artifact | None]] = {}
+    _visit(workspace, pipeline.main_evaluation(workspace, method), visited)
+    if second := pipeline.second_evaluation(workspace, method, visited[f"outputs {method}"][1]):
+        _visit(workspace, second, visited)
+    return [planned for planned, _ in visited.values()]
 
 
-def _visit(farm: Farm, stage: Stage, found: dict[str, tuple[PlannedStage, Artifact | None]]) -> Artifact | None:
-    if stage.label in found:
-        return found[stage.label][1]
-    inputs = {name: _visit(farm, upstream, found) for name, upstream in stage.inputs.items()}
+def plan_stage(workspace: Workspace, stage: Stage) -> list[PlannedStage]:
+    """Return the stages that making `stage` would go through, in order."""
+    visited: dict[str, tuple[PlannedStage, Artifact | None]] = {}
+    _visit(workspace, stage, visited)
+    return [planned for planned, _ in visited.values()]
+
+
+def _visit(
+    workspace: Workspace, stage: Stage, visited: dict[str, tuple[PlannedStage, Artifact | None]]
+) -> Artifact | None:
+    if stage.label in visited:
+        return visited[stage.label][1]
+    inputs = {name: _visit(workspace, upstream, visited) for name, upstream in stage.inputs.items()}
     present = {name: artifact for name, artifact in inputs.items() if artifact is not None}
-    artifact, why = _look(farm, stage, present) if len(present) == len(inputs) else (None, "")
-    planned = PlannedStage(stage.kind, stage.label, artifact is not None, why)
-    if artifact is None and stage.kind in ("annotate", "evaluate"):
-        settings = farm.config.annotate if stage.kind == "annotate" else farm.config.evaluate
-        pairs = _pairs(farm, stage.kind, present)
-        planned = replace(planned, judges=_priced(farm, stage.kind, pairs, settings.annotator, settings.label_noise))
-    elif artifact is None and stage.pairs:
-        longest = farm.config.evaluate.max_new_tokens
-        pairs = [_stand_in(instruction, longest, number) for number, instruction in enumerate(stage.pairs())]
-        planned = replace(planned, judges=_priced(farm, "online", pairs, farm.config.annotate.annotator, 0.0))
-    elif artifact is None and stage.asks:
-        requests = list(stage.asks())
-        ask = _onlooker(farm, {request.role: farm.components.judge(request.role) for request in requests})
-        planned = replace(planned, judges=_estimates(ask, [requests]))
-    found[stage.label] = planned, artifact
+    artifact, why = find_or_explain(workspace, stage, present) if len(present) == len(inputs) else (None, "")
+    judges = _asked(workspace, stage, present) if artifact is None else ()
+    visited[stage.label] = PlannedStage(stage.kind, stage.label, artifact is not None, why, judges), artifact
     return artifact
 
 
-def _look(farm: Farm, stage: Stage, inputs: Mapping[str, Artifact]) -> tuple[Artifact | None, str]:
-    """The artifact of `stage`, or why there is none; what has to wait for its inputs is left for them to explain."""
-    key_fields = with_inputs(stage, inputs)
-    artifact = farm.store.find(stage.kind, artifact_key(key_fields))
-    return artifact, "" if artifact else why_not_reused(key_fields, farm.store.of_stage(stage.kind, stage.label))
+def find_or_explain(workspace: Workspace, stage: Stage, inputs: Inputs) -> tuple[Artifact | None, str]:
+    """Return the artifact of `stage`, or why there is none; what waits for its inputs is left to them to explain."""
+    key_fields = stage.key_fields_with(inputs)
+    artifact = workspace.store.find(stage.kind, artifact_key(key_fields))
+    return artifact, "" if artifact else why_not_reused(key_fields, workspace.store.of_stage(stage.kind, stage.label))
 
 
-class _Onlooker(JudgeClient):
+# -------------------------------------------------------------------------------------------------- what is asked
+
+
+def _asked(workspace: Workspace, stage: Stage, inputs: Inputs) -> tuple[JudgeEstimate, ...]:
+    """Estimate what a stage that is not there would ask, from what is there of its inputs."""
+    config = workspace.config
+    if stage.kind in ("annotate", "evaluate"):
+        settings = config.annotate if stage.kind == "annotate" else config.evaluate
+        pairs = _pairs(workspace, stage.kind, inputs)
+        return priced(workspace, stage.kind, pairs, settings.annotator, settings.label_noise)
+    if stage.plan_pairs:
+        longest = config.evaluate.max_new_tokens
+        pairs = [_stand_in(instruction, longest, number) for number, instruction in enumerate(stage.plan_pairs())]
+        return priced(workspace, "online", pairs, config.annotate.annotator, 0.0)
+    if stage.plan_requests:
+        requests = list(stage.plan_requests())
+        client = _client(workspace, {request.role: workspace.judges.judge(request.role) for request in requests})
+        return _estimates(client, [requests])
+    return ()
+
+
+def priced(
+    workspace: Workspace, purpose: str, pairs: Iterable[Pair], annotator_name: str, label_noise: float
+) -> tuple[JudgeEstimate, ...]:
+    """Estimate the requests that the pairs need and the ledger does not answer, from their real prompts."""
+    seed = workspace.seed(purpose)
+    pairs = [pair for pair in pairs if rule_or_noise(pair, seed, label_noise) is None]
+    client = _client(workspace, workspace.judges.by_role)
+    annotator = workspace.components.annotator(annotator_name)
+    context = AnnotateContext(seed, client, workspace.progress)
+    chunks = (pairs[start : start + CHUNK] for start in range(0, len(pairs), CHUNK))
+    return _estimates(client, (annotator.plan(chunk, context) for chunk in chunks))
+
+
+class _ReadingClient(JudgeClient):
     """Reads the ledger without counting what it finds as reused: looking at prices saves nobody anything."""
 
     def recall(self, keys: Sequence[JudgementKey]) -> dict[JudgementKey, Judgement]:
         return self.ledger.recall(keys)
 
 
-def _priced(
-    farm: Farm, purpose: str, pairs: Iterable[Pair], annotator_name: str, label_noise: float
-) -> tuple[JudgeEstimate, ...]:
-    """Estimate the requests that the pairs need and the ledger does not answer, from their real prompts."""
-    seed = farm.seed(purpose)
-    pairs = [pair for pair in pairs if rule_or_noise(pair, seed, label_noise) is None]
-    ask = _onlooker(farm, farm.judges)
-    annotator, context = farm.components.annotator(annotator_name), AnnotateContext(seed, ask, farm.progress)
-    chunks = (pairs[start : start + CHUNK] for start in range(0, len(pairs), CHUNK))
-    return _estimates(ask, (annotator.plan(chunk, context) for chunk in chunks))
+def _client(workspace: Workspace, judges: Mapping[str, Judge]) -> _ReadingClient:
+    config, ledger = workspace.config, workspace.judges.ledger
+    return _ReadingClient(judges, ledger, allow_degraded=config.allow_degraded, batch_api=config.batch_api)
 
 
-def _onlooker(farm: Farm, judges: Mapping[str, Judge]) -> _Onlooker:
-    config = farm.config
-    return _Onlooker(judges, farm.ask.ledger, allow_degraded=config.allow_degraded, batch_api=config.batch_api)
+def _estimates(client: JudgeClient, planned: Iterable[Sequence[ChatRequest]]) -> tuple[JudgeEstimate, ...]:
+    """Estimate by judge, of the requests that the ledger does not answer."""
+    lengths = _AnswerLengths(client)
+    estimates: dict[str, JudgeEstimate] = {}
+    for some in planned:
+        requests = {client.key(request): request for request in some}
+        answered = client.ledger.completions(list(requests))
+        for request in (r for key, r in requests.items() if key not in answered):
+            judge = client.judge(request.role)
+            estimates[judge] = estimates.get(judge, JudgeEstimate(judge)) + _estimate(client, request, lengths)
+    return tuple(estimates.values())
 
 
-def _estimates(ask: _Onlooker, asked: Iterable[Sequence[ChatRequest]]) -> tuple[JudgeEstimate, ...]:
-    """By judge, of the requests that the ledger does not answer."""
-    lengths = _Lengths(ask)
-    found: dict[str, JudgeEstimate] = {}
-    for some in asked:
-        requests = {ask.key(request): request for request in some}
-        known = ask.ledger.completions(list(requests))
-        for request in (r for key, r in requests.items() if key not in known):
-            judge = ask.judge(request.role)
-            found[judge] = found.get(judge, JudgeEstimate(judge)) + _estimate(ask, request, lengths)
-    return tuple(found.values())
-
-
-def _estimate(ask: JudgeClient, request: ChatRequest, lengths: _Lengths) -> JudgeEstimate:
-    judge = ask.judge_of(request.role)
+def _estimate(client: JudgeClient, request: ChatRequest, lengths: _AnswerLengths) -> JudgeEstimate:
+    judge = client.judge_of(request.role)
     tokens, answer = judge.count_tokens(request), lengths.expected(request)
-    price, most = judge.price(), ask.worst_case_price(request)
+    price, most = judge.price(), client.worst_case_price(request)
     dollars = 0.0 if most == 0 else None if price is None else price.of(tokens, answer)
-    if price is not None and dollars and ask.batch_api and judge.capabilities.batch:
+    if price is not None and dollars and client.batch_api and judge.capabilities.batch:
         dollars *= price.batch
     return JudgeEstimate(judge.identity, 1, tokens, answer, judge.most_output_tokens(request), dollars, most)
 
 
-class _Lengths:
-    """How long answers are expected to be."""
+class _AnswerLengths:
+    """The expected lengths of answers."""
 
-    def __init__(self, ask: JudgeClient):
-        self.ask = ask
+    def __init__(self, client: JudgeClient):
+        self._client = client
         self._means: dict[tuple[str, str], float | None] = {}
 
     def expected(self, request: ChatRequest) -> int:
         """In tokens: the mean of this annotator's earlier answers, or what is typical of the answer format after as
         many thoughts as there may be."""
-        most = self.ask.judge_of(request.role).most_output_tokens(request)
-        who = self.ask.judge(request.role), request.annotator
+        most = self._client.judge_of(request.role).most_output_tokens(request)
+        who = self._client.judge(request.role), request.annotator
         if who not in self._means:
             query = "SELECT AVG(output_tokens), COUNT(*) FROM completions WHERE judge = ? AND annotator = ?"
-            mean, count = self.ask.ledger.read(query, who)[0]
+            mean, count = self._client.ledger.read(query, who)[0]
             self._means[who] = mean if count >= ENOUGH_ANSWERS else None
         mean = self._means[who]
         typical = TYPICAL_OUTPUT.get(request.answer_format, request.max_tokens) * max(1, len(request.comparisons))
         return min(math.ceil(most - request.max_tokens + typical if mean is None else mean), most)
 
 
-def _pairs(farm: Farm, kind: str, inputs: dict[str, Artifact]) -> Sequence[Pair]:
+def _pairs(workspace: Workspace, kind: str, inputs: Inputs) -> Sequence[Pair]:
     if kind == "annotate" and "outputs" in inputs:
-        return adjacent_pairs(read_outputs(inputs["outputs"].path / "outputs.jsonl"), farm.config.sample.n)
+        return adjacent_pairs(read_outputs(inputs["outputs"].path / "outputs.jsonl"), workspace.config.sample.n)
     if kind == "evaluate" and {"outputs", "reference"} <= inputs.keys():
-        mine, theirs = (read_outputs(inputs[name].path / "outputs.jsonl") for name in ("outputs", "reference"))
-        return match_rows(mine, theirs).pairs
-    return list(_stand_ins(farm, kind))
+        ours, theirs = (read_outputs(inputs[name].path / "outputs.jsonl") for name in ("outputs", "reference"))
+        return match_rows(ours, theirs).pairs
+    return list(_stand_ins(workspace, kind))
 
 
-def _stand_ins(farm: Farm, kind: str) -> Iterator[Pair]:
-    """Pairs of the right number, on the real instructions."""
-    settings = farm.config.sample if kind == "annotate" else farm.config.evaluate
-    times = farm.config.sample.n // 2 if kind == "annotate" else 1
-    for instruction in farm.instructions("preference" if kind == "annotate" else "evaluation"):
+def _stand_ins(workspace: Workspace, kind: str) -> Iterator[Pair]:
+    """Make up pairs of the right number, on the real instructions."""
+    config = workspace.config
+    settings = config.sample if kind == "annotate" else config.evaluate
+    times = config.sample.n // 2 if kind == "annotate" else 1
+    for instruction in workspace.data.instructions("preference" if kind == "annotate" else "evaluation"):
         for number in range(times):
             yield _stand_in(instruction, settings.max_new_tokens, number)
 
 
 def _stand_in(instruction: Instruction, max_new_tokens: int, number: int) -> Pair:
-    """A pair of outputs of a middling length."""
+    """Make up a pair of outputs of a middling length."""
     text = " ".join(["word"] * (max_new_tokens // 2))
     return Pair(instruction, f"{text} one", f"{text} two", number)
+
+
+# ----------------------------------------------------------------------------------------- what judges can be asked
+
+
+STAND_INS = 512
+"""Made-up pairs that a pool is asked about to see all its members: at 13 members, one is missed once in 10^17 times."""
+
+
+def require_fitting_judges(workspace: Workspace, annotators: Sequence[str]) -> None:
+    """Raise `ConfigError` for judges that cannot take what `annotators` would ask, unless that may be left out.
+
+    Also for judges of unknown price if there is a budget to keep, and for --batch-api if nobody asked takes batches.
+    """
+    run, components = workspace.config, workspace.components
+    pairs = [
+        Pair(Instruction(f"stand-in {i}", "input" if i % 2 else ""), "an output", "another one")
+        for i in range(STAND_INS)
+    ]
+    problems: list[str] = []
+    asked: dict[str, Judge] = {}
+    with Ledger(Path(":memory:")) as empty:
+        client = JudgeClient(workspace.judges.by_role, empty, allow_degraded=True)
+        for name in dict.fromkeys(annotators):
+            try:
+                annotator = components.annotator(name)
+                with attributed_to("annotators", name):
+                    requests = annotator.plan(pairs, AnnotateContext(0, client))
+            except DataError:  # one that knows the instructions of its own world only
+                continue
+            for request in requests:
+                judge = asked[request.role] = client.judge_of(request.role)
+                if not run.allow_degraded:
+                    problems += misfits(request, judge)
+                if run.budget is not None and client.worst_case_price(request) is None:
+                    problems.append(unpriced(run.judge.get(request.role) or run.judge["*"]))
+    if run.batch_api and asked and not any(judge.capabilities.batch for judge in asked.values()):
+        who = " and ".join(dict.fromkeys(judge.identity for judge in asked.values()))
+        problems.append(f"--batch-api: no batch endpoint is known of {who}: leave the option out")
+    if problems:
+        raise ConfigError(dict.fromkeys(problems))

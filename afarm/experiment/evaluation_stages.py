@@ -1,197 +1,172 @@
-"""The stages of evaluation: a system's outputs, and their comparison with a reference's (paper, section 3.3)."""
+"""The stage of evaluation: a system's outputs compared with a reference's (paper, section 3.3)."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from afarm.core.errors import ConfigError, DataError, attributed_to
-from afarm.core.interfaces import EvaluationInputs, Policy, RewardModel
+from afarm.core.errors import DataError, attributed_to
+from afarm.core.interfaces import EvaluationInputs, RewardModel
 from afarm.core.records import Evaluation, JudgedPair, Output, Score
 from afarm.core.seeding import digest
 from afarm.evaluation.drift_log import latest_shift
 from afarm.evaluation.matching import match_rows
 from afarm.evaluation.protocol import EvaluationProtocol, instructions_digest, outputs_digest
-from afarm.experiment.annotation import annotation, judge_pairs
-from afarm.experiment.llm_baselines import answers, is_answering
-from afarm.experiment.training_stages import (
-    Inputs,
-    Stage,
-    evaluation_decoding,
-    fit_reward,
-    fixed_reward_identity,
-    loaded_reward_model,
-    train,
-    write_outputs,
-)
+from afarm.experiment.annotation import annotate_to_file, annotation_identity
+from afarm.experiment.stage import Inputs, Stage
+from afarm.experiment.workspace import Workspace
 from afarm.judging.pairwise import SETTLED
-from afarm.storage.artifacts import Artifact
 from afarm.storage.rows import read_outputs, read_preferences, write_rows
 from afarm.storage.text import dollars
 
-if TYPE_CHECKING:
-    from afarm.experiment.farm import Farm
 
+def evaluation_stage(
+    workspace: Workspace,
+    system: str,
+    evaluators: Sequence[str],
+    *,
+    outputs: Stage,
+    reference: Stage | None,
+    reference_name: str,
+    scored: bool,
+    reward_model: Stage | None,
+) -> Stage:
+    """The judgements of a system's outputs against a reference's, and what evaluators make of them.
 
-def outputs(farm: Farm, system: str, temperature: float | None = None) -> Stage:
-    """A system's answers to the evaluation instructions, at the recipe's temperature unless another is given.
-
-    A system is a method, or a judge LLM by its spec that answers the instructions itself.
+    Args:
+        workspace: The opened configuration.
+        system: The system's name.
+        evaluators: The evaluators that are run, by name.
+        outputs: The system's outputs.
+        reference: The reference's outputs, None for the data set's own.
+        reference_name: The reference's name.
+        scored: If the run's reward model scores both.
+        reward_model: The reward model's fit, None if it needs no fitting.
     """
-    if is_answering(system):
-        return answers(farm, system)
-    default = evaluation_decoding(farm)
-    asked = default if temperature is None else replace(default, temperature=temperature)
-    instructions = farm.instructions("evaluation")
-    fields = {"temperature": asked.temperature, "top_p": asked.top_p, "max_new_tokens": asked.max_new_tokens}
-    key_fields = farm.key_fields("outputs", decoding=fields, data=farm.data_digest("evaluation"))
-
-    def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
-        policy: Policy = farm.load(inputs["policy"])
-        own = policy.decoding(asked)
-        summary = write_outputs(farm, directory, policy, instructions, own, system, "outputs")
-        return {**summary, "temperature": own.temperature}
-
-    name = system if temperature is None else f"{system} at T={temperature:g}"
-    return Stage("outputs", f"outputs {name}", {"policy": train(farm, system)}, key_fields, write)
-
-
-def evaluations(farm: Farm, system: str) -> Iterator[Stage]:
-    """The comparisons of a system: with its reference and, where it samples at a temperature of its own, also with the
-    starting policy at that temperature (best-of-n samples at 1.0, and the temperature alone moves the win rate)."""
-    yield main_evaluation(farm, system)
-    if second := second_evaluation(farm, system, farm.ensure(outputs(farm, system))):
-        yield second
-
-
-def main_evaluation(farm: Farm, system: str) -> Stage:
-    """The comparison of a system with its reference: the data's outputs for the starting policy itself."""
-    if system == farm.start_name or farm.config.evaluate.reference == "data":
-        return evaluate(farm, system, None, "data")
-    return evaluate(farm, system, outputs(farm, farm.start_name), farm.start_name)
-
-
-def second_evaluation(farm: Farm, system: str, answered: Artifact | None) -> Stage | None:
-    """The comparison at a temperature of the system's own: its outputs', or, before there are any, its method's."""
-    if system == farm.start_name or farm.config.evaluate.reference == "data" or is_answering(system):
-        return None
-    expected = farm.components.method(system).decoding(evaluation_decoding(farm)).temperature
-    own = answered.meta["summary"]["temperature"] if answered else expected
-    if own == farm.config.evaluate.temperature:
-        return None
-    return evaluate(farm, system, outputs(farm, farm.start_name, own), f"{farm.start_name} at T={own:g}")
-
-
-def evaluate(farm: Farm, system: str, reference: Stage | None, reference_name: str) -> Stage:
-    """Judge a system's outputs against a reference's (None: the data set's own), and run the evaluators."""
-    settings = farm.config.evaluate
-    stages = {"outputs": outputs(farm, system)}
-    if reference is not None:
-        stages["reference"] = reference
-    elif not any(row.output for row in farm.rows("evaluation")):
-        raise DataError(
-            f"data set {farm.config.dataset!r} has instructions only for evaluation, no outputs to compare with: add "
-            f"them, or compare another method with {farm.start_name!r} (--set evaluate.reference=sft)"
-        )
-    # The baseline alone needs no reward model, and should not have one fitted just to be scored.
-    scored = system != farm.start_name
-    if many := [name for name in settings.evaluators if farm.components.evaluator(name).many]:
-        raise ConfigError(
-            [f"evaluate.evaluators: {n!r} looks at all systems: afarm leaderboard --evaluator {n}" for n in many]
-        )
-    names = [n for n in settings.evaluators if scored or "reward_model" not in farm.components.evaluator(n).needs]
-    scored = scored and any("reward_model" in farm.components.evaluator(n).needs for n in names)
-    reward = fit_reward(farm) if scored else None
-    if reward is not None:
-        stages["reward_model"] = reward
-    key_fields = farm.key_fields(
+    settings, components = workspace.config.evaluate, workspace.components
+    given = {"outputs": outputs, "reference": reference, "reward_model": reward_model}
+    stages = {role: stage for role, stage in given.items() if stage is not None}
+    takes_fixed_reward = scored and reward_model is None
+    own_outputs = workspace.data.digest("evaluation") if reference is None else ""
+    key_fields = workspace.key_fields(
         "evaluate",
-        **annotation(farm, settings.annotator, settings.label_noise),
-        evaluators=[farm.components.identity(farm.components.component("evaluators", n)) for n in names],
-        reward_model=fixed_reward_identity(farm) if scored and reward is None else "",
-        reference={"name": reference_name, "data": farm.data_digest("evaluation") if reference is None else ""},
+        **annotation_identity(workspace, settings.annotator, settings.label_noise),
+        evaluators=[components.identity(components.component("evaluators", name)) for name in evaluators],
+        reward_model=components.fixed_reward_identity(workspace.config.reward_model) if takes_fixed_reward else "",
+        reference={"name": reference_name, "data": own_outputs},
     )
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
-        mine = read_outputs(inputs["outputs"].path / "outputs.jsonl")
-        theirs = read_outputs(inputs["reference"].path / "outputs.jsonl") if reference else references(farm)
-        path = directory / "judgements.jsonl"
-        summary = judge_pairs(
-            farm, path, match_rows(mine, theirs).pairs, settings.annotator, settings.label_noise, "evaluate"
-        )
-        model = loaded_reward_model(farm, inputs) if scored else None
-        given = EvaluationInputs(
-            system, mine, theirs, read_preferences(path), scores(farm, model, mine), scores(farm, model, theirs)
-        )
-        protocol = protocol_of(farm, settings.annotator, settings.label_noise, reference_name, theirs, given.judgements)
-        write_results(farm, directory, names, given, protocol, summary["degraded"])
+        ours = read_outputs(inputs["outputs"].path / "outputs.jsonl")
+        theirs = read_outputs(inputs["reference"].path / "outputs.jsonl") if reference else data_outputs(workspace)
+        path, noise = directory / "judgements.jsonl", settings.label_noise
+        pairs = match_rows(ours, theirs).pairs
+        summary = annotate_to_file(workspace, path, pairs, settings.annotator, noise, "evaluate")
+        model = workspace.reward_model(inputs.get("reward_model")) if scored else None
+        our_scores, their_scores = scores(workspace, model, ours), scores(workspace, model, theirs)
+        evaluated = EvaluationInputs(system, ours, theirs, read_preferences(path), our_scores, their_scores)
+        judged = evaluated.judgements
+        protocol = protocol_of(workspace, settings.annotator, noise, reference_name, theirs, judged)
+        write_results(workspace, directory, evaluators, evaluated, protocol, summary["degraded"])
         return {**summary, "temperature": inputs["outputs"].meta["summary"]["temperature"]}
 
     return Stage("evaluate", f"evaluate {system} against {reference_name}", stages, key_fields, write)
 
 
 def write_results(
-    farm: Farm,
+    workspace: Workspace,
     directory: Path,
-    names: Sequence[str],
-    given: EvaluationInputs,
+    evaluators: Sequence[str],
+    inputs: EvaluationInputs,
     protocol: EvaluationProtocol,
     degraded: Mapping[str, int],
     further: Sequence[Evaluation] = (),
 ) -> None:
-    """What each of the evaluators `names` finds, and what was found `further`, a row to `results.jsonl`; what
-    judgements were made without, and what other results must share to be compared."""
-    compared = {"system": given.system, "reference": protocol.reference}
-    how = {"degraded": dict(degraded), "protocol": protocol.to_row()}
+    """Run evaluators, and write a row for each result to `results.jsonl`.
+
+    Args:
+        workspace: The opened configuration.
+        directory: The directory of the file.
+        evaluators: The evaluators that are run, by name.
+        inputs: What they are given.
+        protocol: What other results must share with these to be compared.
+        degraded: How many judgements were made without a parameter, by its name.
+        further: Results that no evaluator makes, written after theirs.
+
+    Raises `DataError` if the judgements cannot be evaluated.
+    """
+    compared = {"system": inputs.system, "reference": protocol.reference}
+    conditions = {"degraded": dict(degraded), "protocol": protocol.to_row()}
+    found = ((name, workspace.components.evaluate(name, inputs)) for name in evaluators)
     results = (
-        {**compared, "evaluator": name, "metrics": dict(found.metrics), "rows": list(found.rows), **how}
-        for name, found in chain(
-            ((name, farm.components.evaluate(name, given)) for name in names), ((f.evaluator, f) for f in further)
-        )
+        {**compared, "evaluator": name, "metrics": dict(result.metrics), "rows": list(result.rows), **conditions}
+        for name, result in chain(found, ((result.evaluator, result) for result in further))
     )
     try:
         write_rows(directory / "results.jsonl", results)
     except DataError as error:
-        asked = any(row.preference.completion for row in given.judgements)
-        if not asked or any(row.preference.outcome in SETTLED for row in given.judgements):
+        asked = any(row.preference.completion for row in inputs.judgements)
+        if not asked or any(row.preference.outcome in SETTLED for row in inputs.judgements):
             raise
-        spent = f"{dollars(farm.spend.dollars)} spent this time; " if farm.spend else ""
-        where = f"afarm ledger --export FILE --output-dir {shlex.quote(str(farm.store.root))}"
+        spend = workspace.judges.spend
+        spent = f"{dollars(spend.dollars)} spent this time; " if spend else ""
+        where = f"afarm ledger --export FILE --output-dir {shlex.quote(str(workspace.store.root))}"
         raise DataError(f"{error}; {spent}what the judge wrote: {where}") from error
 
 
-def references(farm: Farm) -> Sequence[Output]:
-    """The data set's own outputs. Raises `DataError` where it has none to be compared with."""
-    rows = farm.rows("evaluation")
+def require_outputs_in_data(workspace: Workspace) -> None:
+    """Raise `DataError` if the data set's rows have no outputs to compare with, before anything runs."""
+    if not any(row.output for row in workspace.data.rows("evaluation")):
+        raise DataError(
+            f"data set {workspace.config.dataset!r} has instructions only for evaluation, no outputs to compare with: "
+            f"add them, or compare another method with {workspace.start_name!r} (--set evaluate.reference=sft)"
+        )
+
+
+def data_outputs(workspace: Workspace) -> Sequence[Output]:
+    """Return the data set's own outputs. Raises `DataError` if it has none to be compared with."""
+    rows = workspace.data.rows("evaluation")
     if not any(row.output.strip() for row in rows):
         raise DataError(
-            f"split 'evaluation' of data set {farm.config.dataset!r} has no outputs to be compared with; "
+            f"split 'evaluation' of data set {workspace.config.dataset!r} has no outputs to be compared with; "
             "compare a trained method with the starting policy (--method ppo --set evaluate.reference=sft)"
         )
     return rows
 
 
-def scores(farm: Farm, model: RewardModel | None, outputs: Sequence[Output]) -> Sequence[Score]:
-    """The reward model's scores of outputs, in their order; none without a model."""
+def scores(workspace: Workspace, model: RewardModel | None, outputs: Sequence[Output]) -> Sequence[Score]:
+    """Return the reward model's scores of outputs, in their order; none without a model."""
     if model is None:
         return ()
-    with attributed_to("reward_models", farm.config.reward_model), farm.components.autocast():
+    with attributed_to("reward_models", workspace.config.reward_model), workspace.components.autocast():
         return model.score([o.instruction for o in outputs], [o.output for o in outputs])
 
 
 def protocol_of(
-    farm: Farm, annotator: str, label_noise: float, name: str, reference: Sequence[Output], judged: Iterable[JudgedPair]
+    workspace: Workspace,
+    annotator: str,
+    label_noise: float,
+    reference_name: str,
+    reference: Sequence[Output],
+    judged: Iterable[JudgedPair],
 ) -> EvaluationProtocol:
-    """The protocol of a comparison: `reference` are all outputs of the reference, also those without an answer of the
-    system's."""
-    identity = farm.components.annotator_identity(annotator)
-    judges = judges_behind(farm, judged)
-    given = {row.instruction.id: row.output for row in reference}
+    """Return the protocol of a comparison.
+
+    Args:
+        workspace: The opened configuration.
+        annotator: The annotator's name.
+        label_noise: The share of judgements that are flipped.
+        reference_name: The reference's name.
+        reference: All of its outputs, also those that the system has no answer to.
+        judged: The judgements.
+    """
+    identity = workspace.components.annotator_identity(annotator)
+    judges = judges_behind(workspace, judged)
+    answers = {row.instruction.id: row.output for row in reference}
     return EvaluationProtocol(
         annotator=annotator,
         settings=digest({k: v for k, v in identity.items() if k != "source"}),
@@ -199,20 +174,20 @@ def protocol_of(
         version=importlib.metadata.version("afarm"),
         judges=judges,
         label_noise=label_noise,
-        reference=name,
-        reference_outputs=outputs_digest(given),
-        instructions=instructions_digest(given),
-        drift=latest_shift(farm.store.root, judges),
+        reference=reference_name,
+        reference_outputs=outputs_digest(answers),
+        instructions=instructions_digest(answers),
+        drift=latest_shift(workspace.store.root, judges),
     )
 
 
-def judges_behind(farm: Farm, judged: Iterable[JudgedPair]) -> dict[str, str]:
-    """The judges behind these judgements, by family role: those that they name, or all where one names none."""
+def judges_behind(workspace: Workspace, judged: Iterable[JudgedPair]) -> dict[str, str]:
+    """Return the judges of these judgements, by family role: those that they name, or all if one names none."""
     used, unnamed = set(), False
     for row in judged:
         used.add(row.preference.judge)
         unnamed |= bool(row.preference.completion) and not row.preference.judge
     if not used - {""} and not unnamed:
         return {}  # a formula, a reward model or a person
-    identities = {role: judge.identity for role, judge in sorted(farm.judges.items())}
+    identities = workspace.judges.identities
     return {role: identity for role, identity in identities.items() if unnamed or identity in used}

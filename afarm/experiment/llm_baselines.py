@@ -8,52 +8,47 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from afarm.core.errors import ConfigError
 from afarm.core.judge import ChatRequest, Judge
 from afarm.core.records import Instruction, Message, Output
-from afarm.experiment.training_stages import Inputs, Stage
+from afarm.experiment.stage import Inputs, Stage
+from afarm.experiment.workspace import Workspace
 from afarm.judging.pairwise import REFUSALS
 from afarm.storage.rows import write_rows
-
-if TYPE_CHECKING:
-    from afarm.experiment.farm import Farm
 
 ANNOTATOR = "(answers)"
 """In the ledger's accounts, where annotators stand for judgements."""
 
 
-def is_answering(system: str) -> bool:
-    """Whether `system` is a judge's spec: no method's name has a colon, but for that of its plugin."""
+def is_llm_system(system: str) -> bool:
+    """Tell if a system is a judge LLM, named by its spec: no method has a colon in its name."""
     return ":" in system
 
 
-def answers(farm: Farm, spec: str) -> Stage:
+def answers_stage(workspace: Workspace, spec: str) -> Stage:
     """The answers of the judge `spec` to the evaluation instructions.
 
     Raises `ConfigError` for a judge that is a formula and writes nothing.
     """
-    judge = farm.components.judge(spec)
+    judge = workspace.judges.judge(spec)
     if judge.simulated:
         raise ConfigError(
             [f"{spec} is a formula that writes no answers: name a language model, such as openai:gpt-4.1"]
         )
-    settings = farm.config.answers
-    instructions = farm.instructions("evaluation")
-    key_fields = farm.key_fields(
-        "answers", judge=judge.identity, settings=settings.result_fields(), data=farm.data_digest("evaluation")
+    settings = workspace.config.answers
+    instructions = workspace.data.instructions("evaluation")
+    key_fields = workspace.key_fields(
+        "answers", judge=judge.identity, settings=settings.result_fields(), data=workspace.data.digest("evaluation")
     )
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
         if problems := judge.check_access():
             raise ConfigError(problems)
-        farm.ask.add_judge(spec, judge, farm.components.limiters.get(judge))
-        completions = dict(
-            farm.progress(
-                farm.ask.stream(requests(farm, spec, judge, instructions)), f"{spec}: answering", len(instructions)
-            )
-        )
+        workspace.judges.add_role(spec, judge)
+        stream = workspace.judges.client.stream(requests(workspace, spec, judge, instructions))
+        completions = dict(workspace.progress(stream, f"{spec}: answering", len(instructions)))
         rows = [
             Output(i, c.text, spec, {"finish_reason": c.finish_reason, "tokens": c.output_tokens})
             for i, c in zip(instructions, (completions[n] for n in range(len(instructions))), strict=True)
@@ -68,13 +63,20 @@ def answers(farm: Farm, spec: str) -> Stage:
             "temperature": settings.temperature,
         }
 
-    return Stage("outputs", f"outputs {spec}", {}, key_fields, write, lambda: requests(farm, spec, judge, instructions))
+    def plan_requests() -> Iterator[ChatRequest]:
+        return requests(workspace, spec, judge, instructions)
+
+    return Stage("outputs", f"outputs {spec}", {}, key_fields, write, plan_requests=plan_requests)
 
 
-def requests(farm: Farm, spec: str, judge: Judge, instructions: Sequence[Instruction]) -> Iterator[ChatRequest]:
-    """What is asked: the instruction under a system prompt that limits the answer's length, as a text where the model
-    only completes texts."""
-    settings, seed = farm.config.answers, farm.seed(f"outputs {spec}")
+def requests(
+    workspace: Workspace, spec: str, judge: Judge, instructions: Sequence[Instruction]
+) -> Iterator[ChatRequest]:
+    """Write the requests: each instruction under a system prompt that limits the answer's length.
+
+    A model that only completes texts gets the same as one text.
+    """
+    settings, seed = workspace.config.answers, workspace.seed(f"outputs {spec}")
     for instruction in instructions:
         task = "\n\n".join(part for part in (instruction.instruction, instruction.input) if part)
         turns = (Message("system", settings.prompt), *instruction.messages, Message("user", task))

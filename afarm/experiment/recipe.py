@@ -21,6 +21,7 @@ from afarm.core.config import Config
 from afarm.core.errors import ConfigError, PluginError, did_you_mean
 from afarm.core.plugins import Plugins
 from afarm.core.registry import Component
+from afarm.core.seeding import digest
 from afarm.experiment.settings import RunConfig
 from afarm.storage.rows import names_a_file
 
@@ -53,6 +54,17 @@ class Settings:
             if given:
                 found[component.full_name] = found.get(component.full_name, {}) | given
         return found
+
+    def run_name(self, components: Iterable[Component], method: str | None = None) -> str:
+        """Return the name of a run of `method` (the recipe's, unless given): equal for the same command.
+
+        `components` are all that are registered: their settings that change results are part of it.
+        """
+        run = self.run
+        fields = {name: value for name, value in run.result_fields().items() if name != "method"}
+        settings = digest(fields, self.result_sections(components), length=6)
+        parts = [Path(self.recipe).stem, method or run.method, run.annotate.annotator, f"seed{run.seed}", settings]
+        return "-".join(part.replace("/", "_") for part in parts)
 
 
 def recipe_names() -> list[str]:

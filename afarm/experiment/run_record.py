@@ -11,91 +11,62 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from afarm.comparison.outputs import Comparison
 from afarm.core.records import Row
 from afarm.evaluation.metrics import warning_flags
 from afarm.evaluation.red_flags import inspect_outputs
-from afarm.experiment.farm import Farm, Result, StageRun, versions
-from afarm.experiment.llm_baselines import is_answering
+from afarm.experiment.farm import Result
+from afarm.experiment.llm_baselines import is_llm_system
+from afarm.experiment.stage import StageRun
+from afarm.experiment.workspace import Workspace, versions
 from afarm.judging.ledger import STAGE_SPEND
 from afarm.storage.disk import write_json
 from afarm.storage.rows import read_rows, write_rows
 
 
-def record(farm: Farm, method: str, result: Result, command: str, started: float) -> Path:
+def record(workspace: Workspace, method: str, result: Result, command: str, started: float) -> Path:
     """Write the directory of a method's run and return it: `run.json`, `metrics.jsonl` and `outputs.jsonl`."""
-    history, config = list(farm.history.values()), farm.config
+    history, config = list(workspace.history.values()), workspace.config
     main = next((run for run in history if run.label.startswith(f"evaluate {method} ")), None)
-    training = farm.history.get(f"train {method}")
+    training = workspace.history.get(f"train {method}")
     trained = training.artifact.meta["summary"] if training else {}
     about = {
-        "name": farm.name(method),
+        "name": workspace.run_name(method),
         "command": command,
-        "recipe": farm.settings.recipe,
+        "recipe": workspace.settings.recipe,
         "method": method,
         "annotator": config.annotate.annotator,
         "created": started,
-        "config": {**config.model_dump(mode="json"), "method": method, **farm.settings.sections},
-        "machine": machine(farm),
-        "judges": judges(farm),
+        "config": {**config.model_dump(mode="json"), "method": method, **workspace.settings.sections},
+        "machine": machine(workspace),
+        "judges": judges(workspace),
         "headline": headline(result, trained),
-        "reward_model": held_out(farm.history.get("fit-reward")),
+        "reward_model": held_out(workspace.history.get("fit-reward")),
         "checkpoint": {
             name: value for name, value in trained.items() if name.startswith(("best/", "last/", "stopped/", "data/"))
         },
     }
-    return _write(farm, about, history, main, result)
+    return write_record(workspace, about, history, main, result)
 
 
-def record_of_two(
-    compared: Comparison, made: StageRun, result: Result, files: Mapping[str, str], command: str, started: float
-) -> Path:
-    """The same for a comparison of two files of outputs, named by `files`: all that has to do with it, no more."""
-    farm, config = compared.farm, compared.farm.config.model_dump(mode="json")
-    stored = bool(compared.about.get("stored"))  # nobody is asked, and who was is not for the settings to say
-    asking = ("judge", "budget", "price", "prices", "max_concurrency", "allow_degraded", "batch_api")
-    noise = {} if stored else {"label_noise": config["evaluate"]["label_noise"]}
-    sections = {farm.components.component(kind, name).full_name for kind, name in compared.components}
-    asked = not stored and any(row.preference.completion for rows in result.judgements.values() for row in rows)
-    about = {
-        "name": compared.name,
-        "command": command,
-        "files": dict(files),
-        "annotator": compared.annotator,
-        **compared.about,
-        "created": started,
-        "config": {
-            "seed": config["seed"],
-            **{name: config[name] for name in (() if stored else asking)},
-            "evaluate": {**noise, "evaluators": compared.evaluators},
-            **{name: section for name, section in farm.settings.sections.items() if name in sections},
-        },
-        "machine": {"platform": platform.platform(terse=True), "cpus": os.cpu_count()},
-        "judges": judges(farm) if asked else [],
-        "headline": headline(result, {}),
-    }
-    return _write(farm, about, [*compared.before, made], made, result)
-
-
-def _write(
-    farm: Farm, about: Mapping[str, Any], history: Sequence[StageRun], main: StageRun | None, result: Result
+def write_record(
+    workspace: Workspace, about: Mapping[str, Any], history: Sequence[StageRun], main: StageRun | None, result: Result
 ) -> Path:
     """`main` is the comparison whose pairs the report shows side by side."""
-    directory = farm.store.run_dir(about["name"])
+    directory = workspace.store.run_dir(about["name"])
     write_rows(directory / "metrics.jsonl", _metrics(history))
     # output_1 is the reference's, output_2 the system's.
     write_rows(directory / "outputs.jsonl", read_rows(main.artifact.path / "judgements.jsonl") if main else [])
     summary = {
         "afarm_version": importlib.metadata.version("afarm"),
         **about,
-        "seed": farm.config.seed,
+        "seed": workspace.config.seed,
         "finished": time.time(),
         "status": "finished",
         "versions": versions(),
-        "stages": [_stage(farm, run) for run in history],
-        "spend": spend(farm, history),
+        "stages": [_stage(workspace, run) for run in history],
+        "spend": spend(workspace, history),
         "annotators": _annotators(history),
-        "results": _results(history, result, _models(farm, about.get("method", ""))),
+        "results": _results(history, result, _models(workspace, about.get("method", ""))),
     }
     write_json(directory / "run.json", _without_errors(summary) if about.get("until") else summary)
     return directory
@@ -114,9 +85,9 @@ def _nulled(figures: Mapping[str, Any]) -> dict[str, Any]:
     return {name: None if name.endswith(("_error", "_se")) else value for name, value in figures.items()}
 
 
-def _models(farm: Farm, method: str) -> dict[str, str]:
+def _models(workspace: Workspace, method: str) -> dict[str, str]:
     """The model that a method's system is made from: its family is that model's."""
-    return {method: farm.config.model} if method and not is_answering(method) else {}
+    return {method: workspace.config.model} if method and not is_llm_system(method) else {}
 
 
 def _results(history: Sequence[StageRun], result: Result, models: Mapping[str, str]) -> list[Row]:
@@ -135,11 +106,11 @@ def _results(history: Sequence[StageRun], result: Result, models: Mapping[str, s
     return [{**row, "red_flags": suspicions[row["reference"]]} for row in stored]
 
 
-def judges(farm: Farm) -> list[dict[str, Any]]:
+def judges(workspace: Workspace) -> list[dict[str, Any]]:
     """Who answers for each family role."""
     return [
         {"role": role, "identity": judge.identity, "simulated": judge.simulated}
-        for role, judge in sorted(farm.judges.items())
+        for role, judge in sorted(workspace.judges.by_role.items())
     ]
 
 
@@ -170,10 +141,10 @@ def held_out(fit: StageRun | None) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path and path.is_file() else {}
 
 
-def spend(farm: Farm, history: Iterable[StageRun]) -> dict[str, Any]:
+def spend(workspace: Workspace, history: Iterable[StageRun]) -> dict[str, Any]:
     """What judges cost to make all stages of the run, whenever and by whichever run they were made, and beside it
     `this_time`: what was bought, and what was not bought again, by the command that wrote this record."""
-    bought = farm.ask.spend
+    bought = workspace.judges.client.spend
     this_time = {name: getattr(bought, name) for name in STAGE_SPEND}
     made = [run.artifact.meta.get("spend", {}) for run in history]
     return {
@@ -186,19 +157,19 @@ def _rounded(spent: Mapping[str, float]) -> dict[str, float]:
     return {name: round(value, 6) if name == "dollars" else value for name, value in spent.items()}
 
 
-def machine(farm: Farm) -> dict[str, Any]:
+def machine(workspace: Workspace) -> dict[str, Any]:
     """The device and threads that results were computed with."""
-    backend = farm.config.backend
+    backend = workspace.config.backend
     return {
         "platform": platform.platform(terse=True),
         "cpus": os.cpu_count(),
-        "device": str(farm.components.backend.device),
+        "device": str(workspace.components.backend.device),
         "dtype": backend.dtype,
         "threads": backend.threads or int(os.environ.get("OMP_NUM_THREADS", 0)) or os.cpu_count(),
     }
 
 
-def _stage(farm: Farm, run: StageRun) -> dict[str, Any]:
+def _stage(workspace: Workspace, run: StageRun) -> dict[str, Any]:
     return {
         "stage": run.label,
         "kind": run.kind,
@@ -208,7 +179,7 @@ def _stage(farm: Farm, run: StageRun) -> dict[str, Any]:
         "why": run.why,
         "spend": _rounded(run.artifact.meta.get("spend", {})),
         "seconds": round(run.seconds, 2) if not run.reused else run.artifact.meta["seconds"],
-        "artifact": str(run.artifact.path.relative_to(farm.store.root)),
+        "artifact": str(run.artifact.path.relative_to(workspace.store.root)),
         "summary": dict(run.artifact.meta["summary"]),
     }
 

@@ -6,6 +6,7 @@ from pydantic import field_validator
 
 from afarm.core.config import BackendConfig, Config, setting
 from afarm.core.errors import did_you_mean
+from afarm.core.interfaces import Decoding
 
 
 class RowsConfig(Config):
@@ -26,6 +27,11 @@ class SampleConfig(Config):
     top_p: float = setting(1.0, "nucleus sampling: the share of probability kept", gt=0, le=1)
     max_new_tokens: int = setting(300, "the longest response, in tokens", gt=0)
     per_device_batch_size: int = setting(64, "rows sampled at once: memory and speed", gt=0, changes_result=False)
+
+    @property
+    def decoding(self) -> Decoding:
+        """The decoding of these outputs."""
+        return Decoding(self.temperature, self.top_p, self.max_new_tokens, self.n, self.per_device_batch_size)
 
 
 class AnnotateConfig(Config):
@@ -50,6 +56,11 @@ class EvaluateConfig(Config):
     top_p: float = setting(1.0, "nucleus sampling of those outputs", gt=0, le=1)
     max_new_tokens: int = setting(300, "the longest output, in tokens", gt=0)
     per_device_batch_size: int = setting(64, "rows sampled at once: memory and speed", gt=0, changes_result=False)
+
+    @property
+    def decoding(self) -> Decoding:
+        """The decoding of systems that are compared, unless they ask for something else."""
+        return Decoding(self.temperature, self.top_p, self.max_new_tokens, 1, self.per_device_batch_size)
 
 
 class AnswersConfig(Config):

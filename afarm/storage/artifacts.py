@@ -77,22 +77,20 @@ def content_digest(directory: Path) -> str:
 class Store:
     """The directory tree under `--output-dir`."""
 
-    def __init__(self, root: Path, create: bool = True, notify: Callable[[str], None] = lambda text: None):
-        """Create `root` if it is missing, unless `create` is false.
-
-        `notify` is called with what a user should hear of: that another process is waited for. Raises `StoreError` if
-        `root` cannot be written.
-        """
+    def __init__(self, root: Path, notify: Callable[[str], None] = lambda text: None):
+        """`notify` is called with what a user should hear of: that another process is waited for."""
         self.root = root
         self.notify = notify
         self.artifacts = root / "artifacts"
         self.runs = root / "runs"
-        if not create:
-            return
-        with output_dir_errors(root):
+
+    def create(self) -> Store:
+        """Make the directories that are missing. Raises `StoreError` if they cannot be written."""
+        with output_dir_errors(self.root):
             for directory in (self.artifacts, self.runs):
                 directory.mkdir(parents=True, exist_ok=True)
-        require_writable(root)
+        require_writable(self.root)
+        return self
 
     @property
     def ledger_path(self) -> Path:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from afarm import ConfigError
+from afarm import ConfigError, compare_outputs
 from afarm.cli.options import FarmOptions, with_options
 
 if TYPE_CHECKING:
@@ -49,10 +49,10 @@ def curve(farm: "Farm", numbers: list[int]) -> Iterator[dict[str, Any]]:
     """
     from afarm_plugins.best_of_n.subsets import best_of, kl_bound
 
-    outputs, reference = farm.outputs("best_of_n"), farm.outputs(farm.start_name)
+    outputs, reference = farm.outputs("best_of_n"), farm.outputs(farm.workspace.start_name)
     for n in numbers:
         winners = best_of(outputs, n)
-        result = farm.compare(winners, reference)
+        result = compare_outputs(winners, reference, farm=farm)
         found = {k: v for _, evaluation in result.evaluations for k, v in evaluation.metrics.items()}
         reward = sum(row.details["score"] for row in winners) / len(winners)
         yield {**found, "n": n, "kl_bound": kl_bound(n), "reward": reward}

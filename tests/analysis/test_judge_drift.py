@@ -7,16 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from light_farm import light_farm
+from light_farm import light_workspace
 from light_plugin import CountingJudge
 
 from afarm.analysis import judge_drift as drift
 from afarm.analysis.judge_drift import estimate_probe, exchange_test, probe, require_same_judge, stored_labels
+from afarm.comparison.outputs import OutputComparison
 from afarm.core.errors import BudgetError, DataError
 from afarm.core.judge import ChatRequest, Completion
 from afarm.core.records import Instruction, JudgedPair, Output, Pair, Preference
 from afarm.evaluation.drift_log import latest_shift, read_probes
-from afarm.experiment.farm import Farm
+from afarm.experiment.workspace import Workspace
 from afarm.storage.rows import read_preferences, write_rows
 from afarm.testing import render
 
@@ -24,19 +25,19 @@ COUNT = 30
 
 
 @pytest.fixture
-def farm(tmp_path: Path) -> Iterator[Farm]:
-    with light_farm(tmp_path) as made:
+def workspace(tmp_path: Path) -> Iterator[Workspace]:
+    with light_workspace(tmp_path) as made:
         yield made
 
 
 @pytest.fixture
-def labels(farm: Farm) -> Path:
+def labels(workspace: Workspace) -> Path:
     """What the light judge, which prefers more words, said of 30 pairs."""
     tasks = [Instruction(f"task {i}") for i in range(COUNT)]
     mine = [Output(task, " ".join(["word"] * (2 + i % 3)), "mine") for i, task in enumerate(tasks)]
     theirs = [Output(task, "word" if i % 4 else "word " * 9, "theirs") for i, task in enumerate(tasks)]
     CountingJudge.asked = 0
-    return farm.head_to_head(mine, theirs, "chatgpt_1").run().artifact.path / "judgements.jsonl"
+    return OutputComparison.of(workspace, mine, theirs, "chatgpt_1").run().artifact.path / "judgements.jsonl"
 
 
 async def _prefers_fewer(self: CountingJudge, request: ChatRequest) -> Completion:
@@ -44,53 +45,53 @@ async def _prefers_fewer(self: CountingJudge, request: ChatRequest) -> Completio
     return Completion(render(verdicts, request.answer_format), 100, 10, price=0.001)
 
 
-def test_a_judge_that_answers_as_before_has_not_shifted(farm: Farm, labels: Path) -> None:
+def test_a_judge_that_answers_as_before_has_not_shifted(workspace: Workspace, labels: Path) -> None:
     before = CountingJudge.asked
-    found = probe(farm, labels, None, 100, "one")
+    found = probe(workspace, labels, None, 100, "one")
     assert not found.shifted
     assert (found.annotator, found.pairs, found.disagreement, found.noise) == ("chatgpt_1", COUNT, 0.0, 0.0)
     assert found.judges == {"*": "counting:"}
     assert CountingJudge.asked - before == 2 * COUNT, "the ledger knows the answers, and is not asked"
-    assert latest_shift(farm.store.root, found.judges) == ""
+    assert latest_shift(workspace.store.root, found.judges) == ""
 
 
-def test_the_same_probe_buys_nothing_twice_and_another_asks_anew(farm: Farm, labels: Path) -> None:
-    first = probe(farm, labels, "chatgpt_1", 100, "one")
+def test_the_same_probe_buys_nothing_twice_and_another_asks_anew(workspace: Workspace, labels: Path) -> None:
+    first = probe(workspace, labels, "chatgpt_1", 100, "one")
     before = CountingJudge.asked
-    assert probe(farm, labels, "chatgpt_1", 100, "one") == first
+    assert probe(workspace, labels, "chatgpt_1", 100, "one") == first
     assert CountingJudge.asked == before
-    assert len(read_probes(farm.store.root)) == 1
-    probe(farm, labels, "chatgpt_1", 25, "two")
+    assert len(read_probes(workspace.store.root)) == 1
+    probe(workspace, labels, "chatgpt_1", 25, "two")
     assert CountingJudge.asked - before == 2 * 25
-    assert [p.epoch for p in read_probes(farm.store.root)] == ["one", "two"]
+    assert [p.epoch for p in read_probes(workspace.store.root)] == ["one", "two"]
 
 
 def test_a_judge_that_has_changed_its_mind_has_shifted(
-    farm: Farm, labels: Path, monkeypatch: pytest.MonkeyPatch
+    workspace: Workspace, labels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CountingJudge, "complete", _prefers_fewer)
-    found = probe(farm, labels, None, 100, "2026-11-21")
+    found = probe(workspace, labels, None, 100, "2026-11-21")
     assert found.shifted
     assert found.disagreement == 100.0
     assert found.noise == 0.0
     assert found.win_rate_now == pytest.approx(100 - found.win_rate_before)
-    assert latest_shift(farm.store.root, found.judges) == "2026-11-21"
-    assert latest_shift(farm.store.root, {"light": "counting:"}) == "2026-11-21", "it is the same judge"
-    assert latest_shift(farm.store.root, {"light": "counting:other"}) == ""
+    assert latest_shift(workspace.store.root, found.judges) == "2026-11-21"
+    assert latest_shift(workspace.store.root, {"light": "counting:"}) == "2026-11-21", "it is the same judge"
+    assert latest_shift(workspace.store.root, {"light": "counting:other"}) == ""
 
 
-def test_it_is_metered(tmp_path: Path, farm: Farm, labels: Path) -> None:
-    calls, most = estimate_probe(farm, labels, None, 100, "one")
+def test_it_is_metered(tmp_path: Path, workspace: Workspace, labels: Path) -> None:
+    calls, most = estimate_probe(workspace, labels, None, 100, "one")
     assert (calls, most) == (2 * COUNT, pytest.approx(2 * COUNT * 0.001))
-    with light_farm(tmp_path, budget=0.010) as poor, pytest.raises(BudgetError):
+    with light_workspace(tmp_path, budget=0.010) as poor, pytest.raises(BudgetError):
         probe(poor, labels, None, 100, "one")
-    assert read_probes(farm.store.root) == []
+    assert read_probes(workspace.store.root) == []
     before = CountingJudge.asked
-    probe(farm, labels, None, 100, "one")
+    probe(workspace, labels, None, 100, "one")
     assert CountingJudge.asked - before <= 2 * COUNT - 9, "what was paid for is not paid again"
 
 
-def test_another_judge_is_no_drift(farm: Farm, labels: Path) -> None:
+def test_another_judge_is_no_drift(workspace: Workspace, labels: Path) -> None:
     rows = read_preferences(labels)
     with pytest.raises(DataError, match=r"those of counting:, and openai:x would be asked.*--judge"):
         require_same_judge(rows, {"*": "openai:x"}, labels)

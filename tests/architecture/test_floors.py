@@ -33,9 +33,6 @@ NUMERICAL = ("afarm.statistics", "afarm.evaluation.win_table")
 CORE_STANDS_ON = {*sys.stdlib_module_names, "pluggy", "pydantic"}
 
 AGAINST_THE_FLOORS_YET = {
-    ("afarm.experiment.dry_run", "afarm.comparison.outputs"),
-    ("afarm.experiment.farm", "afarm.comparison.outputs"),
-    ("afarm.experiment.run_record", "afarm.comparison.outputs"),
     ("afarm.testing.contexts", "afarm.storage.checkpoints"),
 }
 """Only ever shrinks."""

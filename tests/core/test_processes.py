@@ -64,9 +64,9 @@ def test_all_train_and_the_first_does_the_rest(tmp_path: Path, monkeypatch: pyte
     assert first == second
     assert (RAN.count("fit-reward 12"), RAN.count("sample 12x2 at 0.9")) == (2, 1)
     assert RAN.count("sample 10x1 at 0.7") == 2, "once for each of the two systems"
-    assert farms[1].spend is None, "it has asked no judge"
-    assert "ledger" not in vars(farms[1])
-    metrics = (farms[0].history["train nudge"].artifact.path / "metrics.jsonl").read_text().splitlines()
+    assert farms[1].workspace.judges.spend is None, "it has asked no judge"
+    assert "ledger" not in vars(farms[1].workspace.judges)
+    metrics = (farms[0].workspace.history["train nudge"].artifact.path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in metrics] == [1, 2, 3], "logged once"
 
 
@@ -75,7 +75,8 @@ def test_what_several_made_is_what_one_makes(tmp_path: Path, monkeypatch: pytest
     with light_farm(tmp_path / "one") as alone:
         assert alone.evaluate() == first
         pairs = [
-            (run.artifact.content, farms[0].history[label].artifact.content) for label, run in alone.history.items()
+            (run.artifact.content, farms[0].workspace.history[label].artifact.content)
+            for label, run in alone.workspace.history.items()
         ]
         assert all(one == two for one, two in pairs)
 

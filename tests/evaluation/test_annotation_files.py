@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from afarm.comparison.annotations import OnDisk
+from afarm.comparison.annotations import SpillToDisk
 from afarm.core.errors import DataError
 from afarm.evaluation.annotation_files import AnnotatedSystem, annotated_systems
 from afarm.evaluation.matching import MatchPolicy
@@ -51,7 +51,7 @@ def read(tmp_path: Path, *files: list[dict[str, Any]], **given: Any) -> list[Ann
     paths = [written(tmp_path / f"{name}.json", rows) for name, rows in zip("abcdef", files, strict=False)]
     directory = tmp_path / f"kept {len(list(tmp_path.iterdir()))}"
     directory.mkdir()
-    return annotated_systems(paths, OnDisk(directory), **given)
+    return annotated_systems(paths, SpillToDisk(directory), **given)
 
 
 def test_what_its_data_set_is_called_makes_no_other_instruction(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_files_that_name_no_generators_are_called_by_their_own_name(tmp_path: Pa
     nameless = {k: v for k, v in annotation("i").items() if not k.startswith("generator")}
     written(tmp_path / "mine.json", [nameless])
     (tmp_path / "kept").mkdir()
-    (system,) = annotated_systems([tmp_path / "mine.json"], OnDisk(tmp_path / "kept"))
+    (system,) = annotated_systems([tmp_path / "mine.json"], SpillToDisk(tmp_path / "kept"))
     assert (system.system, system.reference) == ("mine", "reference")
 
 
@@ -243,8 +243,8 @@ PEAK = """
 import sys
 from pathlib import Path
 from afarm.evaluation.annotation_files import annotated_systems
-from afarm.comparison.annotations import OnDisk
-annotated_systems(sys.argv[1:2], OnDisk(Path(sys.argv[2])))
+from afarm.comparison.annotations import SpillToDisk
+annotated_systems(sys.argv[1:2], SpillToDisk(Path(sys.argv[2])))
 print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
 """
 """The most memory held at once, in KiB. A child's `ru_maxrss` would begin at its parent's."""

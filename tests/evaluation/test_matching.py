@@ -8,7 +8,7 @@ import pytest
 
 from afarm.core.errors import ConfigError, DataError
 from afarm.core.records import Instruction, Output
-from afarm.evaluation.matching import Coverage, MatchPolicy, adjacent_pairs, distinct, match_rows, same_answers
+from afarm.evaluation.matching import Coverage, MatchPolicy, distinct, match_rows, same_answers
 
 
 def rows(generator: str, answers: Sequence[tuple[str, str]], input: str = "") -> list[Output]:
@@ -156,11 +156,3 @@ def test_outputs_are_paired_by_instruction_and_mismatches_are_errors() -> None:
         match_rows([output("a", "3"), output("c", "4")], reference)
     with pytest.raises(DataError, match="the outputs: rows do not match the reference: of 1 instructions here and 2"):
         match_rows([output("a", "3")], reference)
-
-
-def test_neighbouring_samples_of_an_instruction_are_paired_and_repeats_numbered() -> None:
-    texts = ["x", "y", "y", "x", "z"] * 2
-    outputs = [Output(Instruction(f"i{n // 5}"), text) for n, text in enumerate(texts)]
-    pairs = adjacent_pairs(outputs, 5)
-    assert [(p.output_1, p.output_2, p.occurrence) for p in pairs] == [("x", "y", 0), ("y", "x", 1)] * 2
-    assert len({p.id for p in pairs}) == 4

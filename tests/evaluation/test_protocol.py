@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from light_farm import light_farm
 
+from afarm.comparison.outputs import OutputComparison
 from afarm.core.records import Instruction, Output
 from afarm.evaluation.drift_log import DRIFT_LOG, Probe
 from afarm.evaluation.protocol import REASONS, EvaluationProtocol, comparable, instructions_digest, outputs_digest
@@ -71,7 +72,7 @@ def farm(tmp_path: Path) -> Iterator[Farm]:
 
 
 def protocol_of(farm: Farm, *given: list[Output], annotator: str = "pool") -> EvaluationProtocol:
-    made = farm.head_to_head(*given, annotator).run()
+    made = OutputComparison.of(farm.workspace, *given, annotator).run()
     return EvaluationProtocol.from_row(next(read_rows(made.artifact.path / "results.jsonl"))["protocol"])
 
 
@@ -93,7 +94,7 @@ def test_what_is_judged_after_a_shift_was_seen_is_comparable_with_nothing_before
     shift = Probe("2026-11-21", "pool", {"*": "counting:"}, 50, 0, 9.0, 1.0, 50.0, 41.0, 0.001, 0.02, True)
     other = dataclasses.replace(shift, judges={"*": "openai:x"}, epoch="2027-01-01")
     rows = [json.dumps(dataclasses.asdict(probe)) for probe in (shift, other)]
-    (farm.store.root / DRIFT_LOG).write_text("\n".join(rows))
+    (farm.workspace.store.root / DRIFT_LOG).write_text("\n".join(rows))
     after = protocol_of(farm, answers("b", 4), answers("reference", 3))
     assert after.drift == "2026-11-21", "the other judge's shift is none of this one's"
     assert comparable(before, after) == [f"{REASONS['drift']} (none, 2026-11-21)"]

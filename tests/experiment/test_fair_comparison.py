@@ -14,7 +14,7 @@ import pytest
 from afarm import ConfigError, Decoding, Farm, Instruction, Sample
 from afarm.core.interfaces import no_progress
 from afarm.core.seeding import integer
-from afarm.experiment.training_stages import write_outputs
+from afarm.experiment.sampling_stages import write_outputs
 
 
 class RemembersSeeds:
@@ -28,12 +28,12 @@ class RemembersSeeds:
 
 
 def test_each_system_samples_with_a_seed_of_its_own(tmp_path: Path) -> None:
-    farm: Any = SimpleNamespace(
+    workspace: Any = SimpleNamespace(
         seed=lambda purpose: integer(1, purpose), progress=no_progress, components=SimpleNamespace(autocast=nullcontext)
     )
     policy: Any = RemembersSeeds()
     for system in ("sft", "best_of_n", "sft"):
-        write_outputs(farm, tmp_path, policy, [Instruction("a")], Decoding(), system, "outputs")
+        write_outputs(workspace, tmp_path, policy, [Instruction("a")], Decoding(), system, "outputs")
     sft, best_of_n, again = policy.seeds
     assert sft == again
     assert sft != best_of_n

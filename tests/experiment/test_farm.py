@@ -20,14 +20,15 @@ from afarm.core.errors import BudgetError, DataError, TrainingError
 from afarm.core.judge import ChatRequest, Completion
 from afarm.core.records import Instruction, Output, Pair
 from afarm.core.seeding import integer
-from afarm.experiment import training_stages as stages
+from afarm.experiment import pipeline
+from afarm.experiment.annotation import adjacent_pairs
 from afarm.experiment.farm import Farm, Result
 from afarm.experiment.run_record import record
 from afarm.storage.rows import read_preferences
 
 
 def labels(one: Farm) -> list[tuple[str, bool]]:
-    return [(run.label, run.reused) for run in one.history.values()]
+    return [(run.label, run.reused) for run in one.workspace.history.values()]
 
 
 SHARED = ["base", "sft", "sample", "annotate", "fit-reward", "outputs sft"]
@@ -86,8 +87,8 @@ def test_two_output_directories_hold_equal_artifacts(tmp_path: Path) -> None:
     for one in farms:
         one.evaluate()
         one.close()
-    keys = [{label: run.artifact.name for label, run in one.history.items()} for one in farms]
-    contents = [{label: run.artifact.content for label, run in one.history.items()} for one in farms]
+    keys = [{label: run.artifact.name for label, run in one.workspace.history.items()} for one in farms]
+    contents = [{label: run.artifact.content for label, run in one.workspace.history.items()} for one in farms]
     assert keys[0] == keys[1]
     assert contents[0] == contents[1]
 
@@ -101,7 +102,7 @@ def test_settings_that_change_no_result_reuse_everything_and_others_what_they_do
     again = farm("nudge.skill=0.25")
     again.evaluate()
     assert {label for label, reused in labels(again) if reused} == set(SHARED)
-    assert "settings.skill: 0.5 → 0.25" in again.history["train nudge"].why
+    assert "settings.skill: 0.5 → 0.25" in again.workspace.history["train nudge"].why
     again = farm("evaluate.temperature=0.8")
     again.evaluate()
     assert {label for label, reused in labels(again) if reused} == {*SHARED[:-1], "train nudge"}
@@ -115,12 +116,12 @@ def test_a_base_model_that_moved_is_the_same_model(farm: Make, tmp_path: Path) -
     farm().sft()
     (tmp_path / "base").rename(tmp_path / "elsewhere")
     moved = farm(f"model={tmp_path / 'elsewhere'}")
-    assert moved.ensure(stages.base(moved))
-    assert [run.reused for run in moved.history.values()] == [True]
-    assert isinstance(moved.load(moved.history["base"].artifact), WordPolicy)
-    assert moved.components.backend.loaded == [str(tmp_path / "elsewhere")]  # type: ignore[attr-defined]
+    assert moved.workspace.ensure(pipeline.base(moved.workspace))
+    assert [run.reused for run in moved.workspace.history.values()] == [True]
+    assert isinstance(moved.workspace.load(moved.workspace.history["base"].artifact), WordPolicy)
+    assert moved.workspace.components.backend.loaded == [str(tmp_path / "elsewhere")]  # type: ignore[attr-defined]
     moved.sft()
-    assert moved.history["sft"].reused
+    assert moved.workspace.history["sft"].reused
 
 
 def test_an_edited_base_model_is_another_model(farm: Make, tmp_path: Path) -> None:
@@ -146,7 +147,7 @@ def test_a_failure_in_the_middle_keeps_what_is_finished_and_the_rerun_goes_on_fr
     result = again.evaluate()
     assert RAN[0] == "Nudge step 3"
     assert [label for label, reused in labels(again) if reused] == SHARED[:-1]
-    lines = (again.history["train nudge"].artifact.path / "metrics.jsonl").read_text().splitlines()
+    lines = (again.workspace.history["train nudge"].artifact.path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
     assert result.win_rate > 50
 
@@ -224,9 +225,9 @@ def test_annotating_pairs_of_ones_own_goes_by_the_runs_annotator(farm: Make) -> 
 def test_a_recipe_that_skips_sft_starts_from_the_model_as_it_is(farm: Make) -> None:
     one = farm("start=model")
     result = one.evaluate("nudge")
-    assert "sft" not in one.history
+    assert "sft" not in one.workspace.history
     assert [reference for reference, _ in result.evaluations] == ["base", "base"]
-    assert "evaluate nudge against base" in one.history
+    assert "evaluate nudge against base" in one.workspace.history
     trained = one.train("nudge")
     assert isinstance(trained, WordPolicy)
     assert trained.skill == 0.5
@@ -258,7 +259,7 @@ def test_a_method_can_be_compared_with_the_datas_outputs(farm: Make) -> None:
     one = farm("evaluate.reference=data")
     result = one.evaluate("nudge")
     assert {reference for reference, _ in result.evaluations} == {"data"}
-    assert "outputs sft" not in one.history
+    assert "outputs sft" not in one.workspace.history
 
 
 def test_a_policy_with_a_temperature_of_its_own_is_compared_at_both(farm: Make) -> None:
@@ -282,29 +283,41 @@ def test_label_noise_is_in_the_training_labels_and_not_in_the_evaluation(farm: M
     assert {p.preference.source for p in one.evaluate().judgements["sft"]} <= {"judge", "rule"}
 
 
+# ---------------------------------------------------------------------------------------------------- pairs to label
+
+
+def test_neighbouring_samples_of_an_instruction_are_paired_and_repeats_numbered() -> None:
+    texts = ["x", "y", "y", "x", "z"] * 2
+    outputs = [Output(Instruction(f"i{n // 5}"), text) for n, text in enumerate(texts)]
+    pairs = adjacent_pairs(outputs, 5)
+    assert [(p.output_1, p.output_2, p.occurrence) for p in pairs] == [("x", "y", 0), ("y", "x", 1)] * 2
+    assert len({p.id for p in pairs}) == 4
+
+
 # ---------------------------------------------------------------------------------------------------- runs on disk
 
 
 def test_a_runs_record_says_what_was_run_with_what_and_what_came_of_it(farm: Make) -> None:
     one = farm()
     result = one.evaluate()
-    directory = record(one, "nudge", result, "afarm run --method nudge", 1.0)
+    directory = record(one.workspace, "nudge", result, "afarm run --method nudge", 1.0)
     run = json.loads((directory / "run.json").read_text())
     assert run["command"] == "afarm run --method nudge"
     assert run["headline"]["win_rate"] == result.win_rate
     assert run["headline"]["kl"] == 0.3
-    assert [(s["stage"], s["key"]) for s in run["stages"]] == [(k, r.artifact.key) for k, r in one.history.items()]
+    made = [(label, stage.artifact.key) for label, stage in one.workspace.history.items()]
+    assert [(s["stage"], s["key"]) for s in run["stages"]] == made
     assert run["spend"]["calls"] > 0
     assert run["spend"]["dollars"] == pytest.approx(0.001 * run["spend"]["calls"])
     assert run["config"]["evaluate"]["temperature"] == 0.7
     steps = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     assert [(s["stage"], s["step"]) for s in steps if s["stage"] == "train"] == [("train", i) for i in (1, 2, 3)]
     assert read_preferences(directory / "outputs.jsonl") == list(result.judgements["sft"])
-    assert one.store.in_use() == {r.artifact.name for r in one.history.values()}
+    assert one.workspace.store.in_use() == {r.artifact.name for r in one.workspace.history.values()}
 
 
 def recorded(one: Farm, method: str = "nudge") -> dict[str, Any]:
-    directory = record(one, method, one.evaluate(method), "", 1.0)
+    directory = record(one.workspace, method, one.evaluate(method), "", 1.0)
     run: dict[str, Any] = json.loads((directory / "run.json").read_text())
     return run
 
@@ -334,10 +347,10 @@ def test_a_stage_that_was_stopped_and_resumed_counts_all_its_calls(farm: Make) -
     assert CountingJudge.asked == 3
     resumed = farm(annotator="chatgpt_1")
     resumed.annotate()
-    spent = resumed.history["annotate"].artifact.meta["spend"]
+    spent = resumed.workspace.history["annotate"].artifact.meta["spend"]
     assert spent["calls"] == CountingJudge.asked > 3
     assert spent["dollars"] == pytest.approx(0.001 * CountingJudge.asked)
-    assert resumed.ask.spend.calls == CountingJudge.asked - 3
+    assert resumed.workspace.judges.client.spend.calls == CountingJudge.asked - 3
 
 
 def test_calls_of_unknown_price_are_counted_and_a_method_that_asks_has_its_own_account(
@@ -351,23 +364,23 @@ def test_calls_of_unknown_price_are_counted_and_a_method_that_asks_has_its_own_a
     monkeypatch.setattr(CountingJudge, "complete", unpriced)
     one = farm()
     one.train("online")
-    spent = one.history["train online"].artifact.meta["spend"]
+    spent = one.workspace.history["train online"].artifact.meta["spend"]
     assert (spent["calls"], spent["unpriced_calls"], spent["dollars"]) == (1, 1, 0.0)
-    assert one.history["sft"].artifact.meta["spend"].get("calls", 0) == 0
+    assert one.workspace.history["sft"].artifact.meta["spend"].get("calls", 0) == 0
 
 
 def test_a_runs_name_does_not_change_with_what_changes_no_result(farm: Make) -> None:
     neutral = ("max_concurrency=3", "openai.timeout=5", "nudge.batch=1", "sample.per_device_batch_size=1")
-    assert farm(*neutral, budget=3).name() == farm().name()
-    assert farm("nudge.batch=1", "nudge.skill=1").name() == farm("nudge.skill=1.0").name()
-    names = {farm(*s).name() for s in ((), ("seed=7",), ("nudge.skill=1",), ("sample.temperature=0.3",))}
+    assert farm(*neutral, budget=3).workspace.run_name() == farm().workspace.run_name()
+    assert farm("nudge.batch=1", "nudge.skill=1").workspace.run_name() == farm("nudge.skill=1.0").workspace.run_name()
+    names = {farm(*s).workspace.run_name() for s in ((), ("seed=7",), ("nudge.skill=1",), ("sample.temperature=0.3",))}
     assert len(names) == 4
-    assert farm().name("direct") != farm().name("nudge")
+    assert farm().workspace.run_name("direct") != farm().workspace.run_name("nudge")
 
 
 def test_seeds_of_purposes_are_independent_and_never_change(farm: Make) -> None:
     one = farm(seed=3)
-    assert one.seed("sample") == integer(3, "sample") != one.seed("annotate")
+    assert one.workspace.seed("sample") == integer(3, "sample") != one.workspace.seed("annotate")
 
 
 def test_a_whole_light_experiment_loads_no_torch(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from light_plugin import RAN, CountingJudge
 
 from afarm.core.errors import ConfigError
 from afarm.core.judge import Capabilities
-from afarm.experiment.dry_run import by_judge, plan
+from afarm.experiment.dry_run import by_judge, plan_run
 
 PLAIN = Capabilities(chat=True, completion=True, temperature=False, logit_bias=False)
 
@@ -71,7 +71,7 @@ def test_a_price_for_a_judge_that_is_not_in_use_is_refused(tmp_path: Path) -> No
 
 def test_an_estimate_adds_up_over_stages_and_is_never_more_than_the_worst_case(farm: Make) -> None:
     one = farm()
-    planned = plan(one, "nudge")
+    planned = plan_run(one.workspace, "nudge")
     (total,) = by_judge(planned)
     assert total.calls == sum(stage.calls for stage in planned) > 0
     assert total.most_dollars == pytest.approx(sum(stage.most_dollars or 0.0 for stage in planned))
@@ -83,8 +83,8 @@ def test_an_estimate_adds_up_over_stages_and_is_never_more_than_the_worst_case(f
 def test_looking_at_prices_counts_nothing_as_reused(farm: Make) -> None:
     one = farm()
     one.annotate()
-    before = one.ask.ledger.read("SELECT COUNT(*) FROM reuse")
+    before = one.workspace.judges.client.ledger.read("SELECT COUNT(*) FROM reuse")
     again = farm()
-    plan(again, "nudge")
-    assert again.ask.ledger.read("SELECT COUNT(*) FROM reuse") == before
-    assert again.ask.spend.judgements_reused == 0
+    plan_run(again.workspace, "nudge")
+    assert again.workspace.judges.client.ledger.read("SELECT COUNT(*) FROM reuse") == before
+    assert again.workspace.judges.client.spend.judgements_reused == 0

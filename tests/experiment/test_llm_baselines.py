@@ -8,7 +8,7 @@ from light_plugin import RAN, WritingJudge
 
 from afarm.cli.options import _one_line
 from afarm.core.errors import BudgetError, ConfigError, PluginError
-from afarm.experiment.dry_run import plan
+from afarm.experiment.dry_run import plan_run
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def test_a_judge_llm_answers_every_instruction_under_its_own_name(farm: Make) ->
 def test_answers_without_a_text_are_counted_and_shown(farm: Make) -> None:
     one = farm()
     one.outputs("writing:9")
-    summary = one.history["outputs writing:9"].artifact.meta["summary"]
+    summary = one.workspace.history["outputs writing:9"].artifact.meta["summary"]
     assert (summary["rows"], summary["empty"], summary["refused"]) == (10, 1, 0)
     assert _one_line(summary).endswith("empty 1")
 
@@ -64,12 +64,12 @@ def test_another_prompt_or_limit_is_another_answer(farm: Make) -> None:
 
 
 def test_what_it_will_cost_is_counted_before_it_is_asked(farm: Make) -> None:
-    planned = {stage.label: stage for stage in plan(farm(), "writing:9")}
+    planned = {stage.label: stage for stage in plan_run(farm().workspace, "writing:9")}
     assert planned["outputs writing:9"].calls == 10
     assert planned["outputs writing:9"].most_dollars == pytest.approx(0.1)
     assert WritingJudge.asked == []
     farm().outputs("writing:9")
-    again = {stage.label: stage for stage in plan(farm(), "writing:9")}
+    again = {stage.label: stage for stage in plan_run(farm().workspace, "writing:9")}
     assert again["outputs writing:9"].reused
 
 

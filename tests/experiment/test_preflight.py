@@ -16,7 +16,7 @@ from light_plugin import RAN, Numbers
 
 from afarm.core.errors import ConfigError, DataError, ModelError
 from afarm.core.records import Output
-from afarm.experiment.dry_run import plan
+from afarm.experiment.dry_run import plan_run
 from afarm.experiment.farm import Farm
 from afarm.storage.gguf import require_whole
 from afarm.storage.model_files import require_on_hub
@@ -47,7 +47,7 @@ def test_everything_that_only_a_look_at_the_machine_can_tell_is_reported_beside_
     settings = ("backend.device=warp", "backend.trackers=[abacus]", "rows.preference=13", "evaluate.evaluators=[nope]")
     with pytest.raises(ConfigError) as caught:
         Farm(
-            str(light_farm(tmp_path).settings.recipe),
+            str(light_farm(tmp_path).workspace.settings.recipe),
             settings=settings,
             plugins=light_plugins(),
             model=str(tmp_path / "model.gguf"),
@@ -164,11 +164,11 @@ def test_without_the_hub_nothing_runs_and_the_message_says_what_works(
 ) -> None:
     at_the_hub("http://127.0.0.1:9", monkeypatch)  # the port of "discard", where nobody answers
     one = farm("model=nope/nope")
-    for begin in (one.evaluate, lambda: plan(one, "nudge")):
+    for begin in (one.evaluate, lambda: plan_run(one.workspace, "nudge")):
         with pytest.raises(ModelError, match=r"'nope/nope'.*Hub cannot be reached.*--model FILE\.gguf"):
             begin()
     assert RAN == []
-    assert one.store.all() == [], "not even the pointer to the model"
+    assert one.workspace.store.all() == [], "not even the pointer to the model"
 
 
 def test_a_name_that_the_hub_does_not_know_is_told_apart(hub: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,12 +16,12 @@ from afarm.storage.checkpoints import DirectoryCheckpoints
 
 def test_a_stage_that_resumes_says_from_which_step(tmp_path: Path) -> None:
     said: list[str] = []
-    farm = light_farm(tmp_path, tell=said.append)
+    farm = light_farm(tmp_path, notify=said.append)
     (tmp_path / "stage").mkdir()
-    with farm.components.training("methods", "nudge", "train nudge", tmp_path / "stage", 0):
+    with farm.workspace.components.training("methods", "nudge", "train nudge", tmp_path / "stage", 0):
         assert said == []
     DirectoryCheckpoints(tmp_path / "stage").save(7, lambda directory: None)
-    with farm.components.training("methods", "nudge", "train nudge", tmp_path / "stage", 0):
+    with farm.workspace.components.training("methods", "nudge", "train nudge", tmp_path / "stage", 0):
         assert said == ["train nudge: going on from step 7"]
 
 

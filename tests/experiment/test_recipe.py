@@ -81,7 +81,7 @@ def test_what_is_no_override_is_an_error_that_shows_it(given: Any) -> None:
 @pytest.mark.parametrize("settings", ["seed=1", {"seed": 1}])
 def test_a_farms_settings_may_be_one_override(settings: Any, tmp_path: Path) -> None:
     with Farm("toy", settings=settings, output_dir=tmp_path) as farm:
-        assert farm.config.seed == 1
+        assert farm.workspace.config.seed == 1
 
 
 @pytest.mark.parametrize("text", ["ppo.learning_rate", "=3", "", "ppo.lora={r: 1", "a=[1", "a=2020-99-99"])

@@ -14,7 +14,7 @@ from light_plugin import RAN, CountingJudge
 from places import SUPPORT
 
 from afarm.experiment.components import loaded_source
-from afarm.experiment.dry_run import PlannedStage, plan
+from afarm.experiment.dry_run import PlannedStage, plan_run
 from afarm.storage.artifacts import Artifact
 from afarm.storage.reuse import differences, flatten, nearest, why_not_reused
 
@@ -71,24 +71,24 @@ def test_an_edited_setting_is_named_as_the_reason(farm: Make) -> None:
     farm().train()
     again = farm("sft.skill=0.75")
     again.train()
-    assert "sft" in again.history["sft"].label
-    assert again.history["sft"].why.endswith("in method.settings.skill: 0.5 → 0.75")
-    assert "inputs.policy" in again.history["sample"].why
+    assert "sft" in again.workspace.history["sft"].label
+    assert again.workspace.history["sft"].why.endswith("in method.settings.skill: 0.5 → 0.75")
+    assert "inputs.policy" in again.workspace.history["sample"].why
 
 
 def test_a_stage_is_compared_with_earlier_ones_of_its_own_system_and_purpose(farm: Make) -> None:
     farm("sft.skill=0.25").evaluate("nudge")
-    planned = {p.label: p.why for p in plan(farm(), "hot")}
+    planned = {p.label: p.why for p in plan_run(farm().workspace, "hot")}
     assert planned["sft"].endswith("in method.settings.skill: 0.25 → 0.5")
     one = farm()
     one.evaluate("hot")
-    why = {label: run.why for label, run in one.history.items()}
+    why = {label: run.why for label, run in one.workspace.history.items()}
     assert "inputs.policy" in why["outputs sft"]
     for new in ("train hot", "outputs hot", "outputs sft at T=1", "evaluate hot against sft"):
         assert why[new] == "none stored yet", "neither SFT's nor nudge's is a relative of it"
     again = farm("hot.skill=0.75")
     again.evaluate("hot")
-    assert again.history["train hot"].why.endswith("in method.settings.skill: 0.5 → 0.75")
+    assert again.workspace.history["train hot"].why.endswith("in method.settings.skill: 0.5 → 0.75")
 
 
 def test_an_edited_plugin_source_never_gives_yesterdays_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def test_an_edited_plugin_source_never_gives_yesterdays_policy(tmp_path: Path, m
     light_farm(tmp_path, module="scratch_plugin").train()
     again = light_farm(tmp_path, module="scratch_plugin")
     again.train()
-    assert all(run.reused for run in again.history.values())
+    assert all(run.reused for run in again.workspace.history.values())
     again.evaluate()
     source.write_text(source.read_text() + "#")
     loaded_source.cache_clear()  # the source is looked at once a process: this is the next one
@@ -106,10 +106,10 @@ def test_an_edited_plugin_source_never_gives_yesterdays_policy(tmp_path: Path, m
     edited.evaluate()
     # Every model is made anew and samples anew, even where its files come out the same, since what it does with them
     # is in the source. Labels of samples that came out the same are not paid for again.
-    kept = {label for label, run in edited.history.items() if run.reused}
+    kept = {label for label, run in edited.workspace.history.items() if run.reused}
     assert kept == {"base", "annotate"}
-    assert "method.source" in edited.history["sft"].why
-    assert edited.history["sample"].artifact.content == again.history["sample"].artifact.content
+    assert "method.source" in edited.workspace.history["sft"].why
+    assert edited.workspace.history["sample"].artifact.content == again.workspace.history["sample"].artifact.content
 
 
 # ---------------------------------------------------------------------------------------------------------- plans
@@ -120,12 +120,12 @@ def summary(planned: list[PlannedStage]) -> dict[str, bool]:
 
 
 def test_a_plan_lists_the_stages_of_a_run_in_order_and_runs_nothing(farm: Make) -> None:
-    planned = plan(farm(), "nudge")
+    planned = plan_run(farm().workspace, "nudge")
     assert RAN == []
     assert CountingJudge.asked == 0
     one = farm()
     one.evaluate("nudge")
-    assert set(summary(planned)) == set(one.history)
+    assert set(summary(planned)) == set(one.workspace.history)
     order = [p.label for p in planned]
     for before, after in (("sft", "sample"), ("annotate", "fit-reward"), ("fit-reward", "train nudge")):
         assert order.index(before) < order.index(after)
@@ -136,30 +136,30 @@ def test_a_plan_lists_the_stages_of_a_run_in_order_and_runs_nothing(farm: Make) 
 
 def test_a_second_comparison_is_planned_before_anything_is_stored(farm: Make) -> None:
     setting = ["evaluate.annotator=chatgpt_1"]
-    planned = {p.label: p for p in plan(farm(*setting), "hot")}
+    planned = {p.label: p for p in plan_run(farm(*setting).workspace, "hot")}
     assert RAN == []
     one = farm(*setting)
     one.evaluate("hot")
-    assert list(planned) == list(one.history)
+    assert list(planned) == list(one.workspace.history)
     assert (planned["evaluate hot against sft"].calls, planned["evaluate hot against sft at T=1"].calls) == (10, 10)
     cold = farm("evaluate.temperature=1.0")
-    assert "outputs sft at T=1" not in summary(plan(cold, "hot")), "there is nothing more to compare"
-    assert "outputs base at T=1" in summary(plan(farm("start=model"), "hot"))
+    assert "outputs sft at T=1" not in summary(plan_run(cold.workspace, "hot")), "there is nothing more to compare"
+    assert "outputs base at T=1" in summary(plan_run(farm("start=model").workspace, "hot"))
 
 
 @pytest.mark.parametrize("method", ["nudge", "sft", "hot"])
 def test_after_a_run_everything_is_planned_for_reuse_and_nothing_is_asked(farm: Make, method: str) -> None:
     one = farm()
     one.evaluate(method)
-    planned = plan(farm(), method)
-    assert summary(planned) == dict.fromkeys(one.history, True)
+    planned = plan_run(farm().workspace, method)
+    assert summary(planned) == dict.fromkeys(one.workspace.history, True)
     assert (sum(p.calls for p in planned), sum(p.most_dollars or 0 for p in planned)) == (0, 0.0)
 
 
 def test_calls_are_counted_exactly_once_the_outputs_are_there(farm: Make) -> None:
     setting = ["annotate.annotator=chatgpt_1", "evaluate.annotator=chatgpt_1"]
     farm(*setting).sample()
-    (annotate,) = [p for p in plan(farm(*setting), "nudge") if p.kind == "annotate"]
+    (annotate,) = [p for p in plan_run(farm(*setting).workspace, "nudge") if p.kind == "annotate"]
     one = farm(*setting)
     judged = one.annotate()
     assert annotate.calls == CountingJudge.asked == sum(p.preference.source == "judge" for p in judged)
@@ -168,9 +168,9 @@ def test_calls_are_counted_exactly_once_the_outputs_are_there(farm: Make) -> Non
 
 def test_before_there_are_outputs_calls_are_estimated_from_the_number_of_pairs(farm: Make) -> None:
     setting = ["annotate.annotator=chatgpt_1", "evaluate.annotator=chatgpt_1"]
-    planned = {p.kind: p for p in plan(farm(*setting), "nudge")}
+    planned = {p.kind: p for p in plan_run(farm(*setting).workspace, "nudge")}
     assert (planned["annotate"].calls, planned["evaluate"].calls) == (12, 10)
-    noisy = {p.kind: p for p in plan(farm(*setting, "annotate.label_noise=0.5"), "nudge")}
+    noisy = {p.kind: p for p in plan_run(farm(*setting, "annotate.label_noise=0.5").workspace, "nudge")}
     assert noisy["annotate"].calls == 0, "a coin needs no call"
 
 
@@ -178,17 +178,17 @@ def test_answers_that_are_paid_for_already_are_not_planned_again(farm: Make, tmp
     setting = ["annotate.annotator=chatgpt_1"]
     one = farm(*setting)
     one.annotate()
-    shutil.rmtree(one.history["annotate"].artifact.path)
-    (annotate,) = [p for p in plan(farm(*setting), "nudge") if p.kind == "annotate"]
+    shutil.rmtree(one.workspace.history["annotate"].artifact.path)
+    (annotate,) = [p for p in plan_run(farm(*setting).workspace, "nudge") if p.kind == "annotate"]
     assert (annotate.reused, annotate.calls) == (False, 0)
-    with sqlite3.connect(one.store.ledger_path) as ledger:
+    with sqlite3.connect(one.workspace.store.ledger_path) as ledger:
         ledger.execute("DELETE FROM judgements")  # as a kill leaves it, between an answer and what it taught
-    (annotate,) = [p for p in plan(farm(*setting), "nudge") if p.kind == "annotate"]
+    (annotate,) = [p for p in plan_run(farm(*setting).workspace, "nudge") if p.kind == "annotate"]
     assert (annotate.reused, annotate.calls) == (False, 0)
 
 
 def test_an_unknown_price_is_not_taken_for_nothing(farm: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CountingJudge, "worst_case_price", lambda self, request: None)
-    planned = {p.kind: p for p in plan(farm(), "nudge")}
+    planned = {p.kind: p for p in plan_run(farm().workspace, "nudge")}
     assert planned["annotate"].most_dollars is None
     assert planned["train"].most_dollars == 0.0

@@ -27,7 +27,7 @@ MADE_FROM = {"settings": {"beta": 0.1}, "seed": 1}
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "out")
+    return Store(tmp_path / "out").create()
 
 
 def write_hello(directory: Path) -> Mapping[str, Any]:
@@ -325,7 +325,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_is_explained_and_what_is_finished_stays(small_disk: Path) -> None:
-    store = Store(small_disk / "out")
+    store = Store(small_disk / "out").create()
     store.make("sample", MADE_FROM, write_hello)
     rows = ({"text": "x" * 1000} for _ in range(2000))
 
@@ -372,7 +372,7 @@ def test_an_output_directory_that_cannot_be_made_is_an_error_that_names_the_opti
     (tmp_path / "file").write_text("in the way")
     for root in (tmp_path / "file", tmp_path / "file" / "out"):
         with pytest.raises(StoreError, match=r"cannot be written.*--output-dir") as caught:
-            Store(root)
+            Store(root).create()
         assert str(root) in str(caught.value)
 
 
@@ -380,7 +380,7 @@ def test_an_output_directory_that_cannot_be_made_is_an_error_that_names_the_opti
 def test_an_output_directory_without_rights_is_an_error_that_names_the_option(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(StoreError, match=r"Permission denied.*--output-dir"):
-        Store(tmp_path / "out")
+        Store(tmp_path / "out").create()
 
 
 def test_other_operating_system_errors_keep_their_own_type(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,10 @@ from typing import Any
 import yaml
 
 from afarm.core.plugins import Plugins, discover
-from afarm.experiment.farm import Farm
+from afarm.experiment import preflight
+from afarm.experiment.farm import Farm, as_overrides
+from afarm.experiment.opening import open_workspace
+from afarm.experiment.workspace import Workspace
 
 Make = Callable[..., Farm]
 """Makes a farm from settings and choices: the fixture `farm`."""
@@ -60,18 +63,33 @@ class LightBackend:
         return nullcontext()
 
 
-def light_farm(directory: Path, *settings: str, module: str = "light_plugin", **choices: Any) -> Farm:
-    """A farm in `directory`, over the light recipe."""
+def light_workspace(
+    directory: Path,
+    *settings: str,
+    module: str = "light_plugin",
+    checks: Sequence[preflight.Check] | None = None,
+    **choices: Any,
+) -> Workspace:
+    """A workspace in `directory`, over the light recipe. `choices` are fields of `RunConfig`, or how it is opened."""
     model = directory / "base"
     model.mkdir(parents=True, exist_ok=True)
     (model / "config.json").write_text("{}")
     (model / "weights").write_text("0")
     recipe = directory / "light.yaml"
     recipe.write_text(yaml.safe_dump(RECIPE))
-    plugins = light_plugins(module)
-    farm = Farm(
-        str(recipe), settings=settings, output_dir=directory / "out", plugins=plugins, model=str(model), **choices
+    opening = {name: choices.pop(name) for name in ("notify", "on_stage", "process_info") if name in choices}
+    workspace = open_workspace(
+        str(recipe),
+        as_overrides(settings, **{"model": str(model), **choices}),
+        directory / "out",
+        checks=[*preflight.of_run(), *preflight.access()] if checks is None else checks,
+        plugins=light_plugins(module),
+        **opening,
     )
-    policy = __import__(module).WordPolicy
-    farm.components._backend = LightBackend(policy)
-    return farm
+    workspace.components._backend = LightBackend(__import__(module).WordPolicy)
+    return workspace
+
+
+def light_farm(directory: Path, *settings: str, **choices: Any) -> Farm:
+    """The farm of a light workspace."""
+    return Farm.over(light_workspace(directory, *settings, **choices))

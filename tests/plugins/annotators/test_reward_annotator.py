@@ -55,15 +55,15 @@ def test_each_output_is_scored_once():
 
 def test_a_registered_formula_labels_in_a_farm_and_costs_nothing(tmp_path):
     with Farm(annotator="reward:gold", output_dir=tmp_path) as farm:
-        identity = farm.components.annotator_identity("reward:gold")
-        asked = [row.instruction for row in farm.rows("evaluation")[:20]]
+        identity = farm.workspace.components.annotator_identity("reward:gold")
+        asked = [row.instruction for row in farm.workspace.data.rows("evaluation")[:20]]
         pairs = [Pair(instruction, "it is big.", "it looks old. it is quiet.") for instruction in asked]
-        gold = farm.components.fixed_reward_model("gold")
+        gold = farm.workspace.components.fixed_reward_model("gold")
         one, two = (gold.score(asked, [getattr(p, side) for p in pairs]) for side in ("output_1", "output_2"))
         expected = [None if a.value == b.value else float(b.value > a.value) for a, b in zip(one, two, strict=True)]
         assert [p.p2 for p in farm.annotate_pairs(pairs)] == expected
-        assert farm.ask.spend.calls == 0
-        assert farm.components.annotator_identity("reward:text_utility") != identity
+        assert farm.workspace.judges.client.spend.calls == 0
+        assert farm.workspace.components.annotator_identity("reward:text_utility") != identity
 
 
 def test_what_cannot_be_opened_is_said_before_anything_runs(tmp_path):
@@ -114,16 +114,16 @@ def test_a_fitted_model_is_opened_from_its_directory(tmp_path, monkeypatch):
     directory = tmp_path / "artifacts" / "fit-reward" / "abc"
     directory.mkdir(parents=True)
     with Farm(output_dir=tmp_path / "out") as farm:
-        farm.components.save(fitted, directory)
-        annotator = farm.components.annotator(f"reward:{directory}")
-        identity = farm.components.annotator_identity(f"reward:{directory}")
+        farm.workspace.components.save(fitted, directory)
+        annotator = farm.workspace.components.annotator(f"reward:{directory}")
+        identity = farm.workspace.components.annotator_identity(f"reward:{directory}")
         found = annotator.annotate([j.pair for j in preferences], AnnotateContext(0, ScriptedAsk(lambda c: True)))
     right = sum(p.p2 == j.p2 for p, j in zip(found, preferences, strict=True))
     assert right > 36  # learned, not by chance: 24 expected, with a standard deviation of 3.5
     with Farm(output_dir=tmp_path / "out") as farm:
         monkeypatch.setenv("HOME", str(tmp_path))
-        assert farm.components.annotator_identity(f"reward:{directory}") == identity
-        assert farm.components.annotator_identity("reward:~/artifacts/fit-reward/abc") == identity
+        assert farm.workspace.components.annotator_identity(f"reward:{directory}") == identity
+        assert farm.workspace.components.annotator_identity("reward:~/artifacts/fit-reward/abc") == identity
         (directory / "model" / "note.txt").write_text("edited", encoding="utf-8")
     with Farm(output_dir=tmp_path / "out") as farm:
-        assert farm.components.annotator_identity(f"reward:{directory}") != identity
+        assert farm.workspace.components.annotator_identity(f"reward:{directory}") != identity

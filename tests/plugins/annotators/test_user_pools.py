@@ -201,7 +201,7 @@ def test_a_farm_takes_a_pool_by_its_path_and_an_edit_makes_other_labels(tmp_path
 
     def identity():
         with Farm(annotator=f"pool:{path}", output_dir=tmp_path / "out") as farm:
-            return farm.components.annotator_identity(f"pool:{path}")
+            return farm.workspace.components.annotator_identity(f"pool:{path}")
 
     before = identity()
     assert identity() == before

@@ -29,8 +29,8 @@ from afarm.backend import CheckpointPolicy, CheckpointSelection, PromptTemplate,
 from afarm.core.errors import TrainingError
 from afarm.core.interfaces import Decoding, MethodInputs, Policy, RewardModel, TrainContext
 from afarm.core.records import Instruction, Pair, Preference, Sample, Score
-from afarm.experiment import training_stages as stages
-from afarm.experiment.dry_run import plan
+from afarm.experiment import pipeline
+from afarm.experiment.dry_run import plan_run
 from afarm.experiment.farm import Farm
 from afarm.testing.models import tiny_tokenizer
 from afarm_plugins.ppo import PPOConfig
@@ -377,11 +377,11 @@ def test_a_plan_counts_the_comparisons_that_choosing_buys_and_the_key_holds_what
         return Farm("toy", settings=[*settings, *more], output_dir=tmp_path)
 
     def key(made: Farm) -> object:
-        return stages.train(made, "ppo").key_fields
+        return pipeline.train(made.workspace, "ppo").key_fields
 
-    train_ppo = next(stage for stage in plan(farm(), "ppo") if stage.label == "train ppo")
+    train_ppo = next(stage for stage in plan_run(farm().workspace, "ppo") if stage.label == "train ppo")
     assert train_ppo.calls == 3 * 10
-    last = next(stage for stage in plan(farm("ppo.checkpoint=last"), "ppo") if stage.label == "train ppo")
+    last = next(stage for stage in plan_run(farm("ppo.checkpoint=last").workspace, "ppo") if stage.label == "train ppo")
     assert last.calls == 0
     assert key(farm("evaluate.temperature=0.5")) != key(farm()) != key(farm("rows.validation=9"))
     unjudged = "ppo.checkpoint=last"

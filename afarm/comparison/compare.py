@@ -1,0 +1,54 @@
+"""Outputs compared from Python: one function, with a farm at hand or without one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from afarm.comparison.outputs import OutputComparison
+from afarm.core.records import Output
+from afarm.evaluation.matching import STRICT, MatchPolicy
+from afarm.experiment import preflight
+from afarm.experiment.farm import Farm, Result, as_overrides, read_result
+from afarm.experiment.opening import open_workspace
+
+
+def compare_outputs(
+    outputs: Sequence[Output],
+    reference: Sequence[Output],
+    *,
+    annotator: str | None = None,
+    match_policy: MatchPolicy = STRICT,
+    farm: Farm | None = None,
+    recipe: str = "toy",
+    settings: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]] = (),
+    output_dir: Path | str = "afarm-runs",
+    **choices: Any,
+) -> Result:
+    """Return the win rate of any outputs over any others. It is kept and reused, on a budget of its own.
+
+    Args:
+        outputs: The system's outputs, called by their `generator`.
+        reference: The reference's outputs.
+        annotator: Who judges; `evaluate.annotator` if not given.
+        match_policy: What is done with rows that do not fit.
+        farm: A farm whose configuration, judges and output directory are used. The arguments below are for use without
+            one; then no model, no data and no torch is needed.
+        recipe: A recipe by name, or a YAML file, for its judges, annotators and evaluators.
+        settings: Overrides, one or several, as `"evaluate.label_noise=0.1"` or as mappings.
+        output_dir: Where everything is kept.
+        **choices: Fields of `RunConfig` (`seed=1, judge={"*": "openai:gpt-4.1"}`).
+
+    Raises `DataError` if rows do not fit and `match_policy` is strict, `ConfigError` with every problem at once.
+    """
+    with ExitStack() as stack:
+        if farm is not None:
+            workspace = farm.workspace
+        else:
+            checks = [*preflight.of_judging(), *preflight.access()]
+            overrides = as_overrides(settings, **choices)
+            workspace = stack.enter_context(open_workspace(recipe, overrides, output_dir, checks=checks))
+        comparison = OutputComparison.of(workspace, outputs, reference, annotator, match_policy)
+        return read_result(comparison.system, [comparison.run().artifact])

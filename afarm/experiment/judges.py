@@ -1,0 +1,104 @@
+"""The judges of a run: made from their specs, and asked on the run's account."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+
+from afarm.core.errors import attributed_to
+from afarm.core.judge import Judge
+from afarm.experiment.components import Components
+from afarm.judging.client import JudgeClient, Spend
+from afarm.judging.ledger import Ledger
+from afarm.judging.pricing import Prices
+from afarm.judging.rate_limit import Limiter
+
+
+class Judges:
+    """The judge of each family role, and the one metered way to ask them."""
+
+    def __init__(self, components: Components, ledger_path: Path):
+        self._components = components
+        self._ledger_path = ledger_path
+        self._made: dict[str, Judge] = {}
+        self._limiters: dict[Judge, Limiter] = {}
+        self._artifact = ""
+
+    @cached_property
+    def by_role(self) -> dict[str, Judge]:
+        """The judge of each family role; equal specs share one."""
+        return {role: self.judge(spec) for role, spec in self._components.settings.run.judge.items()}
+
+    @property
+    def identities(self) -> dict[str, str]:
+        """The identity of the judge of each family role."""
+        return {role: judge.identity for role, judge in sorted(self.by_role.items())}
+
+    def judge(self, spec: str) -> Judge:
+        """Return the judge of a spec, such as "openai:gpt-4.1", with a rate limit for it. Made once."""
+        if spec in self._made:
+            return self._made[spec]
+        run = self._components.settings.run
+        name, _, argument = spec.partition(":")
+        component, limiter = self._components.component("judges", name), Limiter(run.max_concurrency)
+        price = partial(Prices(run.prices, run.price).of, spec)
+        context = replace(self._components.context(component), price=price, throttled=limiter.throttled)
+        cls, config = component.load(), self._components.settings.of(component)
+        with attributed_to("judges", name):
+            judge: Judge = cls(argument, config, context)
+        self._made[spec], self._limiters[judge] = judge, limiter
+        return judge
+
+    def add_role(self, role: str, judge: Judge) -> None:
+        """Let requests for `role` reach `judge`, made here from a spec of its own."""
+        self.client.add_judge(role, judge, self._limiters.get(judge))
+
+    @cached_property
+    def client(self) -> JudgeClient:
+        """The client that meters every request: the `ask` of every context."""
+        settings = self._components.settings
+        run = settings.run
+        return JudgeClient(
+            self.by_role,
+            self.ledger,
+            run=settings.run_name(self._components.plugins.registry),
+            max_concurrency=run.max_concurrency,
+            budget=run.budget,
+            allow_degraded=run.allow_degraded,
+            batch_api=run.batch_api,
+            batch_poll_seconds=run.batch_poll_seconds,
+            limiters=self._limiters,
+            stage=lambda: self._artifact,
+        )
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The ledger of what was paid and learned under the output directory."""
+        return Ledger(self._ledger_path)
+
+    @property
+    def spend(self) -> Spend | None:
+        """The cost of the judges so far, None before the first was asked."""
+        return self.client.spend if "client" in self.__dict__ else None
+
+    @contextmanager
+    def charged_to(self, artifact: str) -> Iterator[None]:
+        """Book what is bought inside on the account of an artifact, by its name."""
+        self._artifact = artifact
+        try:
+            yield
+        finally:
+            self._artifact = ""
+
+    def spent_on(self, artifact: str) -> Mapping[str, float]:
+        """Return what an artifact has cost, also in processes that were stopped while they made it."""
+        return self.ledger.stage_spend(artifact) if self._ledger_path.exists() else {}
+
+    def close(self) -> None:
+        """Stop the client's thread and close the ledger. Both are opened again when they are needed."""
+        for name in ("client", "ledger"):
+            if name in self.__dict__:
+                self.__dict__.pop(name).close()

@@ -1,0 +1,64 @@
+"""A workspace opened from a recipe and its overrides, after every problem that can be seen was looked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from afarm.core.interfaces import Progress, no_progress
+from afarm.core.plugins import Plugins, discover
+from afarm.core.processes import SINGLE_PROCESS, ProcessInfo
+from afarm.experiment.components import Components
+from afarm.experiment.data import DataSplits
+from afarm.experiment.judges import Judges
+from afarm.experiment.preflight import Check, problems_of
+from afarm.experiment.recipe import Settings, parse_overrides, resolve
+from afarm.experiment.workspace import OnStage, Workspace, ignore_stage
+from afarm.storage.artifacts import Store
+
+
+def open_workspace(
+    recipe: str,
+    settings: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]] = (),
+    output_dir: Path | str = "afarm-runs",
+    *,
+    checks: Sequence[Check],
+    plugins: Plugins | None = None,
+    progress: Progress = no_progress,
+    notify: Callable[[str], None] = lambda text: None,
+    on_stage: OnStage = ignore_stage,
+    process_info: ProcessInfo = SINGLE_PROCESS,
+) -> Workspace:
+    """Open a workspace.
+
+    Args:
+        recipe: A recipe by name, or a YAML file.
+        settings: Overrides, one or several, as `"ppo.learning_rate=1e-5"` or as mappings.
+        output_dir: Where everything is kept.
+        checks: What is looked at before anything runs (`afarm.experiment.preflight`): those of a run, or only those of
+            judging files, which asks for no data, model or torch.
+        plugins: The plugins; all that are installed if not given.
+        progress: Wraps what takes long.
+        notify: Called with what a user should hear of.
+        on_stage: Called as stages begin and end.
+        process_info: This process among those that run the same.
+
+    Raises `ConfigError` with every problem at once, before any model is loaded.
+    """
+    plugins = plugins or discover()
+    opened: list[Workspace] = []
+
+    def preflight(resolved: Settings) -> list[str]:
+        # What is opened to look at it (data, a device) is kept: nothing is read twice.
+        components = Components(plugins, resolved, progress, notify, process_info)
+        store = Store(Path(output_dir), notify)
+        judges = Judges(components, store.ledger_path)
+        opened.append(Workspace(components, DataSplits(components), judges, store, on_stage))
+        return problems_of(opened[0], checks)
+
+    resolve(recipe, parse_overrides(settings), plugins, preflight)
+    [workspace] = opened
+    workspace.store.create()
+    workspace.meet()
+    return workspace

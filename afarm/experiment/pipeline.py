@@ -1,0 +1,137 @@
+"""The experiment as a chain of stages: which one is made from which (paper, section 3).
+
+    base → sft → sample → annotate → fit-reward → train → outputs → evaluate
+
+Each function lays out a stage with all that come before it. Nothing runs until `Workspace.ensure`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from afarm.core.errors import ConfigError
+from afarm.experiment.annotation import OnlineAnnotator, annotation_stage
+from afarm.experiment.components import is_fitted
+from afarm.experiment.evaluation_stages import evaluation_stage, require_outputs_in_data
+from afarm.experiment.llm_baselines import answers_stage, is_llm_system
+from afarm.experiment.sampling_stages import outputs_stage, samples_stage
+from afarm.experiment.stage import Stage
+from afarm.experiment.training_stages import base_stage, require_method, reward_fit_stage, training_stage
+from afarm.experiment.workspace import Workspace
+from afarm.storage.artifacts import Artifact
+
+
+def base(workspace: Workspace) -> Stage:
+    """The base model as it is."""
+    return base_stage(workspace)
+
+
+def start(workspace: Workspace) -> Stage:
+    """The policy that everything starts from: the SFT stage, or the base model if the recipe skips SFT."""
+    return base(workspace) if workspace.config.start == "model" else train(workspace, "sft")
+
+
+def sample(workspace: Workspace) -> Stage:
+    """The outputs of the starting policy that will be compared."""
+    return samples_stage(workspace, start(workspace))
+
+
+def annotate(workspace: Workspace) -> Stage:
+    """The training preferences."""
+    return annotation_stage(workspace, sample(workspace))
+
+
+def fit_reward(workspace: Workspace) -> Stage | None:
+    """The reward model's training; None if it is one that needs no fitting."""
+    if not is_fitted(workspace.components.reward_model_class(workspace.config.reward_model)):
+        return None
+    return reward_fit_stage(workspace, start(workspace), annotate(workspace))
+
+
+def train(workspace: Workspace, name: str) -> Stage:
+    """Training by the method `name`, from the policy that it begins with. What `base` would train is there already.
+
+    Raises `ConfigError` as `require_method` does.
+    """
+    if name == "base":
+        return base(workspace)
+    method = require_method(workspace.components, name)
+    is_start = name == workspace.start_name
+    begins_with_base = is_start or method.begins_with == "base"
+    return training_stage(
+        workspace,
+        name,
+        method,
+        label="sft" if is_start else f"train {name}",
+        begin=base(workspace) if begins_with_base else start(workspace),
+        preferences=annotate(workspace) if "preferences" in method.needs else None,
+        reward_model=fit_reward(workspace) if "reward_model" in method.needs else None,
+        annotator=OnlineAnnotator(workspace) if "annotator" in method.needs else None,
+    )
+
+
+def outputs(workspace: Workspace, system: str, temperature: float | None = None) -> Stage:
+    """A system's answers to the evaluation instructions, at the recipe's temperature unless another is given.
+
+    A system is a method, or a judge LLM by its spec that answers the instructions itself.
+    """
+    if is_llm_system(system):
+        return answers_stage(workspace, system)
+    return outputs_stage(workspace, system, train(workspace, system), temperature)
+
+
+def evaluations(workspace: Workspace, system: str) -> Iterator[Stage]:
+    """The comparisons of a system, the second after its outputs are made: see `second_evaluation`."""
+    yield main_evaluation(workspace, system)
+    if second := second_evaluation(workspace, system, workspace.ensure(outputs(workspace, system))):
+        yield second
+
+
+def main_evaluation(workspace: Workspace, system: str) -> Stage:
+    """The comparison of a system with its reference: the data's outputs for the starting policy itself."""
+    start_name = workspace.start_name
+    if system == start_name or workspace.config.evaluate.reference == "data":
+        return _evaluate(workspace, system, None, "data")
+    return _evaluate(workspace, system, outputs(workspace, start_name), start_name)
+
+
+def second_evaluation(workspace: Workspace, system: str, answered: Artifact | None) -> Stage | None:
+    """The comparison with the starting policy at the system's own temperature; None if it has none of its own.
+
+    Best-of-n samples at 1.0, and the temperature alone moves the win rate. It is read from the outputs that the system
+    has `answered` with or, before there are any, from its method.
+    """
+    config, start_name = workspace.config.evaluate, workspace.start_name
+    if system == start_name or config.reference == "data" or is_llm_system(system):
+        return None
+    expected = workspace.components.method(system).decoding(config.decoding).temperature
+    temperature = answered.meta["summary"]["temperature"] if answered else expected
+    if temperature == config.temperature:
+        return None
+    reference = outputs(workspace, start_name, temperature)
+    return _evaluate(workspace, system, reference, f"{start_name} at T={temperature:g}")
+
+
+def _evaluate(workspace: Workspace, system: str, reference: Stage | None, reference_name: str) -> Stage:
+    """The comparison of a system with the outputs of a reference, or with the data set's own (None)."""
+    answered = outputs(workspace, system)
+    if reference is None:
+        require_outputs_in_data(workspace)
+    built = {name: workspace.components.evaluator(name) for name in workspace.config.evaluate.evaluators}
+    if many := [name for name, evaluator in built.items() if evaluator.many]:
+        raise ConfigError(
+            [f"evaluate.evaluators: {n!r} looks at all systems: afarm leaderboard --evaluator {n}" for n in many]
+        )
+    # The baseline alone needs no reward model, and should not have one fitted just to be scored.
+    is_baseline = system == workspace.start_name
+    scored = any("reward_model" in evaluator.needs for evaluator in built.values()) and not is_baseline
+    return evaluation_stage(
+        workspace,
+        system,
+        [name for name, evaluator in built.items() if scored or "reward_model" not in evaluator.needs],
+        outputs=answered,
+        reference=reference,
+        reference_name=reference_name,
+        scored=scored,
+        reward_model=fit_reward(workspace) if scored else None,
+    )

@@ -1,0 +1,88 @@
+"""The stages that sample from a policy: the outputs that are compared for labels, and a system's outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from afarm.core.interfaces import Decoding, Policy
+from afarm.core.records import Instruction, Output
+from afarm.experiment.stage import Inputs, Stage
+from afarm.experiment.workspace import Workspace
+from afarm.storage.rows import write_rows
+
+
+def samples_stage(workspace: Workspace, policy: Stage) -> Stage:
+    """Outputs of the starting policy for the preference instructions, to be compared."""
+    settings = workspace.config.sample
+    instructions = workspace.data.instructions("preference")
+    data = workspace.data.digest("preference")
+    key_fields = workspace.key_fields("sample", settings=settings.result_fields(), data=data)
+
+    def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
+        sampled: Policy = workspace.load(inputs["policy"])
+        name = workspace.start_name
+        return write_outputs(workspace, directory, sampled, instructions, settings.decoding, name, "sample")
+
+    return Stage("sample", "sample", {"policy": policy}, key_fields, write)
+
+
+def outputs_stage(workspace: Workspace, system: str, policy: Stage, temperature: float | None = None) -> Stage:
+    """A method's outputs for the evaluation instructions, at the recipe's temperature unless another is given."""
+    default = workspace.config.evaluate.decoding
+    decoding = default if temperature is None else replace(default, temperature=temperature)
+    instructions = workspace.data.instructions("evaluation")
+    fields = {"temperature": decoding.temperature, "top_p": decoding.top_p, "max_new_tokens": decoding.max_new_tokens}
+    key_fields = workspace.key_fields("outputs", decoding=fields, data=workspace.data.digest("evaluation"))
+
+    def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
+        sampled: Policy = workspace.load(inputs["policy"])
+        own = sampled.decoding(decoding)
+        summary = write_outputs(workspace, directory, sampled, instructions, own, system, "outputs")
+        return {**summary, "temperature": own.temperature}
+
+    name = system if temperature is None else f"{system} at T={temperature:g}"
+    return Stage("outputs", f"outputs {name}", {"policy": policy}, key_fields, write)
+
+
+def write_outputs(
+    workspace: Workspace,
+    directory: Path,
+    policy: Policy,
+    instructions: Sequence[Instruction],
+    decoding: Decoding,
+    generator: str,
+    purpose: str,
+) -> Mapping[str, Any]:
+    """Sample into `outputs.jsonl`, each row as soon as it is ready, so that memory does not grow with their number.
+
+    Args:
+        workspace: The opened configuration.
+        directory: The directory of the file.
+        policy: The policy that is sampled.
+        instructions: What it answers, each `decoding.n` times in turn.
+        decoding: How it is sampled.
+        generator: The system's name, as the rows have it.
+        purpose: The purpose of the seed, together with the system's name.
+    """
+    repeated = (instruction for instruction in instructions for _ in range(decoding.n))
+    # A seed for each system: with one for all, best-of-n would be compared with one of its own candidates.
+    samples = policy.sample(instructions, decoding, seed=workspace.seed(f"{purpose} {generator}"))
+    counted = workspace.progress(samples, f"{generator}: sampling", len(instructions) * decoding.n)
+    characters = cut_off = 0
+
+    def rows() -> Iterator[Mapping[str, Any]]:
+        nonlocal characters, cut_off
+        for instruction, sampled in zip(repeated, counted, strict=True):
+            characters += len(sampled.text)
+            cut_off += sampled.finish_reason == "length"
+            details = {"finish_reason": sampled.finish_reason, "tokens": len(sampled.token_ids), **sampled.details}
+            if sampled.score is not None:
+                details["score"] = sampled.score
+            yield Output(instruction, sampled.text, generator, details).to_row()
+
+    with workspace.components.autocast():
+        count = write_rows(directory / "outputs.jsonl", rows())
+    return {"rows": count, "mean_characters": round(characters / max(count, 1), 1), "cut_off": cut_off}

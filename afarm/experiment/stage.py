@@ -1,0 +1,71 @@
+"""A step of the experiment as a value: what it is made from, and how it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from afarm.core.judge import ChatRequest
+from afarm.core.records import Instruction
+from afarm.storage.artifacts import Artifact
+
+Inputs = Mapping[str, Artifact]
+
+MODELS = frozenset({"base", "train", "fit-reward"})
+"""The kinds of stage that make a policy or a reward model; the others make rows."""
+
+
+class Write(Protocol):
+    """Fill an artifact's directory from its inputs, and return a summary of what was done."""
+
+    def __call__(self, directory: Path, inputs: Inputs) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One step of the experiment: `write` makes its artifact from those of `inputs`.
+
+    `key_fields` holds everything that its result depends on besides its inputs. `run_collective` is the part of `write`
+    that all processes run together (training), with the same arguments. For a dry run, `plan_requests` returns the
+    requests of a stage that asks a judge itself, and `plan_pairs` the instruction of each pair that training will have
+    labelled; what annotators ask, they plan themselves.
+    """
+
+    kind: str
+    label: str
+    inputs: Mapping[str, Stage]
+    key_fields: Mapping[str, Any]
+    write: Write
+    run_collective: Callable[..., object] | None = None
+    plan_requests: Callable[[], Iterable[ChatRequest]] | None = None
+    plan_pairs: Callable[[], Sequence[Instruction]] | None = None
+
+    def key_fields_with(self, inputs: Inputs) -> dict[str, Any]:
+        """Return everything that its result depends on: data by its content, models by their key as well.
+
+        What a model does is not in its files alone: a best-of-n policy whose source is edited writes the same files.
+        """
+        contents = {
+            name: f"{artifact.content} of {artifact.key}" if artifact.stage in MODELS else artifact.content
+            for name, artifact in inputs.items()
+        }
+        return {**self.key_fields, "inputs": contents}
+
+
+@dataclass(frozen=True, slots=True)
+class StageRun:
+    """A stage that was made, in `seconds`, or reused.
+
+    `why` says why it was not reused, or that what is reused was made with other library versions. `inputs` are the
+    labels of the stages that it was made from.
+    """
+
+    kind: str
+    label: str
+    artifact: Artifact
+    reused: bool
+    seconds: float
+    why: str = ""
+    inputs: tuple[str, ...] = ()

@@ -1,0 +1,180 @@
+"""An opened configuration, in which stages are made or reused."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cache, partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from afarm.core.interfaces import RewardModel
+from afarm.core.processes import ProcessInfo
+from afarm.core.seeding import integer
+from afarm.experiment.components import Components
+from afarm.experiment.data import DataSplits
+from afarm.experiment.processes import announce, follow
+from afarm.experiment.stage import Inputs, Stage, StageRun
+from afarm.experiment.stage_code import code_digest
+from afarm.storage.artifacts import Artifact, Store, artifact_key
+from afarm.storage.reuse import why_not_reused
+
+if TYPE_CHECKING:
+    from afarm.experiment.judges import Judges  # which training never reaches
+
+KEPT_MODELS = 2
+"""Models held loaded between stages: the starting policy and the reward model, as training needs both."""
+
+OnStage = Callable[[str, StageRun | None], None]
+"""Called with a stage's label when it begins, and with what came of it when it is there."""
+
+
+def ignore_stage(label: str, run: StageRun | None) -> None:
+    """Take no notice of stages."""
+
+
+class Workspace:
+    """One configuration with all that it names: components, data, judges and the store of artifacts.
+
+    `history` holds each stage that was made or reused here, by its label. `open_workspace` makes workspaces.
+    """
+
+    def __init__(
+        self,
+        components: Components,
+        data: DataSplits,
+        judges: Judges,
+        store: Store,
+        on_stage: OnStage = ignore_stage,
+    ):
+        self.components = components
+        self.settings = components.settings
+        self.config = components.settings.run
+        self.progress = components.progress
+        self.data = data
+        self.judges = judges
+        self.store = store
+        self.on_stage = on_stage
+        self.history: dict[str, StageRun] = {}
+        self.session = ""
+        self._loaded: OrderedDict[str, Any] = OrderedDict()
+
+    @property
+    def process_info(self) -> ProcessInfo:
+        """This process among those that run the same command."""
+        return self.components.process_info
+
+    @property
+    def start_name(self) -> str:
+        """The name of the starting policy: "sft", or "base" if SFT is skipped."""
+        return "sft" if self.config.start == "sft" else "base"
+
+    def run_name(self, method: str | None = None) -> str:
+        """Return the run's name. The same command has the same one, so that it goes on where it stopped."""
+        return self.settings.run_name(self.components.plugins.registry, method)
+
+    def seed(self, purpose: str) -> int:
+        """Return an independent seed for each purpose, from the run's."""
+        return integer(self.config.seed, purpose)
+
+    def key_fields(self, stage: str, **ingredients: Any) -> dict[str, Any]:
+        """Return what every stage's result depends on, with the ingredients of this kind of stage."""
+        backend = self.config.backend.result_fields()
+        return {"stage": stage, "afarm": code_digest(stage), **backend, "seed": self.config.seed, **ingredients}
+
+    # ---------------------------------------------------------------------------------------- making and reusing
+
+    def meet(self) -> None:
+        """Wait for the other processes of this launch. Later, nobody could say how long the main one is busy alone."""
+        if self.process_info.is_distributed:
+            self.session = self.components.backend.session
+
+    def ensure(self, stage: Stage) -> Artifact:
+        """Return the artifact of `stage`, made now if it is missing, after its inputs."""
+        if stage.label in self.history:
+            return self.history[stage.label].artifact
+        inputs = {name: self.ensure(upstream) for name, upstream in stage.inputs.items()}
+        key_fields = stage.key_fields_with(inputs)
+        key = artifact_key(key_fields)
+        started = time.perf_counter()
+        why = ""
+        if self.store.find(stage.kind, key) is None:
+            why = why_not_reused(key_fields, self.store.of_stage(stage.kind, stage.label))
+            self.on_stage(stage.label, None)
+        if self.process_info.is_main_process:
+            artifact, reused = self._make(stage, key_fields, inputs)
+        else:
+            collective = partial(stage.run_collective, inputs=inputs) if stage.run_collective else None
+            artifact, reused = follow(self.store, stage.kind, key, self.session, collective), True
+        why = version_changes(artifact.meta.get("versions", {})) if reused else why
+        upstream_labels = tuple(upstream.label for upstream in stage.inputs.values())
+        run = StageRun(stage.kind, stage.label, artifact, reused, time.perf_counter() - started, why, upstream_labels)
+        self.history[stage.label] = run
+        self.on_stage(stage.label, run)
+        return artifact
+
+    def _make(self, stage: Stage, key_fields: Mapping[str, Any], inputs: Inputs) -> tuple[Artifact, bool]:
+        name = f"{stage.kind}/{artifact_key(key_fields)}"
+
+        def write(directory: Path) -> Mapping[str, Any]:
+            if stage.run_collective and self.process_info.is_distributed:
+                announce(directory, self.session)
+            with self.judges.charged_to(name):
+                return stage.write(directory, inputs)
+
+        spend = partial(self.judges.spent_on, name)
+        return self.store.make(stage.kind, key_fields, write, versions(), label=stage.label, spend=spend)
+
+    def load(self, artifact: Artifact) -> Any:
+        """Return the policy or reward model of an artifact. The last few are kept, not all: each is a whole model."""
+        if artifact.name not in self._loaded:
+            while len(self._loaded) >= KEPT_MODELS:
+                self._loaded.popitem(last=False)
+            self._loaded[artifact.name] = self.components.load(artifact.path)
+        self._loaded.move_to_end(artifact.name)
+        return self._loaded[artifact.name]
+
+    def reward_model(self, fitted: Artifact | None) -> RewardModel:
+        """Return the run's reward model: the fitted one, or without one that which needs no fitting."""
+        if fitted is None:
+            return self.components.fixed_reward_model(self.config.reward_model)
+        model: RewardModel = self.load(fitted)
+        return model
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the judges' thread and close the ledger. The workspace can be used again."""
+        self.judges.close()
+
+
+LIBRARIES = ["afarm", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "numpy"]
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of every library that numbers can depend on."""
+    installed = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            installed[name] = importlib.metadata.version(name)
+    return installed
+
+
+def version_changes(before: Mapping[str, str]) -> str:
+    """Return the libraries that have another version now, as a clause; empty if there is none."""
+    changed = [
+        f"{name} {old} (now {versions().get(name)})" for name, old in before.items() if versions().get(name) != old
+    ]
+    return f"made with {', '.join(changed)}" if changed else ""
