@@ -17,6 +17,7 @@ LONGEST_MODULE, LONGEST_FUNCTION = 500, 80
 LARGE_ROOM = 3000
 LARGE_FOR_A_REASON = {
     "backend": "all that needs torch, for every method: loading, sampling, log-probabilities, training, processes",
+    "experiment": "the whole way from a recipe to a result, and its dry run",
     "cli": "one file per command, and the options and screens that they share",
 }
 """Rooms of more lines, each with the reason why there is no second noun in it."""
