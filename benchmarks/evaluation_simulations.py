@@ -18,17 +18,17 @@ from numpy.typing import NDArray
 from scipy.stats import kendalltau, pearsonr, spearmanr
 
 from afarm.statistics import (
-    Estimate,
+    IntervalEstimate,
     bootstrap,
     correlation,
     decision_times,
-    difference,
-    differences,
     instructions_needed,
     mean,
     minimum_detectable_difference,
+    paired_difference,
+    paired_differences,
     prediction_powered,
-    ranks,
+    rank_intervals,
     win_rate,
 )
 
@@ -78,12 +78,12 @@ WORLDS: dict[str, tuple[Callable[[Generator, int], Floats], float]] = {
 }
 
 
-def holds(found: Estimate, truth: float) -> bool:
+def holds(found: IntervalEstimate, truth: float) -> bool:
     return found.low is not None and found.high is not None and found.low <= truth <= found.high
 
 
 def intervals(runs: int) -> Table:
-    methods: dict[str, Callable[..., Estimate]] = {
+    methods: dict[str, Callable[..., IntervalEstimate]] = {
         "**win_rate** (two wins and losses added)": win_rate,
         "mean (t)": mean,
         "percentile bootstrap": partial(bootstrap, resamples=1000),
@@ -135,7 +135,7 @@ def tests(runs: int) -> Table:
             for gap in (0.0, 0.05):
                 for n in SIZES:
                     drawn = (two_systems(random, n, differ, gap) for random in generators(runs, 20))
-                    p = [difference(a, b, test=test, resamples=1000).p_value for a, b in drawn]  # type: ignore[arg-type]
+                    p = [paired_difference(a, b, test=test, resamples=1000).p_value for a, b in drawn]  # type: ignore[arg-type]
                     found.append(percent([value is not None and value <= 0.05 for value in p]))
             lines.append([percent([differ], 0) + "%", f"**{test}**" if test == "t" else test, *found])
     sizes = [f"n = {n}" for n in SIZES]
@@ -149,12 +149,12 @@ def many_comparisons(runs: int) -> Table:
     alone, corrected, best, best_corrected = [], [], [], []
     for random in generators(max(1, runs // 2), 30):
         table = (random.random((20, 200)) < 0.5).astype(float)
-        found = [d for d in differences(table, 0) if d is not None]
+        found = [d for d in paired_differences(table, 0) if d is not None]
         alone.append(any((d.p_value or 0) <= 0.05 for d in found))
         corrected.append(any(d.significant for d in found))
         top = int(np.argmax(table.mean(axis=1)))
-        best.append(any(d.significant for d in differences(table, top) if d is not None))
-        best_corrected.append(any(d.significant for d in differences(table, top, best=True) if d is not None))
+        best.append(any(d.significant for d in paired_differences(table, top) if d is not None))
+        best_corrected.append(any(d.significant for d in paired_differences(table, top, best=True) if d is not None))
     lines = [
         ["with one that was named before, each test by itself", percent(alone)],
         ["**with one that was named before, Holm's correction**", percent(corrected)],
@@ -199,7 +199,7 @@ def resampled_ranks(table: Floats, random: Generator) -> list[tuple[int, int]]:
     return list(zip(low.tolist(), high.tolist(), strict=True))
 
 
-def rank_intervals(runs: int) -> Table:
+def rank_coverage(runs: int) -> Table:
     lines = []
     for name, truth in BOARDS.items():
         places = [1 + int((truth > own + 1e-9).sum()) for own in truth]
@@ -207,7 +207,7 @@ def rank_intervals(runs: int) -> Table:
             each, all_of, widths, usual, usual_widths = [], [], [], [], []
             for random in generators(max(1, runs // 4), 40):
                 table = board(random, truth, n)
-                found = ranks(table, resamples=500)
+                found = rank_intervals(table, resamples=500)
                 each += [r.low <= place <= r.high for r, place in zip(found, places, strict=True)]
                 all_of.append(all(r.board_low <= p <= r.board_high for r, p in zip(found, places, strict=True)))
                 widths += [r.high - r.low + 1 for r in found]
@@ -342,7 +342,7 @@ PARTS: dict[str, Callable[[int], Table]] = {
     "tests": tests,
     "many-comparisons": many_comparisons,
     "detectable": detectable,
-    "ranks": rank_intervals,
+    "ranks": rank_coverage,
     "stopping": stopping,
     "stopping-times": stopping_times,
     "prediction-powered": powered,

@@ -132,7 +132,7 @@ def _profile(
         pairs=len(pairs),
         labels=len(labels),
         parsed=sum(label.p2 is not None for label in labels),
-        agreement=variance(pairs, agrees=True) if name == HUMANS else agreement(pairs, people),
+        agreement=variance(pairs, agrees=True) if name == HUMANS else agreement_with_people(pairs, people),
         bias=bias(pairs, people, itself=name == HUMANS),
         variance=variance(pairs),
         price=clustered_mean(((x.pair_id, x.price) for x in labels if x.price is not None), 1000),
@@ -175,7 +175,9 @@ def mode(choices: Iterable[str | None]) -> dict[str, float]:
     return {choice: 1 / len(most) for choice in most}
 
 
-def agreement(pairs: Mapping[str, Sequence[Label]], people: Mapping[str, Sequence[Label]]) -> Estimate | None:
+def agreement_with_people(
+    pairs: Mapping[str, Sequence[Label]], people: Mapping[str, Sequence[Label]]
+) -> Estimate | None:
     """Agreement of one label with the mode of the people's, in percent."""
     modes = {pair: mode(label.choice for label in people[pair]) for pair in pairs if pair in people}
     return clustered_mean(

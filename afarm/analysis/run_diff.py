@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from afarm.core.records import JudgedPair, Row
-from afarm.evaluation.metrics import clustered_mean, number
+from afarm.evaluation.metrics import clustered_mean, finite_number
 from afarm.evaluation.protocol import EvaluationProtocol, comparable
 from afarm.storage.reuse import differences
 from afarm.storage.rows import read_preferences
@@ -91,7 +91,7 @@ class Diff:
         return {**asdict(self), "changes": [{**asdict(change), "flip": change.flip} for change in self.changes]}
 
 
-def diff(first: Path, second: Path) -> Diff:
+def diff_runs(first: Path, second: Path) -> Diff:
     """Compare the runs in two directories. Raises `DataError` naming the file that cannot be read."""
     one, two = read_run(first), read_run(second)
     for record in (one, two):
@@ -172,6 +172,6 @@ def _metrics(one: RunRecord, two: RunRecord) -> Iterator[tuple[str, float | None
         results = [result for result in record.results if result.reference == record.results[0].reference]
         metrics.append({f"{result.evaluator}.{k}": v for result in results for k, v in result.metrics.items()})
     for name in dict.fromkeys([*metrics[0], *metrics[1]]):
-        was, is_now = (number(of_run.get(name)) for of_run in metrics)
+        was, is_now = (finite_number(of_run.get(name)) for of_run in metrics)
         if was != is_now:
             yield name, was, is_now

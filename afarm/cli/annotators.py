@@ -49,11 +49,11 @@ WIDE = 4
 
 def add_to(app: typer.Typer) -> None:
     group = typer.Typer(help="Who labels, and what their labels tell of them.")
-    group.command("compare")(compare)
+    group.command("compare")(compare_labels)
     app.add_typer(group, name="annotators")
 
 
-def compare(
+def compare_labels(
     files: Annotated[
         list[Path], typer.Argument(help="Files with one row per label: preferences, annotations; .json, .jsonl, .gz.")
     ],
@@ -135,7 +135,7 @@ def _table(title: str, columns: Sequence[Column], profiles: Sequence[Profile]) -
     shown = [column for column in columns if any(column[1](profile) for profile in profiles)]
     table = _empty(title, ["annotator", "pairs", "labels", *(heading for heading, _, _ in shown)])
     for profile in profiles:
-        figures = [written(figure(profile), form) for _, figure, form in shown]
+        figures = [estimate_text(figure(profile), form) for _, figure, form in shown]
         table.add_row(markup(profile.annotator), str(profile.pairs), str(profile.labels), *figures)
     return table
 
@@ -150,7 +150,7 @@ def _matrix(comparison: AnnotatorReport) -> Table:
     table.padding = (0, 1 if many else 2, 0, 0)
     for number, one in enumerate(names, start=1):
         figures = [comparison.agreement(one, other) for other in names]
-        cells = [(f"{f.value:.0f}" if many else f"{written(f, '.1f')} ({f.n})") if f else "-" for f in figures]
+        cells = [(f"{f.value:.0f}" if many else f"{estimate_text(f, '.1f')} ({f.n})") if f else "-" for f in figures]
         table.add_row(f"{number} {markup(one)}" if many else markup(one), *cells)
     return table
 
@@ -162,7 +162,7 @@ def _empty(title: str, headings: Sequence[str]) -> Table:
     return Table(*columns, title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
 
 
-def written(figure: Estimate | None, form: str) -> str:
+def estimate_text(figure: Estimate | None, form: str) -> str:
     """A value with its error, a dash where there is none."""
     if figure is None:
         return "-"

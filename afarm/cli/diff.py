@@ -31,10 +31,10 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """Show what sets two runs apart: settings, versions, judging, figures, and which instructions flipped and why."""
-    from afarm.analysis.run_diff import diff
+    from afarm.analysis.run_diff import diff_runs
     from afarm.storage.runs import find_run
 
-    found = diff(find_run(first, output_dir), find_run(second, output_dir))
+    found = diff_runs(find_run(first, output_dir), find_run(second, output_dir))
     if as_json:
         sys.stdout.write(json.dumps(found.to_row(), ensure_ascii=False) + "\n")
         return

@@ -165,9 +165,9 @@ def _written(boards: Sequence[Leaderboard], left_out: Sequence[str], found: Sequ
     if form is Format.json:
         return table.as_json(boards, left_out, found)
     if form is Format.html:
-        from afarm.report.leaderboard_page import render
+        from afarm.report.leaderboard_page import render_leaderboards
 
-        return render(boards, left_out, found)
+        return render_leaderboards(boards, left_out, found)
     return table.as_markdown(boards, found)
 
 

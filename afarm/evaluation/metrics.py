@@ -37,13 +37,13 @@ class MainMetric:
 def main_metric(evaluator: str, metrics: Mapping[str, Any]) -> MainMetric | None:
     """Find the main metric of an evaluation; None if it has none."""
     name = evaluator if evaluator in metrics else next(iter(metrics), "")
-    value = number(metrics.get(name))
+    value = finite_number(metrics.get(name))
     if value is None:
         return None
     after = list(metrics)[list(metrics).index(name) + 1 :]
-    errors = [number(metrics[other]) for other in takewhile(lambda other: other.endswith(ERROR_SUFFIXES), after)]
+    errors = [finite_number(metrics[other]) for other in takewhile(lambda other: other.endswith(ERROR_SUFFIXES), after)]
     error = next((found for found in errors if found is not None), None)
-    beside = (number(metrics.get(f"{name}_{what}")) for what in ("reference", "difference", "difference_se"))
+    beside = (finite_number(metrics.get(f"{name}_{what}")) for what in ("reference", "difference", "difference_se"))
     return MainMetric(name, value, error, *beside)
 
 
@@ -58,7 +58,7 @@ def warnings(metrics: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(text) for name, text in metrics.items() if name.endswith("_warning") and text}
 
 
-def number(value: object) -> float | None:
+def finite_number(value: object) -> float | None:
     """Return `value` if it is a finite number, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
@@ -140,14 +140,14 @@ def interval(rate: float, error: float | None, n: int | None) -> tuple[float, fl
 
 def win_rate_interval(metrics: Mapping[str, Any]) -> tuple[float, float] | None:
     """The 95% interval of an evaluation's win rate, in percent; None for a single instruction."""
-    rate = number(metrics.get("win_rate"))
+    rate = finite_number(metrics.get("win_rate"))
     n = metrics.get("n_instructions", metrics.get("n_total"))
-    return None if rate is None else interval(rate, number(metrics.get("standard_error")), n)
+    return None if rate is None else interval(rate, finite_number(metrics.get("standard_error")), n)
 
 
 def undetectable_difference(metrics: Mapping[str, Any]) -> str:
     """State the minimum detectable difference of a win rate that is not clear from 50%; else empty."""
-    between, error = win_rate_interval(metrics), number(metrics.get("standard_error"))
+    between, error = win_rate_interval(metrics), finite_number(metrics.get("standard_error"))
     n = metrics.get("n_instructions", metrics.get("n_total"))
     if between is None or not error or not n or not between[0] <= 50 <= between[1]:
         return ""

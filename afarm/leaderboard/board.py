@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from afarm.core.errors import DataError
 from afarm.core.records import Row
-from afarm.evaluation.metrics import interval, number
+from afarm.evaluation.metrics import finite_number, interval
 from afarm.evaluation.protocol import EvaluationProtocol
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def _numbers(values: Mapping[str, Any], where: str, columns: Mapping[str, str] |
     for name, value in numbers.items():
         called = f"column {columns[name]!r}" if columns else f"field {name!r}"
         low, high = BOUNDS.get(name, (0, math.inf))
-        if number(value) is None:
+        if finite_number(value) is None:
             raise DataError(f"{where}: {called} must be a number, not {value!r}")
         if not low <= value <= high:
             must = "not be negative" if high == math.inf else f"lie between {low} and {high}"
@@ -183,7 +183,7 @@ def _numbers(values: Mapping[str, Any], where: str, columns: Mapping[str, str] |
 
 
 def _number_list(values: Any) -> list[float]:
-    numbers = [number(value) for value in values] if isinstance(values, list) else []
+    numbers = [finite_number(value) for value in values] if isinstance(values, list) else []
     return [value for value in numbers if value is not None]
 
 

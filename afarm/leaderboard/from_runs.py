@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from afarm.core.errors import DataError
-from afarm.evaluation.metrics import main_metric, number, warnings
+from afarm.evaluation.metrics import finite_number, main_metric, warnings
 from afarm.evaluation.protocol import EvaluationProtocol
 from afarm.evaluation.red_flags import flag_sentences
 from afarm.leaderboard.board import DIFFERENCE, Entry, Leaderboard, Metric, Source, ranked
@@ -69,7 +69,7 @@ def _entries(record: RunRecord) -> Iterator[tuple[EvaluationProtocol, Entry]]:
             # suited it, ranks would be too sure.
             has_pairs = players == next(iter(by_reference)) and not record.get("until")
             pairs = str(record.directory / OUTPUTS) if has_pairs else ""
-            source = Source(str(record.directory), pairs, players[1], number(record.get("created")) or 0)
+            source = Source(str(record.directory), pairs, players[1], finite_number(record.get("created")) or 0)
             yield EvaluationProtocol.from_row(results[0].protocol), replace(entry, source=source)
 
 
@@ -123,11 +123,11 @@ def _warnings(result: RunResult) -> list[str]:
 
 def _value(red_flags: Mapping[str, Any], name: str) -> float | None:
     estimate = red_flags.get(name)
-    return number(estimate.get("value")) if isinstance(estimate, Mapping) else None
+    return finite_number(estimate.get("value")) if isinstance(estimate, Mapping) else None
 
 
 def _count(value: Any) -> int | None:
-    finite = number(value)
+    finite = finite_number(value)
     return None if finite is None else round(finite)
 
 
@@ -135,7 +135,7 @@ def _finite_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
     """Keep the values that are finite numbers, counts as whole ones."""
     numbers: dict[str, Any] = {}
     for name, value in values.items():
-        if number(value) is not None:
+        if finite_number(value) is not None:
             numbers[name] = round(value) if name in COUNTS else float(value)
     return numbers
 
@@ -172,7 +172,7 @@ def _of_system(record: RunRecord, entry: Entry) -> Entry:
     """`entry` with what only a run under the same recipe can be compared by."""
     differences = {}
     for result in record.results:
-        gain = number(result.metrics.get(f"{result.evaluator}_difference"))
+        gain = finite_number(result.metrics.get(f"{result.evaluator}_difference"))
         if result.reference == entry.source.reference and result.evaluator != "win_rate" and gain is not None:
             differences[f"{DIFFERENCE}{result.evaluator}"] = Metric(gain)
     own = (f"train {entry.system}", f"outputs {entry.system}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from afarm.core.errors import DataError
 from afarm.core.records import Instruction, JudgedPair, Row
 from afarm.evaluation.annotation_files import RowSink, annotated_systems
-from afarm.evaluation.metrics import number
+from afarm.evaluation.metrics import finite_number
 from afarm.leaderboard.board import Entry, Leaderboard, Metric, ranked
 from afarm.storage.rows import read_rows
 
@@ -59,10 +59,10 @@ def _places(table: Mapping[str, Floats], seed: int) -> dict[str, dict[str, int]]
 
 def _differences(table: Mapping[str, Floats], seed: int) -> dict[str, dict[str, Any]]:
     """What is known of each system's difference to the first of `table`, in points."""
-    from afarm.statistics import differences
+    from afarm.statistics import paired_differences
 
     leader, told = next(iter(table)), {}
-    for name, gap in zip(table, differences(list(table.values()), 0, best=True, seed=seed), strict=True):
+    for name, gap in zip(table, paired_differences(list(table.values()), 0, best=True, seed=seed), strict=True):
         if gap is not None:
             given = {"": gap.value, "_low": gap.low, "_high": gap.high}
             points = {f"difference{end}": None if value is None else 100 * value for end, value in given.items()}
@@ -173,10 +173,12 @@ def _metrics(name: str, rows: Iterable[Row]) -> dict[str, Metric]:
     its strength, with the interval beside it."""
     found = {}
     for row in rows:
-        main = next((column for column in (name, "elo", "strength") if number(row.get(column)) is not None), None)
+        main = next(
+            (column for column in (name, "elo", "strength") if finite_number(row.get(column)) is not None), None
+        )
         if main is not None:
             ends = ("low", "high") if main == "strength" else (f"{main}_low", f"{main}_high")
-            low, high = (number(row.get(end)) for end in ends)
+            low, high = (finite_number(row.get(end)) for end in ends)
             n, flag = row.get("n_total"), str(row.get("flag") or "")
             found[str(row["system"])] = Metric(row[main], low=low, high=high, n=n, flag=flag)
     return found

@@ -34,7 +34,7 @@ class Column:
     spared: int = 0
 
 
-def rank(entry: Entry) -> str:
+def rank_text(entry: Entry) -> str:
     """Write the rank with its 95% interval, such as "3rd, 2–5"; without judgements the rank alone."""
     n = entry.rank
     if n is None:
@@ -124,7 +124,7 @@ def columns(board: Leaderboard) -> list[Column]:
     metrics = {name: of_evaluator(name) for entry in board.entries for name in entry.metrics}
     first = [metrics.pop(board.order)] if board.order in metrics else []
     every = (
-        Column("rank", rank, number=False),
+        Column("rank", rank_text, number=False),
         Column("system", lambda e: one_line(e.system), number=False),
         *([Column("judged on", _judged_on)] if any(e.partial or e.stopped_early for e in board.entries) else []),
         *first,

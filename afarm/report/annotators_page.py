@@ -1,4 +1,4 @@
-"""A comparison of annotators as one self-contained HTML page: plots where plotly is installed, tables always."""
+"""A comparison of annotators as one self-contained HTML page: tables, and plots if plotly is installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from afarm.report.page_shell import render_page, scripts
 from afarm.storage.disk import write_whole
 
 Z_95 = 1.96
-"""Standard errors on either side of a 95% interval, by the normal approximation."""
+"""The normal quantile of a 95% interval, in standard errors to either side."""
 
 COLUMNS: tuple[tuple[str, str, int], ...] = (
     ("agreement", "agreement, %", 1),
@@ -35,54 +35,57 @@ PREFERENCES = ("prefers_longer", "prefers_lists", "prefers_first", "prefers_firs
 
 
 def write(comparison: AnnotatorReport, files: Sequence[str], path: Path) -> None:
-    """Raises `StoreError` where the page cannot be written."""
-    write_whole(path, render(comparison, files, plotly_script()), "choose another --html")
+    """Write the page. Raises `StoreError` if it cannot be written."""
+    write_whole(path, render_annotators(comparison, files, plotly_script()), "choose another --html")
 
 
-def render(comparison: AnnotatorReport, files: Sequence[str], plotly: str | None) -> str:
-    """The page as text; `plotly` is the source of plotly.js, None to leave the plots out."""
-    known = [c for c in COLUMNS if any(getattr(p, c[0]) is not None for p in comparison.profiles)]
-    parts = [[c for c in known if c[0] not in PREFERENCES], [c for c in known if c[0] in PREFERENCES]]
+def render_annotators(comparison: AnnotatorReport, files: Sequence[str], plotly: str | None) -> str:
+    """Render the page as text; `plotly` is the source of plotly.js, None to leave the plots out."""
+    columns = [c for c in COLUMNS if any(getattr(p, c[0]) is not None for p in comparison.profiles)]
+    groups = [[c for c in columns if c[0] not in PREFERENCES], [c for c in columns if c[0] in PREFERENCES]]
     return render_page(
         "annotators_page",
         files=files,
         notes=comparison.notes(),
         people=any(p.agreement is not None for p in comparison.profiles),
         tables=[
-            {"headings": [title for _, title, _ in part], "rows": [describe(p, part) for p in comparison.profiles]}
-            for part in parts
+            {
+                "headings": [title for _, title, _ in group],
+                "rows": [describe_profile(p, group) for p in comparison.profiles],
+            }
+            for group in groups
         ],
         mutual=len(comparison.profiles) > 1 and bool(comparison.matrix),
         names=[p.annotator for p in comparison.profiles],
-        matrix=[[written(f, 1) for f in row] for row in _matrix(comparison)],
+        matrix=[[estimate_cell(f, 1) for f in row] for row in _matrix(comparison)],
         charts=charts(comparison) if plotly else {},
         **scripts("annotators_page", plotly),
     )
 
 
-def describe(profile: Profile, columns: Sequence[tuple[str, str, int]]) -> dict[str, Any]:
-    """One row of the table."""
-    figures = [written(getattr(profile, name), places) for name, _, places in columns]
-    return {"annotator": profile.annotator, "pairs": profile.pairs, "labels": profile.labels, "figures": figures}
+def describe_profile(profile: Profile, columns: Sequence[tuple[str, str, int]]) -> dict[str, Any]:
+    """Describe one row of the table."""
+    cells = [estimate_cell(getattr(profile, name), places) for name, _, places in columns]
+    return {"annotator": profile.annotator, "pairs": profile.pairs, "labels": profile.labels, "estimates": cells}
 
 
-def written(figure: Estimate | None, places: int) -> dict[str, str] | None:
-    """A figure as text, its error apart, and what it is a mean of."""
-    if figure is None:
+def estimate_cell(estimate: Estimate | None, places: int) -> dict[str, str] | None:
+    """Write an estimate: its value, its error and the number of labels behind it."""
+    if estimate is None:
         return None
-    error = "" if figure.error is None else f"± {figure.error:.{places}f}"
-    return {"value": f"{figure.value:.{places}f}", "error": error, "n": f"n = {figure.n:,}"}
+    error = "" if estimate.error is None else f"± {estimate.error:.{places}f}"
+    return {"value": f"{estimate.value:.{places}f}", "error": error, "n": f"n = {estimate.n:,}"}
 
 
 def charts(comparison: AnnotatorReport) -> dict[str, Any]:
-    """The plots as data: agreement (against price, where it is known), bias against variance, preferences, matrix."""
+    """Chart data: agreement, bias against variance, preferences, and the matrix of mutual agreement."""
     profiles = comparison.profiles
-    drawn: dict[str, Any] = {}
+    data: dict[str, Any] = {}
     if agreeing := [p for p in profiles if p.agreement]:
-        drawn["agreement"] = _dots(agreeing, ["agreement"], 100.0)
+        data["agreement"] = _dots(agreeing, ["agreement"], 100.0)
     both = [p for p in profiles if p.bias and p.variance]
     if any(p.annotator != HUMANS for p in both):
-        drawn["bias"] = {
+        data["bias"] = {
             "names": [p.annotator for p in both],
             "x": [p.variance.value for p in both if p.variance],
             "y": [p.bias.value for p in both if p.bias],
@@ -90,26 +93,26 @@ def charts(comparison: AnnotatorReport) -> dict[str, Any]:
             "y_error": [Z_95 * (p.bias.error or 0) for p in both if p.bias],
         }
     if kinds := [kind for kind in PREFERENCES if any(getattr(p, kind) for p in profiles)]:
-        drawn["preferences"] = _dots(profiles, kinds, 1.0)
+        data["preferences"] = _dots(profiles, kinds, 1.0)
     if len(profiles) > 1 and comparison.matrix:
         names = [p.annotator for p in profiles]
         values = [[f.value if f else None for f in row] for row in _matrix(comparison)]
-        drawn["matrix"] = {"names": names, "values": values}
-    return drawn
+        data["matrix"] = {"names": names, "values": values}
+    return data
 
 
 def _dots(profiles: Sequence[Profile], kinds: Sequence[str], whole: float) -> dict[str, Any]:
-    """A series of points with 95% intervals for each of `kinds`, one line an annotator."""
+    """Series of points with 95% intervals, one per kind, one line per annotator."""
     titles = {name: title.removeprefix("prefers ") for name, title, _ in COLUMNS}
     series = []
     for kind in kinds:
-        known = [(p.annotator, f) for p in profiles if (f := getattr(p, kind)) is not None]
+        estimates = [(p.annotator, e) for p in profiles if (e := getattr(p, kind)) is not None]
         series.append(
             {
                 "name": titles[kind],
-                "annotators": [name for name, _ in known],
-                "x": [f.value for _, f in known],
-                "error": [Z_95 * (f.error or 0) for _, f in known],
+                "annotators": [name for name, _ in estimates],
+                "x": [e.value for _, e in estimates],
+                "error": [Z_95 * (e.error or 0) for _, e in estimates],
             }
         )
     return {"names": [p.annotator for p in profiles], "series": series, "whole": whole}

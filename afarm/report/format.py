@@ -1,4 +1,4 @@
-"""How numbers are written on the page. A value that is not known is a dash."""
+"""Numbers and times as the page writes them. An unknown value is a dash."""
 
 from __future__ import annotations
 
@@ -6,66 +6,66 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from afarm.evaluation.metrics import number
-from afarm.storage.text import dollars as in_dollars
+from afarm.evaluation.metrics import finite_number
+from afarm.storage.text import dollars
 
 UNKNOWN = "–"
 
 
 def count(value: object) -> str:
-    """4000 → "4,000"."""
-    known = number(value)
-    return UNKNOWN if known is None else f"{known:,.0f}"
+    """Write 4000 as "4,000"."""
+    finite = finite_number(value)
+    return UNKNOWN if finite is None else f"{finite:,.0f}"
 
 
 def decimal(value: object, places: int = 2) -> str:
-    """0.5 → "0.50", with a true minus sign."""
-    known = number(value)
-    if known is None:
+    """Write 0.5 as "0.50", with a true minus sign."""
+    finite = finite_number(value)
+    if finite is None:
         return UNKNOWN
-    text = f"{known:,.{places}f}"
-    return f"{known:.2g}".replace("-", "−") if known and not text.strip("-0.") else text.replace("-", "−")
+    text = f"{finite:,.{places}f}"
+    return f"{finite:.2g}".replace("-", "−") if finite and not text.strip("-0.") else text.replace("-", "−")
 
 
 def compact(value: object) -> str:
-    """Four significant figures, whole numbers whole; text and anything else as it is."""
-    known = number(value)
-    if known is None:
+    """Write four significant figures, whole numbers whole; text and anything else as it is."""
+    finite = finite_number(value)
+    if finite is None:
         return UNKNOWN if value is None or isinstance(value, float) else str(value)
-    text = f"{known:,}" if isinstance(known, int) else f"{known:,.0f}" if abs(known) >= 10_000 else f"{known:.4g}"
+    text = f"{finite:,}" if isinstance(finite, int) else f"{finite:,.0f}" if abs(finite) >= 10_000 else f"{finite:.4g}"
     return text.replace("-", "−", 1) if text.startswith("-") else text
 
 
 def percent(share: object) -> str:
-    """0.077 → "7.7%"."""
-    known = number(share)
-    return UNKNOWN if known is None else f"{100 * known:.1f}%"
+    """Write 0.077 as "7.7%"."""
+    finite = finite_number(share)
+    return UNKNOWN if finite is None else f"{100 * finite:.1f}%"
 
 
 def seconds(value: object) -> str:
-    """7.1 → "7.1 s", 95 → "1 min 35 s", 7500 → "2 h 5 min"."""
-    known = number(value)
-    if known is None:
+    """Write 7.1 as "7.1 s", 95 as "1 min 35 s", 7500 as "2 h 5 min"."""
+    finite = finite_number(value)
+    if finite is None:
         return UNKNOWN
-    if known < 60:
-        return f"{known:.1f} s"
-    whole = round(known)
+    if finite < 60:
+        return f"{finite:.1f} s"
+    whole = round(finite)
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def dollars(value: object) -> str:
-    """0 → "$0.00"; below a cent, as many digits as show it."""
-    known = number(value)
-    return UNKNOWN if known is None else in_dollars(known)
+def in_dollars(value: object) -> str:
+    """Write 0 as "$0.00"; below a cent, as many digits as show it."""
+    finite = finite_number(value)
+    return UNKNOWN if finite is None else dollars(finite)
 
 
 def moment(value: object) -> str:
-    """Seconds since 1970, or an ISO 8601 time, to the minute; anything else as it is."""
-    known = number(value)
+    """Write seconds since 1970, or an ISO 8601 time, to the minute; anything else as it is."""
+    finite = finite_number(value)
     try:
-        time = datetime.fromisoformat(str(value)) if known is None else datetime.fromtimestamp(known, UTC)
+        time = datetime.fromisoformat(str(value)) if finite is None else datetime.fromtimestamp(finite, UTC)
     except (ValueError, OverflowError, OSError):
         return str(value)
     return f"{time:%Y-%m-%d %H:%M} {time.tzname() or ''}".strip()
@@ -77,6 +77,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "compact": compact,
     "percent": percent,
     "seconds": seconds,
-    "dollars": dollars,
+    "dollars": in_dollars,
     "moment": moment,
 }

@@ -1,4 +1,4 @@
-"""Boards as one self-contained HTML page, without scripts.
+"""Leaderboards as one self-contained HTML page, without scripts.
 
 Names are anybody's text: the template escapes every value, and the page's content security policy runs and fetches
 nothing at all.
@@ -18,19 +18,21 @@ from afarm.storage.text import one_line
 LONGEST_FLAG = 400
 
 
-def render(boards: Sequence[Leaderboard], left_out: Sequence[str] = (), agreements: Sequence[Agreement] = ()) -> str:
-    """The page as text."""
+def render_leaderboards(
+    boards: Sequence[Leaderboard], left_out: Sequence[str] = (), agreements: Sequence[Agreement] = ()
+) -> str:
+    """Render the page as text."""
     return render_page(
         "leaderboard_page",
-        boards=[describe(board) for board in boards],
+        boards=[describe_board(board) for board in boards],
         left_out=left_out,
         agreements=agreements,
         legend=LEGEND,
     )
 
 
-def describe(board: Leaderboard) -> dict[str, Any]:
-    """What the page shows of a board."""
+def describe_board(board: Leaderboard) -> dict[str, Any]:
+    """Describe a board as the template needs it."""
     shown = columns(board)
     return {
         "heading": one_line(board.heading, LONGEST_FLAG),
@@ -53,6 +55,6 @@ def describe(board: Leaderboard) -> dict[str, Any]:
 
 
 def _bar(entry: Entry) -> dict[str, float]:
-    """Where the interval and the win rate stand on a line 100 long."""
+    """Positions of the interval and the win rate on a line 100 long."""
     low, high = entry.interval or (entry.win_rate, entry.win_rate)
     return {"low": round(low, 2), "high": round(high, 2), "at": round(entry.win_rate, 2)}

@@ -1,4 +1,4 @@
-"""What each of afarm's pages is put together from: one file that fetches nothing and runs only the scripts it names.
+"""The shell of afarm's pages: one file each, which fetches nothing and runs only the scripts that it names.
 
 The outputs of models are hostile text: templates escape every value, and a security policy names scripts by hash.
 """
@@ -17,14 +17,14 @@ from afarm.report.charts import pack
 
 
 def render_page(name: str, filters: Mapping[str, Callable[..., Any]] | None = None, **values: Any) -> str:
-    """The template `{name}.html.jinja` with `values` in it. A value that it asks for and is not given is an error."""
+    """Render the template `{name}.html.jinja`. A value that it needs and is not in `values` is an error."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(filters or {})
     return environment.from_string(_file(f"{name}.html.jinja")).render(style=_file("page.css"), **values)
 
 
 def scripts(name: str, plotly: str | None) -> dict[str, Any]:
-    """The values of a template that draws charts by `{name}.js`; `plotly` is the source of plotly.js."""
+    """Pack the scripts of a template that draws charts by `{name}.js`; `plotly` is the source of plotly.js."""
     script = _file(f"{name}.js") + _file("plotly.js")
     return {
         "script": script,

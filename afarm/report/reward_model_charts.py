@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from afarm.evaluation.metrics import number
+from afarm.evaluation.metrics import finite_number
 from afarm.report.charts import Chart
 from afarm.storage.runs import RunRecord
 
@@ -18,9 +18,9 @@ def describe_held_out(record: RunRecord) -> dict[str, Any] | None:
     None if the run has no such measurement.
     """
     measured = record.section("reward_model")
-    if not number(measured.get("pairs")):
+    if not finite_number(measured.get("pairs")):
         return None
-    figures = [(title, number(measured.get(name))) for name, title in FIGURES.items()]
+    figures = [(title, finite_number(measured.get(name))) for name, title in FIGURES.items()]
     return {
         "figures": [(title, value) for title, value in figures if value is not None],
         "reliability": _bins(measured, "reliability", "confidence", "observed", "pairs"),
@@ -65,5 +65,9 @@ def held_out_charts(record: RunRecord) -> list[Chart]:
 def _bins(measured: Mapping[str, Any], name: str, *fields: str) -> list[tuple[float, float, float]]:
     """Three numbers per bin, of the bins that have them."""
     bins = measured.get(name)
-    rows = [[number(b.get(f)) for f in fields] for b in bins if isinstance(b, dict)] if isinstance(bins, list) else []
+    rows = (
+        [[finite_number(b.get(f)) for f in fields] for b in bins if isinstance(b, dict)]
+        if isinstance(bins, list)
+        else []
+    )
     return [(a, b, c) for a, b, c in rows if a is not None and b is not None and c is not None]

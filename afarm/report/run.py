@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from afarm.core.records import Row
-from afarm.evaluation.metrics import number
+from afarm.evaluation.metrics import finite_number
 from afarm.storage.rows import RowsOnDisk, read_rows
 from afarm.storage.runs import OUTPUTS, RunRecord, read_run
 
@@ -73,11 +73,11 @@ def _rows(path: Path) -> list[Row]:
 def _curves(rows: list[Row]) -> dict[str, dict[str, Points]]:
     curves: dict[str, dict[str, dict[float, float | None]]] = {}
     for row in rows:
-        step = number(row.get("step"))
+        step = finite_number(row.get("step"))
         if step is None:
             continue
         stage = curves.setdefault(str(row.get("stage", "")), {})
         for name, value in row.items():
             if name not in ("stage", "step") and isinstance(value, int | float) and not isinstance(value, bool):
-                stage.setdefault(name, {})[step] = number(value)
+                stage.setdefault(name, {})[step] = finite_number(value)
     return {stage: {name: sorted(points.items()) for name, points in names.items()} for stage, names in curves.items()}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from afarm.evaluation.metrics import number, undetectable_difference, win_rate_interval
+from afarm.evaluation.metrics import finite_number, undetectable_difference, win_rate_interval
 from afarm.evaluation.red_flags import flag_sentences, judge_bias
 from afarm.report import side_by_side
 from afarm.report.charts import curve_charts, plotly_script, win_rate_chart
@@ -42,18 +42,20 @@ def build(run_dir: Path) -> Path:
     `DataError` if a file cannot be read, `StoreError` if the page cannot be written.
     """
     run_dir = Path(run_dir)
-    page = render(read_reported_run(run_dir), plotly_script())
+    page = render_run(read_reported_run(run_dir), plotly_script())
     target = run_dir / "report.html"
     write_whole(target, page, "free some space or fix the rights, then `afarm report`")
     return target
 
 
-def render(run: ReportedRun, plotly: str | None) -> str:
+def render_run(run: ReportedRun, plotly: str | None) -> str:
     """Render the page as text; `plotly` is the source of plotly.js, None to leave the charts out."""
-    return render_page("run_page", FILTERS, **describe(run), charts=describe_charts(run), **scripts("run_page", plotly))
+    return render_page(
+        "run_page", FILTERS, **describe_run(run), charts=describe_charts(run), **scripts("run_page", plotly)
+    )
 
 
-def describe(run: ReportedRun) -> dict[str, Any]:
+def describe_run(run: ReportedRun) -> dict[str, Any]:
     """Compute everything on the page but the charts."""
     record = run.record
     stages = [describe_stage(stage) for stage in record.stages]
@@ -120,8 +122,8 @@ def describe_stage(stage: Mapping[str, Any]) -> dict[str, Any]:
         **_pick(stage, "inputs", "key", "artifact", "why"),
         "stage": _text(stage.get("stage")) or "unnamed",
         "reused": bool(stage.get("reused")),
-        "seconds": number(stage.get("seconds")),
-        "rows": number(summary.get("rows")),
+        "seconds": finite_number(stage.get("seconds")),
+        "rows": finite_number(summary.get("rows")),
         "summary": [(name.removeprefix("outcomes."), value) for name, value in flatten(summary).items()][:MOST_SUMMARY],
     }
 
@@ -158,18 +160,18 @@ def describe_win_rates(record: RunRecord) -> Iterator[dict[str, Any]]:
                 "system": result.system,
                 "reference": result.reference,
                 "evaluator": result.evaluator,
-                "wins": number(metrics.get("n_wins")),
-                "losses": number(metrics.get("n_wins_base")),
-                "draws": number(metrics.get("n_draws")),
-                "identical": number(metrics.get("n_identical")),
+                "wins": finite_number(metrics.get("n_wins")),
+                "losses": finite_number(metrics.get("n_wins_base")),
+                "draws": finite_number(metrics.get("n_draws")),
+                "identical": finite_number(metrics.get("n_identical")),
                 "unanswered": _sum(metrics.get("n_unparsed"), metrics.get("n_refused")),
-                "total": number(metrics.get("n_total")),
-                "length": number(metrics.get("avg_length")),
-                "length_reference": number(metrics.get("avg_length_reference")),
+                "total": finite_number(metrics.get("n_total")),
+                "length": finite_number(metrics.get("avg_length")),
+                "length_reference": finite_number(metrics.get("avg_length_reference")),
                 "judge_bias": judge_bias(result.red_flags),
-                "instructions": number(metrics.get("n_instructions", metrics.get("n_total"))),
+                "instructions": finite_number(metrics.get("n_instructions", metrics.get("n_total"))),
                 "undetectable": undetectable_difference(metrics),
-                **interval(metrics),
+                **describe_interval(metrics),
             }
 
 
@@ -199,31 +201,31 @@ def describe_other_results(record: RunRecord) -> Iterator[dict[str, Any]]:
         }
 
 
-def interval(metrics: Mapping[str, Any]) -> dict[str, float | None]:
+def describe_interval(metrics: Mapping[str, Any]) -> dict[str, float | None]:
     """`win_rate`, `standard_error` and the ends of the 95% interval, in percent; None if unknown."""
-    rate, error = number(metrics.get("win_rate")), number(metrics.get("standard_error"))
+    rate, error = finite_number(metrics.get("win_rate")), finite_number(metrics.get("standard_error"))
     low, high = win_rate_interval(metrics) or (None, None)
     return {"win_rate": rate, "standard_error": error, "low": low, "high": high}
 
 
 def describe_headline(record: RunRecord, win_rates: list[dict[str, Any]]) -> dict[str, Any]:
     """The numbers on top: those of the record's `headline`, else the first win rate; gold if it was evaluated."""
-    headline = {name: number(value) for name, value in record.section("headline").items()}
+    headline = {name: finite_number(value) for name, value in record.section("headline").items()}
     first = win_rates[0] if win_rates else {}
     gold: Mapping[str, Any] = next((r.metrics for r in record.results if r.evaluator == "gold"), {})
     main = {**headline, "n_total": first.get("instructions")} if headline.get("win_rate") is not None else first
     names = ("reward", "reward_reference", "kl", "length", "length_reference")
     return {
         **{name: headline.get(name) for name in names},
-        **interval(main),
+        **describe_interval(main),
         "undetectable": first.get("undetectable"),
         "system": first.get("system") or record.get("method") or "the system",
         "reference": first.get("reference") or "the reference",
         "total": first.get("total"),
-        "gold": number(gold.get("gold")),
-        "gold_reference": number(gold.get("gold_reference")),
-        "gold_difference": number(gold.get("gold_difference")),
-        "gold_difference_se": number(gold.get("gold_difference_se")),
+        "gold": finite_number(gold.get("gold")),
+        "gold_reference": finite_number(gold.get("gold_reference")),
+        "gold_difference": finite_number(gold.get("gold_difference")),
+        "gold_difference_se": finite_number(gold.get("gold_difference_se")),
     }
 
 
@@ -247,7 +249,9 @@ def describe_curves(run: ReportedRun) -> Iterator[dict[str, Any]]:
 
 def describe_annotators(counts: Mapping[str, Any]) -> dict[str, Any]:
     """Count each annotator's labels, in numbers and in shares, for training beside evaluation."""
-    uses = {use: {k: number(v) or 0 for k, v in by.items()} for use, by in counts.items() if isinstance(by, dict)}
+    uses = {
+        use: {k: finite_number(v) or 0 for k, v in by.items()} for use, by in counts.items() if isinstance(by, dict)
+    }
     uses = {use: by for use, by in uses.items() if by}
     totals = {use: sum(by.values()) for use, by in uses.items()}
     names = {name: None for by in uses.values() for name in by}
@@ -270,11 +274,11 @@ def describe_annotators(counts: Mapping[str, Any]) -> dict[str, Any]:
 
 def describe_outputs(run: ReportedRun) -> dict[str, Any]:
     """The rows shown side by side, with their verdicts, and the count of each verdict in all."""
-    chosen, counts = side_by_side.sample(run.outputs, SHOWN_OUTPUTS, run.record.get("seed"))
+    chosen, counts = side_by_side.sample_rows(run.outputs, SHOWN_OUTPUTS, run.record.get("seed"))
     shown = [
         {
             "number": place,
-            "verdict": side_by_side.verdict(row),
+            "verdict": side_by_side.row_verdict(row),
             "instruction": describe_text(row.get("instruction")),
             "input": describe_text(row.get("input")),
             "reference": describe_text(row.get("output_1")),
@@ -301,13 +305,13 @@ def describe_text(value: object) -> dict[str, Any]:
 
 
 def _sum(*values: object) -> float | None:
-    known = [v for v in map(number, values) if v is not None]
+    known = [v for v in map(finite_number, values) if v is not None]
     return sum(known) if known else None
 
 
 def _took(record: Mapping[str, Any]) -> float | None:
     """Seconds from `created` to `finished`, if both are seconds since 1970."""
-    created, finished = number(record.get("created")), number(record.get("finished"))
+    created, finished = finite_number(record.get("created")), finite_number(record.get("finished"))
     return None if created is None or finished is None else finished - created
 
 

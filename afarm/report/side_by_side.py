@@ -22,7 +22,7 @@ _RARITY: dict[Verdict, int] = {"win": 1, "loss": 1, "draw": 2, "none": 4}
 """One draw is shown for every two wins, and so on: decided pairs say more."""
 
 
-def verdict(row: Row) -> Verdict:
+def row_verdict(row: Row) -> Verdict:
     """Read the judge's verdict from a stored judgement; "none" if the row is no judgement."""
     if row.get("outcome") in ("unparsed", "refused"):
         return "none"
@@ -35,7 +35,7 @@ def verdict(row: Row) -> Verdict:
     return "draw" if win == 0.5 else "win" if win > 0.5 else "loss"
 
 
-def sample(rows: Iterable[Row], count: int, seed: object) -> tuple[list[Row], dict[Verdict, int]]:
+def sample_rows(rows: Iterable[Row], count: int, seed: object) -> tuple[list[Row], dict[Verdict, int]]:
     """Sample `count` rows of every verdict, wins and losses alike, in a mixed order, and count the rows per verdict.
 
     Memory holds no more rows than may be chosen. The draw is keyed by seed, instruction and outputs, so the same run
@@ -44,7 +44,7 @@ def sample(rows: Iterable[Row], count: int, seed: object) -> tuple[list[Row], di
     lowest: dict[Verdict, list[tuple[int, int, Row]]] = {v: [] for v in VERDICTS}
     counts: dict[Verdict, int] = dict.fromkeys(VERDICTS, 0)
     for at, row in enumerate(rows):
-        name = verdict(row)
+        name = row_verdict(row)
         counts[name] += 1
         key = digest("report", seed, *(row.get(k) for k in ("instruction", "input", "output_1", "output_2")))
         keep = heapq.heappush if len(lowest[name]) < count else heapq.heappushpop

@@ -18,14 +18,14 @@ except ModuleNotFoundError as error:
 from afarm.statistics.correlation import Correlation, correlation
 from afarm.statistics.intervals import (
     LEVEL,
-    Estimate,
+    IntervalEstimate,
     bootstrap,
     instructions_needed,
     mean,
     minimum_detectable_difference,
     win_rate,
 )
-from afarm.statistics.paired import Difference, difference, differences, holm
+from afarm.statistics.paired import Difference, holm, paired_difference, paired_differences
 from afarm.statistics.prediction_powered import PredictionPowered, prediction_powered
 from afarm.statistics.rank_intervals import Rank, rank_intervals
 from afarm.statistics.sequential import Decision, confidence_sequence, decide, decision_times
@@ -35,7 +35,7 @@ __all__ = [
     "Correlation",
     "Decision",
     "Difference",
-    "Estimate",
+    "IntervalEstimate",
     "PredictionPowered",
     "Rank",
     "bootstrap",
@@ -43,12 +43,12 @@ __all__ = [
     "correlation",
     "decide",
     "decision_times",
-    "difference",
-    "differences",
     "holm",
     "instructions_needed",
     "mean",
     "minimum_detectable_difference",
+    "paired_difference",
+    "paired_differences",
     "prediction_powered",
     "rank_intervals",
     "win_rate",

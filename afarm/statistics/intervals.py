@@ -31,7 +31,7 @@ BLOCK = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class IntervalEstimate:
     """A mean in the unit of its values. `error` is its standard error, `low` and `high` its interval at `level`; None
     where one instruction cannot tell. `n` counts the instructions, `labels` the values behind them."""
 
@@ -44,7 +44,7 @@ class Estimate:
     level: float = LEVEL
 
 
-def mean(values: ArrayLike, clusters: Clusters | None = None, *, level: float = LEVEL) -> Estimate:
+def mean(values: ArrayLike, clusters: Clusters | None = None, *, level: float = LEVEL) -> IntervalEstimate:
     """The mean of `values`, with the t interval over instructions; NaN is absent.
 
     `clusters` names the instruction of each value: values of one instruction are not independent, and the error is that
@@ -55,15 +55,15 @@ def mean(values: ArrayLike, clusters: Clusters | None = None, *, level: float = 
     n, labels = len(sums), round(float(sizes.sum()))
     value = float(sums.sum()) / labels
     if n < 2:
-        return Estimate(value, None, None, None, n, labels, level)
+        return IntervalEstimate(value, None, None, None, n, labels, level)
     residuals = sums - value * sizes
     error = math.sqrt(float(residuals @ residuals) * n / (n - 1)) / labels
     error = error if error > ROUNDING * float(np.abs(sums).max()) else 0.0  # values that are equal have none
     half = t_quantile(n - 1, level) * error
-    return Estimate(value, error, value - half, value + half, n, labels, level)
+    return IntervalEstimate(value, error, value - half, value + half, n, labels, level)
 
 
-def win_rate(wins: ArrayLike, clusters: Clusters | None = None, *, level: float = LEVEL) -> Estimate:
+def win_rate(wins: ArrayLike, clusters: Clusters | None = None, *, level: float = LEVEL) -> IntervalEstimate:
     """The mean of `wins`, each in [0, 1] with draws 0.5, with an interval that holds its level near 0 and 1 too.
 
     Value and error are those of `mean`. The interval is the t interval after two won and two lost instructions are
@@ -89,7 +89,7 @@ def bootstrap(
     level: float = LEVEL,
     resamples: int = RESAMPLES,
     seed: int = 0,
-) -> Estimate:
+) -> IntervalEstimate:
     """The mean of `values` with the percentile interval over resampled instructions; `error` is the resamples' spread.
 
     Of the differences of two systems on the same instructions it is the paired bootstrap. Raises `DataError` where
@@ -99,10 +99,10 @@ def bootstrap(
     n, labels = len(sums), round(float(sizes.sum()))
     value = float(sums.sum()) / labels
     if n < 2:
-        return Estimate(value, None, None, None, n, labels, level)
+        return IntervalEstimate(value, None, None, None, n, labels, level)
     means = np.concatenate([(c @ sums) / (c @ sizes) for c in resampled(n, resamples, integer(seed, "bootstrap"))])
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return Estimate(value, float(means.std(ddof=1)), float(low), float(high), n, labels, level)
+    return IntervalEstimate(value, float(means.std(ddof=1)), float(low), float(high), n, labels, level)
 
 
 def resampled(n: int, resamples: int, seed: int) -> Iterator[Floats]:

@@ -66,7 +66,7 @@ class Difference:
         return self.adjusted is not None and self.adjusted <= 1 - self.level
 
 
-def difference(
+def paired_difference(
     first: ArrayLike,
     second: ArrayLike,
     *,
@@ -110,7 +110,7 @@ def difference(
     )
 
 
-def differences(
+def paired_differences(
     table: ArrayLike,
     baseline: int,
     *,
@@ -130,7 +130,7 @@ def differences(
     found: list[Difference | None] = [
         None
         if row == baseline or not (~np.isnan(values[row]) & ~np.isnan(values[baseline])).any()
-        else difference(values[row], values[baseline], test=test, level=level, resamples=resamples, seed=seed)
+        else paired_difference(values[row], values[baseline], test=test, level=level, resamples=resamples, seed=seed)
         for row in range(len(values))
     ]
     known = [d for d in found if d is not None and d.p_value is not None]

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
 from afarm.core.errors import DataError, PluginError
-from afarm.statistics.intervals import LEVEL, Estimate, t_quantile, win_rate
+from afarm.statistics.intervals import LEVEL, IntervalEstimate, t_quantile, win_rate
 
 QUARTILE = float(ndtri(0.75))
 FEWEST = 10
@@ -36,9 +36,9 @@ class PredictionPowered:
     the simulated labels. `effective` is how many human-labelled instructions alone would be as precise as `combined`,
     and `saved` how many of them need not be labelled."""
 
-    combined: Estimate
-    human: Estimate
-    simulated: Estimate
+    combined: IntervalEstimate
+    human: IntervalEstimate
+    simulated: IntervalEstimate
     n_human: int
     n_simulated: int
     trust: float
@@ -78,7 +78,7 @@ def prediction_powered(human: ArrayLike, simulated: ArrayLike, *, level: float =
     if not error or not alone.error:  # people agree throughout: the judge adds nothing, and neither is sure to go on
         return PredictionPowered(alone, alone, told, n, len(rest), 0.0, float(n))
     half = t_quantile(n - 2, level) * error
-    combined = Estimate(value, error, value - half, value + half, n + len(rest), n + len(rest), level)
+    combined = IntervalEstimate(value, error, value - half, value + half, n + len(rest), n + len(rest), level)
     effective = n * (alone.error / error) ** 2
     return PredictionPowered(combined, alone, told, n, len(rest), trust, effective)
 

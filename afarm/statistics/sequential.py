@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from afarm.core.errors import DataError
-from afarm.statistics.intervals import LEVEL, Estimate, Floats
+from afarm.statistics.intervals import LEVEL, Floats, IntervalEstimate
 
 STAKES = np.geomspace(0.01, 0.95, 16)
 """Parts of the most that can be staked without owing anything."""
@@ -37,12 +37,12 @@ class Decision:
     """Whether the mean is `higher` or `lower` than even, None as long as it is not clear; and the sequence as it is."""
 
     side: Side | None
-    estimate: Estimate
+    estimate: IntervalEstimate
 
 
 def confidence_sequence(
     values: ArrayLike, *, level: float = LEVEL, population: int | None = None, steps: int = 30
-) -> Estimate:
+) -> IntervalEstimate:
     """The interval, after these values in [0, 1] in the order they came, that holds at all times together.
 
     `error` is None: nothing here is normal. Raises `DataError` where a value is out of range, or there are more than
@@ -51,7 +51,7 @@ def confidence_sequence(
     found = _checked(values, population)
     bounds = (_bound(found, level, population, steps), 1 - _bound(1 - found, level, population, steps))
     value = float(found.mean()) if len(found) else 0.5
-    return Estimate(value, None, *bounds, len(found), len(found), level)
+    return IntervalEstimate(value, None, *bounds, len(found), len(found), level)
 
 
 def decide(values: ArrayLike, *, even: float = 0.5, level: float = LEVEL, population: int | None = None) -> Decision:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from afarm.analysis.run_diff import diff
+from afarm.analysis.run_diff import diff_runs
 from afarm.core.errors import DataError
 from afarm.core.records import Instruction, JudgedPair, Pair, Preference
 from afarm.evaluation.protocol import EvaluationProtocol
@@ -42,7 +42,7 @@ def test_each_instruction_has_one_reason_and_the_reasons_add_up(tmp_path: Path) 
         judged(3, "b", 0.0),  # the policy, and no flip
         judged(4, "a", 0.5, "new"),  # the reference
     ]
-    found = diff(run(tmp_path, "one", before), run(tmp_path, "two", now))
+    found = diff_runs(run(tmp_path, "one", before), run(tmp_path, "two", now))
     parts = {reason: (p.changed, p.flips, p.points) for reason, p in found.contributions.items()}
     assert parts == {"label": (1, 1, -20.0), "policy": (2, 1, 20.0), "reference": (1, 1, -10.0)}
     assert found.difference == pytest.approx(sum(p.points for p in found.contributions.values()))
@@ -62,7 +62,7 @@ def test_each_instruction_has_one_reason_and_the_reasons_add_up(tmp_path: Path) 
 def test_instructions_and_labels_that_one_run_lacks_are_counted_and_left_out(tmp_path: Path) -> None:
     before = [judged(0, "a", 1.0), judged(1, "a", 1.0), judged(2, "a", 1.0)]
     now = [judged(1, "a", None), judged(2, "a", 0.0), judged(3, "a", 0.0), judged(4, "a", 1.0)]
-    found = diff(run(tmp_path, "one", before), run(tmp_path, "two", now))
+    found = diff_runs(run(tmp_path, "one", before), run(tmp_path, "two", now))
     assert (found.shared, found.only_first, found.only_second) == (1, 1, 2)
     assert (found.difference, found.standard_error) == (-100.0, None)
     assert found.contributions["label"].flips == 2
@@ -71,15 +71,15 @@ def test_instructions_and_labels_that_one_run_lacks_are_counted_and_left_out(tmp
 
 def test_repeats_of_an_instruction_are_paired_in_turn(tmp_path: Path) -> None:
     before = [judged(0, "a", 1.0), judged(0, "b", 1.0)]
-    found = diff(run(tmp_path, "one", before), run(tmp_path, "two", [judged(0, "a", 1.0), judged(0, "b", 0.0)]))
+    found = diff_runs(run(tmp_path, "one", before), run(tmp_path, "two", [judged(0, "a", 1.0), judged(0, "b", 0.0)]))
     assert found.shared == 2
     assert [change.reason for change in found.changes] == ["label"]
 
 
 def test_several_labels_of_an_instruction_are_no_surer_than_one(tmp_path: Path) -> None:
     before, now = [judged(i, "a", 1.0) for i in range(4)], [judged(i, "a", i % 2) for i in range(4)]
-    once = diff(run(tmp_path, "one", before), run(tmp_path, "two", now))
-    thrice = diff(run(tmp_path, "three", before * 3), run(tmp_path, "four", now * 3))
+    once = diff_runs(run(tmp_path, "one", before), run(tmp_path, "two", now))
+    thrice = diff_runs(run(tmp_path, "three", before * 3), run(tmp_path, "four", now * 3))
     assert once.standard_error == pytest.approx(100 / 12**0.5)
     assert (thrice.shared, thrice.difference) == (12, once.difference)
     assert thrice.standard_error == pytest.approx(once.standard_error)
@@ -102,13 +102,13 @@ def test_settings_versions_stages_and_judging_are_told(tmp_path: Path) -> None:
         stages=[*stages("b"), {"stage": "annotate", "key": "new"}],
         metrics={"win_rate": 55.0, "n_total": 3},
     )
-    found = diff(one, two)
+    found = diff_runs(one, two)
     assert found.settings == ("ppo.kl_coef: 0.1 → 0.2",)
     assert found.versions == ("torch: 2.12 → 2.13",)
     assert found.stages == ("train ppo: aaaaaaaa → bbbbbbbb", "annotate: only in the second")
     assert found.incomparable == ("different judges (openai:x, openai:y)",)
     assert found.metrics == (("win_rate.win_rate", 50.0, 55.0), ("win_rate.n_total", None, 3.0))
-    assert diff(one, one).settings == ()
+    assert diff_runs(one, one).settings == ()
     assert json.loads(json.dumps(found.to_row()))["runs"] == ["one", "two"]
 
 
@@ -123,4 +123,4 @@ def test_a_record_that_is_none_is_named(tmp_path: Path) -> None:
     path = run(tmp_path, "mine", [])
     (path / "run.json").write_text("[]")
     with pytest.raises(DataError, match=r"run\.json: is no record of a run"):
-        diff(path, path)
+        diff_runs(path, path)

@@ -11,7 +11,7 @@ import pytest
 
 from afarm.analysis import compare_annotators, read_labels
 from afarm.cli import main
-from afarm.report.annotators_page import charts, render
+from afarm.report.annotators_page import charts, render_annotators
 
 HOSTILE = "</script><b>judge</b>"
 
@@ -170,7 +170,7 @@ def test_errors_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_the_page_has_its_tables_without_plotly_and_reads_names_as_text(tmp_path: Path) -> None:
-    page = render(compare_annotators(read_labels(write_labels(tmp_path))), ["labels.json"], None)
+    page = render_annotators(compare_annotators(read_labels(write_labels(tmp_path))), ["labels.json"], None)
     assert "pip install" in page
     assert "<script" not in page
     assert HOSTILE not in page

@@ -22,7 +22,7 @@ from afarm.leaderboard.board import ranked
 from afarm.leaderboard.correlation import agreements
 from afarm.leaderboard.from_csv import as_csv, neutral, restored
 from afarm.leaderboard.ranking import with_ranks
-from afarm.leaderboard.rendering import as_json, as_markdown, columns, fitting, flags, rank, remarks
+from afarm.leaderboard.rendering import as_json, as_markdown, columns, fitting, flags, rank_text, remarks
 
 DATA = SHARED_DATA / "alpaca_eval"
 ONE = EvaluationProtocol("pool", reference="sft", label_noise=0.0, instructions="i", reference_outputs="o")
@@ -157,10 +157,10 @@ def test_of_several_evaluations_of_the_same_judgements_the_newest_stands(tmp_pat
 def test_equal_win_rates_share_a_place() -> None:
     board = ranked(Leaderboard(ONE, (Entry("c", 1.0), Entry("b", 5.0), Entry("a", 5.0))))
     assert [(e.system, e.rank) for e in board.entries] == [("a", 1), ("b", 1), ("c", 3)]
-    assert [rank(Entry("x", 1.0, rank=n)) for n in (1, 2, 3, 4, 11, 12, 13, 21, 112)] == (
+    assert [rank_text(Entry("x", 1.0, rank=n)) for n in (1, 2, 3, 4, 11, 12, 13, 21, 112)] == (
         ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "112th"]
     )
-    assert rank(Entry("x", 1.0, rank=3, rank_low=2, rank_high=5)) == "3rd, 2–5"
+    assert rank_text(Entry("x", 1.0, rank=3, rank_low=2, rank_high=5)) == "3rd, 2–5"
 
 
 def test_the_interval_is_that_of_two_more_wins_and_losses() -> None:

@@ -10,7 +10,7 @@ import pytest
 from afarm.evaluation.protocol import EvaluationProtocol
 from afarm.leaderboard import Entry, Leaderboard
 from afarm.leaderboard.board import ranked
-from afarm.report.leaderboard_page import render
+from afarm.report.leaderboard_page import render_leaderboards
 
 HOSTILE = "</style><script>alert(1)</script><img src=x onerror=alert(2)>" + "long" * 30
 
@@ -21,7 +21,7 @@ def page() -> str:
         Entry(HOSTILE, 39.2, 1.6, 805, 300, 480, 25, length=278.0, prefers_longer=0.7, flags=(HOSTILE,)),
     )
     known = Leaderboard(EvaluationProtocol(HOSTILE, reference="sft", judges={"*": HOSTILE}), entries)
-    return render(
+    return render_leaderboards(
         [ranked(known), ranked(Leaderboard(EvaluationProtocol(), (Entry("x", 1.0),), HOSTILE, HOSTILE))], [HOSTILE]
     )
 

@@ -21,7 +21,7 @@ from afarm.report.diagram import HEIGHT, WIDTH, diagrams, find_inputs, place, ti
 from afarm.report.format import compact, decimal, dollars, moment, seconds
 from afarm.report.reward_model_charts import held_out_charts
 from afarm.report.run import read_reported_run
-from afarm.report.run_page import MOST_CHARACTERS, SHOWN_OUTPUTS, describe_annotators, interval
+from afarm.report.run_page import MOST_CHARACTERS, SHOWN_OUTPUTS, describe_annotators, describe_interval
 from afarm.storage.runs import read_run
 
 MakeRun = Callable[..., Path]
@@ -133,14 +133,14 @@ def test_the_reading_of_the_interval_follows_where_even_lies(make_run: MakeRun, 
 
 
 def test_interval_is_worked_out_by_hand_and_stays_within_percent() -> None:
-    assert interval({"win_rate": 60.0, "standard_error": 2.0}) == {
+    assert describe_interval({"win_rate": 60.0, "standard_error": 2.0}) == {
         "win_rate": 60.0,
         "standard_error": 2.0,
         "low": pytest.approx(56.08, abs=1e-3),
         "high": pytest.approx(63.92, abs=1e-3),
     }
-    assert interval({"win_rate": 99.0, "standard_error": 2.0})["high"] == 100
-    assert interval({"win_rate": float("nan"), "standard_error": 2.0})["low"] is None
+    assert describe_interval({"win_rate": 99.0, "standard_error": 2.0})["high"] == 100
+    assert describe_interval({"win_rate": float("nan"), "standard_error": 2.0})["low"] is None
 
 
 def test_what_would_go_unseen_is_told_where_even_is_not_excluded(make_run: MakeRun) -> None:
@@ -347,7 +347,7 @@ def test_a_step_logged_twice_counts_once_the_later_one_and_nan_is_a_gap(make_run
 
 def test_verdicts_are_from_the_side_of_the_second_output() -> None:
     seen = [
-        side_by_side.verdict({**_row("an output", "ppo", preference=p), "outcome": o})
+        side_by_side.row_verdict({**_row("an output", "ppo", preference=p), "outcome": o})
         for p, o in [(2, "decided"), (1, "decided"), (1.8, "decided"), (1.2, ""), (1.5, "draw"), (0, "draw"),
                      (None, "unparsed"), (None, "refused"), (float("nan"), ""), (2, "unparsed")]
     ]  # fmt: skip
@@ -358,12 +358,12 @@ def test_the_sample_shows_all_verdicts_and_does_not_depend_on_the_order_of_rows(
     rows = [
         _row(f"output {i}", "ppo", preference=p) for p, n in [(2, 60), (1, 35), (1.5, 3), (None, 5)] for i in range(n)
     ]
-    shown, counts = side_by_side.sample(rows, 24, seed=1)
+    shown, counts = side_by_side.sample_rows(rows, 24, seed=1)
     assert counts == {"win": 60, "loss": 35, "draw": 3, "none": 5}
-    assert side_by_side.sample(shown, 24, seed=1)[1] == {"win": 9, "loss": 9, "draw": 3, "none": 3}
-    assert side_by_side.sample(iter(rows[::-1]), 24, seed=1)[0] == shown
-    assert side_by_side.sample(rows, 24, seed=2)[0] != shown
-    assert len(side_by_side.sample(rows[:5], 24, seed=1)[0]) == 5
+    assert side_by_side.sample_rows(shown, 24, seed=1)[1] == {"win": 9, "loss": 9, "draw": 3, "none": 3}
+    assert side_by_side.sample_rows(iter(rows[::-1]), 24, seed=1)[0] == shown
+    assert side_by_side.sample_rows(rows, 24, seed=2)[0] != shown
+    assert len(side_by_side.sample_rows(rows[:5], 24, seed=1)[0]) == 5
 
 
 def test_the_diagram_follows_the_flow_of_data() -> None:
