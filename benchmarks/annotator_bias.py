@@ -16,7 +16,7 @@ from pathlib import Path
 from afarm import Farm
 from afarm.core.interfaces import AnnotateContext
 from afarm.core.records import Pair, Preference
-from afarm_plugins.annotators import OTHERS, POOL
+from afarm_plugins.annotators import PROMPTS
 from tools.toy.calibrate import MUCH_LONGER, draw_pairs
 
 PAGE = Path("docs/guides/annotators.md")
@@ -43,7 +43,7 @@ def main() -> None:
     ]
     with tempfile.TemporaryDirectory() as directory:
         gold = labels(Path(directory), "reward:gold", {}, pairs, arguments.seed)
-        measured = {f"`{name}`": (name, {}) for name in [*POOL, *OTHERS]} | OTHERS_MEASURED
+        measured = {f"`{name}`": (name, {}) for name in [*PROMPTS]} | OTHERS_MEASURED
         for shown, (name, settings) in measured.items():
             found = labels(Path(directory), name, settings, pairs, arguments.seed)
             lines.append(row(shown, pairs, found, gold))

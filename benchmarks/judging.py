@@ -69,12 +69,12 @@ def pairs(count: int) -> Iterator[Pair]:
 
 def work(port: int, count: int, in_flight: int, directory: Path) -> dict[str, float]:
     """Judge `count` pairs and measure; port 0 is the judge in the process."""
-    from afarm_plugins.annotators import PromptAnnotatorConfig
-    from afarm_plugins.annotators.pool import PromptAnnotator
+    from afarm_plugins.annotators import PoolConfig
+    from afarm_plugins.annotators.pool import PoolAnnotator
 
     limiter = Limiter(in_flight)
     judge = _served(port, limiter) if port else Prompt()
-    annotator = PromptAnnotator(PromptAnnotatorConfig(members=["chatgpt_1"]))
+    annotator = PoolAnnotator(PoolConfig(members=["chatgpt_1"]))
     begin, cpu = time.perf_counter(), time.process_time()
     with Ledger(directory / "ledger.sqlite") as ledger:
         ask = JudgeClient(

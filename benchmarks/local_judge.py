@@ -65,7 +65,7 @@ def shown(pair: Pair, order: str) -> ShownPair:
 
 async def ask(judge: LocalJudge, name: str, comparisons: Sequence[ShownPair]) -> list[Completion]:
     member = load_member(name)
-    size = member.entry.batch_size
+    size = member.spec.batch_size
     requests = [
         member.request(comparisons[i : i + size], seed=SEED, sample_index=0) for i in range(0, len(comparisons), size)
     ]
@@ -106,7 +106,7 @@ def text(judge: LocalJudge, rows: Sequence[JudgedPair], names: Sequence[str]) ->
     for name in names:
         started = time.monotonic()
         member = load_member(name)
-        entry = member.entry
+        entry = member.spec
         orders = ["ab" if uniform(SEED, "order", row.pair.id) < 0.5 else "ba" for row in rows]
         bare = [row for row in rows if not row.pair.instruction.input]
         comparisons = [shown(row.pair, order) for row, order in zip(bare, orders, strict=False)]

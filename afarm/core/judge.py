@@ -11,9 +11,6 @@ from typing import Any, ClassVar, Protocol
 
 from afarm.core.records import Instruction, Message
 
-SAMPLES_PER_VOTE = 100
-"""Sample indices per vote about a pair: those after the first are re-asks."""
-
 CHARACTERS_PER_TOKEN = 4
 """An estimate for English text under today's tokenizers."""
 MESSAGE_TOKENS = 16

@@ -1,1 +1,48 @@
-"""The metered way from a pair to a label: prompts, dispatch, budget and ledger."""
+"""From a pair to a label: what annotators that ask LLM judges are built on, and the metered way to those judges.
+
+One of four doors for plugins: they import the names below from here. The rooms behind it (the judges' client, the
+ledger) are afarm's own.
+"""
+
+from afarm.core.judge import CHARACTERS_PER_TOKEN, unsupported
+from afarm.judging.labelling import annotate_in_chunks
+from afarm.judging.pairwise import (
+    REFUSALS,
+    SAMPLES_PER_VOTE,
+    JudgementDraw,
+    JudgePrompt,
+    JudgingConfig,
+    PairwiseAnnotator,
+    ParsedVerdict,
+    Presentation,
+    collect_judgements,
+    drawn_order,
+    judgements_from,
+    label_pairs,
+    pending_requests,
+    per_label,
+    show_pair,
+)
+from afarm.judging.prompt_annotator import PromptAnnotator
+
+__all__ = [
+    "CHARACTERS_PER_TOKEN",
+    "REFUSALS",
+    "SAMPLES_PER_VOTE",
+    "JudgePrompt",
+    "JudgementDraw",
+    "JudgingConfig",
+    "PairwiseAnnotator",
+    "ParsedVerdict",
+    "Presentation",
+    "PromptAnnotator",
+    "annotate_in_chunks",
+    "collect_judgements",
+    "drawn_order",
+    "judgements_from",
+    "label_pairs",
+    "pending_requests",
+    "per_label",
+    "show_pair",
+    "unsupported",
+]

@@ -1,8 +1,8 @@
-"""From pairs to labels by way of a judge: in one order or both, for one vote or several, until answers can be read.
+"""Labels of pairs from an LLM judge: both orders, votes, batches per prompt, and re-asks of unreadable answers.
 
-An annotator says what its judge is shown first of each pair, and who asks: a `Look`. The looks in the other order and
-for further votes, their packing into prompts, the re-asks and the label are the same for all. What is known is not
-asked, and what is learned is stored before it is used.
+An annotator says how each pair is presented first: by which prompt, and in which order of its outputs. The other order,
+further votes, the packing of pairs into prompts, re-asks and the label are the same for all annotators. Judgements that
+the ledger holds are not asked for again, and each new one is stored before it is used.
 """
 
 from __future__ import annotations
@@ -13,34 +13,31 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
 from afarm.core.config import Config, setting
-from afarm.core.interfaces import AnnotateContext
-from afarm.core.judge import (
-    SAMPLES_PER_VOTE,
-    ChatRequest,
-    Completion,
-    Judgement,
-    JudgementKey,
-    ShownPair,
-)
+from afarm.core.interfaces import AnnotateContext, Annotator
+from afarm.core.judge import ChatRequest, Completion, Judgement, JudgementKey, ShownPair
 from afarm.core.records import Outcome, Pair, Preference
+from afarm.core.seeding import uniform
 
 K = TypeVar("K", bound=Hashable)
 
 REFUSALS = frozenset({"refusal", "content_filter"})
-"""Finish reasons with which judges say that they decline to answer."""
+"""Finish reasons with which judges decline to answer."""
+
+SAMPLES_PER_VOTE = 100
+"""Distance between the sample indices of one vote about a pair and of the next: those between are re-asks."""
 
 STORED_TOGETHER = 64
-"""Judgements that go to the ledger in one transaction. Their answers are there already: none is bought twice."""
+"""Judgements written to the ledger in one transaction. Their answers are there already: none is bought twice."""
 
 SETTLED = ("decided", "draw")
-"""Outcomes of a judgement after which nothing is gained by asking again."""
+"""Outcomes of a judgement after which asking again gains nothing."""
 
 EVEN = 1e-9
-"""How near to one half a mean may lie to be even: swapping a pair's outputs rounds otherwise."""
+"""Distance from one half within which a mean is even: swapping a pair's outputs rounds otherwise."""
 
 
 class JudgingConfig(Config):
-    """How often each pair is judged, and how that becomes its label."""
+    """Votes and orders per pair, and the rule that makes a label of them."""
 
     both_orders: bool = setting(
         False, "judge each pair in both orders: agreement gives the label, disagreement is a draw"
@@ -57,15 +54,15 @@ class JudgingConfig(Config):
     )
 
 
-# ------------------------------------------------------------------------------------------------- what is asked
+# -------------------------------------------------------------------------------------- prompts and presentations
 
 
 @dataclass(frozen=True, slots=True)
 class JudgePrompt(ABC):
-    """Who asks, and the judge that answers.
+    """A prompt bound to the judge that answers it.
 
-    `batch_size` comparisons make a prompt. `fingerprint` changes with whatever changes answers (prompt, parameters,
-    judge), `degraded` is what that judge cannot take of what is asked, and `judge` its identity.
+    `batch_size` pairs share a prompt. `fingerprint` changes with whatever changes answers (prompt, parameters, judge):
+    judgements are stored under it. `degraded` names the parameters that the judge cannot take, `judge` is its identity.
     """
 
     name: str
@@ -75,117 +72,161 @@ class JudgePrompt(ABC):
     judge: str = field(default="", kw_only=True)
 
     @abstractmethod
-    def request(self, comparisons: Sequence[ShownPair], *, seed: int, sample_index: int) -> ChatRequest:
-        """The request that asks about up to `batch_size` comparisons."""
+    def request(self, pairs: Sequence[ShownPair], *, seed: int, sample_index: int) -> ChatRequest:
+        """Build the request about up to `batch_size` pairs."""
 
     @abstractmethod
     def read(self, completion: Completion, count: int) -> list[Judgement]:
-        """What the answer says about each of the first `count` comparisons of its request."""
+        """Parse the judgement of each of the first `count` pairs of the request. Raises nothing, however odd the text.
+
+        An answer that cannot be read is a `Judgement` with the outcome "unparsed", or "refused" (`REFUSALS`).
+        """
+
+
+ParsedVerdict = float | Literal["draw"] | None
+"""The probability that the output shown first is better, "draw", or None if an answer does not say."""
+
+
+def judgements_from(completion: Completion, verdicts: Iterable[ParsedVerdict]) -> list[Judgement]:
+    """Turn the verdicts parsed from `completion` into judgements that name it.
+
+    None becomes "refused" if the judge declined to answer, otherwise "unparsed".
+    """
+    unread = "refused" if completion.finish_reason in REFUSALS else "unparsed"
+    return [
+        Judgement(None, verdict or unread, completion.key)
+        if verdict is None or verdict == "draw"
+        else Judgement(verdict, "decided", completion.key)
+        for verdict in verdicts
+    ]
+
+
+def show_pair(pair: Pair, order: str, pair_id: str = "") -> ShownPair:
+    """`pair` as a judge sees it: its outputs in canonical order ("ab") or the other way round ("ba").
+
+    `pair_id` is the id of `pair` if it is at hand: making it costs a hash.
+    """
+    first, second = pair.canonical if order == "ab" else pair.canonical[::-1]
+    return ShownPair(pair_id or pair.id, pair.instruction, first, second, order)
+
+
+def drawn_order(seed: int, pair_id: str) -> str:
+    """The order, "ab" or "ba", drawn for the seed and the pair: swapping the outputs mirrors the label."""
+    return "ab" if uniform(seed, "order", pair_id) < 0.5 else "ba"
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """One of the judgements that make a label: who asks, what the judge is shown, and for which vote.
+class Presentation:
+    """One presentation of a pair to a judge: the prompt, the order shown, and the vote it counts toward.
 
-    `batch` says which looks of a questioner may share a prompt: those with an equal one.
+    Presentations by one prompt share a request only if their `batch` is equal.
     """
 
-    by: JudgePrompt
-    shown: ShownPair
+    prompt: JudgePrompt
+    pair: ShownPair
     vote: int = 0
     batch: Hashable = None
 
-    def turned(self) -> Look:
-        """The same in the other order. Never in the same prompt: a judge that reads a pair twice would agree."""
-        shown, order = self.shown, {"ab": "ba", "ba": "ab"}[self.shown.order]
-        shown = replace(shown, first=shown.second, second=shown.first, order=order)
-        return replace(self, shown=shown, batch=("turned", self.batch))
+    def swapped(self) -> Presentation:
+        """The presentation in the other order. Never in the same request: a judge that reads both would agree."""
+        order = {"ab": "ba", "ba": "ab"}[self.pair.order]
+        pair = replace(self.pair, first=self.pair.second, second=self.pair.first, order=order)
+        return replace(self, pair=pair, batch=("swapped", self.batch))
 
-    def question(self, reask: int, seed: int) -> Question:
-        """Its question, at first (0) or when it is asked again.
+    def draw(self, attempt: int, seed: int) -> JudgementDraw:
+        """One draw of its judgement: the first (`attempt` 0) or a re-ask.
 
-        A vote's re-asks are its own and shift no other vote; the first vote's draws are those of an annotator without
-        votes, and so known to it.
+        Re-asks of a vote shift the samples of no other vote. The first vote's samples are those of an annotator without
+        votes, so that their answers are shared.
         """
-        draw = self.vote * SAMPLES_PER_VOTE + reask
-        shown = replace(self.shown, sample_index=draw)
-        key = JudgementKey(self.by.fingerprint, shown.pair_id, shown.order, seed, draw)
-        return Question(key, shown, self.by, (self.batch, draw), again=reask > 0)
+        sample_index = self.vote * SAMPLES_PER_VOTE + attempt
+        pair = replace(self.pair, sample_index=sample_index)
+        key = JudgementKey(self.prompt.fingerprint, pair.pair_id, pair.order, seed, sample_index)
+        return JudgementDraw(key, pair, self.prompt, (self.batch, sample_index), is_reask=attempt > 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """One draw of a look. One that is asked again shares its prompt with none."""
+class JudgementDraw:
+    """One sample of a presentation's judgement. A re-ask shares its request with no other."""
 
     key: JudgementKey
-    comparison: ShownPair
-    by: JudgePrompt
+    pair: ShownPair
+    prompt: JudgePrompt
     batch: Hashable
-    again: bool
+    is_reask: bool
+
+    def request(self) -> ChatRequest:
+        """The request that asks for this draw alone."""
+        return _request([self])
 
 
 # ------------------------------------------------------------------------------------------------- asking
 
 
-def gather(looks: Mapping[K, Look], rounds: int, context: AnnotateContext) -> dict[K, Judgement]:
-    """The judgement of each look: the first of `rounds` draws that could be read, or else the last.
+def collect_judgements(
+    presentations: Mapping[K, Presentation], attempts: int, context: AnnotateContext
+) -> dict[K, Judgement]:
+    """Ask for the judgement of each presentation: the first of `attempts` draws that can be read, or else the last.
 
-    Judgements already learned are not asked for again. Raises `JudgeError` and `BudgetError` as `context.ask` does.
+    Judgements in the ledger are not asked for again. Raises `JudgeError` and `BudgetError` as `context.ask` does.
     """
     answers: dict[K, Judgement] = {}
-    waiting = dict(looks)
-    for reask in range(rounds):
-        questions, known = _recall(waiting, reask, context)
-        if missing := _unknown(questions, known):
-            known |= _ask(missing, context)
-        answers |= {slot: known[question.key] for slot, question in questions.items()}
-        waiting = {slot: look for slot, look in waiting.items() if answers[slot].outcome not in SETTLED}
+    waiting = dict(presentations)
+    for attempt in range(attempts):
+        draws, stored = _recall(waiting, attempt, context)
+        if missing := _not_stored(draws, stored):
+            stored |= _ask(missing, context)
+        answers |= {slot: stored[draw.key] for slot, draw in draws.items()}
+        waiting = {slot: shown for slot, shown in waiting.items() if answers[slot].outcome not in SETTLED}
     return answers
 
 
-def foresee(looks: Mapping[K, Look], rounds: int, context: AnnotateContext) -> list[ChatRequest]:
-    """What `gather` would send now: the draws that are not known yet. Re-asks after them cannot be foreseen."""
+def pending_requests(
+    presentations: Mapping[K, Presentation], attempts: int, context: AnnotateContext
+) -> list[ChatRequest]:
+    """The requests that `collect_judgements` would send now. Re-asks after them cannot be foreseen. Sends nothing."""
     requests: list[ChatRequest] = []
-    waiting = dict(looks)
-    for reask in range(rounds):
-        questions, known = _recall(waiting, reask, context)
-        requests += map(_request, _pack(_unknown(questions, known)))
+    waiting = dict(presentations)
+    for attempt in range(attempts):
+        draws, stored = _recall(waiting, attempt, context)
+        requests += map(_request, _pack(_not_stored(draws, stored)))
         waiting = {
             slot: waiting[slot]
-            for slot, question in questions.items()
-            if question.key in known and known[question.key].outcome not in SETTLED
+            for slot, draw in draws.items()
+            if draw.key in stored and stored[draw.key].outcome not in SETTLED
         }
     return requests
 
 
 def _recall(
-    looks: Mapping[K, Look], reask: int, context: AnnotateContext
-) -> tuple[dict[K, Question], dict[JudgementKey, Judgement]]:
-    """The question of each look, and what is known about them already."""
-    questions = {slot: look.question(reask, context.seed) for slot, look in looks.items()}
-    keys = [question.key for question in questions.values()]
-    return questions, dict(context.ask.recall(keys)) if keys else {}
+    presentations: Mapping[K, Presentation], attempt: int, context: AnnotateContext
+) -> tuple[dict[K, JudgementDraw], dict[JudgementKey, Judgement]]:
+    """The draw of each presentation, and the judgements of these draws that the ledger holds."""
+    draws = {slot: shown.draw(attempt, context.seed) for slot, shown in presentations.items()}
+    keys = [draw.key for draw in draws.values()]
+    return draws, dict(context.ask.recall(keys)) if keys else {}
 
 
-def _unknown(questions: Mapping[K, Question], known: Mapping[JudgementKey, Judgement]) -> list[Question]:
-    """The questions that have no judgement yet."""
-    return [question for question in questions.values() if question.key not in known]
+def _not_stored(draws: Mapping[K, JudgementDraw], stored: Mapping[JudgementKey, Judgement]) -> list[JudgementDraw]:
+    return [draw for draw in draws.values() if draw.key not in stored]
 
 
-def _ask(questions: Sequence[Question], context: AnnotateContext) -> dict[JudgementKey, Judgement]:
-    """Ask, every questioner's requests together, and store what the answers teach as they land.
+def _ask(draws: Sequence[JudgementDraw], context: AnnotateContext) -> dict[JudgementKey, Judgement]:
+    """Ask, the requests of all prompts together, and store the judgements as answers arrive.
 
-    What is stored is what whole batches taught: after a kill the others are packed as they were, and the answers that
-    had reached the ledger are found there.
+    Whole batches are stored: after a kill the others are packed as before, and those of their answers that had reached
+    the ledger are found there.
     """
-    batches = list(_pack(questions))
+    batches = list(_pack(draws))
     answers = context.ask.stream(map(_request, batches))
-    shown = context.progress(answers, "judge requests", len(batches)) if len(batches) > 1 else answers
+    answers = context.progress(answers, "judge requests", len(batches)) if len(batches) > 1 else answers
     learned: dict[JudgementKey, Judgement] = {}
     fresh: dict[JudgementKey, Judgement] = {}
     try:
-        for index, completion in shown:
-            fresh |= _learned(batches[index], completion)
+        for index, completion in answers:
+            batch = batches[index]
+            judgements = batch[0].prompt.read(completion, len(batch))
+            fresh |= {draw.key: judgement for draw, judgement in zip(batch, judgements, strict=True)}
             if len(fresh) >= STORED_TOGETHER:
                 context.ask.learn(fresh)
                 learned |= fresh
@@ -196,101 +237,95 @@ def _ask(questions: Sequence[Question], context: AnnotateContext) -> dict[Judgem
     return learned | fresh
 
 
-def _learned(batch: Sequence[Question], completion: Completion) -> dict[JudgementKey, Judgement]:
-    judgements = batch[0].by.read(completion, len(batch))
-    return {question.key: judgement for question, judgement in zip(batch, judgements, strict=True)}
-
-
-def _pack(questions: Iterable[Question]) -> Iterator[list[Question]]:
-    """Batches of one questioner's questions. One that is asked again is alone: its companions are not asked again."""
-    groups: dict[Hashable, list[Question]] = {}
-    for question in questions:
-        groups.setdefault((question.by.fingerprint, question.batch), []).append(question)
+def _pack(draws: Iterable[JudgementDraw]) -> Iterator[list[JudgementDraw]]:
+    """Batches of one prompt's draws. A re-ask is alone: its companions are not asked again."""
+    groups: dict[Hashable, list[JudgementDraw]] = {}
+    for draw in draws:
+        groups.setdefault((draw.prompt.fingerprint, draw.batch), []).append(draw)
     for group in groups.values():
-        size = 1 if group[0].again else group[0].by.batch_size
+        size = 1 if group[0].is_reask else group[0].prompt.batch_size
         yield from (group[start : start + size] for start in range(0, len(group), size))
 
 
-def _request(batch: Sequence[Question]) -> ChatRequest:
-    """The request that asks `batch`, whose questions share their questioner and draw."""
+def _request(batch: Sequence[JudgementDraw]) -> ChatRequest:
+    """The request about `batch`, whose draws share their prompt and sample index."""
     first = batch[0]
-    comparisons = [question.comparison for question in batch]
-    return first.by.request(comparisons, seed=first.key.seed, sample_index=first.key.sample_index)
+    pairs = [draw.pair for draw in batch]
+    return first.prompt.request(pairs, seed=first.key.seed, sample_index=first.key.sample_index)
 
 
 # ------------------------------------------------------------------------------------------------- labels
 
 
-def judge(
-    pairs: Sequence[Pair], looks: Sequence[Look], config: JudgingConfig, context: AnnotateContext
+def label_pairs(
+    pairs: Sequence[Pair], presentations: Sequence[Presentation], config: JudgingConfig, context: AnnotateContext
 ) -> list[Preference]:
-    """One preference a pair, in order, from the first look at each; "unparsed" (or "refused") where none could be read.
+    """Label each pair from its first presentation: one preference per pair, in order.
 
-    Judgements already learned are not asked for again. Raises `JudgeError` and `BudgetError` as `context.ask` does.
+    A pair whose answers could not be read is "unparsed" (or "refused"). Judgements in the ledger are not asked for
+    again. Raises `JudgeError` and `BudgetError` as `context.ask` does.
     """
-    answers = gather(_slots(looks, config), config.max_reasks + 1, context)
-    return [_label(pair, look, answers, config) for pair, look in zip(pairs, looks, strict=True)]
-
-
-def plan(looks: Sequence[Look], config: JudgingConfig, context: AnnotateContext) -> list[ChatRequest]:
-    """What `judge` would send now: the draws that are not known yet. Re-asks after them cannot be foreseen."""
-    return foresee(_slots(looks, config), config.max_reasks + 1, context)
+    answers = collect_judgements(per_label(presentations, config), config.max_reasks + 1, context)
+    return [_label(pair, shown, answers, config) for pair, shown in zip(pairs, presentations, strict=True)]
 
 
 Slot = tuple[str, str, int]
-"""Pair, order and vote."""
+"""Pair id, order and vote."""
 
 
-def _slots(looks: Sequence[Look], config: JudgingConfig) -> dict[Slot, Look]:
-    return {_slot(look): look for first in looks for look in _all_of(first, config)}
+def per_label(presentations: Sequence[Presentation], config: JudgingConfig) -> dict[Slot, Presentation]:
+    """All presentations that `config` makes a label of, from the first of each pair: every vote in every order."""
+    return {_slot(shown): shown for first in presentations for shown in _all_of(first, config)}
 
 
-def _slot(look: Look) -> Slot:
-    return look.shown.pair_id, look.shown.order, look.vote
+def _slot(shown: Presentation) -> Slot:
+    return shown.pair.pair_id, shown.pair.order, shown.vote
 
 
-def _all_of(first: Look, config: JudgingConfig) -> list[Look]:
-    """The looks that make a label, those of a vote together."""
-    orders = [first, first.turned()] if config.both_orders else [first]
-    return [replace(look, vote=vote) for vote in range(config.votes) for look in orders]
+def _all_of(first: Presentation, config: JudgingConfig) -> list[Presentation]:
+    """The presentations that make one label, those of a vote together."""
+    orders = [first, first.swapped()] if config.both_orders else [first]
+    return [replace(shown, vote=vote) for vote in range(config.votes) for shown in orders]
 
 
-def _label(pair: Pair, first: Look, answers: Mapping[Slot, Judgement], config: JudgingConfig) -> Preference:
-    """The label that the judgements of a pair's looks make together."""
-    looks = _all_of(first, config)
-    judgements = [answers[_slot(look)] for look in looks]
-    verdicts = [_verdict(judgement, _order(pair, look)) for look, judgement in zip(looks, judgements, strict=True)]
-    seen = 1 + config.both_orders
-    votes = [of_orders(verdicts[i : i + seen]) for i in range(0, len(verdicts), seen)]
-    label = of_votes(votes, config.vote)
+def _label(pair: Pair, first: Presentation, answers: Mapping[Slot, Judgement], config: JudgingConfig) -> Preference:
+    """Combine the judgements of all presentations of a pair into its label."""
+    presentations = _all_of(first, config)
+    judgements = [answers[_slot(shown)] for shown in presentations]
+    verdicts = [
+        _verdict(judgement, _order(pair, shown)) for judgement, shown in zip(judgements, presentations, strict=True)
+    ]
+    n_orders = 1 + config.both_orders
+    votes = [combine_orders(verdicts[i : i + n_orders]) for i in range(0, len(verdicts), n_orders)]
+    label = combine_votes(votes, config.vote)
     return Preference(
-        pair_id=first.shown.pair_id,
+        pair_id=first.pair.pair_id,
         p2=label.p2,
         outcome=label.outcome,
-        member=first.by.name,
+        member=first.prompt.name,
         order="both" if config.both_orders else _order(pair, first),
         completion=",".join(dict.fromkeys(judgement.completion for judgement in judgements)),
-        degraded=first.by.degraded,
-        judge=first.by.judge,
+        degraded=first.prompt.degraded,
+        judge=first.prompt.judge,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found about a pair in its own order; `p2` as in `afarm.core.records.Preference`."""
+    """A judgement in the pair's own order; `p2` and `outcome` as in `afarm.Preference`."""
 
     p2: float | None
     outcome: Outcome = "decided"
 
     @property
-    def share(self) -> float:
-        """What it counts in a mean: a draw one half."""
+    def win(self) -> float:
+        """What `output_2` wins of a comparison that was decided: p2, one half of a draw."""
         return 0.5 if self.p2 is None else self.p2
 
 
-def _order(pair: Pair, look: Look) -> str:
-    """Which of the pair's own outputs the judge saw first."""
-    return "12" if (look.shown.order == "ab") == pair.is_canonical else "21"
+def _order(pair: Pair, shown: Presentation) -> str:
+    """Which of the pair's own outputs the judge saw first: "12" or "21"."""
+    return "12" if (shown.pair.order == "ab") == pair.is_canonical else "21"
 
 
 def _verdict(judgement: Judgement, order: str) -> Verdict:
@@ -300,25 +335,25 @@ def _verdict(judgement: Judgement, order: str) -> Verdict:
     return Verdict(p2, judgement.outcome)  # type: ignore[arg-type]
 
 
-def of_orders(verdicts: Sequence[Verdict]) -> Verdict:
-    """The verdict over the orders that the outputs were shown in: the mean, and a draw where that is even.
+def combine_orders(verdicts: Sequence[Verdict]) -> Verdict:
+    """Combine the verdicts in both orders into their mean, and into a draw if that is even.
 
-    So of two plain verdicts, agreement gives the label and disagreement a draw; probabilities are averaged, and a draw
-    in one order counts one half. Where one order has no verdict there is nothing to agree with, and none is given.
+    Of two plain verdicts, agreement gives the label and disagreement a draw; probabilities are averaged, and a draw in
+    one order counts one half. If one order has no verdict there is nothing to agree with, and the pair has none.
     """
     if len(verdicts) == 1:
         return verdicts[0]
     if any(verdict.outcome not in SETTLED for verdict in verdicts):
         return _without_verdict(verdicts)
-    mean = sum(verdict.share for verdict in verdicts) / len(verdicts)
+    mean = sum(verdict.win for verdict in verdicts) / len(verdicts)
     return Verdict(None, "draw") if abs(mean - 0.5) < EVEN else Verdict(mean)
 
 
-def of_votes(verdicts: Sequence[Verdict], rule: str) -> Verdict:
-    """The verdict of several votes, those without one left out; by `rule`:
+def combine_votes(verdicts: Sequence[Verdict], rule: str) -> Verdict:
+    """Combine several votes, leaving those without a verdict out; by `rule`:
 
-    "majority": the side that more votes are on; as many on either is a draw. "mean": the mean of the votes, in which a
-    draw counts one half; draws alone are a draw. A single vote stands as it is.
+    "majority": the side that more votes are on; a tie is a draw. "mean": the mean of the votes, in which a draw counts
+    one half; draws alone are a draw. A single vote stands as it is.
     """
     if len(verdicts) == 1:
         return verdicts[0]
@@ -327,10 +362,35 @@ def of_votes(verdicts: Sequence[Verdict], rule: str) -> Verdict:
         return _without_verdict(verdicts)
     if rule == "mean":
         drawn = all(verdict.outcome == "draw" for verdict in cast)
-        return Verdict(None, "draw") if drawn else Verdict(sum(verdict.share for verdict in cast) / len(cast))
-    lead = sum((verdict.share > 0.5) - (verdict.share < 0.5) for verdict in cast)
+        return Verdict(None, "draw") if drawn else Verdict(sum(verdict.win for verdict in cast) / len(cast))
+    lead = sum((verdict.win > 0.5) - (verdict.win < 0.5) for verdict in cast)
     return Verdict(float(lead > 0)) if lead else Verdict(None, "draw")
 
 
 def _without_verdict(verdicts: Sequence[Verdict]) -> Verdict:
     return Verdict(None, "refused" if any(v.outcome == "refused" for v in verdicts) else "unparsed")
+
+
+# ------------------------------------------------------------------------------------------------- annotators
+
+
+class PairwiseAnnotator(Annotator):
+    """The base of annotators that show pairs to LLM judges: a subclass says how each pair is presented first.
+
+    `config` says how many votes and orders make a label. `PromptAnnotator` is the subclass for a single prompt.
+    """
+
+    config: JudgingConfig
+
+    @abstractmethod
+    def present(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Presentation]:
+        """The first presentation of each pair, in order. Draws are keyed by `context.seed` and the pair's id."""
+
+    def annotate(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Preference]:
+        """See `label_pairs`."""
+        return label_pairs(pairs, self.present(pairs, context), self.config, context)
+
+    def plan(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[ChatRequest]:
+        """See `pending_requests`."""
+        presentations = per_label(self.present(pairs, context), self.config)
+        return pending_requests(presentations, self.config.max_reasks + 1, context)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from afarm import Register, hookimpl, setting
-from afarm.judging.pairwise import JudgingConfig
+from afarm.judging import JudgingConfig
 
 
 class AlpacaEvalConfig(JudgingConfig):

@@ -1,4 +1,4 @@
-"""Evaluator directories as annotators: who judges a pair, and which output is shown first.
+"""Evaluator directories as annotators: the member that judges a pair, and the output it is shown first.
 
 AlpacaEval's draws, reproduced to the bit, each `random.Random(text).choices(…)` with the pair's instruction in it:
 
@@ -19,7 +19,6 @@ from typing import TypeVar
 
 from afarm import (
     AnnotateContext,
-    Annotator,
     Ask,
     BuildContext,
     Capabilities,
@@ -32,36 +31,34 @@ from afarm import (
     ShownPair,
     seeding,
 )
-from afarm.judging.pairwise import REFUSALS, JudgePrompt, Look, judge, plan
+from afarm.judging import JudgePrompt, PairwiseAnnotator, Presentation, drawn_order, judgements_from, show_pair
 from afarm_plugins.alpaca_eval import AlpacaEvalConfig
-from afarm_plugins.alpaca_eval.directory import DUMMY, Member, load
+from afarm_plugins.alpaca_eval.directory import DUMMY, DirectoryMember, load
 from afarm_plugins.alpaca_eval.template import whole_instruction
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Assigned(JudgePrompt):
-    """A member with the judge that answers for it, and what that takes."""
+class BoundEvaluator(JudgePrompt):
+    """A member of a directory bound to the judge that answers it, and what that judge takes."""
 
-    member: Member
-    takes: Capabilities
+    member: DirectoryMember
+    capabilities: Capabilities
 
-    def request(self, comparisons: Sequence[ShownPair], *, seed: int, sample_index: int) -> ChatRequest:
-        return self.member.request(comparisons, self.takes, seed=seed, sample_index=sample_index)
+    def request(self, pairs: Sequence[ShownPair], *, seed: int, sample_index: int) -> ChatRequest:
+        """See `JudgePrompt.request`."""
+        return self.member.request(pairs, self.capabilities, seed=seed, sample_index=sample_index)
 
     def read(self, completion: Completion, count: int) -> list[Judgement]:
-        """The dummies that fill the batch up are not read."""
-        verdicts = self.member.parser.read(completion, self.member.entry.batch_size)[:count]
-        unread = "refused" if completion.finish_reason in REFUSALS else "unparsed"
-        return [
-            Judgement(verdict.first, unread if verdict.outcome == "unparsed" else verdict.outcome, completion.key)
-            for verdict in verdicts
-        ]
+        """See `JudgePrompt.read`. Answers about the dummies that fill a batch are not read."""
+        return judgements_from(completion, self.member.parser.read(completion, self.member.spec.batch_size)[:count])
 
 
-class AlpacaEvalAnnotator(Annotator):
+class AlpacaEvalAnnotator(PairwiseAnnotator):
     """Draws a member of the directory for each pair and asks the judge of its role."""
+
+    config: AlpacaEvalConfig
 
     def __init__(self, config: AlpacaEvalConfig | None, spec: str, context: BuildContext | None = None):
         """Raises `ConfigError` with every problem of the directory `spec`."""
@@ -75,22 +72,18 @@ class AlpacaEvalAnnotator(Annotator):
         return seeding.digest([member.content for member in self.members.values()])
 
     def annotate(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Preference]:
-        """One preference a pair, in order; "unparsed" (or "refused") where no draw gave a readable verdict.
-
-        Judgements already learned are not asked for again. Raises `JudgeError` and `BudgetError` as `context.ask` does.
-        """
+        """See `afarm.judging.label_pairs`. No judge is asked about pairs whose label is left to AlpacaEval's coin."""
         noise = self._noise(pairs)
-        shown = [pair for pair in pairs if pair.id not in noise]
-        judged = iter(judge(shown, self._looks(shown, context), self.config, context))
-        return [noise.get(pair.id) or next(judged) for pair in pairs]
+        labels = iter(super().annotate([pair for pair in pairs if pair.id not in noise], context))
+        return [noise.get(pair.id) or next(labels) for pair in pairs]
 
     def plan(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[ChatRequest]:
-        """What `annotate` would send now: the draws that are not known yet. Re-asks after them cannot be foreseen."""
+        """See `afarm.judging.pending_requests`."""
         noise = self._noise(pairs)
-        return plan(self._looks([pair for pair in pairs if pair.id not in noise], context), self.config, context)
+        return super().plan([pair for pair in pairs if pair.id not in noise], context)
 
     def _noise(self, pairs: Iterable[Pair]) -> dict[str, Preference]:
-        """The labels left to AlpacaEval's coin, which no judge needs to see."""
+        """The labels left to AlpacaEval's coin, which need no judge."""
         p = self.config.p_label_flip
         if not p:
             return {}
@@ -106,34 +99,36 @@ class AlpacaEvalAnnotator(Annotator):
         }
         return {i: Preference(i, float(value - 1), source="noise") for i, value in drawn.items() if value is not None}
 
-    def _looks(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Look]:
-        """The first look at each pair."""
-        assigned: dict[str, Assigned] = {}
-        looks = []
+    def present(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Presentation]:
+        """See `PairwiseAnnotator.present`. Raises `JudgeError` as `_bind` does."""
+        bound: dict[str, BoundEvaluator] = {}
+        presentations = []
         for pair in pairs:
             pair_id = pair.id
             member = self._member(pair, pair_id, context.seed)
-            if member.name not in assigned:
-                assigned[member.name] = self._assign(member, context.ask)
-            shown = pair.swapped() if self._switched(member, pair, pair_id, context.seed) else pair
-            order = "ab" if shown.is_canonical else "ba"
-            comparison = ShownPair(pair_id, pair.instruction, shown.output_1, shown.output_2, order)
-            looks.append(Look(assigned[member.name], comparison))
-        return looks
+            if member.name not in bound:
+                bound[member.name] = self._bind(member, context.ask)
+            shown = show_pair(pair, self._order(member, pair, pair_id, context.seed), pair_id)
+            presentations.append(Presentation(bound[member.name], shown))
+        return presentations
 
-    def _member(self, pair: Pair, pair_id: str, seed: int) -> Member:
+    def _member(self, pair: Pair, pair_id: str, seed: int) -> DirectoryMember:
         names = list(self.members)
         if self.config.draws == "pair":
             return self.members[seeding.choice(names, seed, "member", pair_id)]
         text = whole_instruction(pair.instruction)
         return self.members[drawn_by_alpaca_eval(names, "annotator", text, self.config.seed)]
 
-    def _switched(self, member: Member, pair: Pair, pair_id: str, seed: int) -> bool:
-        """Whether the judge sees output_2 first."""
-        if not member.entry.is_randomize_output_order:
+    def _order(self, member: DirectoryMember, pair: Pair, pair_id: str, seed: int) -> str:
+        """The order, "ab" or "ba", in which the judge sees the pair's outputs."""
+        if self.config.draws == "pair" and member.spec.is_randomize_output_order:
+            return drawn_order(seed, pair_id)
+        return "ab" if self._switched(member, pair) != pair.is_canonical else "ba"
+
+    def _switched(self, member: DirectoryMember, pair: Pair) -> bool:
+        """Whether AlpacaEval shows output_2 first."""
+        if not member.spec.is_randomize_output_order:
             return False
-        if self.config.draws == "pair":
-            return (seeding.uniform(seed, "order", pair_id) < 0.5) != pair.is_canonical
         columns = {
             "instruction": whole_instruction(pair.instruction),
             "input": pair.instruction.input,
@@ -143,21 +138,23 @@ class AlpacaEvalAnnotator(Annotator):
         text = "".join(columns[name] for name in member.seed_columns)
         return drawn_by_alpaca_eval([False, True], "is_switched_outputs", text, self.config.seed)
 
-    def _assign(self, member: Member, ask: Ask) -> Assigned:
-        """Raises `JudgeError` where the member's judge is the offline one, or cannot take all that it asks."""
-        answers, takes = ask.judge(member.role), ask.capabilities(member.role)
-        if answers.startswith("offline:"):
+    def _bind(self, member: DirectoryMember, ask: Ask) -> BoundEvaluator:
+        """Bind a member to its judge. Raises `JudgeError` for the offline one, or one that cannot take its request."""
+        judge, capabilities = ask.judge(member.role), ask.capabilities(member.role)
+        if judge.startswith("offline:"):
             raise JudgeError(
-                f"alpaca_eval:{self.spec}: {member.name} needs a language model to judge, and {answers} only simulates "
+                f"alpaca_eval:{self.spec}: {member.name} needs a language model to judge, and {judge} only simulates "
                 f"one: it was made for --judge {member.made_for}; name that or another with --judge"
             )
-        degraded = ask.degraded(member.request([DUMMY], takes, seed=0, sample_index=0))
-        fingerprint = seeding.digest(member.content, answers, takes.completion, degraded)
-        return Assigned(member.name, member.entry.batch_size, fingerprint, degraded, member, takes, judge=answers)
+        degraded = ask.degraded(member.request([DUMMY], capabilities, seed=0, sample_index=0))
+        fingerprint = seeding.digest(member.content, judge, capabilities.completion, degraded)
+        return BoundEvaluator(
+            member.name, member.spec.batch_size, fingerprint, degraded, member, capabilities, judge=judge
+        )
 
 
 def drawn_by_alpaca_eval(
     options: Sequence[T], purpose: str, text: str, seed: int, weights: Sequence[float] | None = None
 ) -> T:
-    """One of `options`, as alpaca_eval 0.6.6 draws it for this text."""
+    """Draw one of `options` as alpaca_eval 0.6.6 does for this text."""
     return random.Random(f"{purpose}{text}{seed}").choices(options, weights)[0]

@@ -78,7 +78,7 @@ class Arguments(Config):
     tokens_to_avoid: list[str] = setting([], "texts to make unlikely, by logit bias")
 
 
-class Entry(Config):
+class EvaluatorSpec(Config):
     """One annotator in `configs.yaml`."""
 
     prompt_template: str = setting(..., "a file, relative to the parent of the directory")
@@ -99,11 +99,11 @@ class Entry(Config):
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class DirectoryMember:
     """One annotator of a directory, ready to ask and to read."""
 
     name: str
-    entry: Entry
+    spec: EvaluatorSpec
     arguments: Arguments
     template: Template
     parser: Parser
@@ -113,7 +113,7 @@ class Member:
     @property
     def seed_columns(self) -> list[str]:
         """The columns whose texts, in this order, the order of the outputs is drawn from."""
-        given = self.entry.random_seed_column
+        given = self.spec.random_seed_column
         return [given] if isinstance(given, str) else sorted(given)
 
     @property
@@ -126,28 +126,28 @@ class Member:
     @property
     def made_for(self) -> str:
         """The judge that the directory asks for, as `--judge` takes it."""
-        model, provider = self.arguments.model_name, PROVIDERS.get(self.entry.fn_completions)
-        client = self.entry.completions_kwargs.get("client_kwargs")
+        model, provider = self.arguments.model_name, PROVIDERS.get(self.spec.fn_completions)
+        client = self.spec.completions_kwargs.get("client_kwargs")
         url = client.get("base_url") if isinstance(client, Mapping) else None
         return f"{provider}:{model}" if provider and not url else f"openai-compatible:{model}@{url or 'URL'}"
 
     @property
     def content(self) -> str:
         """A digest of all that the files say about this member."""
-        return seeding.digest(self.name, self.entry.model_dump(mode="json"), self.template.text)
+        return seeding.digest(self.name, self.spec.model_dump(mode="json"), self.template.text)
 
     def request(
         self, comparisons: Sequence[ShownPair], takes: Capabilities, *, seed: int, sample_index: int
     ) -> ChatRequest:
         """Ask about up to `batch_size` comparisons. Plain text is sent as one user message where a judge only chats."""
-        filled = (*comparisons, *[DUMMY] * (self.entry.batch_size - len(comparisons)))
+        filled = (*comparisons, *[DUMMY] * (self.spec.batch_size - len(comparisons)))
         messages, prompt = self.template.fill(filled), ""
         if not self.template.turns:
             text = messages[0].content
             messages, prompt = ((), text) if takes.completion else ((Message("user", text),), "")
         given = self.arguments
         longest = given.max_tokens or given.max_new_tokens or given.max_tokens_to_sample or 2048
-        temperature = DEFAULT_TEMPERATURES.get(self.entry.fn_completions, 0.7)
+        temperature = DEFAULT_TEMPERATURES.get(self.spec.fn_completions, 0.7)
         alternatives = given.top_logprobs or int(given.logprobs)
         return ChatRequest(
             role=self.role,
@@ -169,7 +169,7 @@ class Member:
         )
 
 
-def load(spec: str) -> list[Member]:
+def load(spec: str) -> list[DirectoryMember]:
     """The annotators of the directory (or YAML file) at `spec`, or of that name in an installed alpaca_eval.
 
     Raises `ConfigError` with every problem, each naming its file, annotator and field.
@@ -181,7 +181,7 @@ def load(spec: str) -> list[Member]:
         raise ConfigError([f"{path}: cannot be read as YAML: {' '.join(str(error).split())}"]) from error
     if not isinstance(entries, dict) or not entries:
         raise ConfigError([f"{path}: must map names of annotators to their settings"])
-    members: list[Member] = []
+    members: list[DirectoryMember] = []
     problems: list[str] = []
     for name, values in entries.items():
         member, found = _member(str(name), values, path.parent.parent)
@@ -221,18 +221,18 @@ def installed_directories() -> dict[str, Path]:
     }
 
 
-def _member(name: str, values: Any, base: Path) -> tuple[Member | None, list[str]]:
+def _member(name: str, values: Any, base: Path) -> tuple[DirectoryMember | None, list[str]]:
     """One annotator, and what is wrong with it."""
     if not isinstance(values, dict):
         return None, ["must be a mapping of settings"]
     problems: list[str] = []
     try:
-        entry = Entry.model_validate(values)
+        entry = EvaluatorSpec.model_validate(values)
     except ValidationError as error:
-        problems += _explained(error, Entry, "")
+        problems += _explained(error, EvaluatorSpec, "")
         wrong = {found["loc"][0] for found in error.errors()}
         try:  # what else is wrong is reported too
-            entry = Entry.model_validate({k: v for k, v in values.items() if k not in wrong})
+            entry = EvaluatorSpec.model_validate({k: v for k, v in values.items() if k not in wrong})
         except ValidationError:
             return None, problems
     problems += checked(entry.fn_completion_parser, entry.completion_parser_kwargs)
@@ -249,10 +249,10 @@ def _member(name: str, values: Any, base: Path) -> tuple[Member | None, list[str
     if problems or not arguments or not template:
         return None, problems
     parser = Parser(entry.fn_completion_parser, entry.completion_parser_kwargs)
-    return Member(name, entry, arguments, template, parser, tool, parser.labels(entry.batch_size)), []
+    return DirectoryMember(name, entry, arguments, template, parser, tool, parser.labels(entry.batch_size)), []
 
 
-def _template(entry: Entry, base: Path) -> tuple[Template | None, list[str]]:
+def _template(entry: EvaluatorSpec, base: Path) -> tuple[Template | None, list[str]]:
     path = base / entry.prompt_template
     try:
         text = path.read_text(encoding="utf-8")
@@ -262,7 +262,7 @@ def _template(entry: Entry, base: Path) -> tuple[Template | None, list[str]]:
     return template, [f"prompt_template: {path} {problem}" for problem in problems]
 
 
-def _mismatches(entry: Entry, arguments: Arguments | None) -> list[str]:
+def _mismatches(entry: EvaluatorSpec, arguments: Arguments | None) -> list[str]:
     """Settings that are right by themselves and do not go together, or that would have to be passed over."""
     problems = []
     needed = "completions_all" if entry.fn_completion_parser == "logprob_parser" else "completions"

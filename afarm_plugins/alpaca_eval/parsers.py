@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from afarm import Completion, did_you_mean
+from afarm.judging import ParsedVerdict
 
 UNREADABLE = (ValueError, SyntaxError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError)
 """What parsing an odd answer can raise. `RecursionError`, for deep nesting, is caught beside them."""
@@ -26,24 +27,13 @@ DRAWS = (0, 1.5)
 _FENCED = re.compile(r"```json(.*?)```", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What an answer says about one comparison: `first` is the probability that the output shown first is better."""
-
-    first: float | None
-    outcome: Literal["decided", "draw", "unparsed"]
-
-
-UNPARSED = Verdict(None, "unparsed")
-
-
-def verdict(value: Any) -> Verdict:
-    """The verdict that a parsed value stands for; unparsed for what is none."""
+def verdict(value: Any) -> ParsedVerdict:
+    """The verdict that a parsed value stands for; None for what is no verdict."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return UNPARSED
+        return None
     if value in DRAWS:
-        return Verdict(None, "draw")
-    return Verdict(float(2 - value), "decided") if 1 <= value <= 2 else UNPARSED
+        return "draw"
+    return float(2 - value) if 1 <= value <= 2 else None
 
 
 # ------------------------------------------------------------------------------------------------- the seven parsers
@@ -155,15 +145,15 @@ class Parser:
     def reads_logprobs(self) -> bool:
         return self.name == "logprob_parser"
 
-    def read(self, completion: Completion, size: int) -> list[Verdict]:
-        """`size` verdicts. Where the answer has another number of them, none can be told whose it is: all unparsed."""
+    def read(self, completion: Completion, size: int) -> list[ParsedVerdict]:
+        """Parse `size` verdicts. With another number of them it cannot be told whose is whose: all are None."""
         try:
             given = self._likeliest(completion) if self.reads_logprobs else completion.text
             # That package passes over an empty answer, whatever a pattern would make of it.
             values = PARSERS[self.name](given, **self.arguments) if given else []
         except (*UNREADABLE, RecursionError):
             values = []
-        return [verdict(value) for value in values] if len(values) == size else [UNPARSED] * size
+        return [verdict(value) for value in values] if len(values) == size else [None] * size
 
     def _likeliest(self, completion: Completion) -> Sequence[Mapping[str, float]]:
         """The likeliest tokens at each position. From a judge that gives none, the one it wrote counts as certain."""
@@ -225,7 +215,7 @@ def _check_regex(arguments: Mapping[str, Any], last: bool) -> list[str]:
         return ["outputs_to_match must map 1 and 2 to patterns"]
     problems = []
     for key, pattern in patterns.items():
-        if last and verdict(key) == UNPARSED:
+        if last and verdict(key) is None:
             problems.append(f"outputs_to_match: {key!r} is no preference: 1, 2, a number between, or 0 for a draw")
         try:
             re.compile(pattern)

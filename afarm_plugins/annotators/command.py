@@ -1,16 +1,16 @@
-"""`afarm annotators`: who can label, which role each prompt annotator asks, and the judges for the roles by year."""
+"""`afarm annotators`: the annotators, the role that each prompt asks, and the judges for the roles by year."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
-from functools import cache
 from typing import Annotated, Any
 
 import typer
 
-from afarm_plugins.annotators import BEYOND, OTHERS, POOL
+from afarm_plugins.annotators import PROMPTS, register_annotators
+from afarm_plugins.annotators.shipped import shipped_yaml
 
 NAME = "annotators"
 
@@ -34,11 +34,8 @@ def annotators(
         sys.stdout.write(json.dumps(listing()) + "\n" if as_json else page(listing()))
 
 
-@cache
 def families() -> dict[str, Any]:
     """The contents of families.yaml."""
-    from afarm_plugins.annotators.prompt_library import shipped_yaml
-
     return shipped_yaml("families.yaml")
 
 
@@ -46,27 +43,30 @@ def listing() -> dict[str, Any]:
     """The annotators as rows (name, role, what it varies), the roles, and their judges by year."""
     from afarm_plugins.annotators.prompt_library import load_member
 
-    rows = [
-        {"name": name, "role": load_member(name).entry.role, "varies": re.sub("^.*? judge,? ", "", summary)}
-        for name, summary in {**POOL, **OTHERS}.items()
-    ]
-    rows += [{"name": name, "role": "", "varies": summary} for name, summary in BEYOND.items()]
+    rows: list[dict[str, str]] = []
+
+    def add(name: str, target: Any, *, summary: str, **_: Any) -> None:
+        role = load_member(name).spec.role if name in PROMPTS else ""
+        rows.append({"name": name, "role": role, "varies": re.sub("^.*? judge,? ", "", summary) if role else summary})
+
+    register_annotators(add)
+    rows.sort(key=lambda row: not row["role"])  # the prompts, then those that are no single prompt
     return {"annotators": rows, **{key: families()[key] for key in ("roles", "years", "until")}}
 
 
-def page(found: dict[str, Any]) -> str:
+def page(contents: dict[str, Any]) -> str:
     """The listing as text."""
-    width = max(len(row["name"]) for row in found["annotators"]) + 2
-    lines = [f"{row['name']:<{width}}{row['role'] or '-':<12}{row['varies']}" for row in found["annotators"]]
+    width = max(len(row["name"]) for row in contents["annotators"]) + 2
+    lines = [f"{row['name']:<{width}}{row['role'] or '-':<12}{row['varies']}" for row in contents["annotators"]]
     lines += ["", "A role is the family of judge that a prompt annotator asks; you say which model it is:", ""]
-    lines += [f"  {role:<12}{text}" for role, text in found["roles"].items()]
+    lines += [f"  {role:<12}{text}" for role, text in contents["roles"].items()]
     lines += ["", "What the roles were, by year, and are:", ""]
-    for year, vendors in found["years"].items():
+    for year, vendors in contents["years"].items():
         for vendor, models in vendors.items():
-            options = " ".join(f"{role}={model}{_until(model, found['until'])}" for role, model in models.items())
+            options = " ".join(f"{role}={model}{_until(model, contents['until'])}" for role, model in models.items())
             lines.append(f"  {year}  {vendor:<18}{options}")
     lines += ["", "A judge without a role answers for all that are not named; with none, the offline formula does:", ""]
-    for vendor, models in found["years"][max(found["years"])].items():
+    for vendor, models in contents["years"][max(contents["years"])].items():
         if {"strong", "light"} <= models.keys():
             lines.append(f"  --judge {vendor}:{models['light']} --judge strong={vendor}:{models['strong']}")
     lines += ["", "Annotators of other plugins: afarm plugins"]

@@ -1,4 +1,4 @@
-"""Prompt annotators as data: what an entry of `members.yaml` holds, and how it becomes a request."""
+"""Prompt annotators as data: the entries of `members.yaml`, their templates, and the requests made of both."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
 from typing import Any, Literal, TypeVar
 
 import jinja2
 import jinja2.meta
-import yaml
 from pydantic import ValidationError, model_validator
 
 from afarm import ChatRequest, Config, ConfigError, Instruction, Message, ShownPair, did_you_mean, seeding, setting
+from afarm_plugins.annotators.shipped import PACKAGE, shipped_yaml
 
-PACKAGE = "afarm_plugins.annotators"
+LISTING_FIELDS = ("summary", "in_pool")
+"""Fields of `members.yaml` that describe a prompt to people and change nothing that is sent."""
 
 C = TypeVar("C", bound=Config)
 
 
 def dummy(with_input: bool) -> ShownPair:
-    """Fills a batch up to its size. Its answer is not read."""
+    """Fill a batch up to its size. Its answer is not read."""
     return ShownPair("", Instruction("(left blank: answer Output (a))", "-" if with_input else ""), "-", "-")
 
 
-class Entry(Config):
+class PromptSpec(Config):
     """One entry of `members.yaml`."""
 
     role: str = setting(..., "the family role that the user maps to a judge: strong, light or completion")
@@ -44,13 +44,13 @@ class Entry(Config):
     avoid: list[str] = setting([], "hedges to make unlikely, by logit bias")
 
     @model_validator(mode="after")
-    def _one_answer_for_one_comparison(self) -> Entry:
+    def _one_answer_for_one_comparison(self) -> PromptSpec:
         if self.answer_format in ("single", "rating", "criteria") and self.batch_size > 1:
             raise ValueError(f"batch_size: an answer of the format {self.answer_format!r} is about one comparison: 1")
         return self
 
 
-class Solved(Config):
+class FewShotExample(Config):
     """One entry of `demonstrations.yaml`: a comparison that prompts show solved."""
 
     instruction: str = setting(..., "the task")
@@ -95,71 +95,76 @@ prompt asks for is inside one; the parser reads both."""
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """A prompt annotator: an entry, its demonstrations, and the source of every template that its prompt is made of."""
+class PoolMember:
+    """A prompt annotator: its spec, its demonstrations, and the source of every template of its prompt."""
 
     name: str
-    entry: Entry
+    spec: PromptSpec
     rounds: tuple[tuple[Demonstration, ...], ...]
     sources: tuple[tuple[str, str], ...]
     templates: jinja2.Environment = field(compare=False, repr=False)
 
     def fingerprint(self, judge: str = "", as_chat: bool = False, degraded: Sequence[str] = ()) -> str:
-        """Changes with whatever changes its answers: prompt, parameters, the judge's identity, and what it leaves out.
+        """Digest whatever changes its answers: prompt, parameters, the judge and the parameters it leaves out.
 
-        Without a judge, what of it is the member's own.
+        Without a judge it is the member's own part of that. Paid answers are filed under it: it must not change.
         """
-        shown = [
+        demonstrations = [
             [d.comparison.instruction.to_row(), d.comparison.first, d.comparison.second, d.better, d.reason]
             for d in sum(self.rounds, ())
         ]
-        entry = self.entry.model_dump(mode="json")
-        return seeding.digest(self.name, entry, self.schema, shown, self.sources, judge, as_chat, list(degraded))
+        spec = self.spec.model_dump(mode="json")
+        parts = (self.name, spec, self.schema, demonstrations, self.sources, judge, as_chat, list(degraded))
+        return seeding.digest(*parts)
 
     @property
     def schema(self) -> Mapping[str, Any] | None:
-        """The JSON schema of its answers, None where they are no JSON."""
-        return VERDICTS if self.entry.answer_format == "json" else None
+        """The JSON schema of its answers, None if they are not JSON."""
+        return VERDICTS if self.spec.answer_format == "json" else None
 
     def request(
         self,
-        comparisons: Sequence[ShownPair],
+        pairs: Sequence[ShownPair],
         *,
         seed: int,
         sample_index: int,
         as_chat: bool = False,
-        given: Mapping[str, Any] | None = None,
+        fields: Mapping[str, Any] | None = None,
     ) -> ChatRequest:
-        """Ask about up to `batch_size` comparisons that all have an input or all have none.
+        """Build the request about up to `batch_size` pairs that all have an input or all have none.
 
-        `as_chat` sends the text of a completion prompt as one user message, for judges that only chat; `given` is what
-        the template is filled with beside what all are.
+        Args:
+            pairs: The pairs as the judge sees them; fewer than the batch size are filled up with dummies.
+            seed: Of the run, which tells independent answers apart.
+            sample_index: The number of this sample among those of the same judgement.
+            as_chat: Send the text of a completion prompt as one user message, to a judge that only chats.
+            fields: Further variables of the template, by name.
         """
-        entry = self.entry
-        with_input = bool(comparisons[0].instruction.input)
-        filled = (*comparisons, *[dummy(with_input)] * (entry.batch_size - len(comparisons)))
-        messages, prompt = self._render(filled, with_input, given or {})
+        spec = self.spec
+        with_input = bool(pairs[0].instruction.input)
+        filled = (*pairs, *[dummy(with_input)] * (spec.batch_size - len(pairs)))
+        messages, prompt = self._render(filled, with_input, fields or {})
         if as_chat:
             messages, prompt = (Message("user", prompt),), ""
         return ChatRequest(
-            role=entry.role,
+            role=spec.role,
             messages=messages,
             prompt=prompt,
-            max_tokens=entry.max_tokens,
-            temperature=entry.temperature,
-            top_p=entry.top_p,
-            favoured_tokens=tuple(entry.favour),
-            penalised_tokens=tuple(entry.avoid),
+            max_tokens=spec.max_tokens,
+            temperature=spec.temperature,
+            top_p=spec.top_p,
+            favoured_tokens=tuple(spec.favour),
+            penalised_tokens=tuple(spec.avoid),
             schema=self.schema,
             comparisons=filled,
-            answer_format=entry.answer_format,
+            answer_format=spec.answer_format,
             annotator=self.name,
             seed=seed,
             sample_index=sample_index,
         )
 
     def _render(
-        self, comparisons: Sequence[ShownPair], with_input: bool, given: Mapping[str, Any]
+        self, pairs: Sequence[ShownPair], with_input: bool, fields: Mapping[str, Any]
     ) -> tuple[tuple[Message, ...], str]:
         """Fill the template once. What is filled in is never read as template text, nor as the start of a turn."""
         messages: list[Message] = []
@@ -168,62 +173,62 @@ class Member:
             messages.append(Message(role, caller().removesuffix("\n")))
             return ""
 
-        outside = self.templates.get_template(f"{self.entry.prompt}.jinja").render(
-            comparisons=comparisons,
+        outside = self.templates.get_template(f"{self.spec.prompt}.jinja").render(
+            comparisons=pairs,
             rounds=self.rounds,
             demonstrations=sum(self.rounds, ()),
-            persona=self.entry.persona,
+            persona=self.spec.persona,
             with_input=with_input,
             turn=turn,
-            **given,
+            **fields,
         )
         return tuple(messages), "" if messages else outside.removesuffix("\n")
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """Entries, the demonstrations they name and the templates they fill. `where` is what messages call it."""
+    """Prompt entries, the demonstrations they name and the templates they fill. Messages call it `where`."""
 
     where: str
     entries: Mapping[str, Any]
     demonstrations: Mapping[str, Any]
     templates: jinja2.Environment
 
-    def member(self, name: str) -> Member:
-        """The member called `name`. Raises `ConfigError` naming the file, the entry and the field where it is wrong."""
+    def member(self, name: str) -> PoolMember:
+        """Check the entry `name` and make a member of it. Raises `ConfigError` naming file, entry and field."""
         at = f"{self.where}: {name}"
         if name not in self.entries:
             raise ConfigError([f"{self.where} has no entry {name!r}.{did_you_mean(name, self.entries)}"])
-        entry = validated(Entry, self.entries[name], at)
-        rounds = tuple(tuple(self._demonstration(d, entry, at) for d in round) for round in entry.demonstrations)
-        shown = {d for round in entry.demonstrations for d in round}
-        if strange := sorted(entry.verdicts.keys() - shown):
-            raise ConfigError([f"{at}: verdicts: {strange[0]!r} is none of its demonstrations"])
+        spec = validated(PromptSpec, self.entries[name], at)
+        rounds = tuple(tuple(self._demonstration(d, spec, at) for d in round) for round in spec.demonstrations)
+        demonstrated = {d for round in spec.demonstrations for d in round}
+        if unknown := sorted(spec.verdicts.keys() - demonstrated):
+            raise ConfigError([f"{at}: verdicts: {unknown[0]!r} is none of its demonstrations"])
         try:
-            sources = self._sources(f"{entry.prompt}.jinja")
-            member = Member(name, entry, rounds, tuple(sorted(sources.items())), self.templates)
+            sources = self._sources(f"{spec.prompt}.jinja")
+            member = PoolMember(name, spec, rounds, tuple(sorted(sources.items())), self.templates)
             for with_input in (False, True):
                 _require_fitting(member, with_input)
         except (jinja2.TemplateError, UnicodeDecodeError, ValueError, TypeError) as error:
-            raise ConfigError([f"{at}: prompt: {entry.prompt}.jinja: {_told(error)}"]) from error
+            raise ConfigError([f"{at}: prompt: {spec.prompt}.jinja: {_template_problem(error)}"]) from error
         return member
 
-    def _demonstration(self, name: str, entry: Entry, at: str) -> Demonstration:
+    def _demonstration(self, name: str, spec: PromptSpec, at: str) -> Demonstration:
         if name not in self.demonstrations:
             near = did_you_mean(name, self.demonstrations)
             raise ConfigError([f"{at}: demonstrations: no demonstration {name!r}.{near}"])
-        solved = validated(Solved, self.demonstrations[name], f"{self.where}: demonstration {name}")
-        shown = ShownPair(name, Instruction(solved.instruction, solved.input), solved.first, solved.second)
-        return Demonstration(shown, entry.verdicts.get(name, solved.better), solved.reason)
+        example = validated(FewShotExample, self.demonstrations[name], f"{self.where}: demonstration {name}")
+        pair = ShownPair(name, Instruction(example.instruction, example.input), example.first, example.second)
+        return Demonstration(pair, spec.verdicts.get(name, example.better), example.reason)
 
     def _sources(self, template: str) -> dict[str, str]:
         """The text of `template` and of all it imports."""
         assert self.templates.loader
         source = self.templates.loader.get_source(self.templates, template)[0]
-        found = {template: source}
+        sources = {template: source}
         for imported in jinja2.meta.find_referenced_templates(self.templates.parse(source)):
-            found |= self._sources(imported or template) if imported not in found else {}
-        return found
+            sources |= self._sources(imported or template) if imported not in sources else {}
+        return sources
 
 
 def validated(config: type[C], values: Any, at: str) -> C:
@@ -247,16 +252,16 @@ def validated(config: type[C], values: Any, at: str) -> C:
         raise ConfigError(problems) from error
 
 
-def _require_fitting(member: Member, with_input: bool) -> None:
-    """Raises `ValueError` where the template does not write what the entry's kind says, `TemplateError` for others."""
+def _require_fitting(member: PoolMember, with_input: bool) -> None:
+    """Raise `ValueError` if the template does not write what the spec's kind says."""
     request = member.request([dummy(with_input)], seed=0, sample_index=0)
-    if member.entry.kind == "chat" and not request.messages:
+    if member.spec.kind == "chat" and not request.messages:
         raise ValueError('writes no turn; use {% call turn("user") %} … {% endcall %}, or kind: completion')
-    if member.entry.kind == "completion" and not request.prompt:
+    if member.spec.kind == "completion" and not request.prompt:
         raise ValueError("writes turns, or nothing; with kind: completion it must be one text")
 
 
-def _told(error: Exception) -> str:
+def _template_problem(error: Exception) -> str:
     if isinstance(error, jinja2.TemplateNotFound):
         return f"there is no template {error.name}"
     line = f"line {error.lineno}: " if isinstance(error, jinja2.TemplateSyntaxError) else ""
@@ -267,8 +272,8 @@ def _told(error: Exception) -> str:
 
 
 def environment(*first: jinja2.BaseLoader) -> jinja2.Environment:
-    """Templates from `first`, and from prompts/ where those have none of the name."""
-    made = jinja2.Environment(
+    """Templates from `first`, and from prompts/ if those have none of the name."""
+    templates = jinja2.Environment(
         loader=jinja2.ChoiceLoader([*first, jinja2.PackageLoader(PACKAGE, "prompts")]),
         autoescape=False,  # prompts are text: outputs must come through as they are
         undefined=jinja2.StrictUndefined,
@@ -276,28 +281,21 @@ def environment(*first: jinja2.BaseLoader) -> jinja2.Environment:
         lstrip_blocks=True,
     )
     # Jinja's own `tojson` escapes for HTML.
-    made.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False)
-    return made
-
-
-def shipped_yaml(file: str) -> dict[str, Any]:
-    """The contents of a YAML file that comes with the package."""
-    found: dict[str, Any] = yaml.safe_load(resources.files(PACKAGE).joinpath(file).read_text(encoding="utf-8"))
-    return found
+    templates.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False)
+    return templates
 
 
 @cache
 def shipped() -> Library:
-    """The entries of `members.yaml`."""
-    return Library("members.yaml", shipped_yaml("members.yaml"), shipped_yaml("demonstrations.yaml"), environment())
+    """The prompts of `members.yaml`."""
+    entries = {
+        name: {field: value for field, value in entry.items() if field not in LISTING_FIELDS}
+        for name, entry in shipped_yaml("members.yaml").items()
+    }
+    return Library("members.yaml", entries, shipped_yaml("demonstrations.yaml"), environment())
 
 
 @cache
-def load_member(name: str) -> Member:
-    """The member of `members.yaml` called `name`. Raises `ConfigError` where there is none."""
+def load_member(name: str) -> PoolMember:
+    """The prompt of `members.yaml` called `name`. Raises `ConfigError` if there is none."""
     return shipped().member(name)
-
-
-def entry_names() -> list[str]:
-    """The names in `members.yaml`, in its order."""
-    return list(shipped().entries)

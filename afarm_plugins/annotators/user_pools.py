@@ -22,7 +22,7 @@ import jinja2
 import yaml
 
 from afarm import Config, ConfigError, Instruction, ShownPair, did_you_mean, setting
-from afarm_plugins.annotators.prompt_library import Library, Member, environment, load_member, shipped, validated
+from afarm_plugins.annotators.prompt_library import Library, PoolMember, environment, load_member, shipped, validated
 
 
 class PoolFile(Config):
@@ -33,8 +33,8 @@ class PoolFile(Config):
     demonstrations: dict[str, Any] = setting({}, "solved comparisons for their prompts, by name")
 
 
-def read_pool(path: Path) -> list[Member]:
-    """The members of the pool at `path`. Raises `ConfigError` with every problem: file, member and field."""
+def read_pool(path: Path) -> list[PoolMember]:
+    """Read the members of the pool at `path`. Raises `ConfigError` with every problem: file, member and field."""
     pool = validated(PoolFile, _read(path), str(path))
     names = pool.members or list(pool.annotators)
     if not names:
@@ -50,45 +50,45 @@ def read_pool(path: Path) -> list[Member]:
         {**shipped().demonstrations, **pool.demonstrations},
         environment(jinja2.FileSystemLoader(path.parent)),
     )
-    made: dict[str, Member] = {}
+    members: dict[str, PoolMember] = {}
     for name in dict.fromkeys([*names, *pool.annotators]):
         try:
-            made[name] = _member(name, library)
+            members[name] = _member(name, library)
         except ConfigError as error:
             problems += error.problems
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
-    return [made[name] for name in names]
+    return [members[name] for name in names]
 
 
-def _member(name: str, library: Library) -> Member:
+def _member(name: str, library: Library) -> PoolMember:
     if name not in library.entries:
         known = {**shipped().entries, **library.entries}
         if name not in known:
             raise ConfigError([f"{library.where}: members: no prompt annotator {name!r}.{did_you_mean(name, known)}"])
         return load_member(name)
     member = replace(library, entries={name: _over_its_base(name, library)}).member(name)
-    if member.entry.answer_format in ("rating", "criteria"):
+    if member.spec.answer_format in ("rating", "criteria"):
         raise ConfigError([f"{library.where}: {name}: answer_format: a pool compares: single, list or json"])
-    _require_outputs(member, f"{library.where}: {name}: prompt: {member.entry.prompt}.jinja")
+    _require_outputs(member, f"{library.where}: {name}: prompt: {member.spec.prompt}.jinja")
     return member
 
 
-def _require_outputs(member: Member, at: str) -> None:
-    """Raises `ConfigError` where a prompt leaves out one of the outputs: what it costs would be for nothing."""
+def _require_outputs(member: PoolMember, at: str) -> None:
+    """Raise `ConfigError` if a prompt leaves out one of the outputs: what it costs would be for nothing."""
     first, second = "afarmlooksforthefirst", "afarmlooksforthesecond"
-    for given in ("", "An input."):
-        look = ShownPair("look", Instruction("An instruction.", given), first, second)
-        asked = member.request([look], seed=0, sample_index=0)
-        shown = "".join([asked.prompt, *(message.content for message in asked.messages)]).lower()
-        if missing := [name for name, text in (("first", first), ("second", second)) if text not in shown]:
+    for material in ("", "An input."):
+        probe = ShownPair("look", Instruction("An instruction.", material), first, second)
+        request = member.request([probe], seed=0, sample_index=0)
+        text = "".join([request.prompt, *(message.content for message in request.messages)]).lower()
+        if missing := [name for name, output in (("first", first), ("second", second)) if output not in text]:
             fields = " and ".join(f"comparisons[…].{name}" for name in missing)
-            form = "with an input" if given else "without an input"
+            form = "with an input" if material else "without an input"
             raise ConfigError([f"{at}: does not show the judge {fields} of instructions {form}"])
 
 
 def _over_its_base(name: str, library: Library, above: tuple[str, ...] = ()) -> Any:
-    """The entry `name`, over the entry that its `like` names. Raises `ConfigError` where there is none such."""
+    """The entry `name`, over the entry that its `like` names. Raises `ConfigError` if there is no such entry."""
     known = {**shipped().entries, **library.entries}
     entry = known[name]
     if not isinstance(entry, Mapping) or "like" not in entry:

@@ -34,7 +34,7 @@ from afarm import (
     read_rows,
     seeding,
 )
-from afarm.core.judge import SAMPLES_PER_VOTE
+from afarm.judging import SAMPLES_PER_VOTE
 from afarm_plugins.judges import ReplayConfig
 from afarm_plugins.judges.offline import FORMATS
 

@@ -25,7 +25,7 @@ from typing import Any
 import httpx2
 
 from afarm import BuildContext, Capabilities, ChatRequest, Completion, Judge, JudgeError, Price, answer_lost, seeding
-from afarm.core.judge import unsupported
+from afarm.judging import unsupported
 from afarm_plugins.judges import VendorConfig
 from afarm_plugins.judges.payloads import TOO_LONG, margin, texts, unwrapped, wrapped
 from afarm_plugins.judges.vendor_errors import (

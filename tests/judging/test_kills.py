@@ -28,12 +28,12 @@ from afarm.core.interfaces import AnnotateContext
 from afarm.judging.labelling import annotate_in_chunks
 from afarm.judging.ledger import Ledger
 from afarm.core.records import Instruction, Pair
-from afarm_plugins.annotators import PromptAnnotatorConfig
-from afarm_plugins.annotators.pool import PromptAnnotator
+from afarm_plugins.annotators import PoolConfig
+from afarm_plugins.annotators.pool import PoolAnnotator
 
 port, count, in_flight = map(int, sys.argv[3:6])
 ask = JudgeClient({"*": HttpJudge(port)}, Ledger(Path(sys.argv[2])), run="run", max_concurrency=in_flight)
-annotator = PromptAnnotator(PromptAnnotatorConfig())
+annotator = PoolAnnotator(PoolConfig())
 pairs = (Pair(Instruction(f"What is {i}?"), f"It is {i}.", f"It is not {i}.") for i in range(count))
 judged = list(annotate_in_chunks(pairs, annotator, "pool", AnnotateContext(1, ask)))
 print(json.dumps([[j.preference.pair_id, j.preference.p2, j.preference.outcome, j.preference.member] for j in judged]))

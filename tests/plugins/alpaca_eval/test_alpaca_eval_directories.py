@@ -12,7 +12,7 @@ from evaluator_directories import COMPARE, LETTERS, RANK, WEIGH, batch_template,
 from afarm.core.errors import ConfigError
 from afarm.core.judge import Capabilities, ChatRequest, ShownPair
 from afarm.core.records import Instruction, Message
-from afarm_plugins.alpaca_eval.directory import DUMMY, Member, installed_directories, load
+from afarm_plugins.alpaca_eval.directory import DUMMY, DirectoryMember, installed_directories, load
 from afarm_plugins.alpaca_eval.template import read_template, whole_instruction
 
 CHATS = Capabilities()
@@ -23,7 +23,7 @@ def comparison(first: str = "4", second: str = "5", instruction: str = "Add 2 an
     return ShownPair("a pair", Instruction(instruction, **own), first, second)
 
 
-def ask(member: Member, *comparisons: ShownPair, takes: Capabilities = CHATS) -> ChatRequest:
+def ask(member: DirectoryMember, *comparisons: ShownPair, takes: Capabilities = CHATS) -> ChatRequest:
     return member.request(comparisons or [comparison()], takes, seed=3, sample_index=1)
 
 

@@ -8,20 +8,19 @@ from typing import Any
 import pytest
 
 from afarm.core.judge import Completion
-from afarm_plugins.alpaca_eval.parsers import DRAWS, Parser, Verdict, checked, verdict
+from afarm.judging import ParsedVerdict
+from afarm_plugins.alpaca_eval.parsers import DRAWS, Parser, checked, verdict
 
-FIRST, SECOND, DRAW, NONE = (
-    Verdict(1.0, "decided"),
-    Verdict(0.0, "decided"),
-    Verdict(None, "draw"),
-    Verdict(None, "unparsed"),
-)
+FIRST: ParsedVerdict = 1.0
+SECOND: ParsedVerdict = 0.0
+DRAW: ParsedVerdict = "draw"
+NONE: ParsedVerdict = None
 LETTERS = {"outputs_to_match": {1: r"(?:^|\n) ?Output \(a\)", 2: r"(?:^|\n) ?Output \(b\)"}}
 CHAIN = {"parsers_to_kwargs": {"json_parser": {"annotation_key": "ranks"}, "ranking_parser": {"model_1_name": "m"}}}
 RANKS = '[{"model": "m", "rank": %d}, {"model": "M", "rank": %d}]'
 
 
-def read(name: str, text: str, size: int = 1, **arguments: Any) -> list[Verdict]:
+def read(name: str, text: str, size: int = 1, **arguments: Any) -> list[ParsedVerdict]:
     return Parser(name, arguments).read(Completion(text), size)
 
 
@@ -38,7 +37,7 @@ def read(name: str, text: str, size: int = 1, **arguments: Any) -> list[Verdict]
         ("", 1, [NONE]),
     ],
 )
-def test_patterns_are_found_in_turn(text: str, size: int, expected: list[Verdict]) -> None:
+def test_patterns_are_found_in_turn(text: str, size: int, expected: list[ParsedVerdict]) -> None:
     assert read("regex_parser", text, size, **LETTERS) == expected
 
 
@@ -53,7 +52,7 @@ def test_the_earliest_pattern_wins_and_the_first_of_equals() -> None:
     ("text", "expected"),
     [("7 1", FIRST), ("1 7.5\nbecause …", SECOND), ("4 4", DRAW), ("8,9", SECOND), ("8", NONE), ("8 of 10", NONE)],
 )
-def test_scores_are_compared(text: str, expected: Verdict) -> None:
+def test_scores_are_compared(text: str, expected: ParsedVerdict) -> None:
     assert read("lmsys_parser", text) == [expected]
 
 
@@ -69,7 +68,7 @@ def test_scores_are_compared(text: str, expected: Verdict) -> None:
         ("__import__('os')", NONE),
     ],
 )
-def test_a_ranking_is_read_as_a_literal(text: str, expected: Verdict) -> None:
+def test_a_ranking_is_read_as_a_literal(text: str, expected: ParsedVerdict) -> None:
     assert read("ranking_parser", text) == [expected]
 
 
@@ -83,7 +82,7 @@ def test_json_is_read_with_or_without_a_fence() -> None:
 
 
 def test_a_literal_is_a_value_or_a_list_of_them() -> None:
-    assert read("eval_parser", "1.25") == [Verdict(0.75, "decided")]
+    assert read("eval_parser", "1.25") == [0.75]
     assert read("eval_parser", "[1, 2, 0]", 3) == [FIRST, SECOND, DRAW]
     assert read("eval_parser", "[1, None, 2]", 3) == [FIRST, NONE, SECOND]
     assert read("eval_parser", "2 ** 9") == [NONE]
@@ -92,12 +91,12 @@ def test_a_literal_is_a_value_or_a_list_of_them() -> None:
 def test_true_and_false_are_no_preferences() -> None:
     assert read("eval_parser", "True") == read("eval_parser", "False") == [NONE]
     assert [verdict(value) for value in (1, 2.0, 1.25, 0, 1.5, 3, 0.5, "1", None, math.nan)] == [
-        *(FIRST, SECOND, Verdict(0.75, "decided"), DRAW, DRAW),
+        *(FIRST, SECOND, 0.75, DRAW, DRAW),
         *(NONE, NONE, NONE, NONE, NONE),
     ]
 
 
-def weigh(*positions: dict[str, float], size: int = 1, **own: Any) -> list[Verdict]:
+def weigh(*positions: dict[str, float], size: int = 1, **own: Any) -> list[ParsedVerdict]:
     """With probabilities, not their logarithms."""
     arguments = {"numerator_token": "m", "denominator_tokens": ["m", "M"], "is_binarize": False, **own}
     logprobs = tuple({token: math.log(p) for token, p in position.items()} for position in positions)
@@ -106,7 +105,7 @@ def weigh(*positions: dict[str, float], size: int = 1, **own: Any) -> list[Verdi
 
 def test_a_weighted_preference_is_the_share_of_one_token() -> None:
     [found] = weigh({"m": 0.2, "M": 0.6, "The": 0.2})
-    assert found.first == pytest.approx(0.25, abs=1e-12)
+    assert found == pytest.approx(0.25, abs=1e-12)
     assert weigh({"M": 0.9, "x": 0.1}) == [SECOND]
     assert weigh({"m": 1e-9}) == [FIRST]
     assert weigh({"x": 1.0}) == [NONE]

@@ -9,14 +9,14 @@ from afarm.core.errors import JudgeError
 from afarm.core.interfaces import AnnotateContext
 from afarm.core.records import Instruction, Pair
 from afarm.core.seeding import uniform
-from afarm_plugins.annotators import OTHERS, POOL, PromptAnnotatorConfig
-from afarm_plugins.annotators.pool import PromptAnnotator
+from afarm_plugins.annotators import POOL, PROMPTS, PoolConfig
+from afarm_plugins.annotators.pool import PoolAnnotator
 
-NAMES = [*POOL, *OTHERS]
+NAMES = [*PROMPTS]
 
 
 def annotate(pairs, ask, seed=0, **config):
-    return PromptAnnotator(PromptAnnotatorConfig(**config)).annotate(pairs, AnnotateContext(seed, ask))
+    return PoolAnnotator(PoolConfig(**config)).annotate(pairs, AnnotateContext(seed, ask))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -197,7 +197,7 @@ def test_the_plan_is_what_would_be_sent_and_sends_nothing():
     pairs = make_pairs(70)
     odd = pairs[5].id
     ask = ScriptedAsk(lambda c: None if c.pair_id == odd else longer(c))
-    annotator = PromptAnnotator(PromptAnnotatorConfig())
+    annotator = PoolAnnotator(PoolConfig())
     context = AnnotateContext(0, ask)
     planned = annotator.plan(pairs, context)
     assert ask.calls == []

@@ -14,12 +14,12 @@ from pydantic import ValidationError
 from afarm.core.errors import ConfigError
 from afarm.core.judge import ShownPair
 from afarm.core.records import Instruction, Message
-from afarm_plugins.annotators import OTHERS, POOL, PromptAnnotatorConfig
+from afarm_plugins.annotators import POOL, PROMPTS, PoolConfig
 from afarm_plugins.annotators import prompt_library as members
 from afarm_plugins.annotators.parsing import parse
-from afarm_plugins.annotators.prompt_library import entry_names, load_member
+from afarm_plugins.annotators.prompt_library import load_member, shipped
 
-NAMES = [*POOL, *OTHERS]
+NAMES = [*PROMPTS]
 
 # AlpacaFarm, App. C: role, kind, batch, rounds of demonstrations, answer, max tokens, favour, avoid, persona
 TABLE = {
@@ -65,9 +65,9 @@ def comparison(instruction="Name a fish.", material="", first="Eel", second="Car
 
 
 def test_the_names_listed_for_registration_are_those_of_the_yaml_file():
-    assert entry_names() == NAMES
+    assert list(shipped().entries) == NAMES
     assert len(POOL) == 13
-    assert PromptAnnotatorConfig().members == list(POOL)
+    assert PoolConfig().members == list(POOL)
 
 
 def test_loading_the_plugin_reads_no_prompts():
@@ -80,7 +80,7 @@ def test_loading_the_plugin_reads_no_prompts():
 @pytest.mark.parametrize("name", NAMES)
 def test_an_entry_has_the_sizes_and_format_of_the_paper(name):
     role, kind, batch, rounds, answer, max_tokens, favour, avoid, persona = TABLE[name]
-    entry = load_member(name).entry
+    entry = load_member(name).spec
     assert (entry.role, entry.kind, entry.batch_size, entry.answer_format) == (role, kind, batch, answer)
     assert [len(round) for round in entry.demonstrations] == rounds
     assert (entry.max_tokens, bool(entry.favour), bool(entry.avoid)) == (max_tokens, favour, avoid)
@@ -90,7 +90,7 @@ def test_an_entry_has_the_sizes_and_format_of_the_paper(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_request_carries_what_the_entry_says(name):
-    entry = load_member(name).entry
+    entry = load_member(name).spec
     request = ask(name, comparison())
     assert " ".join(message.role for message in request.messages) == TURNS[name]
     assert bool(request.prompt) == (entry.kind == "completion")
@@ -108,7 +108,7 @@ def test_a_request_carries_what_the_entry_says(name):
 def test_json_answers_carry_the_schema_of_what_is_demonstrated_and_others_none(name):
     member = load_member(name)
     request = ask(name, comparison())
-    if member.entry.answer_format != "json":
+    if member.spec.answer_format != "json":
         assert request.schema is None
         return
     assert (request.schema["type"], request.schema["required"]) == ("object", ["verdicts"])  # vendors want an object
@@ -122,7 +122,7 @@ def test_json_answers_carry_the_schema_of_what_is_demonstrated_and_others_none(n
             assert [type(value) for value in shown.values()] == [types[p["type"]] for p in item["properties"].values()]
     for schema in (request.schema, item):
         assert schema["additionalProperties"] is False
-    size = member.entry.batch_size
+    size = member.spec.batch_size
     answer = {"verdicts": [{"index": i + 1, "explanation": "", "first_is_better": i == 0} for i in range(size)]}
     assert parse(json.dumps(answer), "json", size) == [float(i == 0) for i in range(size)]
 
@@ -131,7 +131,7 @@ def test_favoured_answers_are_the_two_labels_and_avoided_hedges_are_single_token
     tokenizers = pytest.importorskip("bpe_openai")
     encodings = [tokenizers.get_encoding(name) for name in ("cl100k_base", "o200k_base")]
     for name in NAMES:
-        entry = load_member(name).entry
+        entry = load_member(name).spec
         assert entry.favour in ([], ["Output (a)", "Output (b)"])
         # What takes several tokens cannot be avoided without forbidding other words that begin alike.
         longer = [word for word in entry.avoid if any(len(e.encode(word)) > 1 for e in encodings)]
@@ -149,7 +149,7 @@ def test_every_demonstration_is_shown_in_both_forms_of_the_prompt(name):
             assert part in without
             assert part in with_input
     assert "Input:" not in without
-    assert with_input.count("Input:") == sum(map(len, load_member(name).rounds)) + load_member(name).entry.batch_size
+    assert with_input.count("Input:") == sum(map(len, load_member(name).rounds)) + load_member(name).spec.batch_size
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -158,7 +158,7 @@ def test_the_demonstrated_answers_are_in_the_format_that_is_read(name):
     request = ask(name, comparison())
     answers = [message.content for message in request.messages if message.role == "assistant"]
     for answer, round in zip(answers, member.rounds, strict=False):
-        assert parse(answer, member.entry.answer_format, len(round)) == [float(d.better == "a") for d in round]
+        assert parse(answer, member.spec.answer_format, len(round)) == [float(d.better == "a") for d in round]
     everything = [d.better for d in sum(member.rounds, ())]
     assert {"a", "b"} == set(everything), "demonstrations that all favour one side teach that side"
 
@@ -284,7 +284,7 @@ def test_a_fingerprint_changes_with_whatever_changes_the_answers():
         replace(member, sources=(blocks, (template[0], template[1] + "."))).fingerprint("judge", False),
         replace(member, sources=((blocks[0], blocks[1] + "."), template)).fingerprint("judge", False),
         replace(member, rounds=fewer).fingerprint("judge", False),
-        replace(member, entry=member.entry.model_copy(update={"temperature": 0.5})).fingerprint("judge", False),
+        replace(member, spec=member.spec.model_copy(update={"temperature": 0.5})).fingerprint("judge", False),
         *[load_member(name).fingerprint("judge", False) for name in NAMES],
     ]
     assert len(set(others)) == len(others)
@@ -293,9 +293,9 @@ def test_a_fingerprint_changes_with_whatever_changes_the_answers():
 
 def test_an_unknown_member_is_an_error_that_names_the_nearest():
     with pytest.raises(ValidationError, match=r"no prompt annotator 'gpt4_6'.*gpt4_1|gpt4_5"):
-        PromptAnnotatorConfig(members=["gpt4_6"])
+        PoolConfig(members=["gpt4_6"])
     with pytest.raises(ValidationError, match="at least one"):
-        PromptAnnotatorConfig(members=[])
+        PoolConfig(members=[])
     with pytest.raises(ConfigError, match=r"members\.yaml has no entry 'davinci_1'"):
         load_member("davinci_1")
 
@@ -310,7 +310,7 @@ def test_an_unknown_member_is_an_error_that_names_the_nearest():
     ],
 )
 def test_a_wrong_entry_is_an_error_that_names_it(change, message):
-    broken = {f"broken {change}": {**load_member("gpt4_3").entry.model_dump(), **change}}
+    broken = {f"broken {change}": {**load_member("gpt4_3").spec.model_dump(), **change}}
     with pytest.raises(ConfigError, match=f"(?s)members.yaml: broken.*{message}"):
         replace(members.shipped(), entries=broken).member(f"broken {change}")
 
@@ -323,7 +323,7 @@ def test_the_documentation_says_what_the_entry_says(name):
     row, apart = [line for line in DOCS.read_text(encoding="utf-8").splitlines() if line.startswith(f"| {name} |")]
     assert len(apart.strip("|").split("|")) == 2
     _, role, batch, _, answer, _, max_tokens, bias = [cell.strip() for cell in row.strip("|").split("|")]
-    entry = load_member(name).entry
+    entry = load_member(name).spec
     assert (role, batch, answer) == (entry.role, str(entry.batch_size), entry.answer_format)
     assert max_tokens == str(entry.max_tokens)
     assert bias == ", ".join(word for word in ("favour", "avoid") if getattr(entry, word))
@@ -331,7 +331,7 @@ def test_the_documentation_says_what_the_entry_says(name):
 
 def test_every_setting_is_documented():
     documentation = DOCS.read_text(encoding="utf-8")
-    assert [f for f in PromptAnnotatorConfig.model_fields if f"| `{f}` |" not in documentation] == []
+    assert [f for f in PoolConfig.model_fields if f"| `{f}` |" not in documentation] == []
 
 
 def test_the_documented_code_shows_a_prompt(capsys):

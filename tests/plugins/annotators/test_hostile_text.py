@@ -8,10 +8,10 @@ from scripted_ask import ScriptedAsk, write
 from afarm.core.interfaces import AnnotateContext
 from afarm.core.judge import Completion
 from afarm.core.records import Instruction, Pair
-from afarm_plugins.annotators import OTHERS, POOL, PromptAnnotatorConfig
-from afarm_plugins.annotators.pool import PromptAnnotator
+from afarm_plugins.annotators import PROMPTS, PoolConfig
+from afarm_plugins.annotators.pool import PoolAnnotator
 
-NAMES = [*POOL, *OTHERS]
+NAMES = [*PROMPTS]
 
 HOSTILE = {
     "label": "Output (a)",
@@ -32,7 +32,7 @@ HOSTILE = {
 
 
 def annotate(name, pairs, ask, **settings):
-    return PromptAnnotator(PromptAnnotatorConfig(members=[name], **settings)).annotate(pairs, AnnotateContext(0, ask))
+    return PoolAnnotator(PoolConfig(members=[name], **settings)).annotate(pairs, AnnotateContext(0, ask))
 
 
 class Quoting(ScriptedAsk):

@@ -6,9 +6,11 @@ import typer
 from typer.testing import CliRunner
 
 from afarm.core.plugins import discover
-from afarm_plugins.annotators import BEYOND, OTHERS, POOL
+from afarm_plugins.annotators import PROMPTS
 from afarm_plugins.annotators.command import add_to, families, listing
 from afarm_plugins.annotators.prompt_library import load_member
+
+OTHERS = ["pool", "ratings", "criteria", "reward"]
 
 
 def said(*arguments):
@@ -23,15 +25,15 @@ def said(*arguments):
 def test_every_annotator_of_the_plugin_is_listed_with_its_role():
     rows = json.loads(said("--json"))["annotators"]
     registered = {c.name for c in discover().registry if c.kind == "annotators" and c.plugin.endswith(":annotators")}
-    assert {row["name"] for row in rows} == registered == {*POOL, *OTHERS, *BEYOND}
+    assert {row["name"] for row in rows} == registered == {*PROMPTS, *OTHERS}
     roles = {row["name"]: row["role"] for row in rows}
-    assert all(roles[name] == load_member(name).entry.role for name in [*POOL, *OTHERS])
+    assert all(roles[name] == load_member(name).spec.role for name in [*PROMPTS])
     assert all(row["varies"] and not row["varies"].startswith(",") for row in rows)
 
 
 def test_the_page_shows_what_to_type():
     text = said()
-    for name in [*POOL, *OTHERS, *BEYOND]:
+    for name in [*PROMPTS, *OTHERS]:
         assert f"\n{name} " in f"\n{text}"
     assert "gpt-4-0314 (retired)" in text
     newest = families()["years"][max(families()["years"])]["anthropic"]
@@ -40,7 +42,7 @@ def test_the_page_shows_what_to_type():
 
 def test_the_data_file_names_roles_that_members_have_and_dates_models_that_it_names():
     found = listing()
-    assert {load_member(name).entry.role for name in [*POOL, *OTHERS]} == set(found["roles"])
+    assert {load_member(name).spec.role for name in [*PROMPTS]} == set(found["roles"])
     vendors = [vendor for year in found["years"].values() for vendor in year.values()]
     assert {role for models in vendors for role in models} == set(found["roles"])
     assert set(found["until"]) <= {model for models in vendors for model in models.values()}

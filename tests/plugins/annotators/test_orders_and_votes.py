@@ -10,16 +10,16 @@ from afarm.core.interfaces import AnnotateContext
 from afarm.core.judge import Completion
 from afarm.core.records import JudgedPair
 from afarm.core.seeding import uniform
-from afarm.judging.pairwise import Verdict, of_orders, of_votes
-from afarm_plugins.annotators import PromptAnnotatorConfig
-from afarm_plugins.annotators.pool import PromptAnnotator
+from afarm.judging.pairwise import Verdict, combine_orders, combine_votes
+from afarm_plugins.annotators import PoolConfig
+from afarm_plugins.annotators.pool import PoolAnnotator
 
 ONE, TWO, DRAW = Verdict(0.0), Verdict(1.0), Verdict(None, "draw")
 UNPARSED, REFUSED = Verdict(None, "unparsed"), Verdict(None, "refused")
 
 
 def annotate(pairs, ask, seed=0, **config):
-    return PromptAnnotator(PromptAnnotatorConfig(**config)).annotate(pairs, AnnotateContext(seed, ask))
+    return PoolAnnotator(PoolConfig(**config)).annotate(pairs, AnnotateContext(seed, ask))
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def annotate(pairs, ask, seed=0, **config):
     ],
 )
 def test_two_orders_agree_or_draw(verdicts, label):
-    assert of_orders(verdicts) == label
+    assert combine_orders(verdicts) == label
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_two_orders_agree_or_draw(verdicts, label):
     ],
 )
 def test_votes_are_counted_by_hand(verdicts, majority, mean):
-    assert of_votes(verdicts, "majority") == majority
-    assert of_votes(verdicts, "mean") == mean
+    assert combine_votes(verdicts, "majority") == majority
+    assert combine_votes(verdicts, "mean") == mean
 
 
 def test_in_both_orders_each_pair_is_seen_twice_once_each_way_and_never_in_one_prompt():
@@ -179,7 +179,7 @@ def test_swapping_the_outputs_mirrors_the_label(vote):
 def test_the_plan_counts_every_order_and_vote_and_only_what_is_missing():
     pairs = make_pairs(20)
     ask = ScriptedAsk(by_lot)
-    annotator = PromptAnnotator(PromptAnnotatorConfig(members=["gpt4_4"], both_orders=True, votes=3))
+    annotator = PoolAnnotator(PoolConfig(members=["gpt4_4"], both_orders=True, votes=3))
     assert len(annotator.plan(pairs, AnnotateContext(0, ask))) == 120
     annotate(pairs, ask, members=["gpt4_4"], votes=2)
     assert len(annotator.plan(pairs, AnnotateContext(0, ask))) == 80

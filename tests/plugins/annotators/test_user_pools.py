@@ -9,9 +9,9 @@ from scripted_ask import ScriptedAsk, by_lot, make_pairs
 from afarm import Farm
 from afarm.core.errors import ConfigError
 from afarm.core.interfaces import AnnotateContext
-from afarm_plugins.annotators import PromptAnnotatorConfig
-from afarm_plugins.annotators.pool import PromptAnnotator
-from afarm_plugins.annotators.prompt_library import Entry, load_member
+from afarm_plugins.annotators import PoolConfig
+from afarm_plugins.annotators.pool import PoolAnnotator
+from afarm_plugins.annotators.prompt_library import PromptSpec, load_member
 
 POOL = """
 members: [gpt4_4, gpt4_4, grumpy, plain]
@@ -53,7 +53,7 @@ def write(directory, pool=POOL, template=TEMPLATE):
 
 
 def build(path, **settings):
-    return PromptAnnotator(PromptAnnotatorConfig(**settings), path)
+    return PoolAnnotator(PoolConfig(**settings), path)
 
 
 def test_a_template_that_leaves_an_output_out_is_refused(tmp_path):
@@ -78,7 +78,7 @@ def test_a_member_of_the_file_has_its_own_template_demonstrations_and_verdicts(t
     members = {member.name: member for member in build(write(tmp_path)).members}
     pair = make_pairs(1)[0]
     ask = ScriptedAsk(by_lot)
-    PromptAnnotator(PromptAnnotatorConfig(), write(tmp_path, POOL.replace("gpt4_4, gpt4_4, grumpy, ", ""))).annotate(
+    PoolAnnotator(PoolConfig(), write(tmp_path, POOL.replace("gpt4_4, gpt4_4, grumpy, ", ""))).annotate(
         [pair], AnnotateContext(0, ask)
     )
     (request,) = ask.requests
@@ -87,9 +87,7 @@ def test_a_member_of_the_file_has_its_own_template_demonstrations_and_verdicts(t
     assert text.startswith("Choose.\nInstruction:\nName a fish.\n")
     assert "Better: Output (a)\n\nInstruction:\nWhat is the capital of Australia?" in text
     assert text.count("Better: Output (a)") == 2  # `verdicts` turned the capital's
-    assert members["grumpy"].entry == load_member("gpt4_3").entry.model_copy(
-        update={"persona": "You have seen it all."}
-    )
+    assert members["grumpy"].spec == load_member("gpt4_3").spec.model_copy(update={"persona": "You have seen it all."})
     assert members["gpt4_4"] is load_member("gpt4_4")
 
 
@@ -110,7 +108,7 @@ def test_a_file_may_only_name_members(tmp_path):
     build(path).annotate(make_pairs(30), AnnotateContext(0, ask))
     known = len(ask.compared)
     # What they learned in a pool they know alone.
-    PromptAnnotator(PromptAnnotatorConfig(members=["gpt4_1"])).annotate(make_pairs(30), AnnotateContext(0, ask))
+    PoolAnnotator(PoolConfig(members=["gpt4_1"])).annotate(make_pairs(30), AnnotateContext(0, ask))
     assert known < len(ask.compared) < known + 30
 
 
@@ -133,7 +131,7 @@ def test_identity_and_fingerprints_change_with_the_file_and_its_templates_and_no
         other, others = found(pool, template)
         assert other != identity, name
         assert {n for n in others if others[n] != fingerprints[n]} == changed, name
-    assert PromptAnnotator(PromptAnnotatorConfig()).identity == ""
+    assert PoolAnnotator(PoolConfig()).identity == ""
 
 
 @pytest.mark.parametrize(
@@ -224,4 +222,4 @@ def test_the_documented_pool_and_template_work(tmp_path):
     members = build(str(tmp_path / "mine.yaml")).members
     assert [m.name for m in members] == ["gpt4_4", "gpt4_4", "grumpy", "curt"]
     text_of_fields = text[text.index("The fields are those of") : text.index("A template is jinja.")]
-    assert [f for f in Entry.model_fields if f"`{f}`" not in text_of_fields] == []
+    assert [f for f in PromptSpec.model_fields if f"`{f}`" not in text_of_fields] == []

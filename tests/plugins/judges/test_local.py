@@ -23,8 +23,8 @@ from afarm.judging.ledger import Ledger
 from afarm.testing import check_judge
 from afarm.testing.contexts import KeyedReward
 from afarm.testing.models import tiny_policy
-from afarm_plugins.annotators import PromptAnnotatorConfig
-from afarm_plugins.annotators.pool import PromptAnnotator
+from afarm_plugins.annotators import PoolConfig
+from afarm_plugins.annotators.pool import PoolAnnotator
 from afarm_plugins.judges import LocalConfig
 from afarm_plugins.judges.local import LocalJudge
 from afarm_plugins.judges.local_model import FAVOUR, LocalModel, without_system_turn
@@ -321,7 +321,7 @@ def test_label_probabilities_become_weighted_preferences_and_are_not_asked_for_t
     path = save_model(tmp_path / "model", max_position_embeddings=4096)
     pairs = [Pair(Instruction(f"w{i}"), f"w{i} w1", f"w2 w{i + 1}") for i in range(3, 9)]
     pairs.append(pairs[0].swapped())
-    annotator = PromptAnnotator(PromptAnnotatorConfig(members=["chatgpt_4"]))
+    annotator = PoolAnnotator(PoolConfig(members=["chatgpt_4"]))
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
         asker = JudgeClient({"*": make(path, "probabilities")}, ledger)
         preferences = annotator.annotate(pairs[:-1], AnnotateContext(0, asker))

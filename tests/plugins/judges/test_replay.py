@@ -22,8 +22,8 @@ from afarm.judging.accounting import export
 from afarm.judging.client import JudgeClient
 from afarm.judging.ledger import Ledger
 from afarm.testing import check_judge
-from afarm_plugins.annotators import PromptAnnotatorConfig
-from afarm_plugins.annotators.pool import PromptAnnotator
+from afarm_plugins.annotators import PoolConfig
+from afarm_plugins.annotators.pool import PoolAnnotator
 from afarm_plugins.judges import ReplayConfig
 from afarm_plugins.judges.replay import ReplayJudge
 
@@ -235,7 +235,7 @@ def test_preferences_of_afarm_are_read_back_by_the_pool(tmp_path: Path) -> None:
     judge = stored(tmp_path / "preferences.jsonl", *(judged.to_row() for judged in rows))
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
         asker = JudgeClient({"*": judge}, ledger)
-        found = PromptAnnotator(PromptAnnotatorConfig()).annotate(pairs, AnnotateContext(5, asker))
+        found = PoolAnnotator(PoolConfig()).annotate(pairs, AnnotateContext(5, asker))
         assert asker.spend.dollars == 0
         asker.close()
     assert [preference.p2 for preference in found] == [judged.p2 for judged in rows]
@@ -271,7 +271,7 @@ def test_a_run_can_be_replayed_from_the_export_of_its_own_ledger(tmp_path: Path)
     for name in ("first", "again"):
         with Ledger(tmp_path / f"{name}.sqlite") as ledger:
             asker = JudgeClient({"*": judge}, ledger)
-            labels.append(PromptAnnotator(PromptAnnotatorConfig()).annotate(pairs, AnnotateContext(5, asker)))
+            labels.append(PoolAnnotator(PoolConfig()).annotate(pairs, AnnotateContext(5, asker)))
             asker.close()
             assert export(ledger, tmp_path / f"{name}.jsonl") > 0
         judge = ReplayJudge(str(tmp_path / "first.jsonl"), None)

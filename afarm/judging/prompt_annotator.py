@@ -1,0 +1,163 @@
+"""A prompt of one's own as an annotator: `render` writes it, `read` parses the answer, the rest is done here."""
+
+from __future__ import annotations
+
+import inspect
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from afarm.core.errors import PluginError
+from afarm.core.interfaces import AnnotateContext
+from afarm.core.judge import Capabilities, ChatRequest, Completion, Judgement, ShownPair
+from afarm.core.records import Instruction, Message, Pair
+from afarm.core.seeding import digest
+from afarm.judging.pairwise import (
+    JudgePrompt,
+    JudgingConfig,
+    PairwiseAnnotator,
+    ParsedVerdict,
+    Presentation,
+    drawn_order,
+    judgements_from,
+    show_pair,
+)
+
+PROBES = (
+    ShownPair("", Instruction("Name a fish."), "Eel.", "An oak."),
+    ShownPair("", Instruction("Shorten this.", "A long text."), "A text.", ""),
+)
+"""Pairs that a prompt is rendered for to see whether it has changed. Their requests are never sent."""
+
+
+class PromptAnnotator(PairwiseAnnotator):
+    """The base of annotators with one prompt: write `render` and `read`, and set the attributes that differ.
+
+    Votes, both orders (`JudgingConfig`), batches of `batch_size` pairs per prompt, re-asks of what could not be read,
+    judgements stored in the ledger and estimates of cost come with it. Register the class with `config=JudgingConfig`,
+    or a subclass of it with settings of your own: they are in `self.config`.
+
+    An edit of the class's module or of what `render` writes never reuses an old judgement; the paid answers to prompts
+    that are still the same are read again, and not bought again.
+    """
+
+    name: str = ""
+    """What the accounts call it; the class's name unless set."""
+    role: str = "strong"
+    """The family role whose judge answers: strong, light, completion or one of your own (`--judge ROLE=…`)."""
+    batch_size: int = 1
+    """Pairs per prompt. `render` gets as many, or fewer."""
+    max_tokens: int = 256
+    """The longest answer, in tokens."""
+    temperature: float = 1.0
+    top_p: float = 1.0
+    schema: Mapping[str, Any] | None = None
+    """The JSON schema of an answer, for judges that can be held to one. The prompt must ask for the format as well."""
+    answer_format: str = ""
+    """The format that the prompt asks for, so that the offline judge can answer: "single", "list" or "json" as
+    `afarm.testing.render` writes them, or "labels", a format of your own: one of `labels` per line."""
+    labels: tuple[str, ...] = ()
+    """For "labels": what says that the first output is better, that the second is and, if it can be said, a draw."""
+
+    def __init__(self, config: JudgingConfig | None = None):
+        self.config = config or JudgingConfig()
+
+    @abstractmethod
+    def render(self, pairs: Sequence[ShownPair]) -> str | Sequence[Message]:
+        """Write the prompt about 1 to `batch_size` pairs, each with its `instruction` and its outputs as shown.
+
+        A text is sent as one user message, or as the text to complete to a judge that does not chat.
+        """
+
+    @abstractmethod
+    def read(self, text: str, count: int) -> Sequence[ParsedVerdict]:
+        """Parse the answer to a prompt about `count` pairs: one verdict per pair, in order.
+
+        A verdict is the probability that the output shown first is better (1.0 or 0.0 if it is just named), "draw", or
+        None if the answer does not say. With another number of verdicts, all are taken as unreadable.
+        """
+
+    def request(self, pairs: Sequence[ShownPair], capabilities: Capabilities) -> ChatRequest:
+        """Build the request about `pairs` for a judge with `capabilities`; override it to set more parameters."""
+        prompt = self.render(pairs)
+        is_text = isinstance(prompt, str)
+        messages = (Message("user", prompt),) if isinstance(prompt, str) else tuple(prompt)
+        completes = is_text and not capabilities.chat
+        return ChatRequest(
+            role=self.role,
+            messages=() if completes else messages,
+            prompt=messages[0].content if completes else "",
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            schema=self.schema,
+            comparisons=tuple(pairs),
+            answer_format=self.answer_format,
+            labels=self.labels,
+            annotator=self.name or type(self).__name__,
+        )
+
+    def present(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Presentation]:
+        """Each pair in an order drawn for it."""
+        if not pairs:
+            return []
+        prompt = self._bind(context)
+        ids = [pair.id for pair in pairs]
+        return [
+            Presentation(prompt, show_pair(pair, drawn_order(context.seed, pair_id), pair_id))
+            for pair, pair_id in zip(pairs, ids, strict=True)
+        ]
+
+    def _bind(self, context: AnnotateContext) -> JudgePrompt:
+        """The prompt with the judge of its role. Raises `JudgeError` if none answers, or lacks a needed parameter."""
+        judge, capabilities = context.ask.judge(self.role), context.ask.capabilities(self.role)
+        probes = [self.request([probe], capabilities) for probe in PROBES]
+        degraded = context.ask.degraded(probes[0])
+        settings = self.config.model_dump(mode="json", exclude=set(JudgingConfig.model_fields))
+        parts = (self._sources(), [asdict(probe) for probe in probes], settings, self.identity, judge, degraded)
+        return RenderedPrompt(
+            name=probes[0].annotator,
+            batch_size=self.batch_size,
+            fingerprint=digest(*parts),
+            degraded=degraded,
+            judge=judge,
+            annotator=self,
+            capabilities=capabilities,
+        )
+
+    def _sources(self) -> list[str]:
+        """The modules that its class is written in or, in a notebook, `render` and `read`."""
+        classes = type(self).__mro__[: type(self).__mro__.index(PromptAnnotator)]
+        modules = [inspect.getmodule(written) for written in classes]
+        try:
+            return [inspect.getsource(module) for module in modules if module]
+        except (OSError, TypeError):
+            pass
+        try:
+            return [inspect.getsource(method) for method in (type(self).render, type(self).read)]
+        except (OSError, TypeError):
+            return []
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedPrompt(JudgePrompt):
+    """A `PromptAnnotator`'s prompt bound to its judge."""
+
+    annotator: PromptAnnotator
+    capabilities: Capabilities
+
+    def request(self, pairs: Sequence[ShownPair], *, seed: int, sample_index: int) -> ChatRequest:
+        return replace(self.annotator.request(pairs, self.capabilities), seed=seed, sample_index=sample_index)
+
+    def read(self, completion: Completion, count: int) -> list[Judgement]:
+        verdicts = list(self.annotator.read(completion.text, count))
+        if len(verdicts) != count:  # whose verdict is whose cannot be told
+            verdicts = [None] * count
+        for verdict in verdicts:
+            is_probability = isinstance(verdict, int | float) and 0 <= verdict <= 1
+            if not (verdict is None or verdict == "draw" or is_probability):
+                raise PluginError(
+                    f'{self.name}.read must return probabilities from 0 to 1, "draw" or None, not {verdict!r}'
+                )
+        return judgements_from(completion, verdicts)
