@@ -1,7 +1,6 @@
-"""From a pair to a label: what annotators that ask LLM judges are built on, and the metered way to those judges.
+"""The door for annotators: from a pair to a label by way of LLM judges.
 
-One of four doors for plugins: they import the names below from here. The rooms behind it (the judges' client, the
-ledger) are afarm's own.
+Behind it lies the metered way to those judges: dispatch, budget and ledger. Importing it loads neither.
 """
 
 from afarm.core.judge import CHARACTERS_PER_TOKEN, unsupported

@@ -1,4 +1,4 @@
-"""Labels of pairs from an LLM judge: both orders, votes, batches per prompt, and re-asks of unreadable answers.
+"""Labels of pairs from LLM judges: both orders, votes, batches per prompt, and re-asks.
 
 An annotator says how each pair is presented first: by which prompt, and in which order of its outputs. The other order,
 further votes, the packing of pairs into prompts, re-asks and the label are the same for all annotators. Judgements that
@@ -24,10 +24,10 @@ REFUSALS = frozenset({"refusal", "content_filter"})
 """Finish reasons with which judges decline to answer."""
 
 SAMPLES_PER_VOTE = 100
-"""Distance between the sample indices of one vote about a pair and of the next: those between are re-asks."""
+"""Sample indices per vote about a pair: those after the first are re-asks."""
 
 STORED_TOGETHER = 64
-"""Judgements written to the ledger in one transaction. Their answers are there already: none is bought twice."""
+"""Judgements per transaction of the ledger. Their answers are there already: none is bought twice."""
 
 SETTLED = ("decided", "draw")
 """Outcomes of a judgement after which asking again gains nothing."""
@@ -77,9 +77,10 @@ class JudgePrompt(ABC):
 
     @abstractmethod
     def read(self, completion: Completion, count: int) -> list[Judgement]:
-        """Parse the judgement of each of the first `count` pairs of the request. Raises nothing, however odd the text.
+        """Parse the judgement of each of the first `count` pairs of the request.
 
-        An answer that cannot be read is a `Judgement` with the outcome "unparsed", or "refused" (`REFUSALS`).
+        Raises nothing, however odd the text: an answer that cannot be read is a `Judgement` with the outcome
+        "unparsed", or "refused" (`REFUSALS`).
         """
 
 
@@ -166,9 +167,10 @@ class JudgementDraw:
 def collect_judgements(
     presentations: Mapping[K, Presentation], attempts: int, context: AnnotateContext
 ) -> dict[K, Judgement]:
-    """Ask for the judgement of each presentation: the first of `attempts` draws that can be read, or else the last.
+    """Ask for the judgement of each presentation.
 
-    Judgements in the ledger are not asked for again. Raises `JudgeError` and `BudgetError` as `context.ask` does.
+    It is the first of `attempts` draws that can be read, or else the last. Judgements in the ledger are not asked for
+    again. Raises `JudgeError` and `BudgetError` as `context.ask` does.
     """
     answers: dict[K, Judgement] = {}
     waiting = dict(presentations)
@@ -184,7 +186,10 @@ def collect_judgements(
 def pending_requests(
     presentations: Mapping[K, Presentation], attempts: int, context: AnnotateContext
 ) -> list[ChatRequest]:
-    """The requests that `collect_judgements` would send now. Re-asks after them cannot be foreseen. Sends nothing."""
+    """The requests that `collect_judgements` would send now. Sends nothing.
+
+    Re-asks cannot be foreseen.
+    """
     requests: list[ChatRequest] = []
     waiting = dict(presentations)
     for attempt in range(attempts):
@@ -274,7 +279,7 @@ Slot = tuple[str, str, int]
 
 
 def per_label(presentations: Sequence[Presentation], config: JudgingConfig) -> dict[Slot, Presentation]:
-    """All presentations that `config` makes a label of, from the first of each pair: every vote in every order."""
+    """All presentations that make the labels, from the first of each pair: every vote in every order."""
     return {_slot(shown): shown for first in presentations for shown in _all_of(first, config)}
 
 
@@ -319,12 +324,12 @@ class Verdict:
 
     @property
     def win(self) -> float:
-        """What `output_2` wins of a comparison that was decided: p2, one half of a draw."""
+        """The share of a win that goes to `output_2`: p2, or one half of a draw."""
         return 0.5 if self.p2 is None else self.p2
 
 
 def _order(pair: Pair, shown: Presentation) -> str:
-    """Which of the pair's own outputs the judge saw first: "12" or "21"."""
+    """The order in which the judge saw the pair's own outputs: "12" or "21"."""
     return "12" if (shown.pair.order == "ab") == pair.is_canonical else "21"
 
 
@@ -375,9 +380,10 @@ def _without_verdict(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 class PairwiseAnnotator(Annotator):
-    """The base of annotators that show pairs to LLM judges: a subclass says how each pair is presented first.
+    """The base of annotators that show pairs to LLM judges, in several votes and orders.
 
-    `config` says how many votes and orders make a label. `PromptAnnotator` is the subclass for a single prompt.
+    A subclass says how each pair is presented first. `config` says how many votes and orders make a label.
+    `PromptAnnotator` is the subclass for a single prompt.
     """
 
     config: JudgingConfig

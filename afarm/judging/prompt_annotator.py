@@ -1,4 +1,4 @@
-"""A prompt of one's own as an annotator: `render` writes it, `read` parses the answer, the rest is done here."""
+"""Annotators with a prompt of their own: `render` writes it, `read` parses the answer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PROBES = (
 
 
 class PromptAnnotator(PairwiseAnnotator):
-    """The base of annotators with one prompt: write `render` and `read`, and set the attributes that differ.
+    """The base of annotators with one prompt. Write `render` and `read`, set the attributes that differ.
 
     Votes, both orders (`JudgingConfig`), batches of `batch_size` pairs per prompt, re-asks of what could not be read,
     judgements stored in the ledger and estimates of cost come with it. Register the class with `config=JudgingConfig`,
@@ -43,9 +43,9 @@ class PromptAnnotator(PairwiseAnnotator):
     """
 
     name: str = ""
-    """What the accounts call it; the class's name unless set."""
+    """Its name in the accounts; the class's name unless set."""
     role: str = "strong"
-    """The family role whose judge answers: strong, light, completion or one of your own (`--judge ROLE=…`)."""
+    """The family role of its judge: strong, light, completion or one of your own (`--judge ROLE=…`)."""
     batch_size: int = 1
     """Pairs per prompt. `render` gets as many, or fewer."""
     max_tokens: int = 256
@@ -53,21 +53,23 @@ class PromptAnnotator(PairwiseAnnotator):
     temperature: float = 1.0
     top_p: float = 1.0
     schema: Mapping[str, Any] | None = None
-    """The JSON schema of an answer, for judges that can be held to one. The prompt must ask for the format as well."""
+    """The JSON schema of an answer, for judges that take one. The prompt asks for the format too."""
     answer_format: str = ""
-    """The format that the prompt asks for, so that the offline judge can answer: "single", "list" or "json" as
-    `afarm.testing.render` writes them, or "labels", a format of your own: one of `labels` per line."""
+    """The format that the prompt asks for, so that simulated judges can answer.
+
+    "single", "list" or "json" as `afarm.testing.render` writes them, or "labels": one of `labels` per line."""
     labels: tuple[str, ...] = ()
-    """For "labels": what says that the first output is better, that the second is and, if it can be said, a draw."""
+    """For "labels": the words for the first output, for the second and, if it can be said, for a draw."""
 
     def __init__(self, config: JudgingConfig | None = None):
         self.config = config or JudgingConfig()
 
     @abstractmethod
     def render(self, pairs: Sequence[ShownPair]) -> str | Sequence[Message]:
-        """Write the prompt about 1 to `batch_size` pairs, each with its `instruction` and its outputs as shown.
+        """Write the prompt about 1 to `batch_size` pairs.
 
-        A text is sent as one user message, or as the text to complete to a judge that does not chat.
+        A pair has an `instruction`, and its outputs `first` and `second` as they are to be shown. A text is sent as one
+        user message, or as the text to complete to a judge that does not chat.
         """
 
     @abstractmethod
@@ -110,7 +112,7 @@ class PromptAnnotator(PairwiseAnnotator):
         ]
 
     def _bind(self, context: AnnotateContext) -> JudgePrompt:
-        """The prompt with the judge of its role. Raises `JudgeError` if none answers, or lacks a needed parameter."""
+        """Bind the prompt to its role's judge. Raises `JudgeError` if there is none, or it lacks a parameter."""
         judge, capabilities = context.ask.judge(self.role), context.ask.capabilities(self.role)
         probes = [self.request([probe], capabilities) for probe in PROBES]
         degraded = context.ask.degraded(probes[0])

@@ -1,4 +1,4 @@
-"""AlpacaEval's evaluator directories as annotators: `--annotator alpaca_eval:DIRECTORY`: docs/guides/alpaca-eval.md."""
+"""AlpacaEval's evaluator directories as annotators: see docs/guides/alpaca-eval.md."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from afarm.judging import JudgingConfig
 
 
 class AlpacaEvalConfig(JudgingConfig):
-    """How an evaluator directory of AlpacaEval is used. What it asks and how it reads answers is the directory's."""
+    """Draws and votes of an evaluator directory. Its prompts and parsers are the directory's."""
 
     draws: Literal["alpaca_eval", "pair"] = setting(
         "alpaca_eval",

@@ -1,4 +1,4 @@
-"""Evaluator directories as annotators: the member that judges a pair, and the output it is shown first.
+"""Evaluator directories as annotators: the member that judges a pair, and the order it sees.
 
 AlpacaEval's draws, reproduced to the bit, each `random.Random(text).choices(…)` with the pair's instruction in it:
 
@@ -72,7 +72,7 @@ class AlpacaEvalAnnotator(PairwiseAnnotator):
         return seeding.digest([member.content for member in self.members.values()])
 
     def annotate(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Preference]:
-        """See `afarm.judging.label_pairs`. No judge is asked about pairs whose label is left to AlpacaEval's coin."""
+        """See `afarm.judging.label_pairs`. Pairs left to AlpacaEval's coin are not judged."""
         noise = self._noise(pairs)
         labels = iter(super().annotate([pair for pair in pairs if pair.id not in noise], context))
         return [noise.get(pair.id) or next(labels) for pair in pairs]
@@ -126,7 +126,7 @@ class AlpacaEvalAnnotator(PairwiseAnnotator):
         return "ab" if self._switched(member, pair) != pair.is_canonical else "ba"
 
     def _switched(self, member: DirectoryMember, pair: Pair) -> bool:
-        """Whether AlpacaEval shows output_2 first."""
+        """True if AlpacaEval shows output_2 first."""
         if not member.spec.is_randomize_output_order:
             return False
         columns = {
@@ -139,7 +139,7 @@ class AlpacaEvalAnnotator(PairwiseAnnotator):
         return drawn_by_alpaca_eval([False, True], "is_switched_outputs", text, self.config.seed)
 
     def _bind(self, member: DirectoryMember, ask: Ask) -> BoundEvaluator:
-        """Bind a member to its judge. Raises `JudgeError` for the offline one, or one that cannot take its request."""
+        """Bind a member to its judge. Raises `JudgeError` for the offline one, or if it lacks a parameter."""
         judge, capabilities = ask.judge(member.role), ask.capabilities(member.role)
         if judge.startswith("offline:"):
             raise JudgeError(

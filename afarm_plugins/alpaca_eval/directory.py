@@ -1,4 +1,4 @@
-"""Evaluator directories of AlpacaEval: `configs.yaml` and the templates it names, read and checked whole."""
+"""Evaluator directories of AlpacaEval: `configs.yaml` and its templates, read and checked."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from afarm_plugins.alpaca_eval.parsers import Parser, checked
 from afarm_plugins.alpaca_eval.template import COLUMNS, Template, read_template
 
 DUMMY = ShownPair("", Instruction("1+1="), "2", "3")
-"""What AlpacaEval fills a batch up with. Its verdict is not read."""
+"""The pair with which AlpacaEval fills a batch up. Its verdict is not read."""
 
 PROCESSORS = ("ChainOfThoughtProcessor", "JsonKeysToColumnProcessor", "PaddingForBatchesProcessor")
-"""Those that change no label: two add columns about an answer that afarm keeps whole, one pads batches as is done."""
+"""Processors that change no label: two add columns about an answer, one pads batches as done here."""
 
 HOW_ONLY = frozenset(
     [
@@ -41,7 +41,7 @@ HOW_ONLY = frozenset(
         *("requires_chatml", "is_chatml_prompt", "is_chat"),
     ]
 )
-"""Completion arguments that say how a model is reached, not what it is asked: here that is the judge's business."""
+"""Completion arguments about reaching a model, not about the request: here the judge's business."""
 
 PROVIDERS = {
     "openai_completions": "openai",
@@ -50,12 +50,12 @@ PROVIDERS = {
     "vllm_local_completions": "local",
     "huggingface_local_completions": "local",
 }
-"""Completion functions and the judge that reaches the same models. Others: whatever serves them at a URL."""
+"""Completion functions and the judge that reaches the same models. Others: a server at a URL."""
 
 DEFAULT_TEMPERATURES = {"vllm_local_completions": 1.0, "huggingface_local_completions": 0.0} | {
     "huggingface_api_completions": 0.0
 }
-"""Where a directory names no temperature; 0.7 with every other completion function."""
+"""Temperatures if a directory names none; 0.7 with every other completion function."""
 
 LIGHT = ("gpt-3.5", "chatgpt", "-mini", "haiku", "instant")
 """Parts of the names of models that answer for the light family."""
@@ -139,7 +139,10 @@ class DirectoryMember:
     def request(
         self, comparisons: Sequence[ShownPair], takes: Capabilities, *, seed: int, sample_index: int
     ) -> ChatRequest:
-        """Ask about up to `batch_size` comparisons. Plain text is sent as one user message where a judge only chats."""
+        """Build the request about up to `batch_size` pairs.
+
+        Plain text is sent as one user message to a judge that only chats.
+        """
         filled = (*comparisons, *[DUMMY] * (self.spec.batch_size - len(comparisons)))
         messages, prompt = self.template.fill(filled), ""
         if not self.template.turns:
@@ -170,9 +173,10 @@ class DirectoryMember:
 
 
 def load(spec: str) -> list[DirectoryMember]:
-    """The annotators of the directory (or YAML file) at `spec`, or of that name in an installed alpaca_eval.
+    """Load the annotators of the directory (or YAML file) at `spec`.
 
-    Raises `ConfigError` with every problem, each naming its file, annotator and field.
+    `spec` may be the name of a directory of an installed alpaca_eval. Raises `ConfigError` with every problem, each
+    naming its file, annotator and field.
     """
     path = find(spec)
     try:
@@ -211,7 +215,7 @@ def find(spec: str) -> Path:
 
 
 def installed_directories() -> dict[str, Path]:
-    """The evaluator directories of the alpaca_eval that is installed, by name. It is looked up, not imported."""
+    """The evaluator directories of an installed alpaca_eval, by name. It is not imported."""
     package = importlib.util.find_spec("alpaca_eval")
     roots = package.submodule_search_locations if package else None
     return {

@@ -21,7 +21,7 @@ from afarm import Completion, did_you_mean
 from afarm.judging import ParsedVerdict
 
 UNREADABLE = (ValueError, SyntaxError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError)
-"""What parsing an odd answer can raise. `RecursionError`, for deep nesting, is caught beside them."""
+"""Errors of parsing an odd answer. `RecursionError`, for deep nesting, is caught beside them."""
 
 DRAWS = (0, 1.5)
 _FENCED = re.compile(r"```json(.*?)```", re.DOTALL)
@@ -40,7 +40,7 @@ def verdict(value: Any) -> ParsedVerdict:
 
 
 def regex_parser(answer: str, *, outputs_to_match: Mapping[Any, str]) -> list[Any]:
-    """The keys of the patterns in the order in which these match: the earliest match, then the next in what is left."""
+    """The keys of the patterns in the order of their matches: the earliest, then the next in the rest."""
     found = []
     while matches := [(m.start(), m.end(), k) for k, p in outputs_to_match.items() if (m := re.search(p, answer))]:
         _, end, key = min(matches, key=lambda match: match[0])
@@ -71,7 +71,7 @@ def ranking_parser(answer: Any, *, model_1_name: str = "model_1") -> list[Any]:
 
 
 def json_parser(answer: str, *, annotation_key: str | None) -> list[Any]:
-    """The values under a key of one object, or of each in a list; of the first fenced block, where there is one."""
+    """The values under a key of one object, or of each in a list; of the first fenced block, if any."""
     if "```json" in answer and (fenced := _FENCED.search(answer)):
         answer = fenced[1]
     loaded = json.loads(answer)
@@ -93,9 +93,10 @@ def logprob_parser(
     is_binarize: bool = True,
     log_prob_index: Literal["batch"] | int = "batch",
 ) -> list[Any]:
-    """2 − p(numerator) / Σ p(denominators) at one position of the answer, or at each; 1 or 2 where `is_binarize`.
+    """2 − p(numerator) / Σ p(denominators) at one position of the answer, or at each.
 
-    A token that is not among the likeliest has probability 0; None where no token of interest is.
+    It is 1 or 2 with `is_binarize`. A token that is not among the likeliest has probability 0; the value is None if no
+    token of interest is there.
     """
 
     def value(likeliest: Mapping[str, float]) -> float | None:
@@ -156,7 +157,7 @@ class Parser:
         return [verdict(value) for value in values] if len(values) == size else [None] * size
 
     def _likeliest(self, completion: Completion) -> Sequence[Mapping[str, float]]:
-        """The likeliest tokens at each position. From a judge that gives none, the one it wrote counts as certain."""
+        """The likeliest tokens at each position. If a judge gives none, the token it wrote is certain."""
         if completion.logprobs is not None:
             return completion.logprobs
         tokens = {self.arguments["numerator_token"], *self.arguments["denominator_tokens"]}
@@ -165,7 +166,7 @@ class Parser:
         return [{token: 0.0} for token in tokens if completion.text.strip().endswith(token)][:1]
 
     def labels(self, size: int) -> tuple[str, ...]:
-        """What this parser reads as 1, as 2 and, where it can, as a draw; empty where that cannot be found out."""
+        """The texts that this parser reads as 1, as 2 and, if it can, as a draw; empty if unknown."""
         texts = [self._written(value) for value in (1, 2, *DRAWS)]
         if self.reads_logprobs:
             return tuple(text for text in texts[:2] if text) if None not in texts[:2] else ()
@@ -189,7 +190,7 @@ class Parser:
 
 
 def checked(name: str, arguments: Mapping[str, Any], last: bool = True) -> list[str]:
-    """What is wrong with a parser's name or arguments, each as "field: problem".
+    """List the problems of a parser's name or arguments, each as "field: problem".
 
     `last` says that its values are preferences, and not what the next parser of a chain reads.
     """
@@ -266,7 +267,7 @@ def _write_regex(value: Any, *, outputs_to_match: Mapping[Any, str]) -> str | No
 
 
 def _literal(pattern: str) -> str:
-    """A text that a simple pattern matches: flags, anchors and what is optional are left out, escapes undone."""
+    """A text that a simple pattern matches, without flags, anchors and optional parts, escapes undone."""
     text = re.sub(r"^\(\?[a-z]+\)|(?<!\\)[\^$]|\\[bB]", "", pattern)
     text = re.sub(r"(?<!\\)\((?:\?:)?((?:[^()\\]|\\.)*)\)", lambda group: max(group[1].split("|"), key=len), text)
     text = re.sub(r"(?:\\.|[^\\])[?*]", "", text).replace("\\n", "\n").replace("\\s", " ")

@@ -1,4 +1,4 @@
-"""AlpacaEval's prompt templates: ChatML turns or plain text, with placeholders that repeat for each of a batch.
+"""AlpacaEval's prompt templates: ChatML turns or plain text, with placeholders repeated per pair.
 
 The text is split into turns before it is filled, and filled in one pass. So an output that holds `{output_1}` or
 `<|im_start|>` stays what it is: text.
@@ -23,7 +23,7 @@ COLUMNS: dict[str, Callable[[ShownPair], str]] = {
     "output_1": lambda comparison: comparison.first,
     "output_2": lambda comparison: comparison.second,
 }
-"""What placeholders can name. `output_1` is the output shown first."""
+"""Columns that placeholders can name. `output_1` is the output shown first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Template:
 
 
 def whole_instruction(instruction: Instruction) -> str:
-    """An instruction as AlpacaEval knows it, which has no column for earlier turns or an input: all in one text."""
+    """An instruction as one text: AlpacaEval has no column for earlier turns or an input."""
     turns = [f"[{turn.role}] {turn.content}" for turn in instruction.messages]
     return "\n\n".join([*turns, instruction.instruction, *filter(None, [instruction.input])])
 

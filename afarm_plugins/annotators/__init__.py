@@ -1,4 +1,4 @@
-"""Annotators: the pool of 13 prompts (AlpacaFarm, App. C) and each of its prompts, ratings, and reward models.
+"""Annotators: the pool of 13 prompts (AlpacaFarm, App. C), ratings, criteria and reward models.
 
 A prompt annotator here is data: an entry in `members.yaml` and a template under `prompts/`.
 See docs/guides/annotators.md.
@@ -56,7 +56,7 @@ class RatingsConfig(Config):
 
 
 class CriteriaConfig(RatingsConfig):
-    """Each output scored alone from 1 to 7, by criteria drawn up once for its instruction from auxiliary answers."""
+    """Each output scored alone from 1 to 7, by criteria drawn up once per instruction."""
 
     auxiliary: list[str] = setting(
         [], "files of outputs that are compared to draw up the criteria; none: from the instruction alone"

@@ -1,4 +1,4 @@
-"""`afarm annotators`: the annotators, the role that each prompt asks, and the judges for the roles by year."""
+"""`afarm annotators`: the annotators, the role that each asks, and judges for the roles by year."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAME = "annotators"
 
 
 def add_to(app: typer.Typer) -> None:
-    """Make `afarm annotators` the listing, beside the commands that other plugins have put under that name."""
+    """Make `afarm annotators` the listing, beside the commands of other plugins under that name."""
     there = [group.typer_instance for group in app.registered_groups if group.name == NAME]
     group = there[0] if there else None
     if group is None:

@@ -1,4 +1,4 @@
-"""`criteria`: each output scored alone from 1 to 7, by criteria that were drawn up once for its instruction.
+"""`criteria`: each output scored alone from 1 to 7, by criteria drawn up once per instruction.
 
     1. once per instruction: a few auxiliary answers are compared, and what matters in them becomes a list of criteria;
     2. once per output: it is marked by those criteria, with no other output in sight.
@@ -60,7 +60,7 @@ class CriteriaAnnotator(Annotator):
 
     @cached_property
     def _auxiliary(self) -> dict[str, set[str]]:
-        """The distinct answers to each instruction, by its id. Raises `DataError` naming the file that is wrong."""
+        """The distinct answers to each instruction, by its id. Raises `DataError` naming a bad file."""
         answers: dict[str, set[str]] = {}
         for path in self.config.auxiliary:
             for row in read_outputs(Path(path).expanduser()):
@@ -68,7 +68,10 @@ class CriteriaAnnotator(Annotator):
         return answers
 
     def annotate(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Preference]:
-        """Label each pair from its outputs' marks; "unparsed" (or "refused") if criteria or a mark cannot be read."""
+        """Label each pair from its outputs' marks.
+
+        A pair is "unparsed" (or "refused") if its criteria or a mark cannot be read.
+        """
         if not pairs:
             return []
         attempts = self.config.max_reasks + 1
@@ -86,7 +89,10 @@ class CriteriaAnnotator(Annotator):
         return [label_of(pair, judged(pair, pair.output_1), judged(pair, pair.output_2), prompt) for pair in pairs]
 
     def plan(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[ChatRequest]:
-        """The requests that `annotate` would send now, with a stand-in of full length for criteria not drafted yet."""
+        """The requests that `annotate` would send now.
+
+        Criteria in them are a stand-in of full length.
+        """
         if not pairs:
             return []
         attempts = self.config.max_reasks + 1

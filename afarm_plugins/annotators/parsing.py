@@ -1,4 +1,4 @@
-"""Reading verdicts from what a judge wrote: pure functions, strict about whose verdict it is, lenient about the rest.
+"""Verdicts parsed from a judge's text: strict about whose verdict it is, lenient about the rest.
 
 A verdict counts only where the answer format puts one: on a line of its own ("single"), on a line that opens with the
 comparison's number ("list"), or under its key in the object with that index ("json"). A label inside an explanation is
@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from typing import Any
 
 FORMATS = ("single", "list", "json")
-"""How comparisons are answered."""
+"""Answer formats of comparisons."""
 RATING = "rating"
-"""How a single output is."""
+"""The answer format of a single output: a mark."""
 CRITERIA = "criteria"
-"""How an instruction is, by what a good answer to it has."""
+"""The answer format of an instruction: the qualities of a good answer to it."""
 MOST_CRITERIA = 10
 WORST, BEST = 1, 7
 """The ends of the scale of ratings."""
@@ -57,10 +57,10 @@ _ANY_LABEL = re.compile(r"\boutput ?\(?[ab]\)?(?!\w)|\([ab]\)", re.IGNORECASE)
 
 
 def parse(text: str, answer_format: str, size: int) -> list[float | None]:
-    """The probability (1.0 or 0.0) that the first output is better, for each of `size` comparisons; None if unreadable.
+    """Parse the verdict about each of `size` comparisons: 1.0 for the first output, 0.0 for the second.
 
-    For the format "rating" it is the mark instead, from 0.0 (the worst) to 1.0 (the best), and for "criteria" 1.0 where
-    there are any. Raises `ValueError` for an unknown `answer_format`; no text, however odd, raises.
+    None if unreadable. For the format "rating" it is the mark instead, from 0.0 (the worst) to 1.0 (the best), and for
+    "criteria" 1.0 if there are any. Raises `ValueError` for an unknown `answer_format`; no text, however odd, raises.
     """
     text = _own(text)
     if answer_format == "json":
@@ -78,7 +78,7 @@ def parse(text: str, answer_format: str, size: int) -> list[float | None]:
 
 
 def _own(text: str) -> str:
-    """What the judge says itself: less what it thinks, and what it quotes."""
+    """The judge's own words: its text without its thoughts and without quotations."""
     text = _THINKING.sub("", text)
     own = _QUOTED.sub("", text)
     return own if own.strip() else text
@@ -96,22 +96,24 @@ def parse_single(text: str) -> float | None:
 
 
 def parse_rating(text: str) -> float | None:
-    """The one mark in `text`, as a share of the way from the worst to the best: None where no line is a mark of the
-    scale, or where lines contradict each other."""
+    """Parse the one mark in `text`, as a share of the way from the worst to the best.
+
+    None if no line is a mark of the scale, or if lines contradict each other.
+    """
     marks = {mark for line in text.splitlines() if (mark := _mark(line)) is not None}
     only = marks.pop() if len(marks) == 1 else math.inf
     return (only - WORST) / (BEST - WORST) if WORST <= only <= BEST else None
 
 
 def parse_criteria(text: str) -> list[str]:
-    """The numbered lines of `text`, less their numbers, as long as they count up from 1; at most `MOST_CRITERIA`."""
-    found: list[str] = []
+    """Parse the numbered lines of `text` that count up from 1, without numbers; at most `MOST_CRITERIA`."""
+    criteria: list[str] = []
     for line in _without_run_on(_own(text)).splitlines():
         line = line.strip(_MARKUP)
         number = _NUMBER.match(line)
-        if number and int(number[1]) == len(found) + 1 and (said := line[number.end() :].strip(_MARKUP)):
-            found.append(said)
-    return found[:MOST_CRITERIA]
+        if number and int(number[1]) == len(criteria) + 1 and (quality := line[number.end() :].strip(_MARKUP)):
+            criteria.append(quality)
+    return criteria[:MOST_CRITERIA]
 
 
 def parse_list(text: str, size: int) -> list[float | None]:
@@ -171,9 +173,10 @@ def mark(share: float) -> float:
 
 
 def _mark(line: str) -> float | None:
-    """The mark that a line gives: a number of its own, or after "Rating:" or before "/7", when a remark may follow.
+    """Parse the mark of a line: a number of its own, or after "Rating:" or before "/7".
 
-    A number on another scale (8/10) or below 0 is returned as infinite: it is out of range, and contradicts any other.
+    A remark may follow those. A number on another scale (8/10) or below 0 is returned as infinite: it is out of range,
+    and contradicts any other.
     """
     if re.match(r"[\s*_`]*[-−][0-9]", line):
         return math.inf
@@ -204,7 +207,7 @@ def _verdict_objects(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _with_verdict(value: object, depth: int = 3) -> Iterator[dict[str, Any]]:
-    """A verdict object itself, or those up to `depth` inside `value`. Inside a verdict object, it is a quotation."""
+    """Find verdict objects: `value` itself, or those up to `depth` inside it, but none inside another."""
     if isinstance(value, dict) and "first_is_better" in value:
         yield value
     elif isinstance(value, dict | list) and depth:

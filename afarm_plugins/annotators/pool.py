@@ -1,4 +1,4 @@
-"""Pools of prompt annotators: one member is drawn per pair, and the order in which it sees the outputs first.
+"""Pools of prompt annotators: one member, and the order it sees the outputs in, are drawn per pair.
 
 All draws are keyed by the seed and the pair, so labels do not depend on batching, concurrency or restarts:
 
@@ -25,7 +25,7 @@ class PoolAnnotator(PairwiseAnnotator):
     """Draws a member for each pair and asks its judge. A single annotator is a pool of one."""
 
     def __init__(self, config: PoolConfig, spec: str = "", context: BuildContext | None = None):
-        """`spec` is the YAML file of a pool of the user's own (`afarm_plugins.annotators.user_pools`), empty for none.
+        """Load the members: those of `config`, or of `spec`, the YAML file of a pool of the user's own.
 
         Raises `ConfigError` with every problem of that file.
         """

@@ -1,4 +1,4 @@
-"""Prompt annotators as data: the entries of `members.yaml`, their templates, and the requests made of both."""
+"""Prompt annotators as data: the entries of `members.yaml`, their templates, their requests."""
 
 from __future__ import annotations
 
@@ -90,8 +90,9 @@ VERDICTS: Mapping[str, Any] = {
     "required": ["verdicts"],
     "additionalProperties": False,
 }
-"""The schema of JSON answers, the reason before the verdict. Vendors want an object at its root, so the list that the
-prompt asks for is inside one; the parser reads both."""
+"""The schema of JSON answers, the reason before the verdict.
+
+Vendors want an object at its root, so the list that the prompt asks for is inside one; the parser reads both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,7 @@ class PoolMember:
     def _render(
         self, pairs: Sequence[ShownPair], with_input: bool, fields: Mapping[str, Any]
     ) -> tuple[tuple[Message, ...], str]:
-        """Fill the template once. What is filled in is never read as template text, nor as the start of a turn."""
+        """Fill the template once. Values are never read as template text, nor as the start of a turn."""
         messages: list[Message] = []
 
         def turn(role: str, caller: Callable[[], str]) -> str:
@@ -232,7 +233,7 @@ class Library:
 
 
 def validated(config: type[C], values: Any, at: str) -> C:
-    """`values` as a config. Raises `ConfigError` with each finding as a sentence that names its place and field."""
+    """Validate `values` as a `config`. Raises `ConfigError` with each problem, its place and its field."""
     if not isinstance(values, Mapping):
         raise ConfigError([f"{at}: must be a mapping of {', '.join(config.model_fields)}"])
     try:

@@ -1,4 +1,4 @@
-"""`ratings`: each output scored alone from 1 to 7; the better score is preferred, equal ones are a draw.
+"""`ratings`: each output scored alone from 1 to 7. The better score is preferred, equal ones draw.
 
 Scoring alone and comparing side by side disagree often: worth having both. An output that stands in several pairs is
 scored once, since a score is filed under the instruction and the output, not under the pair.
@@ -74,7 +74,7 @@ def outputs_of(pairs: Sequence[Pair]) -> list[tuple[Instruction, str]]:
 
 
 def label_of(pair: Pair, first: Judgement, second: Judgement, prompt: JudgePrompt) -> Preference:
-    """Derive the label from the judgements of a pair's two outputs, with their marks (from 1 to 7) beside it."""
+    """Derive a pair's label from the judgements of its two outputs; `scores` are their marks, 1 to 7."""
     outcome, p2, marks = "decided", None, None
     if first.p_first_shown is None or second.p_first_shown is None:
         outcome = "refused" if "refused" in (first.outcome, second.outcome) else "unparsed"

@@ -19,11 +19,13 @@ from afarm_plugins.annotators import RewardAnnotatorConfig
 
 
 class RewardAnnotator(Annotator):
-    """`spec` names a registered reward model that needs no fitting, or the artifact directory of a fitted one."""
+    """Labels by a reward model: a registered one that needs no fitting, or the artifact of a fitted one."""
 
     def __init__(self, config: RewardAnnotatorConfig, spec: str, context: BuildContext):
-        """Opens a formula now; a fitted model's weights only when there are pairs. Raises `ConfigError`, and
-        `PluginError` for an unknown name."""
+        """Open a formula now, a fitted model's weights when there are pairs.
+
+        `spec` is the reward model's name or the directory. Raises `ConfigError`, and `PluginError` for an unknown name.
+        """
         if not spec:
             raise ConfigError(["name the reward model after a colon: reward:gold, or the directory of a fitted one"])
         self.config = config

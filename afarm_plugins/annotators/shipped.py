@@ -1,4 +1,4 @@
-"""The YAML files that ship with the annotators: prompts, demonstrations, and the judges of each role by year."""
+"""The YAML files that ship with the annotators: prompts, demonstrations, judges by role and year."""
 
 from __future__ import annotations
 

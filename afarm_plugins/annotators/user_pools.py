@@ -1,4 +1,4 @@
-"""Pools of the user's own: a YAML file that lists members, and defines new ones beside its own templates.
+"""Pools of the user's own: a YAML file that lists members and defines new ones beside its templates.
 
     members: [gpt4_4, gpt4_4, grumpy]        # one named twice is drawn twice as often; left out: those defined here
     annotators:
@@ -34,7 +34,7 @@ class PoolFile(Config):
 
 
 def read_pool(path: Path) -> list[PoolMember]:
-    """Read the members of the pool at `path`. Raises `ConfigError` with every problem: file, member and field."""
+    """Read the members of the pool at `path`. Raises `ConfigError` with every problem, member and field."""
     pool = validated(PoolFile, _read(path), str(path))
     names = pool.members or list(pool.annotators)
     if not names:
@@ -88,7 +88,7 @@ def _require_outputs(member: PoolMember, at: str) -> None:
 
 
 def _over_its_base(name: str, library: Library, above: tuple[str, ...] = ()) -> Any:
-    """The entry `name`, over the entry that its `like` names. Raises `ConfigError` if there is no such entry."""
+    """The entry `name` over the entry that its `like` names. Raises `ConfigError` if there is none."""
     known = {**shipped().entries, **library.entries}
     entry = known[name]
     if not isinstance(entry, Mapping) or "like" not in entry:

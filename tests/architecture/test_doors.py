@@ -19,8 +19,6 @@ PAST_THE_DOORS_YET = {
     "afarm.backend.logprobs",
     "afarm.backend.prompts",
     "afarm.cli.options",
-    "afarm.core.judge",
-    "afarm.judging.pairwise",
 }
 """Only ever shrinks."""
 
