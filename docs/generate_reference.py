@@ -258,8 +258,8 @@ may change without notice.
 
 DOORS = ("afarm", "afarm.judging", "afarm.backend", "afarm.testing", "afarm.cli.options")
 
-PROVISIONAL: dict[str, set[str]] = {"afarm.backend": set(), "afarm.judging": set()}
-"""The names by their door that may still change; all others are stable."""
+PROVISIONAL = ("afarm.backend.rollouts",)
+"""Modules whose names may still change; the names of all others are stable."""
 
 
 def names_page() -> str:
@@ -271,13 +271,12 @@ def names_page() -> str:
         names = [name for name in public_names(module) if name not in seen]
         seen |= set(names)
         parts += [f"## `{door}`", sentence(inspect.getdoc(module) or "")]
-        provisional = PROVISIONAL.get(door, set())
-        for title, of_title in (("Stable", set(names) - provisional), ("Provisional", provisional & set(names))):
-            if of_title:
-                rows = "\n".join(
-                    f"- `{name}`: {summary(module, name)}" for name in sorted(of_title, key=lambda n: (n.lower(), n))
-                )
-                parts.append(f"{title}:\n\n{rows}")
+        provisional = [name for name in names if getattr(getattr(module, name), "__module__", "") in PROVISIONAL]
+        stable = [name for name in names if name not in provisional]
+        for title, titled in (("Stable", stable), ("Provisional", provisional)):
+            if titled:
+                ordered = sorted(titled, key=lambda name: (name.lower(), name))
+                parts.append(f"{title}:\n\n" + "\n".join(f"- `{name}`: {summary(module, name)}" for name in ordered))
     return joined(parts)
 
 

@@ -107,6 +107,6 @@ def test_every_public_name_is_listed_once() -> None:
     assert sorted(listed) == sorted(public)
 
 
-def test_provisional_names_are_names_of_their_door() -> None:
-    for door, names in generator().PROVISIONAL.items():
-        assert names <= set(generator().public_names(importlib.import_module(door)))
+@pytest.mark.parametrize("module", generator().PROVISIONAL)
+def test_a_provisional_module_exists(module: str) -> None:
+    assert importlib.util.find_spec(module)
