@@ -1,8 +1,9 @@
-"""The part of afarm's own code that an artifact's key digests: what can change this kind of stage, and nothing else.
+"""The part of afarm's own code that each kind of stage digests into its artifacts' keys.
 
-A comment edited in the report makes no artifact again, an edited evaluator trains nothing again, and an edit of the
-backend never gives yesterday's policy. A test follows every import from the module of each kind of stage and holds
-the table to it. The source of plugins is in the keys of the stages that use them.
+It is what can change the result, and nothing else: a comment edited in the report makes no artifact again, an edit of
+the evaluation trains nothing again, and an edit of the backend never gives yesterday's policy. A test follows every
+import from the module of each kind of stage and holds the table to it. The source of plugins is in the keys of the
+stages that use them.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from afarm.storage.disk import source_digest
 PACKAGE = Path(__file__).parents[1]
 
 _FOUNDATION = (
-    *("core", "storage", "backend"),
+    *("core", "storage", "backend", "experiment/__init__.py"),
     *("experiment/stage.py", "experiment/stage_code.py", "experiment/workspace.py", "experiment/processes.py"),
     *("experiment/components.py", "experiment/data.py", "experiment/recipe.py", "experiment/settings.py"),
 )
 _TRAINING = (*_FOUNDATION, "experiment/training_stages.py")
 _SAMPLING = (*_FOUNDATION, "experiment/sampling_stages.py")
-_LABELS = (*_FOUNDATION, "judging", "experiment/judges.py", "experiment/annotation.py")
-_ANSWERS = (*_FOUNDATION, "judging", "experiment/judges.py", "experiment/llm_baselines.py")
+_JUDGING = (*_FOUNDATION, "judging", "experiment/judges.py")
+_LABELS = (*_JUDGING, "experiment/annotation.py")
 _EVALUATION = (*_LABELS, "statistics", "evaluation", "experiment/evaluation_stages.py")
-_COMPARISON = (*_EVALUATION, "comparison")
+_COMPARISON = (*_EVALUATION, "comparison/__init__.py", "comparison/outputs.py")
 
 STAGE_CODE: Mapping[str, tuple[str, ...]] = {
     "base": _TRAINING,
@@ -33,12 +34,12 @@ STAGE_CODE: Mapping[str, tuple[str, ...]] = {
     "fit-reward": _TRAINING,
     "sample": _SAMPLING,
     "outputs": _SAMPLING,
-    "answers": _ANSWERS,
+    "answers": (*_JUDGING, "experiment/llm_baselines.py"),
     "annotate": _LABELS,
     "evaluate": _EVALUATION,
     "compare": _COMPARISON,
-    "decide": _COMPARISON,
-    "stored annotations": _COMPARISON,
+    "decide": (*_COMPARISON, "comparison/until_decided.py"),
+    "stored annotations": (*_COMPARISON, "comparison/annotations.py"),
 }
 """The rooms and modules that each kind of stage can reach, as paths below `afarm/`."""
 
