@@ -86,7 +86,7 @@ def _judged(one: AnnotationComparison, asked: Collection[str]) -> dict[str, set[
     """What the judge saw as answers to those instructions, as `_outputs`, by their ids."""
     found: dict[str, set[tuple[int, int]]] = {}
     if asked:
-        for row in preferences_on_disk(one.stored.kept):
+        for row in preferences_on_disk(one.stored.rows):
             if row.pair.instruction.id in asked:
                 found.setdefault(row.pair.instruction.id, set()).add(_outputs(row.pair))
     return found

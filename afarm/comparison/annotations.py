@@ -56,14 +56,14 @@ class AnnotationComparison(SystemComparison):
 
     @property
     def instructions(self) -> Sequence[Instruction]:
-        return LazyMap(preferences_on_disk(self.stored.kept), lambda row: row.pair.instruction)
+        return LazyMap(preferences_on_disk(self.stored.rows), lambda row: row.pair.instruction)
 
     @property
     def notes(self) -> list[str]:
         stored, coverage = self.stored, self.stored.coverage
         found = []
-        if stored.turned:
-            rows = counted(stored.turned, "row")
+        if stored.swapped:
+            rows = counted(stored.swapped, "row")
             found.append(f"{self.system}: {rows} with the reference {stored.reference!r} second: turned")
         if coverage.partial:
             found.append(f"{self.system}: only {coverage.sentence}: the win rate is of these alone")
@@ -86,7 +86,7 @@ class AnnotationComparison(SystemComparison):
     @cached_property
     def key_fields(self) -> Mapping[str, Any]:
         components, stored = self.workspace.components, self.stored
-        with stored.kept.open("rb") as handle:
+        with stored.rows.open("rb") as handle:
             rows = hashlib.file_digest(handle, "sha256").hexdigest()
         return self.workspace.key_fields(
             "stored annotations",
@@ -109,7 +109,7 @@ class AnnotationComparison(SystemComparison):
         def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
             path = directory / "judgements.jsonl"
             with storage_errors(path):
-                shutil.copyfile(stored.kept, path)
+                shutil.copyfile(stored.rows, path)
             judged = preferences_on_disk(path)
             given = EvaluationInputs(
                 self.system, LazyMap(judged, _system_output), LazyMap(judged, _reference_output), judged
@@ -191,7 +191,7 @@ class SpillToDisk(RowSink[Path]):
         self._buffers: dict[Path, list[str]] = {}
         self._held = 0
 
-    def part(self) -> Path:
+    def new_part(self) -> Path:
         self._files += 1
         path = self._directory / f"{self._files}.jsonl"
         path.touch()
@@ -204,12 +204,12 @@ class SpillToDisk(RowSink[Path]):
         if self._held > BUFFER:
             self._flush()
 
-    def whole(self, parts: Sequence[tuple[Path, bool]]) -> Path:
+    def merge(self, parts: Sequence[tuple[Path, bool]]) -> Path:
         self._flush()
         if len(parts) == 1 and not parts[0][1]:
             return parts[0][0]
-        path = self.part()
-        write_rows(path, (row.to_row() for part, turned in parts for row in _judged(part, turned)))
+        path = self.new_part()
+        write_rows(path, (row.to_row() for part, swap in parts for row in _judged(part, swap)))
         return path
 
     def _flush(self) -> None:
@@ -220,6 +220,6 @@ class SpillToDisk(RowSink[Path]):
         self._held = 0
 
 
-def _judged(path: Path, turned: bool) -> Iterator[JudgedPair]:
+def _judged(path: Path, swap: bool) -> Iterator[JudgedPair]:
     for row in preferences_on_disk(path):
-        yield JudgedPair(row.pair.swapped(), row.preference.swapped(), row.annotator) if turned else row
+        yield JudgedPair(row.pair.swapped(), row.preference.swapped(), row.annotator) if swap else row

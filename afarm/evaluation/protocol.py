@@ -1,7 +1,7 @@
-"""How a result came about, as far as other results must share it to be compared: its protocol.
+"""The evaluation protocol: what two results must share to be comparable.
 
-Two win rates stand beside each other only where the same judge answered the same prompt about the same instructions,
-against the same reference. A result is stored with its protocol, and boards group by it.
+Two win rates can be compared only if the same judge answered the same prompt about the same instructions, against the
+same reference outputs. A result is stored with its protocol, and leaderboards group by it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from afarm.core.seeding import digest
 
 @dataclass(frozen=True, slots=True)
 class EvaluationProtocol:
-    """What results must share to be compared. An empty text, or None, is a thing that is not known.
+    """The conditions of an evaluation that results must share to be comparable; empty or None if unknown.
 
     `annotator` is its name, `settings` digests its settings and what its spec names, `source` its prompts and code, and
     `version` is that of afarm. `judges` are the identities of the judges that were asked, by family role. `label_noise`
     is the share of judgements flipped. `instructions` and `reference_outputs` digest the evaluation's instructions and
-    what `reference` answered to them. `drift` is the latest shift of the judge that was known when the result was made
+    the outputs of `reference` to them. `drift` is the latest shift of the judge that was known when the result was made
     (`afarm.evaluation.drift_log`), empty for none.
     """
 
@@ -38,8 +38,8 @@ class EvaluationProtocol:
 
     @property
     def id(self) -> str:
-        """Equal for results that may be compared. The version of afarm is told, and does not part them: what judges
-        are asked is in `settings` and `source`."""
+        """Equal for comparable results. The version of afarm is not part of it: `settings` and `source` hold what
+        judges are asked."""
         return digest({**self.to_row(), "version": ""})
 
     @property
@@ -51,21 +51,21 @@ class EvaluationProtocol:
 
     @classmethod
     def from_row(cls, row: object) -> EvaluationProtocol:
-        """What is stored with a result. A record without one, or with another's, has an unknown protocol."""
+        """Read the protocol stored with a result; fields that are absent or of another type are unknown."""
         if not isinstance(row, Mapping):
             return cls()
         empty = cls()
-        given = {f.name: row.get(f.name) for f in fields(cls)}
-        for name, value in given.items():
+        values = {f.name: row.get(f.name) for f in fields(cls)}
+        for name, value in values.items():
             wanted: Any = float if name == "label_noise" else Mapping if name == "judges" else str
             allowed = (int, float) if wanted is float else wanted
             if not isinstance(value, allowed) or isinstance(value, bool):
-                given[name] = getattr(empty, name)
-        given["judges"] = {str(role): str(identity) for role, identity in given["judges"].items()}  # type: ignore[union-attr]
-        return cls(**given)  # type: ignore[arg-type]
+                values[name] = getattr(empty, name)
+        values["judges"] = {str(role): str(identity) for role, identity in values["judges"].items()}  # type: ignore[union-attr]
+        return cls(**values)  # type: ignore[arg-type]
 
     def sentence(self) -> str:
-        """What it is, in one line."""
+        """Describe the protocol in one line."""
         if not self.known:
             return "how these were judged is not known"
         judges = ", ".join(dict.fromkeys(self.judges.values()))
@@ -89,20 +89,20 @@ REASONS: Mapping[str, str] = {
     "instructions": "different evaluation instructions",
     "drift": "the judge's answers have shifted in between",
 }
-"""What it means that a field of two protocols differs."""
+"""The meaning of a difference in a field of two protocols."""
 
 
 def comparable(one: EvaluationProtocol, other: EvaluationProtocol) -> list[str]:
-    """The reasons why results with these protocols cannot be compared, each a clause; none where they can."""
+    """List the reasons why results with these protocols cannot be compared, each a clause; empty if they can."""
     if not one.known or not other.known:
         return ["how a result was judged is not known (it has no protocol: evaluate it again)"]
-    found = []
+    reasons = []
     for name, reason in REASONS.items():
         was, now = getattr(one, name), getattr(other, name)
         if was != now:
             none = "none" if name == "drift" else "unknown"
-            found.append(f"{reason} ({_shown(was, none)}, {_shown(now, none)})")
-    return found
+            reasons.append(f"{reason} ({_shown(was, none)}, {_shown(now, none)})")
+    return reasons
 
 
 def _shown(value: Any, none: str) -> str:
@@ -114,15 +114,15 @@ def _shown(value: Any, none: str) -> str:
 
 
 def instructions_digest(ids: Iterable[str]) -> str:
-    """Of a set of instructions, by their ids, whatever their order."""
+    """Digest a set of instructions, by their ids, whatever their order."""
     return digest("instructions", sorted(set(ids)))
 
 
 def outputs_digest(outputs: Mapping[str, str]) -> str:
-    """Of outputs by their instruction's id."""
+    """Digest outputs by their instruction's id."""
     return answers_digest({id: digest(text) for id, text in outputs.items()})
 
 
 def answers_digest(answers: Mapping[str, str]) -> str:
-    """The same from a digest of each output."""
+    """Digest outputs as `outputs_digest` does, from a digest of each."""
     return digest("outputs", sorted(answers.items()))

@@ -1,4 +1,4 @@
-"""Judgements as a table of wins: systems by instructions, for whatever is computed over both."""
+"""The win table of judgements: systems by instructions, for statistics over both."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from afarm.statistics import LEVEL, PredictionPowered, prediction_powered
 class WinTable:
     """The usable judgements of systems against one `reference`, each a win: 1 won, 0 lost, 0.5 a draw, p2 between.
 
-    `system`, `instruction` and `value` [judgements] say which of `systems` and of `instructions` (ids) each is about,
-    by number. Several judgements of one system and instruction (annotators, seeds, samples) are a cluster. `unusable`
-    counts, for each system, judgements without an answer: they are absent, never lost.
+    `system` and `instruction` [judgements] are indices into `systems` and `instructions` (ids), `value` [judgements]
+    the wins. Several judgements of one system and instruction (annotators, seeds, samples) are a cluster. `unusable`
+    counts, per system, judgements without an answer: they are absent, never lost.
     """
 
     reference: str
@@ -38,7 +38,7 @@ class WinTable:
 
     @cached_property
     def table(self) -> NDArray[np.float64]:
-        """[systems, instructions]: the mean of each cluster, NaN where there is none."""
+        """[systems, instructions]: the mean of each cluster, NaN if there is none."""
         total = np.bincount(self._cell, weights=self.value, minlength=self.judgements.size)
         mean = np.full(self.judgements.size, np.nan)
         np.divide(total, self.judgements.ravel(), out=mean, where=self.judgements.ravel() > 0)
@@ -46,7 +46,7 @@ class WinTable:
 
     @cached_property
     def judgements(self) -> NDArray[np.int64]:
-        """[systems, instructions]: how many usable judgements each cluster has."""
+        """[systems, instructions]: the number of usable judgements in each cluster."""
         shape = len(self.systems), len(self.instructions)
         return np.bincount(self._cell, minlength=shape[0] * shape[1]).reshape(shape)
 
@@ -55,37 +55,37 @@ class WinTable:
         return self.system * len(self.instructions) + self.instruction
 
     def row(self, system: str) -> NDArray[np.float64]:
-        """The table's row of one system, [instructions]. Raises `DataError` where there is none."""
+        """The table's row of one system, [instructions]. Raises `DataError` if there is none."""
         return self.table[self.number(system)]
 
     def labels(self, system: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Each win of one system, and the number of its instruction: what is clustered by it, with nothing averaged."""
+        """The wins of one system, and the index of each one's instruction: clustered values, with nothing averaged."""
         chosen = self.system == self.number(system)
         return self.value[chosen], self.instruction[chosen]
 
     def number(self, system: str) -> int:
-        """Which row of the table is a system's. Raises `DataError` where there is none."""
+        """The index of a system's row. Raises `DataError` if there is none."""
         if system not in self.systems:
             raise DataError(f"there are no judgements of {system!r}.{did_you_mean(system, self.systems)}")
         return self.systems.index(system)
 
     def shared(self, other: WinTable) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Both tables cut to the systems and instructions that both have, in one order: [systems, instructions]."""
+        """Cut both tables to the systems and instructions that both have, in one order: [systems, instructions]."""
         systems = [s for s in self.systems if s in set(other.systems)]
-        known = {instruction: number for number, instruction in enumerate(other.instructions)}
-        mine = [number for number, instruction in enumerate(self.instructions) if instruction in known]
-        theirs = [known[self.instructions[number]] for number in mine]
+        numbers = {instruction: number for number, instruction in enumerate(other.instructions)}
+        columns = [number for number, instruction in enumerate(self.instructions) if instruction in numbers]
+        other_columns = [numbers[self.instructions[number]] for number in columns]
         return (
-            self.table[np.ix_([self.number(s) for s in systems], mine)],
-            other.table[np.ix_([other.number(s) for s in systems], theirs)],
+            self.table[np.ix_([self.number(s) for s in systems], columns)],
+            other.table[np.ix_([other.number(s) for s in systems], other_columns)],
         )
 
 
 def wins(judged: Iterable[JudgedPair], reference: str | None = None) -> WinTable:
-    """The wins of `generator_2` over `generator_1`, read as they come: memory holds numbers, and no outputs.
+    """Collect the wins of `generator_2` over `generator_1` from a stream; memory holds numbers, and no outputs.
 
-    With `reference`, either may be the reference's, and judgements against others are left out. Raises `DataError`
-    where, without it, there are several, or where there is no judgement at all.
+    With `reference`, either may be the reference's, and judgements against others are left out. Raises `DataError` if,
+    without it, there are several references, or if there is no judgement at all.
     """
     systems: dict[str, int] = {}
     instructions: dict[Instruction, int] = {}
@@ -106,7 +106,7 @@ def wins(judged: Iterable[JudgedPair], reference: str | None = None) -> WinTable
         if won is None:
             unusable[system] += 1
             continue
-        # The id is a digest: computed once an instruction, not once a row.
+        # The id is a digest: computed once per instruction, not once per row.
         number = instructions.get(pair.instruction)
         if number is None:
             number = instructions[pair.instruction] = ids.setdefault(pair.instruction.id, len(ids))
@@ -135,11 +135,11 @@ def wins(judged: Iterable[JudgedPair], reference: str | None = None) -> WinTable
 def prediction_powered_win_rate(
     simulated: WinTable, human: WinTable, system: str, *, level: float = LEVEL
 ) -> PredictionPowered:
-    """A system's win rate by people, from their labels of some instructions and simulated ones of more.
+    """Estimate a system's win rate by people, from their labels of some instructions and simulated ones of more.
 
-    Several labels of an instruction are averaged first. Raises `DataError` where either has no judgements of `system`,
-    or fewer than 10 instructions have both.
+    Several labels of an instruction are averaged first. Raises `DataError` if either has no judgements of `system`, or
+    if fewer than 10 instructions have both.
     """
-    people = dict(zip(human.instructions, human.row(system).tolist(), strict=True))
-    mine = np.array([people.get(instruction, np.nan) for instruction in simulated.instructions])
-    return prediction_powered(mine, simulated.row(system), level=level)
+    by_instruction = dict(zip(human.instructions, human.row(system).tolist(), strict=True))
+    people = np.array([by_instruction.get(instruction, np.nan) for instruction in simulated.instructions])
+    return prediction_powered(people, simulated.row(system), level=level)

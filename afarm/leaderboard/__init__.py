@@ -1,9 +1,9 @@
-"""Leaderboards: evaluated systems from wherever they are stored, each beside those that it may be compared with.
+"""Leaderboards: evaluated systems, each ranked among those that it may be compared with.
 
     from afarm.leaderboard import read_boards
     boards, left_out = read_boards(["afarm-runs", "leaderboard.csv", "annotations.jsonl.gz"])
 
-A board holds results of one protocol (`evaluation.protocol`); what was judged in another way stands on another board.
+A leaderboard holds results of one protocol (`afarm.evaluation.protocol`); results of another are on another.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How far boards agree on the systems that both have: simulated against human, this judge against that."""
+"""Correlation of leaderboards over the systems that two have: simulated against human, one judge against another."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     from afarm.statistics import Correlation
     from afarm.statistics.intervals import Floats
 
-FEWEST = 3
+FEWEST_SYSTEMS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """The correlations of the win rates of the `systems` that both boards have, with intervals over systems; and, where
-    judgements of both are at hand, those on the `instructions` that both have, with intervals over instructions."""
+    """Correlations of the win rates of the `systems` that both leaderboards have, with intervals over systems.
+
+    If judgements of both are at hand, also on the `instructions` that both have, with intervals over instructions.
+    """
 
     first: str
     second: str
@@ -31,38 +33,38 @@ class Agreement:
 
     @property
     def sentence(self) -> str:
-        said = f"{_told(self.correlations)} over {len(self.systems)} systems (95 % over systems)"
+        text = f"{_listed(self.correlations)} over {len(self.systems)} systems (95 % over systems)"
         if not self.over_instructions:
-            return said
+            return text
         return (
-            f"{said}; on the {self.instructions:,} instructions that both have: {_told(self.over_instructions)} (95 % "
-            "over instructions)"
+            f"{text}; on the {self.instructions:,} instructions that both have: {_listed(self.over_instructions)} "
+            "(95 % over instructions)"
         )
 
     def to_row(self) -> Row:
         return asdict(self)
 
 
-def _told(found: Sequence[Correlation]) -> str:
-    return ", ".join(f"{c.kind.capitalize()} {_with_interval(c)}" for c in found)
+def _listed(correlations: Sequence[Correlation]) -> str:
+    return ", ".join(f"{c.kind.capitalize()} {_with_interval(c)}" for c in correlations)
 
 
-def _with_interval(found: Correlation) -> str:
-    if found.value is None:
+def _with_interval(correlation: Correlation) -> str:
+    if correlation.value is None:
         return "none (one board does not vary)"
-    interval = "" if found.low is None or found.high is None else f" ({found.low:.2f} to {found.high:.2f})"
-    return f"{found.value:.2f}{interval}"
+    low, high = correlation.low, correlation.high
+    return f"{correlation.value:.2f}" + ("" if low is None or high is None else f" ({low:.2f} to {high:.2f})")
 
 
 def agreements(boards: Sequence[Leaderboard]) -> Iterator[Agreement]:
-    """Of each two boards with three systems in common at least, by name."""
+    """Correlate every two boards that have at least three systems in common, by name."""
     from afarm.statistics import correlation
     from afarm.statistics.correlation import Kind
 
     for first, second in combinations(boards, 2):
         one, two = ({entry.system: entry.win_rate for entry in board.entries} for board in (first, second))
         systems = tuple(name for name in one if name in two)
-        if len(systems) < FEWEST:
+        if len(systems) < FEWEST_SYSTEMS:
             continue
         rates = [one[name] for name in systems], [two[name] for name in systems]
         tables = _tables(first, second)
@@ -77,9 +79,9 @@ def agreements(boards: Sequence[Leaderboard]) -> Iterator[Agreement]:
 
 
 def _tables(first: Leaderboard, second: Leaderboard) -> tuple[Floats, Floats] | None:
-    """The judgements of both boards on the systems and instructions that both have; None where they are too few."""
+    """The win tables of both boards, on the systems and instructions that both have; None if they are too few."""
     if first.wins is None or second.wins is None:
         return None
     one, two = first.wins.shared(second.wins)
     judged = (one >= 0).any(axis=1) & (two >= 0).any(axis=1)
-    return (one, two) if int(judged.sum()) >= FEWEST and one.shape[1] > 1 else None
+    return (one, two) if int(judged.sum()) >= FEWEST_SYSTEMS and one.shape[1] > 1 else None

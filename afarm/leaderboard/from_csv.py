@@ -1,7 +1,7 @@
-"""Boards as one table of comma-separated values, in the columns of AlpacaEval's leaderboards: written, and read again.
+"""Leaderboards as CSV, in the columns of AlpacaEval's leaderboards: written, and read again.
 
-What afarm wrote is read as it was, boards and all. Names are anybody's text, and spreadsheets run a cell that begins
-like a formula: such a cell is written with an apostrophe before it, and what is no visible character as an escape.
+A table that afarm wrote is read back without loss, boards and all. Names are anybody's text, and spreadsheets run a
+cell that begins like a formula: such a cell is written with an apostrophe before it, invisible characters as escapes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COLUMNS = {
     "length_controlled": "length_controlled_winrate",
     "length_controlled_error": "lc_standard_error",
 }
-"""What AlpacaEval's leaderboards, and evaluators' metrics, call the figures of an entry."""
+"""The names that AlpacaEval's leaderboards, and evaluators' metrics, have for the fields of an entry."""
 COUNTS = {"n", "instructions", "wins", "losses", "draws", "unparsed", "rank", "rank_low", "rank_high", "of"}
 FURTHER = {
     **COLUMNS,
@@ -48,11 +48,23 @@ FURTHER = {
     **{name: name for name in ("detectable", "of", "prefers_longer", "prefers_lists")},
 }
 """The numbers that a table of afarm's own has."""
-SAID = ("low", "high", *TEXTS[1:], "stopped_early", "flags", "source", "board", "note", "order", "origin", "protocol")
-"""Its further columns. The interval is told, and follows from the others."""
-FIXED = ("system", *FURTHER.values(), *SAID)
+FURTHER_COLUMNS = (
+    "low",
+    "high",
+    *TEXTS[1:],
+    "stopped_early",
+    "flags",
+    "source",
+    "board",
+    "note",
+    "order",
+    "origin",
+    "protocol",
+)
+"""Its other columns. The interval is written, and follows from the others when read."""
+FIXED = ("system", *FURTHER.values(), *FURTHER_COLUMNS)
 OWN = "protocol"
-"""The column by which a table of afarm's own is known."""
+"""The column by which a table of afarm's own is recognised."""
 METRIC = ("value", "error", "low", "high", "n", "flag")
 SEPARATOR = " | "
 """Between flags, which are written without it."""
@@ -62,7 +74,7 @@ _ESCAPE = re.compile(r"\\(?:\\|[nrt]|x..|u.{4}|U.{8})")
 
 
 def as_csv(boards: Sequence[Leaderboard]) -> str:
-    """All boards in one table, under the names that AlpacaEval's leaderboards have, and which board each row is of."""
+    """Write all boards as one table, under the names of AlpacaEval's leaderboards, each row with its board."""
     text = io.StringIO()
     rows = [_row(board, entry) for board in boards for entry in board.entries]
     metrics = dict.fromkeys(name for row in rows for name in row if name not in FIXED)
@@ -97,24 +109,23 @@ def _metric_column(name: str, part: str) -> str:
 
 
 def neutral(text: str) -> str:
-    """`text` as a cell that no spreadsheet runs and no terminal acts on; `restored` gives it back."""
-    seen = "".join(c if c.isprintable() and c != "\\" else c.encode("unicode_escape").decode("ascii") for c in text)
-    return f"'{seen}" if seen.startswith(FORMULA) else seen
+    """Write `text` as a cell that no spreadsheet runs and no terminal acts on; `restored` is the inverse."""
+    visible = "".join(c if c.isprintable() and c != "\\" else c.encode("unicode_escape").decode("ascii") for c in text)
+    return f"'{visible}" if visible.startswith(FORMULA) else visible
 
 
 def restored(cell: str) -> str:
-    """What `neutral` was given."""
-    return _ESCAPE.sub(lambda found: found[0].encode("ascii").decode("unicode_escape"), cell.removeprefix("'"))
+    """Restore the text that `neutral` was given."""
+    return _ESCAPE.sub(lambda match: match[0].encode("ascii").decode("unicode_escape"), cell.removeprefix("'"))
 
 
 # --------------------------------------------------------------------------------------------------------- reading
 
 
 def imported(path: Path) -> list[Leaderboard]:
-    """A leaderboard as AlpacaEval publishes it, the system in its first column; or what `as_csv` wrote.
+    """Read a leaderboard as AlpacaEval publishes it, the system in its first column, or as `as_csv` wrote it.
 
-    Raises `DataError` where it is no such table, naming the row and the column where a figure is no number or cannot
-    be.
+    Raises `DataError` if it is no such table, naming the row and the column of a value that is no number or cannot be.
     """
     if not path.is_file():
         raise DataError(f"{path}: no such file")
@@ -143,18 +154,18 @@ def imported(path: Path) -> list[Leaderboard]:
 
 
 def _board(row: Mapping[str, Any], path: Path, own: bool, where: str) -> Leaderboard:
-    """The board that a row is of, without entries."""
+    """The leaderboard of a row, without entries."""
     if not own:
         return Leaderboard(EvaluationProtocol(), (), row.get("board") or path.name, IMPORTED, origin=str(path))
     name, note, order, origin, protocol = (
         restored(row.get(column) or "") for column in ("board", "note", "order", "origin", OWN)
     )
     try:
-        known = EvaluationProtocol.from_row(json.loads(protocol) if protocol else None)
+        stored = EvaluationProtocol.from_row(json.loads(protocol) if protocol else None)
     except ValueError as error:
         raise DataError(f"{where}: column {OWN!r} is not valid JSON: {error}") from error
-    title = "" if known.known and name == known.sentence() else name or path.name
-    return Leaderboard(known, (), title, note, order, origin)
+    title = "" if stored.known and name == stored.sentence() else name or path.name
+    return Leaderboard(stored, (), title, note, order, origin)
 
 
 def _entry(row: Mapping[str, Any], names: Sequence[str], where: str, path: Path) -> Entry:
@@ -163,7 +174,7 @@ def _entry(row: Mapping[str, Any], names: Sequence[str], where: str, path: Path)
 
 
 def _own_entry(row: Mapping[str, Any], names: Sequence[str], where: str) -> Entry:
-    """An entry as it was written."""
+    """Read an entry of a table that afarm wrote."""
     further = [name for name in names if name not in FIXED]
     parts = [f"_{part}" for part in METRIC]
     evaluators = [n for n in further if not any(n.endswith(p) and n.removesuffix(p) in further for p in parts)]
@@ -184,8 +195,8 @@ def _own_entry(row: Mapping[str, Any], names: Sequence[str], where: str) -> Entr
 
 
 def _values(row: Mapping[str, Any], columns: Mapping[str, str], where: str) -> dict[str, float | int]:
-    """The numbers in `columns` that there are, by name. Raises `DataError` where one is none."""
-    found: dict[str, float | int] = {}
+    """Read the numbers in `columns`, by name. Raises `DataError` if one is none."""
+    numbers: dict[str, float | int] = {}
     for name, column in columns.items():
         text = (row.get(column) or "").strip()
         if not text or text.lower() == "nan":
@@ -194,5 +205,5 @@ def _values(row: Mapping[str, Any], columns: Mapping[str, str], where: str) -> d
             value = float(text)
         except ValueError as error:
             raise DataError(f"{where}: column {column!r} must be a number, not {text!r}") from error
-        found[name] = round(value) if name in COUNTS and abs(value) < float("inf") else value
-    return found
+        numbers[name] = round(value) if name in COUNTS and abs(value) < float("inf") else value
+    return numbers

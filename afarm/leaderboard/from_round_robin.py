@@ -1,8 +1,8 @@
-"""Boards of systems that met each other directly, in the order of an evaluator over all of them.
+"""Leaderboards of systems that met each other directly, in the order of an evaluator over all of them.
 
-Where systems were not all compared with one reference a win rate says whom a system met as much as how good it is. A
-model of all judgements together, such as Bradley–Terry's, needs no common reference, only that those who met are
-connected.
+If systems were not all compared with one reference, a win rate says whom a system met as much as how good it is. A
+model of all judgements together, such as Bradley–Terry's, needs no common reference, only that the systems that met
+are connected.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from afarm.leaderboard.ranking import Measured, WithoutTexts, with_metrics
 
 
 def round_robins(files: Sequence[Path], order: str, further: Sequence[str] = ()) -> list[Leaderboard]:
-    """A board of all systems that met in `files` of annotations, one for each annotator (or pool of one file's), in the
-    order of the evaluator `order` and with the figures of the `further` ones too.
+    """Rank all systems that met in `files` of annotations by the evaluator `order`, one board per annotator or pool.
 
-    Raises `DataError` as `rows_by_annotators` does, and where an evaluator does not look at all systems at once, or
-    cannot rank them: because groups of them never met, say.
+    The metrics of the `further` evaluators stand beside. Raises `DataError` as `rows_by_annotators` does, and if an
+    evaluator does not look at all systems at once, or cannot rank them (groups of them never met, say).
     """
     by_annotators: dict[tuple[str, ...], list[tuple[Measured, str]]] = {}
     for file, annotators, rows in rows_by_annotators(list(dict.fromkeys(files)), WithoutTexts()):
@@ -55,7 +54,7 @@ def _board(annotator: str, rows: Sequence[tuple[Measured, str]], order: str, fur
 
 
 def _entries(rows: Sequence[tuple[Measured, str]]) -> list[Entry]:
-    """Each system over all that it met."""
+    """One entry per system, over all that it met."""
     met: dict[str, list[tuple[float | None, str, int]]] = {}
     files: dict[str, dict[str, None]] = {}
     for (row, lengths), file in rows:
@@ -74,17 +73,17 @@ def _entry(name: str, games: Sequence[tuple[float | None, str, int]], source: st
     values = [value for value, _ in usable]
     if not values:
         raise DataError(f"none of the {len(games)} annotations of {name!r} has an answer: leave it out")
-    found = mean(values, [task for _, task in usable])
+    win_rate = mean(values, [task for _, task in usable])
     return Entry(
         name,
-        100 * found.value,
-        None if found.error is None else 100 * found.error,
+        100 * win_rate.value,
+        None if win_rate.error is None else 100 * win_rate.error,
         len(values),
         sum(value > 0.5 for value in values),
         sum(value < 0.5 for value in values),
         sum(value == 0.5 for value in values),
         len(games) - len(values),
         length=sum(characters for *_, characters in games) / len(games),
-        instructions=found.n,
+        instructions=win_rate.n,
         source=Source(source),
     )

@@ -1,4 +1,4 @@
-"""Boards of one protocol put together, and what sets those apart that are called alike."""
+"""Merging of leaderboards of one protocol, and names that tell those of several protocols apart."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ CALLED: Mapping[str, str] = {
     "instructions": "instructions",
     "drift": "shift of the judge",
 }
-"""The fields of a protocol that part boards, as a heading calls them."""
+"""The fields of a protocol that distinguish leaderboards, as a heading calls them."""
 
 
 def group(boards: Iterable[Leaderboard]) -> list[Leaderboard]:
-    """Boards of one protocol put together, those with more systems first. Of several evaluations of the same judgements
-    the newest stands.
+    """Merge boards of one protocol, those with more systems first.
 
-    Two results of one system, such as runs with different settings, are called by where they come from as well. Ranks
-    with intervals and differences are those of the parts no more, and left out where a board had several.
+    Of several evaluations of the same judgements the newest is kept. Two results of one system, such as runs with
+    different settings, are named by their sources as well. A merged board has no rank intervals and differences: those
+    of its parts no longer hold.
     """
     together: dict[str, list[Leaderboard]] = {}
     for board in boards:
         together.setdefault(board.id, []).append(board)
-    return _set_apart(sorted(map(_merged, together.values()), key=lambda board: -len(board.entries)))
+    return _distinguished(sorted(map(_merged, together.values()), key=lambda board: -len(board.entries)))
 
 
 def _merged(parts: Sequence[Leaderboard]) -> Leaderboard:
@@ -53,17 +53,17 @@ def _merged(parts: Sequence[Leaderboard]) -> Leaderboard:
 
 
 def _once(entries: Iterable[Entry]) -> list[Entry]:
-    """Of those that are the same result, read or worked out twice, the newest."""
-    found: dict[tuple[Any, ...], Entry] = {}
+    """Drop entries that are the same result, read or computed twice, but for the newest."""
+    newest: dict[tuple[Any, ...], Entry] = {}
     for entry in entries:
         key = entry.system, entry.win_rate, entry.standard_error, entry.n, entry.length
-        if entry.source.created > found.setdefault(key, entry).source.created:
-            found[key] = entry
-    return list(found.values())
+        if entry.source.created > newest.setdefault(key, entry).source.created:
+            newest[key] = entry
+    return list(newest.values())
 
 
 def _with_distinct_names(entries: Sequence[Entry]) -> list[Entry]:
-    """Systems of one name called by their sources as well, by the last part that tells them apart."""
+    """Name systems of one name by their sources as well."""
     names = Counter(entry.system for entry in entries)
     return [
         replace(entry, system=f"{entry.system} ({Path(entry.source.name).name or number})")
@@ -73,30 +73,30 @@ def _with_distinct_names(entries: Sequence[Entry]) -> list[Entry]:
     ]
 
 
-def _set_apart(boards: Sequence[Leaderboard]) -> list[Leaderboard]:
-    """Boards that are called alike with what sets them apart."""
-    alike: dict[str, list[Leaderboard]] = {}
+def _distinguished(boards: Sequence[Leaderboard]) -> list[Leaderboard]:
+    """Give boards of one name what distinguishes them."""
+    by_name: dict[str, list[Leaderboard]] = {}
     for board in boards:
-        alike.setdefault(board.name, []).append(board)
-    return [replace(board, distinguishing=_apart(board, alike[board.name])) for board in boards]
+        by_name.setdefault(board.name, []).append(board)
+    return [replace(board, distinguishing=_distinguishing(board, by_name[board.name])) for board in boards]
 
 
-def _apart(board: Leaderboard, alike: Sequence[Leaderboard]) -> str:
-    """What of `board` is not so for all that are called like it."""
-    said = [
-        f"{called} {_shown(getattr(board.protocol, name), 'none' if name == 'drift' else 'unknown')}"
+def _distinguishing(board: Leaderboard, namesakes: Sequence[Leaderboard]) -> str:
+    """The fields of `board` that are not the same of all boards of its name."""
+    parts = [
+        f"{called} {_field_text(getattr(board.protocol, name), 'none' if name == 'drift' else 'unknown')}"
         for name, called in CALLED.items()
-        if any(getattr(other.protocol, name) != getattr(board.protocol, name) for other in alike)
+        if any(getattr(other.protocol, name) != getattr(board.protocol, name) for other in namesakes)
     ]
-    if any(other.origin != board.origin for other in alike):
-        said.append(board.origin)
-    if any(other.order != board.order for other in alike):
-        said.append(f"by {board.order or 'win rate'}")
-    return ", ".join(filter(None, said))
+    if any(other.origin != board.origin for other in namesakes):
+        parts.append(board.origin)
+    if any(other.order != board.order for other in namesakes):
+        parts.append(f"by {board.order or 'win rate'}")
+    return ", ".join(filter(None, parts))
 
 
-def _shown(value: object, none: str) -> str:
-    """A digest is cut."""
+def _field_text(value: object, none: str) -> str:
+    """Write a field of a protocol, a digest cut short."""
     if isinstance(value, Mapping):
         return " + ".join(f"{role}: {identity}" for role, identity in value.items()) or "no LLM"
     if isinstance(value, str) and len(value) >= 2 * DIGEST and all(c in "0123456789abcdef" for c in value):

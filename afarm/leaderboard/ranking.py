@@ -1,4 +1,4 @@
-"""Ranks with intervals and paired differences to the first of a board, from the judgements behind it."""
+"""Rank intervals and paired differences on a leaderboard, from the judgements behind it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 def with_ranks(board: Leaderboard, seed: int = 0) -> tuple[Leaderboard, list[str]]:
-    """`board` with what its judgements tell of ranks and differences, and what stands in the way, as sentences.
+    """Add rank intervals and differences from the judgements behind `board`; returns it with obstacles as sentences.
 
     Differences are to the first system that has judgements, on the instructions that both have. Systems without
-    judgements at hand keep their place and have no interval; fewer than two with some leave the board as it is, and so
-    does not knowing how they were judged. Raises `DataError` naming the file and row of a judgement that cannot be
-    read.
+    judgements at hand keep their rank and have no interval. The board stays as it is if fewer than two systems have
+    judgements, or if it is unknown how they were judged. Raises `DataError` naming the file and row of a judgement that
+    cannot be read.
     """
     if not board.protocol.known:
         return board, []
-    wins = board.wins or judged(board)
+    wins = board.wins or stored_wins(board)
     if wins is None or len(wins.systems) < 2:
         return board, []
     board = ranked(replace(board, wins=wins))
@@ -37,42 +37,42 @@ def with_ranks(board: Leaderboard, seed: int = 0) -> tuple[Leaderboard, list[str
     usable = {e.system: e for e in board.entries if e.system in table and (table[e.system] >= 0).sum() > 1}
     if len(usable) < 2:
         return board, []
-    differing = _differences({name: table[name] for name in usable}, seed)
-    placed = [entry.system for entry in board.entries if not entry.partial]
-    places, said = {}, []
-    if missing := [name for name in placed if name not in usable]:
-        # Among the others alone, a place would be too good.
-        said = [f"no ranks with intervals for {', '.join(missing)}: no judgements are at hand"]
-    elif placed:
-        places = _places({name: table[name] for name in placed}, seed)
-    told = {name: {**places.get(name, {}), **differing.get(name, {})} for name in usable}
-    return replace(board, entries=tuple(replace(e, **told.get(e.system, {})) for e in board.entries)), said
+    gaps = _differences({name: table[name] for name in usable}, seed)
+    with_rank = [entry.system for entry in board.entries if not entry.partial]
+    intervals, obstacles = {}, []
+    if missing := [name for name in with_rank if name not in usable]:
+        # Among the others alone, a rank would be too good.
+        obstacles = [f"no ranks with intervals for {', '.join(missing)}: no judgements are at hand"]
+    elif with_rank:
+        intervals = _rank_intervals({name: table[name] for name in with_rank}, seed)
+    fields = {name: {**intervals.get(name, {}), **gaps.get(name, {})} for name in usable}
+    return replace(board, entries=tuple(replace(e, **fields.get(e.system, {})) for e in board.entries)), obstacles
 
 
-def _places(table: Mapping[str, Floats], seed: int) -> dict[str, dict[str, int]]:
-    """Between which places each system truly lies."""
+def _rank_intervals(table: Mapping[str, Floats], seed: int) -> dict[str, dict[str, int]]:
+    """The ends of each system's rank interval, as fields of an entry."""
     from afarm.statistics import rank_intervals
 
-    found = rank_intervals(list(table.values()), seed=seed)
-    return {name: {"rank_low": rank.low, "rank_high": rank.high} for name, rank in zip(table, found, strict=True)}
+    ranks = rank_intervals(list(table.values()), seed=seed)
+    return {name: {"rank_low": rank.low, "rank_high": rank.high} for name, rank in zip(table, ranks, strict=True)}
 
 
 def _differences(table: Mapping[str, Floats], seed: int) -> dict[str, dict[str, Any]]:
-    """What is known of each system's difference to the first of `table`, in points."""
+    """Each system's difference to the first of `table`, in points, as fields of an entry."""
     from afarm.statistics import paired_differences
 
-    leader, told = next(iter(table)), {}
+    leader, fields = next(iter(table)), {}
     for name, gap in zip(table, paired_differences(list(table.values()), 0, best=True, seed=seed), strict=True):
         if gap is not None:
-            given = {"": gap.value, "_low": gap.low, "_high": gap.high}
-            points = {f"difference{end}": None if value is None else 100 * value for end, value in given.items()}
+            ends = {"": gap.value, "_low": gap.low, "_high": gap.high}
+            points = {f"difference{end}": None if value is None else 100 * value for end, value in ends.items()}
             detectable = 100 * gap.detectable if gap.detectable else None  # without any spread nothing is told
-            told[name] = {**points, "p_value": gap.adjusted, "difference_to": leader, "detectable": detectable}
-    return told
+            fields[name] = {**points, "p_value": gap.adjusted, "difference_to": leader, "detectable": detectable}
+    return fields
 
 
-def judged(board: Leaderboard) -> WinTable | None:
-    """The judgements of a board's entries, read from where they are stored; None where none are."""
+def stored_wins(board: Leaderboard) -> WinTable | None:
+    """Read the judgements of a board's entries from where they are stored; None if none are."""
     from afarm.evaluation.win_table import wins
 
     if not any(entry.source.judgements and Path(entry.source.judgements).is_file() for entry in board.entries):
@@ -81,14 +81,14 @@ def judged(board: Leaderboard) -> WinTable | None:
 
 
 def judgements(entry: Entry) -> Iterator[JudgedPair]:
-    """The stored judgements of an entry, its system and reference called as the board calls them."""
+    """Stream the stored judgements of an entry, its system and reference called as the board calls them."""
     path = Path(entry.source.judgements)
     if not entry.source.judgements or not path.is_file():
         return
     for at, row in enumerate(read_rows(path)):
-        found = JudgedPair.from_row(row, f"{path}: row {at}")
-        pair = replace(found.pair, generator_1=entry.source.reference or "reference", generator_2=entry.system)
-        yield replace(found, pair=pair)
+        judged = JudgedPair.from_row(row, f"{path}: row {at}")
+        pair = replace(judged.pair, generator_1=entry.source.reference or "reference", generator_2=entry.system)
+        yield replace(judged, pair=pair)
 
 
 Measured = tuple[JudgedPair, tuple[int, int]]
@@ -96,47 +96,50 @@ Measured = tuple[JudgedPair, tuple[int, int]]
 
 
 class WithoutTexts(RowSink[list[Measured]]):
-    """Rows of annotations for evaluators that look at all of them: memory holds labels, and an instruction once."""
+    """A sink for evaluators over all systems: memory holds labels without texts, and each instruction once."""
 
     def __init__(self) -> None:
         self._instructions: dict[Instruction, Instruction] = {}
 
-    def part(self) -> list[Measured]:
+    def new_part(self) -> list[Measured]:
         return []
 
     def add(self, part: list[Measured], judged: JudgedPair) -> None:
         part.append((self.bare(judged), (len(judged.pair.output_1), len(judged.pair.output_2))))
 
     def bare(self, judged: JudgedPair) -> JudgedPair:
-        """The judgement with empty outputs."""
-        asked = self._instructions.setdefault(judged.pair.instruction, judged.pair.instruction)
-        return replace(judged, pair=replace(judged.pair, instruction=asked, output_1="", output_2=""))
+        """Copy a judgement with empty outputs."""
+        instruction = self._instructions.setdefault(judged.pair.instruction, judged.pair.instruction)
+        return replace(judged, pair=replace(judged.pair, instruction=instruction, output_1="", output_2=""))
 
-    def whole(self, parts: Sequence[tuple[list[Measured], bool]]) -> list[Measured]:
+    def merge(self, parts: Sequence[tuple[list[Measured], bool]]) -> list[Measured]:
         return [
             (replace(row, pair=row.pair.swapped(), preference=row.preference.swapped()), lengths[::-1])
-            if turned
+            if swap
             else (row, lengths)
-            for rows, turned in parts
+            for rows, swap in parts
             for row, lengths in rows
         ]
 
 
 def stored_judgements(files: Sequence[Path]) -> dict[str, list[JudgedPair]]:
-    """The judgements in files of annotations, without texts, by the id of their board's protocol.
+    """Read the judgements in annotation files, without texts, by the id of their protocol.
 
-    Raises `DataError` as `afarm.evaluation.annotation_files.annotated_systems` does."""
-    found: dict[str, list[JudgedPair]] = {}
+    Raises `DataError` as `afarm.evaluation.annotation_files.annotated_systems` does.
+    """
+    by_protocol: dict[str, list[JudgedPair]] = {}
     for one in annotated_systems(files, WithoutTexts()):
-        found.setdefault(one.protocol.id, []).extend(row for row, _ in one.kept)
-    return found
+        by_protocol.setdefault(one.protocol.id, []).extend(row for row, _ in one.rows)
+    return by_protocol
 
 
 def evaluated(
     board: Leaderboard, names: Sequence[str], stored: Mapping[str, Sequence[JudgedPair]] | None = None
 ) -> Leaderboard:
-    """`board` with the figures of the evaluators `names` over its judgements: those of its runs, or those `stored`
-    (`stored_judgements`). Raises `DataError` where there are none, or as `with_metrics`."""
+    """Add the metrics of the evaluators `names` over the judgements of the board's runs, or else over those `stored`.
+
+    `stored` are `stored_judgements`. Raises `DataError` if there are none, and as `with_metrics` does.
+    """
     bare = WithoutTexts().bare
     rows: Sequence[JudgedPair] = [bare(row) for entry in board.entries for row in judgements(entry)]
     rows = rows or (stored or {}).get(board.protocol.id, ())
@@ -150,35 +153,38 @@ def evaluated(
 
 
 def with_metrics(board: Leaderboard, name: str, rows: Sequence[JudgedPair]) -> Leaderboard:
-    """`board` with what the evaluator `name` makes of `rows`. Raises `DataError` for one that does not look at all
-    systems of a board at once, and what it raises itself."""
+    """Add the metric of the evaluator `name` over `rows`.
+
+    Raises `DataError` for an evaluator that does not look at all systems at once, and what the evaluator raises itself.
+    """
     from afarm.core.interfaces import EvaluationInputs
     from afarm.core.plugins import discover
 
     component = discover(check_configs=False).get("evaluators", name)
-    made = component.load()
-    evaluator = made(component.settings({})) if component.config else made()
+    build = component.load()
+    evaluator = build(component.settings({})) if component.config else build()
     if not evaluator.many:
         raise DataError(f"evaluator {name!r} looks at one system: `afarm evaluate --set evaluate.evaluators=[{name}]`")
-    found = _metrics(name, evaluator.evaluate(EvaluationInputs("", (), judgements=rows)).rows)
+    by_system = _metrics(name, evaluator.evaluate(EvaluationInputs("", (), judgements=rows)).rows)
     entries = [
-        replace(entry, metrics={**entry.metrics, name: found[entry.system]}) if entry.system in found else entry
+        replace(entry, metrics={**entry.metrics, name: by_system[entry.system]}) if entry.system in by_system else entry
         for entry in board.entries
     ]
     return replace(board, entries=tuple(entries))
 
 
 def _metrics(name: str, rows: Iterable[Row]) -> dict[str, Metric]:
-    """The figure of each system in the rows of the evaluator `name`: that called like it, or else on Elo's scale, or
-    its strength, with the interval beside it."""
-    found = {}
+    """The metric of each system in an evaluator's rows, with the interval beside it.
+
+    It is the column called like the evaluator, or else the one on Elo's scale, or the strength.
+    """
+    metrics = {}
     for row in rows:
-        main = next(
-            (column for column in (name, "elo", "strength") if finite_number(row.get(column)) is not None), None
-        )
+        columns = (name, "elo", "strength")
+        main = next((column for column in columns if finite_number(row.get(column)) is not None), None)
         if main is not None:
             ends = ("low", "high") if main == "strength" else (f"{main}_low", f"{main}_high")
             low, high = (finite_number(row.get(end)) for end in ends)
             n, flag = row.get("n_total"), str(row.get("flag") or "")
-            found[str(row["system"])] = Metric(row[main], low=low, high=high, n=n, flag=flag)
-    return found
+            metrics[str(row["system"])] = Metric(row[main], low=low, high=high, n=n, flag=flag)
+    return metrics

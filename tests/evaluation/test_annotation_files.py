@@ -63,10 +63,10 @@ def test_what_its_data_set_is_called_makes_no_other_instruction(tmp_path: Path) 
 
 
 def labels(system: AnnotatedSystem[Path]) -> list[tuple[str, float | None]]:
-    for row in read_preferences(system.kept):
+    for row in read_preferences(system.rows):
         assert (row.pair.generator_1, row.pair.generator_2) == (system.reference, system.system)
         assert row.pair.output_2.startswith(system.system)
-    return [(row.pair.instruction.instruction, row.p2) for row in read_preferences(system.kept)]
+    return [(row.pair.instruction.instruction, row.p2) for row in read_preferences(system.rows)]
 
 
 ASKED = ("i", "j", "k")
@@ -79,7 +79,7 @@ def test_each_file_is_a_system_against_the_reference_they_share(tmp_path: Path) 
     assert (first.system, first.reference, first.annotator) == ("one", "ref", "judge")
     assert labels(first) == [("i", 0.0), ("j", 1.0), ("k", 0.25)]
     assert (second.system, labels(second)) == ("two", [("i", None), ("j", None), ("k", None)])
-    assert (first.coverage.reference, first.coverage.compared, first.turned, first.changed) == (3, 3, 0, 0)
+    assert (first.coverage.reference, first.coverage.compared, first.swapped, first.changed) == (3, 3, 0, 0)
 
 
 def test_a_file_of_several_systems_is_split_where_the_reference_is_one(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_rows_with_the_reference_second_are_turned_and_told(tmp_path: Path) -> N
     rows = [annotation("i", preference=1), turned(annotation("j", preference=1.25)), annotation("k", preference=2)]
     (system,) = read(tmp_path, rows)
     assert sorted(labels(system)) == [("i", 0.0), ("j", 0.25), ("k", 1.0)]
-    assert system.turned == 1
+    assert system.swapped == 1
     assert system.answers == read(tmp_path, [annotation(asked) for asked in ASKED])[0].answers
 
 
@@ -122,7 +122,7 @@ def test_a_file_that_is_the_other_way_round_than_all_others_is_turned(tmp_path: 
     found = read(tmp_path, one, [turned(row) for row in two], three)
     assert [(s.system, s.reference) for s in found] == [("one", "ref"), ("two", "ref"), ("three", "ref")]
     assert labels(found[1]) == [("i", 0.25), ("j", 0.25), ("k", 0.25)]
-    assert [system.turned for system in found] == [0, 3, 0]
+    assert [system.swapped for system in found] == [0, 3, 0]
     assert len({system.protocol.id for system in found}) == 1
 
 
