@@ -1,9 +1,18 @@
-"""The door for methods: load, sample, log-probabilities, rewards, checkpoints, trainers. Importing it loads torch."""
+"""The door for methods: models, sampling, log-probabilities, objectives, collectives, trainers.
+
+Importing it loads torch.
+"""
 
 from afarm.backend.adapters import active_adapter, add_adapter, merge_adapter, merged_copy, plain_copy, sharing_copy
 from afarm.backend.batching import TokenBatch, join_and_pad, length_sorted_batches, pad, usable_pairs
 from afarm.backend.checkpoint_selection import Candidate, CheckpointSelection
-from afarm.backend.device import Backend, enable_gradient_checkpointing, set_checkpointing_layers_to_train
+from afarm.backend.device import (
+    Backend,
+    enable_gradient_checkpointing,
+    quiet_transformers,
+    saved_by_afarm,
+    set_checkpointing_layers_to_train,
+)
 from afarm.backend.distributed import (
     all_finite,
     all_gather,
@@ -54,9 +63,9 @@ from afarm.backend.objectives import (
     whiten,
 )
 from afarm.backend.policy import CheckpointPolicy, require_checkpoint, trainable_copy
-from afarm.backend.prompts import PromptTemplate
+from afarm.backend.prompts import PromptTemplate, without_lone_surrogates
 from afarm.backend.resume import continued_context, restore, training_state, write_training_state
-from afarm.backend.reward_model import TorchRewardModel, agreement, head_scores, last_token_scores, pair_rewards
+from afarm.backend.reward_model import TorchRewardModel, head_scores, last_token_scores, pair_rewards, pairwise_accuracy
 from afarm.backend.rollouts import (
     Diverged,
     KLPenalised,
@@ -71,7 +80,7 @@ from afarm.backend.rollouts import (
 )
 from afarm.backend.sampling import Generation, Sampler, TorchSampler
 from afarm.backend.sft import fit_supervised
-from afarm.backend.trl_bridge import LengthSortedTrainer, TrainerBridge, train, trained_model, trainer_arguments
+from afarm.backend.trl_bridge import LengthSortedTrainer, TrainerBridge, run_trainer, trained_model, trainer_arguments
 from afarm.core.processes import wait_for
 
 __all__ = [
@@ -97,7 +106,6 @@ __all__ = [
     "ValueLoss",
     "active_adapter",
     "add_adapter",
-    "agreement",
     "all_finite",
     "all_gather",
     "all_gather_object",
@@ -136,11 +144,13 @@ __all__ = [
     "merged_copy",
     "pad",
     "pair_rewards",
+    "pairwise_accuracy",
     "permutation",
     "plain_copy",
     "preference_losses",
     "project",
     "prompt_order",
+    "quiet_transformers",
     "rank",
     "read_responses",
     "require_checkpoint",
@@ -148,7 +158,9 @@ __all__ = [
     "response_logprobs",
     "response_scatter",
     "restore",
+    "run_trainer",
     "sample_scorer",
+    "saved_by_afarm",
     "scored_samples",
     "set_checkpointing_layers_to_train",
     "shard",
@@ -157,7 +169,6 @@ __all__ = [
     "short_prompts",
     "token_logprobs",
     "token_loss",
-    "train",
     "trainable_copy",
     "trained_model",
     "trainer_arguments",
@@ -166,6 +177,7 @@ __all__ = [
     "usable_pairs",
     "wait_for",
     "whiten",
+    "without_lone_surrogates",
     "world_size",
     "write_training_state",
 ]

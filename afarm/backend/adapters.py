@@ -1,4 +1,4 @@
-"""LoRA adapters: putting them on a model, and folding them into its weights."""
+"""LoRA adapters: add them to a model, switch between them, merge them into its weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from afarm.backend.device import quiet
+from afarm.backend.device import quiet_transformers
 from afarm.core.config import LoraConfig
 from afarm.core.errors import ModelError
 
@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 
 def peft_config(config: LoraConfig, train_also: Sequence[str] = (), train_tokens: Sequence[int] = ()) -> Any:
-    """PEFT's config for `config`. `train_also` names modules trained whole beside the adapters, such as a new head;
-    `train_tokens` are tokens whose embeddings are trained, such as new control tokens."""
+    """Translate `config` into PEFT's.
+
+    `train_also` names modules trained whole beside the adapters, such as a new head; `train_tokens` are tokens whose
+    embeddings are trained, such as new control tokens.
+    """
     from peft import LoraConfig as PeftLoraConfig
 
     return PeftLoraConfig(
@@ -41,22 +44,23 @@ def add_adapter(
     train_tokens: Sequence[int] = (),
     name: str = "default",
 ) -> PeftModel:
-    """`model` (changed in place) with fresh trainable adapters, all else frozen but `train_also` and `train_tokens`.
+    """Add fresh trainable adapters to `model` in place and return the PEFT model.
 
-    A model that has adapters gets another beside them, under a `name` of its own; the one before stays active, and
-    both stay to be trained. Raises `ModelError` where `target_modules` matches nothing in the model.
+    All else is frozen except `train_also` and `train_tokens` (see `peft_config`). A model that has adapters gets
+    another beside them under the given `name`; the earlier one stays active, and both stay to be trained. Raises
+    `ModelError` if `target_modules` matches nothing in the model.
     """
     from peft import get_peft_model
 
     settings = peft_config(config, train_also, train_tokens)
     try:
-        with quiet():
+        with quiet_transformers():
             if not hasattr(model, "merge_and_unload"):
                 return get_peft_model(model, settings, adapter_name=name)
-            trained = [p for p in model.parameters() if p.requires_grad]
-            known = set(model.parameters())
+            trainable = [p for p in model.parameters() if p.requires_grad]
+            earlier = set(model.parameters())
             model.add_adapter(name, settings)
-            for parameter in [*trained, *(p for p in model.parameters() if p not in known)]:
+            for parameter in [*trainable, *(p for p in model.parameters() if p not in earlier)]:
                 parameter.requires_grad_(True)
             return model
     except ValueError as error:
@@ -65,11 +69,11 @@ def add_adapter(
 
 @contextmanager
 def active_adapter(model: PeftModel, name: str | None) -> Iterator[None]:
-    """`model` with another of its adapters, or with none; then as before.
+    """Run with another adapter of `model`, or with none; then restore the active one.
 
-    PEFT freezes what it switches off: afterwards all that was to be trained is so again.
+    PEFT freezes what it switches off: afterwards every parameter that was trainable is so again.
     """
-    before, trained = model.active_adapter, [p for p in model.parameters() if p.requires_grad]
+    before, trainable = model.active_adapter, [p for p in model.parameters() if p.requires_grad]
     try:
         if name is None:
             with model.disable_adapter():
@@ -80,7 +84,7 @@ def active_adapter(model: PeftModel, name: str | None) -> Iterator[None]:
     finally:
         if name is not None:
             model.set_adapter(before)
-        for parameter in trained:
+        for parameter in trainable:
             parameter.requires_grad_(True)
 
 
@@ -89,15 +93,18 @@ def sharing_copy(model: PreTrainedModel, copied: Collection[torch.nn.Parameter] 
 
     Merging adapters into it would change `model`: use `merged_copy`.
     """
-    own = {id(p) for p in copied}
-    shared = {id(p): torch.nn.Parameter(p.data, requires_grad=False) for p in model.parameters() if id(p) not in own}
+    own_ids = {id(p) for p in copied}
+    shared = {
+        id(p): torch.nn.Parameter(p.data, requires_grad=False) for p in model.parameters() if id(p) not in own_ids
+    }
     return copy.deepcopy(model, {**shared, **{id(b): b for b in model.buffers()}})
 
 
 def plain_copy(model: PreTrainedModel, *, share_weights: bool = False) -> PreTrainedModel:
-    """Copy `model` without its adapters, which are merged. `share_weights` shares the weights, frozen, if it has none.
+    """Copy `model` without its adapters, which are merged into the copy.
 
-    Share weights to train adapters on them: the copy then costs no memory.
+    With `share_weights` the copy shares the weights of `model`, frozen, unless adapters must be merged: train adapters
+    on it, and it costs no memory.
     """
     if share_weights and not hasattr(model, "merge_and_unload"):
         return sharing_copy(model)
@@ -105,7 +112,7 @@ def plain_copy(model: PreTrainedModel, *, share_weights: bool = False) -> PreTra
 
 
 def merge_adapter(model: PreTrainedModel) -> PreTrainedModel:
-    """A plain model with the adapters folded into the weights (in place); `model` itself where it has none."""
+    """Merge the adapters into the weights, in place. Returns `model` itself if it has none."""
     if not hasattr(model, "merge_and_unload"):
         return model
     merged = model.merge_and_unload()
@@ -113,5 +120,5 @@ def merge_adapter(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def merged_copy(model: PreTrainedModel) -> PreTrainedModel:
-    """Like `merge_adapter`, but `model` keeps its adapters: `model` itself where it has none."""
+    """Merge the adapters into a copy, so that `model` keeps them. Returns `model` itself if it has none."""
     return merge_adapter(copy.deepcopy(model)) if hasattr(model, "merge_and_unload") else model

@@ -1,4 +1,4 @@
-"""Rows of training data as batches: pairs to learn from, padded tensors, and an order that wastes little on pads."""
+"""Batches: usable pairs, padded tensors, and rows of like length together."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from afarm.core.records import JudgedPair
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
-    """Prompts and their responses, joined and right-padded: `input_ids`, `attention_mask`, `response_mask`, all [B, T].
+    """Prompts and responses, joined and right-padded: three tensors [B, T].
 
-    Prompt and response are contiguous, so positions are the same whatever shares the batch.
+    `input_ids` and `attention_mask` are int64, `response_mask` is boolean. Prompt and response are contiguous, so
+    positions are the same whatever shares the batch.
     """
 
     input_ids: torch.Tensor
@@ -53,7 +54,7 @@ def join_and_pad(
     pad_id: int,
     device: torch.device | str = "cpu",
 ) -> TokenBatch:
-    """Join each prompt with its response and right-pad; the boolean response mask leaves out prompt and pads."""
+    """Join each prompt with its response and right-pad. The response mask leaves out prompts and pads."""
     ids, mask = pad([[*p, *r] for p, r in zip(prompts, responses, strict=True)], pad_id, "right", device)
     starts = torch.tensor([len(p) for p in prompts], device=device).reshape(-1, 1)
     response_mask = (torch.arange(ids.shape[1], device=device) >= starts) & mask.bool()
@@ -61,7 +62,10 @@ def join_and_pad(
 
 
 def length_sorted_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-    """Sort indices into batches of at most `batch_size`, longest first (so that a lack of memory shows at once)."""
+    """Sort row indices into batches of at most `batch_size`, the longest rows first.
+
+    So that a lack of memory shows at once.
+    """
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
     return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
 

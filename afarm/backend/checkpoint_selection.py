@@ -1,4 +1,4 @@
-"""Which checkpoint of a training run to keep: the one whose answers the run's annotator likes best.
+"""Checkpoint selection: keep the checkpoint with the highest win rate on the validation split.
 
 Ranked by the reward that was optimised, the most over-optimised checkpoint would be kept; so candidates answer the
 validation instructions, and are ranked by their win rate over the start policy's answers.
@@ -24,15 +24,16 @@ from afarm.core.processes import wait_for
 from afarm.core.records import Pair
 from afarm.core.seeding import integer
 
-STATE, WEIGHTS = "selection.json", "best.pt"
+SELECTION_FILE, BEST_WEIGHTS_FILE = "selection.json", "best.pt"
 """In a checkpoint: what has been compared so far, and the weights of the best candidate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A step and its win rate over the start policy, in percent with its standard error (None for a single pair).
+    """A checkpoint's step and its win rate over the start policy, in percent.
 
-    `kl` is the KL to the start policy, in nats, where the method knows it.
+    `standard_error` is in percent too, None for a single pair. `kl` is the KL to the start policy in nats, if the
+    method knows it.
     """
 
     step: int
@@ -42,10 +43,10 @@ class Candidate:
 
 
 class CheckpointSelection:
-    """Compares candidates as they come, and keeps the weights of the best so far with the run's checkpoints.
+    """The candidates of a training run so far, and the weights of the best, kept with its checkpoints.
 
     All candidates answer with the same draws, so that their differences are not those of the draws; the start policy
-    answers once, with draws of its own. Needs `inputs.annotate` and `inputs.validation`.
+    answers once, with its own draws. Needs `inputs.annotate` and `inputs.validation`.
     """
 
     def __init__(self, inputs: MethodInputs, context: TrainContext):
@@ -55,14 +56,14 @@ class CheckpointSelection:
 
     @property
     def best(self) -> Candidate | None:
-        """The highest win rate so far; of equal ones the earliest, which is the nearest to the start."""
+        """The candidate with the highest win rate; of equal ones the earliest, nearest to the start."""
         return max(self.candidates, key=lambda candidate: candidate.win_rate, default=None)
 
     def compare(self, step: int, policy: Policy, kl: float | None = None) -> dict[str, float]:
-        """Judge `policy` as the candidate of `step`. Returns the metrics of it and of the best so far.
+        """Judge `policy` as the candidate of `step`. Returns metrics of it and of the best so far.
 
-        Of several processes the first one judges, for however long, and the others wait and know of no candidates.
-        Raises `TrainingError` where the annotator has no usable answer at all.
+        If several processes train, the main process judges, for however long; the others wait and know of no
+        candidates. Raises `TrainingError` if the annotator gives no usable judgement at all.
         """
         if rank() > 0:
             wait_for(lambda: self._judged.is_file() and self._judged.read_text(encoding="utf-8") == self._mark(step))
@@ -75,7 +76,7 @@ class CheckpointSelection:
         best = self.best or candidate
         if world_size() > 1:
             self._judged.write_text(self._mark(step), encoding="utf-8")
-        found: dict[str, float | None] = {
+        metrics: dict[str, float | None] = {
             "validation/win_rate": candidate.win_rate,
             "validation/standard_error": candidate.standard_error,
             "validation/length": statistics.fmean(map(len, answers)),
@@ -83,14 +84,14 @@ class CheckpointSelection:
             "last/step": candidate.step,
             "last/win_rate": candidate.win_rate,
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in metrics.items() if value is not None}
 
     @property
     def _judged(self) -> Path:
         return self.context.directory / ".judged"
 
     def _mark(self, step: int) -> str:
-        """What tells the other processes of this launch that the candidate of `step` has been judged."""
+        """Name a judged candidate for the other processes of this launch."""
         return f"{self.context.backend.session} {step}"
 
     def _answers(self, policy: Policy, who: str) -> list[str]:
@@ -98,10 +99,18 @@ class CheckpointSelection:
         return [s.text for s in policy.sample(self.inputs.validation, self.inputs.decoding, seed=seed)]
 
     def _win_rate(self, step: int, answers: Sequence[str]) -> tuple[float, float | None]:
-        """In percent, with the standard error; draws are half a win, and what is unparsed or refused is left out."""
+        """Estimate the win rate in percent and its standard error.
+
+        Draws are half a win; unparsed and refused judgements are left out.
+        """
         assert self.inputs.annotate is not None  # who chooses this needs it
         rows = zip(self.inputs.validation, self._start_answers, answers, strict=True)
-        judged = self.inputs.annotate([Pair(i, theirs, mine, 0, "start", str(step)) for i, theirs, mine in rows])
+        judged = self.inputs.annotate(
+            [
+                Pair(instruction, start_answer, answer, 0, "start", str(step))
+                for instruction, start_answer, answer in rows
+            ]
+        )
         wins = [value for preference in judged if (value := preference.win) is not None]
         if not wins:
             raise TrainingError(
@@ -117,25 +126,25 @@ class CheckpointSelection:
     def save(self, step: int, weights: Mapping[str, Tensor], directory: Path) -> None:
         """Write what `load` needs into the new checkpoint of `step`, whose policy has these weights."""
         state = {"start": self._start_answers, "candidates": [asdict(candidate) for candidate in self.candidates]}
-        (directory / STATE).write_text(json.dumps(state), encoding="utf-8")
+        (directory / SELECTION_FILE).write_text(json.dumps(state), encoding="utf-8")
         if self.best is None:
             return
         if self.best.step == step:
-            torch.save(dict(weights), directory / WEIGHTS)
+            torch.save(dict(weights), directory / BEST_WEIGHTS_FILE)
         elif latest := self.context.checkpoints.latest():
-            shutil.copyfile(latest[1] / WEIGHTS, directory / WEIGHTS)
+            shutil.copyfile(latest[1] / BEST_WEIGHTS_FILE, directory / BEST_WEIGHTS_FILE)
 
     def load(self, directory: Path) -> None:
-        """Take up what `save` wrote."""
-        state = json.loads((directory / STATE).read_text(encoding="utf-8"))
+        """Restore what `save` wrote."""
+        state = json.loads((directory / SELECTION_FILE).read_text(encoding="utf-8"))
         self._start_answers = state["start"]
         self.candidates = [Candidate(**row) for row in state["candidates"]]
 
     def best_weights(self) -> Mapping[str, Tensor]:
-        """The best candidate's weights, from the newest checkpoint."""
+        """Load the best candidate's weights from the newest checkpoint."""
         latest = self.context.checkpoints.latest()
         assert latest is not None  # saved with the candidate
         weights: Mapping[str, Tensor] = torch.load(
-            latest[1] / WEIGHTS, map_location=self.context.backend.device, weights_only=True
+            latest[1] / BEST_WEIGHTS_FILE, map_location=self.context.backend.device, weights_only=True
         )
         return weights

@@ -46,7 +46,10 @@ def keep_freed_memory() -> None:
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Multiply `x` [..., K] by the transpose of `weight` [N, K] and add `bias` [N]: [..., N]. Has no gradient."""
+    """Multiply `x` [..., K] by the transpose of `weight` [N, K] and add `bias` [N]: [..., N].
+
+    Has no gradient.
+    """
     if uses_onednn(x, weight):
         result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
         return result
@@ -54,7 +57,10 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def uses_onednn(x: Tensor, weight: Tensor) -> bool:
-    """Return true if `product` of these is oneDNN's: large, in float32, on an AMD CPU, and not under autocast."""
+    """Tell if `product` goes to oneDNN.
+
+    It does for large matrices in float32 on an AMD CPU, unless under autocast.
+    """
     return (
         _enabled
         and x.numel() * weight.shape[0] >= LARGE
@@ -75,7 +81,10 @@ def _is_amd() -> bool:
 
 @functools.cache
 def _has_onednn() -> bool:
-    """Try oneDNN's product. torch's name for it is private: if it is gone or changed, torch's public product serves."""
+    """Try oneDNN's product.
+
+    torch's name for it is private: if it is gone or changed, torch's public product serves.
+    """
     try:
         one = torch.ones(1, 1)
         return bool(torch.ops.mkldnn._linear_pointwise(one, one, None, "none", [], "") == 1)
@@ -96,7 +105,10 @@ class OneDNNLinear(nn.Linear):
 
 
 def use_onednn(model: nn.Module) -> None:
-    """Have the linear layers of `model` multiply by `product`. Their weights, names and files stay as they are."""
+    """Have the linear layers of `model` multiply by `product`.
+
+    Their weights, names and files stay as they are.
+    """
     for module in model.modules():
         if type(module) is nn.Linear and module.weight.device.type == "cpu":
             module.__class__ = OneDNNLinear

@@ -1,4 +1,4 @@
-"""`Backend`: the device, the precision and the way to a model."""
+"""`Backend`: the device, the precision, and loading a model."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ T = TypeVar("T")
 LogMetrics = Callable[[int, Mapping[str, float]], None]
 """Takes a step and its metrics."""
 
-CARD = "afarm.json"
+MODEL_CARD = "afarm.json"
 """Beside the weights of every checkpoint: what afarm must know to load it (its prompt template, its scale)."""
 
 
 class Backend:
-    """Where and in which precision models run. Raises `ConfigError` where the device is not there.
+    """The device and precision that models run in. Raises `ConfigError` if the device is not there.
 
-    Several processes meet when they make theirs, and have its `session` in common: a name that no other launch has.
-    `sharded` says whether each is to keep only its shard of what it trains.
+    Several processes connect when they make theirs, and have its `session` in common: a name that no other launch has.
+    `sharded` is true if each is to keep only its shard of what it trains.
     """
 
     def __init__(self, config: BackendConfig | None = None, process_info: ProcessInfo = SINGLE_PROCESS):
@@ -57,23 +57,23 @@ class Backend:
             torch.set_num_threads(self.config.threads)
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """What stages compute in: the configured mixed precision, or nothing special.
+        """Enter the configured mixed precision, if any; training stages compute in it.
 
-        No casted weight is kept: it would go stale with the next optimiser step.
+        No cast weight is kept: it would go stale with the next optimiser step.
         """
         if self.config.mixed_precision == "no":
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
 
     def barrier(self) -> None:
-        """Return when every process has come here."""
+        """Wait until every process has come here."""
         distributed.barrier()
 
     def together(self, *calls: Callable[[], T]) -> list[T]:
-        """The results of `calls`, none of which may write what another reads or writes.
+        """Return the results of `calls`, none of which may write what another reads or writes.
 
         On a CPU whose cores torch's threads leave idle they run side by side, so that models too small to occupy
-        several cores occupy one each; elsewhere, and where several processes share the work, one after the other. No
+        several cores occupy one each; elsewhere, and if several processes share the work, one after the other. No
         result depends on which it is.
         """
         alone_on_cpu = self.device.type == "cpu" and distributed.world_size() == 1
@@ -91,9 +91,9 @@ class Backend:
 
     @contextmanager
     def tracked(self, name: str, directory: Path, log: LogMetrics) -> Iterator[LogMetrics]:
-        """`log`, and where the configuration names trackers (tensorboard, wandb …) those of accelerate as well.
+        """Extend `log` with the trackers of the configuration (tensorboard, wandb …), by accelerate.
 
-        Raises `ConfigError` where a tracker is not installed.
+        Raises `ConfigError` if a tracker is not installed.
         """
         if not self.config.trackers:
             yield log
@@ -104,8 +104,8 @@ class Backend:
             accelerator = Accelerator(
                 cpu=self.device.type == "cpu", log_with=self.config.trackers, project_dir=str(directory)
             )
-            kept = {str(getattr(tracker, "value", tracker)) for tracker in accelerator.log_with}
-            if missing := {"all"}.isdisjoint(self.config.trackers) and set(self.config.trackers) - kept:
+            available = {str(getattr(tracker, "value", tracker)) for tracker in accelerator.log_with}
+            if missing := {"all"}.isdisjoint(self.config.trackers) and set(self.config.trackers) - available:
                 raise ImportError(f"{', '.join(sorted(missing))} is not installed")  # accelerate would leave it out
             accelerator.init_trackers(name)
         except (ValueError, ImportError) as error:
@@ -127,10 +127,10 @@ class Backend:
         torch.manual_seed(seed)
 
     def load_policy(self, spec: str | Path, *, prompt_template: TemplateName = "auto") -> CheckpointPolicy:
-        """The policy at `spec`: a Hub id, a directory, a `.gguf` file or `pkg:<package>/<path>`.
+        """Load the policy at `spec`: a Hub id, a directory, a `.gguf` file or `pkg:<package>/<path>`.
 
-        `prompt_template` "auto" takes what the checkpoint was saved with, else the tokenizer's chat template.
-        Raises `ModelError` where the model cannot be loaded or has no template.
+        `prompt_template` "auto" takes the template that the checkpoint was saved with, else the tokenizer's chat
+        template. Raises `ModelError` if the model cannot be loaded or has no template.
         """
         from transformers import AutoModelForCausalLM
 
@@ -142,7 +142,10 @@ class Backend:
         return CheckpointPolicy(model, tokenizer, template, self, card.get("control_tokens", ()))
 
     def load(self, spec: str | Path, kind: Any) -> tuple[torch.nn.Module, Any, dict[str, Any]]:
-        """(model, tokenizer, what afarm saved beside them) by the transformers auto class `kind`, on the device."""
+        """Load (model, tokenizer, afarm's card beside them) by the transformers auto class `kind`.
+
+        The model is on the device; the card is empty if afarm did not save it. Raises `ModelError`.
+        """
         from transformers import AutoTokenizer
 
         path = local_path(str(spec))
@@ -153,7 +156,11 @@ class Backend:
             options = {"revision": model_identity(str(spec)).partition("@")[2] or "main"}
         try:
             # The GGUF reader's bar knows no switch; what goes wrong is raised, so nothing else is lost.
-            with quiet(), _heads_in_float32(), redirect_stderr(io.StringIO()) if is_gguf else nullcontext():
+            with (
+                quiet_transformers(),
+                _heads_in_float32(),
+                redirect_stderr(io.StringIO()) if is_gguf else nullcontext(),
+            ):
                 tokenizer = AutoTokenizer.from_pretrained(where, **options)
                 model = kind.from_pretrained(where, dtype=self.dtype, **options)
         except (OSError, ValueError, ImportError, RuntimeError, LookupError, struct.error) as error:
@@ -164,27 +171,31 @@ class Backend:
             model = _dequantized(model, kind)
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
-        card = path / CARD if path else None
-        known = json.loads(card.read_text("utf-8")) if card and card.is_file() else {}
-        return model.to(self.device), tokenizer, known
+        card = json.loads((path / MODEL_CARD).read_text("utf-8")) if path and saved_by_afarm(path) else {}
+        return model.to(self.device), tokenizer, card
+
+
+def saved_by_afarm(directory: Path | None) -> bool:
+    """Tell if `directory` holds a model that afarm saved, with its card."""
+    return directory is not None and (directory / MODEL_CARD).is_file()
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """transformers without its progress bars and deprecation notes, and as before afterwards.
+def quiet_transformers() -> Iterator[None]:
+    """Silence transformers' progress bars and deprecation notes; then as before.
 
     Bars are the context's to show, and what the libraries under us deprecate is ours to follow.
     """
     from transformers.utils import logging
 
-    shown = logging.is_progress_bar_enabled()
+    had_progress_bar = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             yield
     finally:
-        if shown:
+        if had_progress_bar:
             logging.enable_progress_bar()
 
 
@@ -200,7 +211,10 @@ def enable_gradient_checkpointing(models: nn.Module) -> None:
 
 
 def set_checkpointing_layers_to_train(models: nn.Module) -> None:
-    """Layers recompute in training mode only, and sampling leaves eval mode behind. Dropout, inside them, stays off."""
+    """Put the layers that recompute into training mode, as they must be; sampling leaves eval mode.
+
+    Dropout, inside them, stays off.
+    """
     for module in models.modules():
         if getattr(module, "gradient_checkpointing", False):
             module.training = True
@@ -208,7 +222,10 @@ def set_checkpointing_layers_to_train(models: nn.Module) -> None:
 
 @contextmanager
 def _heads_in_float32() -> Iterator[None]:
-    """Classifiers' heads are loaded in float32, whatever the rest is in. transformers lets only a class say so."""
+    """Load classifiers' heads in float32, whatever the rest is in.
+
+    transformers lets only a class say so.
+    """
     from transformers import PreTrainedModel
 
     before = PreTrainedModel._keep_in_fp32_modules_strict
@@ -220,7 +237,10 @@ def _heads_in_float32() -> Iterator[None]:
 
 
 def _dequantized(model: Any, kind: Any) -> Any:
-    """The same weights in a model made from its config: one that came from a GGUF file refuses to be saved."""
+    """Copy the weights into a model made from its config.
+
+    One that came from a GGUF file refuses to be saved.
+    """
     config = type(model.config).from_dict(
         {k: v for k, v in model.config.to_dict().items() if k != "quantization_config"}
     )
@@ -231,12 +251,12 @@ def _dequantized(model: Any, kind: Any) -> Any:
 
 
 def _cores() -> int:
-    """The CPU cores that this process may use."""
+    """Count the CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _shared_device(name: str) -> torch.device:
-    """The device of one of several processes, which are connected now: over NCCL, or over gloo on CPUs."""
+    """Connect several processes, over NCCL or on CPUs over gloo, and return the device of this one."""
     from accelerate import PartialState
 
     if name not in ("auto", "cpu", "cuda"):
@@ -253,8 +273,8 @@ def _device(name: str) -> torch.device:
         # accelerate knows which of several devices is this process's, under `accelerate launch` too.
         from accelerate import PartialState
 
-        found: torch.device = PartialState().device
-        return found
+        own_device: torch.device = PartialState().device
+        return own_device
     try:
         device = torch.device(name)
         if device.index:  # the trainers below take the first device they see

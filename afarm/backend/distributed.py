@@ -1,7 +1,7 @@
-"""Collectives over the processes of one launch, and models sharded among them (FSDP2); alone, each does nothing.
+"""Collectives over the processes of one launch, and models sharded among them (FSDP2).
 
-Rows are dealt out in turn and gathered in their order, so that every process holds the same whole, and statistics over
-it do not depend on how many processes there are.
+If one process works alone, each function does nothing. Rows are dealt out in turn and gathered in their order, so that
+every process holds the same whole, and statistics over it do not depend on how many processes there are.
 
 If the launch asks for FSDP2, the transformer's layers are sharded, which hold nearly all weights of a large model: what
 they are between their uses, their gradients and the optimiser's state. Embeddings and heads are kept whole, since
@@ -35,7 +35,7 @@ def rank() -> int:
 
 
 def shard(rows: Sequence[T]) -> Sequence[T]:
-    """Return this process's shard of `rows`: every n-th one, from its rank on, with n the number of processes."""
+    """Return this process's shard of `rows`: every n-th row from its rank on, for n processes."""
     return rows[rank() :: world_size()]
 
 
@@ -50,7 +50,7 @@ def all_gather_object(value: T) -> list[T]:
 
 
 def all_gather(rows: Sequence[T]) -> list[T]:
-    """Gather the rows of each process's shard, in the order that `shard` dealt them out from, in all processes."""
+    """Gather every process's rows, in the order that `shard` dealt them out from, in all processes."""
     shards = all_gather_object(rows)
     count = len(shards)
     return [shards[row % count][row // count] for row in range(sum(map(len, shards)))]
@@ -97,10 +97,10 @@ def barrier() -> None:
 
 
 def shard_model(models: nn.Module, even: Mapping[str, int]) -> None:
-    """Have each process keep its shard of every layer of the transformers in `models`. In place, and for good.
+    """Have each process keep its shard of every layer of the transformers in `models`.
 
-    From then on all must use them equally often. So sizes that are divided among processes must divide: raises
-    `ConfigError` naming those settings of `even` that do not.
+    In place, and for good. From then on all must use them equally often. So sizes that are divided among processes must
+    divide: raises `ConfigError` naming those settings of `even` that do not.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -177,7 +177,10 @@ def clip_gradients(parameters: Collection[nn.Parameter], max_norm: float) -> flo
 
 
 def full_optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return the optimiser's state, with all of what is sharded. A collective: every process must call it."""
+    """Return the optimiser's state, whole if it is sharded.
+
+    A collective: every process must call it.
+    """
     state = optimizer.state_dict()
     full = {number: {name: full_tensor(x) for name, x in of.items()} for number, of in state["state"].items()}
     return {**state, "state": full}

@@ -1,7 +1,7 @@
-"""The exact KL divergence between two language models at each token of a response, over the whole vocabulary.
+"""The exact KL divergence of two language models at each token of a response.
 
 A sampled token's log-ratio is an estimate of it; here every token of the vocabulary is weighed. The logits of both
-models exist for a piece of the positions at a time and are computed again in the backward pass, never as [B, T, V].
+models exist for a few of the positions at a time and are computed again in the backward pass, never as [B, T, V].
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from afarm.backend.logprobs import chunk_rows, hidden_states, project, response_
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-ROOM = 4
+LOGITS_TENSORS = 4
 """Tensors of a chunk's logits: two models' logits, probabilities and products of them."""
 
 
 class Divergence(NamedTuple):
-    """All [B, R] in float32 and nats, left-aligned, 0 after each row's end, differentiable in the policy.
+    """Log-probabilities, KL and entropy at each response token: three tensors [B, R].
 
-    `logprobs` are the response tokens' under the policy; `kl` is KL(policy ‖ reference) of the next-token distributions
-    that each was drawn from, and `entropy` the policy's.
+    In float32 and nats, left-aligned, 0 after each row's end, differentiable in the policy. `logprobs` are the response
+    tokens' under the policy; `kl` is KL(policy ‖ reference) of the next-token distributions that each was drawn from,
+    and `entropy` the policy's.
     """
 
     logprobs: Tensor
@@ -44,12 +45,19 @@ def response_divergence(
     left_out: Sequence[int] = (),
     chunk_size: int | None = None,
 ) -> Divergence:
-    """Log-probabilities of the responses of `batch`, and the policy's exact divergence from the reference at each.
+    """Compute log-probabilities of the responses, and the policy's exact KL to the reference.
 
-    `reference_batch` holds the same responses behind the prompts that the reference reads, which may differ (a control
-    token less). Where the vocabularies differ, their common part is compared; `left_out` are tokens of it that are
-    never sampled. Both are as if these tokens did not exist; only `logprobs` are over all. `chunk_size` is how many
-    positions are projected at once and changes no result.
+    If the vocabularies differ, their common part is compared. Distributions are as if the `left_out` tokens did not
+    exist; only `logprobs` are over all.
+
+    Args:
+        policy: the model that is trained, differentiable.
+        reference: the model that it is held to, without gradient.
+        batch: responses behind the prompts that the policy reads, [B, T].
+        reference_batch: the same responses behind the prompts that the reference reads, which may differ (without a
+            control token, say).
+        left_out: tokens of the vocabulary that are never sampled.
+        chunk_size: positions projected at once; changes no result (default: as the budget of logits allows).
     """
     rows, columns = batch.response_mask.nonzero(as_tuple=True)
     reference_rows, reference_columns = reference_batch.response_mask.nonzero(as_tuple=True)
@@ -59,13 +67,13 @@ def response_divergence(
         reference_hidden = all_hidden[reference_rows, reference_columns - 1]
     targets = batch.input_ids[rows, columns]
     if chunk_size is None:
-        chunk_size = chunk_rows(policy, hidden, ROOM)
+        chunk_size = chunk_rows(policy, hidden, LOGITS_TENSORS)
 
-    def compare(part: Tensor, reference_part: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        logits = project(policy, part)
+    def compare(chunk: Tensor, reference_chunk: Tensor, chunk_targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        logits = project(policy, chunk)
         with torch.no_grad():
-            reference_logits = project(reference, reference_part)
-        logprobs = logits.gather(-1, wanted.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)
+            reference_logits = project(reference, reference_chunk)
+        logprobs = logits.gather(-1, chunk_targets.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)
         common = min(logits.shape[-1], reference_logits.shape[-1])
         log_p = _without(logits[:, :common], left_out).log_softmax(-1)
         log_q = _without(reference_logits[:, :common], left_out).log_softmax(-1)
@@ -73,13 +81,21 @@ def response_divergence(
         return logprobs, (p * (log_p - log_q)).sum(-1), -(p * log_p).sum(-1)
 
     recompute = len(targets) > chunk_size and hidden.requires_grad
-    pieces = zip(hidden.split(chunk_size), reference_hidden.split(chunk_size), targets.split(chunk_size), strict=True)
-    parts = [checkpoint(compare, *piece, use_reentrant=False) if recompute else compare(*piece) for piece in pieces]
-    return Divergence(*(response_scatter(torch.cat(part), batch.response_mask) for part in zip(*parts, strict=True)))
+    chunks = zip(hidden.split(chunk_size), reference_hidden.split(chunk_size), targets.split(chunk_size), strict=True)
+    results = [
+        checkpoint(compare, *chunk_inputs, use_reentrant=False) if recompute else compare(*chunk_inputs)
+        for chunk_inputs in chunks
+    ]
+    return Divergence(
+        *(response_scatter(torch.cat(values), batch.response_mask) for values in zip(*results, strict=True))
+    )
 
 
 def _without(logits: Tensor, tokens: Sequence[int]) -> Tensor:
-    """`logits` [N, V] with `tokens` as improbable as a number can say: infinity less infinity would be none."""
+    """Make `tokens` as improbable in `logits` [N, V] as a number can say.
+
+    Infinity less infinity would be no number.
+    """
     inside = [token for token in tokens if token < logits.shape[-1]]
     if not inside:
         return logits

@@ -39,12 +39,15 @@ ChunkLoss = Callable[[Tensor, slice], Tensor]
 
 
 def base_model(model: PreTrainedModel) -> PreTrainedModel:
-    """The transformers model itself: `model`, or what PEFT wraps (its adapters live inside and stay active)."""
+    """Return the transformers model itself: `model`, or what PEFT wraps.
+
+    Its adapters live inside and stay active.
+    """
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def backbone(model: PreTrainedModel) -> PreTrainedModel:
-    """`model` without its head: from token ids to hidden states."""
+    """Return `model` without its head: from token ids to hidden states."""
     whole = base_model(model)
     return getattr(whole, whole.base_model_prefix)
 
@@ -61,12 +64,18 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
 
 
 def positions(attention_mask: Tensor) -> Tensor:
-    """Position ids [B, T] that count real tokens only, so that results depend on neither side nor amount of padding."""
+    """Number the real tokens [B, T] for their position embeddings.
+
+    Results then depend on neither side nor amount of padding.
+    """
     return (attention_mask.long().cumsum(-1) - 1).clamp_(min=0)
 
 
 def hidden_states(model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-    """The backbone's last hidden states [B, T, H], after the final norm. `model` may have any head, and adapters."""
+    """Compute the backbone's last hidden states [B, T, H], after the final norm.
+
+    `model` may have any head, and adapters. `input_ids` and `attention_mask` are [B, T].
+    """
     output = backbone(model)(
         input_ids=input_ids, attention_mask=attention_mask, position_ids=positions(attention_mask), use_cache=False
     )
@@ -74,7 +83,10 @@ def hidden_states(model: PreTrainedModel, input_ids: Tensor, attention_mask: Ten
 
 
 def project(model: PreTrainedModel, hidden: Tensor) -> Tensor:
-    """Logits [..., V] in float32 for hidden states [..., H], with what some families do after their output head."""
+    """Compute logits [..., V] in float32 from hidden states [..., H].
+
+    With what some families do after their output head.
+    """
     whole = base_model(model)
     config = whole.config.get_text_config()
     logits = whole.get_output_embeddings()(hidden).float()
@@ -87,9 +99,10 @@ def project(model: PreTrainedModel, hidden: Tensor) -> Tensor:
 
 
 def response_scatter(values: Tensor, response_mask: Tensor) -> Tensor:
-    """One value for each True of `response_mask` [B, T], in row order, as [B, R]: left-aligned, 0 after each row's end.
+    """Align the values of the True entries of `response_mask` [B, T], in row order, as [B, R].
 
-    R is the longest response. `response_scatter(torch.ones(n), mask).bool()` is the mask that goes with it.
+    Left-aligned, 0 after each row's end; R is the longest response. `response_scatter(torch.ones(n), mask).bool()` is
+    the mask that goes with it.
     """
     lengths = response_mask.sum(-1)
     width = int(lengths.max()) if len(lengths) else 0
@@ -106,13 +119,18 @@ def response_logprobs(
     temperature: float = 1.0,
     chunk_size: int | None = None,
 ) -> Tensor:
-    """Natural log-probabilities [B, R] (float32) of the response tokens, left-aligned, 0 after each row's end.
+    """Compute log-probabilities [B, R] (natural, float32) of the response tokens, 0 after each row's end.
 
-    `input_ids`, `attention_mask` and `response_mask` are [B, T], as `join_and_pad` makes them (right-padded for
-    training; left padding gives the same numbers). `response_mask` marks the tokens to score, each of which must have
-    a token before it. Logits are divided by `temperature`. `chunk_size` is how many positions are projected at once
-    (default: as many as `LOGITS_BUDGET` allows) and changes no result. Differentiable; the projection is recomputed in
-    the backward pass (a loss that is a sum over tokens can do without: `token_loss`).
+    Differentiable; the projection is recomputed in the backward pass (a loss that is a sum over tokens can do without:
+    `token_loss`).
+
+    Args:
+        model: a causal LM, with adapters or without.
+        input_ids: [B, T], as `join_and_pad` makes them; left padding gives the same numbers.
+        attention_mask: [B, T].
+        response_mask: [B, T], true for the tokens to score, each of which must have a token before it.
+        temperature: logits are divided by it.
+        chunk_size: positions projected at once; changes no result (default: as many as `LOGITS_BUDGET` allows).
     """
     hidden, targets = before_responses(model, input_ids, attention_mask, response_mask)
     logprobs = token_logprobs(model, hidden, targets, temperature=temperature, chunk_size=chunk_size)
@@ -127,9 +145,9 @@ def batched_logprobs(
     batch_size: int,
     temperature: float = 1.0,
 ) -> Tensor:
-    """Log-probabilities [N, R] of the tokens of N responses to their prompts under `policy`, 0 after each row's end.
+    """Compute log-probabilities [N, R] of N responses to their prompts under `policy`.
 
-    R is the longest response. See `read_responses`; no gradient.
+    R is the longest response; 0 after each row's end. Without gradient, see `read_responses`.
     """
 
     def read(batch: TokenBatch) -> Tensor:
@@ -154,15 +172,15 @@ def read_responses(
 ) -> Tensor:
     """Read a value for each token of N responses: [N, R] in float32, left-aligned, 0 after each row's end.
 
-    Rows of like length are read together, and each process reads a shard of them. No gradient.
+    Rows of like length are read together, and each process reads a shard of them. Without gradient.
 
     Args:
         read: gives the values [n] of all response tokens of a batch, row after row: log-probabilities, values …
         prompts: token ids of the N prompts.
         responses: token ids of the N responses.
-        batch_size: rows in one batch.
-        pad_id: the token that fills up a batch.
-        device: where batches and result are.
+        batch_size: rows per batch.
+        pad_id: the token that fills a batch up.
+        device: the device of batches and result.
     """
     values = torch.zeros(len(responses), max(map(len, responses), default=0), device=device)
     rows = shard(range(len(responses)))
@@ -179,7 +197,10 @@ def read_responses(
 def before_responses(
     model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor, response_mask: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """(hidden states [n, H] from which the response tokens are predicted, those tokens [n]), row after row."""
+    """Compute (hidden states [n, H] before the response tokens, those tokens [n]), row after row.
+
+    The hidden states are those that predict the tokens. All arguments are [B, T], as in `response_logprobs`.
+    """
     rows, columns = response_mask.nonzero(as_tuple=True)
     return hidden_states(model, input_ids, attention_mask)[rows, columns - 1], input_ids[rows, columns]
 
@@ -192,24 +213,27 @@ def token_logprobs(
     temperature: float = 1.0,
     chunk_size: int | None = None,
 ) -> Tensor:
-    """Log-probabilities [n] of `targets` after `hidden`, as `before_responses` gives them; see `response_logprobs`."""
+    """Compute log-probabilities [n] of `targets` [n] after `hidden` [n, H].
+
+    Both as `before_responses` gives them. For `temperature` and `chunk_size` see `response_logprobs`.
+    """
     rows = chunk_size or chunk_rows(model, hidden)
     if not len(targets):
         return hidden.new_zeros(0, dtype=torch.float32)
     weight = _plain_head(model)
     if weight is not None:
-        found: Tensor = TokenLogprobs.apply(hidden, weight, targets, temperature, rows)
-        return found
+        logprobs: Tensor = TokenLogprobs.apply(hidden, weight, targets, temperature, rows)
+        return logprobs
 
-    def score(part: Tensor, wanted: Tensor) -> Tensor:
-        logits = project(model, part) / temperature
-        return logits.gather(-1, wanted.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)
+    def score(chunk: Tensor, chunk_targets: Tensor) -> Tensor:
+        logits = project(model, chunk) / temperature
+        return logits.gather(-1, chunk_targets.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)
 
     recompute = len(targets) > rows and hidden.requires_grad
     return torch.cat(
         [
-            checkpoint(score, part, wanted, use_reentrant=False) if recompute else score(part, wanted)
-            for part, wanted in zip(hidden.split(rows), targets.split(rows), strict=True)
+            checkpoint(score, chunk, chunk_targets, use_reentrant=False) if recompute else score(chunk, chunk_targets)
+            for chunk, chunk_targets in zip(hidden.split(rows), targets.split(rows), strict=True)
         ]
     )
 
@@ -223,10 +247,18 @@ def token_loss(
     temperature: float = 1.0,
     chunk_size: int | None = None,
 ) -> Tensor:
-    """The sum of `loss_of` over chunks of log-probabilities: one scalar, to be differentiated once.
+    """Sum `loss_of` over chunks of log-probabilities: one scalar, to be differentiated once.
 
-    For a loss that is a sum over tokens, `loss_of(logprobs [m], where)` being the share of the tokens `where` (a slice
-    of the n). As `loss_of(token_logprobs(…), slice(None))`, but no logits are computed twice or kept.
+    For a loss that is a sum over tokens. As `loss_of(token_logprobs(…), slice(None))`, but no logits are computed twice
+    or kept.
+
+    Args:
+        model: a causal LM, with adapters or without.
+        hidden: [n, H], as `before_responses` gives them.
+        targets: [n], the tokens behind them.
+        loss_of: takes log-probabilities [m] and the slice of the n tokens that they are of; returns their loss.
+        temperature: logits are divided by it.
+        chunk_size: positions projected at once; changes no result.
     """
     weight = _plain_head(model)
     if weight is None or not len(targets):
@@ -239,9 +271,10 @@ def token_loss(
 
 
 def chunk_rows(model: PreTrainedModel, hidden: Tensor, parts: int = 1) -> int:
-    """So many of the hidden states [n, H] at once that all chunks are about as large and keep to the budget.
+    """Choose how many of the hidden states [n, H] to project at once.
 
-    `parts` is how many tensors of a chunk's logits there are at a time.
+    All chunks are about as large and keep to the budget. `parts` is how many tensors of a chunk's logits there are at a
+    time.
     """
     budget = CPU_LOGITS_BUDGET if hidden.device.type == "cpu" else LOGITS_BUDGET
     most = max(1, budget // parts // base_model(model).config.get_text_config().vocab_size)
@@ -250,12 +283,12 @@ def chunk_rows(model: PreTrainedModel, hidden: Tensor, parts: int = 1) -> int:
 
 
 def _plain_head(model: PreTrainedModel) -> Tensor | None:
-    """The matrix that makes logits of hidden states, where the family does nothing else to them."""
+    """Return the matrix that makes logits of hidden states, if the family does nothing else to them."""
     whole = base_model(model)
     head, config = whole.get_output_embeddings(), whole.config.get_text_config()
-    more = (getattr(config, name, None) for name in ("logits_scaling", "logit_scale", "final_logit_softcapping"))
+    extras = (getattr(config, name, None) for name in ("logits_scaling", "logit_scale", "final_logit_softcapping"))
     return (
-        head.weight if type(head) in (torch.nn.Linear, OneDNNLinear) and head.bias is None and not any(more) else None
+        head.weight if type(head) in (torch.nn.Linear, OneDNNLinear) and head.bias is None and not any(extras) else None
     )
 
 
@@ -263,7 +296,10 @@ def _plain_head(model: PreTrainedModel) -> Tensor | None:
 
 
 def chunk_logprobs(hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """(log-probabilities [m] of `targets`, probabilities [m, V]), in float32, of one chunk of hidden states [m, H]."""
+    """Compute (log-probabilities [m] of `targets`, probabilities [m, V]) of one chunk, in float32.
+
+    `hidden` is [m, H], `weight` [V, H].
+    """
     logits = product(hidden, weight).float()
     if temperature != 1:
         logits /= temperature
@@ -274,15 +310,19 @@ def chunk_logprobs(hidden: Tensor, weight: Tensor, targets: Tensor, temperature:
 
 
 def log_normaliser(highest: Tensor, probabilities: Tensor) -> Tensor:
-    """The log of the sum of exponentiated logits [m], from the highest logit [m] and the softmax [m, V] of all.
+    """Compute the log of the sum of exponentiated logits [m].
 
-    Without a pass over exponentials of its own: the likeliest token's probability holds the sum.
+    From the highest logit [m] and the softmax [m, V] of all, without a pass over exponentials of its own: the likeliest
+    token's probability holds the sum.
     """
     return highest - probabilities.amax(-1).log()
 
 
 class TokenLogprobs(torch.autograd.Function):
-    """Log-probabilities [n] of `targets` after `hidden` [n, H], `rows` at a time; the backward pass recomputes them."""
+    """Log-probabilities [n] of `targets` after `hidden` [n, H], `rows` at a time.
+
+    The backward pass computes them again.
+    """
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, rows: int) -> Tensor:
@@ -309,7 +349,10 @@ class TokenLogprobs(torch.autograd.Function):
 
 
 class TokenLoss(torch.autograd.Function):
-    """The sum of `loss_of` over chunks. Gradients are taken with each chunk's logits at hand: nothing is recomputed."""
+    """The sum of `loss_of` over chunks of log-probabilities.
+
+    Gradients are taken while each chunk's logits are at hand: nothing is recomputed.
+    """
 
     @staticmethod
     def forward(
@@ -346,29 +389,32 @@ def _gradients(
     train_weight: bool,
     upstream: Callable[[Tensor, slice], Tensor],
 ) -> tuple[Tensor, Tensor | None]:
-    """The gradients of hidden states and weight, where `upstream` gives those of a chunk's log-probabilities."""
-    of_hidden = torch.empty_like(hidden)
-    of_weight: Tensor | None = None
+    """Compute the gradients of hidden states and weight.
+
+    `upstream` gives those of a chunk's log-probabilities.
+    """
+    hidden_gradient = torch.empty_like(hidden)
+    weight_gradient: Tensor | None = None
     with torch.autocast(hidden.device.type, enabled=False):
-        cast = weight.to(dtype)
+        cast_weight = weight.to(dtype)
         for start in range(0, len(targets), rows):
             where = slice(start, start + rows)
-            part, wanted = hidden[where].to(dtype), targets[where].unsqueeze(-1)
-            logprobs, probabilities = chunk_logprobs(part, cast, wanted.squeeze(-1), temperature)
+            chunk, chunk_targets = hidden[where].to(dtype), targets[where].unsqueeze(-1)
+            logprobs, probabilities = chunk_logprobs(chunk, cast_weight, chunk_targets.squeeze(-1), temperature)
             # What the loss makes of a row multiplies its products, which are small beside the row of logits
             scale = (upstream(logprobs, where) / -temperature).unsqueeze(-1).to(dtype)
-            probabilities.scatter_add_(-1, wanted, probabilities.new_full(wanted.shape, -1.0))
+            probabilities.scatter_add_(-1, chunk_targets, probabilities.new_full(chunk_targets.shape, -1.0))
             residual = probabilities.to(dtype)
-            of_hidden[where] = product(residual, cast.T) * scale
+            hidden_gradient[where] = product(residual, cast_weight.T) * scale
             if not train_weight:
                 continue
-            if of_weight is None:
-                of_weight = torch.mm(residual.T, part * scale).to(weight.dtype)
-            elif of_weight.dtype == dtype:
-                of_weight.addmm_(residual.T, part * scale)
+            if weight_gradient is None:
+                weight_gradient = torch.mm(residual.T, chunk * scale).to(weight.dtype)
+            elif weight_gradient.dtype == dtype:
+                weight_gradient.addmm_(residual.T, chunk * scale)
             else:
-                of_weight += torch.mm(residual.T, part * scale)
-    return of_hidden, of_weight
+                weight_gradient += torch.mm(residual.T, chunk * scale)
+    return hidden_gradient, weight_gradient
 
 
 def _compute_dtype(hidden: Tensor) -> torch.dtype:

@@ -1,4 +1,4 @@
-"""A language model as a policy."""
+"""The policy of a checkpoint: a causal LM, its tokenizer and its prompt template."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 from afarm.backend import cpu
 from afarm.backend.adapters import add_adapter, merged_copy, plain_copy, sharing_copy
-from afarm.backend.device import CARD, Backend, quiet
+from afarm.backend.device import MODEL_CARD, Backend, quiet_transformers
 from afarm.backend.prompts import PromptTemplate
 from afarm.backend.sampling import Sampler, TorchSampler
 from afarm.core.config import LoraConfig
@@ -57,14 +57,20 @@ class CheckpointPolicy(Policy):
 
     @property
     def eos_ids(self) -> list[int]:
-        """The tokens that end a response: the tokenizer's, which training appends, and the generation config's."""
+        """The tokens that end a response.
+
+        The tokenizer's, which training appends, and those of the generation config.
+        """
         config = getattr(self.model, "generation_config", None)
-        more = getattr(config, "eos_token_id", None) or []
-        more = [more] if isinstance(more, int) else more
-        return list(dict.fromkeys([self.tokenizer.eos_token_id, *more]))
+        configured = getattr(config, "eos_token_id", None) or []
+        configured = [configured] if isinstance(configured, int) else configured
+        return list(dict.fromkeys([self.tokenizer.eos_token_id, *configured]))
 
     def prompt_ids(self, instructions: Sequence[Instruction], max_length: int | None = None) -> list[list[int]]:
-        """Token ids of each prompt. Longer ones than `max_length` keep their end, and are counted in `truncated`."""
+        """Encode the prompts of `instructions`: token ids of each.
+
+        Longer ones than `max_length` keep their end, and are counted in `truncated`.
+        """
         prompts = self.template.encode_prompts(instructions)
         if max_length is None:
             return prompts
@@ -77,9 +83,9 @@ class CheckpointPolicy(Policy):
         return [self.template.shorten(p, max_length) for p in prompts]
 
     def sampler(self) -> Sampler:
-        """The engine behind `sample`."""
-        never = dict.fromkeys(self.tokenizer.convert_tokens_to_ids(list(self.control_tokens)), -math.inf)
-        return TorchSampler(self.model, self.eos_ids, self.pad_id, never)
+        """Make the engine behind `sample`."""
+        bias = dict.fromkeys(self.tokenizer.convert_tokens_to_ids(list(self.control_tokens)), -math.inf)
+        return TorchSampler(self.model, self.eos_ids, self.pad_id, bias)
 
     def sample(self, instructions: Sequence[Instruction], decoding: Decoding, *, seed: int) -> Iterator[Sample]:
         limit = getattr(self.model.config, "max_position_embeddings", None)
@@ -99,29 +105,29 @@ class CheckpointPolicy(Policy):
                 )
 
     def copy(self) -> CheckpointPolicy:
-        """An independent copy: training it leaves this one as it is. The tokenizer is shared."""
+        """Copy the policy: training the copy leaves this one as it is. The tokenizer is shared."""
         return self._with(copy.deepcopy(self.model), self.tokenizer, self.template)
 
     def controlled(self, control: str) -> CheckpointPolicy:
-        """The same model (not a copy) with `control` in front of its prompts; see `PromptTemplate`."""
+        """Put `control` in front of the prompts of the same model, which is not copied; see `PromptTemplate`."""
         return self._with(self.model, self.tokenizer, self.template.with_control(control))
 
     def copy_with_tokens(self, tokens: Sequence[str]) -> CheckpointPolicy:
-        """Copy the policy with these control tokens in its vocabulary as well, each embedded as the mean of all.
+        """Copy the policy and add control tokens to its vocabulary, each embedded as the mean of all.
 
-        Embeddings and output head are its own; the other weights are shared and frozen (see `trainable_copy`).
+        Embeddings and output head are the copy's own; the other weights are shared and frozen (see `trainable_copy`).
         """
-        ends = {self.model.get_input_embeddings().weight, self.model.get_output_embeddings().weight}
-        model, tokenizer = sharing_copy(self.model, copied=ends), copy.deepcopy(self.tokenizer)
+        embeddings = {self.model.get_input_embeddings().weight, self.model.get_output_embeddings().weight}
+        model, tokenizer = sharing_copy(self.model, copied=embeddings), copy.deepcopy(self.tokenizer)
         tokenizer.add_tokens(list(tokens), special_tokens=True)
         if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
-            with quiet():
+            with quiet_transformers():
                 model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
         added = tokenizer.convert_tokens_to_ids(list(tokens))
-        known = len(self.tokenizer)  # rows behind it, of a padded vocabulary, were never trained
+        vocabulary = len(self.tokenizer)  # rows behind it, of a padded vocabulary, were never trained
         with torch.no_grad():
             for embedding in {model.get_input_embeddings(), model.get_output_embeddings()}:
-                embedding.weight[added] = embedding.weight[:known].mean(0)
+                embedding.weight[added] = embedding.weight[:vocabulary].mean(0)
         template = PromptTemplate(self.template.name, tokenizer, control=self.template.control)
         return CheckpointPolicy(model, tokenizer, template, self.backend, (*self.control_tokens, *tokens))
 
@@ -129,27 +135,33 @@ class CheckpointPolicy(Policy):
         return CheckpointPolicy(model, tokenizer, template, self.backend, self.control_tokens)
 
     def save(self, directory: Path) -> None:
-        """Weights (safetensors, adapters merged), tokenizer, prompt template. transformers alone can load it too."""
+        """Save weights (safetensors, adapters merged), tokenizer and prompt template.
+
+        transformers alone can load it too.
+        """
         directory = Path(directory)
-        with quiet():
+        with quiet_transformers():
             merged_copy(self.model).save_pretrained(directory)
         self.tokenizer.save_pretrained(directory)
         card: dict[str, Any] = {"prompt_template": self.template.name}
         if self.template.control or self.control_tokens:
             card |= {"control": self.template.control, "control_tokens": self.control_tokens}
-        (directory / CARD).write_text(json.dumps(card) + "\n", "utf-8")
+        (directory / MODEL_CARD).write_text(json.dumps(card) + "\n", "utf-8")
 
     @classmethod
     def load(cls, directory: Path, context: TrainContext) -> CheckpointPolicy:
         return context.backend.load_policy(str(directory))
 
     def parameters(self) -> list[torch.nn.Parameter]:
-        """What training changes: all weights, or the adapters."""
+        """Return the parameters that training changes: all weights, or the adapters."""
         return [p for p in self.model.parameters() if p.requires_grad]
 
 
 def require_checkpoint(start: Policy, learner: str) -> CheckpointPolicy:
-    """`start`, which `learner` trains a copy of. Raises `TrainingError` for a policy without weights of its own."""
+    """Check that `start` is a `CheckpointPolicy`, which `learner` can train a copy of, and return it.
+
+    Raises `TrainingError` for a policy without weights of its own.
+    """
     if not isinstance(start, CheckpointPolicy):
         raise TrainingError(
             f"{learner} trains the weights of a checkpoint; it cannot start from a {type(start).__name__}"

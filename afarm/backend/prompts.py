@@ -1,4 +1,4 @@
-"""How an instruction becomes the prompt a model reads, and how a response follows it."""
+"""Prompt templates: from an instruction to the tokens that a model reads, and those of a response."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _CLOSING = ". Write a response that carries it out well.\n\n"
 
 
 class PromptTemplate:
-    """Renders and encodes prompts. `name` is "chat" (the tokenizer's own chat template) or "alpaca" (headed sections).
+    """A prompt template and its tokenizer: it renders and encodes prompts and responses.
 
-    "auto" takes the chat template where there is one. `control` is a text in front of every prompt, behind the token
-    that begins a text where the prompt has one: a token that asks for good outputs, say; `control_ids` are its tokens.
-    Raises `ModelError` where there is no template, and where the tokenizer has no end-of-sequence token, without which
-    a response never ends.
+    `name` is "chat" (the tokenizer's own chat template), "alpaca" (headed sections) or "auto": the chat template if
+    there is one. `control` is a text in front of every prompt, behind the token that begins a text if the prompt has
+    one: a token that asks for good outputs, say; `control_ids` are its tokens. Raises `ModelError` if there is no chat
+    template, and if the tokenizer has no end-of-sequence token, without which a response never ends.
     """
 
     def __init__(
@@ -49,23 +49,26 @@ class PromptTemplate:
         self.control_ids: list[int] = tokenizer(control, add_special_tokens=False).input_ids if control else []
 
     def with_control(self, control: str) -> PromptTemplate:
-        """The same template with `control` in front of its prompts, in place of what stands there."""
+        """Copy the template with `control` in front of its prompts, in place of the present one."""
         return PromptTemplate(self.name, self.tokenizer, control=control)
 
     def render(self, instruction: Instruction) -> str:
-        """The prompt as text, up to where the response starts."""
+        """Render the prompt as text, up to the start of the response."""
         if self.name == "chat":
             task = "\n".join(part for part in (instruction.instruction, instruction.input) if part)
             turns = [{"role": m.role, "content": m.content} for m in instruction.messages]
             turns.append({"role": "user", "content": task})
             return self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-        earlier = "".join(f"### {m.role.capitalize()}:\n{m.content}\n\n" for m in instruction.messages)
+        turns_before = "".join(f"### {m.role.capitalize()}:\n{m.content}\n\n" for m in instruction.messages)
         opening = (_WITH_INPUT if instruction.input else _OPENING) + _CLOSING
-        given = f"### Input:\n{instruction.input}\n\n" if instruction.input else ""
-        return f"{opening}{earlier}### Instruction:\n{instruction.instruction}\n\n{given}### Response:\n"
+        input_section = f"### Input:\n{instruction.input}\n\n" if instruction.input else ""
+        return f"{opening}{turns_before}### Instruction:\n{instruction.instruction}\n\n{input_section}### Response:\n"
 
     def encode_prompts(self, instructions: Sequence[Instruction]) -> list[list[int]]:
-        """Token ids of each prompt. A chat template writes its own special tokens; plain text gets the tokenizer's."""
+        """Encode the prompt of each instruction as token ids.
+
+        A chat template writes its own special tokens; plain text gets the tokenizer's.
+        """
         if not instructions:
             return []
         texts = [without_lone_surrogates(self.render(i)) for i in instructions]
@@ -79,14 +82,17 @@ class PromptTemplate:
         return [row[:at] + self.control_ids + row[at:] for row, at in zip(ids, starts, strict=True)]
 
     def shorten(self, prompt: list[int], limit: int) -> list[int]:
-        """The end of `prompt`, behind its control where that leaves room for a token of it: `limit` tokens at most."""
+        """Cut the beginning of `prompt`, so that `limit` tokens are left at most.
+
+        Its control stays in front, if that leaves room for one more token.
+        """
         if len(prompt) <= limit:
             return prompt
-        kept = limit - len(self.control_ids)
-        return self.control_ids + prompt[-kept:] if kept > 0 else prompt[-limit:]
+        room = limit - len(self.control_ids)
+        return self.control_ids + prompt[-room:] if room > 0 else prompt[-limit:]
 
     def encode_responses(self, texts: Sequence[str], end: bool = True) -> list[list[int]]:
-        """Token ids of each response, closed by the end-of-sequence token if `end`."""
+        """Encode each response as token ids, closed by the end-of-sequence token if `end`."""
         if not texts:
             return []
         ids = self.tokenizer(
@@ -97,10 +103,10 @@ class PromptTemplate:
     def encode(
         self, instructions: Sequence[Instruction], responses: Sequence[str], max_length: int
     ) -> tuple[list[tuple[list[int], list[int]]], int]:
-        """(prompt, response) ids of at most `max_length` together, and how many had to be cut.
+        """Encode (prompt, response) of at most `max_length` tokens together; also count how many were cut.
 
-        What is too long loses the beginning of its prompt first (one token stays, and the control), then the end of its
-        response with the end-of-sequence token, so that no model learns to stop where a limit fell.
+        If they are too long, first the prompt loses its beginning (one token stays, and the control), then the response
+        its end and the end-of-sequence token, so that no model learns to stop at a limit.
         """
         rows, cut = [], 0
         for prompt, response in zip(self.encode_prompts(instructions), self.encode_responses(responses), strict=True):
@@ -113,5 +119,8 @@ class PromptTemplate:
 
 
 def without_lone_surrogates(text: str) -> str:
-    """`text` with halves of characters (lone surrogates, which files may hold) replaced: no tokenizer takes them."""
+    """Replace halves of characters (lone surrogates, which files may hold) in `text`.
+
+    No tokenizer takes them.
+    """
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,4 +1,4 @@
-"""Checkpoints to resume from: a loop's training state, and contexts for several trainings in one stage."""
+"""Training state in checkpoints, and contexts for several trainings in one stage."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STATE_FILE = "trainer.pt"
 def training_state(
     trained: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer, **more: Any
 ) -> dict[str, Any]:
-    """Collect the state to resume from: "weights" by name, "optimizer", and what `more` a method must keep.
+    """Collect the state to resume from: "weights" by name, "optimizer", and `more` of a method's own.
 
     Weights and optimiser are whole, also if they are sharded. A collective: every process must call it.
     """

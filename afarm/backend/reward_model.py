@@ -1,4 +1,4 @@
-"""A sequence classifier as a reward model."""
+"""Reward models on a sequence classifier, and ensembles of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from afarm.backend.adapters import merged_copy
 from afarm.backend.batching import length_sorted_batches, pad
 from afarm.backend.cpu import use_onednn
-from afarm.backend.device import CARD, Backend, quiet
+from afarm.backend.device import MODEL_CARD, Backend, quiet_transformers
 from afarm.backend.logprobs import base_model, evaluating, hidden_states
 from afarm.backend.prompts import PromptTemplate
 from afarm.core.interfaces import Policy, RewardModel, TrainContext
@@ -35,9 +35,9 @@ Aggregate = Literal["mean", "min", "penalised"]
 
 
 def head_scores(head: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor:
-    """K heads on hidden states [..., H]: [..., K], in float32 under mixed precision too. Differentiable.
+    """Apply K heads to hidden states [..., H]: [..., K], in float32 under mixed precision too.
 
-    Rounded to bfloat16, a third of a thousand rewards would be equal to others.
+    Differentiable. Rounded to bfloat16, a third of a thousand rewards would be equal to others.
     """
     with torch.autocast(hidden.device.type, enabled=False):
         scores: torch.Tensor = head(hidden.float())
@@ -45,9 +45,10 @@ def head_scores(head: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor:
 
 
 def last_token_scores(model: PreTrainedModel, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-    """The K heads at each row's last real token, [B, K] in float32. Differentiable; either side may be padded.
+    """Apply the K heads at each row's last real token: [B, K] in float32. Differentiable.
 
-    Found by the mask: where the pad token is also the end-of-sequence token, its id says nothing.
+    Either side may be padded. The token is found by the mask: if the pad token is also the end-of-sequence token, its
+    id says nothing.
     """
     hidden = hidden_states(model, input_ids, attention_mask)
     columns = torch.arange(attention_mask.shape[1], device=attention_mask.device)
@@ -59,10 +60,21 @@ def last_token_scores(model: PreTrainedModel, input_ids: torch.Tensor, attention
 class TorchRewardModel(RewardModel):
     """A transformers sequence classifier, or an ensemble of several that share its backbone.
 
-    The members of an ensemble are the labels of one head, or the named `adapters` of a PEFT model, each with a head of
-    its own. Each member's rewards are standardised as (raw − mean) / std, with `mean` and `std` numbers or a list of
-    one for each member, and then become one by `aggregate`; "penalised" is the mean less `spread_penalty` times the
-    standard deviation over members (Coste et al. 2023, "Reward model ensembles help mitigate overoptimization").
+    The members of an ensemble are the labels of one head, or the named `adapters` of a PEFT model, each with its own
+    head. Rewards of a member are standardised as (raw − mean) / std, and then those of all members become one by
+    `aggregate`; "penalised" is the mean less `spread_penalty` times the standard deviation over members (Coste et al.
+    2023, "Reward model ensembles help mitigate overoptimization").
+
+    Args:
+        model: the classifier, or a PEFT model around it.
+        tokenizer: its tokenizer.
+        template: the prompt template that its texts follow.
+        backend: where it runs.
+        mean: of raw rewards, a number or one per member.
+        std: of raw rewards, a number or one per member.
+        aggregate: mean, min or penalised.
+        spread_penalty: see above.
+        adapters: names of the members' adapters.
     """
 
     def __init__(
@@ -95,7 +107,10 @@ class TorchRewardModel(RewardModel):
 
     @classmethod
     def classifier_from(cls, policy: CheckpointPolicy, head_std: float = 0.0, labels: int = 1) -> Any:
-        """A sequence classifier with the weights of `policy`'s backbone and fresh float32 heads (normal or zero)."""
+        """Make a sequence classifier with the weights of `policy`'s backbone and fresh float32 heads.
+
+        Heads are zero, or normal with deviation `head_std`; there are `labels` of them.
+        """
         from transformers import AutoModelForSequenceClassification
 
         source = merged_copy(policy.model)
@@ -114,46 +129,53 @@ class TorchRewardModel(RewardModel):
         return model.to(policy.backend.device)
 
     def reads_tokens_of(self, policy: Policy) -> bool:
-        """Whether `score_tokens` can be given the token ids that `policy` samples: same tokenizer, same prompts."""
+        """Tell if `score_tokens` can be given the token ids that `policy` samples.
+
+        It can if tokenizer and prompts are the same.
+        """
         if getattr(policy, "tokenizer", None) is self.tokenizer:
             return True
-        theirs = getattr(policy, "template", None)
+        template = getattr(policy, "template", None)
         return (
-            theirs is not None
-            and theirs.name == self.template.name
-            and theirs.tokenizer.chat_template == self.tokenizer.chat_template
-            and theirs.tokenizer.get_vocab() == self.tokenizer.get_vocab()
+            template is not None
+            and template.name == self.template.name
+            and template.tokenizer.chat_template == self.tokenizer.chat_template
+            and template.tokenizer.get_vocab() == self.tokenizer.get_vocab()
         )
 
     def score_tokens(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Rewards [B] of token ids [B, T], prompt and response joined, read at the last real token. No gradient."""
+        """Score token ids [B, T], prompt and response joined: rewards [B] at the last real token.
+
+        No gradient.
+        """
         return self.aggregated(self.member_scores(input_ids, attention_mask))
 
     def member_scores(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """The standardised rewards [B, K] of each of the K members; see `score_tokens`."""
-        found = []
+        """Score token ids with each of the K members: standardised rewards [B, K]; see `score_tokens`."""
+        scores = []
         for adapter in self.adapters[::-1] or (None,):  # the first is left active
             if adapter is not None and self.model.active_adapter != adapter:
                 self.model.set_adapter(adapter)
             with torch.inference_mode(), evaluating(self.model):
-                found.append(last_token_scores(self.model, input_ids, attention_mask))
-        return self.standardised(torch.cat(found[::-1], dim=-1))
+                scores.append(last_token_scores(self.model, input_ids, attention_mask))
+        return self.standardised(torch.cat(scores[::-1], dim=-1))
 
     def standardised(self, raw: torch.Tensor) -> torch.Tensor:
-        """Raw rewards [..., K] of the members on their scale."""
+        """Put raw rewards [..., K] of the members on their scale."""
         return (raw - raw.new_tensor(self.mean)) / raw.new_tensor(self.std)
 
     def aggregated(self, members: torch.Tensor) -> torch.Tensor:
-        """One reward [...] from those of the members [..., K]."""
+        """Aggregate the rewards [..., K] of the members into one [...]."""
         if self.aggregate == "min":
             return members.amin(-1)
         penalty = self.spread_penalty * members.std(-1, correction=0) if self.aggregate == "penalised" else 0.0
         return members.mean(-1) - penalty
 
     def scalar_head(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """(weight [1, H], bias [1]) of one head on the backbone that gives the mean of the members' rewards.
+        """Return (weight [1, H], bias [1]) of one head that gives the mean of the members' rewards.
 
-        Where members are adapters, each with a backbone of its own, the first one's, the active one of `self.model`.
+        It reads the backbone; if members are adapters, each with its own backbone, that of the first one, which is the
+        active one of `self.model`.
         """
         head = base_model(self.model).score
         head = head.modules_to_save[self.adapters[0]] if self.adapters else head
@@ -163,7 +185,7 @@ class TorchRewardModel(RewardModel):
         return (weight / std.unsqueeze(-1)).mean(0, keepdim=True), ((bias - mean) / std).mean(0, keepdim=True)
 
     def score_samples(self, samples: Sequence[Sample]) -> list[float]:
-        """Rewards of the very tokens that were sampled.
+        """Score the very tokens that were sampled.
 
         All are closed by the tokenizer's end-of-sequence token, as every text is that this model learns from: one that
         was cut off, and one that another end token ended. The head was fitted there and says nothing elsewhere.
@@ -173,12 +195,12 @@ class TorchRewardModel(RewardModel):
         return self.score_ids([[*s.prompt_ids, *c] for s, c in zip(samples, closed, strict=True)])
 
     def score_ids(self, sequences: Sequence[Sequence[int]]) -> list[float]:
-        """Rewards of ragged token ids, prompt and response joined, in batches of like length."""
+        """Score ragged token ids, prompt and response joined, in batches of like length."""
         rewards: list[float] = self.aggregated(self.member_score_ids(sequences)).tolist()
         return rewards
 
     def member_score_ids(self, sequences: Sequence[Sequence[int]]) -> torch.Tensor:
-        """The standardised rewards [N, K], on the CPU, of each member; see `score_ids`."""
+        """Score token ids with each member: standardised rewards [N, K], on the CPU; see `score_ids`."""
         rewards = [torch.empty(0)] * len(sequences)
         tokens = TOKENS_PER_BATCH_ON_CPU if self.backend.device.type == "cpu" else TOKENS_PER_BATCH
         longest = max(map(len, sequences), default=1)
@@ -189,9 +211,9 @@ class TorchRewardModel(RewardModel):
         return torch.stack(rewards) if rewards else torch.empty(0, 1)
 
     def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[Score]:
-        """Rewards of texts, each closed by the end-of-sequence token as a finished response is.
+        """Score texts, each closed by the end-of-sequence token as a finished response is.
 
-        Those of an ensemble say by how much its members differ.
+        Scores of an ensemble have a `spread`, by how much its members differ.
         """
         if not outputs:
             return []
@@ -203,7 +225,7 @@ class TorchRewardModel(RewardModel):
         return [Score(value, spread=spread) for value, spread in zip(values, spreads, strict=True)]
 
     def member_rewards(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> torch.Tensor:
-        """The standardised rewards [N, K] of each member; see `score`."""
+        """Score texts with each member: standardised rewards [N, K]; see `score`."""
         rows, _ = self.template.encode(instructions, outputs, self._max_length)
         return self.member_score_ids([[*p, *r] for p, r in rows])
 
@@ -213,7 +235,7 @@ class TorchRewardModel(RewardModel):
 
     def save(self, directory: Path) -> None:
         directory = Path(directory)
-        with quiet():
+        with quiet_transformers():
             if self.adapters:
                 copy.deepcopy(self.model).unload().save_pretrained(directory)
                 self.model.save_pretrained(directory / MEMBERS, selected_adapters=list(self.adapters))
@@ -228,7 +250,7 @@ class TorchRewardModel(RewardModel):
             "spread_penalty": self.spread_penalty,
             "adapters": self.adapters,
         }
-        (directory / CARD).write_text(json.dumps(card) + "\n", "utf-8")
+        (directory / MODEL_CARD).write_text(json.dumps(card) + "\n", "utf-8")
 
     @classmethod
     def load(cls, directory: Path, context: TrainContext) -> TorchRewardModel:
@@ -236,7 +258,7 @@ class TorchRewardModel(RewardModel):
 
     @classmethod
     def read(cls, directory: Path, backend: Backend) -> TorchRewardModel:
-        """What `save` wrote."""
+        """Load from `directory` what `save` wrote."""
         from transformers import AutoModelForSequenceClassification
 
         model: Any
@@ -245,36 +267,36 @@ class TorchRewardModel(RewardModel):
         if adapters:
             model = load_adapters(model, Path(directory) / MEMBERS, adapters)
         template = PromptTemplate(card.get("prompt_template", "auto"), tokenizer, str(directory))
-        how = {name: card[name] for name in ("mean", "std", "aggregate", "spread_penalty") if name in card}
-        return cls(model, tokenizer, template, backend, adapters=adapters, **how)
+        settings = {name: card[name] for name in ("mean", "std", "aggregate", "spread_penalty") if name in card}
+        return cls(model, tokenizer, template, backend, adapters=adapters, **settings)
 
 
 def load_adapters(model: PreTrainedModel, directory: Path, names: Sequence[str]) -> Any:
-    """`model` with the adapters that PEFT saved under these names in `directory`; the first is active."""
+    """Load the adapters that PEFT saved under these names in `directory`; the first is active."""
     from peft import PeftModel
 
     def place(name: str) -> str:
         return str(directory if name == "default" else directory / name)
 
-    with quiet():
-        whole = PeftModel.from_pretrained(model, place(names[0]), adapter_name=names[0])
+    with quiet_transformers():
+        ensemble = PeftModel.from_pretrained(model, place(names[0]), adapter_name=names[0])
         for name in names[1:]:
-            whole.load_adapter(place(name), name)
-    return whole.eval()
+            ensemble.load_adapter(place(name), name)
+    return ensemble.eval()
 
 
 def pair_rewards(reward_model: RewardModel, judged: Sequence[JudgedPair]) -> tuple[list[float], list[float]]:
-    """The rewards of the first and of the second output of each pair."""
+    """Score both outputs of each pair: the rewards of the first ones, and of the second ones."""
     instructions = [j.pair.instruction for j in judged]
     first = reward_model.score(instructions, [j.pair.output_1 for j in judged])
     second = reward_model.score(instructions, [j.pair.output_2 for j in judged])
     return [s.value for s in first], [s.value for s in second]
 
 
-def agreement(judged: Sequence[JudgedPair], first: Sequence[float], second: Sequence[float]) -> float:
-    """Share of pairs with a preferred output that rewards rank as the judgement does; equal rewards count a half.
+def pairwise_accuracy(judged: Sequence[JudgedPair], first: Sequence[float], second: Sequence[float]) -> float:
+    """Share of pairs whose preferred output has the higher reward; equal rewards count a half.
 
-    NaN where no pair has a preferred output: there is nothing to agree with.
+    NaN if no pair has a preferred output: there is nothing to agree with.
     """
     right = []
     for judgement, one, two in zip(judged, first, second, strict=True):

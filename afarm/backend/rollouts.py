@@ -1,4 +1,4 @@
-"""What methods share that sample and score as they train: which prompts, in which order, at which rate, what reward.
+"""Rollouts: keyed prompt order, scored samples, the learning rate schedule, and divergence.
 
 Orders are functions of seed and step alone, so that resuming needs no generator's state.
 """
@@ -28,14 +28,17 @@ logger = logging.getLogger(__name__)
 
 
 class KLPenalised(Protocol):
-    """Settings of a method that is held to its start policy by a KL penalty."""
+    """The settings of a method with a KL penalty to its start policy."""
 
     learning_rate: float
     kl_coef: float
 
 
 class Diverged(TrainingError):
-    """`method` cannot learn from step `step` (from 1), for a `reason` that the log has: "max_kl" or "not_finite"."""
+    """Divergence of `method` at `step` (from 1): it cannot learn on.
+
+    The log has the `reason`: "max_kl" or "not_finite".
+    """
 
     def __init__(self, method: str, settings: KLPenalised, step: int, what: str, reason: str = "not_finite"):
         self.step, self.reason = step, reason
@@ -58,26 +61,29 @@ def short_prompts(
     response_length: int,
     limited_by: str,
 ) -> list[Instruction]:
-    """Those whose prompt has at most `max_prompt_length` tokens and leaves room for a response of `response_length`.
+    """Select the instructions whose prompt is short enough to be read whole, with room for a response.
 
     A prompt that was cut would no longer ask for what is scored: the others are left out, with a warning. Raises
-    `DataError` where none is left. Both name the setting that they are `limited_by` ("ppo.max_prompt_length").
+    `DataError` if none is left. Both name the setting that they are `limited_by` ("ppo.max_prompt_length"). Lengths are
+    in tokens.
     """
     lengths = [len(ids) for ids in policy.prompt_ids(instructions)]
     limit = getattr(policy.model.config, "max_position_embeddings", None) or math.inf
     longest = min(max_prompt_length, limit - response_length)
-    kept = [i for i, length in zip(instructions, lengths, strict=True) if length <= longest]
-    if not kept:
-        other = limited_by.partition(".")[0] + ".response_length"
+    short = [i for i, length in zip(instructions, lengths, strict=True) if length <= longest]
+    if not short:
+        response_setting = limited_by.partition(".")[0] + ".response_length"
         if longest < max_prompt_length:
-            mend = f"lower {other} ({response_length}), which leaves no more of the model's {limit} positions"
+            advice = (
+                f"lower {response_setting} ({response_length}), which leaves no more of the model's {limit} positions"
+            )
         else:
-            mend = f"raise {limited_by}"
+            advice = f"raise {limited_by}"
         raise DataError(
             f"none of the {len(lengths)} unlabeled instructions has a prompt of at most {max(0, longest)} tokens (the "
-            f"shortest has {min(lengths, default=0)}): {mend}"
+            f"shortest has {min(lengths, default=0)}): {advice}"
         )
-    if left_out := len(lengths) - len(kept):
+    if left_out := len(lengths) - len(short):
         logger.warning(
             "%d of %d unlabeled instructions have prompts of more than %d tokens and are left out: %s",
             left_out,
@@ -85,31 +91,32 @@ def short_prompts(
             longest,
             limited_by,
         )
-    return kept
+    return short
 
 
 def prompt_order(prompts: int, step: int, batch_size: int, *key: object) -> list[tuple[int, list[int]]]:
-    """(pass, rows) for each pass over the prompts that the batch of `step` touches.
+    """List (pass, rows) for each pass over the prompts that the batch of `step` touches.
 
-    The batches are consecutive pieces of one endless row of passes, each in a random order of its own, drawn for `key`.
+    The batches are consecutive pieces of one endless row of passes, each in its own random order, drawn for `key`.
     """
     places = range(step * batch_size, (step + 1) * batch_size)
-    drawn = []
+    passes = []
     for number, group in groupby(places, key=lambda place: place // prompts):
         order = permutation(prompts, *key, "prompts", number)
-        drawn.append((number, [order[place % prompts] for place in group]))
-    return drawn
+        passes.append((number, [order[place % prompts] for place in group]))
+    return passes
 
 
 def permutation(length: int, *key: object) -> list[int]:
-    """The numbers below `length` in an order drawn for `key`."""
+    """Draw an order of the numbers below `length` for `key`."""
     return torch.randperm(length, generator=torch.Generator().manual_seed(integer(*key))).tolist()
 
 
 def linear_schedule(step: int, peak: float, warmup_steps: int, total_steps: int) -> float:
-    """The learning rate of `step` (from 0): up to `peak` over `warmup_steps`, then straight down towards 0.
+    """Compute the learning rate of `step` (from 0).
 
-    Above 0 at the first step, so that no rollout is collected for nothing.
+    Up to `peak` over `warmup_steps`, then straight down towards 0. Above 0 at the first step, so that no rollout is
+    collected for nothing.
     """
     if step < warmup_steps:
         return peak * (step + 1) / (warmup_steps + 1)
@@ -117,31 +124,31 @@ def linear_schedule(step: int, peak: float, warmup_steps: int, total_steps: int)
 
 
 def sample_scorer(reward_model: RewardModel, policy: Policy) -> SampleScorer:
-    """Rewards of samples of `policy`: of the very tokens where the reward model reads them, else of their texts.
+    """Make the function that scores samples of `policy` with `reward_model`.
 
-    Which of the two is decided here, once: it takes comparing two vocabularies. Warns where the first rewards that
-    are asked for tell no response from another.
+    It scores the very tokens if the reward model reads them, else their texts. Which of the two is decided here, once:
+    it takes comparing two vocabularies. The function warns if the first rewards are all equal.
     """
-    of_tokens = None
+    score_tokens = None
     if isinstance(reward_model, TorchRewardModel) and reward_model.reads_tokens_of(policy):
-        of_tokens = reward_model.score_samples
-    asked = False
+        score_tokens = reward_model.score_samples
+    has_scored = False
 
     def score(instructions: Sequence[Instruction], samples: Sequence[Sample]) -> list[float]:
-        nonlocal asked
-        if of_tokens:
-            rewards = of_tokens(samples)
+        nonlocal has_scored
+        if score_tokens:
+            rewards = score_tokens(samples)
         else:
             scores = reward_model.score(instructions, [sample.text for sample in samples])
             rewards = [score.value for score in scores]
-        if not asked and len(rewards) > 1 and max(rewards) == min(rewards):
+        if not has_scored and len(rewards) > 1 and max(rewards) == min(rewards):
             logger.warning(
                 "each of the first %d responses has the reward %g: one that tells no response from another teaches "
                 "nothing",
                 len(rewards),
                 rewards[0],
             )
-        asked = True
+        has_scored = True
         return rewards
 
     return score
@@ -150,10 +157,10 @@ def sample_scorer(reward_model: RewardModel, policy: Policy) -> SampleScorer:
 def scored_samples(
     policy: Policy, score: SampleScorer, instructions: Sequence[Instruction], decoding: Decoding, *, seed: int
 ) -> Iterator[tuple[Sample, float]]:
-    """The samples of `policy` with their rewards, as they are ready, for what compares them with each other.
+    """Sample from `policy` and yield each sample with its reward, as they are ready.
 
-    Scored a batch at a time: across instructions where n is small, and within one where n is large. Raises
-    `TrainingError` where a reward is not a number, since it would win or lose for no reason.
+    For methods that compare them with each other. Scored in batches: across instructions if n is small, and within one
+    if n is large. Raises `TrainingError` if a reward is not a number, since it would win or lose for no reason.
     """
     samples = policy.sample(instructions, decoding, seed=seed)
     owners = (instruction for instruction in instructions for _ in range(decoding.n))
@@ -169,6 +176,6 @@ def scored_samples(
 
 
 def best_sample(scored: Iterable[tuple[Sample, float]]) -> Sample:
-    """The sample of the highest reward, with it; of equal ones the first."""
+    """Return the sample with the highest reward, and its reward in `score`; of equal ones the first."""
     sample, reward = max(scored, key=itemgetter(1))
     return replace(sample, score=reward)

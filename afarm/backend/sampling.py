@@ -26,7 +26,7 @@ from afarm.core.errors import ModelError
 from afarm.core.interfaces import Decoding
 from afarm.core.seeding import integer
 
-BLOCK = 256
+VOCABULARY_BLOCK = 256
 """Neighbouring tokens whose probabilities are summed before one of them is looked for."""
 
 WINDOW_BATCHES = 8
@@ -35,7 +35,10 @@ WINDOW_BATCHES = 8
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One sampled response. `logprobs` are natural, at temperature 1, or None where they would not be exact."""
+    """One sampled response.
+
+    `logprobs` are natural, at temperature 1, or None if they would not be exact. `finish_reason` is "stop" or "length".
+    """
 
     token_ids: list[int]
     logprobs: list[float] | None
@@ -44,7 +47,7 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class _Prefix:
-    """Prompts that the model has read: the key-value cache, the next token's logits [B, V] and the mask [B, T] of each.
+    """Prompts that the model has read: the cache, the next token's logits [B, V], the mask [B, T].
 
     The first batch takes the cache for its own, unless it is `shared` by all batches of one prompt's samples.
     """
@@ -58,20 +61,20 @@ class _Prefix:
 
 
 class Sampler(Protocol):
-    """Whatever can continue token ids."""
+    """An engine that continues token ids."""
 
     def generate(
         self, prompts: Sequence[Sequence[int]], keys: Sequence[str], decoding: Decoding, *, seed: int
     ) -> Iterator[Generation]:
-        """`decoding.n` generations for each prompt, consecutive, in the order of `prompts`, as they are ready.
+        """Yield `decoding.n` generations for each prompt, consecutive, in the order of `prompts`.
 
-        Sample j of a prompt with key k depends on (seed, k, j), the prompt and the model only.
+        As they are ready. Sample j of a prompt with key k depends on (seed, k, j), the prompt and the model only.
         """
         ...
 
 
 class TorchSampler:
-    """Samples from a transformers causal LM (adapters included) with its key-value cache.
+    """A sampler on a transformers causal LM (adapters included) with its key-value cache.
 
     `eos_ids` end a response and belong to it. `logit_bias` is added to the logits of these tokens before one is chosen,
     and is no part of the log-probabilities.
@@ -132,7 +135,7 @@ class TorchSampler:
     def _generate_batch(
         self, rows: Sequence[tuple[int, int]], prefix: _Prefix, decoding: Decoding, uniforms: torch.Tensor | None
     ) -> list[Generation]:
-        """Continues `prefix` for all `rows` (prompt, sample number)."""
+        """Continue `prefix` for all `rows` (prompt, sample number)."""
         device, padded = prefix.logits.device, prefix.padded
         row_prompt = torch.tensor([prefix.prompts.index(i) for i, _ in rows], device=device)
         eos = torch.tensor(self.eos_ids, device=device)
@@ -153,8 +156,8 @@ class TorchSampler:
         bias = self._bias(logits)
         for step in range(limit):
             probabilities = logits.softmax(-1)
-            biased, known = (logits, probabilities) if bias is None else (logits + bias, None)
-            token = choose(biased, decoding, None if uniforms is None else uniforms[active, step], known)
+            biased, softmax = (logits, probabilities) if bias is None else (logits + bias, None)
+            token = choose(biased, decoding, None if uniforms is None else uniforms[active, step], softmax)
             tokens[active, step] = token
             normaliser = log_normaliser(logits.amax(-1), probabilities)
             logprobs[active, step] = logits.gather(-1, token.unsqueeze(-1)).squeeze(-1) - normaliser
@@ -162,11 +165,11 @@ class TorchSampler:
             if done.any():
                 lengths[active[done]] = step + 1
                 stopped[active[done]] = True
-                kept = (~done).nonzero().squeeze(-1)
-                if not len(kept):
+                running = (~done).nonzero().squeeze(-1)
+                if not len(running):
                     break
-                cache.batch_select_indices(kept)
-                active, token, mask, position = active[kept], token[kept], mask[kept], position[kept]
+                cache.batch_select_indices(running)
+                active, token, mask, position = active[running], token[running], mask[running], position[running]
             if step + 1 == limit:
                 break
             if padded:
@@ -182,7 +185,7 @@ class TorchSampler:
         ]
 
     def _bias(self, logits: torch.Tensor) -> torch.Tensor | None:
-        """What is added to `logits` [B, V] and to those after them: [V], or None where nothing is."""
+        """Make the vector [V] that is added to `logits` [B, V] and to those after them, if there is one."""
         if not self.logit_bias:
             return None
         bias = logits.new_zeros(logits.shape[-1])
@@ -192,7 +195,7 @@ class TorchSampler:
     def _forward(
         self, ids: torch.Tensor, position: torch.Tensor, mask: torch.Tensor | None, cache: DynamicCache
     ) -> torch.Tensor:
-        """Next-token logits [B, V] in float32."""
+        """Compute next-token logits [B, V] in float32."""
         output = backbone(self.model)(
             input_ids=ids, position_ids=position, attention_mask=mask, past_key_values=cache, use_cache=True
         )
@@ -203,11 +206,11 @@ class TorchSampler:
 def choose(
     logits: torch.Tensor, decoding: Decoding, uniforms: torch.Tensor | None, softmax: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The next token [B] for `logits` [B, V]: the most probable at temperature 0, else where each row's uniform falls.
+    """Choose the next token [B] by `logits` [B, V].
 
-    `softmax` is that of `logits` where it is known: at temperature 1 it is not taken again. Cumulative sums are in
-    float64, since over a large vocabulary float32 loses too much, and of blocks first, so that only the block that is
-    hit is summed up token by token.
+    At temperature 0 the most probable one, else the one at which each row's uniform [B] falls. `softmax` is that of
+    `logits` if it is known: at temperature 1 it is not taken again. Cumulative sums are in float64, since over a large
+    vocabulary float32 loses too much, and of blocks first, so that only the block that is hit is summed token by token.
     """
     if uniforms is None:
         highest, likeliest = logits.max(-1)
@@ -219,20 +222,20 @@ def choose(
         probabilities = (logits / decoding.temperature).softmax(-1)
     if decoding.top_p < 1:
         probabilities = nucleus(probabilities.double(), decoding.top_p)
-    if short := -logits.shape[-1] % BLOCK:
+    if short := -logits.shape[-1] % VOCABULARY_BLOCK:
         probabilities = torch.nn.functional.pad(probabilities, (0, short))
-    blocks = probabilities.unflatten(-1, (-1, BLOCK))
+    blocks = probabilities.unflatten(-1, (-1, VOCABULARY_BLOCK))
     sums = blocks.sum(-1).double()
     total = sums.sum(-1)
     _require_finite(total, decoding)
-    block, left = _fall(sums, uniforms.double() * total)
-    token, _ = _fall(blocks[torch.arange(len(block), device=block.device), block].double(), left)
-    return block * BLOCK + token
+    block, remainder = _fall(sums, uniforms.double() * total)
+    token, _ = _fall(blocks[torch.arange(len(block), device=block.device), block].double(), remainder)
+    return block * VOCABULARY_BLOCK + token
 
 
-def _require_finite(found: torch.Tensor, decoding: Decoding) -> None:
-    """Raises `ModelError` where logits, or logits divided by the temperature, are no numbers to draw by."""
-    if not found.isfinite().all():
+def _require_finite(numbers: torch.Tensor, decoding: Decoding) -> None:
+    """Raise `ModelError` if logits, or logits divided by the temperature, are not finite."""
+    if not numbers.isfinite().all():
         raise ModelError(
             f"the model's logits are not finite numbers at temperature {decoding.temperature:g}: its weights are "
             "damaged, its dtype is too narrow (--set backend.dtype=float32), or the temperature is near 0 (0 is greedy)"
@@ -240,26 +243,29 @@ def _require_finite(found: torch.Tensor, decoding: Decoding) -> None:
 
 
 def _fall(weights: torch.Tensor, threshold: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where the cumulative sum of `weights` [B, N] first exceeds `threshold` [B], and what of it is left there."""
+    """Find the first entry at which the cumulative sum of `weights` [B, N] exceeds `threshold` [B].
+
+    Also returns the part of the threshold that is left there.
+    """
     cumulative = weights.cumsum(-1)
     # Sums of another order differ in their last bits: below the end, what is found always has a weight.
     threshold = torch.minimum(threshold, cumulative[:, -1] * (1 - 2**-52)).unsqueeze(-1)
-    found = torch.searchsorted(cumulative, threshold, right=True)
-    before = cumulative.gather(-1, found) - weights.gather(-1, found)
-    return found.squeeze(-1), (threshold - before).squeeze(-1)
+    entry = torch.searchsorted(cumulative, threshold, right=True)
+    before = cumulative.gather(-1, entry) - weights.gather(-1, entry)
+    return entry.squeeze(-1), (threshold - before).squeeze(-1)
 
 
 def nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
-    """`probabilities` [B, V] with all but the smallest set of most probable tokens that reaches `top_p` set to 0."""
+    """Zero all of `probabilities` [B, V] but the smallest set of likeliest tokens that reaches `top_p`."""
     ordered, order = probabilities.sort(stable=True, dim=-1, descending=True)
     outside = ordered.cumsum(-1) - ordered >= top_p
     return probabilities.scatter(-1, order, ordered.masked_fill(outside, 0.0))
 
 
 def batches(prompts: Sequence[int], n: int, size: int) -> Iterator[list[tuple[int, int]]]:
-    """Batches of at most `size` rows (prompt, sample number), so that the samples of a prompt can share its prefill.
+    """Cut the rows (prompt, sample number) into batches of at most `size` that share prompts' prefill.
 
-    All samples of several prompts; or, where those of one are too many, parts of them that are as even as can be.
+    All samples of several prompts; or, if those of one are too many, parts of them that are as even as can be.
     """
     if n <= size:
         together = size // n
@@ -273,12 +279,12 @@ def batches(prompts: Sequence[int], n: int, size: int) -> Iterator[list[tuple[in
 
 
 def _uniforms(rows: Sequence[tuple[int, int]], keys: Sequence[str], length: int, seed: int) -> torch.Tensor:
-    """[B, length] in [0, 1): row by row from a generator seeded with (seed, prompt's key, sample number).
+    """Draw [B, length] numbers in [0, 1), each row for (seed, prompt's key, sample number).
 
     24 random bits each, so that a uniform times a total always stays below that total.
     """
-    drawn = np.empty((len(rows), length), dtype=np.float32)
-    for at, (prompt, sample) in enumerate(rows):
+    uniforms = np.empty((len(rows), length), dtype=np.float32)
+    for row, (prompt, sample) in enumerate(rows):
         generator = np.random.Generator(np.random.SFC64(integer(seed, "sample", keys[prompt], sample)))
-        generator.random(out=drawn[at], dtype=np.float32)
-    return torch.from_numpy(drawn)
+        generator.random(out=uniforms[row], dtype=np.float32)
+    return torch.from_numpy(uniforms)

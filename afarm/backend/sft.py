@@ -1,7 +1,8 @@
-"""Supervised fine-tuning on TRL's SFTTrainer: what SFT is, and what FeedME, conditioning and expert iteration end in.
+"""Supervised fine-tuning on TRL's SFTTrainer.
 
-They differ in the examples that they choose. An example is token ids, so that a prompt is here exactly what it is when
-the policy samples. Examples are padded, never packed: none can see another.
+It is SFT, and the last step of FeedME, reward conditioning and expert iteration, which differ in the examples that they
+choose. An example is token ids, so that a prompt is here exactly as when the policy samples. Examples are padded, never
+packed: none can see another.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from trl import SFTConfig, SFTTrainer
 from afarm.backend.distributed import world_size
 from afarm.backend.logprobs import before_responses, token_loss
 from afarm.backend.policy import CheckpointPolicy, trainable_copy
-from afarm.backend.trl_bridge import LengthSortedTrainer, train, trained_model, trainer_arguments
+from afarm.backend.trl_bridge import LengthSortedTrainer, run_trainer, trained_model, trainer_arguments
 from afarm.core.interfaces import TrainContext
 
 if TYPE_CHECKING:
@@ -40,10 +41,16 @@ def fit_supervised(
     """Train a copy of `start` to give the responses of `examples` to their prompts.
 
     The loss is the negative log-likelihood of response tokens, averaged over those of a step however it is cut into
-    micro-batches; prompts carry none. `PromptTemplate.encode` makes examples whose end-of-sequence token is trained.
-    With `config.lora` adapters are trained and then merged. `setting` is the config's name in a recipe ("sft"), and
-    `counts` is logged at the last step beside the number of examples. Raises `TrainingError` where the loss is not
-    finite.
+    micro-batches; prompts carry none. Raises `TrainingError` if the loss is not finite.
+
+    Args:
+        start: the policy to start from, left as it is.
+        examples: (prompt, response) as token ids; `PromptTemplate.encode` closes responses with the end-of-sequence
+            token, which is then trained.
+        config: with `lora`, adapters are trained and then merged.
+        context: of the training stage.
+        setting: the config's name in a recipe ("sft"), for the advice in errors.
+        counts: metrics to log at the last step, beside the number of examples.
     """
     context.backend.seed(context.seed)
     policy = trainable_copy(start, config.lora)
@@ -54,14 +61,14 @@ def fit_supervised(
         processing_class=policy.tokenizer,
     )
     trainer.model_accepts_loss_kwargs = True  # tokens are counted over the step, whatever the model's own loss can do
-    train(trainer, context, setting, setting)
+    run_trainer(trainer, context, setting, setting)
     context.log_metrics(trainer.state.global_step, {"examples": len(examples), **(counts or {})})
     policy.model = trained_model(trainer)
     return policy
 
 
 def labelled(prompt: Sequence[int], response: Sequence[int]) -> dict[str, list[int] | int]:
-    """A row of `input_ids`, `labels` (`IGNORED` over the prompt) and `length`."""
+    """Make a row of `input_ids`, `labels` (`IGNORED` over the prompt) and `length`."""
     return {
         "input_ids": [*prompt, *response],
         "labels": [IGNORED] * len(prompt) + list(response),
@@ -70,12 +77,15 @@ def labelled(prompt: Sequence[int], response: Sequence[int]) -> dict[str, list[i
 
 
 class _Trainer(LengthSortedTrainer, SFTTrainer):
-    """TRL's trainer, with the rows of a step sorted by length, and logits of response tokens only, a few at a time."""
+    """TRL's trainer, with the rows of each step sorted by length.
+
+    Logits are of response tokens only, a few at a time.
+    """
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> torch.Tensor:
-        """This micro-batch's part of the loss of a step that has `num_items_in_batch` response tokens in all."""
+        """Compute this micro-batch's part of the loss of a step with `num_items_in_batch` response tokens."""
         ids, mask, labels = inputs["input_ids"], inputs["attention_mask"], inputs["labels"]
         hidden, targets = before_responses(model, ids, mask, labels != IGNORED)
         loss = token_loss(model, hidden, targets, lambda logprobs, _: -logprobs.sum())

@@ -1,4 +1,4 @@
-"""TRL's trainers under afarm: metrics, progress, checkpoints to resume from, and a stop when the loss is not finite."""
+"""TRL's trainers under afarm: metrics, progress, checkpoints to resume from, divergence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from afarm.backend.adapters import merged_copy
-from afarm.backend.device import quiet
+from afarm.backend.device import quiet_transformers
 from afarm.backend.distributed import all_reduce_mean, barrier, rank, shard, world_size
 from afarm.core.config import TrainerConfig
 from afarm.core.errors import ConfigError, TrainingError
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 
 
 def trainer_arguments(kind: type, config: TrainerConfig, context: TrainContext, **more: Any) -> Any:
-    """`kind` (TRL's SFTConfig, RewardConfig …) from `config`, with nothing sent, pushed or reported unless asked.
+    """Make TRL's arguments of the class `kind` (SFTConfig, RewardConfig …) from `config`.
 
-    TRL would turn bfloat16 and gradient checkpointing on by itself; both follow the settings here. The batch of a step
-    is the same however many processes share it: raises `ConfigError` where it cannot be divided.
+    Nothing is sent, pushed or reported unless asked. TRL would turn bfloat16 and gradient checkpointing on by itself;
+    both follow the settings here. The batch of each step is the same however many processes share it: raises
+    `ConfigError` if it cannot be divided. `more` are arguments of `kind`.
     """
     backend = context.backend
     batch_size, accumulation = shared_batch(config)
@@ -61,7 +62,7 @@ def trainer_arguments(kind: type, config: TrainerConfig, context: TrainContext, 
         "remove_unused_columns": False,
         "dataloader_pin_memory": backend.device.type == "cuda",
     }
-    with quiet():
+    with quiet_transformers():
         arguments = kind(**(settings | more))
     # One process drives one device: with several in sight the trainer would multiply the batch by their number.
     arguments._n_gpu = min(arguments.n_gpu, 1)
@@ -69,7 +70,10 @@ def trainer_arguments(kind: type, config: TrainerConfig, context: TrainContext, 
 
 
 def shared_batch(config: TrainerConfig) -> tuple[int, int]:
-    """(rows a forward pass, passes a step) of each process: fewer passes where that will do, then smaller ones."""
+    """Divide the batch among processes: (rows per forward pass, passes per step) of each.
+
+    Fewer passes if that will do, then smaller ones. Raises `ConfigError` if it cannot be divided.
+    """
     size, accumulation = config.per_device_train_batch_size, config.gradient_accumulation_steps
     fewer = math.gcd(accumulation, world_size())
     smaller = world_size() // fewer
@@ -84,10 +88,10 @@ def shared_batch(config: TrainerConfig) -> tuple[int, int]:
 
 
 class LengthSortedSteps(Sampler[int]):
-    """Each epoch all rows in a random order, with those of one optimiser step longest first.
+    """A sampler that puts all rows of an epoch in a random order and sorts those of each step by length.
 
-    Which rows a step learns from is as random as ever, so its gradient is too; sorted, its micro-batches hold few pads.
-    The order is a function of seed and epoch: resuming needs no generator's state.
+    Which rows a step learns from is as random as ever, so its gradient is too; with the longest first, its
+    micro-batches hold few pads. The order is a function of seed and epoch: resuming needs no generator's state.
     """
 
     def __init__(self, lengths: Sequence[int], rows_per_step: int, seed: int):
@@ -107,7 +111,7 @@ class LengthSortedSteps(Sampler[int]):
             yield from rows
 
     def each(self) -> Iterator[list[int]]:
-        """The rows of each step of the epoch."""
+        """Yield the rows of each step of the epoch."""
         generator = torch.Generator().manual_seed(integer(self.seed, "training order", self.epoch))
         order = torch.randperm(len(self.lengths), generator=generator).tolist()
         for start in range(0, len(order), self.rows_per_step):
@@ -115,9 +119,10 @@ class LengthSortedSteps(Sampler[int]):
 
 
 class ShardBatches(Sampler[list[int]]):
-    """This process's share of each step of `steps`, in pieces of about `batch_size` rows and as many as every other's.
+    """This process's shard of each of `steps`, in batches of about `batch_size` rows.
 
-    A last step of fewer rows than there are processes is repeated, so that each has one.
+    In as many batches as every other process's. A last step of fewer rows than there are processes is repeated, so that
+    each has one.
     """
 
     def __init__(self, steps: LengthSortedSteps, batch_size: int):
@@ -133,9 +138,9 @@ class ShardBatches(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         for rows in self.steps.each():
             pieces = self._pieces(len(rows))
-            share = shard(rows) if len(rows) >= world_size() else [rows[rank() % len(rows)]]
+            own_rows = shard(rows) if len(rows) >= world_size() else [rows[rank() % len(rows)]]
             for piece in range(pieces):
-                yield list(share[piece * len(share) // pieces : (piece + 1) * len(share) // pieces])
+                yield list(own_rows[piece * len(own_rows) // pieces : (piece + 1) * len(own_rows) // pieces])
 
     def _pieces(self, rows: int) -> int:
         largest_share, smallest_share = -(-rows // world_size()), max(1, rows // world_size())
@@ -143,17 +148,17 @@ class ShardBatches(Sampler[list[int]]):
 
 
 class _ShardLoader(DataLoader[Any]):
-    """Tells its batches the epoch, as accelerate's loaders do."""
+    """A data loader that tells its batches the epoch, as accelerate's loaders do."""
 
     def set_epoch(self, epoch: int) -> None:
         self.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
 
 
 class LengthSortedTrainer:
-    """Mixed into one of TRL's trainers: rows by `LengthSortedSteps`, from the data set's `length` column.
+    """A mixin for TRL's trainers: rows by `LengthSortedSteps`, from the data set's `length` column.
 
-    Several processes learn from the same rows a step as one would, each from its share, and average gradients here.
-    A wrapper around the model would do so only for losses that call the model as a whole.
+    Several processes learn from the same rows at each step as one would, each from its shard, and average gradients
+    here. A wrapper around the model would do so only for losses that call the model as a whole.
     """
 
     args: Any
@@ -163,8 +168,8 @@ class LengthSortedTrainer:
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         if world_size() == 1:
-            whole: DataLoader[Any] = super().get_train_dataloader()  # type: ignore[misc]
-            return whole
+            loader: DataLoader[Any] = super().get_train_dataloader()  # type: ignore[misc]
+            return loader
         batches = ShardBatches(self._get_train_sampler(), self.args.per_device_train_batch_size)
         pinned = self.args.dataloader_pin_memory
         return _ShardLoader(self.train_dataset, batch_sampler=batches, collate_fn=self.data_collator, pin_memory=pinned)
@@ -181,23 +186,25 @@ class LengthSortedTrainer:
         return LengthSortedSteps(self.train_dataset["length"], rows_per_step, args.seed)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
-        """The trainer's own, but for a warm-up that starts above 0: its first step would learn nothing, and a stage of
-        one step nothing at all."""
-        given: LambdaLR = super().create_scheduler(num_training_steps, optimizer)  # type: ignore[misc]
-        warmup, later = self.args.get_warmup_steps(num_training_steps), given.lr_lambdas[0]
+        """Make the trainer's own schedule, but with a warm-up that starts above 0.
+
+        From 0 its first step would learn nothing, and a stage of one step nothing at all.
+        """
+        scheduler: LambdaLR = super().create_scheduler(num_training_steps, optimizer)  # type: ignore[misc]
+        warmup, after_warmup = self.args.get_warmup_steps(num_training_steps), scheduler.lr_lambdas[0]
 
         def rate(step: int) -> float:
-            return (step + 1) / (warmup + 1) if step < warmup else later(step)
+            return (step + 1) / (warmup + 1) if step < warmup else after_warmup(step)
 
-        self.lr_scheduler = LambdaLR(given.optimizer, rate)
+        self.lr_scheduler = LambdaLR(scheduler.optimizer, rate)
         return self.lr_scheduler
 
     def _send_telemetry(self) -> None:
-        """A run tells nobody about itself."""
+        """Send nothing: a run tells nobody about itself."""
 
 
 class TrainerBridge(TrainerCallback):
-    """Carries a Hugging Face trainer's events to a `TrainContext`.
+    """A callback that carries a Hugging Face trainer's events to a `TrainContext`.
 
     Raises `TrainingError` at the first step whose loss or gradient is not finite, before its weights are saved.
     """
@@ -210,8 +217,8 @@ class TrainerBridge(TrainerCallback):
         self._bar: Iterator[int] = iter(())
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        left = range(state.global_step, state.max_steps)
-        self._bar = iter(self.context.progress(left, self.description, state.max_steps - state.global_step))
+        remaining = range(state.global_step, state.max_steps)
+        self._bar = iter(self.context.progress(remaining, self.description, state.max_steps - state.global_step))
         next(self._bar, None)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -241,20 +248,20 @@ class TrainerBridge(TrainerCallback):
         shutil.rmtree(written, ignore_errors=True)
 
     def _not_finite(self, name: str, value: float, step: int) -> str:
-        kept = self.context.checkpoints.latest()
+        latest = self.context.checkpoints.latest()
         where = (
-            f"the checkpoint of step {kept[0]} is kept at {kept[1]}"
-            if kept
+            f"the checkpoint of step {latest[0]} is kept at {latest[1]}"
+            if latest
             else "the model it started from is unchanged"
         )
         return f"{self.description}: {name} is {value} at step {step}; {where}. {self.advice}"
 
 
-def train(trainer: Trainer, context: TrainContext, description: str, setting: str) -> None:
-    """Run `trainer` to its end, from the stage's last checkpoint where there is one.
+def run_trainer(trainer: Trainer, context: TrainContext, description: str, setting: str) -> None:
+    """Run `trainer` to its end, from the stage's last checkpoint if there is one.
 
-    `setting` is the config's name in a recipe ("sft"), for the advice in errors. Raises `TrainingError` where the loss
-    is not finite, and `KeyboardInterrupt` where the run was asked to stop (after a checkpoint).
+    `setting` is the config's name in a recipe ("sft"), for the advice in errors. Raises `TrainingError` if the loss is
+    not finite, and `KeyboardInterrupt` if the run was asked to stop (after a checkpoint).
     """
     advice = f"Try a lower learning rate (--set {setting}.learning_rate={trainer.args.learning_rate / 10:g})"
     bridge = TrainerBridge(context, description, advice)
@@ -264,7 +271,7 @@ def train(trainer: Trainer, context: TrainContext, description: str, setting: st
     latest = context.checkpoints.latest()
     # Taken for wrapped already: `LengthSortedTrainer` does what accelerate's wrapper is for.
     trainer.model._is_accelerate_prepared = world_size() > 1
-    with quiet(), torch.enable_grad():
+    with quiet_transformers(), torch.enable_grad():
         trainer.train(resume_from_checkpoint=str(latest[1]) if latest else None)
     del trainer.model._is_accelerate_prepared
     trainer.accelerator.free_memory()
@@ -275,7 +282,10 @@ def train(trainer: Trainer, context: TrainContext, description: str, setting: st
 
 
 def trained_model(trainer: Trainer) -> Any:
-    """Return the plain model that `trainer` trained, adapters merged into a copy of the weights below them."""
+    """Return the plain model that `trainer` trained.
+
+    Adapters are merged into a copy of the weights below them, which other models may share.
+    """
     model = merged_copy(trainer.model)
     # TRL puts a forward of its own on the instance, bound to this very object: a copy would run the original.
     model.__dict__.pop("forward", None)

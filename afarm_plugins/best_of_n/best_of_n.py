@@ -1,4 +1,4 @@
-"""Best-of-n (AlpacaFarm, section 3.2): a policy that samples n times and returns what the reward model scores highest.
+"""Best-of-n (AlpacaFarm, section 3.2): sample n times and return the sample with the highest reward.
 
 Nothing is trained; all cost is at sampling. Samples stream: what is held in memory does not grow with n.
 """
@@ -31,11 +31,11 @@ from afarm_plugins.best_of_n.subsets import Winners, kl_bound
 if TYPE_CHECKING:
     from afarm_plugins.best_of_n import BestOfNConfig
 
-CARD = "best_of_n.json"
+BEST_OF_N_CARD = "best_of_n.json"
 
 
 class BestOfN(Method):
-    """Wraps the policy that was given in a `BestOfNPolicy`."""
+    """Best-of-n as a method: wraps `inputs.start` in a `BestOfNPolicy`."""
 
     needs = frozenset({"reward_model"})
 
@@ -53,9 +53,10 @@ class BestOfN(Method):
 
 
 class BestOfNPolicy(Policy):
-    """Samples `n` times from `policy` at `temperature`, whatever temperature it is asked for, and returns the best.
+    """A policy that samples `n` times from `policy` and returns the sample with the highest reward.
 
-    With `keep_scores`, `Sample.details` hold the rewards of all n and the winners of every smaller n; see `Winners`.
+    At its own `temperature`, whatever temperature it is asked for. With `keep_scores`, `Sample.details` hold the
+    rewards of all n and the winners of every smaller n; see `Winners`.
     """
 
     def __init__(
@@ -77,9 +78,9 @@ class BestOfNPolicy(Policy):
         return replace(default, temperature=self.temperature)
 
     def sample(self, instructions: Sequence[Instruction], decoding: Decoding, *, seed: int) -> Iterator[Sample]:
-        """`decoding.n` samples an instruction, each the best of `n` of its own; `Sample.score` is the winner's reward.
+        """Yield `decoding.n` samples per instruction, each the best of its own `n`.
 
-        Equal rewards: the one drawn first wins.
+        `Sample.score` is the winner's reward. Of equal rewards, the sample drawn first wins.
         """
         inner = replace(self.decoding(decoding), n=self.n * decoding.n)
         scored = scored_samples(self.policy, self._scores, instructions, inner, seed=seed)
@@ -92,7 +93,10 @@ class BestOfNPolicy(Policy):
                 yield best_sample(candidates)
 
     def save(self, directory: Path) -> None:
-        """A copy of everything: the policy, the reward model (or how to build it, where nothing was fitted) and n."""
+        """Save a copy of everything: the policy, the reward model and the settings.
+
+        If the reward model was not fitted, its config is saved.
+        """
         directory = Path(directory)
         card: dict[str, Any] = {"n": self.n, "temperature": self.temperature, "keep_scores": self.keep_scores}
         card["policy"] = _target(type(self.policy))
@@ -104,12 +108,12 @@ class BestOfNPolicy(Policy):
             config = getattr(self.reward_model, "config", None)
             card["config"] = config.model_dump(mode="json") if isinstance(config, Config) else None
             card["config_class"] = _target(type(config)) if isinstance(config, Config) else None
-        (directory / CARD).write_text(json.dumps(card, indent=2) + "\n", "utf-8")
+        (directory / BEST_OF_N_CARD).write_text(json.dumps(card, indent=2) + "\n", "utf-8")
 
     @classmethod
     def load(cls, directory: Path, context: TrainContext) -> BestOfNPolicy:
         directory = Path(directory)
-        card = json.loads((directory / CARD).read_text("utf-8"))
+        card = json.loads((directory / BEST_OF_N_CARD).read_text("utf-8"))
         policy = _class(card["policy"], Policy).load(directory / "policy", context)
         kind = _class(card["reward_model"], RewardModel)
         reward_model: RewardModel
@@ -128,7 +132,7 @@ def _target(kind: type) -> str:
 
 def _class(target: str, base: type) -> Any:
     module, _, name = target.partition(":")
-    found = getattr(import_module(module), name, None)
-    if not (isinstance(found, type) and issubclass(found, base)):
+    kind = getattr(import_module(module), name, None)
+    if not (isinstance(kind, type) and issubclass(kind, base)):
         raise ModelError(f"the best-of-n policy was saved with {target!r}, which is no {base.__name__} here")
-    return found
+    return kind

@@ -1,6 +1,6 @@
 """Direct preference optimisation (Rafailov et al. 2023; AlpacaFarm, App. A and B) on TRL's DPOTrainer.
 
-With h = log π(chosen)/π_ref(chosen) − log π(rejected)/π_ref(rejected), the loss of a pair is −log σ(β h). The reference
+With h = log π(chosen)/π_ref(chosen) − log π(rejected)/π_ref(rejected), the loss per pair is −log σ(β h). The reference
 is the SFT policy that training starts from.
 
 What is not TRL's or not the paper's, and why:
@@ -36,7 +36,7 @@ from afarm.backend import (
     preference_losses,
     require_checkpoint,
     response_logprobs,
-    train,
+    run_trainer,
     trainable_copy,
     trained_model,
     trainer_arguments,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 class DPO(Method):
-    """Trains a copy of `inputs.start` on `inputs.preferences`, with `inputs.start` as the reference."""
+    """DPO from `inputs.start` on `inputs.preferences`, with `inputs.start` as the reference."""
 
     needs = frozenset({"preferences"})
 
@@ -57,7 +57,10 @@ class DPO(Method):
         self.config = config
 
     def train(self, inputs: MethodInputs, context: TrainContext) -> CheckpointPolicy:
-        """Raises `DataError` where there is nothing to learn from and `TrainingError` where the loss is not finite."""
+        """Train a copy of `inputs.start`.
+
+        Raises `DataError` if there is nothing to learn from and `TrainingError` if the loss is not finite.
+        """
         start, config = require_checkpoint(inputs.start, "dpo"), self.config
         pairs, counts = usable_pairs(inputs.preferences, self._usable, "dpo")
         examples, cut = pair_examples(start, pairs, config.max_length)
@@ -66,7 +69,7 @@ class DPO(Method):
             example["reference_logps"] = logps
         context.backend.seed(context.seed)
         policy = trainable_copy(start, config.lora)
-        trainer = Trainer(
+        trainer = SoftLabelDPOTrainer(
             model=policy.model,
             args=trainer_arguments(
                 TRLConfig,
@@ -77,13 +80,13 @@ class DPO(Method):
                 disable_dropout=config.lora is None,  # lora.dropout is there because it was asked for
             ),
             train_dataset=Dataset.from_list(examples),
-            data_collator=PairCollator(start.pad_id),
+            data_collator=PreferenceCollator(start.pad_id),
             processing_class=start.tokenizer,
         )
         trainer.settings = config
         if config.lora:
             trainer.model.delete_adapter("ref")  # TRL's own reference, which nothing asks
-        train(trainer, context, "dpo", "dpo")
+        run_trainer(trainer, context, "dpo", "dpo")
         context.log_metrics(trainer.state.global_step, {**counts, "outputs_cut": cut})
         policy.model = trained_model(trainer)
         return policy
@@ -95,9 +98,10 @@ class DPO(Method):
 def pair_examples(
     policy: CheckpointPolicy, pairs: Sequence[JudgedPair], max_length: int
 ) -> tuple[list[dict[str, Any]], int]:
-    """(an example a pair, how many outputs were cut): `chosen` and `rejected`, each (prompt, response), and `p_chosen`.
+    """Encode one example per pair, and count how many outputs were cut.
 
-    The chosen output is the one that the label prefers, the second where it is even; a draw is an even label.
+    An example has `chosen` and `rejected`, each (prompt, response), `p_chosen` and `length`. The chosen output is the
+    one that the label prefers, the second one if it is even; a draw is an even label.
     """
     template = policy.template
     p2 = [0.5 if judged.p2 is None else judged.p2 for judged in pairs]
@@ -106,18 +110,18 @@ def pair_examples(
     second, cut_2 = template.encode(instructions, [judged.pair.output_2 for judged in pairs], max_length)
     examples = [
         {
-            "chosen": two if p >= 0.5 else one,
-            "rejected": one if p >= 0.5 else two,
-            "p_chosen": max(p, 1 - p),
-            "length": max(sum(map(len, one)), sum(map(len, two))),
+            "chosen": example_2 if probability >= 0.5 else example_1,
+            "rejected": example_1 if probability >= 0.5 else example_2,
+            "p_chosen": max(probability, 1 - probability),
+            "length": max(sum(map(len, example_1)), sum(map(len, example_2))),
         }
-        for one, two, p in zip(first, second, p2, strict=True)
+        for example_1, example_2, probability in zip(first, second, p2, strict=True)
     ]
     return examples, cut_1 + cut_2
 
 
 def reference_logps(policy: CheckpointPolicy, examples: Sequence[dict[str, Any]], batch_size: int) -> list[list[float]]:
-    """Log-probabilities of the chosen and of the rejected response of each example under `policy`, as pairs."""
+    """Compute the log-probabilities of both responses of each example under `policy`: (chosen, rejected)."""
     rows = [e["chosen"] for e in examples] + [e["rejected"] for e in examples]
     prompts, responses = [prompt for prompt, _ in rows], [response for _, response in rows]
     logps = batched_logprobs(policy, prompts, responses, batch_size=2 * batch_size).sum(-1)
@@ -126,14 +130,17 @@ def reference_logps(policy: CheckpointPolicy, examples: Sequence[dict[str, Any]]
 
 
 def summed_logprobs(model: Any, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """The log-probability [2B] of each response, end-of-sequence token included."""
+    """Compute the log-probability [2B] of each response, end-of-sequence token included."""
     logprobs = response_logprobs(model, batch["input_ids"], batch["attention_mask"], batch["response_mask"])
     return logprobs.sum(-1)
 
 
 @dataclass
-class PairCollator:
-    """Both outputs of each pair behind their prompt in one right-padded batch [2B, T], the chosen ones first."""
+class PreferenceCollator:
+    """A collator of pairs: both outputs behind their prompt in one right-padded batch [2B, T].
+
+    The chosen ones come first.
+    """
 
     pad_id: int
 
@@ -144,7 +151,7 @@ class PairCollator:
         }
 
     def responses(self, examples: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """What `summed_logprobs` takes."""
+        """Make the batch that `summed_logprobs` takes."""
         rows = [e["chosen"] for e in examples] + [e["rejected"] for e in examples]
         batch = join_and_pad([prompt for prompt, _ in rows], [response for _, response in rows], self.pad_id)
         return {
@@ -154,8 +161,8 @@ class PairCollator:
         }
 
 
-class Trainer(LengthSortedTrainer, DPOTrainer):
-    """TRL's trainer with `preference_losses`, on examples that are tokens already and know their reference."""
+class SoftLabelDPOTrainer(LengthSortedTrainer, DPOTrainer):
+    """TRL's trainer with `preference_losses`, on tokenised examples that know their reference."""
 
     loss_is_scaled_for_ga = True
     settings: DPOConfig
@@ -188,9 +195,12 @@ class Trainer(LengthSortedTrainer, DPOTrainer):
         return (loss, {"logps": logps}) if return_outputs else loss
 
     def _note(self, p_chosen: torch.Tensor, rewards: torch.Tensor, logps: torch.Tensor) -> None:
-        """TRL's metrics, a value for each pair: the logged ones are means over the pairs of the step."""
+        """Record TRL's metrics, one value per pair.
+
+        The logged ones are means over the pairs of a step.
+        """
         chosen, rejected = rewards.chunk(2)
-        found = {
+        values_by_name = {
             "rewards/chosen": chosen,
             "rewards/rejected": rejected,
             "rewards/margins": chosen - rejected,
@@ -198,7 +208,7 @@ class Trainer(LengthSortedTrainer, DPOTrainer):
             "logps/chosen": logps.chunk(2)[0],
             "logps/rejected": logps.chunk(2)[1],
         }
-        for share in all_gather_object({name: values.tolist() for name, values in found.items()}):
-            for name, numbers in share.items():
+        for process_values in all_gather_object({name: values.tolist() for name, values in values_by_name.items()}):
+            for name, numbers in process_values.items():
                 if numbers:
                     self._metrics["train"][name] += numbers

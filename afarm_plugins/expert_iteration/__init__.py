@@ -10,7 +10,10 @@ from afarm import Register, TrainerConfig, hookimpl, setting
 
 
 class ExpertIterationConfig(TrainerConfig):
-    """The defaults are AlpacaFarm's for LLaMA-7B: one round of best-of-16, then what SFT has (App. B)."""
+    """Expert iteration: best-of-n, then SFT on the best.
+
+    The defaults are AlpacaFarm's for LLaMA-7B: one round of best-of-16, then SFT's (App. B).
+    """
 
     n: int = setting(16, "samples an instruction, of which the one with the highest reward is learned from", ge=1)
     temperature: float = setting(1.0, "temperature of those samples", gt=0)

@@ -1,12 +1,12 @@
-"""Expert iteration (AlpacaFarm, section 3.2): what best-of-n finds by searching, learned so that no search is needed.
+"""Expert iteration (AlpacaFarm, section 3.2): SFT on the best of n samples, in rounds.
 
 A round: sample each unlabeled instruction `n` times, keep the sample with the highest reward, and fine-tune the start
-policy on what was kept. The next round samples the policy that this one made. The paper has one round (Anthony et al.
+policy on those kept. The next round samples the policy that this one made. The paper has one round (Anthony et al.
 2017 and others iterate); over many, `pool=accumulate` keeps what earlier rounds found, so that variety is not lost.
 
 Not as in the reference implementation, and why:
 
-- What is learned are the tokens that were sampled, not text tokenised again, and a response that was cut off teaches no
+- The policy learns the tokens that were sampled, not text tokenised again, and a response that was cut off teaches no
   end of sequence. (There: text, an end appended to everything, so that a policy learns to stop where the limit fell.)
 - A prompt that leaves no room for a response in `max_length` is left out and counted, not cut.
 
@@ -40,15 +40,18 @@ from afarm.backend import (
 )
 from afarm_plugins.expert_iteration import ExpertIterationConfig
 
-CHUNK = 128
+PROMPTS_PER_FILE = 128
 """Instructions whose best responses are written together. Fixed, for a resumed round must batch as it did before."""
 
-CARD = "round.json"
+ROUND_CARD = "round.json"
 """In each checkpoint: which round it belongs to, and how many steps went before that round."""
 
 
 class ExpertIteration(Method):
-    """Returns the policy of the last round. The start policy and the reward model are left as they were."""
+    """Expert iteration: rounds of best-of-n and SFT; returns the policy of the last round.
+
+    The start policy and the reward model are left as they were.
+    """
 
     needs = frozenset({"reward_model", "unlabeled"})
 
@@ -56,7 +59,7 @@ class ExpertIteration(Method):
         self.config: ExpertIterationConfig = config or ExpertIterationConfig()
 
     def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
-        """Raises `TrainingError` where the loss is not finite, `DataError` where no prompt is short enough."""
+        """Train. Raises `TrainingError` if the loss is not finite, `DataError` if no prompt is short enough."""
         config = self.config
         start = require_checkpoint(inputs.start, "expert_iteration")
         assert inputs.reward_model is not None  # named in `needs`
@@ -68,11 +71,12 @@ class ExpertIteration(Method):
             winners = self.sample(policy, rewards, prompts, current)
             if current.context.checkpoints.latest() is None:  # otherwise it is in the log already
                 left_out = len(inputs.unlabeled) - len(prompts)
-                found = {**summary(winners), "round": current.number, "data/prompts_left_out": left_out}
-                current.context.log_metrics(1, found)
+                metrics = {**round_summary(winners), "round": current.number, "data/prompts_left_out": left_out}
+                current.context.log_metrics(1, metrics)
             first = 1 if config.pool == "accumulate" else current.number
-            kept = [w for number in range(first, current.number) for w in read(current.directory(number))] + winners
-            examples = [(winner.prompt_ids, winner.token_ids) for winner in kept]
+            earlier = [read_winners(current.directory(number)) for number in range(first, current.number)]
+            learned = [winner for of_round in [*earlier, winners] for winner in of_round]
+            examples = [(winner.prompt_ids, winner.token_ids) for winner in learned]
             policy = fit_supervised(start, examples, config, current.context, "expert_iteration")
             if current.number == config.rounds:
                 return policy
@@ -81,7 +85,10 @@ class ExpertIteration(Method):
     def sample(
         self, policy: Policy, rewards: SampleScorer, prompts: Sequence[Instruction], current: Round
     ) -> list[Winner]:
-        """The best response to each prompt, those that are on disk from there. Processes sample a share each."""
+        """Sample the best response to each prompt; those on disk are read from there.
+
+        Processes sample a shard each.
+        """
         config, context, directory = self.config, current.whole, current.directory(current.number)
         directory.mkdir(parents=True, exist_ok=True)
         decoding = Decoding(
@@ -91,21 +98,22 @@ class ExpertIteration(Method):
             per_device_batch_size=config.per_device_rollout_batch_size,
         )
         seed = seeding.integer(context.seed, "expert_iteration", current.number)
-        chunks = range(0, len(prompts), CHUNK)
-        paths = {at: directory / f"{at:08d}.jsonl" for at in chunks}
-        share = shard(chunks)
-        for at in context.progress(share, f"expert iteration {current.number}: best of {config.n}", len(share)):
-            path = paths[at]
+        chunks = range(0, len(prompts), PROMPTS_PER_FILE)
+        paths = {start: directory / f"{start:08d}.jsonl" for start in chunks}
+        own_chunks = shard(chunks)
+        description = f"expert iteration {current.number}: best of {config.n}"
+        for start in context.progress(own_chunks, description, len(own_chunks)):
+            path = paths[start]
             if path.exists():
                 continue
-            found = winners_of(policy, rewards, prompts[at : at + CHUNK], decoding, seed)
-            beside = path.with_suffix(".tmp")
-            write_rows(beside, (winner.to_row() for winner in found))
-            os.replace(beside, path)
+            winners = winners_of(policy, rewards, prompts[start : start + PROMPTS_PER_FILE], decoding, seed)
+            unfinished = path.with_suffix(".tmp")
+            write_rows(unfinished, (winner.to_row() for winner in winners))
+            os.replace(unfinished, path)
             if context.should_stop():
                 raise KeyboardInterrupt("stopped while sampling; the same command goes on from there")
         wait_for(lambda: all(path.exists() for path in paths.values()))
-        return read(directory)
+        return read_winners(directory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +135,10 @@ class Winner:
 def winners_of(
     policy: Policy, rewards: SampleScorer, instructions: Sequence[Instruction], decoding: Decoding, seed: int
 ) -> Iterator[Winner]:
-    """For each instruction the best of `decoding.n` samples, as they are ready; of equal ones, the first drawn."""
+    """Yield the best of `decoding.n` samples for each instruction, as they are ready.
+
+    Of equal ones, the first drawn.
+    """
     scored = scored_samples(policy, rewards, instructions, decoding, seed=seed)
     for _ in instructions:
         candidates = list(islice(scored, decoding.n))
@@ -143,8 +154,8 @@ def winners_of(
         )
 
 
-def summary(winners: Sequence[Winner]) -> dict[str, float]:
-    """What a round's sampling found, over all prompts."""
+def round_summary(winners: Sequence[Winner]) -> dict[str, float]:
+    """Summarise a round's sampling over all prompts, as metrics."""
     best, mean = fmean(w.score for w in winners), fmean(w.mean_score for w in winners)
     return {
         "objective/best_scores": best,
@@ -157,8 +168,8 @@ def summary(winners: Sequence[Winner]) -> dict[str, float]:
     }
 
 
-def read(directory: Path) -> list[Winner]:
-    """The winners of one round, in the order of the prompts."""
+def read_winners(directory: Path) -> list[Winner]:
+    """Read the winners of one round, in the order of the prompts."""
     winners = []
     for path in sorted(directory.glob("*.jsonl")):
         with path.open(encoding="utf-8") as handle:
@@ -172,7 +183,7 @@ def read(directory: Path) -> list[Winner]:
 
 
 class Round:
-    """A round's place in the run: after `before` steps of the rounds before. `context` is its training's.
+    """One round of the run, after `before` steps of earlier rounds; `context` is its training's.
 
     It is the `Checkpoints` of the run, and leaves a card in each that tells the round.
     """
@@ -186,7 +197,7 @@ class Round:
         )
 
     def directory(self, number: int) -> Path:
-        """Where the best responses of a round are kept."""
+        """Return the directory of a round's best responses."""
         return self.whole.directory / "best_responses" / f"round-{number}"
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -198,7 +209,7 @@ class Round:
 
         def write_with_card(directory: Path) -> None:
             write(directory)
-            (directory / CARD).write_text(json.dumps(card), encoding="utf-8")
+            (directory / ROUND_CARD).write_text(json.dumps(card), encoding="utf-8")
 
         self.whole.checkpoints.save(step, write_with_card)
 
@@ -207,12 +218,13 @@ class Round:
 
 
 def resume(context: TrainContext) -> Round:
-    """The round to go on with: that of the newest checkpoint, whose sampling was over before its training began.
+    """Find the round to go on with: that of the newest checkpoint, or the first.
 
-    Where that training was over too, going on with it makes the policy that the next round samples.
+    Its sampling was over before its training began. If that training was over too, going on with it makes the policy
+    that the next round samples.
     """
     newest = context.checkpoints.latest()
     if newest is None:
         return Round(context, 1, 0)
-    card = json.loads((newest[1] / CARD).read_text(encoding="utf-8"))
+    card = json.loads((newest[1] / ROUND_CARD).read_text(encoding="utf-8"))
     return Round(context, card["round"], card["before"])

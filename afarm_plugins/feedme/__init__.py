@@ -6,7 +6,10 @@ from afarm import Register, TrainerConfig, hookimpl
 
 
 class FeedMEConfig(TrainerConfig):
-    """Binary FeedME. The defaults are the paper's for SFT (App. B, on LLaMA-7B), which it gives no others for."""
+    """Binary FeedME.
+
+    The defaults are the paper's for SFT (App. B, on LLaMA-7B); it gives no others for FeedME.
+    """
 
 
 @hookimpl

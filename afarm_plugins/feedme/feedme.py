@@ -1,4 +1,4 @@
-"""Binary FeedME (AlpacaFarm, section 3.2 and App. A): supervised fine-tuning on the preferred output of each pair.
+"""Binary FeedME (AlpacaFarm, section 3.2 and App. A): SFT on the preferred output of each pair.
 
 The loss is SFT's: the negative log-likelihood of the preferred output and of its end-of-sequence token, from the SFT
 policy on. Each pair is one example, so an output that won twice is learned from twice.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class FeedME(Method):
-    """Trains a copy of `inputs.start` on the preferred outputs of `inputs.preferences`."""
+    """SFT from `inputs.start` on the preferred outputs of `inputs.preferences`."""
 
     needs = frozenset({"preferences"})
 
@@ -29,7 +29,10 @@ class FeedME(Method):
         self.config = config
 
     def train(self, inputs: MethodInputs, context: TrainContext) -> CheckpointPolicy:
-        """Raises `DataError` where no pair has a preferred output and `TrainingError` where the loss is not finite."""
+        """Train a copy of `inputs.start`.
+
+        Raises `DataError` if no pair has a preferred output and `TrainingError` if the loss is not finite.
+        """
         start = require_checkpoint(inputs.start, "feedme")
         pairs, counts = usable_pairs(inputs.preferences, lambda judged: judged.chosen_rejected, "feedme")
         instructions = [judged.pair.instruction for judged in pairs]

@@ -1,4 +1,4 @@
-"""A language model of your own as the judge: any Hugging Face causal LM or GGUF file, on the shared backend.
+"""The local judge: any Hugging Face causal LM or GGUF file as the judge, on the shared backend.
 
 Requests that wait at the same time are answered as one batch, on a thread beside the event loop. Answers are text, or
 the probabilities of the two labels where the answer would start: small models that cannot keep to a format can often
@@ -41,7 +41,7 @@ SHORT = 2000
 
 
 class LocalJudge(Judge):
-    """See the module. `spec` is a model as `--model` takes it: a Hub id, a directory, a `.gguf` file.
+    """A judge on a local model, whose `spec` is as for `--model`: a Hub id, a directory, a `.gguf` file.
 
     An answer depends on the model, the request and its draw, not on what shares its batch (up to the last bits that
     batch shapes change in matrix products; with `per_device_batch_size` 1 not even those).
@@ -50,7 +50,7 @@ class LocalJudge(Judge):
     capabilities = Capabilities(chat=True, completion=True, temperature=True, logit_bias=True, logprobs=True)
 
     def __init__(self, spec: str, config: LocalConfig | None, context: BuildContext):
-        """Raises `JudgeError` where no model is named, `ModelError` where there is none at the path that is."""
+        """Raise `JudgeError` if no model is named, `ModelError` if there is none at its path."""
         if not spec:
             raise JudgeError(
                 "the judge local needs a model: --judge local:MODEL, a Hub id (org/name), a directory or a .gguf file"
@@ -67,7 +67,7 @@ class LocalJudge(Judge):
 
     @cached_property
     def identity(self) -> str:
-        """The model's name, and a digest of its files (or Hub commit), the answer mode, the precision and the source.
+        """The model's name, a digest of its files (or Hub commit), answer mode, precision and source.
 
         The chat template is among the model's files. A file that has moved is the same model.
         """
@@ -83,11 +83,11 @@ class LocalJudge(Judge):
         return 0.0
 
     async def complete(self, request: ChatRequest) -> Completion:
-        """Answer in a batch with whatever else is waiting.
+        """Answer in a batch with the other waiting requests.
 
         A prompt that is longer than the model's context gets an empty answer with finish reason "context_length": the
-        model cannot judge that pair, and to cut the prompt would be to judge another. Raises `JudgeError` for a chat
-        where the model has no chat template, and for what probabilities cannot answer.
+        model cannot judge that pair, and to cut the prompt would be to judge another. Raises `JudgeError` for a chat if
+        the model has no chat template, and for requests that probabilities cannot answer.
         """
         if self.config.answer == "probabilities":
             _require_one_label(request)
@@ -99,13 +99,13 @@ class LocalJudge(Judge):
         return await future
 
     async def close(self) -> None:
-        """Wait for the batch at work, and let the model go."""
+        """Wait for the running batch, and free the model."""
         if self._thread is not None:
             self._thread.shutdown()
         self._thread = self._model = None
 
     async def _work(self) -> None:
-        """Answer what waits, batch after batch, until nothing does."""
+        """Answer waiting requests, batch after batch, until there are none."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="afarm-local")
         while batch := self._next_batch():
@@ -122,7 +122,7 @@ class LocalJudge(Judge):
                         future.set_result(answer)
 
     def _next_batch(self) -> list[Waiting]:
-        """Take the request that has waited longest, and those with its parameters that are nearest to it in length.
+        """Take the request that has waited longest, and others with its parameters nearest to it in length.
 
         A batch costs as much as if all were as long as its longest, so one very long prompt is not put among others.
         """
@@ -138,7 +138,7 @@ class LocalJudge(Judge):
         return batch
 
     def _answer(self, requests: Sequence[ChatRequest]) -> list[Completion]:
-        """On the worker's thread: nothing else touches the model."""
+        """Answer on the worker's thread: nothing else touches the model."""
         if self._model is None:
             from afarm_plugins.judges.local_model import LocalModel
 
@@ -176,13 +176,13 @@ def _require_one_label(request: ChatRequest) -> None:
 
 
 def _go_together(one: ChatRequest, other: ChatRequest) -> bool:
-    """Whether both have the same parameters, and are short or neither more than twice as long as the other."""
+    """Tell if both have the same parameters, and are short or of like length (up to twice)."""
     low, high = sorted(map(_characters, (one, other)))
     return _parameters(one) == _parameters(other) and high <= max(2 * low, SHORT)
 
 
 def _parameters(request: ChatRequest) -> tuple[object, ...]:
-    """What requests of one batch share."""
+    """Return the parameters that requests of one batch share."""
     sampling = request.temperature, request.top_p, request.max_tokens
     return *sampling, request.favoured_tokens, request.penalised_tokens, request.top_logprobs
 
@@ -193,7 +193,7 @@ def _characters(request: ChatRequest) -> int:
 
 @contextmanager
 def _named_by_judge(spec: str) -> Iterator[None]:
-    """Errors about the model inside name the option that it came from."""
+    """Name the option that the model came from in errors about it."""
     try:
         yield
     except ModelError as error:

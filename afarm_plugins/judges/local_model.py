@@ -1,4 +1,4 @@
-"""The model behind the local judge: how it reads a request, writes an answer or weighs the two labels."""
+"""The model of the local judge: prompts, answers in words, and probabilities of the two labels."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from afarm import ChatRequest, Decoding, JudgeError, seeding
 from afarm.backend import Backend, TorchSampler, hidden_states, join_and_pad, pad, project
 from afarm_plugins.judges.payloads import TOO_LONG
 
-LABELS = ("Output (a)", "Output (b)")
-FAVOUR = 7.0
+ANSWER_LABELS = ("Output (a)", "Output (b)")
+FAVOURED_BIAS = 7.0
 """Added to the logits of favoured tokens (AlpacaFarm, App. C)."""
-AVOID = -100.0
+PENALISED_BIAS = -100.0
 """Added to those of hedges that are single tokens."""
 
 POSITIONS = 256
@@ -24,8 +24,8 @@ POSITIONS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What the model said to one request, and how much it read and wrote."""
+class ModelAnswer:
+    """An answer to one request, with the tokens read and written."""
 
     text: str
     input_tokens: int
@@ -35,7 +35,7 @@ class Answer:
 
 
 class LocalModel:
-    """A causal LM with its tokenizer. Raises `ModelError` where it cannot be loaded."""
+    """A causal LM with its tokenizer. Raises `ModelError` if it cannot be loaded."""
 
     def __init__(self, spec: str, backend: Backend):
         # A judge's prompts are the annotator's: the template by which a policy is prompted is not used.
@@ -47,60 +47,65 @@ class LocalModel:
         control = [re.escape(t) for t in self.tokenizer.get_added_vocab() if len(t) > 1 and not t.isspace()]
         self._control = re.compile("|".join(sorted(control, key=len, reverse=True)) or r"(?!)")
 
-    def write(self, requests: Sequence[ChatRequest]) -> list[Answer]:
-        """An answer in words to each of `requests`, which share their sampling parameters."""
+    def write(self, requests: Sequence[ChatRequest]) -> list[ModelAnswer]:
+        """Answer each of `requests`, which share their sampling parameters, in words."""
         first = requests[0]
         prompts = [self.prompt_ids(request) for request in requests]
-        answers: dict[int, Answer] = {
-            i: Answer("", len(ids), 0, TOO_LONG)
+        answers: dict[int, ModelAnswer] = {
+            i: ModelAnswer("", len(ids), 0, TOO_LONG)
             for i, ids in enumerate(prompts)
             if len(ids) + first.max_tokens > self.context_length
         }
-        rest = [i for i in range(len(requests)) if i not in answers]
+        fitting = [i for i in range(len(requests)) if i not in answers]
         bias = self.logit_bias(first)
         sampler = TorchSampler(self.model, self.policy.eos_ids, self.policy.pad_id, logit_bias=bias)
         decoding = Decoding(first.temperature, first.top_p, first.max_tokens, 1, len(requests))
-        keys = [draw_key(requests[i], prompts[i]) for i in rest]
+        keys = [draw_key(requests[i], prompts[i]) for i in fitting]
         with self.backend.autocast():
-            made = list(sampler.generate([prompts[i] for i in rest], keys, decoding, seed=0))
-            for i, one in zip(rest, made, strict=True):
-                text = self.tokenizer.decode(one.token_ids, skip_special_tokens=True)
-                answers[i] = Answer(text, len(prompts[i]), len(one.token_ids), one.finish_reason)
-            if first.top_logprobs and rest:
+            generations = list(sampler.generate([prompts[i] for i in fitting], keys, decoding, seed=0))
+            for i, generation in zip(fitting, generations, strict=True):
+                text = self.tokenizer.decode(generation.token_ids, skip_special_tokens=True)
+                answers[i] = ModelAnswer(text, len(prompts[i]), len(generation.token_ids), generation.finish_reason)
+            if first.top_logprobs and fitting:
                 # The token that ends an answer is none of its text.
-                tokens = [one.token_ids[:-1] if one.finish_reason == "stop" else one.token_ids for one in made]
-                likeliest = self._likeliest([prompts[i] for i in rest], tokens, first.top_logprobs)
-                answers |= {i: replace(answers[i], logprobs=found) for i, found in zip(rest, likeliest, strict=True)}
+                tokens = [g.token_ids[:-1] if g.finish_reason == "stop" else g.token_ids for g in generations]
+                likeliest = self._likeliest([prompts[i] for i in fitting], tokens, first.top_logprobs)
+                for i, logprobs in zip(fitting, likeliest, strict=True):
+                    answers[i] = replace(answers[i], logprobs=logprobs)
         return [answers[i] for i in range(len(requests))]
 
     def _likeliest(
         self, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]], count: int
     ) -> list[tuple[Mapping[str, float], ...]]:
-        """The `count` likeliest tokens at each position of `answers`, as the model has them at temperature 1 and
-        without logit bias. Of tokens that read alike, the likelier."""
+        """Find the `count` likeliest tokens at each position of `answers`.
+
+        At temperature 1 and without logit bias. Of tokens that read alike, the likelier.
+        """
         batch = join_and_pad(prompts, answers, self.policy.pad_id, self.model.device)
-        found = []
+        by_answer = []
         with torch.inference_mode():
             hidden = hidden_states(self.model, batch.input_ids, batch.attention_mask)
             for row, prompt, answer in zip(hidden, prompts, answers, strict=True):
                 positions: list[Mapping[str, float]] = []
-                for part in row[len(prompt) - 1 : len(prompt) + len(answer) - 1].split(POSITIONS):
-                    logprobs = project(self.model, part).log_softmax(-1)
+                for hidden_chunk in row[len(prompt) - 1 : len(prompt) + len(answer) - 1].split(POSITIONS):
+                    logprobs = project(self.model, hidden_chunk).log_softmax(-1)
                     best = logprobs.topk(min(count, logprobs.shape[-1]))
                     for values, ids in zip(best.values.tolist(), best.indices.tolist(), strict=True):
                         texts = self.tokenizer.batch_decode([[token] for token in ids])
                         positions.append(dict(reversed(list(zip(texts, values, strict=True)))))
-                found.append(tuple(positions))
-        return found
+                by_answer.append(tuple(positions))
+        return by_answer
 
-    def weigh(self, requests: Sequence[ChatRequest]) -> list[Answer]:
-        """The labels' log-probabilities, normalised over the two, where the answer to each of `requests` would start.
+    def weigh(self, requests: Sequence[ChatRequest]) -> list[ModelAnswer]:
+        """Compute the labels' log-probabilities, normalised over the two, at the start of each answer.
 
-        What the labels begin with alike is given, so they are compared at the first token in which they differ.
+        The tokens that both labels begin with are given, so they are compared at the first token in which they differ.
         """
         rows = [self.label_ids(request) for request in requests]
         fitting = [i for i, (context, _) in enumerate(rows) if len(context) < self.context_length]
-        answers = {i: Answer("", len(context), 0, TOO_LONG) for i, (context, _) in enumerate(rows) if i not in fitting}
+        answers = {
+            i: ModelAnswer("", len(context), 0, TOO_LONG) for i, (context, _) in enumerate(rows) if i not in fitting
+        }
         if fitting:
             with self.backend.autocast(), torch.inference_mode():
                 device = self.model.device
@@ -109,9 +114,9 @@ class LocalModel:
                 labels = torch.tensor([rows[i][1] for i in fitting], device=device)
                 both = logits.gather(-1, labels).double().log_softmax(-1).tolist()
             for i, (first, second) in zip(fitting, both, strict=True):
-                likelier = LABELS[0] if first >= second else LABELS[1]
-                weights = dict(zip(LABELS, (first, second), strict=True))
-                answers[i] = Answer(likelier, len(rows[i][0]), 1, "probabilities", (weights,))
+                likelier = ANSWER_LABELS[0] if first >= second else ANSWER_LABELS[1]
+                weights = dict(zip(ANSWER_LABELS, (first, second), strict=True))
+                answers[i] = ModelAnswer(likelier, len(rows[i][0]), 1, "probabilities", (weights,))
         return [answers[i] for i in range(len(requests))]
 
     # ------------------------------------------------------------------------------------------------- what it reads
@@ -121,29 +126,35 @@ class LocalModel:
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 2**31
 
     def prompt_ids(self, request: ChatRequest) -> list[int]:
-        """The request as the model reads it, up to where the answer starts."""
+        """Encode the request up to the start of the answer."""
         return self._encode(self._text(request), request)
 
     def label_ids(self, request: ChatRequest) -> tuple[list[int], tuple[int, int]]:
-        """The prompt with what both labels begin with, and the token in which each goes on."""
+        """Encode the prompt with the tokens that both labels begin with, and the token in which each goes on."""
         text = self._text(request)
         text += "" if request.messages or text[-1:].isspace() else " "  # a text goes on after a space, a turn starts
-        one, two = (self._encode(text + label, request) for label in LABELS)
-        same = next(i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b)
-        return one[:same], (one[same], two[same])
+        ids_1, ids_2 = (self._encode(text + label, request) for label in ANSWER_LABELS)
+        common = next(i for i, (a, b) in enumerate(zip(ids_1, ids_2, strict=False)) if a != b)
+        return ids_1[:common], (ids_1[common], ids_2[common])
 
     def logit_bias(self, request: ChatRequest) -> dict[int, float]:
-        """By token: all tokens of what is favoured, and hedges that are one token; at a start and after a space."""
+        """Make the bias by token: all tokens of favoured texts, and penalised texts that are one token.
+
+        At the start of a text and after a space.
+        """
         bias: dict[int, float] = {}
-        for texts, value in ((request.favoured_tokens, FAVOUR), (request.penalised_tokens, AVOID)):
+        for texts, value in ((request.favoured_tokens, FAVOURED_BIAS), (request.penalised_tokens, PENALISED_BIAS)):
             for text in (start + text for text in texts for start in ("", " ")):
                 ids = self.tokenizer(text, add_special_tokens=False).input_ids
-                if value == FAVOUR or len(ids) == 1:
+                if value == FAVOURED_BIAS or len(ids) == 1:
                     bias |= dict.fromkeys(ids, value)
         return bias
 
     def _encode(self, text: str, request: ChatRequest) -> list[int]:
-        """Token ids. A chat template has written its own special tokens; plain text gets the tokenizer's."""
+        """Encode a text as token ids.
+
+        A chat template has written its own special tokens; plain text gets the tokenizer's.
+        """
         ids: list[int] = self.tokenizer(text, add_special_tokens=not request.messages).input_ids
         closed = not request.messages and len(ids) > 1 and ids[-1] == self.tokenizer.eos_token_id
         return ids[:-1] if closed else ids  # some tokenizers close every text; a prompt is still open
@@ -174,13 +185,13 @@ class LocalModel:
         )
 
     def _harmless(self, text: str) -> str:
-        """`text` in which nothing is a control token: outputs that hold `<|im_end|>` must not end a turn."""
+        """Break up control tokens in `text`: outputs that hold `<|im_end|>` must not end a turn."""
         valid = text.encode("utf-8", "replace").decode("utf-8")  # halves of characters are no text to a tokenizer
         return self._control.sub(lambda found: f"{found[0][0]} {found[0][1:]}", valid)
 
 
 def without_system_turn(turns: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-    """`turns` with the system's text in front of the first other turn."""
+    """Move the system's text to the front of the first other turn."""
     system = "\n\n".join(turn["content"] for turn in turns if turn["role"] == "system")
     others = [dict(turn) for turn in turns if turn["role"] != "system"]
     if system and others:
@@ -189,6 +200,6 @@ def without_system_turn(turns: Sequence[Mapping[str, str]]) -> list[dict[str, st
 
 
 def draw_key(request: ChatRequest, prompt_ids: Sequence[int]) -> str:
-    """What the draws of an answer depend on: who asks what, about which pairs, and which draw it is."""
+    """Key the draws of an answer: by who asks, the pairs, the prompt and the number of the draw."""
     about = [[c.pair_id, c.order, c.sample_index] for c in request.comparisons]
     return seeding.digest(request.seed, request.annotator, request.sample_index, about, list(prompt_ids))

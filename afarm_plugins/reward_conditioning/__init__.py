@@ -1,4 +1,4 @@
-"""Binary reward conditioning: one policy for good and bad outputs, told apart by a control in front of the prompt."""
+"""Binary reward conditioning: one policy for good and bad outputs, by a control in its prompts."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ POSITIVE, NEGATIVE = "<|positive|>", "<|negative|>"
 
 
 class RewardConditioning(Method):
-    """Trains a copy of `inputs.start` on both outputs of `inputs.preferences`, each behind its control."""
+    """SFT from `inputs.start` on both outputs of `inputs.preferences`, each behind its control."""
 
     needs = frozenset({"preferences"})
 
@@ -43,7 +43,10 @@ class RewardConditioning(Method):
         )
 
     def train(self, inputs: MethodInputs, context: TrainContext) -> CheckpointPolicy:
-        """Raises `DataError` where no pair has a preferred output and `TrainingError` where the loss is not finite."""
+        """Train a copy of `inputs.start`, and return it behind the positive control.
+
+        Raises `DataError` if no pair has a preferred output and `TrainingError` if the loss is not finite.
+        """
         start = require_checkpoint(inputs.start, "reward_conditioning")
         pairs, counts = usable_pairs(inputs.preferences, lambda judged: judged.chosen_rejected, "reward_conditioning")
         policy, positive, negative = self._with_controls(start)

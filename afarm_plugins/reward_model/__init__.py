@@ -58,7 +58,7 @@ class RewardModelConfig(TrainerConfig):
 
 
 class ClassifierConfig(Config):
-    """How a sequence classifier of somebody else's is read."""
+    """A sequence classifier trained by others: its template and limits."""
 
     template: Literal["auto", "chat", "alpaca", "pair"] = setting(
         "auto",

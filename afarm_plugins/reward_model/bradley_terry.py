@@ -1,4 +1,4 @@
-"""A Bradley–Terry reward model (AlpacaFarm, section 3.2 and App. B) on TRL's RewardTrainer, or an ensemble of them.
+"""Bradley–Terry reward models (AlpacaFarm, section 3.2 and App. B) and ensembles, on TRL's trainer.
 
 P(output 2 is better) = σ(reward 2 − reward 1), fitted by cross-entropy against the label p2, which may be soft (a
 weighted judge's). The model is the SFT policy's backbone with a scalar head on the last token of the response.
@@ -27,17 +27,22 @@ from afarm.backend import (
     CheckpointPolicy,
     TorchRewardModel,
     add_adapter,
-    agreement,
     continued_context,
     merge_adapter,
+    pairwise_accuracy,
     require_checkpoint,
-    train,
+    run_trainer,
     trainer_arguments,
     usable_pairs,
 )
-from afarm.backend.adapters import peft_config
 from afarm_plugins.reward_model.calibration import calibration, margins
-from afarm_plugins.reward_model.pair_trainer import HeldOut, PairCollator, SoftLabelTrainer, optimizer, probabilities
+from afarm_plugins.reward_model.pair_trainer import (
+    HeldOut,
+    RewardPairCollator,
+    SoftLabelTrainer,
+    optimizer,
+    probabilities,
+)
 
 if TYPE_CHECKING:
     from afarm_plugins.reward_model import RewardModelConfig
@@ -54,10 +59,11 @@ class BradleyTerryRewardModel(TorchRewardModel):
     def fit(
         cls, preferences: Sequence[JudgedPair], start: Policy, config: RewardModelConfig, context: TrainContext
     ) -> BradleyTerryRewardModel:
-        """Draws (unless `keep_draws`), unparsed and refused judgements are dropped and counted in the metrics.
+        """Fit a reward model to `preferences`, from the backbone of `start`.
 
-        Leaves `calibration.json` in the context's directory where pairs are held out. Raises `DataError` where nothing
-        is left to learn from and `TrainingError` where the loss is not finite.
+        Draws (unless `keep_draws`), unparsed and refused judgements are dropped and counted in the metrics. Leaves
+        `calibration.json` in the context's directory if pairs are held out. Raises `DataError` if nothing is left to
+        learn from and `TrainingError` if the loss is not finite.
         """
         start = require_checkpoint(start, "bradley_terry")
         decided, counts = usable(preferences, config.keep_draws)
@@ -65,36 +71,36 @@ class BradleyTerryRewardModel(TorchRewardModel):
         context.backend.seed(context.seed)
         reward_model = cls.untrained(start, config)
         examples, cut = tokenize(reward_model, training, config.max_length)
-        for example, weights in zip(examples, bootstrap(training, config.ensemble, context.seed), strict=True):
+        for example, weights in zip(examples, bootstrap_weights(training, config.ensemble, context.seed), strict=True):
             example["weights"] = weights
         step = 0
         for number in range(len(reward_model.adapters) or 1):
             step = fit_member(reward_model, number, examples, held_out, config, context)
         if not reward_model.adapters:
             reward_model.model = merge_adapter(reward_model.model)
-        found = {
+        metrics = {
             **counts,
             "outputs_cut": float(cut),
             **reward_model.finish(training, held_out, config, context.directory),
         }
-        context.log_metrics(step, {k: v for k, v in found.items() if not math.isnan(v)})
+        context.log_metrics(step, {name: value for name, value in metrics.items() if not math.isnan(value)})
         return reward_model
 
     @classmethod
     def untrained(cls, start: CheckpointPolicy, config: RewardModelConfig) -> BradleyTerryRewardModel:
-        """The policy's backbone under fresh heads, with fresh adapters where the config wants them."""
-        apart = config.members == "adapters" and config.ensemble > 1
+        """Put fresh heads on the policy's backbone, and fresh adapters if the config wants them."""
+        has_own_adapters = config.members == "adapters" and config.ensemble > 1
         deviation = config.head_init_std
         if deviation is None:  # members that start alike would differ by their data alone
             width = start.model.config.get_text_config().hidden_size
             deviation = 0.0 if config.ensemble == 1 else 1 / math.sqrt(width + 1)
-        model: Any = cls.classifier_from(start, deviation, 1 if apart else config.ensemble)
+        model: Any = cls.classifier_from(start, deviation, 1 if has_own_adapters else config.ensemble)
         if config.lora:
             model = add_adapter(model, config.lora, train_also=["score"])
-        adapters = ["default", *(f"member_{m}" for m in range(1, config.ensemble))] if apart else []
+        adapters = ["default", *(f"member_{m}" for m in range(1, config.ensemble))] if has_own_adapters else []
         for name in adapters[1:]:
             assert config.lora is not None  # members=adapters is refused without
-            model.add_adapter(name, peft_config(config.lora, ["score"]))
+            model = add_adapter(model, config.lora, train_also=["score"], name=name)
             with torch.no_grad():
                 model.get_base_model().score.modules_to_save[name].weight.normal_(0.0, deviation)
         return cls(
@@ -121,24 +127,24 @@ class BradleyTerryRewardModel(TorchRewardModel):
         first, second = self.both(measured)
         raw = self.both(held_out)
         self.standardize(torch.cat([first[:half], second[:half]]))
-        found = {"train_accuracy": agreement(measured, self.rewards(first), self.rewards(second))}
+        metrics = {"train_accuracy": pairwise_accuracy(measured, self.rewards(first), self.rewards(second))}
         if not held_out:
-            return found
+            return metrics
         rewards_1, rewards_2 = self.rewards(raw[0]), self.rewards(raw[1])
         labels = [j.p2 for j in held_out if j.p2 is not None]
         measures = calibration(labels, probabilities(*raw))
-        found["eval_accuracy"] = agreement(held_out, rewards_1, rewards_2)
-        found |= {f"eval_{name}": measures[name] for name in ("loss", "brier", "ece")}
-        found["eval_pairs"] = float(len(held_out))
+        metrics["eval_accuracy"] = pairwise_accuracy(held_out, rewards_1, rewards_2)
+        metrics |= {f"eval_{name}": measures[name] for name in ("loss", "brier", "ece")}
+        metrics["eval_pairs"] = float(len(held_out))
         if config.ensemble > 1:
-            found["eval_spread"] = self.standardised(torch.cat(raw)).std(-1, correction=0).mean().item()
-        differences = [two - one for one, two in zip(rewards_1, rewards_2, strict=True)]
-        whole = {"pairs": len(held_out), **measures, "margins": margins(labels, differences)}
-        (directory / "calibration.json").write_text(json.dumps(whole, indent=2) + "\n", "utf-8")
-        return found
+            metrics["eval_spread"] = self.standardised(torch.cat(raw)).std(-1, correction=0).mean().item()
+        differences = [reward_2 - reward_1 for reward_1, reward_2 in zip(rewards_1, rewards_2, strict=True)]
+        record = {"pairs": len(held_out), **measures, "margins": margins(labels, differences)}
+        (directory / "calibration.json").write_text(json.dumps(record, indent=2) + "\n", "utf-8")
+        return metrics
 
     def both(self, judged: Sequence[JudgedPair]) -> tuple[torch.Tensor, torch.Tensor]:
-        """The members' rewards [N, K] of the first and of the second output of each pair."""
+        """Score both outputs of each pair: the members' rewards [N, K] of the first and of the second."""
         if not judged:
             return torch.empty(0, 1), torch.empty(0, 1)
         instructions = [j.pair.instruction for j in judged]
@@ -146,12 +152,15 @@ class BradleyTerryRewardModel(TorchRewardModel):
         return first, self.member_rewards(instructions, [j.pair.output_2 for j in judged])
 
     def rewards(self, raw: torch.Tensor) -> list[float]:
-        """One standardised reward for each row of raw ones [N, K]."""
-        found: list[float] = self.aggregated(self.standardised(raw)).tolist()
-        return found
+        """Standardise and aggregate raw rewards [N, K]: one per row."""
+        rewards: list[float] = self.aggregated(self.standardised(raw)).tolist()
+        return rewards
 
     def standardize(self, raw: torch.Tensor) -> None:
-        """Shift and scale so that these raw rewards [N, K] have mean 0 and deviation 1, each member's."""
+        """Set mean and deviation so that these raw rewards [N, K] become mean 0 and deviation 1.
+
+        Those of each member.
+        """
         if not len(raw):
             return
         raw = raw.double()
@@ -169,9 +178,17 @@ def fit_member(
     config: RewardModelConfig,
     context: TrainContext,
 ) -> int:
-    """Fit the member with an adapter of that number, or all of them where they are heads. Returns the step it ended at.
+    """Fit one member, or all of them if they are heads. Returns the step it ended at.
 
     Members that a checkpoint shows as finished are left alone: it holds the adapters of all, for the next one to load.
+
+    Args:
+        reward_model: the ensemble, changed in place.
+        number: of the member's adapter.
+        examples: tokenised pairs with weights, one per member.
+        held_out: pairs to measure on.
+        config: the settings.
+        context: of the training stage.
     """
     model, adapter = reward_model.model, reward_model.adapters[number : number + 1]
     per_epoch = math.ceil(len(examples) / (config.per_device_train_batch_size * config.gradient_accumulation_steps))
@@ -182,73 +199,74 @@ def fit_member(
     if adapter:
         model.set_adapter(adapter[0])
         examples = [{**e, "weights": [e["weights"][number]]} for e in examples]
-    alone = TorchRewardModel(model, reward_model.tokenizer, reward_model.template, context.backend, adapters=adapter)
-    own = continued_context(context, begin, seed=context.seed + number)
-    callbacks = [HeldOut(alone, held_out, config, own)] if config.eval_steps and held_out else []
+    tokenizer, template = reward_model.tokenizer, reward_model.template
+    member_model = TorchRewardModel(model, tokenizer, template, context.backend, adapters=adapter)
+    member_context = continued_context(context, begin, seed=context.seed + number)
+    callbacks = [HeldOut(member_model, held_out, config, member_context)] if config.eval_steps and held_out else []
     labels, model.config.num_labels = model.config.num_labels, 1  # TRL takes no more; the loss here does
     trainer = SoftLabelTrainer(
         model=model,
         # lora.dropout is there because it was asked for
-        args=trainer_arguments(RewardConfig, config, own, disable_dropout=config.lora is None),
+        args=trainer_arguments(RewardConfig, config, member_context, disable_dropout=config.lora is None),
         train_dataset=Dataset.from_list(list(examples)),
-        data_collator=PairCollator(reward_model.pad_id),
+        data_collator=RewardPairCollator(reward_model.pad_id),
         processing_class=reward_model.tokenizer,
         optimizers=(optimizer(model, config), None),
         callbacks=callbacks,
     )
     model.config.num_labels = labels
-    train(trainer, own, "reward model" + f" {number + 1}" * bool(adapter), "bradley_terry")
+    run_trainer(trainer, member_context, "reward model" + f" {number + 1}" * bool(adapter), "bradley_terry")
     for callback in callbacks:
         callback.keep_best(trainer.state.global_step)
     return begin + trainer.state.global_step
 
 
-def bootstrap(judged: Sequence[JudgedPair], members: int, seed: int) -> list[list[float]]:
-    """A weight of each pair for each member, 1 on average: 1 where there is one member, else exponential draws by key.
+def bootstrap_weights(judged: Sequence[JudgedPair], members: int, seed: int) -> list[list[float]]:
+    """Weigh each pair for each member, 1 on average: exponential draws by key, or 1 for a single member.
 
     Exponential weights are the Bayesian bootstrap's: smoother than drawing pairs with replacement, and none is lost.
     """
     if members == 1:
         return [[1.0]] * len(judged)
-    drawn = [[-math.log1p(-seeding.uniform(seed, "bootstrap", m, j.pair.id)) for m in range(members)] for j in judged]
-    means = [sum(column) / len(judged) for column in zip(*drawn, strict=True)]
-    return [[weight / mean for weight, mean in zip(row, means, strict=True)] for row in drawn]
+    draws = [[-math.log1p(-seeding.uniform(seed, "bootstrap", m, j.pair.id)) for m in range(members)] for j in judged]
+    means = [sum(column) / len(judged) for column in zip(*draws, strict=True)]
+    return [[weight / mean for weight, mean in zip(row, means, strict=True)] for row in draws]
 
 
 def usable(preferences: Sequence[JudgedPair], keep_draws: bool = False) -> tuple[list[JudgedPair], dict[str, float]]:
-    """(those to learn from, all with a p2; how many there were of each outcome, as metrics).
+    """Select the pairs to learn from, all with a p2, and count all by outcome, as metrics.
 
-    Raises `DataError` where none is left.
+    Raises `DataError` if none is left.
     """
 
     def is_even(judged: JudgedPair) -> bool:
         return keep_draws and judged.preference.outcome == "draw"
 
-    found, counts = usable_pairs(preferences, lambda j: j.p2 is not None or is_even(j), "the reward model")
-    return [even(j) if is_even(j) else j for j in found], counts
+    kept_pairs, counts = usable_pairs(preferences, lambda j: j.p2 is not None or is_even(j), "the reward model")
+    return [even(j) if is_even(j) else j for j in kept_pairs], counts
 
 
 def even(judged: JudgedPair) -> JudgedPair:
-    """A draw as a label to learn from: each output as likely to be the better one."""
+    """Turn a draw into a label to learn from: each output as likely to be the better one."""
     return replace(judged, preference=replace(judged.preference, p2=0.5, outcome="decided"))
 
 
 def split(judged: Sequence[JudgedPair], fraction: float, seed: int) -> tuple[list[JudgedPair], list[JudgedPair]]:
-    """(training, held out): `fraction` of the instructions, with all of their pairs, are held out.
+    """Split the pairs into (training, held out), with `fraction` of the instructions held out.
 
     Which ones is drawn by key, so it does not depend on their order; at least one instruction stays in training.
     """
     ids = {j.pair.instruction.id for j in judged}
     ranked = sorted(ids, key=lambda i: seeding.digest(seed, "reward model's held-out split", i))
-    out = set(ranked[: min(round(fraction * len(ranked)), len(ranked) - 1)])
-    held_out = [j for j in judged if j.pair.instruction.id in out]
-    return [j for j in judged if j.pair.instruction.id not in out], held_out
+    held_out_ids = set(ranked[: min(round(fraction * len(ranked)), len(ranked) - 1)])
+    held_out = [j for j in judged if j.pair.instruction.id in held_out_ids]
+    return [j for j in judged if j.pair.instruction.id not in held_out_ids], held_out
 
 
 def tokenize(
     reward_model: TorchRewardModel, judged: Sequence[JudgedPair], max_length: int
 ) -> tuple[list[dict[str, Any]], int]:
-    """(examples, with TRL's column names, and how many outputs were cut to `max_length`)."""
+    """Encode one example per pair, with TRL's column names, and count the outputs cut to `max_length`."""
     instructions = [j.pair.instruction for j in judged]
     first, cut_1 = reward_model.template.encode(instructions, [j.pair.output_1 for j in judged], max_length)
     second, cut_2 = reward_model.template.encode(instructions, [j.pair.output_2 for j in judged], max_length)

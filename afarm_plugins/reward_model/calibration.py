@@ -1,4 +1,4 @@
-"""How well a reward model's preferences are held out: accuracy, likelihood and calibration. No torch.
+"""Measures of a reward model on held-out preferences: accuracy, likelihood and calibration. No torch.
 
 Pairs come as `p2`, the label (soft ones included), and `predicted`, the model's probability that output 2 is better.
 """
@@ -17,11 +17,12 @@ MARGIN_WIDTH, MARGIN_BINS = 0.5, 12
 
 
 def calibration(p2: Sequence[float], predicted: Sequence[float]) -> dict[str, Any]:
-    """`loss` (cross-entropy, nats a pair), `brier` (mean squared error), `ece` and the `reliability` bins that it sums.
+    """Measure predicted probabilities: `loss`, `brier`, `ece` and the `reliability` bins that it sums.
 
-    A prediction's confidence is that in the output it prefers, in [1/2, 1], so that the order of a pair's outputs plays
-    no part; what was observed is the label's share for that output. The expected calibration error is the mean
-    difference of the two over bins, weighted by their pairs (Guo et al. 2017).
+    `loss` is the cross-entropy in nats per pair, `brier` the mean squared error. A prediction's confidence is that in
+    the output it prefers, in [1/2, 1], so that the order of outputs plays no part; what was observed is the label's
+    share for that output. The expected calibration error is the mean difference of the two over bins, weighted by their
+    pairs (Guo et al. 2017).
     """
     pairs = len(p2)
     bins: list[list[tuple[float, float]]] = [[] for _ in range(BINS)]
@@ -48,15 +49,16 @@ def calibration(p2: Sequence[float], predicted: Sequence[float]) -> dict[str, An
 
 
 def cross_entropy(label: float, p: float) -> float:
-    """−label · ln p − (1 − label) · ln(1 − p), finite where p is rounded to 0 or 1."""
+    """Compute −label · ln p − (1 − label) · ln(1 − p), finite if p is rounded to 0 or 1."""
     p = min(max(p, 1e-12), 1 - 1e-12)
     return -label * math.log(p) - (1 - label) * math.log1p(-p)
 
 
 def margins(p2: Sequence[float], differences: Sequence[float]) -> list[dict[str, Any]]:
-    """The histogram of how far the preferred output's reward lies above the other's; below 0 the model disagrees.
+    """Count pairs by how far the preferred output's reward lies above the other's: a histogram.
 
-    `differences` are reward 2 − reward 1. Pairs whose label is even have no preferred output and are left out.
+    Below 0 the model disagrees. `differences` are reward 2 − reward 1. Pairs whose label is even have no preferred
+    output and are left out.
     """
     signed = [d if label > 0.5 else -d for label, d in zip(p2, differences, strict=True) if label != 0.5]
     counts = dict.fromkeys(range(-MARGIN_BINS, MARGIN_BINS), 0)

@@ -1,4 +1,4 @@
-"""Any sequence classifier as a reward model: `classifier:ORG/NAME` of the Hub, or `classifier:DIRECTORY`.
+"""Any sequence classifier as a reward model: `classifier:ORG/NAME` or `classifier:DIRECTORY`.
 
 It reads text in a format and with a tokenizer of its own, so what a policy sampled is decoded for it. A model with one
 label gives its logit as the reward; one with two, the logit of label 1 less that of label 0 (the log odds of "good").
@@ -36,10 +36,10 @@ from afarm.backend import (
     last_token_scores,
     length_sorted_batches,
     pad,
+    quiet_transformers,
+    saved_by_afarm,
+    without_lone_surrogates,
 )
-from afarm.backend.device import CARD, quiet
-from afarm.backend.logprobs import base_model
-from afarm.backend.prompts import without_lone_surrogates
 from afarm_plugins.reward_model import ClassifierConfig
 
 if TYPE_CHECKING:
@@ -51,17 +51,20 @@ CONFIG = "classifier.json"
 
 
 class ClassifierRewardModel(RewardModel):
-    """Opened when it is first asked for a score. `spec` is a Hub id or a directory."""
+    """A reward model on a classifier trained by others, opened at its first score.
+
+    `spec` is a Hub id or a directory.
+    """
 
     def __init__(self, config: ClassifierConfig, spec: str, context: BuildContext):
-        """Raises `ConfigError` without a spec and `ModelError` where no classifier is there; loads nothing."""
+        """Raise `ConfigError` without a spec and `ModelError` if no classifier is there; load nothing."""
         if not spec:
             raise ConfigError(["name the model after a colon: classifier:ORG/NAME of the Hub, or classifier:DIRECTORY"])
         self.config = config
         try:
             path = local_path(spec)
             inside = path / "model" if path else None  # of an artifact
-            self.spec = str(inside) if inside and (inside / CARD).is_file() else spec
+            self.spec = str(inside) if saved_by_afarm(inside) else spec
             require_local(self.spec)
             require_on_hub(self.spec)
         except ModelError as error:  # which takes it for the base model
@@ -76,10 +79,10 @@ class ClassifierRewardModel(RewardModel):
 
     @cached_property
     def reader(self) -> Reader | TorchRewardModel:
-        """What scores. Raises `ModelError` where the model cannot be loaded or gives no reward."""
+        """The opened classifier. Raises `ModelError` if it cannot be loaded or gives no reward."""
         backend = self._context.backend()
         path = local_path(self.spec)
-        if path and (path / CARD).is_file():
+        if path and saved_by_afarm(path):
             return TorchRewardModel.read(path, backend)
         return Reader(self.spec, self.config, backend)
 
@@ -102,7 +105,7 @@ def _none_other(name: str) -> RewardModel:
 
 
 def _require_classifier(spec: str) -> None:
-    """Raises `ModelError` where a directory says that it holds another kind of model."""
+    """Raise `ModelError` if a directory says that it holds another kind of model."""
     path = local_path(spec)
     config = json.loads((path / "config.json").read_text("utf-8")) if path and (path / "config.json").is_file() else {}
     kinds = config.get("architectures") or ["ForSequenceClassification"]
@@ -142,24 +145,30 @@ class Reader:
         return [Score(value) for value in values]
 
     def encode(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[dict[str, list[int]]]:
-        """What the model reads of each row, at most `max_length` tokens; how many were cut is logged."""
+        """Encode each row for the model, in at most `max_length` tokens.
+
+        How many were cut is logged.
+        """
         if self.template == "pair":
-            found = [self._pair(_task(i), output) for i, output in zip(instructions, outputs, strict=True)]
-            rows, cut = [row for row, _ in found], sum(was_cut for _, was_cut in found)
+            encoded_pairs = [self._pair(_task(i), output) for i, output in zip(instructions, outputs, strict=True)]
+            rows, cut = [row for row, _ in encoded_pairs], sum(was_cut for _, was_cut in encoded_pairs)
         elif self.template == "alpaca":
             encoded, cut = PromptTemplate("alpaca", self.tokenizer).encode(instructions, outputs, self.max_length)
             rows = [{"input_ids": [*prompt, *response]} for prompt, response in encoded]
         else:
             texts = [self._conversation(i, output) for i, output in zip(instructions, outputs, strict=True)]
-            whole = self.tokenizer(texts, add_special_tokens=False).input_ids
-            rows = [{"input_ids": row[-self.max_length :]} for row in whole]
-            cut = sum(len(row) > self.max_length for row in whole)
+            untruncated = self.tokenizer(texts, add_special_tokens=False).input_ids
+            rows = [{"input_ids": row[-self.max_length :]} for row in untruncated]
+            cut = sum(len(row) > self.max_length for row in untruncated)
         if cut:
             logger.warning("%d of %d outputs were cut to the reward model's %d tokens", cut, len(rows), self.max_length)
         return rows
 
     def _pair(self, task: str, output: str) -> tuple[dict[str, list[int]], bool]:
-        """(both as the model reads them, whether they were cut): the task goes first, but for its last token."""
+        """Encode task and output as two texts, and tell if they were cut.
+
+        The task goes first, but for its last token.
+        """
         row = self.tokenizer(without_lone_surrogates(task), without_lone_surrogates(output))
         excess = max(0, len(row["input_ids"]) - self.max_length)
         dropped: set[int] = set()
@@ -167,8 +176,8 @@ class Reader:
             text = row.sequence_ids()  # of each token: 0 of the task, 1 of the output
             of_task, of_output = ([at for at, number in enumerate(text) if number == which] for which in (0, 1))
             dropped = set([*of_task[:-1], *reversed(of_output)][:excess])
-        kept = {k: [x for at, x in enumerate(row[k]) if at not in dropped] for k in row if k != "attention_mask"}
-        return kept, excess > 0
+        shortened = {k: [x for at, x in enumerate(row[k]) if at not in dropped] for k in row if k != "attention_mask"}
+        return shortened, excess > 0
 
     def _conversation(self, instruction: Instruction, output: str) -> str:
         task = _task(instruction)
@@ -177,10 +186,10 @@ class Reader:
         return without_lone_surrogates(self.tokenizer.apply_chat_template(turns, tokenize=False))
 
     def _logits(self, rows: Sequence[dict[str, list[int]]]) -> torch.Tensor:
-        """The rewards [B] of encoded rows."""
+        """Compute the rewards [B] of encoded rows."""
         ids, mask = pad([r["input_ids"] for r in rows], self.tokenizer.pad_token_id, "right", self.backend.device)
         with torch.inference_mode():
-            if hasattr(base_model(self.model), "score"):  # a decoder: read at the last real token, whatever pads are
+            if hasattr(self.model, "score"):  # a decoder: read at the last real token, whatever pads are
                 logits = last_token_scores(self.model, ids, mask)
             else:
                 types = [r["token_type_ids"] for r in rows if "token_type_ids" in r]
@@ -189,13 +198,13 @@ class Reader:
         return logits[:, 0] if logits.shape[-1] == 1 else logits[:, 1] - logits[:, 0]
 
     def save(self, directory: Path) -> None:
-        with quiet():
+        with quiet_transformers():
             self.model.save_pretrained(directory)
         self.tokenizer.save_pretrained(directory)
 
 
 class _WithItsHead:
-    """Loads sequence classifiers, and refuses models for which transformers would have to make a head up."""
+    """A loader of sequence classifiers that refuses models for which transformers would make up a head."""
 
     @staticmethod
     def from_pretrained(where: str, **options: Any) -> Any:

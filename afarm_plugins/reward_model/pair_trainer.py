@@ -1,4 +1,4 @@
-"""The loss on pairs under TRL's trainer, and what watches it on pairs that were held out."""
+"""TRL's reward trainer on soft labels, and early stopping on held-out pairs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from afarm import JudgedPair, TrainContext
 from afarm.backend import (
     LengthSortedTrainer,
     TorchRewardModel,
-    agreement,
     all_gather_object,
     bradley_terry_loss,
     last_token_scores,
     pad,
+    pairwise_accuracy,
     world_size,
 )
 from afarm_plugins.reward_model.calibration import calibration
@@ -27,19 +27,22 @@ from afarm_plugins.reward_model.calibration import calibration
 if TYPE_CHECKING:
     from afarm_plugins.reward_model import RewardModelConfig
 
-BEST = "best.pt"
+BEST_WEIGHTS = "best.pt"
 """In a checkpoint: the best weights up to its step, and how they were found."""
 
 
 def probabilities(raw_1: torch.Tensor, raw_2: torch.Tensor) -> list[float]:
-    """The probability that output 2 is better, from raw rewards [N, K]: the mean of the members'."""
-    found: list[float] = (raw_2 - raw_1).double().sigmoid().mean(-1).tolist()
-    return found
+    """Compute the probability that output 2 is better, the mean of the members', from raw rewards [N, K]."""
+    mean: list[float] = (raw_2 - raw_1).double().sigmoid().mean(-1).tolist()
+    return mean
 
 
 @dataclass
-class PairCollator:
-    """Both outputs of each pair in one right-padded batch: the second ones first, as TRL orders chosen and rejected."""
+class RewardPairCollator:
+    """A collator of pairs: both outputs in one right-padded batch.
+
+    The second ones come first, as TRL orders chosen and rejected.
+    """
 
     pad_id: int
 
@@ -52,7 +55,10 @@ class PairCollator:
 
 
 class SoftLabelTrainer(LengthSortedTrainer, RewardTrainer):
-    """TRL's trainer with `bradley_terry_loss`, a mean over a step's pairs however it is cut into micro-batches."""
+    """TRL's trainer with `bradley_terry_loss`.
+
+    The loss is the mean over the pairs of a step, however it is cut into micro-batches.
+    """
 
     loss_is_scaled_for_ga = True
 
@@ -78,9 +84,10 @@ class SoftLabelTrainer(LengthSortedTrainer, RewardTrainer):
 
 
 class HeldOut(TrainerCallback):
-    """Measures held-out pairs every `eval_steps` and at the end; keeps the best weights, and stops when patience ends.
+    """A callback that measures held-out pairs every `eval_steps`, and stops when patience ends.
 
-    What it knows is in the trainer's checkpoints, so that a stage that was killed goes on to the same end.
+    It keeps the best weights. Its state is in the trainer's checkpoints, so that a stage that was killed goes on to the
+    same end.
     """
 
     def __init__(
@@ -98,8 +105,8 @@ class HeldOut(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         latest = self.context.checkpoints.latest()
-        if latest and (latest[1] / BEST).is_file():
-            self.best = torch.load(latest[1] / BEST, map_location="cpu", weights_only=True)
+        if latest and (latest[1] / BEST_WEIGHTS).is_file():
+            self.best = torch.load(latest[1] / BEST_WEIGHTS, map_location="cpu", weights_only=True)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         step, patience = state.global_step, self.config.early_stopping_patience
@@ -109,33 +116,33 @@ class HeldOut(TrainerCallback):
             return
         if step % self.config.eval_steps and step < state.max_steps:
             return
-        found = self.measure()
-        self.context.log_metrics(step, found)
+        metrics = self.measure()
+        self.context.log_metrics(step, metrics)
         if patience is None:
             return
-        if found["eval_loss"] < self.best["loss"]:
+        if metrics["eval_loss"] < self.best["loss"]:
             weights = {name: p.detach().cpu().clone() for name, p in self._trained()}
-            self.best = {"loss": found["eval_loss"], "step": step, "since": 0, "weights": weights}
+            self.best = {"loss": metrics["eval_loss"], "step": step, "since": 0, "weights": weights}
         else:
             self.best["since"] += 1
             control.should_training_stop |= self.best["since"] >= patience
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.best["weights"]:
-            torch.save(self.best, Path(args.output_dir) / f"checkpoint-{state.global_step}" / BEST)
+            torch.save(self.best, Path(args.output_dir) / f"checkpoint-{state.global_step}" / BEST_WEIGHTS)
 
     def measure(self) -> dict[str, float]:
-        """`eval_loss` (nats) and `eval_accuracy` of the raw rewards as they are."""
+        """Measure `eval_loss` (nats) and `eval_accuracy` of the raw rewards as they are."""
         instructions = [j.pair.instruction for j in self.held_out]
         outputs = [j.pair.output_1 for j in self.held_out], [j.pair.output_2 for j in self.held_out]
         first, second = (self.reward_model.member_rewards(instructions, texts) for texts in outputs)
         labels = [j.p2 for j in self.held_out if j.p2 is not None]
         loss: float = calibration(labels, probabilities(first, second))["loss"]
-        accuracy = agreement(self.held_out, first.mean(-1).tolist(), second.mean(-1).tolist())
+        accuracy = pairwise_accuracy(self.held_out, first.mean(-1).tolist(), second.mean(-1).tolist())
         return {"eval_loss": loss, "eval_accuracy": accuracy}
 
     def keep_best(self, step: int) -> None:
-        """Give the model its best weights back after `step`, where patience was asked for."""
+        """Give the model its best weights back after `step`, if there was patience."""
         if not self.best["weights"]:
             return
         with torch.no_grad():
@@ -148,7 +155,7 @@ class HeldOut(TrainerCallback):
 
 
 def optimizer(model: Any, config: RewardModelConfig) -> torch.optim.AdamW:
-    """AdamW with the heads in a group of their own, whose learning rate may differ."""
+    """Make AdamW with the heads in their own group, whose learning rate may differ."""
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     head = [p for name, p in trained if "score" in name.split(".")]
     backbone = [p for name, p in trained if "score" not in name.split(".")]

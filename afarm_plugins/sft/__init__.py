@@ -1,4 +1,4 @@
-"""Supervised fine-tuning on demonstrations: the first stage of every run, and baselines of the paper's table."""
+"""Supervised fine-tuning on demonstrations: the first stage of a run, and the paper's baselines."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SFT(Method):
-    """Trains a copy of `inputs.start` on `inputs.demonstrations`."""
+    """Supervised fine-tuning of `inputs.start` on `inputs.demonstrations`."""
 
     name = "sft"
     needs = frozenset({"demonstrations"})
@@ -25,7 +25,7 @@ class SFT(Method):
         self.config = config
 
     def train(self, inputs: MethodInputs, context: TrainContext) -> CheckpointPolicy:
-        """Raises `DataError` without demonstrations and `TrainingError` where the loss is not finite."""
+        """Train a copy. Raises `DataError` without demonstrations, `TrainingError` if the loss is not finite."""
         start = require_checkpoint(inputs.start, self.name)
         usable = [d for d in inputs.demonstrations if d.output]
         if not usable:
@@ -39,14 +39,20 @@ class SFT(Method):
 
 
 class SFTOnAllSplits(SFT):
-    """Learns from the demonstrations of the other training splits as well: what preferences are weighed against."""
+    """Supervised fine-tuning on the demonstrations of the other training splits as well.
+
+    The paper weighs preferences against it (SFT 52k).
+    """
 
     name = "sft_all"
     needs = frozenset({"all_demonstrations"})
 
 
 class Untuned(Method):
-    """Learns nothing. afarm evaluates the base model in place of what this would copy."""
+    """The base model as it is: nothing is learned.
+
+    afarm evaluates the base model in place of what this would copy.
+    """
 
     begins_with = "base"
 

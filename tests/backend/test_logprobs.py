@@ -5,13 +5,15 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tiny_models import make_gpt2, make_model
+from tiny_models import make_gpt2, make_model, make_policy
 
 from afarm import LoraConfig
 from afarm.backend import (
     add_adapter,
+    batched_logprobs,
     before_responses,
     join_and_pad,
+    logprobs,
     pad,
     project,
     response_logprobs,
@@ -168,3 +170,32 @@ def test_mixed_precision_gives_nearly_the_same_gradient() -> None:
             ).backward()
     one, two = (m.lm_head.weight.grad.flatten() for m in (exact, mixed))
     assert torch.nn.functional.cosine_similarity(one, two, dim=0) > 0.98
+
+
+# ------------------------------------------------------------------------------------------------------ many rows
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 9])
+def test_batches_of_like_length_give_each_row_what_it_has_alone(batch_size: int) -> None:
+    policy = make_policy()
+    found = batched_logprobs(policy, PROMPTS, RESPONSES, batch_size=batch_size, temperature=0.7)
+    assert found.shape == (len(RESPONSES), max(map(len, RESPONSES)))
+    assert not found.requires_grad
+    for row, prompt, response in zip(found, PROMPTS, RESPONSES, strict=True):
+        batch = join_and_pad([prompt], [response], 0)
+        tensors = (batch.input_ids, batch.attention_mask, batch.response_mask)
+        alone = response_logprobs(policy.model, *tensors, temperature=0.7).detach()
+        torch.testing.assert_close(row[: len(response)], alone[0], atol=1e-5, rtol=0)
+        assert not row[len(response) :].any()
+
+
+def test_processes_read_a_shard_of_the_rows_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = make_policy()
+    whole = batched_logprobs(policy, PROMPTS, RESPONSES, batch_size=2)
+    monkeypatch.setattr(logprobs, "all_reduce_sum", lambda tensors: None)
+    shards = []
+    for rank in range(2):
+        monkeypatch.setattr(logprobs, "shard", lambda rows, rank=rank: rows[rank::2])
+        shards.append(batched_logprobs(policy, PROMPTS, RESPONSES, batch_size=2))
+        assert not shards[rank][1 - rank :: 2].any()
+    torch.testing.assert_close(shards[0] + shards[1], whole, atol=1e-5, rtol=0)

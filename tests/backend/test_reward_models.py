@@ -14,10 +14,10 @@ from afarm.backend import (
     CheckpointPolicy,
     TorchRewardModel,
     add_adapter,
-    agreement,
     hidden_states,
     pad,
     pair_rewards,
+    pairwise_accuracy,
 )
 from afarm.core.config import BackendConfig
 from afarm.core.interfaces import RewardModel
@@ -165,9 +165,9 @@ def test_agreement_by_hand() -> None:
         judged(d, "w1", "w1 w2", None),  # a draw: not counted
     ]
     first, second = pair_rewards(Longer(), preferences)
-    assert agreement(preferences, first, second) == 0.5
-    assert agreement(preferences[:1], first[:1], second[:1]) == 1.0
-    assert math.isnan(agreement(preferences[3:], first[3:], second[3:])), "nothing to agree with"
+    assert pairwise_accuracy(preferences, first, second) == 0.5
+    assert pairwise_accuracy(preferences[:1], first[:1], second[:1]) == 1.0
+    assert math.isnan(pairwise_accuracy(preferences[3:], first[3:], second[3:])), "nothing to agree with"
 
 
 def test_a_response_that_was_cut_off_is_closed_before_it_is_scored() -> None:

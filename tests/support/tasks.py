@@ -185,7 +185,7 @@ def expert_iteration(directory: Path) -> Trained:
         n=3, rounds=2, response_length=6, learning_rate=1e-3, num_train_epochs=1, per_device_train_batch_size=4
     )
     with pytest.MonkeyPatch.context() as patch:  # other tests of this process have their chunks whole
-        patch.setattr(module, "CHUNK", 4)
+        patch.setattr(module, "PROMPTS_PER_FILE", 4)
         return method(module.ExpertIteration(config), directory)
 
 

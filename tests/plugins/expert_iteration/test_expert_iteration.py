@@ -21,7 +21,7 @@ from afarm.core.records import Instruction, Score
 from afarm.testing import check_method
 from afarm.testing.models import tiny_reward_model
 from afarm_plugins.expert_iteration import ExpertIterationConfig, expert_iteration
-from afarm_plugins.expert_iteration.expert_iteration import ExpertIteration, read, summary, winners_of
+from afarm_plugins.expert_iteration.expert_iteration import ExpertIteration, read_winners, round_summary, winners_of
 
 SMALL: dict[str, Any] = {
     "n": 3,
@@ -107,7 +107,7 @@ def test_a_round_sums_up_what_it_found() -> None:
         expert_iteration.Winner("a b", (3, 4), (6, 7, 1), "stop", 2.0, 1.0, 0.5),
         expert_iteration.Winner("a b", (3, 5, 4), (6, 7), "length", 4.0, 0.0, 1.0),
     ]
-    assert summary(made) == {
+    assert round_summary(made) == {
         "objective/best_scores": 3.0,
         "objective/scores": 0.5,
         "objective/gain": 2.5,
@@ -143,7 +143,7 @@ def test_the_very_tokens_that_were_sampled_are_learned_with_no_end_where_they_we
     monkeypatch.setattr(expert_iteration, "fit_supervised", recorded)
     context, _ = make_context(tmp_path)
     train(context, response_length=8)
-    winners = read(tmp_path / "best_responses" / "round-1")
+    winners = read_winners(tmp_path / "best_responses" / "round-1")
     assert seen == [(w.prompt_ids, w.token_ids) for w in winners]
     assert [list(prompt) for prompt, _ in seen] == make_policy().prompt_ids(make_instructions(12))
     assert {w.finish_reason for w in winners} == {"stop", "length"}
@@ -201,7 +201,7 @@ def test_rounds_sample_the_policy_of_the_one_before_and_train_the_start(
     assert all(same_weights(policy.model, make_policy().model) for policy in begun)
     assert log.values("round") == [1, 2]
     assert log.values("examples") == learned_from
-    first, second = (read(tmp_path / "best_responses" / f"round-{number}") for number in (1, 2))
+    first, second = (read_winners(tmp_path / "best_responses" / f"round-{number}") for number in (1, 2))
     assert [w.prompt_ids for w in first] == [w.prompt_ids for w in second]
     assert [w.token_ids for w in first] != [w.token_ids for w in second]
     steps = [step for step, metrics in log.lines if "loss" in metrics]
@@ -264,7 +264,7 @@ def test_killed_at_any_line_of_the_log_it_ends_as_it_would_have(
 
 
 def test_killed_while_sampling_it_samples_the_rest_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expert_iteration, "CHUNK", 5)
+    monkeypatch.setattr(expert_iteration, "PROMPTS_PER_FILE", 5)
     whole = train(make_context(tmp_path / "whole")[0], inputs_for(make_policy(), ByLength()))
     stopped, _ = make_context(tmp_path / "cut", should_stop=lambda: True)
     asked = ByLength()

@@ -27,7 +27,7 @@ from afarm_plugins.annotators import PoolConfig
 from afarm_plugins.annotators.pool import PoolAnnotator
 from afarm_plugins.judges import LocalConfig
 from afarm_plugins.judges.local import LocalJudge
-from afarm_plugins.judges.local_model import FAVOUR, LocalModel, without_system_turn
+from afarm_plugins.judges.local_model import FAVOURED_BIAS, LocalModel, without_system_turn
 
 
 def word_tokenizer(chat: bool = True) -> Any:
@@ -240,7 +240,7 @@ def test_favoured_and_avoided_words_change_what_is_sampled(model: str) -> None:
     bias = LocalModel(model, BACKEND).logit_bias(
         requests(1, favoured_tokens=("Output (a)",), penalised_tokens=("Neither", "w1 w2"))[0]
     )
-    assert bias == {5: FAVOUR, 6: FAVOUR, 8: -100.0}  # what is avoided counts where it is one token
+    assert bias == {5: FAVOURED_BIAS, 6: FAVOURED_BIAS, 8: -100.0}  # what is avoided counts where it is one token
 
 
 def test_control_tokens_in_an_output_stay_text(model: str) -> None:

@@ -11,13 +11,13 @@ from bandit import ANSWERS, INSTRUCTIONS, bandit_policy, bandit_preferences, rew
 from tiny_models import Recorder, judged, make_context, make_instructions, make_policy, same_weights
 
 from afarm import LoraConfig
-from afarm.backend import TorchRewardModel, agreement, pair_rewards
+from afarm.backend import TorchRewardModel, pair_rewards, pairwise_accuracy
 from afarm.core.errors import DataError
 from afarm.core.interfaces import RewardModel
 from afarm.core.records import JudgedPair, Preference
 from afarm.core.seeding import uniform
 from afarm_plugins.reward_model import RewardModelConfig
-from afarm_plugins.reward_model.bradley_terry import BradleyTerryRewardModel, bootstrap, split, tokenize
+from afarm_plugins.reward_model.bradley_terry import BradleyTerryRewardModel, bootstrap_weights, split, tokenize
 from afarm_plugins.reward_model.calibration import calibration, margins
 from afarm_plugins.reward_model.pair_trainer import HeldOut
 
@@ -56,7 +56,7 @@ def test_learns_what_is_better_and_says_so_on_held_out_pairs(tmp_path: Path) -> 
     assert log.values("train_accuracy")[0] > 0.95
     assert log.values("eval_accuracy")[0] > 0.8
     assert log.values("eval_pairs") == [24]
-    assert agreement(preferences(), *pair_rewards(model, preferences())) > 0.9
+    assert pairwise_accuracy(preferences(), *pair_rewards(model, preferences())) > 0.9
 
 
 def test_the_first_loss_is_that_of_even_odds_since_the_head_starts_at_zero(tmp_path: Path) -> None:
@@ -314,13 +314,13 @@ def test_settings_that_lack_what_they_need_are_refused(settings: dict[str, Any])
 
 def test_bootstrap_weights_are_1_on_average_keyed_and_apart() -> None:
     rows = preferences(50)
-    drawn = bootstrap(rows, 3, seed=0)
+    drawn = bootstrap_weights(rows, 3, seed=0)
     for column in zip(*drawn, strict=True):
         assert sum(column) / 50 == pytest.approx(1)
-    assert bootstrap(rows[::-1], 3, seed=0)[::-1] == [pytest.approx(row) for row in drawn]
+    assert bootstrap_weights(rows[::-1], 3, seed=0)[::-1] == [pytest.approx(row) for row in drawn]
     assert len({tuple(row) for row in drawn}) == 50
     assert all(len(set(row)) == 3 for row in drawn)
-    assert bootstrap(rows, 1, seed=0) == [[1.0]] * 50
+    assert bootstrap_weights(rows, 1, seed=0) == [[1.0]] * 50
 
 
 HEADS: dict[str, Any] = {"ensemble": 3}
