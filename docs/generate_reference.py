@@ -258,7 +258,7 @@ may change without notice.
 
 DOORS = ("afarm", "afarm.judging", "afarm.backend", "afarm.testing", "afarm.cli.options")
 
-PROVISIONAL = ("afarm.backend.rollouts",)
+PROVISIONAL = ("afarm.backend.rollouts", "afarm.judging.prompt_annotator", "afarm.judging.pairwise")
 """Modules whose names may still change; the names of all others are stable."""
 
 

@@ -32,6 +32,14 @@ check_method(SelfImitation(), Path("method"))
 """
 
 
+ASK = """
+from afarm.judging import JudgingConfig
+from afarm.testing import check_annotator
+from impatient import Impatient
+check_annotator(Impatient(JudgingConfig(both_orders=True, votes=3)))
+"""
+
+
 @pytest.fixture
 def shown(tmp_path: Path) -> Path:
     """A folder with every file that the page shows: the code blocks that open with `# name`."""
@@ -68,3 +76,9 @@ def test_the_method_keeps_a_methods_promises(shown: Path) -> None:
     python("-c", TRAIN, where=shown)
     code = DISCOVER.format(name="self_imitation", value="self_imitation", group=GROUP)
     assert python("-c", code, where=shown).split() == ["self_imitation"]
+
+
+def test_the_annotator_that_asks_keeps_an_annotators_promises(shown: Path) -> None:
+    python("-c", ASK, where=shown)
+    code = DISCOVER.format(name="impatient", value="impatient", group=GROUP)
+    assert python("-c", code, where=shown).split() == ["impatient"]
