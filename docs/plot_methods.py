@@ -1,4 +1,4 @@
-"""Draws docs/methods/<method>.svg from what a run logged: `python docs/plot_methods.py ppo runs/NAME/metrics.jsonl`.
+"""Draw docs/methods/<method>.svg from what a run logged: `python docs/plot_methods.py ppo runs/NAME/metrics.jsonl`.
 
 Equal metrics give equal bytes. Needs `pip install 'afarm[docs]'`.
 """
@@ -22,9 +22,9 @@ COLOURS = ["#1f5fa8", "#c8541b", "#3d8a4e", "#8a4a9c"]
 
 @dataclass(frozen=True)
 class Panel:
-    """A title with its unit, and the metrics drawn in it, each with a label; `error` names their standard error.
+    """One chart: a title with its unit, and the metrics drawn in it, each with a label.
 
-    `x` is drawn along the axis, in powers of 2 where `doubling`.
+    `error` names their standard error. `x` is drawn along the axis, in powers of 2 if `doubling`.
     """
 
     title: str
@@ -79,30 +79,30 @@ PANELS: dict[str, list[Panel]] = {
         Panel("length of a response (tokens)", {"objective/length": "tokens"}),
     ],
 }
-"""What is drawn for each method, in reading order."""
+"""The charts of each method, in reading order."""
 
 
 def read(path: Path) -> list[dict[str, float]]:
-    """The lines of the method's own training, and those of the calibration that lies beside them."""
+    """Return the lines of the method's own training, and those of the calibration that lies beside them."""
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     beside = path.with_name("calibration.json")
-    for name, found in json.loads(beside.read_text(encoding="utf-8")).items() if beside.is_file() else ():
-        rows += [{f"{name}/{k}": v for k, v in row.items()} for row in (found if isinstance(found, list) else ())]
+    for name, bins in json.loads(beside.read_text(encoding="utf-8")).items() if beside.is_file() else ():
+        rows += [{f"{name}/{k}": v for k, v in row.items()} for row in (bins if isinstance(bins, list) else ())]
     return [row for row in rows if row.get("stage", "train") == "train"]
 
 
 def draw(method: str, rows: list[dict[str, float]], path: Path) -> None:
-    """All panels of `method` in two columns."""
+    """Draw all panels of `method` in two columns."""
     panels = PANELS[method]
     with mpl.rc_context({"svg.hashsalt": method, "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
         high = -(-len(panels) // 2)
         figure, axes = plt.subplots(high, min(2, len(panels)), figsize=(8, 2.7 * high), squeeze=False)
         for axis, panel in zip(axes.flat, panels, strict=False):
             for colour, (name, label) in zip(COLOURS, panel.lines.items(), strict=False):
-                found = [row for row in rows if name in row]
-                steps, values = [row[panel.x] for row in found], [row[name] for row in found]
-                errors = [row.get(panel.error, 0.0) for row in found] if panel.error else None
-                marker = "o" if len(found) < 16 else ""
+                logged = [row for row in rows if name in row]
+                steps, values = [row[panel.x] for row in logged], [row[name] for row in logged]
+                errors = [row.get(panel.error, 0.0) for row in logged] if panel.error else None
+                marker = "o" if len(logged) < 16 else ""
                 axis.errorbar(steps, values, errors, color=colour, label=label, marker=marker, ms=4, lw=1.6, capsize=3)
             axis.set_title(panel.title, loc="left", fontsize=10)
             axis.set_xlabel(panel.x.rpartition("/")[2])
