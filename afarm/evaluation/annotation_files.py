@@ -301,7 +301,7 @@ def _reference(file: _File[K], named: str) -> str | None:
             "side, and no generator is in every row: say which is the reference with afarm evaluate --annotations "
             "FILE… --reference NAME, or ask for a board without one: afarm leaderboard FILE… --order-by bradley_terry"
         )
-    firsts = Counter({players[0]: file.parts[players].rows for players in pairs})
+    firsts = Counter({players[0]: file.parts[players].count for players in pairs})
     (one, count), *rest = firsts.most_common()
     if rest and rest[0][1] == count:
         raise DataError(

@@ -18,7 +18,7 @@ from afarm.core.errors import DataError, StoreError
 from afarm.report import build, side_by_side
 from afarm.report.charts import MOST_POINTS, curve_charts, thin
 from afarm.report.diagram import HEIGHT, WIDTH, diagrams, find_inputs, place, title, without_shortcuts
-from afarm.report.format import compact, decimal, dollars, moment, seconds
+from afarm.report.format import compact, decimal, in_dollars, moment, seconds
 from afarm.report.reward_model_charts import held_out_charts
 from afarm.report.run import read_reported_run
 from afarm.report.run_page import MOST_CHARACTERS, SHOWN_OUTPUTS, describe_annotators, describe_interval
@@ -455,7 +455,7 @@ def test_numbers_are_written_for_people() -> None:
     assert [seconds(v) for v in (0.04, 59.94, 95.2, 7500, None)] == ["0.0 s", "59.9 s", "1 min 35 s", "2 h 5 min", "–"]
     assert [decimal(v, 1) for v in (-0.26, 0, 1234.56, float("inf"))] == ["−0.3", "0.0", "1,234.6", "–"]
     assert decimal(0.0004) == "0.0004"
-    assert [dollars(v) for v in (0, 0.0021, 12.345, None)] == ["$0.00", "$0.0021", "$12.35", "–"]
+    assert [in_dollars(v) for v in (0, 0.0021, 12.345, None)] == ["$0.00", "$0.0021", "$12.35", "–"]
     assert [compact(v) for v in (4000, 0.64213, -0.5, 2e-4, "cpu", None)] == [
         "4,000", "0.6421", "−0.5", "0.0002", "cpu", "–",
     ]  # fmt: skip
