@@ -1,4 +1,4 @@
-"""Labels from files: any file with one row per label, of one annotator or of several."""
+"""Labels read from files with one row per label, of one annotator or of several."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from afarm.core.records import JudgedPair, Preference
 from afarm.storage.rows import read_rows
 
 HUMANS = "humans"
-"""What all people together are called: each of their labels is one of the same annotator's."""
+"""The name of all people together: each of their labels is one of the same annotator's."""
 HUMAN_NAMES = {"human", "humans"}
 NOISE = "(noise)"
-"""Whose labels a pool's are that label noise drew, where members are told apart."""
+"""The member that labels drawn by label noise belong to, if a pool is split by member."""
 
 Completions = Callable[[Sequence[str]], Mapping[str, Completion]]
 
@@ -26,11 +26,11 @@ Completions = Callable[[Sequence[str]], Mapping[str, Completion]]
 class Label:
     """One judgement of one pair by one annotator.
 
-    `p2` is the probability that output_2 is better, 0.5 for a draw, None where there is no readable answer.
-    `canonical` says whether output_1 comes first in the pair's canonical order: files may hold a pair either way round.
-    `shown_first` is 1 or 2 where it is known which output the annotator saw first. `price` (US dollars) and `seconds`
-    are None where they are not known. `annotator` is what the row or its file calls it, whichever judge it asked;
-    `judge` is that one's identity, empty where none was asked or the file does not say.
+    `p2` is the probability that output_2 is better, 0.5 for a draw, None if there is no readable answer. `canonical` is
+    True if output_1 comes first in the pair's canonical order: files may hold a pair either way round. `shown_first` is
+    1 or 2 if it is known which output the annotator saw first. `price` (US dollars) and `seconds` are None if unknown.
+    `annotator` is what the row or its file calls it, whichever judge it asked; `judge` is that one's identity, empty if
+    none was asked or the file does not say.
     """
 
     pair_id: str
@@ -52,7 +52,7 @@ class Label:
 
     @property
     def choice(self) -> str | None:
-        """The better output in the pair's canonical order, "low" or "high", or "draw"; None where unread."""
+        """The better output in the pair's canonical order, "low" or "high", or "draw"; None if unread."""
         if self.p2 is None:
             return None
         if self.p2 == 0.5:
@@ -63,14 +63,14 @@ class Label:
 def read_labels(
     files: Sequence[Path | str], humans: Sequence[str] = (), by_member: bool = False, by_file: bool = False
 ) -> dict[str, list[Label]]:
-    """The labels of each annotator, by name, people's under `HUMANS`.
+    """Read the labels of each annotator, by name, people's under `HUMANS`.
 
-    A row belongs to the annotator it names, or to its file where it names none; with `by_member`, a pool's rows to the
+    A row belongs to the annotator it names, or to its file if it names none; with `by_member`, a pool's rows to the
     member that judged, or to `NOISE`; with `by_file`, each file's rows are an annotator of their own. An annotator that
     asked several judges, or judged in one order here and in both there, is several (`split_by_judge`). People are the
     annotators and files that `humans` names; unless it names any, annotators called "human" or "humans", and rows whose
     source is human. Pairs of identical outputs are left out: those are draws by rule, and agreeing on them is no merit.
-    Raises `DataError` naming file, row and field where a row is no judged pair, and where `humans` names nobody.
+    Raises `DataError` naming file, row and field if a row is no judged pair, and if `humans` names nobody.
     """
     named = set(humans)
     met: set[str] = set()
@@ -107,7 +107,7 @@ def read_labels(
 
 
 def split_by_judge(name: str, labels: Sequence[Label]) -> dict[str, list[Label]]:
-    """The labels of the annotator `name`, under names that say which judge was asked where that is not always the same.
+    """Split the labels of the annotator `name` by the judge that was asked, if that is not always the same.
 
     It is one annotator as long as each of its members asked one judge, in one order or in both: a pool may ask a judge
     for each role. Otherwise each file is one, called by its judges in the order of the members; a file that is itself
@@ -126,7 +126,7 @@ def split_by_judge(name: str, labels: Sequence[Label]) -> dict[str, list[Label]]
 
 
 def _mixed(labels: Iterable[Label]) -> bool:
-    """Whether a member judged in more than one way."""
+    """Return True if a member judged in more than one way."""
     ways: dict[str, set[tuple[str, bool]]] = {}
     for label in labels:
         ways.setdefault(label.member, set()).add((label.judge, label.both_orders))
@@ -134,7 +134,7 @@ def _mixed(labels: Iterable[Label]) -> bool:
 
 
 def _way(labels: Iterable[Label], with_judges: bool) -> str:
-    """How `labels` were made: the judges, unless all of the annotator's are one, and "both orders"."""
+    """Describe how `labels` were made: by judges, unless all of the annotator's are one, and "both orders"."""
     asked = sorted({(label.member, label.judge, label.both_orders) for label in labels if label.member != NOISE})
     if not asked:
         return "noise"
@@ -154,7 +154,7 @@ def _by_file(labels: Iterable[Label]) -> dict[str, list[Label]]:
 
 
 def _titles(files: Collection[str]) -> dict[str, str]:
-    """The shortest that tells `files` apart: their stems, those with the directory, or whole paths."""
+    """Title `files` by the shortest names that are distinct: stems, those with the directory, or whole paths."""
     shorter: tuple[Callable[[str], str], ...] = (_stem, lambda file: f"{Path(file).parent.name}/{_stem(file)}")
     title = next((t for t in shorter if len(set(map(t, files))) == len(files)), str)
     return {file: title(file) for file in files}
@@ -165,7 +165,7 @@ def _stem(file: str) -> str:
 
 
 def with_prices(labels: Mapping[str, Sequence[Label]], completions: Completions) -> dict[str, list[Label]]:
-    """`labels` with the price and time of their completions, where their rows gave none.
+    """Add the price and time of their completions to `labels` whose rows gave none.
 
     A label over both orders or several votes has several; the labels that one completion gave share its price and time
     evenly.
@@ -188,7 +188,7 @@ def _keys(label: Label) -> list[str]:
 
 
 def _shared(label: Label, given: Sequence[tuple[Completion, int]]) -> Label:
-    """`label` with its share of each completion, of which so many labels were read."""
+    """Add to `label` its share of each completion, of which so many labels were read."""
     prices = [None if completion.price is None else completion.price / among for completion, among in given]
     known = [price for price in prices if price is not None]
     seconds = sum(completion.seconds / among for completion, among in given)
@@ -196,7 +196,7 @@ def _shared(label: Label, given: Sequence[tuple[Completion, int]]) -> Label:
 
 
 def _with_known_order(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`row` without an `order` that is not ours: other tools have columns of that name with other contents."""
+    """Clear an `order` that is not afarm's: other tools have columns of that name with other contents."""
     return row if isinstance(row.get("order", ""), str) else {**row, "order": ""}
 
 
@@ -233,7 +233,7 @@ def _amount(row: Mapping[str, Any], name: str) -> float | None:
 
 
 def by_pair(labels: Iterable[Label]) -> dict[str, list[Label]]:
-    """Labels by the pair they judge."""
+    """Group labels by the pair they judge."""
     found: dict[str, list[Label]] = {}
     for label in labels:
         found.setdefault(label.pair_id, []).append(label)

@@ -1,4 +1,4 @@
-"""`afarm annotators compare`: what is known of annotators from their labels."""
+"""`afarm annotators compare`: agreement, bias, variance, price and preferences of annotators."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from afarm.evaluation.metrics import Estimate
 
 Column = tuple[str, "Callable[[Profile], Estimate | None]", str]
-"""Heading, the figure, and how its value and error are written."""
+"""Heading, the estimate, and the format of its value and error."""
 
 QUALITY: tuple[Column, ...] = (
     ("agreement %", lambda p: p.agreement, ".1f"),
@@ -44,7 +44,7 @@ PREFERENCES: tuple[Column, ...] = (
 
 
 WIDE = 4
-"""Annotators of which a matrix with errors is still as wide as a terminal."""
+"""Annotators up to which a matrix with errors fits a terminal."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -92,7 +92,7 @@ def compare_labels(
 
 
 def _families(given: Sequence[str]) -> dict[str, str]:
-    """Raises `ConfigError` for what is not NAME=FAMILY."""
+    """Parse --family options. Raises `ConfigError` for one that is not NAME=FAMILY."""
     named = [text.rpartition("=") for text in given]
     wrong = [f"--family {''.join(parts)}: the form is NAME=FAMILY" for parts in named if not parts[0] or not parts[2]]
     if wrong:
@@ -101,7 +101,7 @@ def _families(given: Sequence[str]) -> dict[str, str]:
 
 
 def _with_prices(labels: dict[str, list[Label]], output_dir: Path) -> dict[str, list[Label]]:
-    """What afarm's own labels cost stands in the ledger beside them."""
+    """Add prices from the ledger in `output_dir` to afarm's own labels."""
     from afarm.analysis.labels import with_prices
     from afarm.judging.ledger import Ledger
 
@@ -131,7 +131,7 @@ def _present(comparison: AnnotatorReport) -> None:
 
 
 def _table(title: str, columns: Sequence[Column], profiles: Sequence[Profile]) -> Table:
-    """One row an annotator. Columns that nobody has a figure for are left out."""
+    """One row per annotator, without the columns that nobody has an estimate for."""
     shown = [column for column in columns if any(column[1](profile) for profile in profiles)]
     table = _empty(title, ["annotator", "pairs", "labels", *(heading for heading, _, _ in shown)])
     for profile in profiles:
@@ -141,7 +141,7 @@ def _table(title: str, columns: Sequence[Column], profiles: Sequence[Profile]) -
 
 
 def _matrix(comparison: AnnotatorReport) -> Table:
-    """With its errors and pairs; of many annotators the values alone, under the numbers of the rows."""
+    """The matrix of mutual agreement with errors and pairs; of many annotators the values alone, under row numbers."""
     names = [profile.annotator for profile in comparison.profiles]
     many = len(names) > WIDE
     title = "Agreement of one label with another, %" + ("" if many else " ± standard error (pairs)")
@@ -163,7 +163,7 @@ def _empty(title: str, headings: Sequence[str]) -> Table:
 
 
 def estimate_text(figure: Estimate | None, form: str) -> str:
-    """A value with its error, a dash where there is none."""
+    """Write a value with its error, a dash if there is none."""
     if figure is None:
         return "-"
     error = "" if figure.error is None else f" ±{figure.error:{form}}"

@@ -1,4 +1,4 @@
-"""`afarm artifacts`: what is stored, what can go, and why something was or was not reused."""
+"""`afarm artifacts`: list stored artifacts, delete unused ones, explain why one was or was not reused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where things are printed: results on stdout, everything else on stderr."""
+"""The two consoles: results go to stdout, everything else to stderr; progress bars."""
 
 from __future__ import annotations
 

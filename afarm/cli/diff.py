@@ -1,4 +1,4 @@
-"""`afarm diff`: what sets two runs apart, and whether the label changed or the policy."""
+"""`afarm diff`: the differences between two runs, and if a flip comes from the label or the policy."""
 
 from __future__ import annotations
 

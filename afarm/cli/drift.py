@@ -1,4 +1,4 @@
-"""`afarm drift`: a judge asked again about pairs that it has labelled before: does it still answer as it did?"""
+"""`afarm drift`: ask a judge again about pairs that it has labelled, and test if it has shifted."""
 
 from __future__ import annotations
 

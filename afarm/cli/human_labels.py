@@ -1,5 +1,4 @@
-"""`afarm evaluate --annotations SIMULATED --humans HUMAN`: win rates by people, from a few of their labels and many
-simulated ones."""
+"""`afarm evaluate --annotations SIMULATED --humans HUMAN`: prediction-powered win rates by people."""
 
 from __future__ import annotations
 
@@ -21,16 +20,16 @@ if TYPE_CHECKING:
 
 
 Label = tuple[JudgedPair, str]
-"""A person's, and where it stands."""
+"""A person's judgement, and the file and row it stands in."""
 
 
 def with_people(
     compared: Sequence[AnnotationComparison], files: Sequence[Path], leave_out: bool = False
 ) -> list[AnnotationComparison]:
-    """The comparisons, with people's labels of those systems that they labelled as well; tells which they did not.
+    """Add people's labels to the comparisons of systems that they labelled as well; say which they did not.
 
-    Labels about other outputs than the judge's are left out where that is asked for, and counted. Raises `DataError`
-    where they are not to be, where there is no label, or naming file, row and field of one that cannot be read.
+    Labels about other outputs than the judge's are left out and counted if `leave_out`, else an error. Raises
+    `DataError` for that, if there is no label, or naming file, row and field of one that cannot be read.
     """
     from afarm.evaluation.win_table import wins
 
@@ -57,7 +56,7 @@ def with_people(
 
 
 def _labels(one: AnnotationComparison, labels: Sequence[Label], leave_out: bool) -> list[JudgedPair]:
-    """Those of the labels that are about the pairs of `one`; of those about other outputs see `with_people`."""
+    """Select the labels about the pairs of `one`; for labels about other outputs see `with_people`."""
     players = one.reference_name, one.system
     mine = [(label, where) for label, where in labels if {*players} == {label.pair.generator_1, label.pair.generator_2}]
     judged = _judged(one, {label.pair.instruction.id for label, _ in mine})
@@ -83,7 +82,7 @@ def _labels(one: AnnotationComparison, labels: Sequence[Label], leave_out: bool)
 
 
 def _judged(one: AnnotationComparison, asked: Collection[str]) -> dict[str, set[tuple[int, int]]]:
-    """What the judge saw as answers to those instructions, as `_outputs`, by their ids."""
+    """Collect the outputs that the judge saw, as `_outputs`, by the ids of these instructions."""
     found: dict[str, set[tuple[int, int]]] = {}
     if asked:
         for row in preferences_on_disk(one.stored.rows):
@@ -93,7 +92,7 @@ def _judged(one: AnnotationComparison, asked: Collection[str]) -> dict[str, set[
 
 
 def _outputs(pair: Pair) -> tuple[int, int]:
-    """Both outputs as hashes, which stand for texts within one process."""
+    """Hash both outputs; a hash stands for its text within one process."""
     return hash(pair.output_1), hash(pair.output_2)
 
 
@@ -106,7 +105,7 @@ def _named(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def lines(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What a record's results say of win rates by people."""
+    """State the win rates by people among a record's results."""
     found = []
     for result in results:
         if result["evaluator"] == BY_PEOPLE:

@@ -1,4 +1,4 @@
-"""Several processes under one command: how they are started, and what all but the first leave to the first."""
+"""Several processes under one command: starting them with accelerate, and silencing all but the main one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONFIGS = Path(__file__).with_name("launch_configs")
 
 @cache
 def process_info() -> ProcessInfo:
-    """Which of several processes this one is. Read once: what sees FSDP in the environment would wrap models in it."""
+    """Read once which of several processes this is: whoever sees FSDP in the environment would wrap models in it."""
     found = ProcessInfo.of(os.environ)
     if found.sharded:
         del os.environ["ACCELERATE_USE_FSDP"]
@@ -31,7 +31,7 @@ def process_info() -> ProcessInfo:
 
 @contextmanager
 def only_the_first_speaks() -> Iterator[None]:
-    """Nothing that is printed here is seen, unless by the first process. Errors that leave it can be."""
+    """Silence stdout and stderr in all but the main process. Errors that leave the block can be printed."""
     if process_info().is_main_process:
         yield
         return
@@ -40,7 +40,7 @@ def only_the_first_speaks() -> Iterator[None]:
 
 
 def mpi_is_missing() -> bool:
-    """Whether `accelerate launch --cpu` was asked for several processes and has started one: it leaves that to MPI."""
+    """Return True if `accelerate launch --cpu` started one process of several: it leaves the others to MPI."""
     several_wanted = "MASTER_PORT" in os.environ and "ACCELERATE_USE_CPU" in os.environ
     return several_wanted and "LOCAL_RANK" not in os.environ and not process_info().is_distributed
 
@@ -48,7 +48,7 @@ def mpi_is_missing() -> bool:
 def relaunch(name: str) -> NoReturn:
     """Become `accelerate launch` with the configuration of that name, or file, and this command without the option.
 
-    Raises `ConfigError` where there is no such configuration.
+    Raises `ConfigError` if there is no such configuration.
     """
     known = {path.stem: path for path in CONFIGS.glob("*.yaml")}
     path = known.get(name, Path(name))
@@ -61,7 +61,7 @@ def relaunch(name: str) -> NoReturn:
 
 
 def without_option(arguments: list[str]) -> list[str]:
-    """A command line less `OPTION` and its value."""
+    """Remove `OPTION` and its value from a command line."""
     kept, skipping = [], False
     for argument in arguments:
         if not (skipping or argument == OPTION or argument.startswith(f"{OPTION}=")):

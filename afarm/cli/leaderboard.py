@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """What a board can be written as."""
+    """The formats that a leaderboard can be written in."""
 
     terminal = "terminal"
     markdown = "markdown"
@@ -119,7 +119,7 @@ def leaderboard(
 
 
 def _format(chosen: Format | None, output: Path | None) -> Format:
-    """Raises `ConfigError` where a file's name does not say what to write, or the terminal's is to be a file."""
+    """Choose the format. Raises `ConfigError` if the name of the file does not say what to write."""
     if output is None or chosen not in (None, Format.terminal):
         return chosen or Format.terminal
     form = None if chosen else SUFFIXES.get(output.suffix.lower())
@@ -131,8 +131,10 @@ def _format(chosen: Format | None, output: Path | None) -> Format:
 def _evaluated(
     boards: Sequence[Leaderboard], evaluators: Sequence[str], sources: Sequence[str]
 ) -> tuple[list[Leaderboard], list[str]]:
-    """The boards with the figures of evaluators over all systems, and which have none. Raises `DataError` where none
-    has any."""
+    """Add the metrics of evaluators over all systems, and say which boards have none.
+
+    Raises `DataError` if no board has any.
+    """
     from afarm.leaderboard.ranking import evaluated, stored_judgements
     from afarm.leaderboard.sources import holds_annotations
 
@@ -172,7 +174,7 @@ def _written(boards: Sequence[Leaderboard], left_out: Sequence[str], found: Sequ
 
 
 def _write(text: str, output: Path | None) -> None:
-    """To the file, whole or not at all, or to stdout. Raises `StoreError` where it cannot be written."""
+    """Write to the file, whole or not at all, or to stdout. Raises `StoreError` if it cannot be written."""
     if output is None:
         sys.stdout.write(text)
         return

@@ -1,4 +1,4 @@
-"""`afarm plugins` and `afarm recipes`: what there is to choose from."""
+"""`afarm plugins` and `afarm recipes`: lists of what is installed."""
 
 from __future__ import annotations
 

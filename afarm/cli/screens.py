@@ -1,4 +1,4 @@
-"""Systems that were compared with a reference, on the screen: one in full, several as a board."""
+"""Result screens of systems compared with a reference: one in full, several as a leaderboard."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _called(record: Record, among: Sequence[Record]) -> str:
 
 
 def _lines(record: Record) -> list[str]:
-    """What must be said of a system beside its figures and flags."""
+    """Lines on a system beside its metrics and red flags: decisions, coverage, degradation, cost."""
     from afarm.evaluation.decisions import decision_sentences
     from afarm.report.run import degraded
 

@@ -1,8 +1,8 @@
-"""How sure a figure is: intervals, tests, ranks and stopping rules, over plain numpy arrays.
+"""Statistics of evaluations: intervals, tests, rank intervals and stopping rules, over plain numpy arrays.
 
-Nothing here knows of records, files or judges. One value stands for one instruction, which is the unit that repeats:
+Nothing here knows of records, files or judges. One value stands for one instruction, which is the sampling unit:
 several labels of an instruction (annotators, seeds, samples) are its cluster. Absent values are NaN. Every draw comes
-from a seed, so that equal input gives equal figures.
+from a seed, so that equal input gives equal results.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Do two boards order systems alike: simulated against human, this judge against that.
+"""Rank correlation of two leaderboards: simulated against human, one judge against another.
 
 Two questions, two intervals. Over *systems*: would other systems correlate as well? Over *instructions*: would other
 instructions have given the same correlation for these systems? Quote the one that is asked; neither includes the other.
@@ -27,8 +27,10 @@ FEWEST = 3
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """`value` over `n` systems, from −1 to 1, None where one board does not vary. `low` and `high` are its interval at
-    `level` over resampled `over`, None where half of the resamples do not vary."""
+    """A correlation `value` over `n` systems, from −1 to 1, None if one board does not vary.
+
+    `low` and `high` are its interval at `level` over resampled `over`, None if half of the resamples do not vary.
+    """
 
     kind: Kind
     value: float | None
@@ -48,9 +50,9 @@ def correlation(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Correlation:
-    """How two boards agree.
+    """Correlate two leaderboards.
 
-    Given one figure a system [systems] each, the interval is over systems: the percentile bootstrap's. Given tables of
+    Given one value per system [systems] each, the interval is over systems: the percentile bootstrap's. Given tables of
     wins [systems, instructions], of the same systems in the same order and of the same instructions, it is over
     instructions: the boards share them, and one draw reweights both. A resample is noisier than the data, and noise
     lowers a correlation; so the interval also holds the resamples' mirror image about `value`, and errs wide. NaN is
@@ -83,7 +85,7 @@ def correlation(
 
 
 def _systems(one: Floats, two: Floats, resamples: int, seed: int) -> Iterator[tuple[Floats, Floats]]:
-    """Both boards' figures for systems drawn with replacement, [some resamples, systems] each."""
+    """Both boards' values for systems drawn with replacement, [some resamples, systems] each."""
     drawn = np.random.default_rng(seed).integers(len(one), size=(resamples, len(one)))
     yield one[drawn], two[drawn]
 
@@ -101,7 +103,7 @@ def _means(table: Floats, counts: Floats) -> Floats:
 
 
 def _pearson(a: Floats, b: Floats) -> Floats:
-    """Of each row of `a` with that of `b`; NaN where one does not vary."""
+    """Pearson's r of each row of `a` with that of `b`; NaN if one does not vary."""
     a, b = a - a.mean(axis=1, keepdims=True), b - b.mean(axis=1, keepdims=True)
     size = np.sqrt((a * a).sum(axis=1) * (b * b).sum(axis=1))
     return np.divide((a * b).sum(axis=1), size, out=np.full(len(a), np.nan), where=size > 1e-12)
@@ -114,7 +116,7 @@ def _spearman(a: Floats, b: Floats) -> Floats:
 
 
 def _kendall(a: Floats, b: Floats) -> Floats:
-    """tau-b: the correlation of the signs of all differences."""
+    """Kendall's tau-b: the correlation of the signs of all differences."""
     found = np.empty(len(a))
     above = np.triu_indices(a.shape[1], 1)
     for row, (x, y) in enumerate(zip(a, b, strict=True)):

@@ -1,4 +1,4 @@
-"""Means with their standard errors and intervals, and how many instructions a question takes.
+"""Means with standard errors and intervals, and the sample sizes that differences need.
 
 Sources: Liang and Zeger 1986 (clusters), Agresti and Coull 1998 (two wins and two losses added), Efron 1979
 (bootstrap), Miller 2024, "Adding error bars to evals" (clusters and sample sizes for evaluations of language models).
@@ -19,21 +19,23 @@ from afarm.core.seeding import integer
 
 Floats = NDArray[np.float64]
 Clusters = Sequence[Hashable] | NDArray[np.int64]
-"""The name or number of the instruction of each value."""
+"""The name or index of each value's instruction."""
 
 LEVEL = 0.95
 POWER = 0.8
 RESAMPLES = 10_000
 ROUNDING = 1e-12
-"""The part of a value below which a spread is that of floating-point numbers."""
+"""The share of a value below which a spread is floating-point rounding."""
 BLOCK = 4_000_000
 """Numbers held at a time while resampling: 32 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class IntervalEstimate:
-    """A mean in the unit of its values. `error` is its standard error, `low` and `high` its interval at `level`; None
-    where one instruction cannot tell. `n` counts the instructions, `labels` the values behind them."""
+    """A mean in the unit of its values, with its standard `error` and its interval at `level`; None of one instruction.
+
+    `n` counts the instructions, `labels` the values behind them.
+    """
 
     value: float
     error: float | None
@@ -45,11 +47,11 @@ class IntervalEstimate:
 
 
 def mean(values: ArrayLike, clusters: Clusters | None = None, *, level: float = LEVEL) -> IntervalEstimate:
-    """The mean of `values`, with the t interval over instructions; NaN is absent.
+    """Estimate the mean of `values`, with the t interval over instructions; NaN is absent.
 
     `clusters` names the instruction of each value: values of one instruction are not independent, and the error is that
     of the instructions (cluster-robust, with G / (G − 1) for G of them). Without clusters, or with one value each, it
-    is the usual s / √n with n − 1 in s. Raises `DataError` where there is no value.
+    is the usual s / √n with n − 1 in s. Raises `DataError` if there is no value.
     """
     sums, sizes = cluster_sums(values, clusters)
     n, labels = len(sums), round(float(sizes.sum()))
@@ -64,12 +66,12 @@ def mean(values: ArrayLike, clusters: Clusters | None = None, *, level: float = 
 
 
 def win_rate(wins: ArrayLike, clusters: Clusters | None = None, *, level: float = LEVEL) -> IntervalEstimate:
-    """The mean of `wins`, each in [0, 1] with draws 0.5, with an interval that holds its level near 0 and 1 too.
+    """Estimate the mean of `wins`, each in [0, 1] with draws 0.5, with an interval that is valid near 0 and 1 too.
 
     Value and error are those of `mean`. The interval is the t interval after two won and two lost instructions are
     added: a system that won 25 of 25 has an error of 0, and is yet not sure to win always; nor is one that won a single
     instruction, which has an interval too. With some hundreds of them the two intervals are the same for all purposes.
-    Raises `DataError` where there is no value, or one is no win.
+    Raises `DataError` if there is no value, or if one is no win.
     """
     found = np.asarray(wins, dtype=np.float64)
     if wrong := found[(found < 0) | (found > 1)].tolist():
@@ -90,10 +92,10 @@ def bootstrap(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> IntervalEstimate:
-    """The mean of `values` with the percentile interval over resampled instructions; `error` is the resamples' spread.
+    """Estimate the mean of `values` with the percentile interval over resampled instructions.
 
-    Of the differences of two systems on the same instructions it is the paired bootstrap. Raises `DataError` where
-    there is no value.
+    `error` is the spread of the resamples. Of the differences of two systems on the same instructions it is the paired
+    bootstrap. Raises `DataError` if there is no value.
     """
     sums, sizes = cluster_sums(values, clusters)
     n, labels = len(sums), round(float(sizes.sum()))
@@ -106,7 +108,7 @@ def bootstrap(
 
 
 def resampled(n: int, resamples: int, seed: int) -> Iterator[Floats]:
-    """How often each of `n` instructions is drawn in each of the `resamples`, in blocks [some resamples, n]."""
+    """Draw `n` instructions with replacement per resample: their counts, in blocks [some resamples, n]."""
     generator = np.random.default_rng(seed)
     block = max(1, BLOCK // n)
     for begin in range(0, resamples, block):
@@ -116,7 +118,7 @@ def resampled(n: int, resamples: int, seed: int) -> Iterator[Floats]:
 
 
 def minimum_detectable_difference(n: int, deviation: float, *, power: float = POWER, level: float = LEVEL) -> float:
-    """The difference that a test at `level` finds with probability `power`, from `n` instructions.
+    """The minimum difference that a test at `level` finds with probability `power`, from `n` instructions.
 
     `deviation` is the standard deviation, over instructions, of what is averaged: of a system's wins, or of the paired
     differences of two systems. The result is in its unit. Raises `DataError` for fewer than two instructions.
@@ -129,12 +131,12 @@ def minimum_detectable_difference(n: int, deviation: float, *, power: float = PO
 def instructions_needed(difference: float, deviation: float, *, power: float = POWER, level: float = LEVEL) -> int:
     """The fewest instructions with which `difference` is detectable; see `minimum_detectable_difference`.
 
-    Raises `DataError` where the difference is 0, which no number of instructions finds.
+    Raises `DataError` if the difference is 0, which no number of instructions finds.
     """
     if difference == 0:
         raise DataError("no number of instructions finds a difference of 0")
     size = abs(difference)
-    # The normal quantiles are below t's, so this is where to begin.
+    # The normal quantiles are below t's, so the search begins below the answer.
     n = max(2, math.floor(((float(ndtri((1 + level) / 2)) + float(ndtri(power))) * deviation / size) ** 2))
     while minimum_detectable_difference(n, deviation, power=power, level=level) > size:
         n += 1
@@ -142,12 +144,12 @@ def instructions_needed(difference: float, deviation: float, *, power: float = P
 
 
 def t_quantile(freedom: float, level: float) -> float:
-    """How many standard errors an interval at `level` reaches to either side."""
+    """Student's quantile: the standard errors that an interval at `level` reaches to either side."""
     return float(stdtrit(freedom, (1 + level) / 2))
 
 
 def cluster_sums(values: ArrayLike, clusters: Clusters | None) -> tuple[Floats, Floats]:
-    """The sum of the values of each instruction and their number, [instructions] each. Raises `DataError` for none."""
+    """Sum and count the values of each instruction, [instructions] each. Raises `DataError` if there are none."""
     found = np.asarray(values, dtype=np.float64).ravel()
     there = ~np.isnan(found)
     if not there.any():

@@ -1,4 +1,4 @@
-"""Two systems on the same instructions: their difference, and whether it is more than chance.
+"""Paired differences of two systems on the same instructions, and tests of their significance.
 
 The default test is Student's, of the paired differences: it goes by the interval that is shown, so that one excludes 0
 exactly where the other is below 5%, and in simulations with draws, weights, and differences that are mostly 0 it keeps
@@ -41,7 +41,7 @@ Test = Literal["t", "sign_flip", "bootstrap"]
 class Difference:
     """The first system less the second, over the `n` instructions that both have, in the unit of the values.
 
-    `low` and `high` are the t interval of the paired differences, None where these do not vary; `p_value` is `test`'s,
+    `low` and `high` are the t interval of the paired differences, None if these do not vary; `p_value` is `test`'s,
     None with a single instruction; `adjusted` is the p-value corrected for all comparisons that were made together.
     `only_first` and `only_second` count the instructions that the other lacks, `detectable` is what n instructions
     would show with a probability of 80%.
@@ -62,7 +62,7 @@ class Difference:
 
     @property
     def significant(self) -> bool:
-        """Whether the difference is more than chance at `level`, all comparisons considered."""
+        """True if the difference is significant at `level`, corrected for all comparisons."""
         return self.adjusted is not None and self.adjusted <= 1 - self.level
 
 
@@ -75,9 +75,9 @@ def paired_difference(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Difference:
-    """Two systems' values [instructions] in the same order, NaN where one is absent: how they differ where both are.
+    """Compare two systems' values [instructions] in the same order, NaN being absent, on the instructions of both.
 
-    Raises `DataError` where they are of different lengths or have no instruction in common.
+    Raises `DataError` if they are of different lengths or have no instruction in common.
     """
     one, two = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if one.shape != two.shape:
@@ -120,11 +120,11 @@ def paired_differences(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> list[Difference | None]:
-    """Each system of `table` [systems, instructions] less the one in row `baseline`, None for that one itself and for
-    those that share no instruction with it. `adjusted` is Holm's, over all of them.
+    """Compare each system of `table` [systems, instructions] with the one in row `baseline`, by Holm's correction.
 
-    Say so where the baseline is the `best` of the table: the values themselves chose it, and a lucky one among equals
-    looks better than the others by more than chance. `adjusted` is then over every pair that might have been compared.
+    None for the baseline itself and for systems that share no instruction with it. `best` says that the baseline is the
+    best of the table: the values themselves chose it, and a lucky one among equals looks better than the others by more
+    than chance. The correction is then over every pair that might have been compared.
     """
     values = np.asarray(table, dtype=np.float64)
     found: list[Difference | None] = [
@@ -149,8 +149,11 @@ def p_value(gaps: Floats, test: Test, resamples: int = RESAMPLES, seed: int = 0)
 
 
 def _sign_flip(gaps: Floats, resamples: int, seed: int) -> float:
-    """Zeros do not matter. Few differences are flipped in every way there is; otherwise the draws count the data as
-    one of theirs, so that p is never 0 and errs high."""
+    """The sign-flip test. Zeros do not matter.
+
+    Few differences are flipped in every way there is; otherwise the draws count the data as one of theirs, so that p is
+    never 0 and errs high.
+    """
     moved = gaps[gaps != 0]
     if not len(moved):
         return 1.0
@@ -169,7 +172,7 @@ def _sign_flip(gaps: Floats, resamples: int, seed: int) -> float:
 
 
 def _bootstrap(gaps: Floats, resamples: int, seed: int) -> float:
-    """The share of resampled means on the other side of 0, twice."""
+    """The bootstrap test: twice the share of resampled means on the other side of 0."""
     drawn = resampled(len(gaps), resamples, integer(seed, "paired bootstrap"))
     means = np.concatenate([counts @ gaps for counts in drawn]) / len(gaps)
     smaller = min(int((means <= 0).sum()), int((means >= 0).sum()))
@@ -184,10 +187,10 @@ def _t(gaps: Floats) -> float:
 
 
 def holm(p_values: Sequence[float], tests: int | None = None) -> list[float]:
-    """The p-values with which each of several tests may be read as if it were the only one (Holm 1979).
+    """Correct the p-values of several tests, so that each may be read as if it were the only one (Holm 1979).
 
-    The chance that any true null is then rejected at α is at most α, whatever the tests have in common. `tests` is how
-    many there are, where these were picked out of more.
+    The chance that any true null is then rejected at α is at most α, whatever the tests have in common. `tests` is
+    their number, if these were picked out of more.
     """
     p = np.asarray(p_values, dtype=np.float64)
     order = np.argsort(p, kind="stable")

@@ -1,4 +1,4 @@
-"""Many simulated labels and a few human ones: the human win rate, at less than the human price.
+"""Prediction-powered win rates: the human win rate from many simulated labels and a few human ones.
 
 The simulated labels of all instructions give a mean that is precise and biased; the instructions that people labelled
 too tell how biased. Simulated mean plus correction is unbiased whatever the judge is like, and the better the judge
@@ -25,16 +25,17 @@ from afarm.statistics.intervals import LEVEL, IntervalEstimate, t_quantile, win_
 
 QUARTILE = float(ndtri(0.75))
 FEWEST = 10
-"""Human-labelled instructions below which their spread says too little."""
+"""Human-labelled instructions from which on their spread can be estimated."""
 
 
 @dataclass(frozen=True, slots=True)
 class PredictionPowered:
-    """`combined` is the estimate to quote; `human` and `simulated` are what either kind of labels says alone.
+    """A prediction-powered estimate: `combined` is to be quoted; `human` and `simulated` use one kind of labels alone.
 
     `n_human` instructions have both kinds, `n_simulated` only simulated ones. `trust`, from 0 to 1, is the weight of
-    the simulated labels. `effective` is how many human-labelled instructions alone would be as precise as `combined`,
-    and `saved` how many of them need not be labelled."""
+    the simulated labels. `effective` is the number of human-labelled instructions that alone would be as precise as
+    `combined`, and `saved` the number of them that need not be labelled.
+    """
 
     combined: IntervalEstimate
     human: IntervalEstimate
@@ -50,13 +51,12 @@ class PredictionPowered:
 
 
 def prediction_powered(human: ArrayLike, simulated: ArrayLike, *, level: float = LEVEL) -> PredictionPowered:
-    """The mean of the human labels over all instructions, from `human` and `simulated` [instructions], in that order of
-    instructions, NaN where there is no label.
+    """Estimate the mean of the human labels over all instructions from `human` and `simulated` [instructions].
 
-    Several labels of an instruction are averaged first. Those that people label must be drawn at random: the hard ones
-    alone do not tell how wrong the judge is on the others. The interval is t's; mean and weight have used up two of its
-    degrees of freedom. Where all human labels are the same, it is that of `win_rate` of them alone.
-    Raises `DataError` where fewer than 10 instructions have both kinds of labels.
+    NaN is an absent label; several labels of an instruction are averaged first. The instructions that people label must
+    be drawn at random: the hard ones alone do not tell how wrong the judge is on the others. The interval is t's; mean
+    and weight have used up two of its degrees of freedom. If all human labels are the same, it is that of `win_rate` of
+    them alone. Raises `DataError` if fewer than 10 instructions have both kinds of labels.
     """
     people, judge = np.asarray(human, dtype=np.float64), np.asarray(simulated, dtype=np.float64)
     if people.shape != judge.shape:

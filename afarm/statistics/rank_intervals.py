@@ -1,4 +1,4 @@
-"""Ranks with intervals: "3rd, 2–5".
+"""Rank intervals, such as "3rd, 2–5".
 
 A rank follows from who is better than whom, so its interval does: a system is surely below those whose mean is higher
 by more than chance, and surely above those whose mean is lower by more. Differences of all pairs are bootstrapped
@@ -28,10 +28,10 @@ TINY = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """A system's place by its mean, 1 for the highest; equal means share the better place.
+    """A system's rank by its mean, 1 for the highest; equal means share the better rank.
 
-    `low` to `high` holds its true place with probability `level`, looked at by itself; `board_low` to `board_high` are
-    wider, and hold for all systems of the board at once.
+    `low` to `high` holds its true rank with probability `level`, looked at by itself; `board_low` to `board_high` are
+    wider, and hold for all systems of the leaderboard at once.
     """
 
     rank: int
@@ -43,10 +43,10 @@ class Rank:
 
 
 def rank_intervals(table: ArrayLike, *, level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0) -> list[Rank]:
-    """Ranks of the systems of `table` [systems, instructions] by their mean, higher being better; NaN is absent.
+    """Rank the systems of `table` [systems, instructions] by their mean, with intervals; NaN is absent.
 
     A system is ranked by the mean over the instructions that it has; those of several systems that share instructions
-    move together, which is what makes the comparison sharp. Raises `DataError` where a system has fewer than two.
+    move together, which is what makes the comparison sharp. Raises `DataError` if a system has fewer than two.
     """
     values = np.asarray(table, dtype=np.float64)
     there = ~np.isnan(values)
@@ -72,8 +72,11 @@ def rank_intervals(table: ArrayLike, *, level: float = LEVEL, resamples: int = R
 
 @dataclass(frozen=True, slots=True)
 class _Test:
-    """`gaps` [systems, systems] of means, what turns them into numbers of standard errors (`scale`), and how the means
-    moved in each resample (`drawn` [resamples, systems]). The fewest instructions of a system are `n`."""
+    """A stepdown test of all differences of means.
+
+    `gaps` [systems, systems] are the differences, `scale` turns them into numbers of standard errors, `drawn`
+    [resamples, systems] are the moves of the means in each resample. The fewest instructions of a system are `n`.
+    """
 
     gaps: Floats
     scale: Floats
@@ -82,10 +85,9 @@ class _Test:
     n: int
 
     def sure(self, *rows: int) -> Bools:
-        """[rows, systems]: which differences of these systems from others are more than chance, all of them together.
+        """[rows, systems]: True for significant differences of these systems from others, all of them together.
 
-        What is sure at first leaves fewer to be unsure about, so it is left out and the rest is looked at again
-        (Romano and Wolf 2005).
+        Differences that are significant at first are left out, and the rest is tested again (Romano and Wolf 2005).
         """
         sizes = np.abs(self.gaps[list(rows)]) * self.scale[list(rows)]
         open_ = self.scale[list(rows)] > 0
@@ -105,5 +107,5 @@ class _Test:
 
 
 def _place(gaps: Floats, sure: Bools) -> tuple[int, int]:
-    """The best and the worst place of a system with these gaps to the others."""
+    """The best and the worst rank of a system with these gaps to the others."""
     return 1 + int((sure & (gaps < 0)).sum()), len(gaps) - int((sure & (gaps > 0)).sum())

@@ -1,14 +1,14 @@
-"""Looking at the answers as they come, and stopping when they are clear.
+"""Sequential testing: stop asking the judge once the comparison is decided.
 
 A 95% interval that is looked at after every answer excludes the truth at some time far more often than in 5% of cases.
 A confidence sequence holds at all times together, so it may be watched, and asking may stop the moment it excludes an
-even score. It is had by betting: start with one unit, and after each answer stake a part of the capital that the truth
-is higher than m. If it is m, no strategy gains in expectation, and the capital ever reaches 1/α with probability α at
-most (Ville 1939). Here the capital is spread over stakes of many sizes, which needs no guess of the variance.
+even score. It comes from betting: start with one unit, and after each answer stake a part of the capital on the truth
+being higher than m. If it is m, no strategy gains in expectation, and the capital ever reaches 1/α with probability α
+at most (Ville 1939). Here the capital is spread over stakes of many sizes, which needs no guess of the variance.
 
 The answers must come in random order. With `population`, they are drawn without replacement from that many
-instructions, and what is decided is the mean of just these: what asking about all of them would have shown. Without,
-it is the mean of the instructions that they are a sample of, which is what all other intervals here are about.
+instructions, and the decision is about the mean of just these: the result of asking about all of them. Without, it is
+about the mean of the instructions that they are a sample of, as all other intervals here are.
 
 Source: Waudby-Smith and Ramdas 2024, "Estimating means of bounded random variables by betting" (sections 4 to 6).
 """
@@ -25,7 +25,7 @@ from afarm.core.errors import DataError
 from afarm.statistics.intervals import LEVEL, Floats, IntervalEstimate
 
 STAKES = np.geomspace(0.01, 0.95, 16)
-"""Parts of the most that can be staked without owing anything."""
+"""Fractions of the largest stake that cannot lead to debt."""
 
 TINY = 1e-9
 
@@ -34,7 +34,7 @@ Side = Literal["higher", "lower"]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether the mean is `higher` or `lower` than even, None as long as it is not clear; and the sequence as it is."""
+    """The `side` of even that the mean is on, None while undecided, and the confidence sequence so far."""
 
     side: Side | None
     estimate: IntervalEstimate
@@ -43,19 +43,19 @@ class Decision:
 def confidence_sequence(
     values: ArrayLike, *, level: float = LEVEL, population: int | None = None, steps: int = 30
 ) -> IntervalEstimate:
-    """The interval, after these values in [0, 1] in the order they came, that holds at all times together.
+    """The confidence sequence after these values in [0, 1], in the order they came.
 
-    `error` is None: nothing here is normal. Raises `DataError` where a value is out of range, or there are more than
+    `error` is None: nothing here is normal. Raises `DataError` if a value is out of range, or if there are more than
     `population`.
     """
-    found = _checked(values, population)
-    bounds = (_bound(found, level, population, steps), 1 - _bound(1 - found, level, population, steps))
-    value = float(found.mean()) if len(found) else 0.5
-    return IntervalEstimate(value, None, *bounds, len(found), len(found), level)
+    checked = _checked(values, population)
+    bounds = (_bound(checked, level, population, steps), 1 - _bound(1 - checked, level, population, steps))
+    value = float(checked.mean()) if len(checked) else 0.5
+    return IntervalEstimate(value, None, *bounds, len(checked), len(checked), level)
 
 
 def decide(values: ArrayLike, *, even: float = 0.5, level: float = LEVEL, population: int | None = None) -> Decision:
-    """Whether the values seen so far, each in [0, 1], settle on which side of `even` their mean is.
+    """Decide on which side of `even` the mean is, from the values so far, each in [0, 1].
 
     For a system's wins even is 0.5; for two systems, give (1 + first − second) / 2. However often one looks, the wrong
     side is named with probability 1 − `level` at most.
@@ -71,7 +71,7 @@ def decide(values: ArrayLike, *, even: float = 0.5, level: float = LEVEL, popula
 def decision_times(
     values: ArrayLike, *, even: float = 0.5, level: float = LEVEL, population: int | None = None
 ) -> tuple[int | None, int | None]:
-    """After how many values their mean is known to be higher than `even`, and lower; None where it is not."""
+    """The numbers of values after which the mean is known to be higher than `even`, and lower; None if it is not."""
     found, threshold = _checked(values, population), np.log(2 / (1 - level))
     sides = (_log_capital(found, even, population), _log_capital(1 - found, 1 - even, population))
     higher, lower = (int(np.argmax(c >= threshold)) + 1 if (c >= threshold).any() else None for c in sides)
@@ -79,7 +79,7 @@ def decision_times(
 
 
 def _bound(values: Floats, level: float, population: int | None, steps: int) -> float:
-    """The largest m of which it is known that the mean is higher. Capital falls as m rises, so halving finds it."""
+    """The largest m that the mean is known to exceed. Capital falls as m rises, so bisection finds it."""
     low, high = 0.0, 1.0
     for _ in range(steps):
         middle = (low + high) / 2
@@ -94,7 +94,7 @@ def _log_capital(values: Floats, m: float, population: int | None) -> Floats:
     """The log of the capital after each of `values` [t], of betting that their mean is higher than `m`, in (0, 1)."""
     expected: float | Floats = m
     if population is not None:
-        # The mean of those that are left, if m is that of all.
+        # The mean of the remaining values, if m is that of all.
         before = np.concatenate([[0.0], np.cumsum(values)[:-1]])
         expected = (population * m - before) / np.arange(population, population - len(values), -1)
     gain = np.divide(values, expected, out=np.zeros_like(values), where=np.asarray(expected) > TINY) - 1
@@ -102,7 +102,7 @@ def _log_capital(values: Floats, m: float, population: int | None) -> Floats:
     top = logs.max(axis=0) if len(values) else np.zeros(0)
     capital = top + np.log(np.exp(logs - top).mean(axis=0))
     if population is not None:
-        # Where more has come already than all can hold if m is their mean, it is not.
+        # If the sum so far exceeds what all can hold with mean m, m is not their mean.
         capital[np.cumsum(values) > population * m + TINY] = np.inf
     return capital
 

@@ -1,4 +1,4 @@
-"""Files that a user points an evaluator at: coefficients, difficulties, regularising rows."""
+"""Data files of evaluators: coefficients, difficulties, regularising rows."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from afarm import DataError, read_rows
 
 
 def read_table(path: str) -> Iterator[tuple[dict[str, Any], str]]:
-    """The rows of a `.csv` file, or of one that `afarm.storage.rows.read_rows` reads, each with the place it stands at.
+    """Read the rows of a `.csv` file, or of one that `afarm.read_rows` reads, each with its place.
 
-    Raises `DataError` where the file is missing or is not what its name says.
+    Raises `DataError` if the file is missing or is not what its name says.
     """
     name = Path(path).expanduser()
     if not name.name.removesuffix(".gz").endswith(".csv"):
@@ -33,7 +33,7 @@ def read_table(path: str) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 def cell(row: Mapping[str, Any], names: Sequence[str], where: str) -> Any:
-    """What `row` has under the first of `names` that is among its columns. Raises `DataError` where there is none."""
+    """Read the first of the columns `names` that `row` has. Raises `DataError` if it has none."""
     for name in names:
         if row.get(name) is not None:
             return row[name]
@@ -41,7 +41,7 @@ def cell(row: Mapping[str, Any], names: Sequence[str], where: str) -> Any:
 
 
 def number(row: Mapping[str, Any], names: Sequence[str], where: str) -> float:
-    """The same as a finite number. Raises `DataError` naming row and field where it is none."""
+    """Read a `cell` as a finite number. Raises `DataError` naming row and field if it is none."""
     value = cell(row, names, where)
     try:
         found = math.nan if isinstance(value, bool) else float(value)
@@ -53,7 +53,7 @@ def number(row: Mapping[str, Any], names: Sequence[str], where: str) -> float:
 
 
 def digest_of(path: str) -> str:
-    """A digest of the file's bytes; empty where no file is named, or there is none by that name."""
+    """Digest the file's bytes; empty if no file is named, or if there is none by that name."""
     name = Path(path).expanduser()
     if not path or not name.is_file():
         return ""

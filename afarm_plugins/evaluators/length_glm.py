@@ -89,7 +89,7 @@ def solve(rows: Rows, C: float) -> Floats:
 
 
 def information(coefficients: Floats, rows: Rows) -> float:
-    """What the outcomes tell: Σ p (1 − p), an instruction counting once however many rows it has.
+    """The information in the outcomes: Σ p (1 − p), an instruction counting once however many rows it has.
 
     Without the penalty it is at most the number of the rarer outcome, and less the better lengths tell them apart: 0
     where all were won, or the longer won throughout.

@@ -52,7 +52,7 @@ class Games:
 
     @property
     def figures(self) -> dict[str, float | int | str | None]:
-        """What an evaluation of them begins with."""
+        """The metrics that an evaluation of the games begins with."""
         return {
             "reference": self.systems[self.reference],
             "n_systems": len(self.systems),
