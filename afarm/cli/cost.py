@@ -51,8 +51,10 @@ def show_plan(
     all_stages: bool = True,
     planned: Sequence[PlannedStage] | None = None,
 ) -> None:
-    """The stages of a run, or those `planned`, and what each judge would be asked; without `all_stages`, only those
-    that ask."""
+    """Show the stages of a run, or those `planned`, and what each judge would be asked.
+
+    Without `all_stages`, only those that ask.
+    """
     from afarm.experiment.dry_run import plan_run
 
     title = f"{workspace.settings.recipe} · {method}" if all_stages else ""
@@ -60,7 +62,7 @@ def show_plan(
 
 
 def show_plan_of_files(given: Sequence[OutputComparison], as_json: bool, all_stages: bool = True) -> None:
-    """The same for sets of outputs, each compared with the reference."""
+    """Show the same for sets of outputs, each compared with the reference."""
     from afarm.comparison.dry_run import plan_comparison
 
     systems, reference = ", ".join(one.system for one in given), given[0].reference_name

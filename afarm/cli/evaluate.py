@@ -93,7 +93,7 @@ def evaluate_annotations(
     options: EvaluateOptions,
     started: float,
 ) -> None:
-    """Evaluate stored annotations, together with labels by `humans` of some of the instructions if there are any."""
+    """Evaluate stored annotations, with labels by `humans` of some instructions if there are any."""
     with (
         options.judging_files().judging_workspace() as workspace,
         output_files.stored_comparisons(workspace, files, reference, options) as compared,

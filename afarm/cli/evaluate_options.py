@@ -1,4 +1,4 @@
-"""Files of outputs on the command line: the arguments, who judges them, and the comparisons they ask for."""
+"""Files of outputs on the command line: arguments, judges, and the comparisons they ask for."""
 
 # Annotations are evaluated here: `with_options` hands those of the fields on to Typer.
 
@@ -67,8 +67,10 @@ Alpha = Annotated[
 
 @dataclass(frozen=True)
 class EvaluateOptions(FarmOptions):
-    """The options of every farm, where it matters whether a recipe was named, where --annotator may judge files of
-    outputs, and where their rows may not fit."""
+    """The options of every farm, and those of files of outputs.
+
+    It matters here if a recipe was named; --annotator may judge files of outputs, and their rows may not fit.
+    """
 
     annotator: Annotated[
         str | None,
@@ -98,13 +100,13 @@ class EvaluateOptions(FarmOptions):
 
     @property
     def names_a_judge(self) -> bool:
-        """Whether it is said who answers for the judge."""
+        """True if it is said who answers for the judge."""
         return bool(self.judge) or self.recipe is not None
 
     def judging_files(self) -> Self:
-        """These options as they are meant with files of outputs: --annotator judges them, nobody labels training pairs.
+        """Return these options as they are meant with files of outputs: --annotator judges them.
 
-        Raises `ConfigError` where an option and --set contradict each other.
+        Raises `ConfigError` if an option and --set contradict each other.
         """
         from afarm.experiment.recipe import parse_override
 
@@ -125,12 +127,12 @@ class OutputFiles:
 
     @property
     def named(self) -> list[dict[str, str]]:
-        """What they are called in each system's record."""
+        """The names of the files in each system's record."""
         return [{"outputs": str(path), "reference": self.reference} for path in self.outputs]
 
 
 def given(outputs: Sequence[Path] | None, reference: str | None, options: EvaluateOptions) -> OutputFiles | None:
-    """The files, or None where none is named. Raises `ConfigError` where one is missing, or named twice."""
+    """Return the files, None if none is named. Raises `ConfigError` if one is missing, or named twice."""
     if not outputs:
         if reference is not None:
             raise ConfigError(["--reference needs a file of outputs before it"])
@@ -148,7 +150,7 @@ def given(outputs: Sequence[Path] | None, reference: str | None, options: Evalua
 
 
 def _refuse_repeats(files: Sequence[Path]) -> None:
-    """Raises `ConfigError` naming the files that are there twice."""
+    """Raise `ConfigError` naming the files that are there twice."""
     if twice := sorted({str(path) for path in files if files.count(path) > 1}):
         raise ConfigError([f"{path} is named twice: name each file once" for path in twice])
 
@@ -200,7 +202,7 @@ def output_comparisons(
 
 
 def _require_one_generator(source: str, rows: "Sequence[Output]") -> None:
-    """Raises `DataError` naming the rows of a file that are of different systems."""
+    """Raise `DataError` naming the rows of a file that are of different systems."""
     from afarm.core.errors import DataError
 
     firsts: dict[str, int] = {}
@@ -216,7 +218,7 @@ def _require_one_generator(source: str, rows: "Sequence[Output]") -> None:
 
 
 def _reference(workspace: "Workspace", reference: str) -> "Sequence[Output]":
-    """Its rows. Raises `DataError` where there are none with outputs."""
+    """Read its rows. Raises `DataError` if there are none with outputs."""
     from afarm.core.errors import DataError
     from afarm.experiment.data import evaluation_set
 
@@ -227,7 +229,7 @@ def _reference(workspace: "Workspace", reference: str) -> "Sequence[Output]":
 
 
 def _names(named: "Sequence[tuple[str, Sequence[Output]]]") -> list[str]:
-    """What each set of outputs is called: as all of its rows say, where no other set is called so as well."""
+    """Name each set of outputs: as all of its rows say, unless another set is called so as well."""
     from afarm.storage.rows import stem
 
     generators = [{row.generator for row in rows} for _, rows in named]
@@ -238,8 +240,10 @@ def _names(named: "Sequence[tuple[str, Sequence[Output]]]") -> list[str]:
 
 
 def _require_usable(workspace: "Workspace", options: EvaluateOptions, compared: "Sequence[SystemComparison]") -> None:
-    """Raises `ConfigError` for those of the evaluators asked for that need more than outputs and judgements, or do not
-    know the instructions. Of a recipe that was named, tells on stderr which are left out for that."""
+    """Raise `ConfigError` for chosen evaluators that cannot be given these files or instructions.
+
+    Of a recipe that was named, tells on stderr which are left out for that.
+    """
     chosen = options.evaluator or any(text.startswith("evaluate.evaluators=") for text in options.settings or ())
     names = workspace.config.evaluate.evaluators
     if not chosen:
@@ -261,7 +265,7 @@ def _require_usable(workspace: "Workspace", options: EvaluateOptions, compared: 
 
 
 def _lacks(evaluator: str, need: str, annotator: str) -> str:
-    """That the evaluator needs what a comparison of files has not, and how to have it."""
+    """Say that the evaluator needs what a comparison of files has not, and how to have it."""
     if need == "ratings":
         return (
             f"--evaluator {evaluator} needs ratings, and annotator {annotator!r} gives none: name one that rates each "
@@ -305,5 +309,5 @@ def stored_comparisons(
 
 
 def _of(options: EvaluateOptions, names: Sequence[str]) -> list[str]:
-    """Those of the options called so that are given."""
+    """List the options of these names that are given."""
     return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) not in (None, [])]

@@ -41,8 +41,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on 
 
 @dataclass(frozen=True)
 class FarmOptions:
-    """The options of every command that makes a farm, in the order of --help. To add an option, add a field: one that
-    is called like a field of `RunConfig` gives that setting."""
+    """The options of every command that makes a farm, in the order of --help.
+
+    To add an option, add a field: one that is called like a field of `RunConfig` gives that setting.
+    """
 
     method: Annotated[
         str | None, typer.Option("--method", help="The method to train (`afarm plugins` lists them).")
@@ -136,7 +138,7 @@ class FarmOptions:
 
     @contextmanager
     def dry_run(self, checks: "Sequence[Check]") -> "Iterator[Workspace]":
-        """Open the workspace for a look at what it would do: if there is no output directory yet, none is made."""
+        """Open the workspace for a look at what it would do. No output directory is made."""
         from afarm.experiment.dry_run import output_dir_to_look_at
 
         if not launch.process_info().is_main_process:
@@ -184,7 +186,7 @@ class FarmOptions:
         return workspace
 
     def _given(self) -> dict[str, Any]:
-        """The options as settings. Raises `ConfigError` where two contradict each other."""
+        """Return the options as settings. Raises `ConfigError` if two contradict each other."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         given = {k: v for k, v in values.items() if k in RunConfig.model_fields and v not in (None, [])}
         if self.price:
@@ -202,16 +204,16 @@ class FarmOptions:
         return given
 
     def judging(self) -> dict[str, Any]:
-        """The settings of the annotator that have options of their own, those that were given."""
+        """Return the settings of the annotator that have options of their own, those that were given."""
         return {name: value for name in JUDGING if (value := getattr(self, name)) is not None}
 
     def labels(self) -> dict[str, Any]:
-        """Who labels, and how noisily, as far as options say."""
+        """Return the settings of the training labels, those that were given."""
         found = {"annotator": self.annotator, "label_noise": self.label_noise}
         return {name: value for name, value in found.items() if value is not None}
 
     def _section(self, judging: Mapping[str, Any]) -> str:
-        """The section of the annotator in use. Raises `ConfigError` where it has no such settings."""
+        """Return the section of the annotator in use. Raises `ConfigError` if it has no such settings."""
         from afarm.core.plugins import discover
         from afarm.experiment.recipe import merge, parse_override, read_recipe
 
@@ -230,7 +232,7 @@ class FarmOptions:
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """`command` as Typer is to see it: its parameter `options`, a dataclass, gives way to one parameter a field."""
+    """Replace the parameter `options` of a command, a dataclass, by one parameter per field for Typer."""
     parameters = dict(inspect.signature(command, eval_str=True).parameters)
     options: type[FarmOptions] = parameters["options"].annotation
     own = [Parameter(f.name, Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type) for f in fields(options)]
@@ -247,7 +249,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def refuse_stray(name: str | None) -> None:
-    """Raises `ConfigError` saying which option a component's name belongs to, or that nothing is called so."""
+    """Raise `ConfigError` naming the option that a component's name belongs to, or that none is called so."""
     if name is None:
         return
     if option := option_of(name):
@@ -293,7 +295,7 @@ OPTIONS = {
 
 
 def refuse_contradictions(given: Mapping[str, Any], overrides: list[dict[str, Any]], settings: list[str]) -> None:
-    """Raises `ConfigError` where --set gives a setting that an option gives as well, and another value."""
+    """Raise `ConfigError` if --set gives a setting that an option gives as well, and another value."""
     from afarm.storage.reuse import flatten
 
     by_option = flatten(given)
@@ -320,7 +322,7 @@ def _judges(options: list[str]) -> dict[str, str]:
 
 
 def _spent(workspace: "Workspace") -> str:
-    """What has been paid so far, for the end of a progress bar; nothing where judges cost nothing."""
+    """Say what has been paid so far, for the end of a progress bar; nothing if judges cost nothing."""
     from afarm.storage.text import dollars
 
     spend = workspace.judges.spend
@@ -329,7 +331,7 @@ def _spent(workspace: "Workspace") -> str:
 
 
 def _prices(options: list[str]) -> dict[str, str]:
-    """`openai:gpt-5=1.25/10`; a spec's address may hold an equals sign too. Raises `ConfigError` where none has one."""
+    """Split prices such as `openai:gpt-5=1.25/10`. Raises `ConfigError` if one has no equals sign."""
     from afarm.judging.pricing import malformed
 
     parts = {option: option.rpartition("=") for option in options}
@@ -379,8 +381,10 @@ def _number(value: Any) -> str:
 
 
 def _prepare_environment() -> None:
-    """Keep other libraries' chatter out of a run's output, unless the user has asked for it, and threads from spinning:
-    on a machine that does something else as well, threads that spin while they wait made sampling 2.5 times slower."""
+    """Keep other libraries' chatter out of the output unless asked for, and threads from spinning.
+
+    On a machine that does something else as well, threads that spin while they wait made sampling 2.5 times slower.
+    """
     for name, value in {
         "OMP_WAIT_POLICY": "PASSIVE",
         "TOKENIZERS_PARALLELISM": "false",

@@ -127,12 +127,12 @@ def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = Fals
 
 
 def error_of(metrics: Mapping[str, Any]) -> str:
-    """The standard error of a win rate; nothing where there is none, as with a single pair."""
+    """Write the standard error of a win rate; nothing if there is none, as with a single pair."""
     return f" ± {metrics['standard_error']:.1f} (standard error)" if metrics["standard_error"] else ""
 
 
 def outcomes(metrics: Mapping[str, Any]) -> str:
-    """How many comparisons came out how; draws that nobody judged are told apart."""
+    """Count the comparisons by outcome; draws that nobody judged are told apart."""
     counts = [f"{metrics[f'n_{what}']} {word}" for what, word in OUTCOMES.items()]
     if identical := metrics.get("n_identical"):
         counts[list(OUTCOMES).index("draws")] += f" ({identical} of identical outputs, not judged)"
@@ -140,7 +140,7 @@ def outcomes(metrics: Mapping[str, Any]) -> str:
 
 
 def spent(spend: Mapping[str, Any]) -> str:
-    """What judges cost in all, and what of that this command bought."""
+    """Say what judges cost in all, and what of that this command bought."""
     now = spend["this_time"]
     unpriced = f", {spend['unpriced_calls']} of unknown price" if spend["unpriced_calls"] else ""
     part = f" (this time {dollars(now['dollars'])} for {now['calls']})" if now["calls"] != spend["calls"] else ""

@@ -41,7 +41,7 @@ class SystemComparison(ABC):
 
     @property
     def name(self) -> str:
-        """The name of its run, which budgets and accounts go by: equal for the same rows judged in the same way.
+        """The name of its run and account: equal for the same rows judged in the same way.
 
         Another version of afarm or of a plugin makes another artifact and goes on with the same account.
         """

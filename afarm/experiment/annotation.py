@@ -88,7 +88,7 @@ def annotate_to_file(
 
 
 def annotation_identity(workspace: Workspace, annotator: str, label_noise: float) -> dict[str, Any]:
-    """Return what labels depend on: the annotator, the judges behind it, their source and settings, and the noise."""
+    """Return what labels depend on: the annotator and its judges, with source and settings, and the noise."""
     return {
         "annotator": workspace.components.annotator_identity(annotator),
         "judges": workspace.judges.identities,
@@ -108,7 +108,7 @@ class OnlineAnnotator:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What the labels depend on: a part of the key of what is trained on them."""
+        """The identity of its labels: a part of the key of what is trained on them."""
         return {"afarm": code_digest("annotate"), **annotation_identity(self._workspace, self._name, 0.0)}
 
     def __call__(self, pairs: Sequence[Pair]) -> list[Preference]:

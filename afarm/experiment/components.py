@@ -1,4 +1,4 @@
-"""Making components from their names: classes built from settings, trained objects from their files."""
+"""Components from their names: classes built from settings, trained objects from their files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ FITTED = "artifacts/fit-reward/KEY"
 
 @dataclass(slots=True)
 class Components:
-    """The components that the settings name, built by name. Holds the backend, which is made when first needed."""
+    """The components that the settings name, built by name, and the backend, made when first needed."""
 
     plugins: Plugins
     settings: Settings
@@ -59,7 +59,7 @@ class Components:
         return self.plugins.get(kind, name)
 
     def identity(self, component: Component) -> dict[str, Any]:
-        """What of a component changes its results: its name, its plugin's source, and its settings."""
+        """Return what changes a component's results: its name, its plugin's source, and its settings."""
         name = f"{component.kind}/{component.full_name}"
         if name not in self._identities:
             config = self.settings.of(component)
@@ -117,7 +117,7 @@ class Components:
         return made
 
     def evaluate(self, name: str, inputs: EvaluationInputs) -> Evaluation:
-        """What the evaluator `name` finds. Raises `PluginError` where it fails."""
+        """Run the evaluator `name`. Raises `PluginError` if it fails."""
         with attributed_to("evaluators", name):
             return self.evaluator(name).evaluate(inputs)
 
@@ -146,7 +146,7 @@ class Components:
         return self._reward_models[name]
 
     def reward_model_identity(self, name: str) -> str:
-        """A text that changes with a reward model: with its source and settings, or with its files and their code."""
+        """Return a text that changes with a reward model's source and settings, or its files and their code."""
         directory = Path(name)
         if not directory.is_dir():
             return json.dumps(self.fixed_reward_identity(name), sort_keys=True)
@@ -168,7 +168,7 @@ class Components:
 
     @property
     def backend(self) -> Backend:
-        """The one place where core reaches for torch: whoever asks for the backend is about to train or sample."""
+        """The one door to torch: whoever asks for the backend is about to train or sample."""
         if self._backend is None:
             try:
                 from afarm.backend import Backend
@@ -260,11 +260,11 @@ def _module_of_fitted(directory: Path) -> Path:
 
 
 def is_fitted(reward_model: type[RewardModel]) -> bool:
-    """Whether a reward model is learned from preferences, as against a formula or a finished model."""
+    """Tell if a reward model is learned from preferences, rather than a formula or a finished model."""
     return reward_model.fit.__func__ is not RewardModel.fit.__func__  # type: ignore[attr-defined]
 
 
 @cache
 def loaded_source(sources: tuple[Path, ...]) -> str:
-    """A digest of a plugin's source, taken once a process: code that is edited later is not the code that runs."""
+    """Digest a plugin's source, once per process: code that is edited later is not the code that runs."""
     return source_digest(sources)

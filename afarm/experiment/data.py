@@ -1,5 +1,4 @@
-"""The rows of a data set that a run uses: as many as it asks for, each instruction once, none of them both learned from
-and evaluated on."""
+"""The rows of a data set that a run uses, none of them both learned from and evaluated on."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ class DataSplits:
 
     @property
     def remote(self) -> bool:
-        """Whether looking at the rows may fetch them over a network."""
+        """True if looking at the rows may fetch them over a network."""
         apart = self._eval_set
         if apart and names_a_file(apart):
             return is_on_hub(apart) or self.dataset.remote

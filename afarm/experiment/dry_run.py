@@ -1,4 +1,4 @@
-"""Everything about asking nothing: what a run would do and buy, and if its judges could take what they would be asked.
+"""Dry runs: what a run would do and buy, and if its judges could take what they would be asked.
 
 A dry run goes through the stages as a run does, reads what is stored, and has annotators write their real requests.
 Nothing is sent, trained or written.
@@ -39,9 +39,9 @@ ENOUGH_ANSWERS = 20
 
 @dataclass(frozen=True, slots=True)
 class JudgeEstimate:
-    """What one judge would be asked and could charge. Dollars are None where its prices are unknown.
+    """The requests to one judge and their price, None in dollars if it is unknown.
 
-    `output_tokens` and `dollars` are expected, going by earlier answers of the same annotator where there are enough;
+    `output_tokens` and `dollars` are expected, going by earlier answers of the same annotator if there are enough;
     `most_output_tokens` and `most_dollars` are what a budget reserves. Re-asks of unreadable answers are not in it.
     """
 
@@ -67,9 +67,11 @@ class JudgeEstimate:
 
 @dataclass(frozen=True, slots=True)
 class PlannedStage:
-    """What would happen to a stage, and what its judges would be asked: an estimate where the outputs to be judged do
-    not exist yet. `calls` are expected judge requests, `dollars` what they are expected to cost and `most_dollars` the
-    most they can, None where a price is unknown."""
+    """A stage in a dry run, and what its judges would be asked.
+
+    That is an estimate if the outputs to be judged do not exist yet. `calls` are expected judge requests, `dollars`
+    what they are expected to cost and `most_dollars` the most they can, None if a price is unknown.
+    """
 
     kind: str
     label: str
@@ -95,7 +97,7 @@ def _sum(parts: Sequence[float | None]) -> float | None:
 
 
 def by_judge(planned: Sequence[PlannedStage]) -> list[JudgeEstimate]:
-    """The estimates of all stages, added up for each judge."""
+    """Add up the estimates of all stages for each judge."""
     found: dict[str, JudgeEstimate] = {}
     for estimate in (estimate for stage in planned for estimate in stage.judges):
         found[estimate.judge] = found.get(estimate.judge, JudgeEstimate(estimate.judge)) + estimate
@@ -104,7 +106,7 @@ def by_judge(planned: Sequence[PlannedStage]) -> list[JudgeEstimate]:
 
 @contextmanager
 def output_dir_to_look_at(output_dir: Path) -> Iterator[Path]:
-    """Give the output directory, or if it is missing an empty one for the time being, so that none is made.
+    """Give the output directory or, if it is missing, an empty one for the time being.
 
     Raises `StoreError` if it could not be made.
     """
@@ -149,7 +151,7 @@ def _visit(
 
 
 def find_or_explain(workspace: Workspace, stage: Stage, inputs: Inputs) -> tuple[Artifact | None, str]:
-    """Return the artifact of `stage`, or why there is none; what waits for its inputs is left to them to explain."""
+    """Return the artifact of `stage`, or why there is none (empty if its inputs explain it)."""
     key_fields = stage.key_fields_with(inputs)
     artifact = workspace.store.find(stage.kind, artifact_key(key_fields))
     return artifact, "" if artifact else why_not_reused(key_fields, workspace.store.of_stage(stage.kind, stage.label))
@@ -232,8 +234,10 @@ class _AnswerLengths:
         self._means: dict[tuple[str, str], float | None] = {}
 
     def expected(self, request: ChatRequest) -> int:
-        """In tokens: the mean of this annotator's earlier answers, or what is typical of the answer format after as
-        many thoughts as there may be."""
+        """Return the mean of this annotator's earlier answers, in tokens.
+
+        Without enough of them, what is typical of the answer format, after as many thoughts as there may be.
+        """
         most = self._client.judge_of(request.role).most_output_tokens(request)
         who = self._client.judge(request.role), request.annotator
         if who not in self._means:
@@ -278,7 +282,7 @@ STAND_INS = 512
 
 
 def require_fitting_judges(workspace: Workspace, annotators: Sequence[str]) -> None:
-    """Raise `ConfigError` for judges that cannot take what `annotators` would ask, unless that may be left out.
+    """Raise `ConfigError` for judges that cannot take what `annotators` ask, unless that may be left out.
 
     Also for judges of unknown price if there is a budget to keep, and for --batch-api if nobody asked takes batches.
     """

@@ -182,7 +182,7 @@ def protocol_of(
 
 
 def judges_behind(workspace: Workspace, judged: Iterable[JudgedPair]) -> dict[str, str]:
-    """Return the judges of these judgements, by family role: those that they name, or all if one names none."""
+    """Return the judges that these judgements name, by family role; all if one names none."""
     used, unnamed = set(), False
     for row in judged:
         used.add(row.preference.judge)

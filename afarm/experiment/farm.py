@@ -1,8 +1,10 @@
-"""The experiment as an object: what is missing is made, what is there is reused, live objects come back.
+"""The experiment as an object: the Python API.
 
     farm = afarm.Farm(recipe="toy")
     policy = farm.train("ppo")        # SFT, samples, preferences and the reward model are made first, or reused
     result = farm.evaluate("ppo")     # result.win_rate, result.evaluations, result.judgements
+
+What is missing is made, what is there is reused, live objects come back.
 
 The command line is a thin face on this class. The stages are laid out in `afarm.experiment.pipeline`.
 """
@@ -132,7 +134,7 @@ class Farm:
         return policy
 
     def outputs(self, method: str | None = None) -> list[Output]:
-        """Return the answers of a method's policy, or of a judge LLM by its spec, to the evaluation instructions."""
+        """Return the evaluation outputs of a method's policy, or of a judge LLM by its spec."""
         stage = pipeline.outputs(self.workspace, method or self.workspace.config.method)
         return read_outputs(self.workspace.ensure(stage).path / "outputs.jsonl")
 
@@ -157,7 +159,7 @@ def as_overrides(
     annotator: str | None = None,
     **choices: Any,
 ) -> list[dict[str, Any]]:
-    """Return fields of `RunConfig` that are not None, the training labels' annotator, and settings, as overrides."""
+    """Return fields of `RunConfig`, the training labels' annotator, and settings as overrides."""
     overrides: list[dict[str, Any]] = [{name: value for name, value in choices.items() if value is not None}]
     if annotator is not None:
         overrides.append({"annotate": {"annotator": annotator}})

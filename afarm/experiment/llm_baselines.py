@@ -1,4 +1,4 @@
-"""A judge LLM that answers the instructions itself, as a system to compare with: the paper's API baselines (section 4).
+"""Judge LLMs that answer the instructions themselves: the paper's API baselines (section 4).
 
 Its name as a system is its spec, such as "openai:gpt-4.1". It is asked through the same engine as judges are, so that
 answers are in the ledger, counted and within the budget.

@@ -1,4 +1,4 @@
-"""A workspace opened from a recipe and its overrides, after every problem that can be seen was looked for."""
+"""A workspace opened from a recipe and its overrides, once nothing is wrong that can be seen."""
 
 from __future__ import annotations
 

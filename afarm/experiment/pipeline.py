@@ -49,7 +49,7 @@ def fit_reward(workspace: Workspace) -> Stage | None:
 
 
 def train(workspace: Workspace, name: str) -> Stage:
-    """Training by the method `name`, from the policy that it begins with. What `base` would train is there already.
+    """Training by a method, from the policy that it begins with. `base` trains nothing.
 
     Raises `ConfigError` as `require_method` does.
     """
@@ -71,7 +71,7 @@ def train(workspace: Workspace, name: str) -> Stage:
 
 
 def outputs(workspace: Workspace, system: str, temperature: float | None = None) -> Stage:
-    """A system's answers to the evaluation instructions, at the recipe's temperature unless another is given.
+    """A system's evaluation outputs, at the recipe's temperature unless another is given.
 
     A system is a method, or a judge LLM by its spec that answers the instructions itself.
     """
@@ -96,7 +96,7 @@ def main_evaluation(workspace: Workspace, system: str) -> Stage:
 
 
 def second_evaluation(workspace: Workspace, system: str, answered: Artifact | None) -> Stage | None:
-    """The comparison with the starting policy at the system's own temperature; None if it has none of its own.
+    """The comparison with the starting policy at the system's own temperature; None if it has none.
 
     Best-of-n samples at 1.0, and the temperature alone moves the win rate. It is read from the outputs that the system
     has `answered` with or, before there are any, from its method.

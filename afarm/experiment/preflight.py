@@ -24,7 +24,7 @@ Check = Callable[[Workspace], object]
 
 
 def of_run(llm_systems: Sequence[str] = ()) -> list[Check]:
-    """Return the checks of a run: its data, model and device, its method, and its judges but for their keys.
+    """Return the checks of a run: data, model, device, method, and judges but for their keys.
 
     `llm_systems` are judge LLMs that will answer the instructions themselves, by their specs.
     """
@@ -66,7 +66,7 @@ def _judges(annotators: Callable[[RunConfig], Sequence[str]], llm_systems: Seque
 
 
 def problems_of(workspace: Workspace, checks: Iterable[Check]) -> list[str]:
-    """Return each problem that the checks find as a sentence, beside those that `recipe.resolve` finds itself."""
+    """Return each problem that the checks find, as a sentence."""
     return list(dict.fromkeys(_failures(partial(check, workspace) for check in checks)))
 
 
@@ -83,7 +83,7 @@ def _failures(looks: Iterable[Callable[[], object]]) -> Iterator[str]:
 
 
 def require_buildable(workspace: Workspace, annotators: Sequence[str]) -> None:
-    """Raise `ConfigError` for annotators, or evaluators of the run, that cannot be built from their settings."""
+    """Raise `ConfigError` for annotators or evaluators that cannot be built from their settings."""
     components, evaluators = workspace.components, workspace.config.evaluate.evaluators
     looks: list[Callable[[], object]] = [partial(components.annotator, name) for name in annotators]
     looks += [partial(components.evaluator, name) for name in evaluators]
@@ -102,7 +102,7 @@ def require_device(workspace: Workspace) -> None:
 
 
 def require_trackers(names: Sequence[str]) -> None:
-    """Raise `ConfigError` naming the trackers that are unknown or not installed, which accelerate would leave out."""
+    """Raise `ConfigError` for trackers that are unknown or not installed: accelerate would leave them out."""
     if not names:
         return
     try:
@@ -125,7 +125,7 @@ def require_trackers(names: Sequence[str]) -> None:
 def require_rows(workspace: Workspace) -> None:
     """Raise `ConfigError` for splits that do not hold what the run asks of them.
 
-    A split that is missing is left to the stage that needs it: `afarm sft` does without most. Where another does not
+    A split that is missing is left to the stage that needs it: `afarm sft` does without most. If another does not
     hold enough either, or none is there, all of that is said at once. What comes over the network is left alone.
     """
     if workspace.data.remote:
@@ -174,7 +174,7 @@ def require_ratings(workspace: Workspace) -> None:
 
 
 def no_ratings(annotator: str) -> str:
-    """What to do about an annotator that does not rate."""
+    """Say what to do about an annotator that does not rate."""
     return (
         f"needs ratings, and annotator {annotator!r} gives none: let one judge that rates each output alone, with "
         "--set evaluate.annotator=ratings, or criteria"
@@ -189,7 +189,7 @@ def require_access(workspace: Workspace, llm_systems: Sequence[str] = ()) -> Non
 
 
 def require_used_prices(workspace: Workspace, llm_systems: Sequence[str] = ()) -> None:
-    """Raise `ConfigError` for a price of a judge that is not in use: most likely a name that is spelled otherwise."""
+    """Raise `ConfigError` for a price of a judge that is not in use: most likely a misspelt name."""
     run = workspace.config
     used = {*run.judge.values(), *llm_systems}
     problems = [
@@ -202,7 +202,7 @@ def require_used_prices(workspace: Workspace, llm_systems: Sequence[str] = ()) -
 
 
 def splits_needed(workspace: Workspace) -> Iterator[str]:
-    """The splits that the whole run reads, from the first demonstration to the evaluation."""
+    """Yield the splits that the whole run reads, from the first demonstration to the evaluation."""
     config = workspace.config
     needs = set(workspace.components.method(config.method).needs)
     if config.start == "sft":

@@ -31,21 +31,23 @@ BASED_ON = "based_on"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A validated configuration: the run's own fields, and a section of settings for each component, by full name."""
+    """A validated configuration: the run's own fields, and a section per component, by full name."""
 
     recipe: str
     run: RunConfig
     sections: Mapping[str, Mapping[str, Any]]
 
     def of(self, component: Component) -> Config | None:
-        """The settings of `component`: its defaults under what its section says. One name may stand for components of
-        several kinds (a reward model, an evaluator): each takes the settings that are its own."""
+        """Return the settings of `component`: its defaults under what its section says.
+
+        One name may stand for components of several kinds (a reward model, an evaluator): each takes its own settings.
+        """
         own = component.config.model_fields if component.config else {}
         section = self.sections.get(component.full_name, {})
         return component.settings({name: value for name, value in section.items() if name in own})
 
     def result_sections(self, components: Iterable[Component]) -> dict[str, dict[str, Any]]:
-        """What the sections give that changes results; a section that gives nothing of the kind is left out."""
+        """Return what the sections set that changes results; sections without any are left out."""
         found: dict[str, dict[str, Any]] = {}
         for component in components:
             config = self.of(component) if component.full_name in self.sections else None
@@ -68,13 +70,13 @@ class Settings:
 
 
 def recipe_names() -> list[str]:
-    """The recipes that ship with afarm."""
+    """List the recipes that ship with afarm."""
     folder = resources.files("afarm") / "recipes"
     return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
 def read_recipe(name: str, above: Sequence[str] = ()) -> dict[str, Any]:
-    """The settings of the recipe `name`, or of the YAML file at that path, over those of the one that it is based on.
+    """Read the recipe `name`, or the YAML file at that path, over the recipe that it is based on.
 
     A file that is based on a file names it from where it is itself. `above` are the recipes that this one is read for.
     Raises `ConfigError`.
@@ -92,7 +94,7 @@ def read_recipe(name: str, above: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _read_recipe(name: str) -> dict[str, Any]:
-    """What the recipe says itself."""
+    """Read what the recipe says itself."""
     if name.endswith((".yaml", ".yml")):
         path = Path(name)
         if not path.is_file():
@@ -182,7 +184,7 @@ def resolve(
 
 
 def _said_once(problems: Iterable[str]) -> list[str]:
-    """`problems`, each without those of its further lines (which plugins failed, say) that an earlier one has."""
+    """Drop further lines of a problem (which plugins failed, say) that an earlier one has."""
     shown: list[str] = []
     said: set[str] = set()
     for first, *further in (problem.split("\n") for problem in problems):
@@ -192,8 +194,11 @@ def _said_once(problems: Iterable[str]) -> list[str]:
 
 
 def _validate(own: Mapping[str, Any]) -> tuple[RunConfig | None, list[str]]:
-    """The run's settings and their problems. Settings with a problem are left at their defaults, so that what else is
-    wrong (an unknown method, say) can be reported beside them; None where even that is impossible."""
+    """Return the run's settings and their problems.
+
+    Settings with a problem are left at their defaults, so that what else is wrong (an unknown method, say) can be
+    reported beside them; None if even that is impossible.
+    """
     try:
         return RunConfig.model_validate(own), []
     except ValidationError as error:
@@ -207,7 +212,7 @@ def _validate(own: Mapping[str, Any]) -> tuple[RunConfig | None, list[str]]:
 
 
 def _without(values: Mapping[str, Any], path: Sequence[int | str]) -> dict[str, Any]:
-    """`values` without the setting at `path`, or without the list that it is in."""
+    """Return `values` without the setting at `path`, or without the list that it is in."""
     name, rest = str(path[0]), path[1:]
     inner = values.get(name)
     if rest and isinstance(inner, Mapping):
@@ -224,7 +229,7 @@ def _components_by_name(plugins: Plugins) -> dict[str, list[Component]]:
 
 
 def _by_full_name(sections: Mapping[str, Any], names: Mapping[str, list[Component]]) -> dict[str, Mapping[str, Any]]:
-    """The sections, those apart that are none: they have been reported, and what else is wrong is still looked for."""
+    """Return the sections by full name. What is no section is left out: it has been reported."""
     found: dict[str, Mapping[str, Any]] = {}
     for name, section in sections.items():
         if not isinstance(section, Mapping):
@@ -256,7 +261,7 @@ def _check_section(name: str, section: Any, names: Mapping[str, list[Component]]
 
 
 def _in_a_section(name: str, names: Mapping[str, list[Component]]) -> str:
-    """A clause for a setting that was given without its section, with every section that has it; empty for others."""
+    """Name every section that has a setting which was given without one; empty for others."""
     run = [section for section in RunConfig.model_fields if name in _fields_at(RunConfig, [section])]
     owners: dict[type[Config], str] = {}  # of the names that share a config, such as the annotators', one will do
     for owner, config in ((n, c.config) for n, found in names.items() for c in found):
@@ -294,7 +299,7 @@ def _check_names(run: RunConfig, plugins: Plugins) -> list[str]:
 
 
 def _explain(error: ValidationError, model: type[BaseModel]) -> list[str]:
-    """Each of pydantic's findings as one sentence that names the setting and, where it is misspelt, the nearest one."""
+    """Explain each of pydantic's findings in a sentence that names the setting."""
     problems = []
     for found in error.errors():
         where = ".".join(str(part) for part in found["loc"])

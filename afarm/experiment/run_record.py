@@ -1,4 +1,4 @@
-"""A run's record: what was run, with what, and what came of it, as `run.json` and the rows the report shows."""
+"""A run's record as it is written: `run.json`, and the rows that the report shows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from afarm.storage.rows import read_rows, write_rows
 
 
 def record(workspace: Workspace, method: str, result: Result, command: str, started: float) -> Path:
-    """Write the directory of a method's run and return it: `run.json`, `metrics.jsonl` and `outputs.jsonl`."""
+    """Write a method's run (`run.json`, `metrics.jsonl`, `outputs.jsonl`) and return its directory."""
     history, config = list(workspace.history.values()), workspace.config
     main = next((run for run in history if run.label.startswith(f"evaluate {method} ")), None)
     training = workspace.history.get(f"train {method}")
@@ -91,8 +91,10 @@ def _models(workspace: Workspace, method: str) -> dict[str, str]:
 
 
 def _results(history: Sequence[StageRun], result: Result, models: Mapping[str, str]) -> list[Row]:
-    """What evaluators found, each row with its protocol, and with what is to be known before its figures are believed:
-    that of the outputs and the judge (`afarm.evaluation.red_flags`), and what evaluators warn of themselves."""
+    """List the evaluators' results, each with its protocol and the red flags on it.
+
+    Those are of the outputs and the judge (`afarm.evaluation.red_flags`), and what evaluators warn of themselves.
+    """
     stored = [
         row
         for run in history
@@ -107,7 +109,7 @@ def _results(history: Sequence[StageRun], result: Result, models: Mapping[str, s
 
 
 def judges(workspace: Workspace) -> list[dict[str, Any]]:
-    """Who answers for each family role."""
+    """List the judge of each family role."""
     return [
         {"role": role, "identity": judge.identity, "simulated": judge.simulated}
         for role, judge in sorted(workspace.judges.by_role.items())
@@ -115,8 +117,10 @@ def judges(workspace: Workspace) -> list[dict[str, Any]]:
 
 
 def headline(result: Result, trained: Mapping[str, Any]) -> dict[str, float | None]:
-    """The numbers of the result screen, from a result and what training logged last; None where a run has none (no
-    reward for the baseline alone)."""
+    """Return the numbers of the result screen, from a result and what training logged last.
+
+    None if a run has none (no reward for the baseline alone).
+    """
 
     def metric(name: str) -> float | None:
         try:
@@ -136,14 +140,16 @@ def headline(result: Result, trained: Mapping[str, Any]) -> dict[str, float | No
 
 
 def held_out(fit: StageRun | None) -> dict[str, Any]:
-    """What the reward model's fit measured on held-out pairs and left in `calibration.json`: empty where it did not."""
+    """Read what the reward model's fit measured on held-out pairs; empty if it measured nothing."""
     path = fit.artifact.path / "calibration.json" if fit else None
     return json.loads(path.read_text(encoding="utf-8")) if path and path.is_file() else {}
 
 
 def spend(workspace: Workspace, history: Iterable[StageRun]) -> dict[str, Any]:
-    """What judges cost to make all stages of the run, whenever and by whichever run they were made, and beside it
-    `this_time`: what was bought, and what was not bought again, by the command that wrote this record."""
+    """Add up what judges cost to make all stages of the run, whenever and by whichever run they were made.
+
+    Beside it `this_time`: what was bought, and what was not bought again, by the command that wrote this record.
+    """
     bought = workspace.judges.client.spend
     this_time = {name: getattr(bought, name) for name in STAGE_SPEND}
     made = [run.artifact.meta.get("spend", {}) for run in history]
@@ -158,7 +164,7 @@ def _rounded(spent: Mapping[str, float]) -> dict[str, float]:
 
 
 def machine(workspace: Workspace) -> dict[str, Any]:
-    """The device and threads that results were computed with."""
+    """Describe the device and threads that results were computed with."""
     backend = workspace.config.backend
     return {
         "platform": platform.platform(terse=True),

@@ -1,4 +1,4 @@
-"""The stages that sample from a policy: the outputs that are compared for labels, and a system's outputs."""
+"""The stages that sample from a policy: outputs to be labelled, and a system's evaluation outputs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def samples_stage(workspace: Workspace, policy: Stage) -> Stage:
 
 
 def outputs_stage(workspace: Workspace, system: str, policy: Stage, temperature: float | None = None) -> Stage:
-    """A method's outputs for the evaluation instructions, at the recipe's temperature unless another is given."""
+    """A method's evaluation outputs, at the recipe's temperature unless another is given."""
     default = workspace.config.evaluate.decoding
     decoding = default if temperature is None else replace(default, temperature=temperature)
     instructions = workspace.data.instructions("evaluation")
@@ -56,7 +56,7 @@ def write_outputs(
     generator: str,
     purpose: str,
 ) -> Mapping[str, Any]:
-    """Sample into `outputs.jsonl`, each row as soon as it is ready, so that memory does not grow with their number.
+    """Sample into `outputs.jsonl`, each row as soon as it is ready: memory does not grow with them.
 
     Args:
         workspace: The opened configuration.

@@ -1,4 +1,4 @@
-"""Settings of a run: which parts it is made of, and what belongs to no plugin."""
+"""Settings of a run: the parts that it is made of, and what belongs to no plugin."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from afarm.core.interfaces import Decoding
 
 
 class RowsConfig(Config):
-    """How many rows of each split are used, from the first on; 0 takes all."""
+    """The rows of each split that are used, from the first on; 0 takes all."""
 
     sft: int = setting(0, "demonstrations for SFT; 0: all", ge=0)
     preference: int = setting(0, "instructions for which samples are compared; 0: all", ge=0)
@@ -20,7 +20,7 @@ class RowsConfig(Config):
 
 
 class SampleConfig(Config):
-    """How the outputs to be compared are drawn from the SFT policy (paper, section 3.1)."""
+    """The sampling of the outputs to be compared, from the SFT policy (paper, section 3.1)."""
 
     n: int = setting(2, "outputs for each instruction; each two in turn make a pair", ge=2)
     temperature: float = setting(1.0, "sampling temperature", ge=0)
@@ -35,7 +35,7 @@ class SampleConfig(Config):
 
 
 class AnnotateConfig(Config):
-    """Who labels the training pairs, and how noisily (paper, section 3.2 and appendix C)."""
+    """The training labels: their annotator and noise (paper, section 3.2 and appendix C)."""
 
     annotator: str = setting("pool", "the annotator of the training labels")
     label_noise: float = setting(
@@ -44,7 +44,7 @@ class AnnotateConfig(Config):
 
 
 class EvaluateConfig(Config):
-    """How a policy is compared with its reference (paper, section 3.3)."""
+    """The comparison of a policy with its reference (paper, section 3.3)."""
 
     annotator: str = setting("pool", "the annotator that judges")
     label_noise: float = setting(0.0, "share of judgements flipped", ge=0, le=0.5)
@@ -64,7 +64,7 @@ class EvaluateConfig(Config):
 
 
 class AnswersConfig(Config):
-    """How a judge LLM is asked to answer the evaluation instructions itself (paper, section 4: API baselines)."""
+    """The request to a judge LLM that answers the instructions itself (paper, section 4: API baselines)."""
 
     system_prompt: str = setting(
         "You are a helpful assistant. Your whole answer must be shorter than {max_characters} characters.",
@@ -86,7 +86,7 @@ JUDGE_ROLES = ("strong", "light", "completion", "*")
 
 
 class RunConfig(Config):
-    """A run: which parts, and the settings that belong to no plugin. A plugin's own are a section by its name."""
+    """A run: its parts, and the settings of no plugin. A plugin's own are a section by its name."""
 
     summary: str = setting("", "one line about the recipe", changes_result=False)
     model: str = setting(..., "the base model: a Hub id, a local directory, a .gguf file, or pkg:<package>/<path>")

@@ -1,4 +1,4 @@
-"""The stages that make a policy or a reward model: the base model, a method's training, the reward model's fit."""
+"""The stages that make models: the base model, a method's training, the reward model's fit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
 
 
 def base_stage(workspace: Workspace) -> Stage:
-    """The base model as it is: a pointer, not a copy. Raises `ModelError` if it is to come from the Hub, and cannot."""
+    """The base model as it is: a pointer, not a copy. Raises `ModelError` if the Hub does not have it."""
     spec, template = workspace.config.model, workspace.config.prompt_template
     require_on_hub(spec)
     identity = model_identity(spec)
@@ -102,7 +102,7 @@ def training_stage(
 
 
 def require_method(components: Components, name: str) -> Method:
-    """Return the method. Raises `ConfigError` for what can be seen without a model: unmet needs, bad settings."""
+    """Return the method. Raises `ConfigError` if its needs are not met, or its settings do not fit."""
     method = components.method(name)
     needs_reward = "reward_model" in method.needs
     reward_model = components.reward_model_class(components.settings.run.reward_model) if needs_reward else None

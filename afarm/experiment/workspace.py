@@ -90,7 +90,7 @@ class Workspace:
     # ---------------------------------------------------------------------------------------- making and reusing
 
     def meet(self) -> None:
-        """Wait for the other processes of this launch. Later, nobody could say how long the main one is busy alone."""
+        """Meet the other processes of this launch: later, the main one may be busy alone for hours."""
         if self.process_info.is_distributed:
             self.session = self.components.backend.session
 
@@ -131,7 +131,7 @@ class Workspace:
         return self.store.make(stage.kind, key_fields, write, versions(), label=stage.label, spend=spend)
 
     def load(self, artifact: Artifact) -> Any:
-        """Return the policy or reward model of an artifact. The last few are kept, not all: each is a whole model."""
+        """Return the policy or reward model of an artifact. The last few are kept loaded."""
         if artifact.name not in self._loaded:
             while len(self._loaded) >= KEPT_MODELS:
                 self._loaded.popitem(last=False)

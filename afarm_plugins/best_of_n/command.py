@@ -1,4 +1,4 @@
-"""`afarm best-of-n`: the win rate, the reward and the KL bound of several n, from one run of the largest."""
+"""`afarm best-of-n`: win rate, reward and KL bound of several n, from one run of the largest."""
 
 # Annotations are evaluated here, by Typer.
 
@@ -29,7 +29,7 @@ def best_of_n(
     *,
     options: FarmOptions,
 ) -> None:
-    """Evaluate best-of-n at several n, from one run of the largest (1, 4, 16 and 64 unless --n says otherwise)."""
+    """Evaluate best-of-n at several n, from one run of the largest (1, 4, 16, 64 unless --n is given)."""
     if options.method not in (None, "best_of_n"):
         raise ConfigError([f"best-of-n has a method of its own: leave out --method {options.method}"])
     numbers = sorted(set(n or NUMBERS))
@@ -43,7 +43,7 @@ def best_of_n(
 
 
 def curve(farm: "Farm", numbers: list[int]) -> Iterator[dict[str, Any]]:
-    """For each n: `n`, `kl_bound` (nats), `reward` (the mean of the winners'), and what the evaluators find.
+    """Yield for each n `n`, `kl_bound` (nats), `reward` (the mean of the winners'), and all metrics.
 
     All are compared with the starting policy's outputs, decoded as every system is.
     """
