@@ -1,4 +1,4 @@
-"""`afarm ledger`: what was spent on what, and what was not paid again."""
+"""`afarm ledger`: spend by run, judge, annotator and day, and answers that were reused."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def ledger(
         Path | None, typer.Option("--export", help="Write every answer to this file, JSONL or (.csv) CSV.")
     ] = None,
     forget: Annotated[
-        str | None, typer.Option("--forget", help="Wait no more for the batch with this ticket.", metavar="TICKET")
+        str | None, typer.Option("--forget", help="Wait no more for the batch with this id.", metavar="BATCH")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Show what judges have cost: by run, judge, annotator and day, and what was not paid again."""
-    from afarm.judging import accounting as accounts
+    from afarm.judging import accounting
     from afarm.judging.ledger import Ledger
     from afarm.storage.artifacts import Store
 
@@ -46,10 +46,10 @@ def ledger(
                 raise StoreError(f"no batch {forget!r} is waited for: `afarm ledger` lists those that are")
             err().print(f"Forgot the batch of {count} requests: they will be asked, and paid, again.")
         if export is not None:
-            count = accounts.export(opened, export)
+            count = accounting.export(opened, export)
             err().print(f"{count} answers written to {export}", highlight=False, soft_wrap=True)
         if as_json:
-            sys.stdout.write(json.dumps(accounts.summary(opened), ensure_ascii=False) + "\n")
+            sys.stdout.write(json.dumps(accounting.summary(opened), ensure_ascii=False) + "\n")
         elif export is None and forget is None:
             _show(opened)
 
@@ -73,20 +73,21 @@ def _show(ledger: Ledger) -> None:
             "reused": [f"{a.reused:,}" for a in rows] if any(a.reused for a in rows) else [],
             "saved": [f"{a.saved:.4f}" for a in rows] if any(a.saved for a in rows) else [],
         }
-        shown = {title: cells for title, cells in columns.items() if cells}
-        for title in shown:
+        columns = {title: cells for title, cells in columns.items() if cells}
+        for title in columns:
             table.add_column(title, justify="right", no_wrap=True)  # names give way
         for number, account in enumerate(rows):
-            table.add_row(account.name or "–", *(cells[number] for cells in shown.values()))
+            table.add_row(account.name or "–", *(cells[number] for cells in columns.values()))
         out().print(table)
     _show_unanswered(ledger)
     _show_open(open_items(ledger))
 
 
 def _show_unanswered(ledger: Ledger) -> None:
-    """Why judges wrote nothing: content filters, prompts that are too long …"""
-    query = "SELECT finish_reason, COUNT(*) FROM completions WHERE TRIM(text) = '' GROUP BY 1 ORDER BY 2 DESC"
-    if counts := [f"{count:,} {reason or 'without a reason'}" for reason, count in ledger.read(query)]:
+    """Show the reasons of answers without a text: content filters, prompts that are too long …"""
+    from afarm.judging.accounting import unanswered
+
+    if counts := [f"{count:,} {reason or 'without a reason'}" for reason, count in unanswered(ledger)]:
         out().print(f"Answers without a text: {', '.join(counts)}.", soft_wrap=True, highlight=False, markup=False)
 
 
@@ -100,11 +101,11 @@ def _show_open(items: dict[str, Any]) -> None:
             soft_wrap=True,
             highlight=False,
         )
-    lost = items["in_flight"]
-    if lost["requests"]:
+    unseen = items["in_flight"]
+    if unseen["requests"]:
         out().print(
-            f"May have been charged for without an answer, or still in flight: {lost['requests']} requests, at most "
-            f"{dollars(lost['reserved'])} (counted against the budgets of their runs).",
+            f"May have been charged for without an answer, or still in flight: {unseen['requests']} requests, at most "
+            f"{dollars(unseen['reserved'])} (counted against the budgets of their runs).",
             soft_wrap=True,
             highlight=False,
         )

@@ -22,6 +22,7 @@ from afarm.experiment import pipeline
 from afarm.experiment.annotation import adjacent_pairs
 from afarm.experiment.stage import Inputs, Stage
 from afarm.experiment.workspace import Workspace
+from afarm.judging.accounting import mean_output_tokens
 from afarm.judging.client import JudgeClient
 from afarm.judging.dispatch import misfits, unpriced
 from afarm.judging.labelling import CHUNK, rule_or_noise
@@ -241,9 +242,8 @@ class _AnswerLengths:
         most = self._client.judge_of(request.role).most_output_tokens(request)
         who = self._client.judge(request.role), request.annotator
         if who not in self._means:
-            query = "SELECT AVG(output_tokens), COUNT(*) FROM completions WHERE judge = ? AND annotator = ?"
-            mean, count = self._client.ledger.read(query, who)[0]
-            self._means[who] = mean if count >= ENOUGH_ANSWERS else None
+            average, count = mean_output_tokens(self._client.ledger, *who)
+            self._means[who] = average if count >= ENOUGH_ANSWERS else None
         mean = self._means[who]
         typical = TYPICAL_OUTPUT.get(request.answer_format, request.max_tokens) * max(1, len(request.comparisons))
         return min(math.ceil(most - request.max_tokens + typical if mean is None else mean), most)

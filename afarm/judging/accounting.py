@@ -1,4 +1,4 @@
-"""What the ledger says about money: spend by run, judge, annotator and day, what was not paid again, and an export."""
+"""Accounts of the ledger: spend and reuse by run, judge, annotator and day, and an export of answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GROUPS = {
     "annotator": "COALESCE(annotator, '')",
     "day": "date(created, 'unixepoch', 'localtime')",
 }
-"""What spend is grouped by, as SQL over completions."""
+"""Groups of spend, as SQL over completions."""
 
 COLUMNS = (
     *("key", "judge", "role", "annotator", "run", "request", "text", "input_tokens", "output_tokens"),
@@ -44,7 +44,7 @@ class Account:
 
 
 def accounts(ledger: Ledger, group: str) -> list[Account]:
-    """By "run", "judge", "annotator" or "day", the dearest first; days in their order."""
+    """Accounts by "run", "judge", "annotator" or "day", the most expensive first; days in their order."""
     expression = GROUPS[group]
     bought = ledger.read(
         f"SELECT {expression}, COUNT(*), SUM(input_tokens), SUM(output_tokens), SUM(price), COUNT(*) - COUNT(price) "
@@ -52,26 +52,26 @@ def accounts(ledger: Ledger, group: str) -> list[Account]:
     )
     reused = ledger.read(f'SELECT "{group}", SUM(answers), SUM(dollars) FROM reuse GROUP BY 1')
     saved = {name: (count, dollars) for name, count, dollars in reused}
-    found = [
+    groups = [
         Account(name, n, i or 0, o or 0, dollars or 0.0, unpriced, *saved.pop(name, (0, 0.0)))
         for name, n, i, o, dollars, unpriced in bought
     ]
-    found += [Account(name, reused=count, saved=dollars) for name, (count, dollars) in saved.items()]
+    groups += [Account(name, reused=count, saved=dollars) for name, (count, dollars) in saved.items()]
     if group == "day":
-        return sorted(found, key=lambda account: account.name)
-    return sorted(found, key=lambda account: (-account.dollars, -account.answers, account.name))
+        return sorted(groups, key=lambda account: account.name)
+    return sorted(groups, key=lambda account: (-account.dollars, -account.answers, account.name))
 
 
 def open_items(ledger: Ledger) -> dict[str, Any]:
-    """What may still be charged for: batches to be collected, and requests whose answer was never seen."""
-    tickets = ledger.read(
+    """Open charges: batches to be collected, and requests whose answer was never seen."""
+    batches = ledger.read(
         "SELECT ticket, judge, run, COUNT(*), COALESCE(SUM(reserved), 0), MIN(created) FROM batch_requests "
         "GROUP BY ticket ORDER BY MIN(created)"
     )
     names = ("ticket", "judge", "run", "requests", "reserved", "created")
     count, dollars = ledger.read("SELECT COUNT(*), COALESCE(SUM(reserved), 0) FROM in_flight")[0]
     return {
-        "batches": [dict(zip(names, row, strict=True)) for row in tickets],
+        "batches": [dict(zip(names, row, strict=True)) for row in batches],
         "in_flight": {"requests": count, "reserved": dollars},
     }
 
@@ -83,9 +83,9 @@ def summary(ledger: Ledger) -> dict[str, Any]:
 
 
 def export(ledger: Ledger, path: Path) -> int:
-    """Write every answer to `path`, JSONL or, where it ends so, CSV. Returns their number.
+    """Write every answer to `path`, as CSV if it ends so, otherwise JSONL. Returns their number.
 
-    Raises `StoreError` where the file cannot be written.
+    Raises `StoreError` if the file cannot be written.
     """
     count = 0
     try:
@@ -105,8 +105,21 @@ def export(ledger: Ledger, path: Path) -> int:
     return count
 
 
+def unanswered(ledger: Ledger) -> list[tuple[str, int]]:
+    """The finish reasons of answers without a text (content filters, too long prompts …), with their counts."""
+    query = "SELECT finish_reason, COUNT(*) FROM completions WHERE TRIM(text) = '' GROUP BY 1 ORDER BY 2 DESC"
+    return [(str(reason or ""), int(count)) for reason, count in ledger.read(query)]
+
+
+def mean_output_tokens(ledger: Ledger, judge: str, annotator: str) -> tuple[float, int]:
+    """Mean output tokens of the answers that `judge` gave `annotator`, and the number of those answers."""
+    query = "SELECT AVG(output_tokens), COUNT(*) FROM completions WHERE judge = ? AND annotator = ?"
+    [(mean, count)] = ledger.read(query, [judge, annotator])
+    return float(mean or 0.0), int(count)
+
+
 def _answers(ledger: Ledger, size: int = 1000) -> Iterator[dict[str, Any]]:
-    """Every row of completions by its rowid, some at a time: other processes go on writing meanwhile."""
+    """Every row of completions, some at a time: other processes go on writing meanwhile."""
     last = -1
     statement = f"SELECT rowid, {', '.join(COLUMNS)} FROM completions WHERE rowid > ? ORDER BY rowid LIMIT ?"
     while rows := ledger.read(statement, [last, size]):

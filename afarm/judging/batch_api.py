@@ -1,7 +1,7 @@
-"""Asking through a vendor's batch endpoint: half the price, an answer within a day.
+"""Requests through a vendor's batch endpoint: half the price, an answer within a day.
 
-A ticket is in the ledger as soon as there is one, with all that it asks. So a restart collects what is pending instead
-of buying it again, whoever asks for it and in whichever way.
+A batch's id is in the ledger as soon as there is one, with all its requests. So a restart collects what is pending
+instead of buying it again, whoever asks for it and in whichever way.
 """
 
 from __future__ import annotations
@@ -11,87 +11,80 @@ from collections import deque
 from collections.abc import Sequence
 
 from afarm.core.judge import Completion
-from afarm.judging.dispatch import Dispatcher, JudgeQueue, Question, may_be_charged
+from afarm.judging.dispatch import Dispatcher, JudgeQueue, PendingRequest, may_be_charged
 
 
-async def answer_in_batches(sending: Dispatcher, lane: JudgeQueue, questions: Sequence[Question]) -> None:
-    """Collect what is pending of `questions`, hand in the rest where `lane` leads to a batch endpoint, and deliver.
+async def answer_in_batches(dispatcher: Dispatcher, queue: JudgeQueue, requests: Sequence[PendingRequest]) -> None:
+    """Collect pending answers to `requests`, submit the rest if `queue` leads to a batch endpoint, deliver.
 
-    What a batch could not answer is asked one by one. Raises `JudgeError` where a batch was not accepted or its ticket
-    is not known any more, and `BudgetError` where the budget allows nothing more.
+    Requests that a batch could not answer are asked one by one. Raises `JudgeError` if a batch was not accepted or its
+    id is not known any more, and `BudgetError` if the budget allows nothing more.
     """
-    ledger = sending.desk.ledger
-    rest = {question.key: question for question in questions}
-    pending = ledger.pending_batches(lane.identity, list(rest))
-    for ticket in pending:
-        await _collect(sending, lane, ticket)
-    _deliver(sending, rest)
-    tried = {key for keys in pending.values() for key in keys}
-    if lane.direct is None:
-        _ask_directly(sending, lane, list(rest.values()))
+    ledger = dispatcher.shared.ledger
+    rest = {pending.key: pending for pending in requests}
+    batches = ledger.pending_batches(queue.identity, list(rest))
+    for batch_id in batches:
+        await _collect(dispatcher, queue, batch_id)
+    _deliver(dispatcher, rest)
+    tried = {key for keys in batches.values() for key in keys}
+    if queue.direct is None:
+        _ask_directly(dispatcher, queue, list(rest.values()))
         return
-    _ask_directly(sending, lane.direct, [rest.pop(key) for key in tried if key in rest])
-    queue = deque(rest.values())
-    while queue:
-        asked = list(queue)
-        queue.clear()
-        prices = [worst_price(sending, lane, question) for question in asked]
-        granted = sending.claim(lane, asked, prices, queue)
+    _ask_directly(dispatcher, queue.direct, [rest.pop(key) for key in tried if key in rest])
+    waiting = deque(rest.values())
+    while waiting:
+        wanted = list(waiting)
+        waiting.clear()
+        prices = [dispatcher.worst_case_price(queue, pending) for pending in wanted]
+        granted = dispatcher.claim(queue, wanted, prices, waiting)
         if granted:
-            ticket = await asyncio.shield(_hand_in(sending, lane, granted))
-            handed = {question.key: question for question in granted}
-            await _collect(sending, lane, ticket)
-            _deliver(sending, handed)
-            _ask_directly(sending, lane.direct, list(handed.values()))
-        elif queue:
+            batch_id = await asyncio.shield(_submit(dispatcher, queue, granted))
+            submitted = {pending.key: pending for pending in granted}
+            await _collect(dispatcher, queue, batch_id)
+            _deliver(dispatcher, submitted)
+            _ask_directly(dispatcher, queue.direct, list(submitted.values()))
+        elif waiting:
             await asyncio.sleep(1.0)  # until what else is in flight releases money
 
 
-def worst_price(sending: Dispatcher, lane: JudgeQueue, question: Question) -> float | None:
-    price = sending.worst_price(question)
-    charged = lane.judge.price()
-    return None if price is None else price * (charged.batch if charged else 0.5)
-
-
-async def _hand_in(sending: Dispatcher, lane: JudgeQueue, questions: Sequence[Question]) -> str:
-    """Submit and write the ticket down. Not to be cancelled in between, since what is submitted is paid for."""
-    ledger, run = sending.desk.ledger, sending.desk.run
+async def _submit(dispatcher: Dispatcher, queue: JudgeQueue, requests: Sequence[PendingRequest]) -> str:
+    """Submit a batch and record its id. Not to be cancelled in between: what is submitted is paid for."""
+    ledger, run = dispatcher.shared.ledger, dispatcher.shared.run
     try:
-        ticket = await lane.judge.submit([question.sent for question in questions])
+        batch_id = await queue.judge.submit([pending.request for pending in requests])
     except Exception as error:
-        keys = [question.key for question in questions]
+        keys = [pending.key for pending in requests]
         if may_be_charged(error):
-            ledger.resolve([], run, lost=keys)
+            ledger.resolve([], run, charged_without_answer=keys)
         else:
-            ledger.resolve([], run, abandoned=keys)
+            ledger.resolve([], run, free=keys)
         raise
-    prices = [worst_price(sending, lane, question) for question in questions]
-    rows = [(q.key, q.sent, q.degraded, price) for q, price in zip(questions, prices, strict=True)]
-    ledger.handed_in(ticket, lane.identity, run, rows)
-    return ticket
+    rows = [(p.key, p.request, p.degraded, dispatcher.worst_case_price(queue, p)) for p in requests]
+    ledger.submitted(batch_id, queue.identity, run, rows)
+    return batch_id
 
 
-async def _collect(sending: Dispatcher, lane: JudgeQueue, ticket: str) -> None:
-    """Wait until the batch is done, and store all its answers, those that nobody asks for now as well."""
-    ledger = sending.desk.ledger
-    sending.tickets.add(ticket)
+async def _collect(dispatcher: Dispatcher, queue: JudgeQueue, batch_id: str) -> None:
+    """Wait until the batch is done, and store all its answers, wanted now or not."""
+    ledger = dispatcher.shared.ledger
+    dispatcher.batch_ids.add(batch_id)
     try:
-        while ledger.pending_ticket(ticket):  # until here, or in another process, it is collected
-            answers: Sequence[Completion | None] | None = await lane.judge.collect(ticket)
+        while ledger.is_batch_pending(batch_id):  # until here, or in another process, it is collected
+            answers: Sequence[Completion | None] | None = await queue.judge.collect(batch_id)
             if answers is not None:
-                ledger.collected(ticket, answers, sending.desk.stage())
+                ledger.collected(batch_id, answers, dispatcher.shared.stage())
                 return
-            await asyncio.sleep(sending.desk.batch_poll_seconds)
+            await asyncio.sleep(dispatcher.shared.batch_poll_seconds)
     finally:
-        sending.tickets.discard(ticket)
+        dispatcher.batch_ids.discard(batch_id)
 
 
-def _deliver(sending: Dispatcher, wanted: dict[str, Question]) -> None:
-    """Hand on what the ledger now holds of `wanted`, and take it out."""
-    found = sending.desk.ledger.completions(list(wanted))
-    sending.deliver([(wanted.pop(key), completion) for key, completion in found.items()])
+def _deliver(dispatcher: Dispatcher, wanted: dict[str, PendingRequest]) -> None:
+    """Hand on the answers to `wanted` that the ledger holds, and take those requests out."""
+    stored = dispatcher.shared.ledger.completions(list(wanted))
+    dispatcher.deliver([(wanted.pop(key), completion) for key, completion in stored.items()])
 
 
-def _ask_directly(sending: Dispatcher, lane: JudgeQueue, questions: Sequence[Question]) -> None:
-    sending.waiting.setdefault(lane, deque()).extend(questions)
-    sending.wake.set()
+def _ask_directly(dispatcher: Dispatcher, queue: JudgeQueue, requests: Sequence[PendingRequest]) -> None:
+    dispatcher.waiting.setdefault(queue, deque()).extend(requests)
+    dispatcher.wake.set()

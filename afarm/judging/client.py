@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 from afarm.core.errors import JudgeError, did_you_mean
 from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge, Judgement, JudgementKey, unsupported, without
-from afarm.judging.dispatch import Dispatcher, JudgeQueue, Question, SharedState, misfits
+from afarm.judging.batch_api import answer_in_batches
+from afarm.judging.dispatch import Dispatcher, JudgeQueue, PendingRequest, SharedState, misfits
 from afarm.judging.ledger import Ledger, request_key
 from afarm.judging.rate_limit import Limiter
 
@@ -26,12 +27,12 @@ T = TypeVar("T")
 BLOCK = 256
 """Requests looked up in the ledger at once."""
 AHEAD = 4
-"""How many times the requests in flight are taken from a stream ahead of their answers, so that none waits for it."""
+"""Requests taken from a stream ahead of their answers, as a multiple of those in flight."""
 
 
 @dataclass(slots=True)
 class Spend:
-    """What a run bought and what it already had. `unpriced_calls`: calls whose price is unknown, not zero."""
+    """Purchases and reuse of a run. The price of `unpriced_calls` is unknown, not zero."""
 
     calls: int = 0
     answers_reused: int = 0
@@ -54,12 +55,22 @@ class Spend:
 
 
 class JudgeClient:
-    """Implements `afarm.core.judge.Ask`. `judges` maps family roles to judges; "*" answers for every other role.
+    """The metered `ask` of every context: see `afarm.Ask`.
 
-    Each judge is asked at most `max_concurrency` requests at once, fewer while it says that this is too much: through
-    its limiter in `limiters`, where it has one that it tells so. With `batch_api`, judges that have a batch endpoint
-    are asked through it, looking every `batch_poll_seconds`. `stage` names the artifact that is being made: the ledger
-    counts what is bought to its account as well.
+    Each judge is asked at most `max_concurrency` requests at once, fewer while it asks to slow down (told to its
+    limiter in `limiters`).
+
+    Args:
+        judges: The judge of each family role; "*" answers for every other role.
+        ledger: The ledger, which stays the caller's to close.
+        run: The run to whose account and budget requests go.
+        max_concurrency: Requests in flight per judge.
+        budget: Dollars that `run` may spend in all; None for no limit.
+        allow_degraded: Leave out parameters that a judge does not accept.
+        batch_api: Ask judges that have a batch endpoint through it.
+        batch_poll_seconds: Seconds between looks at a submitted batch.
+        limiters: Rate limits that judges report to.
+        stage: Names the artifact that is being made, which the ledger accounts purchases to as well.
     """
 
     def __init__(
@@ -84,11 +95,11 @@ class JudgeClient:
         self.allow_degraded = allow_degraded
         self.batch_api = batch_api
         self.spend = Spend()
-        self._desk = SharedState(ledger, run, budget, lambda q, completion: self.spend.add(q.sent, completion))
-        self._desk.batch_poll_seconds = batch_poll_seconds
-        self._desk.stage = stage
+        self._shared = SharedState(ledger, run, budget, self._on_purchase, answer_in_batches)
+        self._shared.batch_poll_seconds = batch_poll_seconds
+        self._shared.stage = stage
         self._limiters = dict(limiters or {})
-        self._lanes: dict[Judge, JudgeQueue] = {}
+        self._queues: dict[Judge, JudgeQueue] = {}
         self._starting = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -105,73 +116,76 @@ class JudgeClient:
         indices: dict[str, list[int]] = {}
         direct: set[str] = set()
         remaining = enumerate(requests)
-        sending: Dispatcher | None = None
+        dispatcher: Dispatcher | None = None
         exhausted = False
         try:
             while not exhausted or indices:
                 if not exhausted and len(direct) < AHEAD * self.max_concurrency:
                     block = list(islice(remaining, BLOCK))
                     exhausted = len(block) < BLOCK
-                    found, questions = self._look_up(block, indices)
-                    if questions and sending is None:
-                        sending = self._start()
-                    if sending is not None:
-                        self._running_loop().call_soon_threadsafe(sending.add, questions, exhausted)
-                    direct.update(q.key for q in questions if q.lane.direct is None)
-                    yield from found
+                    stored, pending = self._look_up(block, indices)
+                    if pending and dispatcher is None:
+                        dispatcher = self._start()
+                    if dispatcher is not None:
+                        self._running_loop().call_soon_threadsafe(dispatcher.add, pending, exhausted)
+                    direct.update(p.key for p in pending if p.queue.direct is None)
+                    yield from stored
                     continue
-                landed = sending.results.get() if sending else None
-                if not isinstance(landed, list):
-                    sending = None
-                    raise landed or JudgeError("the engine was stopped")
-                for question, completion in landed:
-                    direct.discard(question.key)
-                    for index in indices.pop(question.key):
+                answered = dispatcher.results.get() if dispatcher else None
+                if not isinstance(answered, list):
+                    dispatcher = None
+                    raise answered or JudgeError("the engine was stopped")
+                for request, completion in answered:
+                    direct.discard(request.key)
+                    for index in indices.pop(request.key):
                         yield index, completion
         finally:
-            if sending is not None:
-                self._stop(sending, stop=bool(indices) or not exhausted)
+            if dispatcher is not None:
+                self._stop(dispatcher, stop=bool(indices) or not exhausted)
 
     def _look_up(
         self, block: Sequence[tuple[int, ChatRequest]], indices: dict[str, list[int]]
-    ) -> tuple[list[tuple[int, Completion]], list[Question]]:
-        """The answers that are in the ledger, and the questions still to be asked; `indices` says who awaits them."""
-        questions = [(index, self._question(request)) for index, request in block]
-        new = list(dict.fromkeys(q.key for _, q in questions if q.key not in indices))
-        known = self.ledger.completions(new)
-        found: list[tuple[int, Completion]] = []
-        unknown: list[Question] = []
-        for index, question in questions:
-            if question.key in known:
-                found.append((index, known[question.key]))
-            elif question.key in indices:
-                indices[question.key].append(index)
+    ) -> tuple[list[tuple[int, Completion]], list[PendingRequest]]:
+        """Split `block` into stored answers and pending requests; `indices` records who awaits those."""
+        requests = [(index, self._pending(request)) for index, request in block]
+        new = list(dict.fromkeys(request.key for _, request in requests if request.key not in indices))
+        stored = self.ledger.completions(new)
+        answers: list[tuple[int, Completion]] = []
+        pending: list[PendingRequest] = []
+        for index, request in requests:
+            if request.key in stored:
+                answers.append((index, stored[request.key]))
+            elif request.key in indices:
+                indices[request.key].append(index)
             else:
-                indices[question.key] = [index]
-                unknown.append(question)
-        if known:
-            self.spend.answers_reused += len(known)
-            self.ledger.reused(self.run, list(known))
-        return found, unknown
+                indices[request.key] = [index]
+                pending.append(request)
+        if stored:
+            self.spend.answers_reused += len(stored)
+            self.ledger.reused(self.run, list(stored))
+        return answers, pending
 
-    def _question(self, request: ChatRequest) -> Question:
-        """The request as its judge can take it. Raises `JudgeError` where it cannot."""
-        lane = self._lane(request.role)
+    def _pending(self, request: ChatRequest) -> PendingRequest:
+        """The request as its judge can take it. Raises `JudgeError` if it cannot."""
+        queue = self._queue_of(request.role)
         degraded = self.degraded(request)
-        key = request_key(request, lane.identity, degraded)
-        return Question(key, without(request, degraded) if degraded else request, degraded, lane)
+        key = request_key(request, queue.identity, degraded)
+        return PendingRequest(key, without(request, degraded) if degraded else request, degraded, queue)
+
+    def _on_purchase(self, pending: PendingRequest, completion: Completion) -> None:
+        self.spend.add(pending.request, completion)
 
     def key(self, request: ChatRequest) -> str:
-        """What the ledger files the answer to `request` under."""
-        return self._question(request).key
+        """The ledger's key of the answer to `request`."""
+        return self._pending(request).key
 
     def recall(self, keys: Sequence[JudgementKey]) -> dict[JudgementKey, Judgement]:
         """See `afarm.core.judge.Ask.recall`."""
-        found = self.ledger.recall(keys)
-        if found:
-            self.spend.judgements_reused += len(found)
-            self.ledger.reused(self.run, [judgement.completion for judgement in found.values()])
-        return found
+        judgements = self.ledger.recall(keys)
+        if judgements:
+            self.spend.judgements_reused += len(judgements)
+            self.ledger.reused(self.run, [judgement.completion for judgement in judgements.values()])
+        return judgements
 
     def learn(self, judgements: Mapping[JudgementKey, Judgement]) -> None:
         """See `afarm.core.judge.Ask.learn`."""
@@ -179,7 +193,7 @@ class JudgeClient:
 
     def judge(self, role: str) -> str:
         """See `afarm.core.judge.Ask.judge`."""
-        return self._lane(role).identity
+        return self._queue_of(role).identity
 
     def capabilities(self, role: str) -> Capabilities:
         """See `afarm.core.judge.Ask.capabilities`."""
@@ -194,21 +208,17 @@ class JudgeClient:
 
     @contextmanager
     def accounted_to(self, run: str) -> Iterator[None]:
-        """What is asked inside it counts to the account of `run`, and against its budget."""
+        """Account the requests inside it to `run`, and to its budget."""
         before, self.run = self.run, run
-        self._desk.run = run
+        self._shared.run = run
         try:
             yield
         finally:
-            self.run = self._desk.run = before
+            self.run = self._shared.run = before
 
     def worst_case_price(self, request: ChatRequest) -> float | None:
-        """The most that `request` can cost in dollars; None where its judge's prices are unknown."""
-        lane = self._lane(request.role)
-        price, charged = lane.judge.worst_case_price(request), lane.judge.price()
-        if price is None or lane.direct is None:
-            return price
-        return price * (charged.batch if charged else 0.5)
+        """The most that `request` can cost in dollars; None if its judge's prices are unknown."""
+        return self._queue_of(request.role).worst_case_price(request)
 
     def add_judge(self, role: str, judge: Judge, limiter: Limiter | None = None) -> None:
         """Let `judge` answer for one more role."""
@@ -217,7 +227,7 @@ class JudgeClient:
             self._limiters[judge] = limiter
 
     def judge_of(self, role: str) -> Judge:
-        """The judge that answers for `role`. Raises `JudgeError` where there is none."""
+        """The judge that answers for `role`. Raises `JudgeError` if there is none."""
         try:
             return self.judges.get(role) or self.judges["*"]
         except KeyError:
@@ -226,31 +236,33 @@ class JudgeClient:
                 f"Name one with --judge {role}=…"
             ) from None
 
-    def _lane(self, role: str) -> JudgeQueue:
+    def _queue_of(self, role: str) -> JudgeQueue:
         judge = self.judge_of(role)
-        if judge not in self._lanes:
+        if judge not in self._queues:
             limiter = self._limiters.get(judge) or Limiter(self.max_concurrency)
             direct = JudgeQueue(judge, limiter, judge.identity)
             batch = self.batch_api and judge.capabilities.batch
-            self._lanes[judge] = replace(direct, direct=direct) if batch else direct
-        return self._lanes[judge]
+            self._queues[judge] = replace(direct, direct=direct) if batch else direct
+        return self._queues[judge]
 
     # ------------------------------------------------------------------------------------------- the loop's thread
 
     def _start(self) -> Dispatcher:
         async def start() -> Dispatcher:
-            sending = Dispatcher(self._desk)
-            sending.task = asyncio.create_task(sending.run())  # a loop holds its tasks weakly
-            return sending
+            dispatcher = Dispatcher(self._shared)
+            dispatcher.task = asyncio.create_task(dispatcher.run())  # a loop holds its tasks weakly
+            return dispatcher
 
         return self._wait(start())
 
-    def _stop(self, sending: Dispatcher, stop: bool) -> None:
-        """Wait until a stream has ended; with `stop`, until it has stored what was in flight when nobody listened any
-        more (a second interrupt abandons that)."""
+    def _stop(self, dispatcher: Dispatcher, stop: bool) -> None:
+        """Wait until a stream has ended; with `stop`, until its requests in flight are stored.
+
+        A second interrupt abandons those.
+        """
         if stop:
-            self._running_loop().call_soon_threadsafe(sending.stop)
-        while isinstance(sending.results.get(), list):
+            self._running_loop().call_soon_threadsafe(dispatcher.stop)
+        while isinstance(dispatcher.results.get(), list):
             pass
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
@@ -268,7 +280,7 @@ class JudgeClient:
         """Close the judges and stop the loop's thread. The ledger stays open: it is the caller's."""
         if self._loop is None or self._thread is None:
             return
-        self._wait(_others_done())
+        self._wait(_other_tasks_done())
         for judge in dict.fromkeys(self.judges.values()):
             self._wait(judge.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -277,8 +289,8 @@ class JudgeClient:
         self._loop = self._thread = None
 
 
-async def _others_done() -> None:
-    """A batch that is being handed in is given the time to be written down."""
+async def _other_tasks_done() -> None:
+    """Give a batch that is being submitted the time to be recorded."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     if others:
         await asyncio.wait(others, timeout=15)

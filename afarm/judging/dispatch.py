@@ -1,7 +1,7 @@
-"""The engine's side on the event loop: what is waiting is sent as judges, the ledger and the budget allow, and every
-answer is stored before anything else sees it.
+"""Dispatch of judge requests within rate limits, ledger claims and the budget.
 
-One `Dispatcher` serves one stream of requests. A `JudgeQueue` is one judge with its limiter, which all streams share.
+Every answer is written to the ledger before it is returned. One `Dispatcher` serves one stream of requests on the event
+loop. A `JudgeQueue` is one judge with its rate limit, which all streams share.
 """
 
 from __future__ import annotations
@@ -10,109 +10,125 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import SimpleQueue
+from typing import Any
 
 from afarm.core.errors import AfarmError, BudgetError, JudgeError
 from afarm.core.judge import ANSWER_LOST, ChatRequest, Completion, Judge, unsupported
 from afarm.judging.ledger import Ledger
-from afarm.judging.ledger_rows import encodable
+from afarm.judging.ledger_schema import encodable
 from afarm.judging.rate_limit import Limiter
 from afarm.storage.text import dollars
 
-BEAT_SECONDS = 2.0
-"""How often a process says in the ledger that it is alive."""
-PARKED_SECONDS = 0.5
-"""How often to look whether another process has the answer that both want."""
+HEARTBEAT_SECONDS = 2.0
+"""Seconds between the signs of life of a process in the ledger."""
+HELD_SECONDS = 0.5
+"""Seconds between looks for an answer that another process is waiting for."""
 LARGEST_BATCH = 20_000
-"""Requests handed to a batch endpoint at once."""
+"""Requests submitted to a batch endpoint at once."""
 PATIENCE_SECONDS = 10.0
-"""How long, after an interrupt, to wait for what is already sent, since it is paid for."""
+"""Seconds to wait, after an interrupt, for requests that are sent, since they are paid for."""
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """A request under its key in the ledger. `sent` is what its judge can take of it: all but `degraded`."""
+class PendingRequest:
+    """A request under its key in the ledger, as its judge can take it: without `degraded` parameters."""
 
     key: str
-    sent: ChatRequest
+    request: ChatRequest
     degraded: tuple[str, ...]
-    lane: JudgeQueue
+    queue: JudgeQueue
 
 
 @dataclass(slots=True, eq=False)
 class JudgeQueue:
-    """One judge and how much it is asked at once. `direct`, where it is not None, is the same judge asked one by one:
-    this lane then leads to its batch endpoint."""
+    """One judge and its rate limit.
+
+    `direct`, unless None, is the same judge asked one by one: this queue then leads to its batch endpoint.
+    """
 
     judge: Judge
     limiter: Limiter
     identity: str
     direct: JudgeQueue | None = None
 
+    def worst_case_price(self, request: ChatRequest) -> float | None:
+        """The most that `request` can cost in dollars through this queue; None if prices are unknown."""
+        price, charged = self.judge.worst_case_price(request), self.judge.price()
+        if price is None or self.direct is None:
+            return price
+        return price * (charged.batch if charged else 0.5)
 
-Landed = tuple[Question, Completion]
-Bought = Callable[[Question, Completion], None]
+
+Answered = tuple[PendingRequest, Completion]
+OnPurchase = Callable[[PendingRequest, Completion], None]
+AnswerInBatches = Callable[["Dispatcher", JudgeQueue, Sequence[PendingRequest]], Coroutine[Any, Any, None]]
 
 
 @dataclass(slots=True)
 class SharedState:
-    """What all streams share: the ledger, the run and its budget, who counts the spend, and the streams at work."""
+    """State that all streams share: ledger, run, budget, purchases, and the dispatchers at work."""
 
     ledger: Ledger
     run: str
     budget: float | None
-    bought: Bought
+    on_purchase: OnPurchase
+    answer_in_batches: AnswerInBatches
     batch_poll_seconds: float = 60.0
     stage: Callable[[], str] = lambda: ""
     """Names the artifact that is being made, to whose account answers go."""
-    sendings: list[Dispatcher] = field(default_factory=list)
+    dispatchers: list[Dispatcher] = field(default_factory=list)
 
     @property
-    def flying(self) -> int:
-        """Requests whose landing may release money."""
-        return sum(len(sending.flying) - len(sending.again) for sending in self.sendings)
+    def in_flight(self) -> int:
+        """The number of requests whose completion may release money."""
+        return sum(len(dispatcher.in_flight) - len(dispatcher.retrying) for dispatcher in self.dispatchers)
 
     def wake(self) -> None:
-        for sending in self.sendings:
-            sending.wake.set()
+        """Wake every dispatcher."""
+        for dispatcher in self.dispatchers:
+            dispatcher.wake.set()
 
 
 class Dispatcher:
-    """One stream of questions. `results` receives lists of (question, completion) as they land, and at the end None or
-    the failure. Everything but `results` is touched on the loop only."""
+    """One stream of requests.
 
-    def __init__(self, desk: SharedState):
-        self.desk = desk
-        self.results: SimpleQueue[list[Landed] | BaseException | None] = SimpleQueue()
-        self.waiting: dict[JudgeQueue, deque[Question]] = {}
-        self.parked: list[Question] = []
-        self.flying: dict[asyncio.Task[Completion], Question] = {}
-        self.again: dict[asyncio.Future[None], Question] = {}
-        """Of what is flying: who waits until another attempt may be made."""
+    `results` receives lists of (request, completion) as they arrive, and at the end None or the failure. Everything but
+    `results` is touched on the event loop only.
+    """
+
+    def __init__(self, shared: SharedState):
+        self.shared = shared
+        self.results: SimpleQueue[list[Answered] | BaseException | None] = SimpleQueue()
+        self.waiting: dict[JudgeQueue, deque[PendingRequest]] = {}
+        self.held_elsewhere: list[PendingRequest] = []
+        self.in_flight: dict[asyncio.Task[Completion], PendingRequest] = {}
+        self.retrying: dict[asyncio.Future[None], PendingRequest] = {}
+        """Requests in flight that wait until the budget allows another attempt."""
         self.batches: set[asyncio.Task[None]] = set()
-        self.tickets: set[str] = set()
+        self.batch_ids: set[str] = set()
         self.wake = asyncio.Event()
         self.complete = False
         self.task: asyncio.Task[None] | None = None
-        self._done: list[asyncio.Task[Completion]] = []
+        self._completed: list[asyncio.Task[Completion]] = []
         self._failure: BaseException | None = None
         self._deadline = math.inf
-        self._look_at_parked = self._next_beat = 0.0
+        self._next_look = self._next_heartbeat = 0.0
 
     # ------------------------------------------------------------------------------------ called by the stream's side
 
-    def add(self, questions: Iterable[Question], complete: bool) -> None:
-        """More to ask; `complete` says that nothing comes after it."""
-        for question in questions:
-            self.waiting.setdefault(question.lane, deque()).append(question)
+    def add(self, requests: Iterable[PendingRequest], complete: bool) -> None:
+        """Queue more requests; `complete` says that none come after them."""
+        for pending in requests:
+            self.waiting.setdefault(pending.queue, deque()).append(pending)
         self.complete = complete
         self.wake.set()
 
     def stop(self) -> None:
-        """Send nothing more: what is in flight is still waited for, a while, and stored."""
+        """Send nothing more. Requests in flight are waited for, up to `PATIENCE_SECONDS`, and stored."""
         self._failure = self._failure or asyncio.CancelledError()
         self._deadline = time.monotonic() + PATIENCE_SECONDS
         self._wake_in(PATIENCE_SECONDS)
@@ -121,217 +137,225 @@ class Dispatcher:
     # ------------------------------------------------------------------------------------------------------ the loop
 
     async def run(self) -> None:
-        """Until all is answered, or the first failure: nothing is sent after it, and what is in flight is stored."""
-        self.desk.sendings.append(self)
+        """Serve until all is answered, or the first failure: nothing is sent after it, answers are stored."""
+        self.shared.dispatchers.append(self)
         try:
             while not await self._step():
                 pass
         except Exception as error:  # of a judge's estimate, say: whoever waits for results is told
             self._failure = error
         finally:
-            for task in [*self.batches, *self.flying]:
+            for task in [*self.batches, *self.in_flight]:
                 task.cancel()
-            self._lose_what_flies()
-            self.desk.sendings.remove(self)
+            self._give_up_in_flight()
+            self.shared.dispatchers.remove(self)
             self.results.put(self._failure)
-            self.desk.wake()
+            self.shared.wake()
 
     async def _step(self) -> bool:
-        """Land what is in, send what may be sent, and wait for what comes next. True at the end."""
+        """Store what has been answered, send what may be sent, and wait. True at the end."""
         try:
-            self._land()
+            self._store_completed()
             if self._failure is None:
                 self._send()
         except AfarmError as error:
             self._failure = self._failure or error
         if self._failure is not None:
-            while self.again:
-                self.again.popitem()[0].cancel()
-            if not self.flying or time.monotonic() >= self._deadline:
+            while self.retrying:
+                self.retrying.popitem()[0].cancel()
+            if not self.in_flight or time.monotonic() >= self._deadline:
                 return True
-        elif self.complete and not (self.flying or self.parked or self.batches or any(self.waiting.values())):
+        elif self.complete and not (
+            self.in_flight or self.held_elsewhere or self.batches or any(self.waiting.values())
+        ):
             return True
         await self._wait()
         return False
 
     async def _wait(self) -> None:
-        """Until something lands, more is added, a judge may be asked again, or a look or a beat is due."""
-        times = [lane.limiter.opens_in() for lane, queue in self.waiting.items() if queue]
+        """Sleep until an answer, more requests, an opened rate limit, or the next look or heartbeat."""
+        times = [queue.limiter.seconds_until_open() for queue, waiting in self.waiting.items() if waiting]
         times = [seconds for seconds in times if seconds > 0]
-        if self.parked:
-            times.append(PARKED_SECONDS)
-        if self.flying:
-            times.append(BEAT_SECONDS)
+        if self.held_elsewhere:
+            times.append(HELD_SECONDS)
+        if self.in_flight:
+            times.append(HEARTBEAT_SECONDS)
         timer = self._wake_in(min(times)) if times else None
         await self.wake.wait()
         self.wake.clear()
         if timer is not None:
             timer.cancel()
-        if self.flying and time.monotonic() >= self._next_beat:
-            self._next_beat = time.monotonic() + BEAT_SECONDS
-            self.desk.ledger.beat()
+        if self.in_flight and time.monotonic() >= self._next_heartbeat:
+            self._next_heartbeat = time.monotonic() + HEARTBEAT_SECONDS
+            self.shared.ledger.heartbeat()
 
     def _wake_in(self, seconds: float) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(seconds, self.wake.set)
 
-    # ------------------------------------------------------------------------------------------------------- landing
+    # ------------------------------------------------------------------------------------------------------- answers
 
-    def _land(self) -> None:
+    def _store_completed(self) -> None:
         """Store all answers that are in, in one transaction, and only then hand them on."""
-        done, self._done = self._done, []
-        if not done:
+        completed, self._completed = self._completed, []
+        if not completed:
             return
-        landed: list[Landed] = []
-        abandoned: list[str] = []
-        lost: list[str] = []
-        for task in done:
-            question = self.flying.pop(task, None)
-            if question is None:
+        answered: list[Answered] = []
+        free: list[str] = []
+        charged: list[str] = []
+        for task in completed:
+            pending = self.in_flight.pop(task, None)
+            if pending is None:
                 continue
             error = task.exception() if not task.cancelled() else asyncio.CancelledError()
-            question.lane.limiter.landed(error is None)
+            pending.queue.limiter.completed(error is None)
             if error is None:
-                landed.append((question, finished(question, task.result())))
-                if task.result().price is None and question.lane.judge.worst_case_price(question.sent):
-                    lost.append(question.key)
+                answered.append((pending, finished(pending, task.result())))
+                if task.result().price is None and pending.queue.judge.worst_case_price(pending.request):
+                    charged.append(pending.key)
             else:
-                (lost if may_be_charged(error) else abandoned).append(question.key)
-                self._failure = self._failure or explained(error, question)
-        answers = [(question.sent, question.lane.identity, completion) for question, completion in landed]
-        self.desk.ledger.resolve(answers, self.desk.run, abandoned, lost, self.desk.stage())
-        self.deliver(landed)
-        if len(self.desk.sendings) > 1:
-            self.desk.wake()
+                (charged if may_be_charged(error) else free).append(pending.key)
+                self._failure = self._failure or explained(error, pending)
+        answers = [(pending.request, pending.queue.identity, completion) for pending, completion in answered]
+        self.shared.ledger.resolve(answers, self.shared.run, free, charged, self.shared.stage())
+        self.deliver(answered)
+        if len(self.shared.dispatchers) > 1:
+            self.shared.wake()
 
-    def _lose_what_flies(self) -> None:
-        """Nobody waits for it any more, and it may be charged for."""
-        for question in self.flying.values():
-            question.lane.limiter.landed(False)
+    def _give_up_in_flight(self) -> None:
+        """Count requests in flight as charged without an answer: nobody waits for them any more."""
+        for pending in self.in_flight.values():
+            pending.queue.limiter.completed(False)
         try:
-            self.desk.ledger.resolve([], self.desk.run, lost=[question.key for question in self.flying.values()])
+            keys = [pending.key for pending in self.in_flight.values()]
+            self.shared.ledger.resolve([], self.shared.run, charged_without_answer=keys)
         except AfarmError as error:
             self._failure = self._failure or error
-        self.flying.clear()
-        self.again.clear()
+        self.in_flight.clear()
+        self.retrying.clear()
 
-    def deliver(self, landed: list[Landed], bought: bool = True) -> None:
-        """Hand on what the ledger holds; `bought` says that it was paid for just now."""
-        if bought:
-            for question, completion in landed:
-                self.desk.bought(question, completion)
-        if landed:
-            self.results.put(landed)
+    def deliver(self, answered: list[Answered], purchased: bool = True) -> None:
+        """Hand on answers that the ledger holds; `purchased` says that they were paid for just now."""
+        if purchased:
+            for pending, completion in answered:
+                self.shared.on_purchase(pending, completion)
+        if answered:
+            self.results.put(answered)
 
     # ------------------------------------------------------------------------------------------------------- sending
 
     def _send(self) -> None:
         self._send_again()
-        if self.parked and time.monotonic() >= self._look_at_parked:
-            self._look_at_parked = time.monotonic() + PARKED_SECONDS
-            parked, self.parked = self.parked, []
-            for question in reversed(parked):
-                self.waiting.setdefault(question.lane, deque()).appendleft(question)
-        for lane, queue in self.waiting.items():
-            if lane.direct and queue:
-                self._send_batches(lane, queue)
+        if self.held_elsewhere and time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + HELD_SECONDS
+            held, self.held_elsewhere = self.held_elsewhere, []
+            for pending in reversed(held):
+                self.waiting.setdefault(pending.queue, deque()).appendleft(pending)
+        for queue, waiting in self.waiting.items():
+            if queue.direct and waiting:
+                self._send_batches(queue, waiting)
                 continue
             # Again while there is room: what was taken may have been answered or in flight elsewhere.
-            while room := min(lane.limiter.room(), len(queue)):
-                before = len(queue)
-                self._send_some(lane, queue, [queue.popleft() for _ in range(room)])
-                if len(queue) > before - room:  # the budget allows no more for now
+            while n_free := min(queue.limiter.free_slots(), len(waiting)):
+                before = len(waiting)
+                self._send_some(queue, waiting, [waiting.popleft() for _ in range(n_free)])
+                if len(waiting) > before - n_free:  # the budget allows no more for now
                     break
 
-    def _send_some(self, lane: JudgeQueue, queue: deque[Question], questions: Sequence[Question]) -> None:
-        prices = [self.worst_price(question) for question in questions]
+    def _send_some(self, queue: JudgeQueue, waiting: deque[PendingRequest], requests: Sequence[PendingRequest]) -> None:
+        prices = [self.worst_case_price(queue, pending) for pending in requests]
         # A formula's answer costs less than to claim it. A server of one's own may be free and is still work.
-        granted = questions if lane.judge.simulated else self.claim(lane, questions, prices, queue)
+        granted = requests if queue.judge.simulated else self.claim(queue, requests, prices, waiting)
         loop = asyncio.get_running_loop()
-        for question in granted:
-            lane.limiter.sent()
-            task = loop.create_task(self._complete(question))
-            self.flying[task] = question
-            task.add_done_callback(self._arrived)
+        for pending in granted:
+            queue.limiter.sent()
+            task = loop.create_task(self._complete(pending))
+            self.in_flight[task] = pending
+            task.add_done_callback(self._on_completed)
 
-    async def _complete(self, question: Question) -> Completion:
-        ANSWER_LOST.set(partial(self._lost, question))
-        return await question.lane.judge.complete(question.sent)
+    async def _complete(self, pending: PendingRequest) -> Completion:
+        ANSWER_LOST.set(partial(self._answer_lost, pending))
+        return await pending.queue.judge.complete(pending.request)
 
-    async def _lost(self, question: Question) -> None:
-        """See `afarm.core.judge.answer_lost`."""
-        self.desk.ledger.lost(question.key)
+    async def _answer_lost(self, pending: PendingRequest) -> None:
+        """See `afarm.answer_lost`."""
+        self.shared.ledger.charged_without_answer(pending.key)
         allowed = asyncio.get_running_loop().create_future()
-        self.again[allowed] = question
+        self.retrying[allowed] = pending
         self.wake.set()
         await allowed
 
     def _send_again(self) -> None:
-        """Let those go on whose next attempt the budget allows.
+        """Let those attempt again whose next attempt the budget allows.
 
-        Raises `BudgetError` where nothing is in flight to release money.
+        Raises `BudgetError` if nothing is in flight to release money.
         """
-        for allowed, question in list(self.again.items()):
-            price = self.worst_price(question)
-            if not self.desk.ledger.reserve_again(question.key, price, self.desk.run, self.desk.budget):
-                if not (self.desk.flying or self.tickets):
-                    raise self._budget_reached(self.desk.ledger.committed(self.desk.run))
+        for allowed, pending in list(self.retrying.items()):
+            price = self.worst_case_price(pending.queue.direct or pending.queue, pending)
+            if not self.shared.ledger.reserve_again(pending.key, price, self.shared.run, self.shared.budget):
+                if not (self.shared.in_flight or self.batch_ids):
+                    raise self._budget_reached(self.shared.ledger.committed(self.shared.run))
                 return
-            del self.again[allowed]
+            del self.retrying[allowed]
             allowed.set_result(None)
 
     def _budget_reached(self, committed: float) -> BudgetError:
         return BudgetError(
-            f"the budget of {dollars(self.desk.budget or 0.0)} is reached ({dollars(committed)} is spent or may be); "
+            f"the budget of {dollars(self.shared.budget or 0.0)} is reached ({dollars(committed)} is spent or may be); "
             "what is paid for is kept: run the same command with a larger --budget to go on"
         )
 
     def claim(
-        self, lane: JudgeQueue, questions: Sequence[Question], prices: Sequence[float | None], queue: deque[Question]
-    ) -> list[Question]:
-        """Those of `questions` that may be sent now, their intents written; the others are put where they belong: what
-        the budget does not allow yet back into `queue`.
+        self,
+        queue: JudgeQueue,
+        requests: Sequence[PendingRequest],
+        prices: Sequence[float | None],
+        waiting: deque[PendingRequest],
+    ) -> list[PendingRequest]:
+        """Reserve money for `requests` and return those that may be sent now.
 
-        Raises `BudgetError` where not one more may be sent and none is in flight to release money.
+        Of the others, answered ones are delivered, those in a batch or held by another process are waited for, and what
+        the budget does not allow yet goes back into `waiting`. Raises `BudgetError` if not one more may be sent and
+        none is in flight to release money.
         """
-        ledger, budget = self.desk.ledger, self.desk.budget
-        wanted = [(question.key, price) for question, price in zip(questions, prices, strict=True)]
-        claim = ledger.claim(wanted, self.desk.run, budget)
-        granted, pending, held = set(claim.granted), set(claim.pending), set(claim.held)
-        self.parked += [question for question in questions if question.key in held]
-        if pending:
-            self.start_batch(lane, [question for question in questions if question.key in pending])
+        ledger, budget = self.shared.ledger, self.shared.budget
+        wanted = [(pending.key, price) for pending, price in zip(requests, prices, strict=True)]
+        claim = ledger.claim(wanted, self.shared.run, budget)
+        granted, in_batch, held = set(claim.granted), set(claim.pending), set(claim.held)
+        self.held_elsewhere += [pending for pending in requests if pending.key in held]
+        if in_batch:
+            self.start_batch(queue, [pending for pending in requests if pending.key in in_batch])
         if claim.answered:
-            found = ledger.completions(claim.answered)
-            self.deliver([(q, found[q.key]) for q in questions if q.key in found], bought=False)
+            stored = ledger.completions(claim.answered)
+            self.deliver([(p, stored[p.key]) for p in requests if p.key in stored], purchased=False)
         if claim.over_budget:
-            elsewhere = granted | pending | held | set(claim.answered)
-            queue.extendleft(q for q in reversed(questions) if q.key not in elsewhere)
-            if not (granted or self.desk.flying or self.parked or self.tickets):
+            elsewhere = granted | in_batch | held | set(claim.answered)
+            waiting.extendleft(pending for pending in reversed(requests) if pending.key not in elsewhere)
+            if not (granted or self.shared.in_flight or self.held_elsewhere or self.batch_ids):
                 raise self._budget_reached(claim.committed)
-        return [question for question in questions if question.key in granted]
+        return [pending for pending in requests if pending.key in granted]
 
-    def worst_price(self, question: Question) -> float | None:
-        """What to reserve. Raises `BudgetError` where that is unknown and there is a budget to keep."""
-        price = question.lane.judge.worst_case_price(question.sent)
-        if price is None and self.desk.budget is not None:
-            raise BudgetError(unpriced(question.lane.identity))
+    def worst_case_price(self, queue: JudgeQueue, pending: PendingRequest) -> float | None:
+        """The price to reserve. Raises `BudgetError` if it is unknown and there is a budget to keep."""
+        price = queue.worst_case_price(pending.request)
+        if price is None and self.shared.budget is not None:
+            raise BudgetError(unpriced(queue.identity))
         return price
 
-    def _arrived(self, task: asyncio.Task[Completion]) -> None:
-        self._done.append(task)
+    def _on_completed(self, task: asyncio.Task[Completion]) -> None:
+        self._completed.append(task)
         self.wake.set()
 
     # ------------------------------------------------------------------------------------------------------- batches
 
-    def _send_batches(self, lane: JudgeQueue, queue: deque[Question]) -> None:
-        """What comes through a batch endpoint waits until it is many, or all."""
-        while queue and (self.complete or len(queue) >= LARGEST_BATCH):
-            self.start_batch(lane, [queue.popleft() for _ in range(min(len(queue), LARGEST_BATCH))])
+    def _send_batches(self, queue: JudgeQueue, waiting: deque[PendingRequest]) -> None:
+        """Submit to the batch endpoint once the largest batch, or the last request, is there."""
+        while waiting and (self.complete or len(waiting) >= LARGEST_BATCH):
+            self.start_batch(queue, [waiting.popleft() for _ in range(min(len(waiting), LARGEST_BATCH))])
 
-    def start_batch(self, lane: JudgeQueue, questions: Sequence[Question]) -> None:
-        from afarm.judging.batch_api import answer_in_batches
-
-        task = asyncio.get_running_loop().create_task(answer_in_batches(self, lane, questions))
+    def start_batch(self, queue: JudgeQueue, requests: Sequence[PendingRequest]) -> None:
+        """Answer `requests` through a batch endpoint, in a task of its own."""
+        work = self.shared.answer_in_batches(self, queue, requests)
+        task = asyncio.get_running_loop().create_task(work)
         self.batches.add(task)
         task.add_done_callback(self._batch_done)
 
@@ -342,18 +366,18 @@ class Dispatcher:
         self.wake.set()
 
 
-def finished(question: Question, completion: Completion) -> Completion:
-    """A judge's answer as it is stored and handed on."""
-    return replace(completion, key=question.key, text=encodable(completion.text), degraded=question.degraded)
+def finished(pending: PendingRequest, completion: Completion) -> Completion:
+    """Prepare a judge's answer as it is stored and handed on."""
+    return replace(completion, key=pending.key, text=encodable(completion.text), degraded=pending.degraded)
 
 
 def may_be_charged(error: BaseException) -> bool:
-    """Whether a request that ended in `error` may have been charged for: it may, unless its judge knows better."""
+    """True unless the judge knows that a request that ended in `error` was not charged for."""
     return bool(getattr(error, "charged", True))
 
 
 def misfits(request: ChatRequest, judge: Judge) -> list[str]:
-    """That `judge` cannot take all of `request`, as a sentence; empty where it can."""
+    """A sentence if `judge` cannot take all of `request`; empty if it can."""
     names = unsupported(request, judge.capabilities)
     if not names:
         return []
@@ -364,16 +388,17 @@ def misfits(request: ChatRequest, judge: Judge) -> list[str]:
 
 
 def unpriced(judge: str) -> str:
+    """The message that a budget cannot be kept without the price of `judge`."""
     return (
         f"the price of {judge} is unknown, so a budget cannot be kept: give it with "
         f"--price {judge}=INPUT/OUTPUT (dollars per million tokens), or leave --budget out"
     )
 
 
-def explained(error: BaseException, question: Question) -> AfarmError:
-    """The error itself where it already explains itself, otherwise one that names the judge."""
+def explained(error: BaseException, pending: PendingRequest) -> AfarmError:
+    """The error itself if it explains itself, otherwise one that names the judge."""
     if isinstance(error, AfarmError):
         return error
-    wrapped = JudgeError(f"{question.lane.identity} failed: {type(error).__name__}: {error}")
+    wrapped = JudgeError(f"{pending.queue.identity} failed: {type(error).__name__}: {error}")
     wrapped.__cause__ = error
     return wrapped

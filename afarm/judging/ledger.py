@@ -1,12 +1,12 @@
-"""What was paid and what was learned, in SQLite.
+"""The ledger: paid answers and the judgements read from them, in SQLite.
 
-`completions` holds every answer received, under a digest of what was asked; `judgements` what was read from them, under
-who judged what; `in_flight` the intents to ask, which count against a budget until they are resolved, and for good
-where no answer came and the vendor may have charged; `batch_requests`
-what a vendor's batch endpoint has been handed and not answered yet; `spent` the dollars of each run, `stage_spend` what
-was bought to make each artifact, and `reuse` what was not paid again. Transport failures are not answers and are never
-stored. The promise: no response that reached this process is bought again, so calls are at most those needed plus kills
-times requests in flight.
+`completions` holds every answer received, under a digest of the request; `judgements` the judgements read from them, by
+annotator and pair; `in_flight` the reservations of requests that are being sent, which count against a budget until
+they are resolved, and for good if no answer came and the vendor may have charged; `batch_requests` the requests
+submitted to a vendor's batch endpoint and not answered yet; `spent` the dollars of each run, `stage_spend` the
+purchases for each artifact, and `reuse` the answers that were not paid again. Transport failures are not answers and
+are never stored. The promise: no response that reached this process is bought again, so calls are at most those needed
+plus kills times requests in flight.
 """
 
 from __future__ import annotations
@@ -26,24 +26,33 @@ from typing import Any
 from afarm.core.errors import JudgeError, StoreError
 from afarm.core.judge import ChatRequest, Completion, Judgement, JudgementKey
 from afarm.core.seeding import digest
-from afarm.judging.ledger_rows import COMPLETION, LOSE, LOSE_BATCHED, columns_of, completion_of, row_of, sent_text
-from afarm.judging.ledger_schema import network_file_system, prepare
+from afarm.judging.ledger_schema import (
+    CHARGE,
+    CHARGE_BATCHED,
+    COMPLETION,
+    columns_of,
+    completion_of,
+    network_file_system,
+    prepare,
+    row_of,
+    sent_text,
+)
 
 LIVE_SECONDS = 6.0
-"""How long after its last sign of life a process is still taken to wait for what it has in flight."""
+"""Seconds after its last heartbeat for which a process counts as waiting for its requests."""
 
 STAGE_SPEND = ("calls", "input_tokens", "output_tokens", "dollars", "unpriced_calls")
-"""What is counted for each stage; `dollars` leave out calls whose price is unknown."""
+"""Columns counted for each stage; `dollars` leave out calls whose price is unknown."""
 
 Answer = tuple[ChatRequest, str, Completion]
-"""What was asked, the identity of the judge, and the completion with its key."""
+"""The request, the identity of the judge, and the completion with its key."""
 
-Handed = tuple[str, ChatRequest, Sequence[str], float | None]
-"""A request in a batch: its key, what was sent, what was left out, and the most it can cost."""
+BatchedRequest = tuple[str, ChatRequest, Sequence[str], float | None]
+"""A request in a batch: its key, the request, its degraded parameters, and the most it can cost."""
 
 
 def request_key(request: ChatRequest, judge: str, degraded: Sequence[str] = ()) -> str:
-    """Digests what is asked, of whom, for whom and about which pairs, and which draw it is.
+    """Digest a request, its judge, its annotator, its pairs and its sample index.
 
     Two annotators that share a prompt, or a pair that occurs twice, are independent draws and not one answer. The same
     request without the parameters that are `degraded` is another one.
@@ -78,9 +87,12 @@ def request_key(request: ChatRequest, judge: str, degraded: Sequence[str] = ()) 
 
 @dataclass(slots=True)
 class Claim:
-    """What became of a wish to send: `granted` may be sent now, `answered` is in the ledger by now, `pending` is in a
-    batch that was handed in, `held` is in flight in another process that is alive. `over_budget`: what is in none of
-    them may not be sent yet, with `committed` dollars spent or reserved."""
+    """The outcome of `Ledger.claim`, as keys of requests.
+
+    `granted` may be sent now, `answered` are in the ledger by now, `pending` are in a submitted batch, `held` are in
+    flight in another living process. With `over_budget`, the others may not be sent yet, with `committed` dollars spent
+    or reserved.
+    """
 
     granted: list[str] = field(default_factory=list)
     answered: list[str] = field(default_factory=list)
@@ -94,7 +106,7 @@ class Ledger:
     """One SQLite file, safe for several threads and processes at once. `:memory:` keeps nothing."""
 
     def __init__(self, path: Path):
-        """Opens or creates `path`, bringing an older one up to date. Raises `StoreError` where that cannot be done."""
+        """Open or create `path`. Raises `StoreError` if that cannot be done."""
         self.path = path
         self._lock = threading.RLock()
         self._owner = uuid.uuid4().hex  # not the process id, which comes back: a container always starts with the same
@@ -122,7 +134,7 @@ class Ledger:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All that is written inside, or nothing of it. Raises `StoreError` where the disk is full."""
+        """Write all that is written inside it, or nothing. Raises `StoreError` if the disk is full."""
         with self._lock:
             try:
                 self._db.execute("BEGIN IMMEDIATE")
@@ -135,7 +147,7 @@ class Ledger:
                     self._db.execute("ROLLBACK")
 
     def read(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """The rows of a query. Raises `StoreError` where the file is damaged."""
+        """The rows of a query. Raises `StoreError` if the file is damaged."""
         with self._lock:
             try:
                 return self._db.execute(statement, values).fetchall()
@@ -146,14 +158,14 @@ class Ledger:
 
     def completions(self, keys: Sequence[str]) -> dict[str, Completion]:
         """The stored answers among `keys`."""
-        found: dict[str, Completion] = {}
+        stored: dict[str, Completion] = {}
         for chunk, marks in _chunks(keys):
             for row in self.read(f"SELECT {COMPLETION} FROM completions WHERE key IN ({marks})", chunk):
-                found[row[8]] = completion_of(row)
-        return found
+                stored[row[8]] = completion_of(row)
+        return stored
 
     def claim(self, wanted: Sequence[tuple[str, float | None]], run: str, budget: float | None = None) -> Claim:
-        """Record the intent to send requests, as (key, the most that it can cost), in order while `budget` allows.
+        """Reserve money for requests, as (key, the most that it can cost), in order while `budget` allows.
 
         One transaction, so that two processes neither ask the same nor exceed a budget together.
         """
@@ -185,8 +197,8 @@ class Ledger:
         return claim
 
     def _elsewhere(self, db: sqlite3.Connection, keys: Sequence[str], now: float) -> tuple[set[str], ...]:
-        """Of `keys`, those answered by now, those in a pending batch, and those that another living process awaits."""
-        found: tuple[set[str], ...] = (set(), set(), set())
+        """The keys that are answered, in a pending batch, or in flight in another living process."""
+        elsewhere: tuple[set[str], ...] = (set(), set(), set())
         others = [self._owner, now - LIVE_SECONDS]
         for chunk, marks in _chunks(keys):
             queries = (
@@ -194,12 +206,12 @@ class Ledger:
                 (f"SELECT key FROM batch_requests WHERE key IN ({marks})", chunk),
                 (f"SELECT key FROM in_flight WHERE key IN ({marks}) AND owner != ? AND seen > ?", [*chunk, *others]),
             )
-            for those, (query, values) in zip(found, queries, strict=True):
-                those.update(key for (key,) in db.execute(query, values))
-        return found
+            for matches, (query, values) in zip(elsewhere, queries, strict=True):
+                matches.update(key for (key,) in db.execute(query, values))
+        return elsewhere
 
-    def beat(self) -> None:
-        """Say that this process is alive and waits for what it has in flight."""
+    def heartbeat(self) -> None:
+        """Record that this process is alive and waits for its requests in flight."""
         with self.transaction() as db:
             db.execute("UPDATE in_flight SET seen = ? WHERE owner = ?", [time.time(), self._owner])
 
@@ -207,27 +219,30 @@ class Ledger:
         self,
         answers: Sequence[Answer],
         run: str,
-        abandoned: Sequence[str] = (),
-        lost: Sequence[str] = (),
+        free: Sequence[str] = (),
+        charged_without_answer: Sequence[str] = (),
         stage: str = "",
     ) -> None:
-        """Store answers, bought by `run` to make the artifact `stage`, and close their intents.
+        """Store answers, bought by `run` to make the artifact `stage`, and close their reservations.
 
-        `abandoned` are the keys of requests that have failed and cost nothing; `lost` of those that may have been
-        charged for, by an amount that nobody has said: what was reserved for these stays counted.
+        `free` are the keys of requests that failed and cost nothing; `charged_without_answer` of those that may have
+        been charged for, by an amount that nobody has said: their reservation stays counted.
         """
-        closed = [(key, self._owner) for key in dict.fromkeys([*(c.key for _, _, c in answers), *abandoned, *lost])]
+        charged = [(key, self._owner) for key in charged_without_answer]
+        keys = dict.fromkeys([*(c.key for _, _, c in answers), *free, *charged_without_answer])
         with self.transaction() as db:
             rows = [row_of(request, judge, completion, run) for request, judge, completion in answers]
             self._store(db, rows, stage)
-            db.executemany(LOSE, [(key, self._owner) for key in lost])
-            db.executemany("DELETE FROM in_flight WHERE key = ? AND owner = ?", closed)
+            db.executemany(CHARGE, charged)
+            db.executemany("DELETE FROM in_flight WHERE key = ? AND owner = ?", [(key, self._owner) for key in keys])
 
-    def lost(self, key: str) -> None:
-        """An attempt may have been charged for and got no answer: it stays counted. The intent stays as well, with
-        nothing reserved until `reserve_again`."""
+    def charged_without_answer(self, key: str) -> None:
+        """Count an attempt that may have been charged for and got no answer.
+
+        The reservation stays open, with nothing reserved until `reserve_again`.
+        """
         with self.transaction() as db:
-            db.execute(LOSE, [key, self._owner])
+            db.execute(CHARGE, [key, self._owner])
             db.execute("UPDATE in_flight SET reserved = 0 WHERE key = ? AND owner = ?", [key, self._owner])
 
     def reserve_again(self, key: str, price: float | None, run: str, budget: float | None) -> bool:
@@ -239,7 +254,7 @@ class Ledger:
         return True
 
     def _store(self, db: sqlite3.Connection, rows: Sequence[tuple[Any, ...]], stage: str) -> None:
-        """Completions as rows of the table. The first answer to a request stands; every one is paid for."""
+        """Insert rows of completions. The first answer to a request stands; every one is paid for."""
         db.executemany(f"INSERT OR IGNORE INTO completions VALUES ({','.join('?' * 17)})", rows)
         paid: dict[str, float] = {}
         for row in rows:
@@ -258,12 +273,12 @@ class Ledger:
             )
 
     def stage_spend(self, stage: str) -> dict[str, float]:
-        """What was bought to make the artifact `stage`, by whichever runs and processes: `STAGE_SPEND`, by name."""
+        """The purchases made for the artifact `stage`, by all runs and processes: `STAGE_SPEND`, by name."""
         rows = self.read(f"SELECT {', '.join(STAGE_SPEND)} FROM stage_spend WHERE stage = ?", [stage])
         return dict(zip(STAGE_SPEND, rows[0] if rows else (0, 0, 0, 0.0, 0), strict=True))
 
     def committed(self, run: str) -> float:
-        """Dollars of `run` that are spent, or may be: paid answers, and what is in flight or was lost on its way."""
+        """Dollars of `run` that are spent or may be: answers, reservations, charges without an answer."""
         with self._lock:
             try:
                 return _committed(self._db, run)
@@ -272,17 +287,17 @@ class Ledger:
 
     # --------------------------------------------------------------------------------------------------- batches
 
-    def handed_in(
+    def submitted(
         self,
-        ticket: str,
+        batch_id: str,
         judge: str,
         run: str,
-        requests: Sequence[tuple[str, ChatRequest, Sequence[str], float | None]],
+        requests: Sequence[BatchedRequest],
     ) -> None:
-        """Turn the intents of `requests` into a batch to be collected."""
+        """Turn the reservations of `requests` into a batch to be collected."""
         now = time.time()
         rows = [
-            (ticket, i, key, judge, run, r.role, r.annotator, sent_text(r), json.dumps(list(degraded)), price, now)
+            (batch_id, i, key, judge, run, r.role, r.annotator, sent_text(r), json.dumps(list(degraded)), price, now)
             for i, (key, r, degraded, price) in enumerate(requests)
         ]
         with self.transaction() as db:
@@ -290,55 +305,57 @@ class Ledger:
             db.executemany("DELETE FROM in_flight WHERE key = ? AND owner = ?", [(r[2], self._owner) for r in rows])
 
     def pending_batches(self, judge: str, keys: Sequence[str]) -> dict[str, list[str]]:
-        """The tickets of `judge` that hold one of `keys` and are not collected yet, with all keys of each, in order."""
-        found: dict[str, list[str]] = {}
-        for ticket, key in self.read(
+        """The pending batches of `judge` that hold one of `keys`, by id, with all keys of each, in order."""
+        batches: dict[str, list[str]] = {}
+        for batch_id, key in self.read(
             "SELECT ticket, key FROM batch_requests WHERE judge = ? ORDER BY ticket, position", [judge]
         ):
-            found.setdefault(ticket, []).append(key)
+            batches.setdefault(batch_id, []).append(key)
         wanted = set(keys)
-        return {ticket: held for ticket, held in found.items() if not wanted.isdisjoint(held)}
+        return {batch_id: held for batch_id, held in batches.items() if not wanted.isdisjoint(held)}
 
-    def pending_ticket(self, ticket: str) -> bool:
-        """Whether a batch is still to be collected."""
-        return bool(self.read("SELECT 1 FROM batch_requests WHERE ticket = ? LIMIT 1", [ticket]))
+    def is_batch_pending(self, batch_id: str) -> bool:
+        """True while a batch is still to be collected."""
+        return bool(self.read("SELECT 1 FROM batch_requests WHERE ticket = ? LIMIT 1", [batch_id]))
 
-    def collected(self, ticket: str, answers: Sequence[Completion | None], stage: str = "") -> None:
-        """Store what a batch answered, None for what failed, as bought for `stage`, and forget the ticket.
+    def collected(self, batch_id: str, answers: Sequence[Completion | None], stage: str = "") -> None:
+        """Store the answers of a batch, None for a failed request, as bought for `stage`, and close the batch.
 
-        Nothing is done where another process has collected it in the meantime. Raises `JudgeError` where the number of
-        answers is not that of the requests.
+        Does nothing if another process has collected it in the meantime. Raises `JudgeError` if the number of answers
+        is not that of the requests.
         """
         columns = "key, judge, role, annotator, run, request, degraded"
         with self.transaction() as db:
-            wanted = f"SELECT {columns} FROM batch_requests WHERE ticket = ? ORDER BY position"
-            asked = db.execute(wanted, [ticket]).fetchall()
-            if asked and len(asked) != len(answers):
-                raise JudgeError(f"batch {ticket} of {asked[0][1]} has {len(answers)} answers to {len(asked)} requests")
+            query = f"SELECT {columns} FROM batch_requests WHERE ticket = ? ORDER BY position"
+            requests = db.execute(query, [batch_id]).fetchall()
+            if requests and len(requests) != len(answers):
+                raise JudgeError(
+                    f"batch {batch_id} of {requests[0][1]} has {len(answers)} answers to {len(requests)} requests"
+                )
             rows = [
                 columns_of(row[:6], replace(answer, degraded=tuple(json.loads(row[6]))))
-                for row, answer in zip(asked, answers, strict=False)
+                for row, answer in zip(requests, answers, strict=False)
                 if answer is not None
             ]
             self._store(db, rows, stage)
-            unpriced = [(ticket, i) for i, c in enumerate(answers) if c is not None and c.price is None]
-            db.executemany(f"{LOSE_BATCHED} AND position = ? AND reserved > 0", unpriced)
-            db.execute("DELETE FROM batch_requests WHERE ticket = ?", [ticket])
+            unpriced = [(batch_id, i) for i, c in enumerate(answers) if c is not None and c.price is None]
+            db.executemany(f"{CHARGE_BATCHED} AND position = ? AND reserved > 0", unpriced)
+            db.execute("DELETE FROM batch_requests WHERE ticket = ?", [batch_id])
 
-    def forget_batch(self, ticket: str) -> int:
-        """Stop waiting for a batch, whose answers will then be bought again; it may be charged for and stays counted.
+    def forget_batch(self, batch_id: str) -> int:
+        """Stop waiting for a batch: it may be charged for, stays counted, and is bought again when asked for.
 
         Returns the number of its requests.
         """
         with self.transaction() as db:
-            db.execute(LOSE_BATCHED, [ticket])
-            return db.execute("DELETE FROM batch_requests WHERE ticket = ?", [ticket]).rowcount
+            db.execute(CHARGE_BATCHED, [batch_id])
+            return db.execute("DELETE FROM batch_requests WHERE ticket = ?", [batch_id]).rowcount
 
     # ------------------------------------------------------------------------------------------------ judgements
 
     def recall(self, keys: Sequence[JudgementKey]) -> dict[JudgementKey, Judgement]:
         """The judgements already learned, of those asked for."""
-        found: dict[JudgementKey, Judgement] = {}
+        stored: dict[JudgementKey, Judgement] = {}
         by_annotator: dict[str, list[JudgementKey]] = {}
         for key in keys:
             by_annotator.setdefault(key.annotator, []).append(key)
@@ -353,8 +370,8 @@ class Ledger:
                 for pair_id, shown, seed, draw, first, outcome, completion in rows:
                     key = JudgementKey(annotator, pair_id, shown, seed, draw)
                     if key in wanted:
-                        found[key] = Judgement(first, outcome, completion)
-        return found
+                        stored[key] = Judgement(first, outcome, completion)
+        return stored
 
     def learn(self, judgements: Mapping[JudgementKey, Judgement]) -> None:
         """Remember judgements. The first one learned for a key stands, so that two processes agree."""
@@ -366,8 +383,8 @@ class Ledger:
         with self.transaction() as db:
             db.executemany("INSERT OR IGNORE INTO judgements VALUES (?,?,?,?,?,?,?,?,?)", rows)
 
-    def reused(self, run: str, keys: Sequence[str], judgements: int = 0) -> None:
-        """Count answers with these keys as not paid again by `run`, and the judgements that were read from them."""
+    def reused(self, run: str, keys: Sequence[str]) -> None:
+        """Count the answers with these keys as reused by `run`: they are not paid again."""
         day = time.strftime("%Y-%m-%d")
         counts: dict[tuple[str, str], list[float]] = {}
         for chunk, marks in _chunks(list(dict.fromkeys(keys))):
@@ -391,7 +408,7 @@ def _committed(db: sqlite3.Connection, run: str) -> float:
 
 
 def _chunks(values: Sequence[str], size: int = 500) -> Iterator[tuple[Sequence[str], str]]:
-    """Parts that SQLite takes in one query, which bounds the number of parameters, each with its placeholders."""
+    """Parts of `values` that fit into the parameters of one query, each with its placeholders."""
     for start in range(0, len(values), size):
         chunk = values[start : start + size]
         yield chunk, ",".join("?" * len(chunk))

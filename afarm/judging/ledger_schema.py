@@ -1,13 +1,19 @@
-"""The tables of the ledger, how an older file is brought up to date, and where a file may not be shared."""
+"""The tables of the ledger, their rows, and the file systems on which a file may not be shared."""
 
 from __future__ import annotations
 
+import json
 import sqlite3
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
+
+from afarm.core.judge import ChatRequest, Completion
 
 VERSION = 3
-"""Of the tables. The first had no logprobs, degraded, spent, reuse or batch_requests, and intents no sign of life; the
-second no stage_spend."""
+"""Of the tables."""
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS completions (
@@ -34,31 +40,20 @@ CREATE TABLE IF NOT EXISTS batch_requests (
 CREATE INDEX IF NOT EXISTS batch_keys ON batch_requests (key);
 """
 
-UPGRADE = """
-ALTER TABLE completions ADD COLUMN logprobs TEXT;
-ALTER TABLE completions ADD COLUMN degraded TEXT;
-ALTER TABLE in_flight ADD COLUMN seen REAL;
-DROP INDEX IF EXISTS prices;
-"""
-
-TOTALS = """
-INSERT INTO spent SELECT COALESCE(run, ''), SUM(price) FROM completions WHERE price > 0 GROUP BY COALESCE(run, '');
-"""
-
 
 def prepare(db: sqlite3.Connection) -> None:
-    """Make the tables, or bring older ones up to date. Raises `sqlite3.DatabaseError` for a file from the future."""
+    """Make the tables of a new file. Raises `sqlite3.DatabaseError` for a file with other tables."""
     if _version(db) == VERSION:
         return
-    db.execute("BEGIN IMMEDIATE")  # several processes may open a new file, or an old one, at once
+    db.execute("BEGIN IMMEDIATE")  # several processes may open a new file at once
     try:
         version = _version(db)
         if version > VERSION:
             raise sqlite3.DatabaseError(f"it was written by a newer afarm (tables {version}, known {VERSION})")
         if version < VERSION:
-            old = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'completions'").fetchone()
-            first = old and version < 2
-            _run(db, (UPGRADE if first else "") + SCHEMA + (TOTALS if first else ""))
+            if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'completions'").fetchone():
+                raise sqlite3.DatabaseError(f"it was written by an older afarm (tables {version}, known {VERSION})")
+            _run(db, SCHEMA)
             db.execute(f"PRAGMA user_version = {VERSION}")
         db.execute("COMMIT")
     finally:
@@ -71,10 +66,79 @@ def _version(db: sqlite3.Connection) -> int:
 
 
 def _run(db: sqlite3.Connection, script: str) -> None:
-    """Not `executescript`, which commits first."""
+    """Execute each statement. `executescript` would commit first."""
     for statement in script.split(";"):
         if statement.strip():
             db.execute(statement)
+
+
+COMPLETION = (
+    "text, input_tokens, output_tokens, cached_input_tokens, price, finish_reason, model, seconds, key, logprobs, "
+    "degraded"
+)
+
+CHARGE = (
+    "INSERT INTO in_flight SELECT key, '', run, reserved, created, NULL FROM in_flight "
+    "WHERE key = ? AND owner = ? AND reserved IS NOT 0"
+)
+CHARGE_BATCHED = (
+    "INSERT INTO in_flight SELECT key, '', run, reserved, created, NULL FROM batch_requests "
+    "WHERE ticket = ? AND reserved IS NOT 0"
+)
+"""A request that may be charged without an answer becomes a reservation without an owner: never closed."""
+
+
+def completion_of(row: Sequence[Any]) -> Completion:
+    """Read a completion from the columns `COMPLETION`."""
+    *plain, logprobs, degraded = row
+    known = None if logprobs is None else tuple(json.loads(logprobs))
+    return Completion(*plain, logprobs=known, degraded=tuple(json.loads(degraded or "[]")))  # type: ignore[misc]
+
+
+def row_of(request: ChatRequest, judge: str, completion: Completion, run: str) -> tuple[Any, ...]:
+    """Write an answer bought by `run` as a row of completions."""
+    asked = (completion.key, judge, request.role, request.annotator, run, sent_text(request))
+    return columns_of(asked, completion)
+
+
+def columns_of(asked: Sequence[Any], c: Completion) -> tuple[Any, ...]:
+    """Write a completion as a row; `asked` are its first columns: key, judge, role, annotator, run, request."""
+    return (
+        *(*asked, encodable(c.text), c.input_tokens, c.output_tokens),
+        *(c.cached_input_tokens, c.price, c.finish_reason, c.model, c.seconds, time.time()),
+        None if c.logprobs is None else json.dumps([dict(position) for position in c.logprobs]),
+        json.dumps(list(c.degraded)) if c.degraded else None,
+    )
+
+
+def sent_text(request: ChatRequest) -> str:
+    """The request as JSON. Written by hand: `asdict` copies deeply, which cost more than all the rest."""
+    sent = {
+        "role": request.role,
+        "messages": [{"role": m.role, "content": m.content, "name": m.name} for m in request.messages],
+        "prompt": request.prompt,
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "favour": request.favoured_tokens,
+        "avoid": request.penalised_tokens,
+        "schema": request.schema,
+        "tool": asdict(request.tool) if request.tool else None,
+        "top_logprobs": request.top_logprobs,
+        "annotator": request.annotator,
+        "seed": request.seed,
+        "draw": request.sample_index,
+    }
+    return encodable(json.dumps(sent, ensure_ascii=False))
+
+
+def encodable(text: str) -> str:
+    """Escape halves of surrogate pairs: models do emit half an emoji, and UTF-8 cannot hold it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return text
 
 
 NETWORK_FILE_SYSTEMS = {
@@ -94,7 +158,7 @@ NETWORK_FILE_SYSTEMS = {
 
 
 def network_file_system(path: Path, mounts: Path = Path("/proc/mounts")) -> str:
-    """The type of the network file system that holds `path`, empty for a local disk or where it cannot be told."""
+    """The type of the network file system that holds `path`, empty for a local disk or if unknown."""
     try:
         lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -53,7 +53,7 @@ def test_judgements_that_are_recalled_save_the_answers_they_were_read_from(ledge
 
 def test_what_may_still_be_charged_is_listed(ledger: Ledger) -> None:
     ledger.claim([("lost", 0.25)], "one")
-    ledger.handed_in("ticket", "a", "one", [("k1", question("x"), (), 0.5), ("k2", question("y"), (), 0.5)])
+    ledger.submitted("ticket", "a", "one", [("k1", question("x"), (), 0.5), ("k2", question("y"), (), 0.5)])
     found = summary(ledger)
     assert found["in_flight"] == {"requests": 1, "reserved": 0.25}
     (batch,) = found["batches"]

@@ -117,7 +117,7 @@ def test_a_batch_reserves_half_the_worst_price_and_stops_at_the_budget(tmp_path:
 def test_a_pending_batch_counts_against_the_budget_and_can_be_forgotten(tmp_path: Path) -> None:
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
         ledger.claim([("k", 0.25)], "run")
-        ledger.handed_in("t", "scripted", "run", [("k", question("q"), (), 0.25)])
+        ledger.submitted("t", "scripted", "run", [("k", question("q"), (), 0.25)])
         assert ledger.committed("run") == 0.25
         assert ledger.claim([("k", 0.25)], "run").pending == ["k"]
         assert ledger.forget_batch("t") == 1

@@ -236,10 +236,10 @@ def test_a_judge_that_says_it_is_asked_too_much_is_asked_less_and_then_more_agai
 
         async def complete(self, request: ChatRequest) -> Completion:
             number = int(request.prompt[1:])
-            self.flights.append(self.flying + 1)
+            self.flights.append(self.in_flight + 1)
             if number == 20:
                 limiter.throttled(0.05)
-                assert limiter.room() == 0
+                assert limiter.free_slots() == 0
             return await super().complete(request)
 
     judge = Busy(seconds=0.005)
@@ -396,7 +396,7 @@ def test_another_attempt_is_not_made_after_a_failure(ledger: Ledger) -> None:
     judge = Failing(1000, worst=0.5, seconds=0.001)
     limiter = Limiter(4)
     limiter.sent()
-    limiter.landed(True)
+    limiter.completed(True)
     with pytest.raises(JudgeError, match="refused"):
         JudgeClient({"*": judge}, ledger, run="run", limiters={judge: limiter})(questions(4))
     assert len(judge.asked) < 1000

@@ -21,7 +21,7 @@ from afarm.core.errors import StoreError
 from afarm.core.judge import ChatRequest, Completion, Judgement, JudgementKey, ShownPair
 from afarm.core.records import Instruction, Message
 from afarm.judging.client import JudgeClient
-from afarm.judging.ledger import STAGE_SPEND, Ledger, request_key
+from afarm.judging.ledger import Ledger, request_key
 from afarm.judging.ledger_schema import network_file_system
 
 
@@ -115,57 +115,6 @@ def test_log_probabilities_and_what_was_left_out_come_back_with_an_answer(ledger
     assert found == {told.key: told, answered("r")[2].key: answered("r")[2]}
 
 
-FIRST_TABLES = """
-CREATE TABLE completions (
-    key TEXT PRIMARY KEY, judge TEXT NOT NULL, role TEXT, annotator TEXT, run TEXT, request TEXT NOT NULL,
-    text TEXT NOT NULL, input_tokens INTEGER, output_tokens INTEGER, cached_input_tokens INTEGER, price REAL,
-    finish_reason TEXT, model TEXT, seconds REAL, created REAL NOT NULL);
-CREATE INDEX prices ON completions (run, price);
-CREATE TABLE judgements (
-    annotator TEXT, pair_id TEXT, shown TEXT, seed INTEGER, draw INTEGER, first REAL, outcome TEXT NOT NULL,
-    completion TEXT, created REAL NOT NULL, PRIMARY KEY (annotator, pair_id, shown, seed, draw)) WITHOUT ROWID;
-CREATE TABLE in_flight (
-    key TEXT NOT NULL, owner TEXT NOT NULL, run TEXT, reserved REAL, created REAL NOT NULL);
-INSERT INTO completions VALUES
-    ('k1', 'judge', 'strong', 'someone', 'run', '{}', 'Output (a)', 11, 3, 5, 0.25, 'stop', 'model-1', 0.5, 1e9),
-    ('k2', 'judge', 'strong', 'someone', 'run', '{}', 'Output (b)', 11, 3, 5, 0.5, 'stop', 'model-1', 0.5, 1e9),
-    ('k3', 'judge', 'strong', 'someone', 'other', '{}', '', 0, 0, 0, NULL, '', '', 0, 1e9);
-INSERT INTO in_flight VALUES ('lost', 'owner', 'run', 0.125, 1e9);
-INSERT INTO judgements VALUES ('a', 'p', 'ab', 1, 0, 1.0, 'decided', 'k1', 1e9);
-"""
-
-
-def test_a_ledger_of_the_first_afarm_is_brought_up_to_date_and_loses_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "old.sqlite"
-    with closing(sqlite3.connect(path)) as db:
-        db.executescript(FIRST_TABLES)
-    for _ in range(2):  # as it is, and when it has been brought up to date
-        with Ledger(path) as ledger:
-            found = ledger.completions(["k1", "k3"])
-            assert found["k1"] == Completion("Output (a)", 11, 3, 5, 0.25, "stop", "model-1", 0.5, "k1")
-            assert found["k3"].price is None
-            assert ledger.committed("run") == pytest.approx(0.875)
-            assert ledger.recall([JudgementKey("a", "p", "ab", 1)])
-            assert ledger.claim([("lost", 0.0), ("k1", 0.0)], "x").granted == ["lost"]
-            ledger.resolve([], "x", ["lost"])
-    with Ledger(path) as ledger:
-        ledger.resolve([answered("q", price=0.125)], "run")
-        assert ledger.committed("run") == pytest.approx(1.0)
-
-
-def test_a_ledger_of_the_second_tables_is_brought_up_to_date_and_counts_nothing_twice(tmp_path: Path) -> None:
-    path = tmp_path / "second.sqlite"
-    with Ledger(path) as ledger:
-        ledger.resolve([answered("q", price=0.25)], "run")
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("DROP TABLE stage_spend")
-        db.execute("PRAGMA user_version = 2")
-        db.commit()
-    with Ledger(path) as ledger:
-        assert ledger.committed("run") == pytest.approx(0.25)
-        assert ledger.stage_spend("annotate/x") == dict.fromkeys(STAGE_SPEND, 0)
-
-
 def test_what_is_bought_for_a_stage_adds_up_over_runs_and_what_is_bought_for_none_is_in_no_account(
     tmp_path: Path,
 ) -> None:
@@ -184,6 +133,17 @@ def test_a_ledger_from_the_future_is_left_alone(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA user_version = 99")
     with pytest.raises(StoreError, match="newer afarm"):
+        Ledger(path)
+
+
+def test_a_ledger_of_older_tables_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "old.sqlite"
+    with Ledger(path):
+        pass
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA user_version = 2")
+        db.commit()
+    with pytest.raises(StoreError, match="older afarm"):
         Ledger(path)
 
 
@@ -223,7 +183,7 @@ def test_intents_count_against_the_budget_until_they_are_resolved(ledger: Ledger
     ledger.claim([(answer[2].key, 0.5), ("failing", 0.25)], "run")
     assert ledger.committed("run") == pytest.approx(0.75)
     assert ledger.committed("another run") == 0
-    ledger.resolve([answer], "run", abandoned=["failing"])
+    ledger.resolve([answer], "run", free=["failing"])
     assert ledger.committed("run") == pytest.approx(0.02)
 
 

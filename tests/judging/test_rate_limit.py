@@ -18,7 +18,7 @@ def limiter(maximum: int = 16) -> tuple[Limiter, Clock]:
     clock = Clock()
     one = Limiter(maximum, clock)
     one.sent()
-    one.landed(True)
+    one.completed(True)
     one._successes = 0
     return one, clock
 
@@ -26,30 +26,30 @@ def limiter(maximum: int = 16) -> tuple[Limiter, Clock]:
 def succeed(one: Limiter, times: int) -> None:
     for _ in range(times):
         one.sent()
-        one.landed(True)
+        one.completed(True)
 
 
 def test_room_is_what_is_not_in_flight() -> None:
     one, _ = limiter(3)
     one.sent()
     one.sent()
-    assert one.room() == 1
+    assert one.free_slots() == 1
     one.sent()
-    assert one.room() == 0
-    one.landed(False)
-    assert one.room() == 1
+    assert one.free_slots() == 0
+    one.completed(False)
+    assert one.free_slots() == 1
 
 
 def test_a_wave_of_refusals_halves_the_limit_once_and_holds_until_the_wait_is_over() -> None:
     one, clock = limiter(16)
     for _ in range(16):
         one.throttled(5.0)
-    assert (one.limit, one.room(), one.opens_in()) == (8, 0, 5.0)
+    assert (one.limit, one.free_slots(), one.seconds_until_open()) == (8, 0, 5.0)
     clock.now += 4.0
     one.throttled(5.0)
-    assert (one.limit, one.opens_in()) == (8, 5.0), "the same wave, but its wait is longer"
+    assert (one.limit, one.seconds_until_open()) == (8, 5.0), "the same wave, but its wait is longer"
     clock.now += 5.0
-    assert one.room() == 8
+    assert one.free_slots() == 8
     one.throttled(0.0)
     assert one.limit == 4, "after the wait it is another wave"
 
@@ -57,12 +57,12 @@ def test_a_wave_of_refusals_halves_the_limit_once_and_holds_until_the_wait_is_ov
 def test_a_refusal_without_a_wait_or_with_an_absurd_one_holds_for_a_sensible_time() -> None:
     one, clock = limiter()
     one.throttled(None)
-    assert one.opens_in() == PAUSE
+    assert one.seconds_until_open() == PAUSE
     one.throttled(1e9)
-    assert one.opens_in() == LONGEST_PAUSE
+    assert one.seconds_until_open() == LONGEST_PAUSE
     clock.now += LONGEST_PAUSE
     one.throttled(-3.0)
-    assert one.opens_in() == 0.0
+    assert one.seconds_until_open() == 0.0
     one.throttled(-3.0)
     assert one.limit == 4, "a wave lasts a while even if there is nothing to wait for"
 
@@ -70,20 +70,20 @@ def test_a_refusal_without_a_wait_or_with_an_absurd_one_holds_for_a_sensible_tim
 def test_the_first_request_goes_alone_until_it_is_answered_or_takes_long() -> None:
     clock = Clock()
     one = Limiter(16, clock)
-    assert one.room() == 1
+    assert one.free_slots() == 1
     one.sent()
-    assert (one.room(), one.opens_in()) == (0, ALONE)
-    one.landed(False)
-    assert (one.room(), one.opens_in()) == (1, 0.0), "after a failure the next one is the first"
+    assert (one.free_slots(), one.seconds_until_open()) == (0, ALONE)
+    one.completed(False)
+    assert (one.free_slots(), one.seconds_until_open()) == (1, 0.0), "after a failure the next one is the first"
     one.sent()
     clock.now += ALONE
-    assert (one.room(), one.opens_in()) == (15, 0.0)
-    one.landed(True)
-    assert one.room() == 16
+    assert (one.free_slots(), one.seconds_until_open()) == (15, 0.0)
+    one.completed(True)
+    assert one.free_slots() == 16
     other = Limiter(16, clock)
     other.sent()
-    other.landed(True)
-    assert other.room() == 16, "at once"
+    other.completed(True)
+    assert other.free_slots() == 16, "at once"
 
 
 def test_the_limit_never_falls_below_one() -> None:
@@ -91,7 +91,7 @@ def test_the_limit_never_falls_below_one() -> None:
     for _ in range(5):
         one.throttled(0.0)
         clock.now += PAUSE
-    assert one.limit == one.room() == 1
+    assert one.limit == one.free_slots() == 1
 
 
 def test_each_full_round_of_successes_makes_room_for_one_more_up_to_the_maximum() -> None:
@@ -114,7 +114,7 @@ def test_failures_are_no_successes_and_a_refusal_starts_the_round_anew() -> None
     clock.now += PAUSE
     for _ in range(10):
         one.sent()
-        one.landed(False)
+        one.completed(False)
     assert one.limit == 4
     succeed(one, 3)
     one.throttled(0.0)

@@ -35,7 +35,7 @@ class ScriptedJudge(Judge):
         self.fail = fail
         self.log = log
         self.asked: list[str] = []
-        self.flying = self.most = 0
+        self.in_flight = self.most = 0
 
     @property
     def identity(self) -> str:
@@ -46,12 +46,12 @@ class ScriptedJudge(Judge):
         if self.log is not None:
             with self.log.open("a") as handle:
                 handle.write(request.prompt + "\n")
-        self.flying += 1
-        self.most = max(self.most, self.flying)
+        self.in_flight += 1
+        self.most = max(self.most, self.in_flight)
         try:
             await asyncio.sleep(self.seconds)
         finally:
-            self.flying -= 1
+            self.in_flight -= 1
         if error := self.fail(request.prompt):
             raise error
         return Completion(f"echo {request.prompt}", 10, 2, price=self.charge)

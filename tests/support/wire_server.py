@@ -86,7 +86,7 @@ class WireServer:
         self.received: list[Received] = []
         self.charged = 0
         """Requests for an answer that a vendor could have charged for: all that were not refused by a status."""
-        self.flying = self.most_flying = 0
+        self.in_flight = self.most_in_flight = 0
         self._faults: deque[Fault] = deque()
         self._files: dict[str, bytes] = {}
         self.batches: dict[str, dict[str, Any]] = {}
@@ -159,12 +159,12 @@ class WireServer:
         try:
             while (received := await read_request(reader)) is not None:
                 self.received.append(received)
-                self.flying += 1
-                self.most_flying = max(self.most_flying, self.flying)
+                self.in_flight += 1
+                self.most_in_flight = max(self.most_in_flight, self.in_flight)
                 try:
                     goes_on = await self._respond(received, writer)
                 finally:
-                    self.flying -= 1
+                    self.in_flight -= 1
                 if not goes_on:
                     break
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):

@@ -422,7 +422,7 @@ def test_many_requests_share_one_client(name: str) -> None:
             assert client.is_closed()
 
         asyncio.run(all_at_once())
-        assert server.most_flying == 100
+        assert server.most_in_flight == 100
 
 
 def test_every_vendors_judge_is_tested_here() -> None:
