@@ -20,7 +20,7 @@ from afarm.core.interfaces import EvaluationInputs
 from afarm.core.records import Instruction, JudgedPair, Pair, Preference
 from afarm_plugins.evaluators.bradley_terry import BradleyTerry
 from afarm_plugins.evaluators.elo import Elo
-from afarm_plugins.evaluators.length_checks import believed
+from afarm_plugins.evaluators.length_checks import error_and_warnings
 from afarm_plugins.evaluators.length_glm import Floats, Rows, fit, length_feature, sampling_error
 from afarm_plugins.evaluators.pair_counts import POINTS, REFERENCE_AT
 from benchmarks.evaluation_simulations import Generator, Table, generators, percent, put, rows
@@ -57,7 +57,7 @@ def fits(runs: int) -> Iterator[tuple[int, float, str, float, float]]:
             judged, gap, equal = lengthy(random, n, rate, longer)
             coefficients, _ = fit(judged)
             error = sampling_error(coefficients, judged, None, equal)
-            said = "; ".join(believed(coefficients, error, judged, judged, gap, equal)[1])
+            said = "; ".join(error_and_warnings(coefficients, error, judged, judged, gap, equal)[1])
             kind = next((kind for kind in reversed(SAYS) if kind in said), "nothing")
             yield n, rate, kind, 100 * abs(float(expit(coefficients[0])) - rate), 100 * (error or 0.0)
 

@@ -50,14 +50,20 @@ def correlation(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Correlation:
-    """Correlate two leaderboards.
+    """Correlate two leaderboards, with a bootstrap interval.
 
-    Given one value per system [systems] each, the interval is over systems: the percentile bootstrap's. Given tables of
-    wins [systems, instructions], of the same systems in the same order and of the same instructions, it is over
+    Args:
+        first: values [systems], or wins [systems, instructions], of one leaderboard; NaN is absent.
+        second: the same of the other, in the same order of systems and instructions.
+        kind: Spearman's, Kendall's (tau-b) or Pearson's.
+        level: of the interval.
+        resamples: of the bootstrap.
+        seed: of the draws.
+
+    Given values, the interval is over systems: the percentile bootstrap's. Given tables of wins, it is over
     instructions: the boards share them, and one draw reweights both. A resample is noisier than the data, and noise
-    lowers a correlation; so the interval also holds the resamples' mirror image about `value`, and errs wide. NaN is
-    absent; a system that either lacks is left out. Kendall's is tau-b. Raises `DataError` for fewer than 3 systems, or
-    boards of different shapes.
+    lowers a correlation; so the interval also holds the resamples' mirror image about `value`, and errs wide. A system
+    that either board lacks is left out. Raises `DataError` for fewer than 3 systems, or boards of different shapes.
     """
     one, two = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if one.shape != two.shape:

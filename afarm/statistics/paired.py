@@ -75,7 +75,15 @@ def paired_difference(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Difference:
-    """Compare two systems' values [instructions] in the same order, NaN being absent, on the instructions of both.
+    """Compare two systems on the instructions of both.
+
+    Args:
+        first: one system's values [instructions]; NaN is absent.
+        second: the other's, in the same order.
+        test: of the null hypothesis that the mean difference is 0.
+        level: of the interval.
+        resamples: of the sign-flip and the bootstrap test.
+        seed: of their draws.
 
     Raises `DataError` if they are of different lengths or have no instruction in common.
     """
@@ -120,11 +128,20 @@ def paired_differences(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> list[Difference | None]:
-    """Compare each system of `table` [systems, instructions] with the one in row `baseline`, by Holm's correction.
+    """Compare each system of a table with a baseline, corrected for all comparisons (Holm).
 
-    None for the baseline itself and for systems that share no instruction with it. `best` says that the baseline is the
-    best of the table: the values themselves chose it, and a lucky one among equals looks better than the others by more
-    than chance. The correction is then over every pair that might have been compared.
+    Returns None for the baseline itself and for systems that share no instruction with it.
+
+    Args:
+        table: values [systems, instructions]; NaN is absent.
+        baseline: its row.
+        best: the baseline is the best of the table. The values themselves chose it, and a lucky one among equals looks
+            better than the others by more than chance; so the correction is over every pair that might have been
+            compared.
+        test: of each comparison.
+        level: of each interval.
+        resamples: of the sign-flip and the bootstrap test.
+        seed: of their draws.
     """
     values = np.asarray(table, dtype=np.float64)
     found: list[Difference | None] = [

@@ -1,4 +1,4 @@
-"""When a length-controlled figure, or its error, is not to be believed.
+"""Checks of length-controlled win rates: when the estimate, or its error, is not to be trusted.
 
 The thresholds are those at which simulated errors begin to hold; docs/notes/statistics.md has the table.
 """
@@ -11,22 +11,27 @@ from scipy.special import expit
 from afarm_plugins.evaluators.length_glm import PENALTIES, Floats, Rows, information, solve
 
 NEEDED = 5.0
-"""The `information` for each coefficient from which on the error holds."""
+"""The `information` per coefficient from which on the error holds."""
 SEEN = 5
 """Instructions on either side of equal length from which on it holds."""
 RARE, RARELY = 10, 0.05
 """Instructions, and their share, below which one side of equal length is hardly seen."""
 MOVED = 0.5
-"""The errors by which the penalty may move the figure."""
+"""The number of errors by which the penalty may move the estimate."""
 
 
-def believed(
+def error_and_warnings(
     coefficients: Floats, error: float | None, rows: Rows, judged: Rows, gap: Floats, equal_length: Floats
 ) -> tuple[float | None, list[str]]:
-    """The sampling error where it holds, and why figure or error are doubtful, each a clause.
+    """Return the sampling error if it holds, and warnings about estimate or error, each a clause.
 
-    `coefficients` were fitted to `rows`, which are `judged` and those that regularise; `gap`, [N], is how many
-    characters longer the reference's output is in each that was judged, and `equal_length` what is predicted for.
+    Args:
+        coefficients: [K], fitted to `rows`.
+        error: the sampling error, a share of a win; None if unknown.
+        rows: those judged, and those that regularise.
+        judged: those judged alone.
+        gap: [N], characters by which the reference's output is longer, of each judged row.
+        equal_length: [n, K], the features that are predicted for.
     """
     free = solve(rows, PENALTIES[-1])
     if few := _few(free, judged):
@@ -47,7 +52,7 @@ def believed(
 
 
 def _few(free: Floats, judged: Rows) -> str:
-    """Why there are too few outcomes of one kind to fit coefficients to; empty where there are enough."""
+    """State why there are too few outcomes of one kind to fit coefficients to; empty if there are enough."""
     coefficients = int(judged.features.any(axis=0).sum())  # lengths that are equal throughout have none
     needed = NEEDED * coefficients
     if information(free, judged) >= needed:

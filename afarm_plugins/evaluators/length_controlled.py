@@ -24,7 +24,7 @@ from scipy.special import expit
 from afarm import DataError, Evaluation, EvaluationInputs, Evaluator, Instruction, standard_error
 from afarm_plugins.evaluators import LengthControlledConfig
 from afarm_plugins.evaluators.data_files import cell, digest_of, number, read_table
-from afarm_plugins.evaluators.length_checks import believed
+from afarm_plugins.evaluators.length_checks import error_and_warnings
 from afarm_plugins.evaluators.length_glm import FOLDS, Floats, Rows, fit, length_feature, sampling_error
 from afarm_plugins.evaluators.win_rate import matched
 
@@ -45,21 +45,25 @@ MODEL = ("model", "")
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """Coefficients, in the order of `COLUMNS`, the last left out where there are no difficulties. `C` and `error`
-    (`length_glm.sampling_error`) are None where they were read from a file, and `error` where it would not hold;
-    `doubts` are clauses."""
+    """Coefficients in the order of `COLUMNS`, without the last if there are no difficulties.
+
+    `C` and `error` (`length_glm.sampling_error`) are None if they were read from a file, and `error` if it would not
+    hold; `warnings` are clauses.
+    """
 
     coefficients: Floats
     C: float | None = None
     error: float | None = None
-    doubts: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """N judged outputs: their instructions' ids, `gap`, [N], by how many characters the reference's is longer, `share`,
-    [N], what the system has of the win, NaN without an answer, the difficulties, [N], where they are known, and the
-    names of the references."""
+    """N judged outputs, by column.
+
+    `tasks` are their instructions' ids; `gap` [N] characters by which the reference's output is longer; `share` [N] the
+    system's win, NaN without an answer; `difficulty` [N] if it is known; `references` the names of the references.
+    """
 
     tasks: list[str]
     gap: Floats
@@ -79,7 +83,7 @@ class LengthControlled(Evaluator):
     needs = frozenset({"judgements"})
 
     def __init__(self, config: LengthControlledConfig | None = None):
-        """Reads the files, so that what is wrong with them is said before anything is judged: raises `DataError`."""
+        """Read the files, so that a wrong one is an error before anything is judged. Raises `DataError`."""
         self.config = config = config or LengthControlledConfig()
         files = {name: (getattr(config, name), digest_of(getattr(config, name))) for name in FILES}
         self.weights = weights(*files["weights"]) if config.weights else {}
@@ -102,8 +106,11 @@ class LengthControlled(Evaluator):
         )
 
     def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
-        """Raises `DataError` where an instruction has no difficulty in the file, fewer than five instructions have a
-        judgement to fit, or judgements and outputs do not belong together."""
+        """Fit or look up the coefficients, and predict the win rate at equal length.
+
+        Raises `DataError` if an instruction has no difficulty in the file, if fewer than five instructions have a
+        judgement to fit, or if judgements and outputs do not belong together.
+        """
         compared = self._compared(inputs)
         known = self.weights.get(inputs.system)
         if known is not None:
@@ -118,9 +125,9 @@ class LengthControlled(Evaluator):
         a, b, c = (*map(float, found.coefficients), None)[:3]
         lacks = ", ".join(name for name in ("difficulty", "gamed") if not getattr(self.config, name))
         fitted = f"fit without {lacks}" if lacks else "fit"
-        doubts = list(found.doubts)
+        warnings = list(found.warnings)
         if absent := len(inputs.outputs) - count:
-            doubts.append(f"{absent} instructions without an output are left out, and lost in the win rate alone")
+            warnings.append(f"{absent} instructions without an output are left out, and lost in the win rate alone")
         return Evaluation(
             "length_controlled",
             inputs.system,
@@ -129,7 +136,7 @@ class LengthControlled(Evaluator):
                 "lc_sampling_error": None if found.error is None else 100 * found.error,
                 "lc_standard_error": spread,
                 "lc_source": fitted if known is None else "weights",
-                "lc_warning": "; ".join(doubts) or None,
+                "lc_warning": "; ".join(warnings) or None,
                 "lc_not_gamed": a,
                 "lc_length": b,
                 "lc_difficulty": c,
@@ -139,8 +146,7 @@ class LengthControlled(Evaluator):
         )
 
     def _compared(self, inputs: EvaluationInputs) -> Compared:
-        """The rows read once. Raises `DataError` as `matched` does, where there are none, or one's instruction has no
-        difficulty."""
+        """Read the rows once. Raises `DataError` as `matched` does, if there are none, or if one has no difficulty."""
         tasks, gaps, shares, references, difficulty = list[str](), array("d"), array("d"), set[str](), array("d")
         lacking: list[str] = []
         for row in matched(inputs):
@@ -163,7 +169,7 @@ class LengthControlled(Evaluator):
         return Compared(tasks, np.array(gaps), np.array(shares), known, references - {""})
 
     def _require_reference(self, system: str, here: Set[str]) -> None:
-        """Coefficients are of one reference: that of the model whose own are all 0, where the file has it."""
+        """Raise `DataError` for another reference than the file's: the model whose coefficients are all 0."""
         of = [name for name, coefficients in self.weights.items() if not coefficients.any()]
         if of and here and not here <= {*of}:
             raise DataError(
@@ -177,7 +183,7 @@ class LengthControlled(Evaluator):
         return Fitted(known if difficulty is not None else known[:-1])
 
     def _fit(self, system: str, compared: Compared) -> Fitted:
-        """The coefficients that fit the judgements best, whatever their order."""
+        """Fit the coefficients to the judgements, whatever their order."""
         tasks, gaps, shares, difficulty = compared.tasks, compared.gap, compared.share, compared.difficulty
         order = sorted(range(len(tasks)), key=lambda i: (tasks[i], gaps[i], str(shares[i])))
         length = length_feature(gaps[order])
@@ -198,8 +204,8 @@ class LengthControlled(Evaluator):
         coefficients, C = fit(rows)
         equal = _equal_length(judged)
         error = sampling_error(coefficients, judged, extra, equal)
-        error, doubts = believed(coefficients, error, rows, judged, gaps[order][answered], equal)
-        return Fitted(coefficients, C, error, tuple(doubts))
+        error, warnings = error_and_warnings(coefficients, error, rows, judged, gaps[order][answered], equal)
+        return Fitted(coefficients, C, error, tuple(warnings))
 
 
 # ----------------------------------------------------------------------------------------------------- the user's files
@@ -207,9 +213,9 @@ class LengthControlled(Evaluator):
 
 @lru_cache(maxsize=4)
 def weights(path: str, contents: str) -> Mapping[str, Floats]:
-    """The coefficients of each model in a file, in the order of `COLUMNS`; `contents` is the file's digest.
+    """Read the coefficients of each model in a file, in the order of `COLUMNS`; `contents` is the file's digest.
 
-    Raises `DataError` naming row and field where one is missing or no number, as the others here do.
+    Raises `DataError` naming row and field if one is missing or no number, as the other readers here do.
     """
     return {
         str(cell(row, MODEL, where)): np.array([number(row, names, where) for names in COLUMNS.values()])
@@ -219,7 +225,7 @@ def weights(path: str, contents: str) -> Mapping[str, Floats]:
 
 @lru_cache(maxsize=4)
 def difficulties(path: str, contents: str) -> Mapping[str, float]:
-    """The difficulty of each instruction in a file, by its id."""
+    """Read the difficulty of each instruction in a file, by its id."""
     return {
         Instruction.from_row(row, where).id: number(row, COLUMNS["difficulty"], where)
         for row, where in read_table(path)
@@ -228,8 +234,10 @@ def difficulties(path: str, contents: str) -> Mapping[str, float]:
 
 @lru_cache(maxsize=4)
 def gamed(path: str, contents: str, weight: float) -> Rows:
-    """The regularising rows of a file, their difficulty last; those with one `index` are of one instruction, and count
-    `weight` together."""
+    """Read the regularising rows of a file, their difficulty last.
+
+    Rows with one `index` are of one instruction, and count `weight` together.
+    """
     table = list(read_table(path))
     z = np.array([number(row, ("std_delta_len",), where) for row, where in table])
     share = np.array([number(row, ("preference",), where) for row, where in table])
@@ -243,7 +251,7 @@ def gamed(path: str, contents: str, weight: float) -> Rows:
 
 
 def _features(count: int, length: Floats | None, difficulty: Floats | None) -> Floats:
-    """[count, 2 or 3]: not gamed, length (0 for equally long outputs) and, where there are any, difficulties."""
+    """Features [count, 2 or 3]: not gamed, length (0 for equally long outputs) and difficulties, if there are any."""
     columns = [np.ones(count), np.zeros(count) if length is None else length]
     return np.stack(columns if difficulty is None else [*columns, difficulty], axis=1)
 

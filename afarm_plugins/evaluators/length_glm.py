@@ -34,8 +34,10 @@ SPECK = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """N rows of the model. `features` is [N, K]; `share`, [N], in [0, 1], is what the system has of the win; `weight`
-    is [N]; rows with one number in `group`, [N], are of one instruction and share a fold."""
+    """N rows of the model: `features` [N, K], `share` [N] of the win in [0, 1], `weight` [N], `group` [N].
+
+    Rows with one number in `group` are of one instruction and share a fold.
+    """
 
     features: Floats
     share: Floats
@@ -53,7 +55,7 @@ def length_feature(gap: Floats) -> Floats:
 
 
 def fit(rows: Rows) -> tuple[Floats, float]:
-    """The coefficients, [K], and the C that was chosen. Groups are to be numbered from 0, at least `FOLDS` of them."""
+    """Fit the coefficients, [K], and choose C. Groups are numbered from 0, at least `FOLDS` of them."""
     fold = rows.group % FOLDS
     losses = np.zeros((len(PENALTIES), FOLDS))
     for number in range(FOLDS):
@@ -65,13 +67,13 @@ def fit(rows: Rows) -> tuple[Floats, float]:
 
 
 def log_loss(coefficients: Floats, rows: Rows) -> float:
-    """The weighted mean of -log P(what was judged)."""
+    """The weighted mean of -log P(judgement)."""
     logit = rows.features @ coefficients
     return float(np.average(np.logaddexp(0, logit) - rows.share * logit, weights=rows.weight))
 
 
 def solve(rows: Rows, C: float) -> Floats:
-    """The coefficients, [K], that minimise the weighted sum of -log P(what was judged) plus Σ|coefficients| / C."""
+    """The coefficients, [K], that minimise the weighted sum of -log P(judgement) plus Σ|coefficients| / C."""
     # Each row stands once as won and once as lost, weighted by its share.
     features, classes = np.tile(rows.features, (2, 1)), np.repeat([1.0, 0.0], len(rows.share))
     won, lost = rows.weight * rows.share, rows.weight * (1 - rows.share)

@@ -1,4 +1,4 @@
-"""The judgements of a board as games between its systems: what Bradley–Terry and Elo are computed from."""
+"""The judgements of a leaderboard as games between its systems, which Bradley–Terry and Elo are fitted to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 REFERENCE_AT = 1000.0
-"""Where the reference stands on Elo's scale."""
+"""The reference's rating on Elo's scale."""
 TENFOLD = 400.0
 """The points on Elo's scale that make the odds ten to one."""
 POINTS = TENFOLD / math.log(10)
@@ -33,7 +33,7 @@ class Games:
     """N games between S systems, in an order that does not depend on how the judgements were ordered.
 
     `first` and `second` are the players, [N] indices into `systems` (sorted by name), `first` < `second`; `share` is
-    [N], in [0, 1], what `second` has of the win, one half for a draw; `instruction` is [N], the number of the
+    [N], in [0, 1], the win of `second`, one half for a draw; `instruction` is [N], the number of the
     instruction. `reference` is the index of the system that strengths are relative to, `unused` the number of
     judgements without an answer.
     """
@@ -62,7 +62,7 @@ class Games:
         }
 
     def scores(self) -> list[Row]:
-        """For each system: `system`, its games (`n_total`) and how many it won, lost and drew."""
+        """One row per system: `system`, its games (`n_total`), wins, losses and draws."""
         rows = []
         for number, name in enumerate(self.systems):
             shares = np.concatenate([self.share[self.second == number], 1 - self.share[self.first == number]])
@@ -73,11 +73,11 @@ class Games:
 
 
 def games(judgements: Sequence[JudgedPair], reference: str = "", where: str = "the board") -> Games:
-    """The games that `judgements` tell of, those without an answer left out.
+    """Collect the games from `judgements`, without those that have no answer.
 
-    `reference` names the system that strengths are relative to; unless it is given, the one that most judgements have
-    as their first. Raises `DataError` where there is no answer, a judgement does not name two systems, `reference` is
-    none of them, or systems fall into groups that no judgement connects.
+    `reference` names the system that strengths are relative to; unless it is given, it is the one that most judgements
+    have as their first. Raises `DataError` if there is no answer, if a judgement does not name two systems, if
+    `reference` is none of them, or if systems fall into groups that no judgement connects.
     """
     found: list[tuple[str, str, str, float]] = []
     firsts: Counter[str] = Counter()

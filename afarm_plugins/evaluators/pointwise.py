@@ -1,4 +1,4 @@
-"""The mean rating of a system, where an annotator rated each output alone (`ratings`, `criteria`)."""
+"""The mean rating of a system, if an annotator rated each output alone (`ratings`, `criteria`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Pointwise(Evaluator):
     needs = frozenset({"judgements", "ratings"})
 
     def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
-        """Raises `DataError` where no pair has ratings, or judgements and outputs do not belong together."""
+        """Raise `DataError` if no pair has ratings, or if judgements and outputs do not belong together."""
         rated: list[tuple[float, float]] = []
         tasks: list[str] = []
         same: list[str] = []

@@ -1,4 +1,4 @@
-"""The mean reward of a system: what it was trained for, which is not what it is judged by."""
+"""The mean reward of a system: its training objective, which is not the judge's criterion."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class MeanReward(Evaluator):
     needs = frozenset({"reward_model"})
 
     def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
-        """Raises `DataError` where there is not one score an output, or an output has no reference."""
+        """Raise `DataError` if there is not one score per output, or if an output has no reference."""
         scores = [s.value for s in inputs.scores]
         if not scores or len(scores) != len(inputs.outputs):
             raise DataError(f"{inputs.system}: {len(scores)} reward scores for {len(inputs.outputs)} outputs")

@@ -14,7 +14,7 @@ from afarm import DataError, Evaluation, EvaluationInputs, Evaluator, JudgedPair
 
 
 class Tally:
-    """Usable judgements, each by its win and the number of its instruction."""
+    """A tally of usable judgements: the win and the number of the instruction of each."""
 
     def __init__(self) -> None:
         self.wins, self.asked = array("d"), array("q")
@@ -46,7 +46,7 @@ class WinRate(Evaluator):
     needs = frozenset({"judgements"})
 
     def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
-        """Raises `DataError` where nothing was judged, or judgements and outputs do not belong together."""
+        """Raise `DataError` if nothing was judged, or if judgements and outputs do not belong together."""
         whole, by_dataset = Tally(), dict[str, Tally]()
         numbers: dict[int, int] = {}
         outcomes: Counter[str] = Counter()
@@ -94,7 +94,7 @@ class WinRate(Evaluator):
 
 
 def matched(inputs: EvaluationInputs) -> Iterator[JudgedPair]:
-    """The judgements, one by one. Raises `DataError` naming the row where they are not about the outputs."""
+    """Stream the judgements. Raises `DataError` naming the row if they are not about the outputs."""
     if len(inputs.judgements) != len(inputs.outputs):
         raise DataError(f"{inputs.system}: {len(inputs.judgements)} judgements for {len(inputs.outputs)} outputs")
     for number, (row, output) in enumerate(zip(inputs.judgements, inputs.outputs, strict=True)):

@@ -14,7 +14,7 @@ from afarm.core.interfaces import EvaluationInputs
 from afarm.core.records import Instruction, JudgedPair, Output, Pair, Preference
 from afarm.core.seeding import uniform
 from afarm_plugins.evaluators import LengthControlledConfig
-from afarm_plugins.evaluators.length_checks import believed
+from afarm_plugins.evaluators.length_checks import error_and_warnings
 from afarm_plugins.evaluators.length_controlled import LengthControlled
 from afarm_plugins.evaluators.length_glm import Rows, length_feature, sampling_error, solve
 from afarm_plugins.evaluators.win_rate import WinRate
@@ -124,7 +124,7 @@ def simulated(rate: float, n: int, runs: int) -> tuple[list[bool], int]:
         features = np.stack([np.ones(n), length_feature(gap)], axis=1)
         judged, equal = Rows(features, won, np.ones(n), np.arange(n)), features * [1, 0]
         found = solve(judged, 2.78)
-        error, _ = believed(found, sampling_error(found, judged, None, equal), judged, judged, gap, equal)
+        error, _ = error_and_warnings(found, sampling_error(found, judged, None, equal), judged, judged, gap, equal)
         without += error is None
         if error is not None:
             holds.append(abs(float(expit(found[0])) - rate) < 1.96 * error)
