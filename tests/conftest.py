@@ -1,8 +1,10 @@
-"""What tests of several rooms share. Helpers are in `tests/support`; what needs torch is imported when it is used."""
+"""Fixtures of several rooms. Helpers are in `tests/support`; what needs torch is imported when it is used."""
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +14,33 @@ from places import ROOT
 
 if TYPE_CHECKING:
     from light_farm import Make
+
+
+MANY_MODULES = 100
+
+frozen_modules = 0
+"""Modules that were loaded when the garbage collector was last told to leave them alone."""
+
+
+def freeze_modules() -> None:
+    """Keep loaded modules out of garbage collection.
+
+    A trainer of transformers collects twice a run, which takes most of a tiny one's time once torch, transformers and
+    trl are there to be searched.
+    """
+    global frozen_modules
+    if len(sys.modules) > frozen_modules + MANY_MODULES:
+        gc.collect()
+        gc.freeze()
+        frozen_modules = len(sys.modules)
+
+
+def pytest_collection_finish() -> None:
+    freeze_modules()
+
+
+def pytest_runtest_teardown() -> None:
+    freeze_modules()
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@
         check_annotator(MyAnnotator())
 
 Each check exercises what `afarm.core.interfaces` promises and raises `ConformanceError` saying which promise is broken.
-Importing this package loads no torch; the checks of what trains do.
+Importing this package loads no torch; checks of components that train do.
 """
 
 from __future__ import annotations

@@ -1,13 +1,25 @@
-"""How a check says that a promise is broken."""
+"""The error by which a check names a broken promise."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class ConformanceError(AssertionError):
-    """A component does not keep what its interface promises. The message says which promise, and how it showed."""
+    """A component breaks a promise of its interface. The message names the promise, and how it showed."""
 
 
 def require(kept: bool, broken: str) -> None:
-    """Raise `ConformanceError(broken)` unless the promise is `kept`: an `assert` that `python -O` leaves in."""
+    """Raise `ConformanceError(broken)` unless the promise is `kept`: an `assert` that `python -O` keeps."""
     if not kept:
         raise ConformanceError(broken)
+
+
+@contextmanager
+def naming(component: str) -> Iterator[None]:
+    """Put the component before the message of a `ConformanceError` inside; an empty text adds nothing."""
+    try:
+        yield
+    except ConformanceError as error:
+        raise ConformanceError(f"{component}: {error}" if component else str(error)) from error

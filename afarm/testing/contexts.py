@@ -1,8 +1,9 @@
-"""Contexts as afarm makes them, without a farm around them."""
+"""Contexts for plugins under test, without a farm around them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,6 @@ from afarm.core.interfaces import AnnotateContext, BuildContext, RewardModel, Tr
 from afarm.core.judge import Ask
 from afarm.core.records import Instruction, Score
 from afarm.core.seeding import uniform
-from afarm.storage.checkpoints import DirectoryCheckpoints
 from afarm.testing.fake_judge import FakeJudgeClient
 
 if TYPE_CHECKING:
@@ -18,10 +18,34 @@ if TYPE_CHECKING:
 
 
 class KeyedReward(RewardModel):
-    """A reward in [-1, 1) drawn for each (instruction, output): arbitrary, but always the same."""
+    """Scores each (instruction, output) with a keyed draw from [-1, 1): arbitrary, but always the same."""
 
     def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[Score]:
         return [Score(2 * uniform("reward", i.id, o) - 1) for i, o in zip(instructions, outputs, strict=True)]
+
+
+class FakeCheckpoints:
+    """Checkpoints in `directory`, the newest kept; `saved` lists their steps. Survives no power failure."""
+
+    def __init__(self, directory: Path):
+        self.directory = directory
+        self.saved: list[int] = []
+
+    def save(self, step: int, write: Callable[[Path], None]) -> None:
+        """See `afarm.core.interfaces.Checkpoints.save`."""
+        beside, final = self.directory / f".{step}.tmp", self.directory / f"step-{step:08d}"
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
+        write(beside)
+        for older in self.directory.glob("step-*"):
+            shutil.rmtree(older)
+        beside.rename(final)
+        self.saved.append(step)
+
+    def latest(self) -> tuple[int, Path] | None:
+        """See `afarm.core.interfaces.Checkpoints.latest`."""
+        newest = max(self.directory.glob("step-*"), default=None)
+        return None if newest is None else (int(newest.name.removeprefix("step-")), newest)
 
 
 class MetricsRecorder:
@@ -35,14 +59,14 @@ class MetricsRecorder:
 
 
 def annotate_context(seed: int = 0, ask: Ask | None = None) -> AnnotateContext:
-    """A context for annotators; `ask` is a new `FakeJudgeClient` unless given."""
+    """Make a context for annotators; `ask` is a new `FakeJudgeClient` by default."""
     return AnnotateContext(seed, FakeJudgeClient() if ask is None else ask)
 
 
 def judge_context(reward_model: RewardModel | None = None) -> BuildContext:
-    """A context for judges, in which every reward model that a judge opens is `reward_model` (a `KeyedReward`).
+    """Make a context for judges. They all open `reward_model`, by default a `KeyedReward`.
 
-    Its backend, which loads torch, is the CPU's.
+    Its backend is the CPU's; calling it loads torch.
     """
     opened = reward_model or KeyedReward()
     return BuildContext(reward_model=lambda name: opened, identify=lambda name: name, source="test", backend=_backend)
@@ -56,17 +80,17 @@ def _backend() -> Backend:
 
 
 def train_context(directory: Path, seed: int = 0, log_metrics: MetricsRecorder | None = None) -> TrainContext:
-    """A context for training on the CPU into `directory`, going on from the checkpoint found there. Loads torch."""
+    """Make a context for training on the CPU in `directory`, from the checkpoint found there. Loads torch."""
     directory.mkdir(parents=True, exist_ok=True)
     return TrainContext(
         seed=seed,
         directory=directory,
         backend=_backend(),
-        checkpoints=DirectoryCheckpoints(directory),
+        checkpoints=FakeCheckpoints(directory / "checkpoints"),
         log_metrics=MetricsRecorder() if log_metrics is None else log_metrics,
     )
 
 
 def load_context(directory: Path) -> TrainContext:
-    """A context for `load`. Loads torch."""
+    """Make a context for `load`. Loads torch."""
     return train_context(directory)

@@ -1,4 +1,4 @@
-"""What every data set must do."""
+"""Promises of every data set."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def check_dataset(dataset: Dataset, splits: Sequence[str] = SPLITS) -> None:
     """Check that splits are disjoint, hold no instruction twice and load the same rows each time.
 
     A split that the data set does not have must be a `DataError`; at least one must be there. Raises
-    `ConformanceError` naming the promise that is broken.
+    `ConformanceError` naming the broken promise.
     """
     owner: dict[str, str] = {}
     for split in splits:
@@ -34,7 +34,7 @@ def check_dataset(dataset: Dataset, splits: Sequence[str] = SPLITS) -> None:
 
 
 def _load(dataset: Dataset, split: str) -> list[Output] | None:
-    """The rows of a split, None where it is a `DataError`."""
+    """Load the rows of a split; None if that is a `DataError`."""
     try:
         rows = dataset.load(split)
     except DataError:

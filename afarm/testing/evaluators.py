@@ -1,4 +1,4 @@
-"""What every evaluator must do, whatever it measures."""
+"""Promises of every evaluator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NEEDS = {"judgements", "ratings", "reward_model", "human"}
 
 
 def check_evaluator(evaluator: Evaluator, inputs: EvaluationInputs | None = None) -> None:
-    """Check that it is pure, that metrics are flat JSON numbers, and that rows that do not match are a `DataError`.
+    """Check that an evaluator is pure, gives flat JSON numbers and refuses rows that do not match.
 
     `inputs` are for an evaluator that knows only its own world. Raises `ConformanceError` naming the broken promise.
     """
@@ -51,11 +51,11 @@ def _check_metrics(found: Evaluation, inputs: EvaluationInputs) -> None:
 
 
 def _check_board(evaluator: Evaluator, inputs: EvaluationInputs, whole: Evaluation) -> None:
-    """A row a system, whatever the order of the judgements; none, or one of a system with itself, is a `DataError`."""
+    """Check for one row per system in any order, and a `DataError` for none or a system beside itself."""
     pairs = [row.pair for row in inputs.judgements]
     systems = sorted({name for pair in pairs for name in (pair.generator_1, pair.generator_2)})
     named = sorted(str(row.get("system")) for row in whole.rows)
-    require(named == systems, f"rows are one a system, named in `system`: {systems}, not {named}")
+    require(named == systems, f"rows are one per system, named in `system`: {systems}, not {named}")
     turned = evaluator.evaluate(replace(inputs, judgements=inputs.judgements[::-1]))
     require(turned == whole, "the order of the judgements must not matter")
     alone = replace(inputs.judgements[0], pair=replace(pairs[0], generator_1=pairs[0].generator_2))
@@ -74,7 +74,7 @@ def _check_board(evaluator: Evaluator, inputs: EvaluationInputs, whole: Evaluati
 
 
 def _check_mismatches(evaluator: Evaluator, inputs: EvaluationInputs, whole: Evaluation) -> None:
-    """What does not belong together is a `DataError`, except in a part that the evaluator does not read at all."""
+    """Check for a `DataError` if inputs do not match, except in a part that the evaluator does not read."""
     broken = {
         "no outputs": replace(inputs, outputs=(), judgements=(), scores=(), reference=(), reference_scores=()),
         "a judgement too few": replace(inputs, judgements=inputs.judgements[:-1]),

@@ -1,4 +1,4 @@
-"""Inputs to check components with: ordinary ones, and the text that breaks prompts, parsers and tokenizers."""
+"""Example inputs for checks: ordinary ones, and text that breaks prompts, parsers and tokenizers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WORDS = tuple(f"w{i}" for i in range(40))
 
 
 def make_instructions(count: int) -> list[Instruction]:
-    """Distinct instructions of 2 to 7 words that the tiny tokenizer knows; every third has an input."""
+    """Make distinct instructions of 2 to 7 words of the tiny tokenizer; every third has an input."""
     return [
         Instruction(
             " ".join([*_WORDS[i % 5 : i % 5 + i % 6], _WORDS[(i // 40) % 40], _WORDS[i % 40]]),
@@ -41,7 +41,7 @@ def make_instructions(count: int) -> list[Instruction]:
 
 
 def make_pairs(instructions: Sequence[Instruction], outputs: Sequence[str] = ()) -> list[Pair]:
-    """A pair for each instruction. Its outputs are words, or two neighbours of `outputs` that differ, in turn.
+    """Make one pair per instruction, of words or of two adjacent `outputs`.
 
     The first pair occurs twice, as pairs of samples do.
     """
@@ -57,7 +57,7 @@ def make_pairs(instructions: Sequence[Instruction], outputs: Sequence[str] = ())
 
 
 def separable_preferences(count: int, good: str = "w1 w2", bad: str = "w31 w32") -> list[JudgedPair]:
-    """Pairs in which `good` stands in the preferred output and `bad` in the other, on either side."""
+    """Make pairs with `good` in the preferred output and `bad` in the other, on either side."""
     judged = []
     for i, instruction in enumerate(make_instructions(count)):
         rest = _WORDS[(7 * i) % 40]
@@ -69,7 +69,7 @@ def separable_preferences(count: int, good: str = "w1 w2", bad: str = "w31 w32")
 
 
 def evaluation_inputs(instructions: Sequence[Instruction] = (), outputs: Sequence[str] = ()) -> EvaluationInputs:
-    """A system's outputs, a reference's, their judgements (one draw, one unparsed) and scores, all keyed draws."""
+    """Make a system's and a reference's outputs, judgements (one draw, one unparsed) and scores."""
     instructions = instructions or make_instructions(12)
     texts = outputs or [" ".join(_WORDS[i : i + 1 + i % 4]) for i in range(len(instructions))]
     mine = [Output(i, texts[n % len(texts)], "system") for n, i in enumerate(instructions)]
@@ -95,7 +95,7 @@ def evaluation_inputs(instructions: Sequence[Instruction] = (), outputs: Sequenc
 
 
 def board_inputs() -> EvaluationInputs:
-    """The judgements of three systems against one reference, on the same twelve instructions, as keyed draws."""
+    """Make judgements of three systems against one reference, on the same twelve instructions."""
     judged = []
     for number, instruction in enumerate(make_instructions(12)):
         for system in ("one", "two", "three"):

@@ -1,68 +1,79 @@
-"""What every method must do, and every policy that one returns."""
+"""Promises of every method, and of every policy that one returns."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from afarm.core.interfaces import Decoding, Method, MethodInputs, Policy, TrainContext
+from afarm.core.interfaces import Decoding, Method, MethodInputs, Policy
 from afarm.core.records import Instruction, Sample
-from afarm.testing.conformance import require
+from afarm.testing.conformance import naming, require
 from afarm.testing.contexts import MetricsRecorder, load_context, train_context
 from afarm.testing.examples import make_instructions
 from afarm.testing.models import tiny_inputs
-
-T = TypeVar("T")
+from afarm.testing.training import CLOSE, check_goes_on, check_metrics, check_untouched, equal_weights, weights
 
 NEEDS = {"preferences", "reward_model", "annotator", "demonstrations", "all_demonstrations", "unlabeled", "validation"}
-"""What a run can give a method."""
-
-CLOSE = 1e-4
-"""How far log-probabilities and scores of one sample may lie apart after a round trip through a file."""
+"""The inputs that a run can give a method."""
 
 
-def check_method(method: Method, directory: Path, *, inputs: MethodInputs | None = None) -> None:
-    """Train on tiny inputs and check what comes of it: repeatable, resumable, kept, and with nothing else changed.
+def check_method(method: Method | Sequence[Method], directory: Path, *, inputs: MethodInputs | None = None) -> None:
+    """Train on tiny inputs and check that training is repeatable, resumable and changes nothing else.
 
-    The method's config should end in seconds (`tiny_config`). `inputs` are `tiny_inputs(method.needs)` unless given.
-    Writes into `directory`. Raises `ConformanceError` naming the promise that is broken.
+    Compared are samples, metrics and, of policies with a `model`, the weights. Writes into `directory`. Raises
+    `ConformanceError` naming the broken promise.
+
+    Args:
+        method: one or several, such as one class under several configs. A config should end in seconds
+            (`tiny_config`).
+        directory: an empty one.
+        inputs: `tiny_inputs(method.needs)` by default.
     """
+    methods = [method] if isinstance(method, Method) else list(method)
+    for number, each in enumerate(methods):
+        with naming(f"{type(each).__name__} {getattr(each, 'config', '')}" if len(methods) > 1 else ""):
+            _check_method(each, directory / str(number), inputs)
+
+
+def _check_method(method: Method, directory: Path, inputs: MethodInputs | None) -> None:
     require(list(method.check()) == [], f"check must find no problem in this config: {list(method.check())}")
     unknown = set(method.needs) - NEEDS
     require(not unknown, f"needs {sorted(unknown)}, which no stage makes; known: {sorted(NEEDS)}")
-    given = tiny_inputs(method.needs) if inputs is None else inputs
-    metrics = MetricsRecorder()
-    with check_start_untouched(given.start), _check_reward_model_untouched(given):
-        policy = method.train(given, train_context(directory / "first", log_metrics=metrics))
+    inputs = tiny_inputs(method.needs) if inputs is None else inputs
+    log = MetricsRecorder()
+    with check_start_untouched(inputs.start), _check_reward_model_untouched(inputs):
+        policy = method.train(inputs, train_context(directory / "first", log_metrics=log))
     require(isinstance(policy, Policy), f"train must return an afarm.Policy, not a {type(policy).__name__}")
-    _check_metrics(metrics)
+    check_metrics(log.lines)
     check_policy(policy, directory / "policy")
-    expected = draw(policy)
-    again = method.train(given, train_context(directory / "second"))
-    require(_equal(draw(again), expected), "equal seeds must train equal policies")
+    samples, trained = draw(policy), weights(policy)
+
+    def as_expected(other: Policy) -> bool:
+        return _equal(draw(other), samples) and equal_weights(weights(other), trained)
+
+    again = method.train(inputs, train_context(directory / "second"))
+    require(as_expected(again), "equal seeds must train equal policies")
     default = Decoding(temperature=0.35)
-    promised, found = method.decoding(default), policy.decoding(default)
-    require(promised == found, f"Method.decoding must say what its policy's will: {promised}, not {found}")
-    resumed = train_killed_and_resumed(lambda context: method.train(given, context), directory / "killed")
-    if resumed is not None:
-        require(_equal(draw(resumed), expected), "killed and gone on with, training must end as it would have")
+    promised, actual = method.decoding(default), policy.decoding(default)
+    require(promised == actual, f"Method.decoding must say what its policy's will: {promised}, not {actual}")
+    check_goes_on(lambda context: method.train(inputs, context), as_expected, log.lines, directory / "interrupted")
 
 
 def check_policy(policy: Policy, directory: Path) -> None:
-    """Check that samples come in order, depend on nothing but seed and instruction, and survive `save` and `load`."""
+    """Check that samples are in order, depend on seed and instruction alone, and survive saving."""
     instructions = make_instructions(5)
     decoding = policy.decoding(Decoding(max_new_tokens=6, n=2, per_device_batch_size=4))
     require(isinstance(decoding, Decoding), "decoding must return an afarm.Decoding")
     expected = draw(policy)
     require(_equal(draw(policy), expected), "equal seeds must give equal samples")
-    one_row = draw(policy, per_device_batch_size=1)
-    require(_equal(one_row, expected), "per_device_batch_size bounds memory: it must not change samples")
+    for size in (1, 3, 100):
+        batches = draw(policy, per_device_batch_size=size)
+        require(_equal(batches, expected), "per_device_batch_size bounds memory: it must not change samples")
     for i, instruction in enumerate(instructions):
         alone = draw(policy, [instruction])
         require(
@@ -79,71 +90,36 @@ def check_policy(policy: Policy, directory: Path) -> None:
 def draw(
     policy: Policy, instructions: Sequence[Instruction] | None = None, per_device_batch_size: int = 4
 ) -> list[Sample]:
-    """Two samples of each instruction with a fixed seed, after checking that there are as many as were asked for."""
+    """Draw two samples per instruction with a fixed seed, and check that there are as many."""
     chosen = make_instructions(5) if instructions is None else instructions
     decoding = policy.decoding(Decoding(max_new_tokens=6, n=2, per_device_batch_size=per_device_batch_size))
     samples = list(itertools.islice(policy.sample(chosen, decoding, seed=3), 2 * len(chosen) + 1))
     require(
         len(samples) == 2 * len(chosen) and all(isinstance(s, Sample) for s in samples),
-        f"sample must give n samples an instruction: {len(chosen)} instructions with n = 2 gave {len(samples)}",
+        f"sample must give n samples per instruction: {len(chosen)} instructions with n = 2 gave {len(samples)}",
     )
     return samples
 
 
 @contextmanager
 def check_start_untouched(start: Policy) -> Iterator[None]:
-    """Check that the block leaves `start` as it was: it is the KL reference, and other methods start from it too."""
+    """Check that the block leaves `start` as it was: the KL reference, which other methods start from too."""
+    broken = "training must not change the policy it starts from: train a copy"
     before = draw(start)
-    yield
-    require(draw(start) == before, "training must not change the policy it starts from: train a copy")
+    with check_untouched(start, broken):
+        yield
+    require(draw(start) == before, broken)
 
 
 @contextmanager
 def _check_reward_model_untouched(inputs: MethodInputs) -> Iterator[None]:
+    broken = "training must not change the reward model"
     model, instructions = inputs.reward_model, make_instructions(3)
     before = None if model is None else list(model.score(instructions, ["w1", "w2 w3", "w4"]))
-    yield
+    with check_untouched(model, broken):
+        yield
     after = None if model is None else list(model.score(instructions, ["w1", "w2 w3", "w4"]))
-    require(before == after, "training must not change the reward model")
-
-
-class Killed(BaseException):
-    """Stands for a kill: nothing in between may catch it."""
-
-
-class _KillingRecorder(MetricsRecorder):
-    """Raises `Killed` in place of the line numbered `at`."""
-
-    def __init__(self, at: int):
-        super().__init__()
-        self.at = at
-
-    def __call__(self, step: int, metrics: Mapping[str, float]) -> None:
-        if len(self.lines) == self.at:
-            raise Killed
-        super().__call__(step, metrics)
-
-
-def train_killed_and_resumed(train: Callable[[TrainContext], T], directory: Path) -> T | None:
-    """What `train` returns when it was killed as it logged its third line, and called again on the same directory.
-
-    None where it ends before it logs so much, and there is nothing to resume.
-    """
-    try:
-        train(train_context(directory, log_metrics=_KillingRecorder(2)))
-    except Killed:
-        return train(train_context(directory))
-    return None
-
-
-def _check_metrics(metrics: MetricsRecorder) -> None:
-    steps = [step for step, _ in metrics.lines]
-    require(steps == sorted(steps), f"metrics must be logged in the order of steps, not {steps}")
-    for step, line in metrics.lines:
-        for name, value in line.items():
-            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-            require(number, f"step {step}: metric {name!r} must be a finite number, not {value!r}")
-        json.dumps(line)
+    require(before == after, broken)
 
 
 def _equal(one: Sequence[Sample], other: Sequence[Sample]) -> bool:
@@ -151,7 +127,7 @@ def _equal(one: Sequence[Sample], other: Sequence[Sample]) -> bool:
 
 
 def _same(one: Sample, other: Sample) -> bool:
-    """The same text and tokens; log-probabilities and scores up to rounding."""
+    """Compare text and tokens exactly, log-probabilities and scores up to rounding."""
     without: dict[str, Any] = {"logprobs": None, "score": None}
     if replace(one, **without) != replace(other, **without):
         return False

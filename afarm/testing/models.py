@@ -1,4 +1,4 @@
-"""A random Llama of a few thousand weights with a word-level tokenizer: real code paths, in milliseconds.
+"""Tiny models: a random Llama with a word-level tokenizer runs real code paths in milliseconds.
 
 torch and transformers are imported when a model is made.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from afarm.core.config import Config
-from afarm.core.interfaces import MethodInputs
+from afarm.core.interfaces import Decoding, MethodInputs
 from afarm.core.records import Output, Pair, Preference
 from afarm.testing.contexts import KeyedReward
 from afarm.testing.examples import make_instructions, separable_preferences
@@ -24,8 +24,8 @@ SPECIAL = ["<pad>", "<eos>", "<unk>", "<q>", "<a>"]
 CHAT_TEMPLATE = "{% for m in messages %}<q> {{ m['content'] }} {% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
 
 TINY: Mapping[str, Any] = {
-    "total_steps": 3,
-    "max_steps": 3,
+    "total_steps": 4,
+    "max_steps": 4,
     "rollout_batch_size": 8,
     "mini_batch_size": 4,
     "num_ppo_epochs": 1,
@@ -36,7 +36,7 @@ TINY: Mapping[str, Any] = {
     "per_device_rollout_batch_size": 4,
     "gradient_accumulation_steps": 1,
     "warmup_steps": 1,
-    "save_steps": 1,
+    "save_steps": 2,
     "learning_rate": 0.01,
     "head_learning_rate": 0.01,
     "max_length": 48,
@@ -47,11 +47,11 @@ TINY: Mapping[str, Any] = {
     "num_samples": 3,
     "standardize_outputs": 16,
 }
-"""Values that end in seconds, for settings under the names that Hugging Face and TRL give them."""
+"""Values for settings by Hugging Face's and TRL's names, with which training takes seconds."""
 
 
 def tiny_config(config: type[Config] | None, **values: Any) -> Config | None:
-    """`config` with every setting that it shares with `TINY` made tiny, and `values` over that."""
+    """Build `config` with `TINY`'s values for the settings it has, and `values` over them."""
     if config is None:
         return None
     shared = {name: value for name, value in TINY.items() if name in config.model_fields}
@@ -61,7 +61,7 @@ def tiny_config(config: type[Config] | None, **values: Any) -> Config | None:
 def tiny_policy(
     seed: int = 0, *, tokenizer: PreTrainedTokenizerFast | None = None, **settings: Any
 ) -> CheckpointPolicy:
-    """A randomly initialised policy over 45 words (w0 … w39 and special ones); `settings` are `LlamaConfig`'s."""
+    """Make a random policy over 45 tokens (w0 … w39 and special ones); `settings` are `LlamaConfig`'s."""
     from afarm.backend import Backend, CheckpointPolicy, PromptTemplate
     from afarm.core.config import BackendConfig
 
@@ -71,7 +71,7 @@ def tiny_policy(
 
 
 def tiny_model(seed: int = 0, **settings: Any) -> LlamaForCausalLM:
-    """A random Llama for `tiny_tokenizer`'s words, the same for a seed; `settings` are `LlamaConfig`'s."""
+    """Make a random Llama for `tiny_tokenizer`, equal for equal seeds; `settings` are `LlamaConfig`'s."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -93,7 +93,7 @@ def tiny_model(seed: int = 0, **settings: Any) -> LlamaForCausalLM:
 
 
 def tiny_tokenizer(pad_token: str = SPECIAL[0], chat: bool = True) -> PreTrainedTokenizerFast:
-    """One token a word: the special ones, then w0 … w39; without a chat template where `chat` is false."""
+    """Make a tokenizer of one token per word: the special ones, then w0 … w39. `chat` adds a template."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -113,7 +113,7 @@ def tiny_tokenizer(pad_token: str = SPECIAL[0], chat: bool = True) -> PreTrained
 
 
 def tiny_reward_model(policy: CheckpointPolicy | None = None, seed: int = 0) -> TorchRewardModel:
-    """A reward model with the policy's backbone and a random head."""
+    """Make a reward model with the policy's backbone and a random head."""
     import torch
 
     from afarm.backend import TorchRewardModel
@@ -125,8 +125,8 @@ def tiny_reward_model(policy: CheckpointPolicy | None = None, seed: int = 0) -> 
     return TorchRewardModel(classifier, policy.tokenizer, policy.template, policy.backend)
 
 
-def tiny_inputs(needs: Iterable[str], count: int = 12) -> MethodInputs:
-    """Inputs for a method with these `needs`, and nothing else: what it did not list is empty, as in a run."""
+def tiny_inputs(needs: Iterable[str], count: int = 16) -> MethodInputs:
+    """Make inputs for a method with these `needs`; others are empty, as in a run."""
     needs = set(needs)
     start = tiny_policy()
     instructions = make_instructions(3 * count)
@@ -142,11 +142,12 @@ def tiny_inputs(needs: Iterable[str], count: int = 12) -> MethodInputs:
         demonstrations=demonstrations if {"demonstrations", "all_demonstrations"} & needs else (),
         validation=instructions[2 * count : 2 * count + 4] if "validation" in needs else (),
         annotate=_prefer_by_key if "annotator" in needs else None,
+        decoding=Decoding(max_new_tokens=6),
     )
 
 
 def _prefer_by_key(pairs: Iterable[Pair]) -> list[Preference]:
-    """Prefers the output with the higher `KeyedReward`, without noise."""
+    """Prefer the output with the higher `KeyedReward`, without noise."""
     reward = KeyedReward()
     preferences = []
     for pair in pairs:

@@ -1,32 +1,34 @@
-"""What every reward model must do, and every one that is fitted."""
+"""Promises of every reward model, and of every one that is fitted."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from afarm.core.errors import DataError
 from afarm.core.interfaces import Policy, RewardModel
 from afarm.core.records import Instruction, JudgedPair, Preference, Score
-from afarm.testing.conformance import ConformanceError, require
-from afarm.testing.contexts import load_context, train_context
+from afarm.testing.conformance import ConformanceError, naming, require
+from afarm.testing.contexts import MetricsRecorder, load_context, train_context
 from afarm.testing.examples import HOSTILE_TEXTS, make_instructions, separable_preferences
-from afarm.testing.methods import check_start_untouched, train_killed_and_resumed
+from afarm.testing.methods import check_start_untouched
 from afarm.testing.models import tiny_policy
+from afarm.testing.training import check_goes_on, check_metrics, equal_weights, weights
 
 CLOSE = 1e-3
-"""How far two scores of one row may lie apart: batches of another shape change the last bits of a float32 model."""
+"""Tolerance for two scores of one row: batches of another shape change the last bits of a float32 model."""
 
 
 def check_reward_model(
     model: RewardModel, *, instructions: Sequence[Instruction] = (), outputs: Sequence[str] = ()
 ) -> None:
-    """Check one finite score a row, whatever the batch and the order, for ordinary and hostile text.
+    """Check one finite score per row, whatever the batch and the order, for ordinary and hostile text.
 
     `instructions` and `outputs` are for a reward model that knows only its own world. Raises `ConformanceError` naming
-    the promise that is broken.
+    the broken promise.
     """
     instructions = list(instructions) or make_instructions(12)
     own = bool(outputs)
@@ -46,31 +48,47 @@ def check_reward_model(
 def check_fitted_reward_model(
     model: type[RewardModel], config: Any, directory: Path, *, start: Policy | None = None
 ) -> None:
-    """Check a reward model that learns: what it learns, that it does so repeatably, and that it can be kept.
+    """Fit on tiny pairs and check that it learns, is repeatable and resumable, and can be saved.
 
-    `config` should fit 64 pairs of tiny sequences in seconds (`tiny_config`); `start` is a `tiny_policy` unless given.
-    Writes into `directory`. Raises `ConformanceError` naming the promise that is broken.
+    Compared are scores, metrics and, of reward models with a `model`, the weights. Writes into `directory`. Raises
+    `ConformanceError` naming the broken promise.
+
+    Args:
+        model: the class.
+        config: one or a list of several. Each should fit 64 pairs of tiny sequences in seconds (`tiny_config`).
+        directory: an empty one.
+        start: the policy to start from, a `tiny_policy` by default.
     """
-    begin = start or tiny_policy()
-    preferences = [*separable_preferences(64), *_undecided(4)]
+    configs = config if isinstance(config, list) else [config]
+    for number, each in enumerate(configs):
+        with naming(f"{model.__name__} {each}" if len(configs) > 1 else ""):
+            _check_fitted(model, each, directory / str(number), start or tiny_policy())
 
-    def fit(given: Sequence[JudgedPair], name: str) -> RewardModel:
-        return model.fit(given, begin, config, train_context(directory / name))
+
+def _check_fitted(model: type[RewardModel], config: Any, directory: Path, begin: Policy) -> None:
+    preferences = [*separable_preferences(64), *_undecided(4)]
+    log = MetricsRecorder()
+
+    def fit(judged: Sequence[JudgedPair], name: str) -> RewardModel:
+        return model.fit(judged, begin, config, train_context(directory / name, log_metrics=log))
 
     with check_start_untouched(begin):
         fitted = fit(preferences, "fit")
+    lines = [*log.lines]
     require(isinstance(fitted, RewardModel), "fit must return a RewardModel")
     check_reward_model(fitted)
     right = _accuracy(fitted, separable_preferences(64))
     require(right > 0.75, f"fitted to pairs that a word tells apart, it ranks {right:.0%} of them rightly: not learned")
     rows = [(j.pair.instruction, j.pair.output_1) for j in preferences]
-    expected = values(fitted, rows)
-    require(_close(values(fit(preferences, "again"), rows), expected), "equal seeds must fit equal reward models")
-    resumed = train_killed_and_resumed(
-        lambda context: model.fit(preferences, begin, config, context), directory / "killed"
-    )
-    if resumed is not None:
-        require(_close(values(resumed, rows), expected), "killed and gone on with, fit must end as it would have")
+    expected, trained = values(fitted, rows), weights(fitted)
+
+    def as_expected(other: RewardModel) -> bool:
+        return _close(values(other, rows), expected) and equal_weights(weights(other), trained)
+
+    require(as_expected(fit(preferences, "again")), "equal seeds must fit equal reward models")
+    check_metrics(lines)
+    fit_again = partial(model.fit, preferences, begin, config)
+    check_goes_on(fit_again, as_expected, lines, directory / "interrupted")
     fitted.save(directory / "saved")
     loaded = model.load(directory / "saved", load_context(directory / "loading"))
     require(_close(values(loaded, rows), expected), "a reward model that was saved and loaded must score the same")
@@ -85,9 +103,9 @@ def check_fitted_reward_model(
 
 
 def values(model: RewardModel, rows: Sequence[tuple[Instruction, str]]) -> list[float]:
-    """The score of each (instruction, output), after checking that there is one finite score a row."""
+    """Score each (instruction, output), and check that there is one finite score per row."""
     scores = model.score([instruction for instruction, _ in rows], [output for _, output in rows])
-    require(len(scores) == len(rows), f"score must return one score a row: {len(scores)} for {len(rows)} rows")
+    require(len(scores) == len(rows), f"score must return one score per row: {len(scores)} for {len(rows)} rows")
     for (_, output), score in zip(rows, scores, strict=True):
         require(isinstance(score, Score), f"score must return afarm.Score objects, not {type(score).__name__}")
         require(math.isfinite(score.value), f"the score of {output[:40]!r} is {score.value}: scores must be finite")
@@ -108,7 +126,7 @@ def _accuracy(model: RewardModel, judged: Sequence[JudgedPair]) -> float:
 
 
 def _undecided(count: int) -> list[JudgedPair]:
-    """Draws and answers that could not be read, in turn."""
+    """Make draws and unreadable answers, in turn."""
     judged = separable_preferences(2 * count)[count:]
     return [
         JudgedPair(j.pair, Preference(j.pair.id, None, "unparsed" if i % 4 == 3 else "draw"))

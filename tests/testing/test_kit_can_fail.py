@@ -1,4 +1,7 @@
-"""A kit that passes everything checks nothing: each of these components breaks one promise, and is caught at it."""
+"""A kit that passes everything checks nothing: each of these components breaks one promise, and is caught at it.
+
+Each kind has a sound component, which passes, and a table of its broken relatives: the members that they have instead.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -46,6 +49,17 @@ from afarm.testing import (
     render,
 )
 
+C = TypeVar("C")
+Broken = dict[str, tuple[type[Any], dict[str, Any], str]]
+"""By case: a sound class, the members that break a promise, and the message about it."""
+
+
+def broken(case: str, table: Broken) -> tuple[type[Any], str]:
+    """The broken class of a case, and the message."""
+    sound, members, promise = table[case]
+    return type("".join(word.title() for word in case.split()), (sound,), members), promise
+
+
 # ------------------------------------------------------------------------------------------------------ annotators
 
 
@@ -61,42 +75,8 @@ class Longer(Annotator):
         return [Preference(pair.id, self.judge(pair, context.seed)) for pair in pairs]
 
 
-class LosesAPair(Longer):
-    def annotate(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Preference]:
-        return super().annotate(pairs, context)[1:]
-
-
-class SortsItsAnswers(Longer):
-    def annotate(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Preference]:
-        return sorted(super().annotate(pairs, context), key=lambda p: p.pair_id)
-
-
-class LikesTheFirst(Longer):
-    def judge(self, pair: Pair, seed: int) -> float:
-        return 0.0
-
-
-class AdvancesAGenerator(Longer):
-    def annotate(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Preference]:
-        draws = random.Random(context.seed)
-        return [Preference(p.id, float((draws.random() < 0.5) == p.is_canonical)) for p in pairs]
-
-
-class IgnoresTheSeed(Longer):
-    def judge(self, pair: Pair, seed: int) -> float:
-        return float((uniform("draw", pair.id) < 0.5) == pair.is_canonical)
-
-
-class ChokesOnBraces(Longer):
-    def judge(self, pair: Pair, seed: int) -> float:
-        pair.output_1.format(output_1=pair.output_1)
-        return super().judge(pair, seed)
-
-
 class Asks(Annotator):
-    """A prompt annotator that keeps every promise; subclasses break one each."""
-
-    salt = "asks"
+    """A prompt annotator that keeps every promise."""
 
     def seed(self, context: AnnotateContext) -> int:
         return context.seed
@@ -104,26 +84,27 @@ class Asks(Annotator):
     def shown(self, text: str) -> str:
         return text
 
+    def prompt(self, first: str, second: str, pairs: Sequence[Pair]) -> str:
+        return f"{first}\n{second}"
+
     def recall(self, keys: Sequence[JudgementKey], context: AnnotateContext) -> dict[JudgementKey, Judgement]:
         return context.ask.recall(keys)
 
     def read(self, text: str) -> Judgement:
-        verdicts = {"Output (a)": 1.0, "Output (b)": 0.0}
-        first = verdicts.get(text.strip())
+        first = {"Output (a)": 1.0, "Output (b)": 0.0}.get(text.strip())
         return Judgement(first, "unparsed" if first is None else "decided")
 
     def annotate(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Preference]:
-        found = []
+        preferences = []
         for pair in pairs:
             first, second = (self.shown(text) for text in pair.canonical)
-            key = JudgementKey(self.salt, pair.id, "ab", context.seed)
+            key = JudgementKey("asks", pair.id, "ab", context.seed)
             known = self.recall([key], context)
             if key not in known:
-                comparison = ShownPair(pair.id, pair.instruction, first, second)
                 request = ChatRequest(
                     "strong",
-                    prompt=f"{first}\n{second}",
-                    comparisons=(comparison,),
+                    prompt=self.prompt(first, second, pairs),
+                    comparisons=(ShownPair(pair.id, pair.instruction, first, second),),
                     answer_format="single",
                     seed=self.seed(context),
                 )
@@ -133,51 +114,55 @@ class Asks(Annotator):
             p2 = None
             if judgement.p_first_shown is not None:
                 p2 = 1 - judgement.p_first_shown if pair.is_canonical else judgement.p_first_shown
-            found.append(Preference(pair.id, p2, judgement.outcome))  # type: ignore[arg-type]
-        return found
+            preferences.append(Preference(pair.id, p2, judgement.outcome))  # type: ignore[arg-type]
+        return preferences
 
 
-class AsksWithOneSeed(Asks):
-    def seed(self, context: AnnotateContext) -> int:
-        return 0
+def advance_a_generator(self: Longer, pairs: Sequence[Pair], context: AnnotateContext) -> list[Preference]:
+    draws = random.Random(context.seed)
+    return [Preference(p.id, float((draws.random() < 0.5) == p.is_canonical)) for p in pairs]
 
 
-class TakesSilenceForALoss(Asks):
-    def read(self, text: str) -> Judgement:
-        return Judgement(float(text == "Output (a)"))
-
-
-class ReadsLabelsInProse(Asks):
-    def read(self, text: str) -> Judgement:
-        return Judgement(1.0) if "Output (a)" in text else super().read(text)
-
-
-class StripsOutputs(Asks):
-    def shown(self, text: str) -> str:
-        return text.strip()
-
-
-class NeverRecalls(Asks):
-    """Buys anew whenever a pair has other companions: its prompt names how many pairs it was given."""
-
-    def annotate(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Preference]:
-        found = []
-        for pair in pairs:
-            comparison = ShownPair(pair.id, pair.instruction, *pair.canonical)
-            prompt = f"{len(pairs)} pairs in all"
-            request = ChatRequest("strong", prompt=prompt, comparisons=(comparison,), answer_format="single")
-            judgement = self.read(context.ask([replace(request, seed=context.seed)])[0].text)
-            p2 = judgement.p_first_shown
-            if p2 is not None and pair.is_canonical:
-                p2 = 1 - p2
-            found.append(Preference(pair.id, p2, judgement.outcome))  # type: ignore[arg-type]
-        return found
-
-
-class PlansByAsking(Asks):
-    def plan(self, pairs: Sequence[Pair], context: AnnotateContext) -> Sequence[ChatRequest]:
-        self.annotate(pairs, context)
-        return ()
+ANNOTATORS: Broken = {
+    "loses a pair": (
+        Longer,
+        {"annotate": lambda self, pairs, context: Longer.annotate(self, pairs, context)[1:]},
+        "one Preference for each pair",
+    ),
+    "sorts its answers": (
+        Longer,
+        {"annotate": lambda self, *given: sorted(Longer.annotate(self, *given), key=lambda p: p.pair_id)},
+        "in the order of the pairs",
+    ),
+    "likes the first": (Longer, {"judge": lambda self, pair, seed: 0.0}, "mirror"),
+    "advances a generator": (Longer, {"annotate": advance_a_generator}, "in another order"),
+    "asks with one seed": (Asks, {"seed": lambda self, context: 0}, "another seed"),
+    "takes silence for a loss": (
+        Asks,
+        {"read": lambda self, text: Judgement(float(text == "Output (a)"))},
+        "never a label",
+    ),
+    "reads labels in prose": (
+        Asks,
+        {"read": lambda self, text: Judgement(1.0) if "Output (a)" in text else Asks.read(self, text)},
+        "never a label",
+    ),
+    "strips outputs": (Asks, {"shown": lambda self, text: text.strip()}, "unchanged"),
+    # Buys anew whenever a pair has other companions: its prompt names how many pairs there are.
+    "never recalls": (
+        Asks,
+        {
+            "recall": lambda self, keys, context: {},
+            "prompt": lambda self, first, second, pairs: f"{len(pairs)} pairs in all",
+        },
+        "asked about twice",
+    ),
+    "plans by asking": (
+        Asks,
+        {"plan": lambda self, pairs, context: self.annotate(pairs, context)[:0]},
+        "plan must send nothing",
+    ),
+}
 
 
 @pytest.mark.parametrize("annotator", [Longer(), Asks()])
@@ -185,34 +170,29 @@ def test_sound_annotators_pass(annotator: Annotator) -> None:
     check_annotator(annotator)
 
 
-@pytest.mark.parametrize(
-    ("annotator", "promise"),
-    [
-        (LosesAPair(), "one Preference for each pair"),
-        (SortsItsAnswers(), "in the order of the pairs"),
-        (LikesTheFirst(), "mirror"),
-        (AdvancesAGenerator(), "in another order"),
-        (AsksWithOneSeed(), "another seed"),
-        (TakesSilenceForALoss(), "never a label"),
-        (ReadsLabelsInProse(), "never a label"),
-        (StripsOutputs(), "unchanged"),
-        (NeverRecalls(), "asked about twice"),
-        (PlansByAsking(), "plan must send nothing"),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, Annotator) else "",
-)
-def test_a_broken_annotator_is_caught(annotator: Annotator, promise: str) -> None:
+@pytest.mark.parametrize("case", ANNOTATORS)
+def test_a_broken_annotator_is_caught(case: str) -> None:
+    annotator, promise = broken(case, ANNOTATORS)
     with pytest.raises(ConformanceError, match=promise):
-        check_annotator(annotator)
+        check_annotator(annotator())
 
 
 def test_an_annotator_that_ignores_its_seed_is_caught_where_it_is_said_to_be_random() -> None:
+    class IgnoresTheSeed(Longer):
+        def judge(self, pair: Pair, seed: int) -> float:
+            return float((uniform("draw", pair.id) < 0.5) == pair.is_canonical)
+
     check_annotator(IgnoresTheSeed())
     with pytest.raises(ConformanceError, match="another seed must give other draws"):
         check_annotator(IgnoresTheSeed(), is_random=True)
 
 
 def test_an_annotator_that_fails_on_braces_is_caught() -> None:
+    class ChokesOnBraces(Longer):
+        def judge(self, pair: Pair, seed: int) -> float:
+            pair.output_1.format(output_1=pair.output_1)
+            return super().judge(pair, seed)
+
     with pytest.raises((KeyError, IndexError, ValueError)):
         check_annotator(ChokesOnBraces())
 
@@ -226,6 +206,7 @@ class SoundJudge(Judge):
     capabilities = Capabilities(chat=True)
     simulated = True
     name = "sound"
+    asked = 0
 
     @property
     def identity(self) -> str:
@@ -242,6 +223,7 @@ class SoundJudge(Judge):
         return render([self.verdict(request, c) for c in request.comparisons], request.answer_format)
 
     async def complete(self, request: ChatRequest) -> Completion:
+        self.asked += 1
         self.check(request)
         return Completion(self.write(request), price=0.0)
 
@@ -249,67 +231,45 @@ class SoundJudge(Judge):
         return 0.0
 
 
-class NamelessJudge(SoundJudge):
-    name = ""
+async def charge_a_cent(self: SoundJudge, request: ChatRequest) -> Completion:
+    return replace(await SoundJudge.complete(self, request), price=0.01)
 
 
-class MoodyJudge(SoundJudge):
-    def __init__(self) -> None:
-        self.asked = itertools.count()
-
-    def verdict(self, request: ChatRequest, comparison: ShownPair) -> bool | None:
-        return next(self.asked) % 3 == 0
+def every_third_time(self: Any, request: ChatRequest, comparison: ShownPair) -> bool:
+    self.count += 1
+    return self.count % 3 == 1
 
 
-class ShiftingJudge(SoundJudge):
-    def __init__(self) -> None:
-        self.asked = 0
-
-    @property
-    def identity(self) -> str:
-        return f"shifting after {self.asked}"
-
-    def write(self, request: ChatRequest) -> str:
-        self.asked += 1
-        return super().write(request)
-
-
-class WordyJudge(SoundJudge):
-    def write(self, request: ChatRequest) -> str:
-        return f"After long thought: {super().write(request)}."
-
-
-class BoastfulJudge(SoundJudge):
-    capabilities = Capabilities(chat=True, completion=True)
-
-
-class SwallowsWhatItCannotTake(SoundJudge):
-    def check(self, request: ChatRequest) -> None:
-        """Ignores logit bias instead of refusing it."""
-
-
-class DearJudge(SoundJudge):
-    async def complete(self, request: ChatRequest) -> Completion:
-        return replace(await super().complete(request), price=0.01)
+JUDGES: Broken = {
+    "is nameless": (SoundJudge, {"name": ""}, "identity must be a text"),
+    "is moody": (SoundJudge, {"count": 0, "verdict": every_third_time}, "equal requests equally"),
+    "shifts": (
+        SoundJudge,
+        {"identity": property(lambda self: f"shifting after {self.asked}")},
+        "identity must not change",
+    ),
+    "is wordy": (
+        SoundJudge,
+        {"write": lambda self, request: f"After long thought: {SoundJudge.write(self, request)}."},
+        "readably",
+    ),
+    "boasts": (
+        SoundJudge,
+        {"capabilities": Capabilities(chat=True, completion=True)},
+        "declares completion and then refuses it",
+    ),
+    "ignores logit bias": (SoundJudge, {"check": lambda self, request: None}, "does not declare"),
+    "is expensive": (SoundJudge, {"complete": charge_a_cent}, "above the worst case"),
+}
 
 
 def test_a_sound_judge_passes() -> None:
     check_judge(SoundJudge())
 
 
-@pytest.mark.parametrize(
-    ("judge", "promise"),
-    [
-        (NamelessJudge, "identity must be a text"),
-        (MoodyJudge, "equal requests equally"),
-        (ShiftingJudge, "identity must not change"),
-        (WordyJudge, "readably"),
-        (BoastfulJudge, "declares completion and then refuses it"),
-        (SwallowsWhatItCannotTake, "does not declare"),
-        (DearJudge, "above the worst case"),
-    ],
-)
-def test_a_broken_judge_is_caught(judge: type[SoundJudge], promise: str) -> None:
+@pytest.mark.parametrize("case", JUDGES)
+def test_a_broken_judge_is_caught(case: str) -> None:
+    judge, promise = broken(case, JUDGES)
     with pytest.raises(ConformanceError, match=promise):
         check_judge(judge())
 
@@ -317,45 +277,41 @@ def test_a_broken_judge_is_caught(judge: type[SoundJudge], promise: str) -> None
 # --------------------------------------------------------------------------------------------------- reward models
 
 
-class ScoresTheBatch(RewardModel):
-    """Standardises within the batch, so that a score depends on its companions."""
-
-    def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[Score]:
-        mean = sum(map(len, outputs)) / max(len(outputs), 1)
-        return [Score(len(output) - mean) for output in outputs]
+def score_the_batch(self: RewardModel, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[Score]:
+    """Standardise within the batch, so that a score depends on its companions."""
+    mean = sum(map(len, outputs)) / max(len(outputs), 1)
+    return [Score(len(output) - mean) for output in outputs]
 
 
-class ScoresByPlace(RewardModel):
-    def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[Score]:
-        return [Score(float(i)) for i, _ in enumerate(outputs)]
-
-
-class FailsOnTheEmptyText(RewardModel):
-    def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[Score]:
-        return [Score(float(len(output)) or math.nan) for output in outputs]
-
-
-class LosesTheLast(KeyedReward):
-    def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[Score]:
-        return super().score(instructions, outputs)[:-1]
+REWARD_MODELS: Broken = {
+    "scores the batch": (KeyedReward, {"score": score_the_batch}, "batch"),
+    "scores by place": (
+        KeyedReward,
+        {"score": lambda self, instructions, outputs: [Score(float(i)) for i, _ in enumerate(outputs)]},
+        "order of rows",
+    ),
+    "fails on the empty text": (
+        KeyedReward,
+        {"score": lambda self, instructions, outputs: [Score(float(len(output)) or math.nan) for output in outputs]},
+        "finite",
+    ),
+    "loses the last": (
+        KeyedReward,
+        {"score": lambda self, *rows: KeyedReward.score(self, *rows)[:-1]},
+        "one score per row",
+    ),
+}
 
 
 def test_a_sound_reward_model_passes() -> None:
     check_reward_model(KeyedReward())
 
 
-@pytest.mark.parametrize(
-    ("model", "promise"),
-    [
-        (ScoresTheBatch(), "batch"),
-        (ScoresByPlace(), "order of rows"),
-        (FailsOnTheEmptyText(), "finite"),
-        (LosesTheLast(), "one score a row"),
-    ],
-)
-def test_a_broken_reward_model_is_caught(model: RewardModel, promise: str) -> None:
+@pytest.mark.parametrize("case", REWARD_MODELS)
+def test_a_broken_reward_model_is_caught(case: str) -> None:
+    model, promise = broken(case, REWARD_MODELS)
     with pytest.raises(ConformanceError, match=promise):
-        check_reward_model(model)
+        check_reward_model(model())
 
 
 class CountsWords(RewardModel):
@@ -371,8 +327,8 @@ class CountsWords(RewardModel):
     def learn(cls, judged: Sequence[JudgedPair]) -> dict[str, float]:
         weights: dict[str, float] = {}
         for j in judged:
-            if found := j.chosen_rejected:
-                for sign, text in zip((1.0, -1.0), found, strict=True):
+            if outputs := j.chosen_rejected:
+                for sign, text in zip((1.0, -1.0), outputs, strict=True):
                     for word in text.split():
                         weights[word] = weights.get(word, 0.0) + sign / len(judged)
         return weights
@@ -392,46 +348,47 @@ class CountsWords(RewardModel):
         return cls(json.loads((directory / "weights.json").read_text()))
 
 
-class LearnsTheOpposite(CountsWords):
-    @classmethod
-    def learn(cls, judged: Sequence[JudgedPair]) -> dict[str, float]:
-        return {word: -weight for word, weight in super().learn(judged).items()}
+calls = itertools.count()
 
 
-class ForgetsWhenSaved(CountsWords):
-    @classmethod
-    def load(cls, directory: Path, context: TrainContext) -> CountsWords:
-        return cls({"w1": 1.0})
+def fit_with_hidden_noise(cls: Any, preferences: Any, start: Any, config: Any, context: Any) -> CountsWords:
+    fitted = CountsWords.fit(preferences, start, config, context)
+    fitted.model = torch.nn.Linear(2, 2)  # type: ignore[attr-defined]  # random, and no score shows it
+    return fitted
 
 
-class LearnsFromNothing(CountsWords):
-    @classmethod
-    def fit(cls, preferences: Sequence[JudgedPair], start: Policy, config: Any, context: TrainContext) -> CountsWords:
-        return cls(cls.learn(preferences))
-
-
-class DiffersEachTime(CountsWords):
-    count = itertools.count()
-
-    @classmethod
-    def learn(cls, judged: Sequence[JudgedPair]) -> dict[str, float]:
-        return {**super().learn(judged), "w31": -1.0 - next(cls.count)}
+FITTED: Broken = {
+    "learns the opposite": (
+        CountsWords,
+        {"learn": classmethod(lambda cls, judged: {w: -weight for w, weight in CountsWords.learn(judged).items()})},
+        "not learned",
+    ),
+    "forgets when saved": (
+        CountsWords,
+        {"load": classmethod(lambda cls, directory, context: cls({"w1": 1.0}))},
+        "saved and loaded",
+    ),
+    "learns from nothing": (
+        CountsWords,
+        {"fit": classmethod(lambda cls, preferences, *rest: cls(cls.learn(preferences)))},
+        "draws only",
+    ),
+    "differs each time": (
+        CountsWords,
+        {"learn": classmethod(lambda cls, judged: {**CountsWords.learn(judged), "w31": -1.0 - next(calls)})},
+        "equal seeds",
+    ),
+    "has other weights each time": (CountsWords, {"fit": classmethod(fit_with_hidden_noise)}, "equal seeds"),
+}
 
 
 def test_a_sound_fitted_reward_model_passes(tmp_path: Path) -> None:
     check_fitted_reward_model(CountsWords, None, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("model", "promise"),
-    [
-        (LearnsTheOpposite, "not learned"),
-        (ForgetsWhenSaved, "saved and loaded"),
-        (LearnsFromNothing, "draws only"),
-        (DiffersEachTime, "equal seeds"),
-    ],
-)
-def test_a_broken_fitted_reward_model_is_caught(model: type[RewardModel], promise: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", FITTED)
+def test_a_broken_fitted_reward_model_is_caught(case: str, tmp_path: Path) -> None:
+    model, promise = broken(case, FITTED)
     with pytest.raises(ConformanceError, match=promise):
         check_fitted_reward_model(model, None, tmp_path)
 
@@ -440,7 +397,7 @@ def test_a_broken_fitted_reward_model_is_caught(model: type[RewardModel], promis
 
 
 class Nudge(Method):
-    """Trains: adds keyed noise to the weights of a copy, in four steps with checkpoints. Keeps every promise."""
+    """Trains: adds keyed noise to the weights of a copy, in five steps with checkpoints. Keeps every promise."""
 
     needs = frozenset({"unlabeled"})
 
@@ -456,61 +413,31 @@ class Nudge(Method):
         latest = context.checkpoints.latest()
         return latest[0] if latest else 0
 
+    def stop(self, step: int) -> None:
+        raise KeyboardInterrupt(f"after step {step}")
+
+    def metrics(self, step: int) -> dict[str, float]:
+        return {"objective/kl": 0.1 * step, "time/step": random.random()}
+
     def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
         policy = self.policy(inputs)
         weight = policy.model.model.embed_tokens.weight
-        done = self.first_step(context)
         with torch.no_grad():
             if latest := context.checkpoints.latest():
                 weight.copy_(torch.load(latest[1] / "weight.pt"))
-            for step in range(done, 4):
+            for step in range(self.first_step(context), 5):
                 weight += self.noise(weight, context.seed, step)
                 saved = weight.clone()
                 context.checkpoints.save(step + 1, lambda d, saved=saved: torch.save(saved, d / "weight.pt"))
-                context.log_metrics(step + 1, {"objective/kl": 0.1 * step})
+                context.log_metrics(step + 1, self.metrics(step))
+                if context.should_stop():
+                    self.stop(step + 1)
+                    break
         return policy
 
 
-class ComplainsAboutItself(Nudge):
-    def check(self, reward_model: type[RewardModel] | None = None) -> Sequence[str]:
-        return ["these defaults cannot work"]
-
-
-class NeedsTheMoon(Nudge):
-    needs = frozenset({"the moon"})
-
-
-class TrainsTheStartItself(Nudge):
-    def policy(self, inputs: MethodInputs) -> CheckpointPolicy:
-        assert isinstance(inputs.start, CheckpointPolicy)
-        return inputs.start
-
-
-class DrawsFromTheGlobalGenerator(Nudge):
-    def noise(self, weight: torch.Tensor, seed: int, step: int) -> torch.Tensor:
-        return 0.05 * torch.randn(weight.shape)
-
-
-class StartsOverOnItsCheckpoint(Nudge):
-    """Loads the weights of the checkpoint and then does all steps again."""
-
-    def first_step(self, context: TrainContext) -> int:
-        return 0
-
-
-class LogsInfinity(Nudge):
-    def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
-        context.log_metrics(0, {"loss": math.inf})
-        return super().train(inputs, context)
-
-
-class ReturnsTheModel(Nudge):
-    def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
-        return super().train(inputs, context).model  # type: ignore[attr-defined, no-any-return]
-
-
 class WrappedPolicy(Policy):
-    """A sampler around a checkpoint; subclasses break a promise each."""
+    """A sampler around a checkpoint. Keeps every promise."""
 
     def __init__(self, inner: Policy):
         self.inner = inner
@@ -526,19 +453,11 @@ class WrappedPolicy(Policy):
         return cls(CheckpointPolicy.load(directory, context))
 
 
-class SamplesBackwards(WrappedPolicy):
-    def sample(self, instructions: Sequence[Instruction], decoding: Decoding, *, seed: int) -> Iterator[Sample]:
-        yield from reversed(list(super().sample(instructions, decoding, seed=seed)))
+class Wraps(Method):
+    wrapper: type[Any] = WrappedPolicy
 
-
-class SamplesOnce(WrappedPolicy):
-    def sample(self, instructions: Sequence[Instruction], decoding: Decoding, *, seed: int) -> Iterator[Sample]:
-        yield from super().sample(instructions, replace(decoding, n=1), seed=seed)
-
-
-class SeedsByBatchSize(WrappedPolicy):
-    def sample(self, instructions: Sequence[Instruction], decoding: Decoding, *, seed: int) -> Iterator[Sample]:
-        yield from super().sample(instructions, decoding, seed=seed + decoding.per_device_batch_size)
+    def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
+        return self.wrapper(inputs.start)
 
 
 class ForgetsItsTemperature(WrappedPolicy):
@@ -556,45 +475,115 @@ class ForgetsItsTemperature(WrappedPolicy):
         return cls(CheckpointPolicy.load(directory, context), temperature=0.0)
 
 
-class SamplesHotAndDoesNotSaySo(WrappedPolicy):
-    def decoding(self, default: Decoding) -> Decoding:
-        return replace(default, temperature=0.9)
+def log_infinity(self: Nudge, inputs: MethodInputs, context: TrainContext) -> Policy:
+    context.log_metrics(0, {"loss": math.inf})
+    return Nudge.train(self, inputs, context)
 
 
-class Wraps(Method):
-    def __init__(self, wrapper: type[WrappedPolicy]):
-        self.wrapper = wrapper
-
-    def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
-        return self.wrapper(inputs.start)
+def hide_random_weights(self: Nudge, inputs: MethodInputs) -> CheckpointPolicy:
+    policy = Nudge.policy(self, inputs)
+    policy.model.register_buffer("unused", torch.rand(3))  # no sample shows it
+    return policy
 
 
-@pytest.mark.parametrize("method", [Nudge(), Wraps(WrappedPolicy)])
-def test_a_sound_method_passes(method: Method, tmp_path: Path) -> None:
-    check_method(method, tmp_path)
+def hide_them_in_the_start(self: Nudge, inputs: MethodInputs) -> CheckpointPolicy:
+    assert isinstance(inputs.start, CheckpointPolicy)
+    inputs.start.model.register_buffer("unused", torch.zeros(3))
+    return Nudge.policy(self, inputs)
 
 
-@pytest.mark.parametrize(
-    ("method", "promise"),
-    [
-        (ComplainsAboutItself(), "check must find no problem"),
-        (NeedsTheMoon(), "which no stage makes"),
-        (TrainsTheStartItself(), "train a copy"),
-        (DrawsFromTheGlobalGenerator(), "equal seeds must train equal policies"),
-        (StartsOverOnItsCheckpoint(), "killed and gone on with"),
-        (LogsInfinity(), "finite number"),
-        (ReturnsTheModel(), "must return an afarm.Policy"),
-        (Wraps(SamplesBackwards), "in the order of instructions"),
-        (Wraps(SamplesOnce), "n samples an instruction"),
-        (Wraps(SeedsByBatchSize), "must not change samples"),
-        (Wraps(ForgetsItsTemperature), "saved and loaded"),
-        (Wraps(SamplesHotAndDoesNotSaySo), r"Method\.decoding must say"),
-    ],
-    ids=lambda value: getattr(value, "wrapper", type(value)).__name__ if isinstance(value, Method) else "",
-)
-def test_a_broken_method_is_caught(method: Method, promise: str, tmp_path: Path) -> None:
+def go_on_when_done(self: Nudge, context: TrainContext) -> int:
+    step = Nudge.first_step(self, context)
+    return 4 if step == 5 else step
+
+
+def wrapped(**members: Any) -> dict[str, Any]:
+    return {"wrapper": type("Broken", (WrappedPolicy,), members)}
+
+
+METHODS: Broken = {
+    "complains about itself": (
+        Nudge,
+        {"check": lambda self, reward_model=None: ["these defaults cannot work"]},
+        "check must find no problem",
+    ),
+    "needs the moon": (Nudge, {"needs": frozenset({"the moon"})}, "which no stage makes"),
+    "trains the start itself": (Nudge, {"policy": lambda self, inputs: inputs.start}, "train a copy"),
+    "changes weights of the start unseen": (Nudge, {"policy": hide_them_in_the_start}, "train a copy"),
+    "draws from the global generator": (
+        Nudge,
+        {"noise": lambda self, weight, seed, step: 0.05 * torch.randn(weight.shape)},
+        "equal seeds must train equal policies",
+    ),
+    "has other weights each time": (
+        Nudge,
+        {"policy": hide_random_weights},
+        "equal seeds must train equal policies",
+    ),
+    # Loads the weights of the checkpoint and then does all steps again.
+    "starts over on its checkpoint": (Nudge, {"first_step": lambda self, context: 0}, "killed and gone on with"),
+    "goes on when it is done": (Nudge, {"first_step": go_on_when_done}, "at its very end"),
+    "ends early when it should stop": (Nudge, {"stop": lambda self, step: None}, "must raise KeyboardInterrupt"),
+    "logs at random": (
+        Nudge,
+        {"metrics": lambda self, step: {"objective/kl": random.random()}},
+        "the metrics that it would have: step 1, objective/kl",
+    ),
+    "logs more when it goes on": (
+        Nudge,
+        {"metrics": lambda self, step: {f"from_{next(calls)}": 0.0}},
+        r"the metrics that it would have: \[\(1",
+    ),
+    "logs infinity": (Nudge, {"train": log_infinity}, "finite number"),
+    "returns the model": (
+        Nudge,
+        {"train": lambda self, *given: Nudge.train(self, *given).model},  # type: ignore[attr-defined]
+        "must return an afarm.Policy",
+    ),
+    "samples backwards": (
+        Wraps,
+        wrapped(sample=lambda self, *given, seed: reversed([*WrappedPolicy.sample(self, *given, seed=seed)])),
+        "in the order of instructions",
+    ),
+    "samples once": (
+        Wraps,
+        wrapped(sample=lambda self, rows, how, seed: WrappedPolicy.sample(self, rows, replace(how, n=1), seed=seed)),
+        "n samples per instruction",
+    ),
+    "seeds by batch size": (
+        Wraps,
+        wrapped(
+            sample=lambda self, rows, how, seed: WrappedPolicy.sample(
+                self, rows, how, seed=seed + how.per_device_batch_size
+            )
+        ),
+        "must not change samples",
+    ),
+    "forgets its temperature": (Wraps, {"wrapper": ForgetsItsTemperature}, "saved and loaded"),
+    "samples hot and does not say so": (
+        Wraps,
+        wrapped(decoding=lambda self, default: replace(default, temperature=0.9)),
+        r"Method\.decoding must say",
+    ),
+}
+
+
+def test_sound_methods_pass_alone_or_together(tmp_path: Path) -> None:
+    check_method(Nudge(), tmp_path / "one")
+    check_method([Nudge(), Wraps()], tmp_path / "both")
+
+
+@pytest.mark.parametrize("case", METHODS)
+def test_a_broken_method_is_caught(case: str, tmp_path: Path) -> None:
+    method, promise = broken(case, METHODS)
     with pytest.raises(ConformanceError, match=promise):
-        check_method(method, tmp_path)
+        check_method(method(), tmp_path)
+
+
+def test_of_several_methods_the_broken_one_is_named(tmp_path: Path) -> None:
+    method, promise = broken("needs the moon", METHODS)
+    with pytest.raises(ConformanceError, match=f"NeedsTheMoon the second: .*{promise}"):
+        check_method([Wraps(), method("the second")], tmp_path)
 
 
 # ------------------------------------------------------------------------------------------ evaluators, data sets
@@ -604,69 +593,20 @@ class WinTable(Evaluator):
     """Keeps every promise."""
 
     needs = frozenset({"judgements"})
+    calls = 0
 
     def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
+        self.calls += 1
         if not inputs.outputs or len(inputs.outputs) != len(inputs.judgements):
-            raise DataError("not one judgement an output")
+            raise DataError("not one judgement per output")
         for number, (judged, output) in enumerate(zip(inputs.judgements, inputs.outputs, strict=True)):
             if judged.pair.instruction.id != output.instruction.id:
                 raise DataError(f"row {number}: the judgement is of another instruction")
         return Evaluation("wins", inputs.system, {"wins": sum(j.p2 == 1.0 for j in inputs.judgements)})
 
 
-class CountsItsCalls(WinTable):
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-
-    def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
-        self.calls += 1
-        return replace(super().evaluate(inputs), metrics={"wins": self.calls})
-
-
-class ReturnsATable(WinTable):
-    def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
-        return replace(super().evaluate(inputs), metrics={"wins": [1, 2]})  # type: ignore[dict-item]
-
-
-class ReturnsNaN(WinTable):
-    def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
-        return replace(super().evaluate(inputs), metrics={"wins": math.nan})
-
-
-class ZipsWhatThereIs(WinTable):
-    def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
-        both = list(zip(inputs.judgements, inputs.outputs, strict=False))
-        return Evaluation("wins", inputs.system, {"wins": sum(j.p2 == 1.0 for j, _ in both)})
-
-
-class DividesByNothing(WinTable):
-    def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
-        share = sum(j.p2 == 1.0 for j in inputs.judgements) / len(inputs.outputs)
-        return replace(super().evaluate(inputs), metrics={"share": share})
-
-
-def test_a_sound_evaluator_passes() -> None:
-    check_evaluator(WinTable())
-
-
-@pytest.mark.parametrize(
-    ("evaluator", "promise"),
-    [
-        (CountsItsCalls, "equal inputs"),
-        (ReturnsATable, "flat number"),
-        (ReturnsNaN, "JSON has no such"),
-        (ZipsWhatThereIs, "must be a DataError"),
-        (DividesByNothing, "no outputs must be a DataError"),
-    ],
-)
-def test_a_broken_evaluator_is_caught(evaluator: type[Evaluator], promise: str) -> None:
-    with pytest.raises(ConformanceError, match=promise):
-        check_evaluator(evaluator())
-
-
 class Board(Evaluator):
-    """Keeps every promise of one that looks at all systems at once."""
+    """Keeps every promise of one that evaluates all systems at once."""
 
     needs = frozenset({"judgements"})
     many = True
@@ -685,43 +625,83 @@ class Board(Evaluator):
         return Evaluation("board", inputs.system, {"n": len(inputs.judgements)}, rows)
 
 
-class LeavesOneOut(Board):
-    def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
-        found = super().evaluate(inputs)
-        return replace(found, rows=found.rows[1:])
+def returning(sound: type[Evaluator], change: Any) -> dict[str, Any]:
+    """An `evaluate` that changes the sound one's evaluation: `change(self, inputs, evaluation)`."""
+    return {"evaluate": lambda self, inputs: replace(sound.evaluate(self, inputs), **change(self, inputs))}
 
 
-class GoesByTheOrder(Board):
-    def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
-        found = super().evaluate(inputs)
-        return replace(found, metrics={"first": inputs.judgements[0].pair.generator_2})
+def divide_by_nothing(self: WinTable, inputs: EvaluationInputs) -> Evaluation:
+    share = sum(j.p2 == 1.0 for j in inputs.judgements) / len(inputs.outputs)
+    return replace(WinTable.evaluate(self, inputs), metrics={"share": share})
 
 
-class RanksNothing(Board):
-    def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
-        return super().evaluate(inputs) if inputs.judgements else Evaluation("board", "", {"n": 0})
+def zip_what_there_is(self: WinTable, inputs: EvaluationInputs) -> Evaluation:
+    both = list(zip(inputs.judgements, inputs.outputs, strict=False))
+    return Evaluation("wins", inputs.system, {"wins": sum(j.p2 == 1.0 for j, _ in both)})
 
 
-class PlaysAgainstItself(Board):
-    def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
-        apart = [j for j in inputs.judgements if j.pair.generator_1 != j.pair.generator_2]
-        return super().evaluate(replace(inputs, judgements=tuple(apart)))
+def play_against_itself(self: Board, inputs: EvaluationInputs) -> Evaluation:
+    others = [j for j in inputs.judgements if j.pair.generator_1 != j.pair.generator_2]
+    return Board.evaluate(self, replace(inputs, judgements=tuple(others)))
 
 
-def test_a_sound_evaluator_of_boards_passes() -> None:
-    check_evaluator(Board())
+EVALUATORS: Broken = {
+    "counts its calls": (
+        WinTable,
+        returning(WinTable, lambda self, inputs: {"metrics": {"wins": self.calls}}),
+        "equal inputs",
+    ),
+    "returns a table": (
+        WinTable,
+        returning(WinTable, lambda self, inputs: {"metrics": {"wins": [1, 2]}}),
+        "flat number",
+    ),
+    "returns NaN": (
+        WinTable,
+        returning(WinTable, lambda self, inputs: {"metrics": {"wins": math.nan}}),
+        "JSON has no such",
+    ),
+    "zips what there is": (WinTable, {"evaluate": zip_what_there_is}, "must be a DataError"),
+    "divides by nothing": (
+        WinTable,
+        {"evaluate": divide_by_nothing},
+        "no outputs must be a DataError",
+    ),
+    "leaves one out": (
+        Board,
+        {"evaluate": lambda self, inputs: replace(e := Board.evaluate(self, inputs), rows=e.rows[1:])},
+        "rows are one per system",
+    ),
+    "goes by the order": (
+        Board,
+        returning(Board, lambda self, inputs: {"metrics": {"first": inputs.judgements[0].pair.generator_2}}),
+        "order of the judgements must not matter",
+    ),
+    "ranks nothing": (
+        Board,
+        {
+            "evaluate": lambda self, inputs: (
+                Board.evaluate(self, inputs) if inputs.judgements else Evaluation("board", "", {"n": 0})
+            )
+        },
+        "no judgements must be a DataError",
+    ),
+    "plays against itself": (
+        Board,
+        {"evaluate": play_against_itself},
+        "a system compared with itself must be a DataError",
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("evaluator", "promise"),
-    [
-        (LeavesOneOut, "rows are one a system"),
-        (GoesByTheOrder, "order of the judgements must not matter"),
-        (RanksNothing, "no judgements must be a DataError"),
-        (PlaysAgainstItself, "a system compared with itself must be a DataError"),
-    ],
-)
-def test_a_broken_evaluator_of_boards_is_caught(evaluator: type[Evaluator], promise: str) -> None:
+@pytest.mark.parametrize("evaluator", [WinTable(), Board()])
+def test_sound_evaluators_pass(evaluator: Evaluator) -> None:
+    check_evaluator(evaluator)
+
+
+@pytest.mark.parametrize("case", EVALUATORS)
+def test_a_broken_evaluator_is_caught(case: str) -> None:
+    evaluator, promise = broken(case, EVALUATORS)
     with pytest.raises(ConformanceError, match=promise):
         check_evaluator(evaluator())
 

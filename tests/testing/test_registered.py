@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from afarm import LoraConfig
 from afarm.core.judge import Judge
 from afarm.core.plugins import discover
 from afarm.core.records import Instruction
@@ -59,10 +60,30 @@ SPECS = {
     "judges/openai-compatible": "llama3:8b@http://localhost:11434/v1",
     "judges/replay": str(HERE / "judged.jsonl"),
 }
-"""What follows the name and a colon, of components that cannot do without."""
+"""The text after the name and a colon, for components that need one."""
 
 SETTINGS = {"annotators/alpaca_eval": {"draws": "pair"}}
 """Settings other than the defaults: AlpacaEval's own draws hang on the instruction alone, and mirror nothing."""
+
+LORA = {"lora": LoraConfig(r=2)}
+
+VARIANTS: dict[str, list[dict[str, Any]]] = {
+    "methods/sft": [LORA],
+    "methods/dpo": [LORA],
+    "methods/expert_iteration": [{"rounds": 2, "pool": "accumulate", **LORA}],
+    "methods/reward_conditioning": [{"control": "text", "positive_text": "w1", "negative_text": "w2", **LORA}],
+    "methods/best_of_n": [{"temperature": 0.8}],
+    "methods/ppo": [
+        LORA,
+        *(
+            {"layout": "shared", "shared_value": value, "value_init": "sft", **LORA}
+            for value in ("backbone", "adapter")
+        ),
+    ],
+    "methods/quark": [{"variant": "all", "pool": "keep"}, {"variant": "all", **LORA}],
+    "reward_models/bradley_terry": [LORA, {"ensemble": 2, "members": "adapters", **LORA}],
+}
+"""Other settings under which what is trained keeps the same promises."""
 
 TOY_OUTPUTS = ["it is big.", "it is big. it looks old.", "oak. it is quiet", "", "a a a", "fox, bear. they look soft."]
 
@@ -82,6 +103,12 @@ def build(component: Component, **values: Any) -> Any:
     if component.spec:
         return cls(config, SPECS.get(key(component), ""), judge_context())
     return cls() if config is None else cls(config)
+
+
+def configs(component: Component, **values: Any) -> list[Any]:
+    """Tiny configs: with the defaults, and with each variant."""
+    variants = [{}, *VARIANTS.get(key(component), [])]
+    return [tiny_config(component.config, **component.defaults | values | variant) for variant in variants]
 
 
 def annotator(component: Component, directory: Path) -> None:
@@ -104,8 +131,8 @@ def reward_model(component: Component, directory: Path) -> None:
     cls = component.load()
     if is_fitted(cls):
         assert component.config is not None
-        config = tiny_config(component.config, **component.defaults, num_train_epochs=4, per_device_train_batch_size=16)
-        check_fitted_reward_model(cls, config, directory)
+        settings = {**component.defaults, "num_train_epochs": 4, "per_device_train_batch_size": 16}
+        check_fitted_reward_model(cls, configs(component, **settings), directory)
     elif key(component) in TOY_WORLD_ONLY:
         check_reward_model(build(component), instructions=toy_instructions(), outputs=TOY_OUTPUTS)
     elif component.spec:
@@ -118,8 +145,8 @@ def reward_model(component: Component, directory: Path) -> None:
 def method(component: Component, directory: Path) -> None:
     problems = list(build(component).check())
     assert problems == [], f"the defaults of {component.full_name} are refused"
-    cls, config = component.load(), tiny_config(component.config, **component.defaults)
-    check_method(cls() if config is None else cls(config), directory)
+    cls = component.load()
+    check_method([cls() if config is None else cls(config) for config in configs(component)], directory)
 
 
 def evaluator(component: Component, directory: Path) -> None:
@@ -163,7 +190,7 @@ def test_no_installed_plugin_is_broken() -> None:
 
 def test_the_tables_name_registered_components_only() -> None:
     known = {key(component) for component in PLUGINS.registry}
-    assert {*CANNOT_RUN_HERE, *TOY_WORLD_ONLY, *RANDOM_WITHOUT_A_JUDGE, *SPECS, *SETTINGS} <= known
+    assert {*CANNOT_RUN_HERE, *TOY_WORLD_ONLY, *RANDOM_WITHOUT_A_JUDGE, *SPECS, *SETTINGS, *VARIANTS} <= known
 
 
 def test_the_builder_accepts_the_defaults_of_every_component() -> None:

@@ -1,0 +1,148 @@
+"""Promises of everything that trains: it can be interrupted, and leaves its inputs as they were."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from afarm.core.interfaces import Policy, RewardModel, TrainContext
+from afarm.testing.conformance import require
+from afarm.testing.contexts import MetricsRecorder, train_context
+
+T = TypeVar("T")
+Line = tuple[int, dict[str, float]]
+
+CLOSE = 1e-4
+"""Tolerance for numbers of one training that were computed twice, as by a process that was killed and its successor."""
+
+MEASURES_TIME = re.compile("time|second|speed")
+"""Names of metrics that differ from run to run."""
+
+
+# ----------------------------------------------------------------------------------------------------------- weights
+
+
+def weights(component: object) -> dict[str, Any]:
+    """Copy the weights of a policy or reward model and of those inside it; empty if it has no `model`."""
+    attributes = getattr(component, "__dict__", {})
+    inside = {name: value for name, value in attributes.items() if isinstance(value, Policy | RewardModel)}
+    copied = {f"{name}.{path}": weight for name, value in inside.items() for path, weight in weights(value).items()}
+    state: Callable[[], Mapping[str, Any]] = getattr(getattr(component, "model", None), "state_dict", dict)
+    return copied | {path: weight.detach().clone() for path, weight in state().items()}
+
+
+def equal_weights(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Compare weights as copied by `weights`, to the last bit."""
+    return one.keys() == other.keys() and all(weight.equal(other[path]) for path, weight in one.items())
+
+
+@contextmanager
+def check_untouched(component: Policy | RewardModel | None, broken: str) -> Iterator[None]:
+    """Check that the block leaves a component's weights as they were."""
+    before = {} if component is None else weights(component)
+    yield
+    require(component is None or equal_weights(weights(component), before), broken)
+
+
+# ----------------------------------------------------------------------------------------------------- interruptions
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing in between may catch it."""
+
+
+class InterruptedLog(MetricsRecorder):
+    """A `log_metrics` that keeps what `metrics.jsonl` would over several calls, and kills the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kills = True
+        self.killed_at = 0
+        self.new_lines = 0
+
+    def resume(self, checkpoint: int | None) -> None:
+        """Drop the lines after the step of the checkpoint, as a resumed stage does."""
+        self.lines = [line for line in self.lines if checkpoint is not None and line[0] <= checkpoint]
+        self.kills, self.new_lines = False, 0
+
+    def __call__(self, step: int, metrics: Mapping[str, float]) -> None:
+        if self.kills and len({step, *(before for before, _ in self.lines)}) == 3:
+            self.killed_at = step
+            raise Killed
+        if (step, dict(metrics)) not in self.lines:  # what is resumed at its very end logs its last line again
+            self.new_lines += 1
+            super().__call__(step, metrics)
+
+
+def check_goes_on(
+    train: Callable[[TrainContext], T],
+    as_expected: Callable[[T], bool],
+    expected_lines: Sequence[Line],
+    directory: Path,
+) -> None:
+    """Check that `train` ends as it would have when it is killed, resumed, stopped and resumed again.
+
+    It is killed as it logs its third step; one that logs fewer has nothing to resume. All calls share `directory`.
+    Raises `ConformanceError` naming the broken promise.
+
+    Args:
+        train: trains in a context, from the newest checkpoint there.
+        as_expected: compares its result with that of a training in one piece.
+        expected_lines: the metrics that a training in one piece logs.
+        directory: where the context keeps its files.
+    """
+    log = InterruptedLog()
+
+    def resumed() -> TrainContext:
+        context = train_context(directory, log_metrics=log)
+        latest = context.checkpoints.latest()
+        log.resume(latest and latest[0])
+        return context
+
+    try:
+        train(train_context(directory, log_metrics=log))
+    except Killed:
+        pass
+    else:
+        return
+    try:
+        stopped = train(replace(resumed(), should_stop=lambda: log.new_lines > 0))
+    except KeyboardInterrupt:
+        pass
+    else:
+        require(as_expected(stopped), "asked to stop, training must raise KeyboardInterrupt, not return half its work")
+    end = train(resumed())
+    require(as_expected(end), "killed and gone on with, stopped and gone on with, training must end as it would have")
+    both = ([line for line in lines if line[0] != log.killed_at] for lines in (log.lines, expected_lines))
+    _check_same_lines(*both)  # the step it was killed at may have been saved, and then is not logged again
+    finished = train(resumed())  # killed after the last step, before its result was kept
+    require(as_expected(finished), "killed and gone on with at its very end, training must end as it had")
+
+
+def _check_same_lines(lines: Sequence[Line], expected: Sequence[Line]) -> None:
+    def names(log: Sequence[Line]) -> list[tuple[int, list[str]]]:
+        return [(step, sorted(metrics)) for step, metrics in log]
+
+    broken = "killed and gone on with, training must log the metrics that it would have"
+    require(names(lines) == names(expected), f"{broken}: {names(expected)}, not {names(lines)}")
+    for (step, metrics), (_, others) in zip(lines, expected, strict=True):
+        for name, value in metrics.items():
+            same = math.isclose(value, others[name], rel_tol=CLOSE, abs_tol=CLOSE)
+            require(same or bool(MEASURES_TIME.search(name)), f"{broken}: step {step}, {name}")
+
+
+def check_metrics(lines: Sequence[Line]) -> None:
+    """Check that logged metrics are finite numbers in the order of steps."""
+    steps = [step for step, _ in lines]
+    require(steps == sorted(steps), f"metrics must be logged in the order of steps, not {steps}")
+    for step, line in lines:
+        for name, value in line.items():
+            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            require(number, f"step {step}: metric {name!r} must be a finite number, not {value!r}")
+        json.dumps(line)
