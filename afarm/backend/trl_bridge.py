@@ -202,6 +202,9 @@ class LengthSortedTrainer:
     def _send_telemetry(self) -> None:
         """Send nothing: a run tells nobody about itself."""
 
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """Write no card beside each checkpoint: TRL takes longer for it than for the checkpoint."""
+
 
 class TrainerBridge(TrainerCallback):
     """A callback that carries a Hugging Face trainer's events to a `TrainContext`.

@@ -65,15 +65,6 @@ def test_a_text_only_reward_model_scores_the_text(policy: CheckpointPolicy) -> N
         assert "w7" in sample.text.split()
 
 
-def test_batches_change_nothing(policy: CheckpointPolicy) -> None:
-    best_of = BestOfNPolicy(policy, fitted(policy), 5)
-    instructions = make_instructions(6)
-    expected = [s.token_ids for s in best_of.sample(instructions, DECODING, seed=1)]
-    for size in (1, 3, 100):
-        decoding = replace(DECODING, per_device_batch_size=size)
-        assert [s.token_ids for s in best_of.sample(instructions, decoding, seed=1)] == expected
-
-
 def test_several_samples_are_each_the_best_of_their_own(policy: CheckpointPolicy) -> None:
     reward_model = CountsAWord(WordConfig())
     instructions = make_instructions(3)
@@ -101,16 +92,6 @@ def test_samples_stream_before_the_last_instruction_is_drawn(policy: CheckpointP
 def test_decodes_at_its_own_temperature(policy: CheckpointPolicy) -> None:
     best_of = BestOfNPolicy(policy, CountsAWord(WordConfig()), 2, temperature=0.9)
     assert best_of.decoding(DECODING) == replace(DECODING, temperature=0.9)
-
-
-def test_saved_with_a_fitted_reward_model_it_reloads_to_the_same_samples(tmp_path: Path) -> None:
-    policy = make_policy()
-    best_of = BestOfNPolicy(policy, fitted(policy), 4, temperature=0.8)
-    best_of.save(tmp_path)
-    again = BestOfNPolicy.load(tmp_path, make_context(tmp_path)[0])
-    instructions = make_instructions(5)
-    assert list(again.sample(instructions, DECODING, seed=2)) == list(best_of.sample(instructions, DECODING, seed=2))
-    assert again.temperature == 0.8
 
 
 def test_saved_with_a_reward_model_of_text_it_is_built_again_from_its_config(tmp_path: Path) -> None:

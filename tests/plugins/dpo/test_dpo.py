@@ -270,32 +270,3 @@ def test_settings_out_of_range_are_refused() -> None:
     for wrong in ({"beta": 0}, {"label_smoothing": 0.5}, {"loss_type": "kto"}):
         with pytest.raises(ValidationError):
             config(**wrong)
-
-
-# ------------------------------------------------------------------------------------------- keeping and going on
-
-
-@pytest.mark.parametrize("lora", [None, LoraConfig(r=2)])
-def test_goes_on_from_a_checkpoint_to_the_weights_of_an_uninterrupted_run(tmp_path: Path, lora: Any) -> None:
-    rows = preferences()
-    whole, _ = train(tmp_path / "whole", rows, save_steps=2, lora=lora)
-    asked = 0
-
-    def stop_after_three() -> bool:
-        nonlocal asked
-        asked += 1
-        return asked >= 3
-
-    context, _ = make_context(tmp_path / "cut", should_stop=stop_after_three)
-    with pytest.raises(KeyboardInterrupt):
-        DPO(config(save_steps=2, lora=lora)).train(MethodInputs(make_policy(), preferences=rows), context)
-    resumed, log = train(tmp_path / "cut", rows, save_steps=2, lora=lora)
-    assert [step for step, metrics in log.lines if "loss" in metrics] == [4, 5]
-    assert same_weights(resumed.model, whole.model)
-
-
-def test_a_reloaded_policy_gives_the_same_log_probabilities(tmp_path: Path) -> None:
-    trained, _ = train(tmp_path / "run", preferences())
-    trained.save(tmp_path / "saved")
-    again = trained.backend.load_policy(tmp_path / "saved")
-    torch.testing.assert_close(logps(again, preferences()), logps(trained, preferences()), rtol=0, atol=1e-5)

@@ -18,7 +18,6 @@ from afarm.backend.rollouts import sample_scorer
 from afarm.core.errors import DataError
 from afarm.core.interfaces import Decoding, MethodInputs, RewardModel, TrainContext
 from afarm.core.records import Instruction, Score
-from afarm.testing import check_method
 from afarm.testing.models import tiny_reward_model
 from afarm_plugins.expert_iteration import ExpertIterationConfig, expert_iteration
 from afarm_plugins.expert_iteration.expert_iteration import ExpertIteration, read_winners, round_summary, winners_of
@@ -218,13 +217,6 @@ def test_one_sample_is_nothing_special_and_a_constant_reward_is_said(
     assert log.values("objective/distinct") == [1.0]
 
 
-def test_start_and_reward_model_are_left_as_they_were(tmp_path: Path) -> None:
-    start = make_policy()
-    inputs = inputs_for(start)
-    train(make_context(tmp_path)[0], inputs, rounds=2)
-    assert same_weights(start.model, make_policy().model)
-
-
 # ------------------------------------------------------------------------------------------------------------ resuming
 
 
@@ -276,10 +268,6 @@ def test_killed_while_sampling_it_samples_the_rest_only(tmp_path: Path, monkeypa
     assert asked.asked == 12 * 3
     assert same_weights(again.model, whole.model)
     assert len(log.values("round")) == 1
-
-
-def test_it_keeps_the_promises_of_a_method(tmp_path: Path) -> None:
-    check_method(ExpertIteration(config(rounds=2, pool="accumulate", save_steps=1)), tmp_path)
 
 
 @pytest.mark.parametrize("wrong", [{"response_length": 512}, {"n": 0}, {"rounds": 0}, {"pool": "reset"}])

@@ -107,31 +107,6 @@ def test_new_tokens_are_trained_and_never_sampled(tmp_path: Path) -> None:
     assert len(start.model.get_input_embeddings().weight) == 45
 
 
-def test_a_reloaded_policy_has_its_control_and_the_same_probabilities(tmp_path: Path) -> None:
-    trained, _ = train(tmp_path / "run", bandit.bandit_preferences(), bandit.bandit_policy())
-    trained.save(tmp_path / "saved")
-    again = trained.backend.load_policy(tmp_path / "saved")
-    assert again.template.control == POSITIVE
-    torch.testing.assert_close(bandit.answer_probabilities(again), bandit.answer_probabilities(trained))
-
-
-def test_goes_on_from_a_checkpoint_to_the_weights_of_an_uninterrupted_run(tmp_path: Path) -> None:
-    whole, _ = train(tmp_path / "whole", preferences(), save_steps=3)
-    asked = 0
-
-    def stop_after_four() -> bool:
-        nonlocal asked
-        asked += 1
-        return asked >= 4
-
-    context, _ = make_context(tmp_path / "cut", should_stop=stop_after_four)
-    with pytest.raises(KeyboardInterrupt):
-        RewardConditioning(config(save_steps=3)).train(MethodInputs(make_policy(), preferences=preferences()), context)
-    resumed, log = train(tmp_path / "cut", preferences(), save_steps=3)
-    assert log.lines[0][0] == 5
-    assert same_weights(resumed.model, whole.model)
-
-
 def test_draws_are_left_out_and_counted(tmp_path: Path) -> None:
     more = [judged(i, "w1", "w2", None) for i in make_instructions(60)[50:53]]
     mixed, log = train(tmp_path / "1", [*preferences(), *more])

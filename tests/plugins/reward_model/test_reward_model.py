@@ -182,22 +182,6 @@ def test_dropout_of_adapters_is_on_where_it_is_asked_for(tmp_path: Path) -> None
     assert not same_weights(without.model, dropped.model)
 
 
-def test_same_seed_same_weights(tmp_path: Path) -> None:
-    one, _ = fit(tmp_path / "1", preferences(32))
-    two, _ = fit(tmp_path / "2", preferences(32))
-    assert same_weights(one.model, two.model)
-
-
-@pytest.mark.parametrize("lora", [None, LoraConfig(r=2)])
-def test_goes_on_from_a_checkpoint_to_the_same_weights(tmp_path: Path, lora: Any) -> None:
-    rows = preferences(64)
-    whole, _ = fit(tmp_path / "whole", rows, save_steps=2, lora=lora)
-    interrupt(tmp_path / "cut", rows, 3, save_steps=2, lora=lora)
-    resumed, log = fit(tmp_path / "cut", rows, save_steps=2, lora=lora)
-    assert min(step for step, metrics in log.lines if "loss" in metrics) == 4
-    assert same_weights(resumed.model, whole.model)
-
-
 def test_calibration_by_hand() -> None:
     # confidence 0.8 in output 1, which the label prefers; 0.9 in output 2, which it does not; 0.6 at a soft 0.7
     found = calibration([0.0, 0.0, 0.7], [0.2, 0.9, 0.6])
