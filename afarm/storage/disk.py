@@ -19,7 +19,7 @@ _DISK_TROUBLE = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.ER
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turn errors about disk space and permissions, also those of libraries, into a `StoreError` with advice."""
+    """Turn errors about disk space and permissions, also libraries', into a `StoreError` with advice."""
     try:
         yield
     except AfarmError:
@@ -45,7 +45,7 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def output_dir_errors(root: Path) -> Iterator[None]:
-    """Turn operating-system errors about the output directory `root` into a `StoreError` that names its option."""
+    """Turn operating-system errors about the output directory into a `StoreError` that names its option."""
     try:
         yield
     except OSError as error:
@@ -81,9 +81,10 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_whole(path: Path, text: str, remedy: str) -> None:
-    """Write `text` at `path`, whole or not at all; half a surrogate pair, which has no UTF-8, as a question mark.
+    """Write `text` at `path`, whole or not at all.
 
-    Raises `StoreError` with the `remedy` if it cannot be written.
+    Half a surrogate pair, which has no UTF-8, becomes a question mark. Raises `StoreError` with the `remedy` if `path`
+    cannot be written.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -97,7 +98,7 @@ def write_whole(path: Path, text: str, remedy: str) -> None:
 
 
 def sync_tree(directory: Path) -> None:
-    """Force all files below `directory` to the disk, so that a rename never publishes what a crash could lose."""
+    """Force all files below `directory` to the disk, so that no crash loses what a rename publishes."""
     for path in directory.rglob("*"):
         sync(path)
     sync(directory)

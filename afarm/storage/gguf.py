@@ -1,4 +1,4 @@
-"""Check that a GGUF file is whole, by its header: it says where each tensor lies (ggml's specification).
+"""Check that a GGUF file is whole: its header says where each tensor lies (ggml's specification).
 
 Read by hand: the reader that loads models takes seconds, and a truncated file breaks it.
 """
@@ -26,7 +26,7 @@ PLAUSIBLE = 2**31
 
 
 def require_whole(path: Path) -> None:
-    """Raise `ModelError` if the file ends before its header or its tensors do, or the header makes no sense."""
+    """Raise `ModelError` if the file ends before its header or tensors do, or the header makes no sense."""
     size = path.stat().st_size
     try:
         with path.open("rb") as file:

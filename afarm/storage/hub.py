@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face Hub, through the `datasets` library, and errors that say what to do without it."""
+"""The Hugging Face Hub: its data sets, through the `datasets` library, and whether it can be reached."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def load_from_hub(
 
 
 def _require_reachable(repository: str, remedy: str) -> None:
-    """Check that the Hub answers: loading would try for half a minute first, and then look at what it has kept.
+    """Check that the Hub answers. Loading would try for half a minute before it looks into its cache.
 
     Raises `DataError` if it does not, and nothing of `repository` is kept.
     """
@@ -86,9 +86,10 @@ def _require_reachable(repository: str, remedy: str) -> None:
 
 
 def look_up(kind: Literal["model", "dataset"], repository: str) -> Literal["there", "missing", "no name", "unclear"]:
-    """Ask the Hub for a repository; "unclear" if it answers with an error, "no name" if it could have none such.
+    """Ask the Hub for a repository.
 
-    Raises `ConnectionError` if it cannot be reached within `PATIENCE` seconds, and `ImportError` without its client.
+    "unclear" means that it answers with an error, "no name" that it could have no such repository. Raises
+    `ConnectionError` if it cannot be reached within `PATIENCE` seconds, and `ImportError` without its client.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError

@@ -1,7 +1,7 @@
-"""Model specs: the files behind one, their digest for artifact keys, and a check that they are there. No torch here.
+"""Model specs: the files behind one, their digest for artifact keys, and checks that they are there.
 
 A spec is a Hub id (`org/name`), a local directory, a `.gguf` file, or `pkg:<package>/<path>`, a directory that is
-shipped inside a Python package.
+shipped inside a Python package. No torch here.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ def _package_path(spec: str) -> Path:
 
 
 def require_local(spec: str) -> None:
-    """Check that a model lies where the path `spec` points; a Hub id passes. Reads no more than a file's header.
+    """Check that a model lies at the path `spec`; a Hub id passes.
 
-    Raises `ModelError` if there is none, or a GGUF file is cut short.
+    Reads no more than a file's header. Raises `ModelError` if there is none, or a GGUF file is cut short.
     """
     path = local_path(spec)
     if path is None:

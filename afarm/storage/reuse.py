@@ -1,4 +1,4 @@
-"""Explain why an artifact was or was not reused: compare its key fields with those of the nearest stored one."""
+"""Reasons why an artifact was or was not reused: its key fields compared with the nearest one's."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def _cause(error: Exception, kind: str) -> str:
 
 
 def _list_items(handle: IO[str], path: Path) -> Iterator[Any]:
-    """Yield the items of the JSON list in `handle` as they are read. Raises `DataError` if it holds something else."""
+    """Yield the items of the JSON list in `handle` as they are read. Raises `DataError` if it is no list."""
     decode, space = json.JSONDecoder().raw_decode, re.compile(r"[ \t\n\r]*")
     text = ""
     while not text and (block := handle.read(BLOCK)):
@@ -147,7 +147,7 @@ def read_outputs(path: Path | str) -> list[Output]:
 
 
 def read_preferences(path: Path | str) -> list[JudgedPair]:
-    """Read judged pairs, also as TRL's `prompt, chosen, rejected`. Raises `DataError` naming file, row and field."""
+    """Read judged pairs, also TRL's `prompt, chosen, rejected`. Raises `DataError` naming file and row."""
     return _read(path, judged_pair)
 
 
@@ -227,7 +227,7 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
 
 
 def require_distinct(outputs: Iterable[Output], where: str) -> list[Output]:
-    """Check that there is a row and no instruction twice, and return them. Raises `DataError` naming both rows."""
+    """Return the rows. Raises `DataError` if there is none, or one instruction is in two of them."""
     seen: dict[str, int] = {}
     rows = list(outputs)
     if not rows:

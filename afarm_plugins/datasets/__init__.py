@@ -4,7 +4,7 @@ from afarm import Config, Register, hookimpl, setting
 
 
 class FilesConfig(Config):
-    """Instructions from files of rows with `instruction`, optional `input`, and `output` if the split needs one.
+    """Files of rows with `instruction`, optional `input`, and `output` if the split needs one.
 
     Name a file for each split, or one in `path` that is split by hash: each instruction then belongs to one split,
     whatever the order of the rows.

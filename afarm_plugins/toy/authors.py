@@ -32,8 +32,11 @@ CONFUSED_WITH = {
 
 
 @dataclass(frozen=True, slots=True)
-class Demonstrator:
-    """How an author writes. Sequences give chances by a detail's position; the last one holds for all later ones."""
+class Author:
+    """Chances that describe how an author writes.
+
+    Sequences are by a detail's position; the last one holds for all later ones.
+    """
 
     core_error: float
     final_stop: float
@@ -42,27 +45,28 @@ class Demonstrator:
     junk: float
 
 
-CAREFUL = Demonstrator(0.05, 0.95, (0.95, 0.9, 0.75, 0.6, 0.5, 0.4), (0.65, 0.5, 0.35, 0.3), 0.01)
-CARELESS = Demonstrator(0.5, 0.65, (0.65, 0.55, 0.4, 0.3, 0.25, 0.2), (0.55, 0.5), 0.08)
-EDITOR = Demonstrator(0.0, 1.0, (1.0,), (0.65, 0.5, 0.35, 0.3), 0.0)
+CAREFUL = Author(0.05, 0.95, (0.95, 0.9, 0.75, 0.6, 0.5, 0.4), (0.65, 0.5, 0.35, 0.3), 0.01)
+CARELESS = Author(0.5, 0.65, (0.65, 0.55, 0.4, 0.3, 0.25, 0.2), (0.55, 0.5), 0.08)
+EDITOR = Author(0.0, 1.0, (1.0,), (0.65, 0.5, 0.35, 0.3), 0.0)
 """Writes the clean text that the base model is pretrained on."""
 
 MOST_DETAILS = 6
 
 
-def draw_author(random: Random) -> Demonstrator:
+def draw_author(random: Random) -> Author:
+    """Draw a careful or a careless author, with even chances."""
     return CAREFUL if random.random() < 0.5 else CARELESS
 
 
-def write_answer(task: Task, author: Demonstrator, random: Random) -> str:
-    """An answer such as "oak. it is big. it looks old."; all chance is `random`'s."""
+def write_answer(task: Task, author: Author, random: Random) -> str:
+    """Write an answer such as "oak. it is big. it looks old."; all chance is `random`'s."""
     sentences = [_core(task, random.random() < author.core_error, random)]
-    said: list[str] = []
-    while len(said) < MOST_DETAILS and random.random() < _at(author.another_detail, len(said)):
-        adjective = _adjective(task, said, random.random() < _at(author.new_true_detail, len(said)), random)
+    used: list[str] = []
+    while len(used) < MOST_DETAILS and random.random() < _at(author.another_detail, len(used)):
+        adjective = _adjective(task, used, random.random() < _at(author.new_true_detail, len(used)), random)
         if adjective is None:
             break
-        said.append(adjective)
+        used.append(adjective)
         openings = DETAIL_OPENINGS[2:] if task.family == "list" else DETAIL_OPENINGS[:2]
         sentences.append(" ".join((*random.choice(openings), adjective)))
         if random.random() < author.junk:
@@ -74,14 +78,14 @@ def _at(chances: Sequence[float], position: int) -> float:
     return chances[min(position, len(chances) - 1)]
 
 
-def _adjective(task: Task, said: list[str], good: bool, random: Random) -> str | None:
-    """A new true adjective, or else one said before or a false one. None where an author has no more to say."""
+def _adjective(task: Task, used: list[str], good: bool, random: Random) -> str | None:
+    """Choose a new true adjective or, unless `good`, a repeated or false one. None if no true one is left."""
     if good:
-        left = [word for word in task.true_details if word not in said]
+        left = [word for word in task.true_details if word not in used]
         return random.choice(left) if left else None
-    if said and random.random() < 0.5:
-        return random.choice(said)
-    return random.choice([word for word in ADJECTIVES if word not in task.true_details and word not in said])
+    if used and random.random() < 0.5:
+        return random.choice(used)
+    return random.choice([word for word in ADJECTIVES if word not in task.true_details and word not in used])
 
 
 def _core(task: Task, mistaken: bool, random: Random) -> str:

@@ -18,13 +18,13 @@ PATIENCE = 100_000
 
 
 class ToyDataset(Dataset):
-    """Unique instructions, none in two splits, with an answer each by a random author."""
+    """Unique instructions, none in two splits, each with an answer by a random author."""
 
     def __init__(self, config: ToyConfig | None = None):
         self.config = config or ToyConfig()
 
     def load(self, split: str) -> list[Output]:
-        """Raises `DataError` for an unknown or empty split, or where the world has fewer instructions than wanted."""
+        """See `Dataset.load`. Raises `DataError` also if the world has fewer instructions than the splits."""
         if split not in SPLITS:
             raise DataError(f"the toy data set has no split {split!r}.{did_you_mean(split, SPLITS)}")
         sizes = [getattr(self.config, name) for name in SPLITS]
@@ -47,7 +47,7 @@ def _instructions(seed: int, size: int) -> tuple[Instruction, ...]:
 
 
 def unique_instructions(seed: int) -> Iterator[Instruction]:
-    """Instructions of the world in a fixed order, none twice. Raises `DataError` when it finds no new ones."""
+    """Yield instructions of the world in a fixed order, none twice. Raises `DataError` if none is left."""
     random = Random(f"{NAME}:{seed}:instructions")
     seen: set[tuple[str, str]] = set()
     misses = 0

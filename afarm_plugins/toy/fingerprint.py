@@ -1,7 +1,7 @@
 """The fingerprint of the toy world, written into the base model's card when the world was frozen.
 
-It digests what the world, its authors and its crowd do, besides their constants, and not their source: a better comment
-changes nothing, another rule does.
+It digests the behaviour of the world, its authors and its crowd, besides their constants, but not their source: a
+better comment changes nothing, another rule does.
 """
 
 from __future__ import annotations
@@ -12,19 +12,18 @@ from dataclasses import astuple
 from functools import lru_cache
 from random import Random
 
-from afarm_plugins.toy import authors as demonstrators
-from afarm_plugins.toy import crowd, world
+from afarm_plugins.toy import authors, crowd, world
 
 CASES = 1000
 
 
 @lru_cache(maxsize=1)
 def fingerprint() -> str:
-    """sha256, in hexadecimal."""
+    """Digest the world's constants and behaviour by sha256, in hexadecimal."""
     constants = [
         [world.CATEGORIES, world.OPPOSITES, world.TRUE_OF, world.COUNTS, world.FAMILIES],
         [world.GOLD, world.CORE_RANGE, world.ENOUGH_DETAILS, world.MANY_DETAILS],
-        [astuple(author) for author in (demonstrators.CAREFUL, demonstrators.CARELESS, demonstrators.EDITOR)],
+        [astuple(author) for author in (authors.CAREFUL, authors.CARELESS, authors.EDITOR)],
         [crowd.SIZE, crowd.TASTE_SPREAD, crowd.LENGTH_TASTE, crowd.SHARED_TASTE, crowd.NOISE],
     ]
     random = Random("fingerprint")
@@ -33,10 +32,10 @@ def fingerprint() -> str:
 
 
 def _case(random: Random) -> list[object]:
-    """An instruction, a written and a garbled answer, their gold rewards and what one of the crowd thinks of them."""
+    """List an instruction, a written and a garbled answer, their gold rewards and one person's preference."""
     instruction = world.draw_instruction(random)
     task = world.read_task(instruction.instruction, instruction.input)
-    written = demonstrators.write_answer(task, demonstrators.draw_author(random), random)
+    written = authors.write_answer(task, authors.draw_author(random), random)
     words = written.split()
     garbled = " ".join(random.choice((*words, "it is", "they look", ".")) for _ in range(random.randrange(14)))
     chance = random.choice(crowd.members()).prefers_second(instruction, written, garbled)

@@ -1,4 +1,4 @@
-"""The gold reward as a component: as a reward model (the judge's utility, an upper bound) and as an evaluator."""
+"""The gold reward as a reward model (the judge's utility, an upper bound) and as an evaluator."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class GoldReward(RewardModel):
 
 
 class GoldEvaluator(Evaluator):
-    """Mean gold reward of the system; with reference outputs also theirs, the paired difference and the win rate.
+    """Mean gold reward of a system and its reference, their paired difference and the win rate.
 
     Standard errors are over instructions (sample standard deviation / sqrt(n)). In `gold_win_rate` an equal reward
     counts as half a win; in percent, like the judges' win rates.
@@ -46,7 +46,7 @@ class GoldEvaluator(Evaluator):
         return ()
 
     def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
-        """Raises `DataError` where there are no outputs, or a reference is for another instruction."""
+        """Compute metrics. Raises `DataError` if there are no outputs, or a reference is of another row."""
         if not inputs.outputs:
             raise DataError(f"evaluator 'gold': there are no outputs of {inputs.system!r} to evaluate")
         ours = [gold(row.instruction, row.output) for row in inputs.outputs]

@@ -1,7 +1,7 @@
 """The toy world: its words, its instructions, and the gold reward of an answer.
 
-Everything here is frozen: its fingerprint (`frozen.py`) is written into the base model's card, and a test compares the
-two. The constants were fixed on annotator statistics and on the headroom above SFT, before any method was compared;
+Everything here is frozen: its fingerprint (`fingerprint.py`) is written into the base model's card, and a test compares
+the two. The constants were fixed on annotator statistics and on the headroom above SFT, before any method was compared;
 see `docs/notes/toy-world.md`. Pure Python; nothing is drawn except from generators that the caller seeds.
 
 An answer is a core sentence (what was asked for) and details, each a sentence of its own:
@@ -91,7 +91,7 @@ def plural(category: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What an instruction asks for.
+    """The task that an instruction sets.
 
     `right` are the content words of a right core, in order ("list" instead draws `count` of `allowed`); `topic` is the
     category that details describe, and `forbidden` are adjectives that they must not use.
@@ -106,7 +106,7 @@ class Task:
 
     @property
     def allowed(self) -> tuple[str, ...]:
-        """The words a list may hold: those of its category that the input does not name."""
+        """Words a list may hold: those of its category that the input does not name."""
         return tuple(noun for noun in CATEGORIES[self.topic] if noun not in self.others)
 
     @property
@@ -115,7 +115,7 @@ class Task:
 
 
 def draw_instruction(random: Random) -> Instruction:
-    """An instruction of the world: a family with equal chances, then its words."""
+    """Draw an instruction: a family with equal chances, then its words."""
     return _DRAW[random.choice(FAMILIES)](random)
 
 
@@ -173,7 +173,7 @@ _IS = re.compile(r"is the (\w+) an? (\w+) and the (\w+) an? (\w+)")
 
 @lru_cache(maxsize=65536)
 def read_task(instruction: str, given: str = "") -> Task:
-    """The task that an instruction (with its input) sets. Raises `DataError` if it is not of this world."""
+    """Parse an instruction and its input. Raises `DataError` if it is not of this world."""
     text = instruction.strip().lower().rstrip(".? ")
     words = tuple(re.findall(r"\w+", given.lower()))
     try:
@@ -207,7 +207,7 @@ def read_task(instruction: str, given: str = "") -> Task:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What is good and bad about an answer; all but `core`, `unfinished` and `words` are counts of sentences.
+    """Features of an answer. All but `core`, `unfinished` and `words` are counts of sentences.
 
     `core` lies in CORE_RANGE, 1 is right. `detail` counts the first two distinct true details (a third earns nothing),
     `surplus` those after the third, `wrong` false or forbidden ones, `repeated` ones said before, `junk` sentences that
@@ -226,7 +226,7 @@ class Features:
 
 
 def read_answer(task: Task, answer: str) -> Features:
-    """The features of any text as an answer to `task`. Never raises: what cannot be read is wrong or junk."""
+    """Read any text as an answer to `task`. Never raises: an unreadable sentence is wrong or junk."""
     tokens = re.findall(r"\w+|[^\w\s]", answer.lower())
     first, *rest = _sentences(tokens)
     good: set[str] = set()
@@ -269,7 +269,7 @@ def _sentences(tokens: list[str]) -> list[list[str]]:
 
 
 def _detail(sentence: list[str]) -> str | None:
-    """The adjective of a sentence such as "it is big" or "they look big", or None for any other sentence."""
+    """Return the adjective of a sentence such as "it is big" or "they look big"; else None."""
     if len(sentence) == 3 and tuple(sentence[:2]) in DETAIL_OPENINGS and sentence[2] in OPPOSITE_OF:
         return sentence[2]
     return None
@@ -291,17 +291,17 @@ def _core(task: Task, words: list[str]) -> float:
 
 
 def reward(features: Features) -> float:
-    """The gold reward: higher is better; a right core with two true details and a final stop earns 2.2."""
+    """Sum the gold reward. A right core with two true details and a final stop earns 2.2."""
     return sum(weight * getattr(features, name) for name, weight in GOLD.items())
 
 
 def gold(instruction: Instruction, answer: str) -> float:
-    """The gold reward of any text as an answer. Raises `DataError` if the instruction is not of this world."""
+    """Return the gold reward of any text as an answer. Raises `DataError` if the instruction is unknown."""
     return reward(read_answer(read_task(instruction.instruction, instruction.input), answer))
 
 
 def verdict(features: Features) -> str:
-    """ "wrong" (core), "slip" (a flaw elsewhere) or "fine": what the base is taught to tell. Blind to length."""
+    """Return "wrong" (core), "slip" (a flaw elsewhere) or "fine", which the base learns. Blind to length."""
     if features.core < CORE_RANGE[1]:
         return "wrong"
     flawed = features.wrong or features.repeated or features.junk or features.unfinished

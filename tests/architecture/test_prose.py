@@ -23,12 +23,11 @@ YET = {
     "afarm/recipes": 0,
     "afarm/report": 29,
     "afarm/statistics": 24,
-    "afarm/storage": 15,
-    "afarm/testing": 33,
+    "afarm/storage": 5,
+    "afarm/testing": 8,
     "afarm_plugins/alpaca_eval": 19,
     "afarm_plugins/annotators": 34,
     "afarm_plugins/best_of_n": 7,
-    "afarm_plugins/datasets": 1,
     "afarm_plugins/dpo": 5,
     "afarm_plugins/evaluators": 30,
     "afarm_plugins/expert_iteration": 5,
@@ -39,7 +38,7 @@ YET = {
     "afarm_plugins/reward_conditioning": 2,
     "afarm_plugins/reward_model": 13,
     "afarm_plugins/sft": 2,
-    "afarm_plugins/toy": 13,
+    "afarm_plugins/toy": 1,
 }
 """By folder, the first lines that break the rule. Numbers only ever fall."""
 
