@@ -16,7 +16,7 @@ from afarm.testing.conformance import naming, require
 from afarm.testing.contexts import MetricsRecorder, load_context, train_context
 from afarm.testing.examples import make_instructions
 from afarm.testing.models import tiny_inputs
-from afarm.testing.training import CLOSE, check_goes_on, check_metrics, check_untouched, equal_weights, weights
+from afarm.testing.training import CLOSE, check_goes_on, check_metrics, check_untouched, copy_weights, equal_weights
 
 NEEDS = {"preferences", "reward_model", "annotator", "demonstrations", "all_demonstrations", "unlabeled", "validation"}
 """The inputs that a run can give a method."""
@@ -51,10 +51,10 @@ def _check_method(method: Method, directory: Path, inputs: MethodInputs | None) 
     require(isinstance(policy, Policy), f"train must return an afarm.Policy, not a {type(policy).__name__}")
     check_metrics(log.lines)
     check_policy(policy, directory / "policy")
-    samples, trained = draw(policy), weights(policy)
+    samples, trained = draw(policy), copy_weights(policy)
 
     def as_expected(other: Policy) -> bool:
-        return _equal(draw(other), samples) and equal_weights(weights(other), trained)
+        return _equal(draw(other), samples) and equal_weights(copy_weights(other), trained)
 
     again = method.train(inputs, train_context(directory / "second"))
     require(as_expected(again), "equal seeds must train equal policies")

@@ -28,26 +28,27 @@ MEASURES_TIME = re.compile("time|second|speed")
 # ----------------------------------------------------------------------------------------------------------- weights
 
 
-def weights(component: object) -> dict[str, Any]:
+def copy_weights(component: object) -> dict[str, Any]:
     """Copy the weights of a policy or reward model and of those inside it; empty if it has no `model`."""
-    attributes = getattr(component, "__dict__", {})
-    inside = {name: value for name, value in attributes.items() if isinstance(value, Policy | RewardModel)}
-    copied = {f"{name}.{path}": weight for name, value in inside.items() for path, weight in weights(value).items()}
     state: Callable[[], Mapping[str, Any]] = getattr(getattr(component, "model", None), "state_dict", dict)
-    return copied | {path: weight.detach().clone() for path, weight in state().items()}
+    copied = {path: weight.detach().clone() for path, weight in state().items()}
+    for name, value in getattr(component, "__dict__", {}).items():
+        if isinstance(value, Policy | RewardModel):
+            copied |= {f"{name}.{path}": weight for path, weight in copy_weights(value).items()}
+    return copied
 
 
 def equal_weights(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Compare weights as copied by `weights`, to the last bit."""
+    """Compare weights as copied by `copy_weights`, to the last bit."""
     return one.keys() == other.keys() and all(weight.equal(other[path]) for path, weight in one.items())
 
 
 @contextmanager
 def check_untouched(component: Policy | RewardModel | None, broken: str) -> Iterator[None]:
     """Check that the block leaves a component's weights as they were."""
-    before = {} if component is None else weights(component)
+    before = {} if component is None else copy_weights(component)
     yield
-    require(component is None or equal_weights(weights(component), before), broken)
+    require(component is None or equal_weights(copy_weights(component), before), broken)
 
 
 # ----------------------------------------------------------------------------------------------------- interruptions
