@@ -9,7 +9,7 @@ import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 from afarm.core import seeding
-from afarm.core.config import Config, LoraConfig, Scheduler, TrainerConfig, setting
+from afarm.core.config import Config, LoraConfig, OnPolicyConfig, Scheduler, TrainerConfig, setting
 from afarm.core.errors import (
     AfarmError,
     BudgetError,
@@ -123,6 +123,7 @@ __all__ = [
     "Method",
     "MethodInputs",
     "ModelError",
+    "OnPolicyConfig",
     "Output",
     "Pair",
     "PluginError",

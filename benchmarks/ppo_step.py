@@ -26,7 +26,7 @@ from afarm.core.config import BackendConfig
 from afarm.core.records import Sample
 from afarm.storage.checkpoints import DirectoryCheckpoints
 from afarm_plugins.ppo import PPOConfig
-from afarm_plugins.ppo.ppo import Trainer
+from afarm_plugins.ppo.ppo import PPOTrainer
 
 
 def arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -73,7 +73,7 @@ def main() -> None:
     sys.stdout.write(json.dumps(found) + "\n")
 
 
-def build(a: argparse.Namespace, backend: Backend) -> Trainer:
+def build(a: argparse.Namespace, backend: Backend) -> PPOTrainer:
     policy, reward_model, prompts = load(a, backend)
     lora = {"r": 8, "alpha": 16, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]} if a.lora else None
     shared = {"layout": "shared", "shared_value": a.shared_value, "value_init": "sft", "value_head_init": "zero"}
@@ -91,7 +91,7 @@ def build(a: argparse.Namespace, backend: Backend) -> Trainer:
     inputs = MethodInputs(policy, reward_model=reward_model, unlabeled=instructions)
     directory = Path(tempfile.mkdtemp())
     context = TrainContext(0, directory, backend, DirectoryCheckpoints(directory), lambda step, metrics: None)
-    return Trainer(config, inputs, context)
+    return PPOTrainer(config, inputs, context)
 
 
 def load(a: argparse.Namespace, backend: Backend) -> tuple[CheckpointPolicy, TorchRewardModel, list[list[int]]]:
@@ -122,7 +122,7 @@ def load(a: argparse.Namespace, backend: Backend) -> tuple[CheckpointPolicy, Tor
     return policy, reward_model, prompts
 
 
-def replay(trainer: Trainer, recorded: list[dict[str, Any]]) -> None:
+def replay(trainer: PPOTrainer, recorded: list[dict[str, Any]]) -> None:
     """Have `trainer` collect the responses and scores that the other side recorded, step by step."""
     width = trainer.config.max_prompt_length
 

@@ -258,7 +258,13 @@ may change without notice.
 
 DOORS = ("afarm", "afarm.judging", "afarm.backend", "afarm.testing", "afarm.cli.options")
 
-PROVISIONAL = ("afarm.backend.rollouts", "afarm.judging.prompt_annotator", "afarm.judging.pairwise")
+PROVISIONAL = (
+    "afarm.backend.on_policy",
+    "afarm.backend.policy_gradient",
+    "afarm.backend.rollouts",
+    "afarm.judging.prompt_annotator",
+    "afarm.judging.pairwise",
+)
 """Modules whose names may still change; the names of all others are stable."""
 
 

@@ -46,7 +46,6 @@ from afarm.backend.logprobs import (
     token_loss,
 )
 from afarm.backend.objectives import (
-    PREFERENCE_LOSSES,
     KLEstimates,
     PolicyLoss,
     ValueLoss,
@@ -62,16 +61,22 @@ from afarm.backend.objectives import (
     preference_losses,
     whiten,
 )
+from afarm.backend.on_policy import Diverged, OnPolicyTrainer, Passes, linear_schedule
 from afarm.backend.policy import CheckpointPolicy, require_checkpoint, trainable_copy
+from afarm.backend.policy_gradient import (
+    Chunk,
+    PolicyGradientTrainer,
+    RolloutBatch,
+    of_chunks,
+    response_mask,
+    states_before,
+)
 from afarm.backend.prompts import PromptTemplate, without_lone_surrogates
 from afarm.backend.resume import continued_context, restore, training_state, write_training_state
 from afarm.backend.reward_model import TorchRewardModel, head_scores, last_token_scores, pair_rewards, pairwise_accuracy
 from afarm.backend.rollouts import (
-    Diverged,
-    KLPenalised,
     SampleScorer,
     best_sample,
-    linear_schedule,
     permutation,
     prompt_order,
     sample_scorer,
@@ -84,19 +89,22 @@ from afarm.backend.trl_bridge import LengthSortedTrainer, TrainerBridge, run_tra
 from afarm.core.processes import wait_for
 
 __all__ = [
-    "PREFERENCE_LOSSES",
     "Backend",
     "Candidate",
     "CheckpointPolicy",
     "CheckpointSelection",
+    "Chunk",
     "Diverged",
     "Divergence",
     "Generation",
     "KLEstimates",
-    "KLPenalised",
     "LengthSortedTrainer",
+    "OnPolicyTrainer",
+    "Passes",
+    "PolicyGradientTrainer",
     "PolicyLoss",
     "PromptTemplate",
+    "RolloutBatch",
     "SampleScorer",
     "Sampler",
     "TokenBatch",
@@ -142,6 +150,7 @@ __all__ = [
     "masked_mean_variance",
     "merge_adapter",
     "merged_copy",
+    "of_chunks",
     "pad",
     "pair_rewards",
     "pairwise_accuracy",
@@ -156,6 +165,7 @@ __all__ = [
     "require_checkpoint",
     "response_divergence",
     "response_logprobs",
+    "response_mask",
     "response_scatter",
     "restore",
     "run_trainer",
@@ -167,6 +177,7 @@ __all__ = [
     "shard_model",
     "sharing_copy",
     "short_prompts",
+    "states_before",
     "token_logprobs",
     "token_loss",
     "trainable_copy",

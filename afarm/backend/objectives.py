@@ -1,4 +1,4 @@
-"""Objectives of learning from feedback, as pure functions of tensors: advantages, KL estimates, losses.
+"""Objectives as pure functions of tensors: advantages, KL estimates, on-policy and preference losses.
 
 Shapes: B responses, R tokens of the longest. `mask` [B, R] is True at response tokens (the sampled end-of-sequence
 token among them) and False at pads, which only ever follow. No value at a pad, not even a NaN, reaches a result.
@@ -34,7 +34,7 @@ def masked_mean_variance(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def whiten(values: Tensor, mask: Tensor, *, shift_mean: bool = True) -> Tensor:
-    """Standardise `values` [B, R] over `mask` to variance 1 and mean 0, or their own mean unless `shift_mean`."""
+    """Standardise `values` [B, R] over `mask` to variance 1 and, if `shift_mean`, to mean 0."""
     mean, variance = masked_mean_variance(values, mask)
     whitened = (values - mean) * torch.rsqrt(variance + 1e-8)
     return masked(whitened if shift_mean else whitened + mean, mask)
@@ -81,7 +81,7 @@ def kl_penalised_rewards(scores: Tensor, kl: Tensor, mask: Tensor, kl_coef: floa
 def generalised_advantages(
     rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float
 ) -> tuple[Tensor, Tensor]:
-    """(advantages, returns), both [B, R] and 0 at pads, by generalised advantage estimation (Schulman et al. 2016).
+    """Estimate (advantages, returns), both [B, R] and 0 at pads, by GAE (Schulman et al. 2016).
 
     values[:, t] is the value of the state before token t. An episode ends with its last response token, at whatever
     length: nothing follows it, so nothing is bootstrapped.
@@ -98,7 +98,7 @@ def generalised_advantages(
 
 
 class PolicyLoss(NamedTuple):
-    """`loss` is a share of the minibatch's mean; the rest are plain sums over tokens, without gradient.
+    """A share of the minibatch's mean `loss`; the rest are plain sums over tokens, without gradient.
 
     `ratio` is π/π_old, `approx_kl` ½(log ratio)², `clipped` counts the tokens whose clipped term was the worse one.
     """
@@ -136,7 +136,7 @@ def clipped_policy_loss(
 
 
 class ValueLoss(NamedTuple):
-    """`loss` is a share of the minibatch's mean; `clipped` counts the tokens whose clipped term was the worse one."""
+    """A share of the minibatch's mean `loss`, and how many tokens had a worse clipped term (`clipped`)."""
 
     loss: Tensor
     clipped: Tensor
@@ -145,7 +145,9 @@ class ValueLoss(NamedTuple):
 def clipped_value_loss(
     values: Tensor, old_values: Tensor, returns: Tensor, mask: Tensor, cliprange_value: float, tokens: Tensor
 ) -> ValueLoss:
-    """½·max((v − R)², (clip(v, v_old ± cliprange_value) − R)²), summed over `mask` and divided by `tokens`.
+    """Clipped value loss ½·max((v − R)², (clip(v, v_old ± cliprange_value) − R)²) of PPO.
+
+    Summed over `mask` and divided by `tokens`.
 
     Args:
         values: v, of the value model that learns, [B, R] or flat; the other tensors have the same shape.
@@ -170,7 +172,7 @@ PREFERENCE_LOSSES: Mapping[str, Callable[[Tensor, float], Tensor]] = {
     "hinge": lambda margin, beta: torch.relu(1 - beta * margin),
     "ipo": lambda margin, beta: (margin - 1 / (2 * beta)) ** 2,
 }
-"""The loss [B] of pairs that are surely ordered, from margins [B] (chosen − rejected log ratio) and beta.
+"""Losses [B] of surely ordered pairs, from margins [B] (chosen − rejected log ratio) and beta.
 
 sigmoid: Rafailov et al. 2023, eq. 7. hinge: Zhao et al. 2023, on log ratios. ipo: Azar et al. 2023, eq. 17.
 """
@@ -179,11 +181,12 @@ sigmoid: Rafailov et al. 2023, eq. 7. hinge: Zhao et al. 2023, on log ratios. ip
 def preference_losses(
     margins: Tensor, p_chosen: Tensor, loss_type: str, beta: float, label_smoothing: float = 0.0
 ) -> Tensor:
-    """Loss [B] of DPO and its relatives, for pairs whose chosen output is the better one with probability `p_chosen`.
+    """Loss [B] of DPO and its relatives, with labels that may be soft.
 
-    It is the expected loss over the two orders; for sigmoid, the cross-entropy of σ(beta · margin) against the label.
-    `label_smoothing` ε first mixes in the other order: p becomes (1 − ε)·p + ε·(1 − p). `loss_type` is one of
-    `PREFERENCE_LOSSES`. `margins` [B] are differences of summed log ratios, for ipo of per-token means.
+    `p_chosen` [B] is the probability that the chosen output is the better one. The loss is the expected one over the
+    two orders; for sigmoid, the cross-entropy of σ(beta · margin) against the label. `label_smoothing` ε first mixes in
+    the other order: p becomes (1 − ε)·p + ε·(1 − p). `loss_type` is sigmoid, hinge or ipo. `margins` [B] are
+    differences of summed log ratios, for ipo of per-token means.
     """
     p = p_chosen * (1 - 2 * label_smoothing) + label_smoothing
     loss = PREFERENCE_LOSSES[loss_type]
@@ -193,10 +196,11 @@ def preference_losses(
 def bradley_terry_loss(
     reward_1: Tensor, reward_2: Tensor, p2: Tensor, pairs: float | None = None, weights: Tensor | None = None
 ) -> Tensor:
-    """Cross-entropy (a scalar, in nats) of σ(reward_2 − reward_1) against p2: summed, and divided by `pairs`.
+    """Cross-entropy (a scalar, in nats) of σ(reward_2 − reward_1) against the label p2.
 
-    Rewards and `weights` are [B], or [B, K] for K members, whose losses are averaged; p2 is [B]. `pairs` counts those
-    of the whole step, of which these may be a part (default: B). Source: Dubois et al. 2023, section 3.2.
+    Summed and divided by `pairs`. Rewards and `weights` are [B], or [B, K] for K members, whose losses are averaged; p2
+    is [B]. `pairs` counts those of the whole step, of which these may be a part (default: B). Source: Dubois et al.
+    2023, section 3.2.
     """
     margin = reward_2 - reward_1
     label = p2.view(-1, *[1] * (margin.dim() - 1)).expand_as(margin)

@@ -1,4 +1,4 @@
-"""Rollouts: keyed prompt order, scored samples, the learning rate schedule, and divergence.
+"""Rollouts: keyed prompt order and scored samples.
 
 Orders are functions of seed and step alone, so that resuming needs no generator's state.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby, islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -25,29 +25,6 @@ if TYPE_CHECKING:
     from afarm.backend.policy import CheckpointPolicy
 
 logger = logging.getLogger(__name__)
-
-
-class KLPenalised(Protocol):
-    """The settings of a method with a KL penalty to its start policy."""
-
-    learning_rate: float
-    kl_coef: float
-
-
-class Diverged(TrainingError):
-    """Divergence of `method` at `step` (from 1): it cannot learn on.
-
-    The log has the `reason`: "max_kl" or "not_finite".
-    """
-
-    def __init__(self, method: str, settings: KLPenalised, step: int, what: str, reason: str = "not_finite"):
-        self.step, self.reason = step, reason
-        section = method.lower()
-        super().__init__(
-            f"{method} diverged at step {step}: {what}. "
-            f"Try --set {section}.learning_rate={settings.learning_rate / 2:g}, "
-            f"a larger {section}.kl_coef (now {settings.kl_coef:g}), or --set backend.dtype=float32"
-        )
 
 
 SampleScorer = Callable[[Sequence[Instruction], Sequence[Sample]], list[float]]
@@ -110,17 +87,6 @@ def prompt_order(prompts: int, step: int, batch_size: int, *key: object) -> list
 def permutation(length: int, *key: object) -> list[int]:
     """Draw an order of the numbers below `length` for `key`."""
     return torch.randperm(length, generator=torch.Generator().manual_seed(integer(*key))).tolist()
-
-
-def linear_schedule(step: int, peak: float, warmup_steps: int, total_steps: int) -> float:
-    """Compute the learning rate of `step` (from 0).
-
-    Up to `peak` over `warmup_steps`, then straight down towards 0. Above 0 at the first step, so that no rollout is
-    collected for nothing.
-    """
-    if step < warmup_steps:
-        return peak * (step + 1) / (warmup_steps + 1)
-    return peak * (total_steps - step) / (total_steps - warmup_steps)
 
 
 def sample_scorer(reward_model: RewardModel, policy: Policy) -> SampleScorer:

@@ -7,9 +7,9 @@ those of Hugging Face and TRL. No torch here.
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 Scheduler = Literal["linear", "cosine", "constant", "constant_with_warmup"]
 
@@ -140,3 +140,59 @@ class TrainerConfig(Config):
     )
     save_steps: int = setting(200, "steps between checkpoints to resume from; 0 keeps none", ge=0, changes_result=False)
     lora: LoraConfig | None = setting(None, "train adapters instead of all weights (unset: all weights)")
+
+
+class OnPolicyConfig(Config):
+    """Settings of methods that learn from their own responses, scored by a reward model."""
+
+    method_name: ClassVar[str]
+    """As messages write it, "PPO"; in lower case it is the section of these settings, and a part of every seed."""
+
+    total_steps: int = setting(
+        390,
+        "rollouts collected and trained on; the learning rate falls to 0 over them (390: 10 passes of 20k prompts)",
+        gt=0,
+    )
+    rollout_batch_size: int = setting(512, "responses sampled per step", gt=0)
+    num_generations: int = setting(1, "responses sampled per prompt; rollout_batch_size is a multiple of it", gt=0)
+    mini_batch_size: int = setting(256, "responses per optimiser step; the last of a pass may be smaller", gt=0)
+    per_device_train_batch_size: int = setting(
+        8, "responses per forward and backward pass; bounds memory", changes_result=False, gt=0
+    )
+    per_device_rollout_batch_size: int = setting(
+        32, "responses sampled or scored at once; bounds memory", changes_result=False, gt=0
+    )
+    gradient_checkpointing: bool = setting(
+        False, "recompute activations in the backward pass: less memory, more time", changes_result=False
+    )
+    learning_rate: float = setting(1e-5, "peak learning rate", gt=0)
+    warmup_steps: int = setting(5, "steps over which the learning rate rises", ge=0)
+    adam_epsilon: float = setting(1e-5, "Adam's ε", gt=0)
+    max_grad_norm: float = setting(1.0, "L2 norm that gradients are clipped to", gt=0)
+    kl_coef: float = setting(0.05, "weight of the KL to the start policy at each token", ge=0)
+    max_kl: float | None = setting(
+        200.0, "training stops if the KL exceeds it, in nats per response; the checkpoint kept before counts", gt=0
+    )
+    temperature: float = setting(1.0, "temperature of rollouts", gt=0)
+    max_prompt_length: int = setting(192, "tokens; longer prompts are left out and counted", gt=0)
+    response_length: int = setting(300, "tokens after which a response is cut off", gt=0)
+    lora: LoraConfig | None = setting(
+        None, "train low-rank adapters instead of all weights, which are then held once (unset: all weights)"
+    )
+    save_steps: int = setting(20, "steps between checkpoints to resume from", changes_result=False, gt=0)
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> Self:
+        sizes, section = (self.rollout_batch_size, self.mini_batch_size), self.method_name.lower()
+        if sizes[1] > sizes[0]:
+            raise ValueError(f"mini_batch_size ({sizes[1]}) exceeds rollout_batch_size ({sizes[0]})")
+        if sizes[0] % self.num_generations:
+            raise ValueError(f"rollout_batch_size ({sizes[0]}) must be a multiple of num_generations")
+        if self.warmup_steps >= self.total_steps:
+            raise ValueError(
+                f"warmup_steps ({self.warmup_steps}) must be below total_steps ({self.total_steps}): "
+                f"--set {section}.warmup_steps={self.total_steps // 10}"
+            )
+        if self.lora is not None and self.lora.dropout:
+            raise ValueError("lora.dropout has no effect here: dropout is off throughout")
+        return self

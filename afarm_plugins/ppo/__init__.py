@@ -1,61 +1,40 @@
-"""PPO: reinforcement learning from a reward model, as in AlpacaFarm. The settings and the registration."""
+"""PPO: reinforcement learning from a reward model, as in AlpacaFarm. Settings and registration."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
-from afarm import Config, LoraConfig, Register, hookimpl, setting
+from afarm import OnPolicyConfig, Register, hookimpl, setting
 
 
-class PPOConfig(Config):
-    """The defaults are the paper's for LLaMA-7B with simulated preferences; a recipe adapts them to its model."""
+class PPOConfig(OnPolicyConfig):
+    """Defaults of the paper for LLaMA-7B with simulated preferences; a recipe adapts them to its model."""
 
-    total_steps: int = setting(
-        390,
-        "rollouts collected and trained on; the learning rate falls to 0 over them (390: 10 passes of 20k prompts)",
-        gt=0,
-    )
-    rollout_batch_size: int = setting(512, "responses sampled a step", gt=0)
-    mini_batch_size: int = setting(256, "responses an optimiser step", gt=0)
+    method_name: ClassVar[str] = "PPO"
+
     num_ppo_epochs: int = setting(2, "passes over each rollout", gt=0)
-    per_device_train_batch_size: int = setting(
-        8, "responses a forward and backward pass; bounds memory", changes_result=False, gt=0
-    )
-    per_device_rollout_batch_size: int = setting(
-        32, "responses sampled or scored at once; bounds memory", changes_result=False, gt=0
-    )
-    gradient_checkpointing: bool = setting(
-        False, "recompute activations in the backward pass: less memory, more time", changes_result=False
-    )
     learning_rate: float = setting(1e-5, "peak learning rate of policy and value model", gt=0)
-    warmup_steps: int = setting(5, "steps over which the learning rate rises", ge=0)
-    adam_epsilon: float = setting(1e-5, "Adam's ε", gt=0)
     max_grad_norm: float = setting(1.0, "L2 norm that gradients (policy and value together) are clipped to", gt=0)
     kl_coef: float = setting(0.002, "weight of the per-token KL penalty to the start policy", ge=0)
     kl_controller: Literal["fixed", "adaptive"] = setting(
         "fixed", "fixed: kl_coef stays, as in the paper; adaptive: it follows the KL to kl_target from there"
     )
-    kl_target: float = setting(6.0, "the KL that adaptive aims at, in nats a response", gt=0)
+    kl_target: float = setting(6.0, "the KL that adaptive aims at, in nats per response", gt=0)
     kl_horizon: int = setting(10000, "responses within which adaptive changes the coefficient by a fifth at most", gt=0)
-    max_kl: float | None = setting(
-        200.0, "training stops where the KL exceeds it, in nats a response, and the checkpoint kept counts", gt=0
-    )
     target_approx_kl: float | None = setting(
         None,
         "the rest of a rollout's passes is left out once a minibatch's approximate KL to the policy that sampled it "
-        "exceeds this, in nats a token",
+        "exceeds this, in nats per token",
         gt=0,
     )
     cliprange: float = setting(0.2, "how far the ratio π/π_old may move before it is clipped", gt=0, lt=1)
     cliprange_value: float = setting(0.2, "how far a value may move from the collected one before it is clipped", gt=0)
     vf_coef: float = setting(0.1, "weight of the value loss", ge=0)
-    gamma: float = setting(1.0, "discount a token", ge=0, le=1)
+    gamma: float = setting(1.0, "discount per token", ge=0, le=1)
     lam: float = setting(1.0, "λ of generalised advantage estimation", ge=0, le=1)
     temperature: float = setting(1.0, "temperature of rollouts, and of all log-probabilities", gt=0)
-    max_prompt_length: int = setting(192, "tokens; longer prompts are left out and counted", gt=0)
-    response_length: int = setting(300, "tokens after which a response is cut off", gt=0)
     missing_eos_penalty: float | None = setting(
         None, "taken off the score of a response that was cut off; none leaves the reward model's score as it is", ge=0
     )
@@ -69,14 +48,10 @@ class PPOConfig(Config):
     )
     value_init: Literal["reward_model", "sft"] = setting(
         "reward_model",
-        "where the value model's backbone comes from; sft where the reward model has no backbone of its own",
+        "where the value model's backbone comes from; sft if the reward model has no backbone of its own",
     )
     value_head_init: Literal["zero", "reward_model"] = setting(
         "zero", "the value head at the start: values of 0, or the reward model's head, so that values start as scores"
-    )
-    lora: LoraConfig | None = setting(
-        None,
-        "train low-rank adapters instead of all weights, which are then held once: little for gradients and optimiser",
     )
     layout: Literal["separate", "shared"] = setting(
         "separate",
@@ -95,16 +70,7 @@ class PPOConfig(Config):
     )
 
     @model_validator(mode="after")
-    def _sizes_fit(self) -> PPOConfig:
-        if self.mini_batch_size > self.rollout_batch_size:
-            raise ValueError(
-                f"mini_batch_size ({self.mini_batch_size}) exceeds rollout_batch_size ({self.rollout_batch_size})"
-            )
-        if self.warmup_steps >= self.total_steps:
-            raise ValueError(
-                f"warmup_steps ({self.warmup_steps}) must be below total_steps ({self.total_steps}): "
-                f"--set ppo.warmup_steps={self.total_steps // 10}"
-            )
+    def _settings_fit(self) -> PPOConfig:
         if self.kl_controller == "adaptive" and (self.kl_coef == 0 or self.kl_horizon < self.rollout_batch_size):
             raise ValueError(
                 f"kl_controller=adaptive multiplies kl_coef ({self.kl_coef:g}), which must be above 0, over kl_horizon "
@@ -117,8 +83,6 @@ class PPOConfig(Config):
                 "layout=shared trains adapters on the start policy: it needs --set ppo.lora={} "
                 "and --set ppo.value_init=sft"
             )
-        if self.lora is not None and self.lora.dropout:
-            raise ValueError("lora.dropout has no effect here: the ratio must start at 1, so dropout is off throughout")
         return self
 
 

@@ -15,60 +15,57 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from afarm import RewardModel
+from afarm import RewardModel, TrainingError
 from afarm.backend import (
     CheckpointPolicy,
     TokenBatch,
+    TorchRewardModel,
     active_adapter,
     add_adapter,
-    before_responses,
-    enable_gradient_checkpointing,
+    backbone,
     head_scores,
+    plain_copy,
+    sharing_copy,
+    states_before,
     token_logprobs,
     token_loss,
-    trainable_copy,
 )
 from afarm_plugins.ppo import PPOConfig
-from afarm_plugins.ppo.rollout import Losses
-from afarm_plugins.ppo.value_model import start_value_model
-
-Learner = Callable[[TokenBatch, Losses], None]
-"""Adds the gradient of the losses of some rows."""
 
 VALUE = "value"
 """The name of the value model's adapter."""
 
 
+class Losses(NamedTuple):
+    """The losses of some rows, as functions of predictions for their response tokens at a slice of them."""
+
+    policy: Callable[[Tensor, slice], Tensor]
+    value: Callable[[Tensor, slice], Tensor]
+
+
+Learner = Callable[[TokenBatch, Losses], None]
+"""Adds the gradient of the losses of some rows."""
+
+
 class Networks(ABC):
-    """What a step reads and trains. `independent` readers and learners may run side by side."""
+    """The networks that a step reads and trains. `independent` readers and learners may run side by side."""
 
     independent: bool
-    policy: CheckpointPolicy
-    models: nn.ModuleDict
-    """All that is trained."""
+    value: nn.Module | None
+    """The network trained beside the policy; None for a run without values."""
 
-    def __init__(self, config: PPOConfig):
+    def __init__(self, policy: CheckpointPolicy, config: PPOConfig):
+        self.policy = policy
         self.temperature = config.temperature
-        self.gradient_checkpointing = config.gradient_checkpointing
-
-    def ready(self) -> dict[str, nn.Parameter]:
-        """In eval mode, since dropout stays off throughout; returns the trained parameters by name."""
-        self.models.eval()
-        if self.gradient_checkpointing:
-            enable_gradient_checkpointing(self.models)
-        return {name: p for name, p in self.models.named_parameters() if p.requires_grad}
-
-    @abstractmethod
-    def logprobs(self, batch: TokenBatch) -> Tensor:
-        """The policy's log-probabilities."""
 
     @abstractmethod
     def ref_logprobs(self, batch: TokenBatch) -> Tensor:
-        """The start policy's log-probabilities."""
+        """Log-probabilities under the start policy."""
 
     @abstractmethod
     def values(self, batch: TokenBatch) -> Tensor:
@@ -76,12 +73,18 @@ class Networks(ABC):
 
     @abstractmethod
     def learners(self) -> Sequence[Learner]:
-        """Together they take both losses."""
+        """Learners that together take all losses."""
+
+    def logprobs(self, batch: TokenBatch) -> Tensor:
+        """Log-probabilities under the policy."""
+        return self.read(self.policy.model, batch)
 
     def read(self, model: PreTrainedModel, batch: TokenBatch) -> Tensor:
-        return token_logprobs(model, *hidden_before(model, batch), temperature=self.temperature)
+        """Log-probabilities under `model`, with the adapters that are active."""
+        return token_logprobs(model, *states_before(model, batch), temperature=self.temperature)
 
     def policy_loss(self, hidden: Tensor, targets: Tensor, losses: Losses) -> Tensor:
+        """The policy loss of response tokens `targets` [n] behind hidden states [n, H], a chunk at a time."""
         return token_loss(self.policy.model, hidden, targets, losses.policy, temperature=self.temperature)
 
 
@@ -90,52 +93,44 @@ class SeparateNetworks(Networks):
 
     independent = True
 
-    def __init__(self, start: CheckpointPolicy, reward_model: RewardModel, config: PPOConfig):
-        super().__init__(config)
-        self.reference = start.model.eval()  # never touched: what is trained is a copy
-        self.policy = trainable_copy(start, config.lora)
-        self.value_model = start_value_model(start, reward_model, config)
-        self.models = nn.ModuleDict({"policy": self.policy.model, "value": self.value_model})
-
-    def logprobs(self, batch: TokenBatch) -> Tensor:
-        return self.read(self.policy.model, batch)
+    def __init__(self, policy: CheckpointPolicy, reference: PreTrainedModel, value_model: Any, config: PPOConfig):
+        super().__init__(policy, config)
+        self.reference = reference
+        self.value = value_model
 
     def ref_logprobs(self, batch: TokenBatch) -> Tensor:
         return self.read(self.reference, batch)
 
     def values(self, batch: TokenBatch) -> Tensor:
-        return head_values(self.value_model.score, hidden_before(self.value_model, batch)[0])
+        model: Any = self.value
+        return head_values(model.score, states_before(model, batch)[0])
 
     def learners(self) -> Sequence[Learner]:
-        return self.learn_policy, self.learn_values
+        return (self.learn_policy,) if self.value is None else (self.learn_policy, self.learn_values)
 
     def learn_policy(self, batch: TokenBatch, losses: Losses) -> None:
-        self.policy_loss(*hidden_before(self.policy.model, batch), losses).backward()
+        """Add the gradient of the policy loss."""
+        self.policy_loss(*states_before(self.policy.model, batch), losses).backward()
 
     def learn_values(self, batch: TokenBatch, losses: Losses) -> None:
-        losses.value(self.values(batch)).backward()
+        """Add the gradient of the value loss."""
+        losses.value(self.values(batch), slice(None)).backward()
 
 
 class SharedNetworks(Networks):
     """Adapters and a value head on the start policy's own weights, which stay as they are."""
 
     independent = False  # they switch adapters on one model
+    value: nn.Module
 
-    def __init__(self, start: CheckpointPolicy, config: PPOConfig):
-        super().__init__(config)
+    def __init__(self, policy: CheckpointPolicy, config: PPOConfig):
+        super().__init__(policy, config)
         assert config.lora is not None  # the configuration says so
-        self.policy = trainable_copy(start, config.lora)
-        model = self.policy.model
+        model = policy.model
         self.value_adapter = VALUE if config.shared_value == "adapter" else None
         if self.value_adapter:
             add_adapter(model, config.lora, name=VALUE)
-        self.head = nn.Linear(model.config.get_text_config().hidden_size, 1, device=model.device)  # in float32
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
-        self.models = nn.ModuleDict({"policy": model, "value": self.head})
-
-    def logprobs(self, batch: TokenBatch) -> Tensor:
-        return self.read(self.policy.model, batch)
+        self.value = zero_head(model.config.get_text_config().hidden_size).to(model.device)  # in float32
 
     def ref_logprobs(self, batch: TokenBatch) -> Tensor:
         with active_adapter(self.policy.model, None):
@@ -143,33 +138,64 @@ class SharedNetworks(Networks):
 
     def values(self, batch: TokenBatch) -> Tensor:
         if not self.value_adapter:
-            return head_values(self.head, hidden_before(self.policy.model, batch)[0])
+            return self.head_values(batch)
         with active_adapter(self.policy.model, VALUE):
-            return head_values(self.head, hidden_before(self.policy.model, batch)[0])
+            return self.head_values(batch)
+
+    def head_values(self, batch: TokenBatch) -> Tensor:
+        """The head on the hidden states of the adapter that is active."""
+        return head_values(self.value, states_before(self.policy.model, batch)[0])
 
     def learners(self) -> Sequence[Learner]:
         return (self.learn_in_turn if self.value_adapter else self.learn_together,)
 
     def learn_together(self, batch: TokenBatch, losses: Losses) -> None:
-        hidden, targets = hidden_before(self.policy.model, batch)
-        (self.policy_loss(hidden, targets, losses) + losses.value(head_values(self.head, hidden))).backward()
+        """Add the gradient of both losses of one forward pass."""
+        hidden, targets = states_before(self.policy.model, batch)
+        values = head_values(self.value, hidden)
+        (self.policy_loss(hidden, targets, losses) + losses.value(values, slice(None))).backward()
 
     def learn_in_turn(self, batch: TokenBatch, losses: Losses) -> None:
-        self.policy_loss(*hidden_before(self.policy.model, batch), losses).backward()
+        """Add the gradient of the policy loss, then with the value's adapter that of the value loss."""
+        self.policy_loss(*states_before(self.policy.model, batch), losses).backward()
         with active_adapter(self.policy.model, VALUE):  # around the backward pass too, which may recompute
-            losses.value(head_values(self.head, hidden_before(self.policy.model, batch)[0])).backward()
+            losses.value(self.head_values(batch), slice(None)).backward()
 
 
-def build_networks(start: CheckpointPolicy, reward_model: RewardModel, config: PPOConfig) -> Networks:
-    if config.layout == "shared":
-        return SharedNetworks(start, config)
-    return SeparateNetworks(start, reward_model, config)
+def start_value_model(start: CheckpointPolicy, reward_model: RewardModel, config: PPOConfig) -> Any:
+    """A classifier with the reward model's backbone (or the policy's) and a head, read before every token.
+
+    Raises `TrainingError` if it is to start from a reward model that has no backbone over the policy's tokens.
+    """
+    if config.value_init == "sft":
+        model = TorchRewardModel.classifier_from(start)
+        if config.lora is not None and not hasattr(start.model, "merge_and_unload"):
+            setattr(model, model.base_model_prefix, backbone(sharing_copy(start.model)))
+    elif isinstance(reward_model, TorchRewardModel) and reward_model.reads_tokens_of(start):
+        model = plain_copy(reward_model.model, share_weights=config.lora is not None)
+    else:
+        raise TrainingError(
+            f"{type(reward_model).__name__} has no backbone over the policy's tokens for a value model to start from: "
+            "use --set ppo.value_init=sft"
+        )
+    head = zero_head(model.score.in_features).to(model.score.weight)
+    if config.value_head_init == "reward_model" and isinstance(reward_model, TorchRewardModel):
+        weight, bias = reward_model.scalar_head()
+        head.weight.data.copy_(weight)
+        head.bias.data.copy_(bias)
+    model.score = head
+    model.requires_grad_(True)
+    return model if config.lora is None else add_adapter(model, config.lora, train_also=["score"])
 
 
-def hidden_before(model: PreTrainedModel, batch: TokenBatch) -> tuple[Tensor, Tensor]:
-    """(hidden states [n, H] before the response tokens, those tokens [n])."""
-    return before_responses(model, batch.input_ids, batch.attention_mask, batch.response_mask)
+def zero_head(width: int) -> nn.Linear:
+    """A value head that says 0."""
+    head = nn.Linear(width, 1)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    return head
 
 
 def head_values(head: nn.Module, hidden: Tensor) -> Tensor:
+    """Values [n] of hidden states [n, H]."""
     return head_scores(head, hidden).squeeze(-1)

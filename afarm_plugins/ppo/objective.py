@@ -19,7 +19,7 @@ def scale_rewards(rewards: Tensor, mask: Tensor) -> Tensor:
 
 
 def next_kl_coef(kl_coef: float, kl: float, target: float, horizon: int, episodes: int) -> float:
-    """The KL coefficient after a step of `episodes` responses whose mean KL was `kl`: up above `target`, down below.
+    """KL coefficient after a step of `episodes` responses whose mean KL was `kl`: it rises above `target`.
 
     Proportional to the relative error, which is clipped at ±0.2 (Ziegler et al. 2019, section 2.2): within `horizon`
     responses the coefficient moves by about a fifth at most.

@@ -29,7 +29,6 @@ SEVERAL_THINGS_YET = {
     "Estimate",
     "Member",
     "Question",
-    "Trainer",
     "Verdict",
     "check_method",
     "compare",

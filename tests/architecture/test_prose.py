@@ -33,8 +33,6 @@ YET = {
     "afarm_plugins/expert_iteration": 5,
     "afarm_plugins/feedme": 3,
     "afarm_plugins/judges": 46,
-    "afarm_plugins/ppo": 16,
-    "afarm_plugins/quark": 7,
     "afarm_plugins/reward_conditioning": 2,
     "afarm_plugins/reward_model": 13,
     "afarm_plugins/sft": 2,

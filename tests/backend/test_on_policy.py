@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from afarm.backend.rollouts import linear_schedule
+from afarm.backend import linear_schedule
 
 
 def test_learning_rate_warms_up_and_falls_to_zero() -> None:

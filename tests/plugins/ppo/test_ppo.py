@@ -26,6 +26,7 @@ from afarm.backend import (
     TorchRewardModel,
     device,
     logprobs,
+    policy_gradient,
     response_logprobs,
 )
 from afarm.backend.batching import TokenBatch, join_and_pad
@@ -35,10 +36,9 @@ from afarm.core.errors import ConfigError, DataError, TrainingError
 from afarm.core.interfaces import MethodInputs, RewardModel, TrainContext
 from afarm.core.records import Instruction, Score
 from afarm.experiment.farm import Farm
-from afarm_plugins.ppo import PPOConfig, ppo
+from afarm_plugins.ppo import PPOConfig
 from afarm_plugins.ppo.networks import SeparateNetworks
-from afarm_plugins.ppo.ppo import PPO, Trainer
-from afarm_plugins.ppo.rollout import minibatches
+from afarm_plugins.ppo.ppo import PPO, PPOTrainer
 
 WORDS = ["<pad>", "<eos>", "<unk>", "user:", "answer:", "good", "bad", "one", "two", "three", "four", "five"]
 TEMPLATE = "{% for m in messages %}user: {{ m['content'] }} {% endfor %}answer:"
@@ -156,11 +156,11 @@ def train(
     return policy
 
 
-def trainer_for(directory: Path, **changes: Any) -> Trainer:
-    return Trainer(PPOConfig(**{**SMALL, **changes}), inputs_for(tiny_policy()), Run(directory).context)
+def trainer_for(directory: Path, **changes: Any) -> PPOTrainer:
+    return PPOTrainer(PPOConfig(**{**SMALL, **changes}), inputs_for(tiny_policy()), Run(directory).context)
 
 
-def gradients(trainer: Trainer) -> dict[str, torch.Tensor]:
+def gradients(trainer: PPOTrainer) -> dict[str, torch.Tensor]:
     return {name: p.grad.clone() for name, p in trainer.trained.items() if p.grad is not None}
 
 
@@ -198,8 +198,8 @@ def test_padding_of_either_side_and_any_amount_changes_nothing(
     plain, padded = trainer_for(tmp_path / "plain"), trainer_for(tmp_path / "padded")
     rollout, metrics = plain.collect(0)
     plain.backward(rollout)
-    for module in (ppo, logprobs):
-        monkeypatch.setattr(module, "join_and_pad", lambda *given: widened(join_and_pad(*given), before, after))
+    for reader in (logprobs, policy_gradient):
+        monkeypatch.setattr(reader, "join_and_pad", lambda *given: widened(join_and_pad(*given), before, after))
     padded_rollout, padded_metrics = padded.collect(0)
     padded.backward(padded_rollout)
     assert metrics == pytest.approx(padded_metrics, rel=1e-5, abs=1e-6)
@@ -225,7 +225,7 @@ def test_the_update_equals_one_written_out_row_by_row(tmp_path: Path) -> None:
     original = trainer_for(tmp_path)
     config = trainer.config
     assert isinstance(trainer.networks, SeparateNetworks)
-    value_model = trainer.networks.value_model
+    value_model: Any = trainer.networks.value
     with torch.no_grad():
         old = [logprobs(original.policy.model, i) for i in rows]  # the policy of the first rollout is the start
     all_rewards = torch.cat(
@@ -435,18 +435,18 @@ def test_each_pass_takes_every_prompt_once_in_an_order_of_its_own() -> None:
 def test_a_prompt_that_a_step_meets_twice_gets_two_draws(tmp_path: Path) -> None:
     one = MethodInputs(tiny_policy(), reward_model=Likes("good"), unlabeled=INSTRUCTIONS[:1])
     config = PPOConfig(**{**SMALL, "value_init": "sft"})
-    rollout, _ = Trainer(config, one, Run(tmp_path).context).collect(0)
+    rollout, _ = PPOTrainer(config, one, Run(tmp_path).context).collect(0)
     assert len(set(rollout.responses)) > 6
 
 
-def test_every_epoch_trains_on_every_row_once() -> None:
-    config = PPOConfig(**SMALL)
-    batches = list(minibatches(12, 0, config, seed=0))
+def test_every_epoch_trains_on_every_row_once(tmp_path: Path) -> None:
+    trainer = trainer_for(tmp_path)
+    batches = list(trainer.shuffled(12, 0, trainer.config.num_ppo_epochs))
     assert [len(rows) for rows in batches] == [5, 5, 2, 5, 5, 2]
     first, second = [*chain(*batches[:3])], [*chain(*batches[3:])]
     assert sorted(first) == sorted(second) == list(range(12))
     assert first != second
-    assert batches != list(minibatches(12, 1, config, seed=0))
+    assert batches != list(trainer.shuffled(12, 1, trainer.config.num_ppo_epochs))
 
 
 # ----------------------------------------------------------------------------------------------------------- learning
@@ -510,6 +510,51 @@ def test_lora_trains_adapters_only_and_reloads(tmp_path: Path) -> None:
 
     torch.testing.assert_close(logprobs(loaded), logprobs(trained))
     assert (logprobs(trained) - logprobs(inputs.start)).abs().max() > 1e-3
+
+
+# ------------------------------------------------------------------------- several responses, no value model
+
+
+class Relative(PPOTrainer):
+    """Advantages relative to the other responses to a prompt, and no value model."""
+
+    def build_value_model(self) -> None:
+        return None
+
+    def estimate_advantages(
+        self, rewards: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        assert not values.any()
+        groups = rewards.sum(1).view(-1, self.config.num_generations)
+        relative = (groups - groups.mean(1, keepdim=True)).view(-1, 1) * mask
+        return relative, relative
+
+
+def test_several_responses_per_prompt_are_consecutive_draws(tmp_path: Path) -> None:
+    trainer = trainer_for(tmp_path, num_generations=4)
+    rollout, _ = trainer.collect(0)
+    assert len(rollout.responses) == 12
+    prompts = [tuple(prompt) for prompt in rollout.prompts]
+    assert [prompts[row] for row in (0, 4, 8)] == [prompts[row] for row in (3, 7, 11)]
+    assert len(set(prompts)) == 3
+    for first in (0, 4, 8):
+        assert len(set(rollout.responses[first : first + 4])) > 1
+    instructions, samples = trainer.sample(0)
+    encoded = trainer.policy.prompt_ids(instructions)
+    assert [tuple(ids) for ids in encoded] == [sample.prompt_ids for sample in samples]
+
+
+def test_a_subclass_estimates_advantages_without_a_value_model(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    settings = {"rollout_batch_size": 60, "mini_batch_size": 30, "num_generations": 4, "kl_coef": 0.0}
+    changes: dict[str, Any] = {**SMALL, **settings, "total_steps": 15, "learning_rate": 5e-3, "response_length": 1}
+    inputs = MethodInputs(tiny_policy(), reward_model=Likes("good"), unlabeled=INSTRUCTIONS)
+    trainer = Relative(PPOConfig(**changes), inputs, run.context)
+    assert all(name.startswith("policy.") for name in trainer.trained)
+    trained = trainer.train()
+    before = first_token_probabilities(tiny_policy(), "good")
+    assert float(first_token_probabilities(trained, "good").mean()) > float(before.mean()) + 0.3
+    assert not {"loss/value_avg", "val/explained_variance"} & run.metrics[0].keys()
 
 
 # ---------------------------------------------------------------------------------------------- going on and stopping
@@ -609,6 +654,7 @@ def test_a_text_reward_model_without_a_trunk_names_the_setting(tmp_path: Path) -
         {"mini_batch_size": 600},
         {"warmup_steps": 390},
         {"value_init": "sft", "value_head_init": "reward_model"},
+        {"num_generations": 3},
         {"kl_controller": "adaptive", "kl_coef": 0},
         {"kl_controller": "adaptive", "kl_horizon": 500},
         {"kl_coeff": 0.1},

@@ -9,6 +9,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 from test_ppo import (
+    INSTRUCTIONS,
     SMALL,
     Run,
     assert_same_weights,
@@ -23,15 +24,16 @@ from test_ppo import (
 from afarm.backend import Backend, CheckpointPolicy, active_adapter, response_logprobs
 from afarm.backend.batching import join_and_pad
 from afarm.core.config import BackendConfig
+from afarm.core.interfaces import MethodInputs
 from afarm_plugins.ppo import PPOConfig
-from afarm_plugins.ppo.networks import SeparateNetworks, SharedNetworks, build_networks
-from afarm_plugins.ppo.ppo import Trainer
+from afarm_plugins.ppo.networks import SeparateNetworks, SharedNetworks
+from afarm_plugins.ppo.ppo import PPOTrainer
 
 LORA: dict[str, Any] = {"lora": {"r": 2}, "value_init": "sft"}
 SHARED: dict[str, Any] = {**LORA, "layout": "shared"}
 
 
-def randomised(trainer: Trainer) -> Trainer:
+def randomised(trainer: PPOTrainer) -> PPOTrainer:
     """`trainer` with weights that depend on a parameter's role only, and adapters that do something."""
     for name, parameter in sorted(trainer.trained.items(), key=lambda item: role(item[0])):
         generator = torch.Generator().manual_seed(sum(map(ord, role(name))))
@@ -47,7 +49,7 @@ def role(name: str) -> str:
     return f"value head {name.rsplit('.', 1)[-1]}"
 
 
-def of_the_first_rollout(trainer: Trainer) -> dict[str, torch.Tensor]:
+def of_the_first_rollout(trainer: PPOTrainer) -> dict[str, torch.Tensor]:
     """The gradients by role, of the rollout that another layout of the same weights collects too."""
     rollout, _ = randomised(trainer).collect(0)
     trainer.optimizer.zero_grad()
@@ -81,7 +83,7 @@ def test_one_pass_over_a_shared_trunk_adds_both_losses_gradients(tmp_path: Path)
     trainer.backward(rollout)
     found = gradients(trainer)
     trainer.optimizer.zero_grad()
-    batch = trainer.batch(rollout.prompts, rollout.responses)
+    batch = join_and_pad(rollout.prompts, rollout.responses, trainer.policy.pad_id)
     new = response_logprobs(trainer.policy.model, batch.input_ids, batch.attention_mask, batch.response_mask)
     ratio = (new - rollout.logprobs).exp()[rollout.mask]
     values, old, returns = (
@@ -101,7 +103,7 @@ def test_one_pass_over_a_shared_trunk_adds_both_losses_gradients(tmp_path: Path)
 def test_the_backbone_is_the_start_policys_own_and_stays_as_it_was(tmp_path: Path, shared_value: str) -> None:
     start = tiny_policy()
     run = Run(tmp_path)
-    trainer = Trainer(PPOConfig(**{**SMALL, **SHARED, "shared_value": shared_value}), inputs_for(start), run.context)
+    trainer = PPOTrainer(PPOConfig(**{**SMALL, **SHARED, "shared_value": shared_value}), inputs_for(start), run.context)
     storage = {p.data_ptr() for p in start.model.parameters()}
     frozen = {p.data_ptr() for p in trainer.policy.model.parameters() if not p.requires_grad}
     assert frozen == storage
@@ -109,7 +111,7 @@ def test_the_backbone_is_the_start_policys_own_and_stays_as_it_was(tmp_path: Pat
     for step in range(2):
         rollout, _ = trainer.collect(step)
         trainer.update(step, rollout)
-    assert {n for n, p in trainer.networks.models.named_parameters() if p.requires_grad} == before
+    assert {n for n, p in trainer.models.named_parameters() if p.requires_grad} == before
     assert trainer.policy.model.active_adapter == "default"
     assert_same_weights(start.model, tiny_policy().model)
     assert all(p.requires_grad for p in start.model.parameters())
@@ -145,22 +147,25 @@ def test_switching_adapters_freezes_none_even_where_the_body_fails(tmp_path: Pat
 def test_separate_networks_with_adapters_hold_no_second_copy_of_frozen_weights(tmp_path: Path, value_init: str) -> None:
     start = tiny_policy()
     inputs = inputs_for(start)
-    trainer = Trainer(PPOConfig(**{**SMALL, "lora": {"r": 2}, "value_init": value_init}), inputs, Run(tmp_path).context)
+    trainer = PPOTrainer(
+        PPOConfig(**{**SMALL, "lora": {"r": 2}, "value_init": value_init}), inputs, Run(tmp_path).context
+    )
     theirs = {p.data_ptr() for m in (start.model, inputs.reward_model.model) for p in m.parameters()}  # type: ignore
-    frozen = {p.data_ptr() for p in trainer.networks.models.parameters() if not p.requires_grad}
-    head = {p.data_ptr() for p in trainer.networks.value_model.score.original_module.parameters()}  # type: ignore
+    frozen = {p.data_ptr() for p in trainer.models.parameters() if not p.requires_grad}
+    head = {p.data_ptr() for p in trainer.networks.value.score.original_module.parameters()}  # type: ignore
     assert frozen - head <= theirs
 
 
 @pytest.mark.parametrize("settings", [SHARED, LORA, {"lora": {"r": 2}}])
-def test_value_heads_of_bfloat16_models_are_in_float32(settings: Any) -> None:
+def test_value_heads_of_bfloat16_models_are_in_float32(tmp_path: Path, settings: Any) -> None:
     start = tiny_policy()
     start.model = start.model.to(torch.bfloat16)
     start.backend = Backend(BackendConfig(device="cpu", dtype="bfloat16"))
-    networks = build_networks(start, tiny_reward_model(start), PPOConfig(**settings))
-    trained = {name: p.dtype for name, p in networks.ready().items()}
+    inputs = MethodInputs(start, reward_model=tiny_reward_model(start), unlabeled=INSTRUCTIONS)
+    trainer = PPOTrainer(PPOConfig(**{**SMALL, **settings}), inputs, Run(tmp_path).context)
+    trained = {name: p.dtype for name, p in trainer.trained.items()}
     assert set(trained.values()) == {torch.float32}  # PEFT keeps adapters so too
-    values = networks.values(join_and_pad([[3, 7, 4]], [[5, 6, 8, 1]], 0))
+    values = trainer.networks.values(join_and_pad([[3, 7, 4]], [[5, 6, 8, 1]], 0))
     assert values.dtype == torch.float32
     values.sum().backward()
 
@@ -200,8 +205,7 @@ def test_log_probabilities_of_the_sampler_are_those_that_would_be_read(tmp_path:
     trainer = trainer_for(tmp_path)
     _, samples = trainer.sample(0)
     assert samples[0].logprobs is not None
-    prompts, responses = [s.prompt_ids for s in samples], [s.token_ids for s in samples]
-    read = trainer.read(trainer.networks.logprobs, prompts, responses)
+    read = trainer.read(trainer.logprobs, samples)
     torch.testing.assert_close(trainer.sampled_logprobs(samples), read, rtol=0, atol=1e-5)
 
 

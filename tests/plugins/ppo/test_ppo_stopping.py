@@ -34,7 +34,7 @@ from afarm.experiment.dry_run import plan_run
 from afarm.experiment.farm import Farm
 from afarm.testing.models import tiny_tokenizer
 from afarm_plugins.ppo import PPOConfig
-from afarm_plugins.ppo.ppo import PPO, Trainer
+from afarm_plugins.ppo.ppo import PPO, PPOTrainer
 
 VALIDATION = [Instruction(f"{word} five") for word in ("one", "two", "three", "four")]
 DECODING = Decoding(temperature=0.7, max_new_tokens=6)
@@ -264,14 +264,14 @@ def test_the_policy_that_exceeded_the_limit_is_not_what_is_kept(tmp_path: Path) 
 
 
 def test_the_last_policy_is_looked_at_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    collect = Trainer.collect
+    collect = PPOTrainer.collect
 
-    def collected(self: Trainer, step: int) -> Any:
+    def collected(self: PPOTrainer, step: int) -> Any:
         if step == 3:  # nothing is learned from these samples
             raise self.diverged(step, "far away", "max_kl")
         return collect(self, step)
 
-    monkeypatch.setattr(Trainer, "collect", collected)
+    monkeypatch.setattr(PPOTrainer, "collect", collected)
     run = Run(tmp_path / "run")
     kept = train(tmp_path, run, total_steps=3, save_steps=1)
     assert run.metrics[-1]["stopped/max_kl"] == 4
@@ -357,7 +357,7 @@ def test_a_reward_model_with_another_tokenizer_gets_the_text_or_is_refused_with_
     inputs = MethodInputs(tiny_policy(), reward_model=model, unlabeled=INSTRUCTIONS)
     with pytest.raises(TrainingError, match=r"policy's tokens.*ppo\.value_init=sft"):
         train(tmp_path, inputs=inputs)
-    trainer = Trainer(PPOConfig(**{**SMALL, "value_init": "sft"}), inputs, Run(tmp_path).context)
+    trainer = PPOTrainer(PPOConfig(**{**SMALL, "value_init": "sft"}), inputs, Run(tmp_path).context)
     instructions, samples = trainer.sample(0)
     expected = [score.value for score in model.score(instructions, [sample.text for sample in samples])]
     assert trainer.score(instructions, samples).tolist() == pytest.approx(expected)

@@ -22,7 +22,7 @@ from afarm.testing import check_method
 from afarm.testing.models import tiny_reward_model
 from afarm_plugins.quark import QuarkConfig
 from afarm_plugins.quark.objective import quantile_bins, quark_loss
-from afarm_plugins.quark.quark import Attempt, Quark, Trainer
+from afarm_plugins.quark.quark import Quark, QuarkTrainer, Rollout
 
 SMALL: dict[str, Any] = {
     "total_steps": 4,
@@ -52,11 +52,11 @@ def train(context: TrainContext, inputs: MethodInputs | None = None, **changes: 
     return policy
 
 
-def trainer_for(directory: Path, **changes: Any) -> Trainer:
-    return Trainer(config(**changes), inputs_for(make_policy()), make_context(directory)[0])
+def trainer_for(directory: Path, **changes: Any) -> QuarkTrainer:
+    return QuarkTrainer(config(**changes), inputs_for(make_policy()), make_context(directory)[0])
 
 
-def gradients(trainer: Trainer) -> dict[str, torch.Tensor]:
+def gradients(trainer: QuarkTrainer) -> dict[str, torch.Tensor]:
     return {name: p.grad.clone() for name, p in trainer.trained.items() if p.grad is not None}
 
 
@@ -99,28 +99,28 @@ def test_the_loss_worked_by_hand() -> None:
 
 @pytest.mark.parametrize(("variant", "vocabulary"), [("top", 45), ("all", 45), ("all", 48), ("all", 60)])
 def test_the_gradient_equals_one_written_out_row_by_row(tmp_path: Path, variant: str, vocabulary: int) -> None:
-    """No batches, no pads, no chunks: each lesson on its own, from whole softmaxes.
+    """No batches, no pads, no chunks: each example on its own, from whole softmaxes.
 
     Some models have room in their vocabulary, into which control tokens fit with nothing to make larger.
     """
     settings = config(variant=variant, kl_coef=0.3, entropy_coef=0.1, mini_batch_size=10)
     start = make_policy(vocab_size=vocabulary)
-    trainer = Trainer(settings, inputs_for(start), make_context(tmp_path)[0])
+    trainer = QuarkTrainer(settings, inputs_for(start), make_context(tmp_path)[0])
     kept = [token for token in range(vocabulary) if token not in trainer.control_ids]
     trainer.collect(0)
     for parameter in trainer.trained.values():  # away from the reference, so that the KL takes part
         parameter.data += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3))
-    lessons = next(trainer.minibatches(0))
-    assert len(lessons) == (2 if variant == "top" else 10)
-    trainer.read(lessons)
+    examples = next(trainer.minibatches(0))
+    assert len(examples) == (2 if variant == "top" else 10)
+    trainer.read(examples)
     found = gradients(trainer)
     trainer.optimizer.zero_grad(set_to_none=False)
     total, tokens = torch.zeros(()), 0
-    for lesson in lessons:
-        ids, response = [*lesson.prompt, *lesson.response], list(lesson.response)
-        logits = trainer.policy.model(torch.tensor([ids])).logits[0, len(lesson.prompt) - 1 : -1]
-        plain = torch.tensor([[*lesson.reference_prompt, *lesson.response]])
-        reference = trainer.reference.model(plain).logits[0, len(lesson.reference_prompt) - 1 : -1].detach()
+    for example in examples:
+        ids, response = [*example.prompt, *example.response], list(example.response)
+        logits = trainer.policy.model(torch.tensor([ids])).logits[0, len(example.prompt) - 1 : -1]
+        plain = torch.tensor([[*example.reference_prompt, *example.response]])
+        reference = trainer.reference.model(plain).logits[0, len(example.reference_prompt) - 1 : -1].detach()
         p, q = logits[:, kept].softmax(-1), reference[:, kept].softmax(-1)
         total = total - logits.log_softmax(-1)[range(len(response)), response].sum()
         total = total + 0.3 * (p * (p / q).log()).sum() + 0.1 * (p * p.log()).sum()
@@ -154,9 +154,9 @@ def test_gradient_checkpointing_changes_nothing_and_recomputes(tmp_path: Path) -
     calls: list[bool] = []
     layer.register_forward_hook(lambda *_: calls.append(layer.training))
     for step in range(4):
-        trainer.collect(step)
+        rollouts, _ = trainer.collect(step)
         calls.clear()
-        trainer.update(step)
+        trainer.update(step, rollouts)
         assert len(calls) == 2 * 2 + 1  # two passes over one minibatch, each computed twice, and a look at the KL
         assert not any(calls)  # attention drops nothing
     assert same_weights(plain.model, trainer.policy.model, tolerance=1e-5)
@@ -175,11 +175,11 @@ def test_rewards_are_of_the_sampled_tokens_behind_a_prompt_without_control(tmp_p
     trainer.collect(0)
     trainer.collect(1)
     reward_model = tiny_reward_model(make_policy())
-    for attempt in trainer.pool:
-        [prompt] = make_policy().prompt_ids([trainer.prompts[attempt.prompt]])
-        closed = [*attempt.response] if attempt.ended else [*attempt.response, 1]
-        assert attempt.score == pytest.approx(reward_model.score_ids([[*prompt, *closed]])[0], abs=1e-4)
-        assert max(attempt.response) < 45  # no control token was sampled
+    for rollout in trainer.pool:
+        [prompt] = make_policy().prompt_ids([trainer.prompts[rollout.prompt]])
+        closed = [*rollout.response] if rollout.ended else [*rollout.response, 1]
+        assert rollout.score == pytest.approx(reward_model.score_ids([[*prompt, *closed]])[0], abs=1e-4)
+        assert max(rollout.response) < 45  # no control token was sampled
 
 
 def test_the_first_step_samples_the_start_policy_and_later_ones_ask_for_the_best(
@@ -200,26 +200,26 @@ def test_the_first_step_samples_the_start_policy_and_later_ones_ask_for_the_best
     assert trained.control_tokens == ("<|reward_0|>", "<|reward_1|>", "<|reward_2|>")
 
 
-def test_each_lesson_of_all_quantiles_stands_behind_the_token_of_its_own(tmp_path: Path) -> None:
+def test_each_example_of_all_quantiles_stands_behind_the_token_of_its_own(tmp_path: Path) -> None:
     trainer = trainer_for(tmp_path, variant="all", num_quantiles=5, mini_batch_size=10)
     trainer.collect(0)
     scores, bins = trainer.quantiles()
     assert torch.equal(bins, quantile_bins(scores, 5))
     by_response = {
-        attempt.response: 45 + quantile for attempt, quantile in zip(trainer.pool, bins.tolist(), strict=True)
+        rollout.response: 45 + quantile for rollout, quantile in zip(trainer.pool, bins.tolist(), strict=True)
     }
-    lessons = next(trainer.minibatches(0))
-    assert len({lesson.prompt[0] for lesson in lessons}) == 5
-    for lesson in lessons:
-        assert lesson.prompt == [by_response[tuple(lesson.response)], *lesson.reference_prompt]
+    examples = next(trainer.minibatches(0))
+    assert len({example.prompt[0] for example in examples}) == 5
+    for example in examples:
+        assert example.prompt == [by_response[tuple(example.response)], *example.reference_prompt]
 
 
 def test_top_learns_from_the_best_quantile_and_adds_no_token(tmp_path: Path) -> None:
     trainer = trainer_for(tmp_path)
-    metrics = trainer.collect(0)
-    best = sorted(attempt.score for attempt in trainer.pool)[-2:]
-    learned = {tuple(lesson.response) for minibatch in trainer.minibatches(0) for lesson in minibatch}
-    assert learned == {attempt.response for attempt in trainer.pool if attempt.score in best}
+    _, metrics = trainer.collect(0)
+    best = sorted(rollout.score for rollout in trainer.pool)[-2:]
+    learned = {tuple(example.response) for minibatch in trainer.minibatches(0) for example in minibatch}
+    assert learned == {rollout.response for rollout in trainer.pool if rollout.score in best}
     assert trainer.policy.control_tokens == ()
     assert metrics["quark/quantile_4"] == pytest.approx(sum(best) / 2)
     assert metrics["objective/scores"] == pytest.approx(sum(a.score for a in trainer.pool) / 10)
@@ -394,8 +394,8 @@ def test_what_is_not_finite_stops_training_and_the_last_checkpoint_counts(tmp_pa
     two_steps = trainer_for(tmp_path / "two", **settings)
     two_steps.rewards = sample_scorer(TurnsNan(), two_steps.reference)
     for step in range(2):
-        two_steps.collect(step)
-        two_steps.update(step)
+        rollouts, _ = two_steps.collect(step)
+        two_steps.update(step, rollouts)
     assert same_weights(kept.model, two_steps.policy.model)
     assert log.lines[-1] == (3, {"stopped/not_finite": 3, "last/kl": two_steps.kl})
     context, _ = make_context(tmp_path / "lost")
@@ -416,7 +416,7 @@ def test_a_kl_beyond_the_limit_stops_training(tmp_path: Path) -> None:
 
 def test_a_step_that_goes_beyond_the_limit_by_itself_is_never_kept(tmp_path: Path) -> None:
     one_update = {"rollout_batch_size": 6, "mini_batch_size": 6, "num_epochs": 1, "warmup_steps": 0}
-    with pytest.raises(TrainingError, match=r"Quark diverged at step 1: the KL of .* exceeds quark\.max_kl"):
+    with pytest.raises(TrainingError, match=r"Quark diverged at step 1: the KL .* nats, more than quark\.max_kl \(4\)"):
         train(make_context(tmp_path)[0], learning_rate=0.5, max_kl=4.0, save_steps=1, **one_update)
 
 
@@ -430,12 +430,12 @@ def test_the_kl_that_is_reported_is_that_of_what_is_returned(tmp_path: Path) -> 
 
 def test_a_gradient_that_is_not_finite_is_never_applied(tmp_path: Path) -> None:
     trainer = trainer_for(tmp_path)
-    trainer.collect(0)
+    rollouts, _ = trainer.collect(0)
     trainer.reference.model = make_policy(seed=1).model
     trainer.reference.model.lm_head.weight.data[7] = float("inf")
     before = {name: p.clone() for name, p in trainer.trained.items()}
     with pytest.raises(TrainingError, match="norm of the gradient is nan"):
-        trainer.update(0)
+        trainer.update(0, rollouts)
     assert all(torch.equal(p, before[name]) for name, p in trainer.trained.items())
     next(iter(trainer.trained.values())).data[0] = float("nan")
     with pytest.raises(TrainingError, match="a weight is not a finite number"):
@@ -450,11 +450,11 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
 
 def test_more_responses_in_a_rollout_than_prompts_are_further_draws(tmp_path: Path) -> None:
     inputs = MethodInputs(make_policy(), reward_model=Constant(), unlabeled=make_instructions(2))
-    trainer = Trainer(config(), inputs, make_context(tmp_path)[0])
+    trainer = QuarkTrainer(config(), inputs, make_context(tmp_path)[0])
     trainer.collect(0)
-    assert [attempt.prompt for attempt in trainer.pool].count(0) == 5
-    assert len({attempt.response for attempt in trainer.pool}) > 5
-    assert all(isinstance(attempt, Attempt) for attempt in trainer.pool)
+    assert [rollout.prompt for rollout in trainer.pool].count(0) == 5
+    assert len({rollout.response for rollout in trainer.pool}) > 5
+    assert all(isinstance(rollout, Rollout) for rollout in trainer.pool)
 
 
 @pytest.mark.parametrize(

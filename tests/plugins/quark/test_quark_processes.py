@@ -20,7 +20,10 @@ def train_steps(rank: int, processes: int, directory: Path) -> None:
     for variant in ("top", "all"):
         place = directory / f"{processes}-{rank}-{variant}"
         trainer = trainer_for(place, variant=variant, rollout_batch_size=9, mini_batch_size=3, pool="keep")
-        metrics = [{**trainer.collect(step), **trainer.update(step)} for step in range(3)]
+        metrics = []
+        for step in range(3):
+            rollouts, collected = trainer.collect(step)
+            metrics.append({**collected, **trainer.update(step, rollouts)})
         found[variant] = {"metrics": metrics, "weights": {n: p.detach() for n, p in trainer.trained.items()}}
     torch.save(found, directory / f"{processes}-{rank}.pt")
     if processes > 1:

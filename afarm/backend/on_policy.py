@@ -1,0 +1,406 @@
+"""Training loop of on-policy methods: sample, score, learn, keep a checkpoint, resume, stop.
+
+A method subclasses `OnPolicyTrainer` and says in `collect` what it samples, in `update` how it learns from that; see
+`policy_gradient` for an update by advantages. Every draw is keyed by seed and step, so resuming needs no generator's
+state.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from afarm.backend.checkpoint_selection import CheckpointSelection
+from afarm.backend.device import enable_gradient_checkpointing, set_checkpointing_layers_to_train
+from afarm.backend.distributed import (
+    all_finite,
+    all_gather,
+    all_reduce_sum,
+    clip_gradients,
+    full_tensor,
+    shard,
+    shard_model,
+    unsharded_weights,
+)
+from afarm.backend.policy import CheckpointPolicy, require_checkpoint, trainable_copy
+from afarm.backend.resume import restore, training_state, write_training_state
+from afarm.backend.rollouts import permutation, prompt_order, sample_scorer, short_prompts
+from afarm.core.config import OnPolicyConfig
+from afarm.core.errors import TrainingError
+from afarm.core.interfaces import Decoding, MethodInputs, TrainContext
+from afarm.core.records import Instruction, Sample
+from afarm.core.seeding import integer
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+"""The rollouts that `collect` gives and `update` learns from."""
+M = TypeVar("M")
+"""A minibatch: the rows of one optimiser step."""
+
+
+class Diverged(TrainingError):
+    """Training cannot go on from `step` (from 1); `reason` is "max_kl" or "not_finite", as in the log."""
+
+    def __init__(self, config: OnPolicyConfig, step: int, what: str, reason: str = "not_finite"):
+        self.step, self.reason = step, reason
+        name = config.method_name
+        section = name.lower()
+        super().__init__(
+            f"{name} diverged at step {step}: {what}. "
+            f"Try --set {section}.learning_rate={config.learning_rate / 2:g}, "
+            f"a larger {section}.kl_coef (now {config.kl_coef:g}), or --set backend.dtype=float32"
+        )
+
+
+def linear_schedule(step: int, peak: float, warmup_steps: int, total_steps: int) -> float:
+    """Learning rate of `step` (from 0): up to `peak` over `warmup_steps`, then straight down towards 0.
+
+    Above 0 at the first step, so that no rollout is collected for nothing.
+    """
+    if step < warmup_steps:
+        return peak * (step + 1) / (warmup_steps + 1)
+    return peak * (total_steps - step) / (total_steps - warmup_steps)
+
+
+@dataclass
+class Passes:
+    """The optimiser steps over one rollout.
+
+    `sums` are over all that was learned from, "tokens" being the count of response tokens; `norms` are the gradients'
+    before clipping. `skipped` minibatches were left out.
+    """
+
+    learning_rate: float
+    sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    norms: list[float] = field(default_factory=list)
+    skipped: int = 0
+
+    def metrics(self) -> dict[str, float]:
+        """Means per response token, the mean norm of the gradient before clipping, and the learning rate."""
+        means = {name: total / self.sums["tokens"] for name, total in self.sums.items() if name != "tokens"}
+        return {**means, "policy/grad_norm": sum(self.norms) / len(self.norms), "lr": self.learning_rate}
+
+
+class OnPolicyTrainer(ABC, Generic[R]):
+    """The policy, its optimiser and the loop over `total_steps`; what a step is, a subclass says.
+
+    `start` is the policy that training starts from and the KL reference, never touched. `policy` is what is trained,
+    with all other trained networks in `models`; `trained` are their parameters by name. `prompts` are the unlabeled
+    instructions that are short enough, `rewards` scores samples. Dropout is off throughout.
+    """
+
+    even_sizes: Sequence[str] = ("rollout_batch_size", "mini_batch_size")
+    """Settings that the number of processes must divide if weights are sharded."""
+
+    fused_optimizer = True
+
+    def __init__(self, config: Any, inputs: MethodInputs, context: TrainContext):
+        """Raises `TrainingError` for a start without weights, `DataError` if no prompt is short enough."""
+        assert inputs.reward_model is not None  # named in `needs`
+        self.config, self.inputs, self.context = config, inputs, context
+        self.section = config.method_name.lower()
+        self.device = context.backend.device
+        context.backend.seed(context.seed)  # adapters start from random numbers
+        self.start = require_checkpoint(inputs.start, self.section)
+        self.start.model.eval()
+        self.rewards = sample_scorer(inputs.reward_model, self.start)
+        self.policy = self.build_policy()
+        self.models = nn.ModuleDict({"policy": self.policy.model, **self.build_other_networks()})
+        if context.backend.sharded:
+            shard_model(self.models, even={f"{self.section}.{name}": getattr(config, name) for name in self.even_sizes})
+        self.models.eval()
+        if config.gradient_checkpointing:
+            enable_gradient_checkpointing(self.models)
+        self.trained = {name: p for name, p in self.models.named_parameters() if p.requires_grad}
+        self.optimizer = torch.optim.AdamW(
+            self.trained.values(),
+            lr=config.learning_rate,
+            eps=config.adam_epsilon,
+            weight_decay=0.0,
+            # fused cannot take shards and whole weights together
+            fused=self.fused_optimizer and not context.backend.sharded,
+        )
+        self.prompts = short_prompts(
+            self.sampling_policy(config.total_steps),
+            inputs.unlabeled,
+            config.max_prompt_length,
+            config.response_length,
+            f"{self.section}.max_prompt_length",
+        )
+        self.left_out = len(inputs.unlabeled) - len(self.prompts)
+        self.selection = CheckpointSelection(inputs, context) if self.selects_checkpoint else None
+        self.kl: float | None = None
+        self._ahead: tuple[R, dict[str, float]] | None = None
+
+    # ------------------------------------------------------------------------------------------ what a method says
+
+    @abstractmethod
+    def collect(self, step: int) -> tuple[R, dict[str, float]]:
+        """Sample and score for `step` (from 0). Returns what to learn from, and metrics.
+
+        Calls `watch_kl` with the KL of the policy to its start.
+        """
+
+    @abstractmethod
+    def update(self, step: int, rollout: R) -> dict[str, float]:
+        """Learn from what `step` collected; see `descend`. Returns metrics."""
+
+    def build_policy(self) -> CheckpointPolicy:
+        """Copy `start` into the policy that training begins with. Called again at the end of a sharded run."""
+        return trainable_copy(self.start, self.config.lora)
+
+    def build_other_networks(self) -> Mapping[str, nn.Module]:
+        """Build what is trained beside the policy, by name: a value model, say."""
+        return {}
+
+    def sampling_policy(self, step: int) -> CheckpointPolicy:
+        """The policy that `step` samples with, of the weights that are trained."""
+        return self.policy
+
+    def measure(self, done: int) -> None:
+        """Measure the policy after step `done`, before it is kept.
+
+        By the samples that it draws for the next step, which are not drawn twice. Override if `update` has called
+        `watch_kl` of the policy that it made.
+        """
+        self._ahead = self.collect(done)
+
+    @property
+    def selects_checkpoint(self) -> bool:
+        """True to keep the checkpoint with the highest win rate on the validation split, not the last one.
+
+        The method then needs "validation" and "annotator".
+        """
+        return False
+
+    def state(self) -> dict[str, Any]:
+        """State that a checkpoint must hold beside weights, optimiser and selection."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take what `state` gave."""
+
+    # ---------------------------------------------------------------------------------------------------- the loop
+
+    def train(self) -> CheckpointPolicy:
+        """Train from the newest checkpoint on. Returns the policy of the best or the last step.
+
+        If training diverges, that of the checkpoint before counts. Raises `TrainingError` naming the step if there is
+        none yet, `KeyboardInterrupt` once the context says to stop and a checkpoint is kept.
+        """
+        try:
+            self.run()
+        except Diverged as error:
+            if not self.resume():  # from before: what has diverged is never saved
+                raise
+            self.context.log_metrics(error.step, {f"stopped/{error.reason}": error.step, **self.last_kl()})
+            logger.warning("%s. The %s checkpoint before is kept", error, "best" if self.selection else "last")
+        return self.chosen()
+
+    def run(self) -> None:
+        """Take the steps that are left, one after the other."""
+        context, total, first = self.context, self.config.total_steps, self.resume()
+        for step in context.progress(range(first, total), self.config.method_name, total - first):
+            rollout, collected = self._ahead or self.collect(step)
+            self._ahead = None
+            updated = self.update(step, rollout)
+            done = step + 1
+            context.log_metrics(done, {**collected, **updated, "episode": done * self.config.rollout_batch_size})
+            self.measure(done)
+            if done == total and self.kl is not None:
+                context.log_metrics(done, self.last_kl())
+            self.keep(done)
+
+    def keep(self, done: int) -> None:
+        """Judge and save the policy of step `done` if it is a candidate, and stop if the context says so."""
+        total = self.config.total_steps
+        is_candidate = done % self.config.save_steps == 0 or done == total
+        if is_candidate and (judged := self.judge(done)):
+            self.context.log_metrics(done, judged)
+        stopping = done < total and self.context.should_stop()
+        if stopping or is_candidate:
+            self.save(done)
+        if stopping:
+            # An unfinished policy must not be taken for the result, so stopping ends as Ctrl-C does.
+            name = self.config.method_name
+            raise KeyboardInterrupt(f"{name} stopped after step {done}; the same command goes on from there")
+
+    def judge(self, done: int) -> dict[str, float]:
+        """Metrics of the policy of step `done` as a candidate; none if no checkpoint is selected."""
+        if self.selection is None:
+            return {}
+        self.require_finite_weights(done)
+        with unsharded_weights(self.policy.model):
+            return self.selection.compare(done, self.sampling_policy(done), self.kl)
+
+    def save(self, done: int) -> None:
+        """Keep all that step `done` + 1 needs. Raises `Diverged` if a weight is not finite."""
+        self.require_finite_weights(done)
+        state = training_state(self.trained, self.optimizer, **self.state())
+
+        def write(directory: Path) -> None:
+            write_training_state(state, directory)
+            if self.selection:
+                weights = state["weights"].items()
+                of_policy = {n.removeprefix("policy."): w for n, w in weights if n.startswith("policy.")}
+                self.selection.save(done, of_policy, directory)
+
+        self.context.checkpoints.save(done, write)
+
+    def resume(self) -> int:
+        """Restore the newest checkpoint, if there is one. Returns the number of steps done."""
+        self.kl = self._ahead = None
+        restored = restore(self.context.checkpoints, self.trained, self.optimizer)
+        if restored is None:
+            return 0
+        done, directory, state = restored
+        self.load_state(state)
+        if self.selection:
+            self.selection.load(directory)
+        return done
+
+    @torch.no_grad()
+    def chosen(self) -> CheckpointPolicy:
+        """The policy that counts: of the best step if there is a selection, else as it is."""
+        trained = {name: p for name, p in self.policy.model.named_parameters() if p.requires_grad}
+        weights: Mapping[str, Tensor] = {name: full_tensor(p.data) for name, p in trained.items()}
+        if self.selection and self.selection.best:
+            weights = self.selection.best_weights()
+        policy = self.build_policy() if self.context.backend.sharded else self.policy
+        for name, parameter in policy.model.named_parameters():
+            if parameter.requires_grad:
+                parameter.copy_(weights[name])
+        return policy
+
+    def watch_kl(self, step: int, kl: float) -> None:
+        """Note the KL of the policy to its start, in nats per response.
+
+        Raises `Diverged` naming `step` if it is not finite or exceeds `max_kl`.
+        """
+        if not math.isfinite(kl):
+            raise self.diverged(step, "the KL is not a finite number")
+        if self.config.max_kl is not None and kl > self.config.max_kl:
+            limit = f"more than {self.section}.max_kl ({self.config.max_kl:g})"
+            raise self.diverged(step, f"the KL to the start policy is {kl:.3g} nats, {limit}", "max_kl")
+        self.kl = kl
+
+    def last_kl(self) -> dict[str, float]:
+        """The KL of the policy as it is, as a metric, if it is known."""
+        return {} if self.kl is None else {"last/kl": self.kl}
+
+    def require_finite_weights(self, done: int) -> None:
+        """Raises `Diverged` naming step `done` if a weight is not a finite number."""
+        if not all_finite(self.trained.values()):
+            raise self.diverged(done - 1, "a weight is not a finite number")
+
+    def diverged(self, step: int, what: str, reason: str = "not_finite") -> Diverged:
+        """The error to raise if training cannot go on from `step` (from 0)."""
+        return Diverged(self.config, step + 1, what, reason)
+
+    # ------------------------------------------------------------------------------------------------- collecting
+
+    def draw(self, step: int) -> Iterator[tuple[list[int], list[Sample]]]:
+        """Sample `num_generations` responses to each prompt of `step`, one pass over the prompts at a time.
+
+        Yields this process's shard: the prompts by number in `prompts` and the samples, those of a prompt consecutive.
+        Seeds differ by pass, so a repeated prompt is a new draw.
+        """
+        config, seed = self.config, self.context.seed
+        decoding = Decoding(
+            temperature=config.temperature,
+            max_new_tokens=config.response_length,
+            n=config.num_generations,
+            per_device_batch_size=config.per_device_rollout_batch_size,
+        )
+        policy, size = self.sampling_policy(step), config.rollout_batch_size // config.num_generations
+        for number, batch in prompt_order(len(self.prompts), step, size, seed, self.section):
+            rows = shard(batch)
+            key = integer(seed, self.section, "rollout", step, number)
+            with unsharded_weights(self.policy.model):
+                samples = list(policy.sample([self.prompts[row] for row in rows], decoding, seed=key))
+            yield [row for row in rows for _ in range(decoding.n)], samples
+
+    def sample(self, step: int) -> tuple[list[Instruction], list[Sample]]:
+        """Sample the B responses of `step`, with the instruction of each; those of one prompt are consecutive."""
+        drawn = [x for rows, samples in self.draw(step) for x in self.gathered(list(zip(rows, samples, strict=True)))]
+        return [self.prompts[row] for row, _ in drawn], [sample for _, sample in drawn]
+
+    def gathered(self, drawn: Sequence[M]) -> list[M]:
+        """Gather what `draw` gave each process, or something made of each sample, in the order of prompts."""
+        n = self.config.num_generations
+        groups = [drawn[start : start + n] for start in range(0, len(drawn), n)]
+        return [x for group in all_gather(groups) for x in group]
+
+    @torch.no_grad()
+    def score(self, instructions: Sequence[Instruction], samples: Sequence[Sample]) -> Tensor:
+        """The reward model's scores [B], of the very tokens that were sampled wherever it can read them."""
+        rows = shard(range(len(samples)))
+        rewards = self.rewards([instructions[row] for row in rows], [samples[row] for row in rows])
+        scores = torch.zeros(len(samples), device=self.device)
+        scores[list(rows)] = torch.tensor(rewards, device=self.device)
+        all_reduce_sum([scores])
+        return scores
+
+    # --------------------------------------------------------------------------------------------------- learning
+
+    def descend(
+        self,
+        step: int,
+        minibatches: Iterable[M],
+        backward: Callable[[M], Mapping[str, Tensor]],
+        is_enough: Callable[[Mapping[str, Tensor]], bool] = lambda sums: False,
+    ) -> Passes:
+        """Take one optimiser step per minibatch, at the learning rate of `step`, with clipped gradients.
+
+        Raises `Diverged` before a gradient that is not finite would spoil the weights.
+
+        Args:
+            step: from 0.
+            minibatches: what each optimiser step learns from.
+            backward: adds the gradient of a minibatch's mean loss over all processes. Returns sums over its response
+                tokens for metrics, among them their number as "tokens".
+            is_enough: from these sums, whether to leave out all minibatches from this one on. Not asked of the first.
+        """
+        config = self.config
+        passes = Passes(linear_schedule(step, config.learning_rate, config.warmup_steps, config.total_steps))
+        for group in self.optimizer.param_groups:
+            group["lr"] = passes.learning_rate
+        if config.gradient_checkpointing:
+            set_checkpointing_layers_to_train(self.models)
+        left = iter(minibatches)
+        for minibatch in left:
+            self.optimizer.zero_grad()
+            sums = backward(minibatch)
+            if passes.norms and is_enough(sums):
+                passes.skipped = 1 + sum(1 for _ in left)
+                break
+            norm = clip_gradients(self.trained.values(), config.max_grad_norm)
+            if not math.isfinite(norm):
+                raise self.diverged(step, f"the norm of the gradient is {norm}")
+            self.optimizer.step()
+            for name, value in sums.items():
+                passes.sums[name] += float(value)
+            passes.norms.append(norm)
+        return passes
+
+    def shuffled(self, count: int, step: int, epochs: int) -> Iterator[list[int]]:
+        """The rows of each minibatch of `step`: every pass over `count` rows in a random order of its own.
+
+        A pass takes `rollout_batch_size` rows at most.
+        """
+        config = self.config
+        for epoch in range(epochs):
+            order = permutation(count, self.context.seed, self.section, "minibatches", step, epoch)
+            order = order[: config.rollout_batch_size]
+            for start in range(0, len(order), config.mini_batch_size):
+                yield order[start : start + config.mini_batch_size]
