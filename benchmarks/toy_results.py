@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from afarm import Decoding, Evaluation, Farm, Output
+from afarm import Decoding, Evaluation, Farm, Output, compare_outputs
 from afarm.core.records import JudgedPair
 from afarm_plugins.toy import ToyConfig
 from afarm_plugins.toy.dataset import ToyDataset
@@ -110,7 +110,7 @@ def over_optimise_best_of_n(farm: Farm, found: dict[str, float]) -> None:
             best = max(range(n), key=values.__getitem__)
             chosen[n].append(Output(instruction, texts[best], f"best of {n}"))
     for n in BEST_OF:
-        record(found, f"best of {n}", farm.compare(chosen[n], reference).evaluations[0][1])
+        record(found, f"best of {n}", compare_outputs(chosen[n], reference, farm=farm).evaluations[0][1])
         found[f"best of {n} gold"] = gold(farm, chosen[n])
 
 

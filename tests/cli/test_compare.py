@@ -96,7 +96,7 @@ def test_systems_are_ranked_by_the_win_rate_and_by_nothing_else(afarm: Afarm) ->
 def test_all_leaves_out_what_cannot_be_run_and_says_why(afarm: Afarm) -> None:
     with ExitStack() as farms:
         laid_out, left_out = _lay_out(FarmOptions(recipe="light.yaml"), "all", [1, 2], farms)
-        found = [(system, farm.config.seed) for system, farm in laid_out]
+        found = [(system, workspace.config.seed) for system, workspace in laid_out]
     assert {"needy"} <= left_out.keys()
     assert "needs 'reward_modell'" in left_out["needy"]
     assert {("nudge", 1), ("nudge", 2), ("direct", 1), ("hot", 2)} <= set(found)

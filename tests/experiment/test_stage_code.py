@@ -171,7 +171,7 @@ def test_the_door_only_hands_names_on() -> None:
 
 
 @pytest.fixture
-def ran(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mapping[str, set[str]]]:
+def ran(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, set[str]]:
     """The files of afarm whose code ran while stages were written, by their kind."""
     files: dict[str, set[str]] = {}
     writing: list[str] = []
