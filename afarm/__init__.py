@@ -9,7 +9,15 @@ import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 from afarm.core import seeding
-from afarm.core.config import Config, LoraConfig, OnPolicyConfig, Scheduler, TrainerConfig, setting
+from afarm.core.config import (
+    Config,
+    LoraConfig,
+    OnPolicyConfig,
+    Scheduler,
+    TrainerConfig,
+    explain_validation_error,
+    setting,
+)
 from afarm.core.errors import (
     AfarmError,
     BudgetError,
@@ -148,6 +156,7 @@ __all__ = [
     "answer_lost",
     "compare_outputs",
     "did_you_mean",
+    "explain_validation_error",
     "hookimpl",
     "load_from_hub",
     "local_path",

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from afarm.core.config import Config
+from afarm.core.config import Config, explain_validation_error, fields_at
 from afarm.core.errors import ConfigError, PluginError, did_you_mean
 from afarm.core.plugins import Plugins
 from afarm.core.registry import Component
@@ -25,6 +25,7 @@ from afarm.core.seeding import digest
 from afarm.experiment.settings import RunConfig
 from afarm.storage.rows import names_a_file
 
+REQUIRED = "is required: give it in the recipe or with --set {field}=…"
 BASED_ON = "based_on"
 """The line of a recipe that names the one it is based on."""
 
@@ -202,7 +203,7 @@ def _validate(own: Mapping[str, Any]) -> tuple[RunConfig | None, list[str]]:
     try:
         return RunConfig.model_validate(own), []
     except ValidationError as error:
-        problems = _explain(error, RunConfig)
+        problems = explain_validation_error(error, RunConfig, missing=REQUIRED)
         for found in error.errors():
             own = _without(own, found["loc"])
     try:
@@ -256,13 +257,13 @@ def _check_section(name: str, section: Any, names: Mapping[str, list[Component]]
             component.settings({k: v for k, v in section.items() if k in own or k not in known})
         except ValidationError as error:
             assert component.config is not None
-            problems += [f"{name}.{text}".replace(".:", ":", 1) for text in _explain(error, component.config)]
+            problems += explain_validation_error(error, component.config, f"{name}.", missing=REQUIRED)
     return list(dict.fromkeys(problems))
 
 
 def _in_a_section(name: str, names: Mapping[str, list[Component]]) -> str:
     """Name every section that has a setting which was given without one; empty for others."""
-    run = [section for section in RunConfig.model_fields if name in _fields_at(RunConfig, [section])]
+    run = [section for section in RunConfig.model_fields if name in fields_at(RunConfig, [section])]
     owners: dict[type[Config], str] = {}  # of the names that share a config, such as the annotators', one will do
     for owner, config in ((n, c.config) for n, found in names.items() for c in found):
         if config is not None and name in config.model_fields:
@@ -296,30 +297,3 @@ def _check_names(run: RunConfig, plugins: Plugins) -> list[str]:
         except PluginError as error:
             problems.append(str(error))
     return problems
-
-
-def _explain(error: ValidationError, model: type[BaseModel]) -> list[str]:
-    """Explain each of pydantic's findings in a sentence that names the setting."""
-    problems = []
-    for found in error.errors():
-        where = ".".join(str(part) for part in found["loc"])
-        if found["type"] == "extra_forbidden":
-            known = _fields_at(model, found["loc"][:-1])
-            problems.append(f"{where}: unknown setting.{did_you_mean(str(found['loc'][-1]), known)}")
-        elif found["type"] == "missing":
-            problems.append(f"{where}: is required: give it in the recipe or with --set {where}=…")
-        elif found["type"] == "value_error":  # a check of our own says it all
-            problems.append(f"{where}: {found['ctx']['error']}")
-        else:
-            problems.append(f"{where}: {found['msg']} (given: {found['input']!r})")
-    return problems
-
-
-def _fields_at(model: type[BaseModel], path: Iterable[int | str]) -> list[str]:
-    for part in path:
-        field = model.model_fields.get(str(part))
-        inner = field.annotation if field else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
-            return []
-        model = inner
-    return list(model.model_fields)

@@ -106,7 +106,7 @@ def export(ledger: Ledger, path: Path) -> int:
 
 
 def unanswered(ledger: Ledger) -> list[tuple[str, int]]:
-    """The finish reasons of answers without a text (content filters, too long prompts …), with their counts."""
+    """The finish reasons of answers without a text (content filters, too long prompts …), with counts."""
     query = "SELECT finish_reason, COUNT(*) FROM completions WHERE TRIM(text) = '' GROUP BY 1 ORDER BY 2 DESC"
     return [(str(reason or ""), int(count)) for reason, count in ledger.read(query)]
 

@@ -15,10 +15,11 @@ from afarm.judging.dispatch import Dispatcher, JudgeQueue, PendingRequest, may_b
 
 
 async def answer_in_batches(dispatcher: Dispatcher, queue: JudgeQueue, requests: Sequence[PendingRequest]) -> None:
-    """Collect pending answers to `requests`, submit the rest if `queue` leads to a batch endpoint, deliver.
+    """Collect pending answers to `requests`, submit the rest to the batch endpoint, deliver.
 
-    Requests that a batch could not answer are asked one by one. Raises `JudgeError` if a batch was not accepted or its
-    id is not known any more, and `BudgetError` if the budget allows nothing more.
+    Without a batch endpoint (`queue.direct` is None) the rest is asked one by one, as are requests that a batch could
+    not answer. Raises `JudgeError` if a batch was not accepted or its id is not known any more, and `BudgetError` if
+    the budget allows nothing more.
     """
     ledger = dispatcher.shared.ledger
     rest = {pending.key: pending for pending in requests}

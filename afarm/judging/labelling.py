@@ -1,4 +1,4 @@
-"""What every annotator gets for free: identical outputs, label noise, and bounded chunks.
+"""Labelling with any annotator: identical outputs, label noise, and bounded chunks.
 
 Label noise is a mixture (paper, section 3.2): with probability 2p a pair is left to a fair coin, so that a share p of
 labels is flipped and those pairs need no call. All draws are keyed by the pair, so they do not depend on batching,
@@ -15,8 +15,9 @@ from afarm.core.records import JudgedPair, Pair, Preference
 from afarm.core.seeding import uniform
 
 CHUNK = 8192
-"""Pairs handed to an annotator at once: few enough to hold in memory, and so many that the end of a chunk, where few
-requests are in flight, does not count, though a batched annotator puts several pairs into one."""
+"""Pairs handed to an annotator at once.
+
+Few enough to hold in memory, and so many that the end of a chunk, where few requests are in flight, does not count."""
 
 
 def rule_or_noise(pair: Pair, seed: int, label_noise: float) -> Preference | None:
@@ -39,17 +40,25 @@ def annotate_in_chunks(
 ) -> Iterator[JudgedPair]:
     """Judge `pairs` in order, a chunk at a time, so that any number needs the memory of one chunk.
 
-    Raises `PluginError` where the annotator fails, or does not return one preference a pair, in order.
+    Raises `PluginError` if the annotator fails, or does not return one preference per pair, in order.
+
+    Args:
+        pairs: The pairs, read as they are needed.
+        annotator: The annotator; it sees no pair that needs none (`rule_or_noise`).
+        name: The annotator's name, for the rows and for errors.
+        context: The context, whose seed draws the label noise as well.
+        label_noise: The share of labels that are flipped, from 0 to 0.5.
+        chunk_size: Pairs per call of the annotator.
     """
     for chunk in _batched(pairs, chunk_size):
-        given = [rule_or_noise(pair, context.seed, label_noise) for pair in chunk]
-        asked = [pair for pair, preference in zip(chunk, given, strict=True) if preference is None]
+        settled = [rule_or_noise(pair, context.seed, label_noise) for pair in chunk]
+        open_pairs = [pair for pair, preference in zip(chunk, settled, strict=True) if preference is None]
         with attributed_to("annotators", name):
-            answers = list(annotator.annotate(asked, context) or ()) if asked else []
-        if [getattr(answer, "pair_id", None) for answer in answers] != [pair.id for pair in asked]:
+            answers = list(annotator.annotate(open_pairs, context) or ()) if open_pairs else []
+        if [getattr(answer, "pair_id", None) for answer in answers] != [pair.id for pair in open_pairs]:
             raise PluginError(f"annotator {name!r} must return one preference for each pair, in the order of the pairs")
         remaining = iter(answers)
-        for pair, preference in zip(chunk, given, strict=True):
+        for pair, preference in zip(chunk, settled, strict=True):
             yield JudgedPair(pair, preference or next(remaining), name)
 
 

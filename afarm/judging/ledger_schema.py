@@ -85,7 +85,7 @@ CHARGE_BATCHED = (
     "INSERT INTO in_flight SELECT key, '', run, reserved, created, NULL FROM batch_requests "
     "WHERE ticket = ? AND reserved IS NOT 0"
 )
-"""A request that may be charged without an answer becomes a reservation without an owner: never closed."""
+"""A charge without an answer becomes a reservation without an owner, which is never closed."""
 
 
 def completion_of(row: Sequence[Any]) -> Completion:
@@ -102,7 +102,7 @@ def row_of(request: ChatRequest, judge: str, completion: Completion, run: str) -
 
 
 def columns_of(asked: Sequence[Any], c: Completion) -> tuple[Any, ...]:
-    """Write a completion as a row; `asked` are its first columns: key, judge, role, annotator, run, request."""
+    """Write a completion as a row; `asked`: its key, judge, role, annotator, run and request."""
     return (
         *(*asked, encodable(c.text), c.input_tokens, c.output_tokens),
         *(c.cached_input_tokens, c.price, c.finish_reason, c.model, c.seconds, time.time()),

@@ -1,4 +1,4 @@
-"""What judges charge: given by the user, in a file or as an option, or else as genai-prices has it.
+"""Prices of judges: from the user's options or file, or else from genai-prices.
 
 A price that is not known is None, never zero: whoever shows a sum says how many calls are not in it.
 """
@@ -7,14 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
+from pydantic import ValidationError
 
+from afarm.core.config import Config, setting
 from afarm.core.errors import ConfigError
 from afarm.core.judge import Price
 
-FIELDS = {"input", "output", "cached_input", "batch"}
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+
+class PriceRow(Config):
+    """The price of one judge in the YAML file, in US dollars per million tokens."""
+
+    input: float = setting(..., "prompt tokens", ge=0)
+    output: float = setting(..., "answer tokens", ge=0)
+    cached_input: float | None = setting(None, "prompt tokens from the vendor's cache; full price unless given", ge=0)
+    batch: float = setting(0.5, "the share of it that an answer through a batch endpoint costs", ge=0)
 
 
 class Prices:
@@ -31,7 +43,7 @@ class Prices:
             raise ConfigError(problems)
 
     def of(self, spec: str, provider: str, model: str) -> Price | None:
-        """The price of the judge `spec`, which asks `provider` for `model`; None where nobody knows it."""
+        """The price of the judge `spec`, which asks `provider` for `model`; None if nobody knows it."""
         for name in (spec, f"{provider}:{model}"):
             if name in self.known:
                 return self.known[name]
@@ -39,16 +51,16 @@ class Prices:
 
 
 def listed(provider: str, model: str) -> Price | None:
-    """The vendor's list price, from genai-prices: of its first tier where it has several, since prompts are short."""
+    """The vendor's list price, from genai-prices; the first tier of several, since prompts are short."""
     try:
         from genai_prices import Usage, calc_price
     except ImportError:
         return None
     try:
-        found: Any = calc_price(Usage(input_tokens=1, output_tokens=1), model_ref=model, provider_id=provider)
+        listing: Any = calc_price(Usage(input_tokens=1, output_tokens=1), model_ref=model, provider_id=provider)
     except LookupError:
         return None
-    prices = found.model_price
+    prices = listing.model_price
     rates = [_first_tier(rate) for rate in (prices.input_mtok, prices.output_mtok, prices.cache_read_mtok)]
     if rates[0] is None or rates[1] is None:
         return None
@@ -60,18 +72,19 @@ def _first_tier(rate: Any) -> float | None:
 
 
 def _parse(given: Mapping[str, str], problems: list[str]) -> dict[str, Price]:
-    """`--price openai:gpt-5=1.25/10/0.125`."""
-    found: dict[str, Price] = {}
+    """Parse prices such as those of `--price openai:gpt-5=1.25/10/0.125`."""
+    known: dict[str, Price] = {}
     for spec, text in given.items():
         try:
             rates = [_rate(part) for part in str(text).split("/")]
-            found[spec] = Price(*_two_or_three(rates))
+            known[spec] = Price(*_two_or_three(rates))
         except ValueError:
             problems.append(malformed(f"{spec}={text}"))
-    return found
+    return known
 
 
 def malformed(option: str) -> str:
+    """The message about a `--price` that cannot be read."""
     return (
         f"--price {option} is not of the form JUDGE=INPUT/OUTPUT or JUDGE=INPUT/OUTPUT/CACHED, in dollars per million "
         "tokens, such as openai:gpt-5=1.25/10/0.125"
@@ -84,10 +97,8 @@ def _two_or_three(rates: list[float]) -> list[float]:
     return rates
 
 
-def _rate(value: object) -> float:
-    """Raises `ValueError` for what is no amount of dollars."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError(value)
+def _rate(value: str) -> float:
+    """Parse dollars. Raises `ValueError` for a text that is no amount of them."""
     number = float(value)
     if not 0 <= number < float("inf"):
         raise ValueError(value)
@@ -107,20 +118,20 @@ def _read(file: str, problems: list[str]) -> dict[str, Price]:
             f"prices file {file} must map judges to prices, such as 'openai:gpt-5: {{input: 1, output: 2}}'"
         )
         return {}
-    found: dict[str, Price] = {}
+    known: dict[str, Price] = {}
     for spec, row in rows.items():
         where = f"prices file {file}, {spec}"
         if not isinstance(row, dict) or not {"input", "output"} <= row.keys():
             problems.append(f"{where}: needs input and output, in dollars per million tokens")
             continue
-        wrong = [f"{name} is no setting of a price" for name in row if name not in FIELDS]
-        rates: dict[str, float] = {}
-        for name in FIELDS & row.keys():
-            try:
-                rates[name] = _rate(row[name])
-            except ValueError:
-                wrong.append(f"{name} must be a number of dollars, not {row[name]!r}")
-        problems += [f"{where}: {problem}" for problem in sorted(wrong)]
-        if not wrong:
-            found[str(spec)] = Price(**rates)
-    return found
+        try:
+            known[str(spec)] = Price(**PriceRow.model_validate(row).model_dump())
+        except ValidationError as error:
+            problems += sorted(f"{where}: {_problem(finding)}" for finding in error.errors())
+    return known
+
+
+def _problem(finding: ErrorDetails) -> str:
+    if finding["type"] == "extra_forbidden":
+        return f"{finding['loc'][0]} is no setting of a price"
+    return f"{finding['loc'][0]} must be a number of dollars, not {finding['input']!r}"

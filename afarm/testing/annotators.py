@@ -1,4 +1,4 @@
-"""What every annotator must do, whatever it prefers."""
+"""Conformance of annotators: promises that hold whatever they prefer."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ def check_annotator(
     answer: Answer = first_at_random,
     is_random: bool = False,
 ) -> None:
-    """Check one preference a pair in order, keyed draws, mirroring, hostile text, unreadable answers and the ledger.
+    """Check the promises of an annotator.
 
-    `instructions` (at least 12 distinct ones) and `outputs` are for an annotator that knows only its own world;
-    `answer` is for one that asks for an answer format of its own; `is_random` says that labels differ from seed to
-    seed though no judge is asked. Raises `ConformanceError` naming the promise that is broken.
+    They are one preference per pair in order, keyed draws, mirrored labels of swapped pairs, hostile text as it is,
+    unreadable answers without a label, no answer bought twice, and a plan that names what is sent. `instructions` (at
+    least 12 distinct ones) and `outputs` are for an annotator that knows only its own world; `answer` is for one that
+    asks for an answer format of its own; `is_random` says that labels differ from seed to seed though no judge is
+    asked. Raises `ConformanceError` naming the promise that is broken.
     """
     instructions = list(instructions) or make_instructions(24)
     pairs = make_pairs(instructions, outputs)

@@ -1,4 +1,4 @@
-"""A stand-in for the metered way to a judge: answers from a function, and remembers as the ledger does."""
+"""A fake `ask`: answers from a function, and remembers as the ledger does."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from afarm.core.seeding import uniform
 from afarm.judging.ledger import request_key
 
 Answer = Callable[[ChatRequest], str]
-Verdict = bool | None
-"""Whether the output shown first is better; None for an answer that says neither."""
+FirstIsBetter = bool | None
+"""None for an answer that says neither."""
 
-_LABEL: dict[Verdict, str] = {True: "Output (a)", False: "Output (b)", None: "I cannot choose."}
+_LABEL: dict[FirstIsBetter, str] = {True: "Output (a)", False: "Output (b)", None: "I cannot choose."}
 
 
-def render(verdicts: Sequence[Verdict], answer_format: str, labels: Sequence[str] = ()) -> str:
+def render(verdicts: Sequence[FirstIsBetter], answer_format: str, labels: Sequence[str] = ()) -> str:
     """Verdicts as a judge writes them in one of the six answer formats.
 
     "single": `Output (a)` or `Output (b)`. "list": one such line for each comparison, numbered from 1. "json": a list
@@ -111,7 +111,7 @@ class FakeJudgeClient:
         return self._capabilities
 
     def degraded(self, request: ChatRequest) -> tuple[str, ...]:
-        """What of `request` the capabilities do not cover; it is always allowed."""
+        """The parameters of `request` that the capabilities do not cover; it is always allowed."""
         return unsupported(request, self._capabilities)
 
     def asked_about(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""What every judge must do. A judge that needs a network or a key is checked as far as that goes without."""
+"""Conformance of judges. One that needs a network or a key is checked as far as possible without."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FORMATS = ("single", "list", "json")
 
 
 def check_judge(judge: Judge, *, answers: bool | None = None, instructions: Sequence[Instruction] = ()) -> None:
-    """Check identity, prices and, where the judge `answers` here, what it says and what it declares that it takes.
+    """Check identity, prices and, if the judge `answers` here, its answers and declared capabilities.
 
     `answers` is `judge.simulated` unless given: pass True for a judge behind a fake transport. `instructions` are for
     a judge that knows only its own world. Raises `ConformanceError` naming the promise that is broken.
@@ -75,7 +75,7 @@ async def _check_order_of_requests(judge: Judge, instructions: Sequence[Instruct
 
 
 async def _check_capabilities(judge: Judge, request: ChatRequest) -> None:
-    """What is declared is taken, and what is not declared is an error that says so."""
+    """Check that declared capabilities are taken, and that others are an error that says so."""
     takes, text = judge.capabilities, request.prompt or request.messages[0].content
     asked = {
         "chat": (takes.chat, replace(request, messages=(Message("user", text),), prompt="")),
@@ -136,7 +136,7 @@ def _request(instructions: Sequence[Instruction], answer_format: str, count: int
 
 
 def read(text: str, answer_format: str) -> list[bool]:
-    """The verdicts (whether the first is better) in an answer of `afarm.testing.render`'s formats, strictly read."""
+    """Parse the verdicts (true: the first is better) in an answer that `afarm.testing.render` wrote."""
     if answer_format == "json":
         return [row["first_is_better"] for row in json.loads(text) if isinstance(row["first_is_better"], bool)]
     lines = text.strip().splitlines()

@@ -21,6 +21,7 @@ from afarm import (
     ShownPair,
     Tool,
     did_you_mean,
+    explain_validation_error,
     seeding,
     setting,
 )
@@ -29,6 +30,9 @@ from afarm_plugins.alpaca_eval.template import COLUMNS, Template, read_template
 
 DUMMY = ShownPair("", Instruction("1+1="), "2", "3")
 """The pair with which AlpacaEval fills a batch up. Its verdict is not read."""
+
+UNKNOWN = "not known here"
+"""The problem of a setting that AlpacaEval may have and afarm does not."""
 
 PROCESSORS = ("ChainOfThoughtProcessor", "JsonKeysToColumnProcessor", "PaddingForBatchesProcessor")
 """Processors that change no label: two add columns about an answer, one pads batches as done here."""
@@ -233,7 +237,7 @@ def _member(name: str, values: Any, base: Path) -> tuple[DirectoryMember | None,
     try:
         entry = EvaluatorSpec.model_validate(values)
     except ValidationError as error:
-        problems += _explained(error, EvaluatorSpec, "")
+        problems += explain_validation_error(error, EvaluatorSpec, unknown=UNKNOWN)
         wrong = {found["loc"][0] for found in error.errors()}
         try:  # what else is wrong is reported too
             entry = EvaluatorSpec.model_validate({k: v for k, v in values.items() if k not in wrong})
@@ -245,7 +249,7 @@ def _member(name: str, values: Any, base: Path) -> tuple[DirectoryMember | None,
     try:
         arguments = Arguments.model_validate(asked)
     except ValidationError as error:
-        problems += _explained(error, Arguments, "completions_kwargs: ")
+        problems += explain_validation_error(error, Arguments, "completions_kwargs: ", unknown=UNKNOWN)
     tool, found = _tool(arguments) if arguments else (None, [])
     problems += found
     template, found = _template(entry, base)
@@ -301,17 +305,3 @@ def _tool(arguments: Arguments) -> tuple[Tool | None, list[str]]:
     if not isinstance(name, str) or not isinstance(parameters, dict):
         return None, ["completions_kwargs: tools: a function needs a 'name' and 'parameters'"]
     return Tool(name, str(functions[0].get("description") or ""), parameters), []
-
-
-def _explained(error: ValidationError, model: type[Config], before: str) -> list[str]:
-    """Each of pydantic's findings as one sentence that names the field."""
-    said = []
-    for found in error.errors():
-        where = ".".join(map(str, found["loc"]))
-        if found["type"] == "extra_forbidden":
-            said.append(f"{before}{where}: not known here.{did_you_mean(where, model.model_fields)}")
-        elif found["type"] == "missing":
-            said.append(f"{before}{where}: is missing")
-        else:
-            said.append(f"{before}{where}: {found['msg']} (given: {found['input']!r})")
-    return said

@@ -12,7 +12,18 @@ import jinja2
 import jinja2.meta
 from pydantic import ValidationError, model_validator
 
-from afarm import ChatRequest, Config, ConfigError, Instruction, Message, ShownPair, did_you_mean, seeding, setting
+from afarm import (
+    ChatRequest,
+    Config,
+    ConfigError,
+    Instruction,
+    Message,
+    ShownPair,
+    did_you_mean,
+    explain_validation_error,
+    seeding,
+    setting,
+)
 from afarm_plugins.annotators.shipped import PACKAGE, shipped_yaml
 
 LISTING_FIELDS = ("summary", "in_pool")
@@ -239,18 +250,7 @@ def validated(config: type[C], values: Any, at: str) -> C:
     try:
         return config.model_validate(dict(values))
     except ValidationError as error:
-        problems = []
-        for found in error.errors():
-            name = ".".join(str(part) for part in found["loc"])
-            if found["type"] == "extra_forbidden":
-                problems.append(f"{at}: {name}: unknown field.{did_you_mean(name, config.model_fields)}")
-            elif found["type"] == "missing":
-                problems.append(f"{at}: {name}: is missing")
-            elif found["type"] == "value_error":
-                problems.append(": ".join(filter(None, [at, name, str(found["ctx"]["error"])])))
-            else:
-                problems.append(f"{at}: {name}: {found['msg']} (given: {found['input']!r})")
-        raise ConfigError(problems) from error
+        raise ConfigError(explain_validation_error(error, config, f"{at}: ", unknown="unknown field")) from error
 
 
 def _require_fitting(member: PoolMember, with_input: bool) -> None:

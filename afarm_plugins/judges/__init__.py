@@ -1,4 +1,4 @@
-"""Judges: the language models behind prompt annotators. `offline` simulates one, with no key and no network."""
+"""Judges: the language models behind prompt annotators, and `offline`, which simulates one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from afarm import Capabilities, Config, Register, did_you_mean, hookimpl, settin
 
 
 class RoleNoise(Config):
-    """How the offline judge errs in one family role; calibrated in the toy world, see docs/notes/toy-world.md."""
+    """Errors of the offline judge in one family role; calibrated in docs/notes/toy-world.md."""
 
     noise: float = setting(1.0, "temperature of the logistic noise, in units of the utility", gt=0)
     length_bias: float = setting(0.0, "utility added for each natural log of the ratio of the outputs' word counts")

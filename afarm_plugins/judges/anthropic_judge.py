@@ -131,8 +131,9 @@ class AnthropicJudge(VendorJudge):
 
 
 def turns(request: ChatRequest) -> tuple[str, list[dict[str, str]]]:
-    """The system text and the turns. Neighbours with one role are joined, and empty ones left out: both are refused.
+    """The system text and the turns.
 
+    Adjacent turns of one role are joined and empty ones left out: the API refuses both.
     Examples that OpenAI's format marks by the name of a system message are turns of their own here.
     """
     system: list[str] = []

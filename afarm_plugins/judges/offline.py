@@ -1,4 +1,4 @@
-"""A simulated judge: it answers from a stated utility, with noise, in the format that the prompt asked for.
+"""A simulated judge: answers from a stated utility, with noise, in the format asked for.
 
 It takes the place of an LLM so that prompts, parsers, the ledger and the accounts all run with no key. What wins under
 it is what its utility rewards; it is never evidence of quality, and every report built on it says so.
@@ -52,7 +52,7 @@ ROLES = ("strong", "light", "completion")
 
 
 class OfflineJudge(Judge):
-    """See the module. `spec`, where given, names the reward model that is the utility and overrides the config's.
+    """See the module. `spec` names the reward model that is the utility; empty takes the config's.
 
     An answer about a comparison depends on the request's seed, the annotator, the pair, the order shown and the draw:
     not on what shares its batch, on concurrency or on restarts. At temperature 0 the better side always wins.
@@ -141,7 +141,7 @@ class OfflineJudge(Judge):
         return str(1 + sum(value >= threshold for threshold in self.config.rating_thresholds))
 
     def _choose(self, comparison: ShownPair, request: ChatRequest) -> bool | None:
-        """Whether the first is better; None for no usable answer. Dummies that fill a batch get a fixed answer."""
+        """True if the first is better, None for no usable answer. Dummies get a fixed answer."""
         if not comparison.pair_id:
             return True
         key = (request.annotator, comparison.pair_id, comparison.order, comparison.sample_index)

@@ -65,7 +65,7 @@ class OpenAIJudge(VendorJudge):
 
     @property
     def _base_model(self) -> str:
-        """What a fine-tuned model (ft:MODEL:…) was made from."""
+        """The model that a fine-tuned one (ft:MODEL:…) was made from."""
         return self.model.split(":")[1] if self.model.startswith("ft:") else self.model
 
     def client(self, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Requests and answers in the forms that vendors take: texts, JSON schemas, batch tickets."""
+"""Requests and answers in the forms that vendors take: texts, JSON schemas, batch ids."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def margin(request: ChatRequest) -> int:
 
 
 def sendable(text: str) -> str:
-    """`text` with halves of surrogate pairs replaced: models do emit half an emoji, and JSON on the wire cannot."""
+    """Replace halves of surrogate pairs: models do emit half an emoji, which JSON cannot carry."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def wrapped(schema: Mapping[str, Any] | None) -> bool:
-    """Whether `closed` puts `schema` inside an object."""
+    """True if `closed` puts `schema` inside an object."""
     return schema is not None and schema.get("type") != "object"
 
 
 def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """`schema` as vendors want it: an object at the root, and no object with properties that it does not name.
+    """`schema` as vendors want it: an object at the root, no properties but those it names.
 
     A list is wrapped in an object; `unwrapped` takes it out of the answer, so that prompt and parser agree.
     """

@@ -1,4 +1,4 @@
-"""A judge that answers from a file of stored annotations, so that published results are recomputed without a call.
+"""A judge that answers from stored annotations: published results recomputed without a call.
 
 Rows are preferences (AlpacaEval's `annotations.json`, afarm's `preferences.jsonl`), or what an export of the ledger
 holds: requests and their answers. A raw completion is given back as it is to the annotator that it was for, shown the
@@ -55,7 +55,7 @@ class Judged:
         return annotator in (self.row.annotator, self.row.preference.member)
 
     def first(self, comparison: ShownPair) -> float | None:
-        """The probability that the output shown first is better: one half for a draw, None for no usable answer."""
+        """The probability that the output shown first is better; 0.5 for a draw, None for no answer."""
         if self.row.preference.outcome == "draw":
             return DRAW
         p2 = self.row.p2
@@ -64,7 +64,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """One answer of a ledger, to which annotator it was, and which draw (-1 where that is not said)."""
+    """One answer of a ledger, to which annotator it was, and which sample (-1 if unknown)."""
 
     annotator: str
     sample_index: int
@@ -73,7 +73,7 @@ class Answered:
 
 @dataclass(slots=True)
 class Stored:
-    """What a file holds: preferences by pair id, and answers by a digest of what was asked."""
+    """The contents of a file: preferences by pair id, and answers by a digest of their request."""
 
     judged: dict[str, list[Judged]] = field(default_factory=dict)
     answered: dict[str, list[Answered]] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class ReplayJudge(Judge):
         return read_stored(self.path)
 
     def check(self, instructions: Sequence[Instruction]) -> list[str]:
-        """What is wrong with the file is said before anything runs."""
+        """Report a broken file before anything runs."""
         try:
             self.stored  # noqa: B018  (reads the file)
         except DataError as error:
@@ -147,7 +147,7 @@ class ReplayJudge(Judge):
         )
 
     def _lacking(self, request: ChatRequest, comparisons: Sequence[ShownPair]) -> Completion:
-        """What a request about comparisons that are not stored comes to, as `missing` says."""
+        """Answer a request about pairs that are not stored, as `missing` says."""
         if self.config.missing == "unparsed":
             return Completion("", price=0.0, finish_reason="missing")
         if self.stored.judged and not (request.comparisons and request.answer_format != "rating"):
@@ -168,9 +168,9 @@ class ReplayJudge(Judge):
         )
 
     def _raw(self, judged: Judged, comparison: ShownPair, request: ChatRequest) -> Completion | None:
-        """The stored completion, where this annotator would have been given it: in the order that is shown now.
+        """The stored completion, if it was this annotator's, for the order that is shown now.
 
-        Raises `JudgeError` where it says the contrary of the stored preference, as it does under a wrong seed.
+        Raises `JudgeError` if it says the contrary of the stored preference, as it does under a wrong seed.
         """
         raw = judged.raw
         if raw is None or not judged.is_of(request.annotator):
@@ -192,8 +192,10 @@ class ReplayJudge(Judge):
 
 
 def read_stored(path: Path) -> Stored:
-    """The rows of `path`. Raises `DataError` where there are none, and naming the first that is neither a judgement nor
-    an answer."""
+    """Read the rows of `path`.
+
+    Raises `DataError` if there are none, and naming the first that is neither a judgement nor an answer.
+    """
     stored = Stored()
     for number, row in enumerate(read_rows(path)):
         where = f"{path}: row {number}"
@@ -234,7 +236,7 @@ def _answered(row: Row, where: str) -> tuple[str, Answered]:
 
 
 def _completion(raw: Any, where: str) -> Completion | None:
-    """A raw completion of AlpacaEval: a text, or OpenAI's choice as an object, which may be written as text."""
+    """Parse a raw completion of AlpacaEval: a text, or OpenAI's choice as an object or its JSON."""
     if raw is None or raw != raw:  # NaN is how a data frame writes null
         return None
     if isinstance(raw, str) and raw.startswith("{") and "logprobs" in raw:
@@ -278,7 +280,7 @@ def _asked(messages: Sequence[Sequence[str]], prompt: str) -> str:
 
 
 def _nth(rows: Sequence[T], draw: int) -> T:
-    """The one of this draw, or the last where there are fewer: votes are rows one after another, as re-asks are."""
+    """The row of this sample, or the last if there are fewer: votes and re-asks are consecutive rows."""
     return rows[min(sum(divmod(draw, SAMPLES_PER_VOTE)), len(rows) - 1)]
 
 
@@ -286,7 +288,7 @@ def _nth(rows: Sequence[T], draw: int) -> T:
 
 
 def _said(raw: Completion, request: ChatRequest) -> float | None:
-    """Which of the request's labels a raw completion says: 1 the first, 0 the second; None where that is not plain."""
+    """Parse which label a raw completion says: 1 the first, 0 the second; None if that is not plain."""
     if len(request.labels) < 2:
         return None
     first, second = request.labels[:2]

@@ -1,4 +1,4 @@
-"""What judges behind a vendor's HTTP API share: one client, the vendor's own retries, prices, and plain errors.
+"""Judges behind a vendor's HTTP API: one client, the vendor's own retries, prices, plain errors.
 
 The SDKs send, retry and wait. Three things of ours stand in their way, around each attempt of the HTTP client, so that
 they hold with every transport: an answer that asks to slow down is passed on to afarm's engine; an answer with status
@@ -94,7 +94,7 @@ class VendorJudge(Judge):
 
     @abstractmethod
     def capabilities_of_model(self) -> Capabilities:
-        """What the model takes, as far as its name tells."""
+        """The capabilities of the model, as far as its name tells."""
 
     @abstractmethod
     def client(self, **options: Any) -> Any:
@@ -106,7 +106,7 @@ class VendorJudge(Judge):
 
     @abstractmethod
     def holds_answer(self, body: Any) -> bool:
-        """Whether `body`, the JSON of a successful response, has an answer in it, however odd."""
+        """True if `body`, the JSON of a successful response, has an answer in it, however odd."""
 
     @abstractmethod
     def read(self, body: Mapping[str, Any]) -> Completion:
@@ -174,13 +174,13 @@ class VendorJudge(Judge):
         return replace(read, text=unwrapped(read.text) if in_object else read.text, price=dollars)
 
     def wraps(self, request: ChatRequest) -> bool:
-        """Whether what `request` asks for is sent as a list inside an object."""
+        """True if the list that `request` asks for is sent as an object around it."""
         return self.capabilities.schema and request.tool is None and wrapped(request.schema)
 
     # -------------------------------------------------------------------------------------------------- as a batch
 
     def names_in_batch(self, requests: Sequence[ChatRequest]) -> list[str]:
-        """A name for each: its place, and whether its answer is wrapped, which is all that reading it will need."""
+        """Name each request by its place and by whether its answer is wrapped: all that reading it needs."""
         return [f"{i}-{'wrapped' if self.wraps(request) else 'plain'}" for i, request in enumerate(requests)]
 
     def in_order(self, count: int, results: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Completion | None]:
@@ -215,11 +215,11 @@ class VendorJudge(Judge):
 
     @property
     def thinks(self) -> bool:
-        """Whether the model thinks before it answers, which takes tokens of the answer's limit."""
+        """True if the model thinks before it answers, which takes tokens of the answer's limit."""
         return False
 
     def check_access(self) -> Sequence[str]:
-        """Whether there is a key, which is found before anything runs."""
+        """Report a missing or broken key before anything runs."""
         name = self.config.key_variable
         if not self._key and self.needs_key:
             return [f"{self.section} needs a key: set the environment variable {name}, such as export {name}=…"]
@@ -291,8 +291,10 @@ class VendorJudge(Judge):
 
     @contextmanager
     def explaining(self, missing: str = "", free: bool = False) -> Iterator[None]:
-        """Turns whatever is raised inside into `JudgeError`; `missing` says what a status 404 means there, and `free`
-        that nothing inside is charged for."""
+        """Turn whatever is raised inside into `JudgeError`.
+
+        `missing` is the meaning of a status 404; with `free`, nothing inside is charged for.
+        """
         try:
             yield
         except Exception as error:
@@ -303,7 +305,7 @@ class VendorJudge(Judge):
             raise explained from None
 
     def explained(self, error: Exception) -> JudgeError:
-        """What went wrong and what mends it. Holds nothing that looks like the key."""
+        """Explain an error and its fix. The message holds nothing that looks like the key."""
         if isinstance(error, JudgeError):
             return error
         if isinstance(error, self.sdk.APIStatusError):
@@ -346,9 +348,9 @@ class VendorJudge(Judge):
             )
         if status >= 500 or status in (408, 409):
             return f"{self.identity} failed {self._tries} ({status}: {said}); {GO_ON}"
-        return f"{self.identity} refused the request ({status}: {said}){self._mend(error)}"
+        return f"{self.identity} refused the request ({status}: {said}){self._fix(error)}"
 
-    def _mend(self, error: Any) -> str:
+    def _fix(self, error: Any) -> str:
         """The setting that leaves a parameter out, where the vendor's error is about one."""
         said = details(error)
         named = re.findall(r"\w+", f"{said.get('param')} {said.get('message')}")

@@ -1,4 +1,4 @@
-"""What vendors' errors say, read alike, and without the key."""
+"""Vendors' errors, read alike, with every key taken out."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CAPABILITY_OF = {
     "tools": "tool",
     "tool_choice": "tool",
 }
-"""Which capability a vendor's parameter belongs to, for errors that name the parameter."""
+"""The capability of each vendor's parameter, for errors that name the parameter."""
 
 
 NOT_CONNECTED = frozenset(
@@ -49,7 +49,7 @@ NOT_CONNECTED = frozenset(
 
 
 def redacted(text: str, key: str) -> str:
-    """`text` in one line, cut, with every word that has the key's beginning, or looks like a key, taken out.
+    """`text` in one line, cut, without words that look like a key or begin as `key` does.
 
     Vendors quote a refused key, most with stars in the middle.
     """
@@ -66,7 +66,7 @@ class NoAnswer(httpx2.RemoteProtocolError):
 
 
 def nonsense(body: Any, text: str) -> str:
-    """What a server sent in place of an answer."""
+    """The text that a server sent in place of an answer."""
     error = body.get("error") if isinstance(body, Mapping) else None
     if error:
         return str(error.get("message", error) if isinstance(error, Mapping) else error)
@@ -82,7 +82,7 @@ def causes_of(error: BaseException) -> list[BaseException]:
 
 
 def unsent(error: BaseException) -> bool:
-    """Whether a request was certainly not sent, since there was no connection to send it through.
+    """True if a request was certainly not sent, since there was no connection to send it through.
 
     The SDKs' aiohttp transports call any lost connection one that was not made: what is below their errors tells.
     """
@@ -91,14 +91,14 @@ def unsent(error: BaseException) -> bool:
 
 
 def details(error: BaseException) -> Mapping[str, Any]:
-    """What the vendor's error body says: one SDK gives the body itself, the other its "error"."""
+    """The vendor's error body: one SDK gives the body itself, the other its "error"."""
     body = getattr(error, "body", None)
     inner = body.get("error", body) if isinstance(body, Mapping) else None
     return inner if isinstance(inner, Mapping) else {}
 
 
 def is_filtered(error: Any) -> bool:
-    """Whether a request was turned down for its content. Azure, OpenAI and Anthropic each say so differently."""
+    """True if a request was refused for its content. Azure, OpenAI and Anthropic word it differently."""
     said = str(error).lower()
     return error.status_code == 400 and (
         details(error).get("code") in FILTERED_CODES or any(words in said for words in FILTERED_WORDS)
@@ -106,7 +106,7 @@ def is_filtered(error: Any) -> bool:
 
 
 def is_too_long(error: Any) -> bool:
-    """Whether a request was turned down for being longer than the model's context."""
+    """True if a request was refused for being longer than the model's context."""
     given = details(error)
     # What a server quotes of the request comes later in its message.
     said = str(given.get("message") or error)[:LONGEST_MESSAGE].lower()

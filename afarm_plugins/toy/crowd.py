@@ -29,7 +29,7 @@ NOISE = 2.6
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class CrowdMember:
     """One person: a weight for each feature and a taste for length."""
 
     name: str
@@ -37,7 +37,7 @@ class Member:
     length: float
 
     def utility(self, instruction: Instruction, answer: str) -> float:
-        """What the answer is worth to this person, in units of the gold reward."""
+        """Utility of the answer to this person, in units of the gold reward."""
         features = read_answer(read_task(instruction.instruction, instruction.input), answer)
         own = sum(weight * getattr(features, name) for name, weight in self.weights)
         shared = SHARED_TASTE * _normal("shared", instruction.id, answer)
@@ -50,11 +50,11 @@ class Member:
 
 
 @lru_cache(maxsize=1)
-def members() -> tuple[Member, ...]:
+def members() -> tuple[CrowdMember, ...]:
     """The crowd, the same in every run."""
     mean, spread = LENGTH_TASTE
     return tuple(
-        Member(
+        CrowdMember(
             name=f"crowd_{i}",
             weights=tuple((name, weight * math.exp(TASTE_SPREAD * _normal(i, name))) for name, weight in GOLD.items()),
             length=mean + spread * _normal(i, "length"),
@@ -81,13 +81,13 @@ class Crowd(Annotator):
         return [self._judge(pair, context.seed) for pair in context.progress(pairs, "asking the crowd", len(pairs))]
 
     def _judge(self, pair: Pair, seed: int) -> Preference:
-        asked = sorted(members(), key=lambda member: seeding.uniform(seed, "crowd member", member.name, pair.id))
-        asked = asked[: self.config.votes]
+        voters = sorted(members(), key=lambda member: seeding.uniform(seed, "crowd member", member.name, pair.id))
+        voters = voters[: self.config.votes]
         votes = [
             seeding.uniform(seed, "crowd vote", member.name, pair.id)
             < member.prefers_second(pair.instruction, *pair.canonical)
-            for member in asked
+            for member in voters
         ]
         share = sum(votes) / len(votes)
         p2 = share if pair.is_canonical else 1 - share
-        return Preference(pair.id, p2, source="judge", member="+".join(member.name for member in asked))
+        return Preference(pair.id, p2, source="judge", member="+".join(member.name for member in voters))
