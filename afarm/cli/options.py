@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from afarm.experiment.stage import StageRun
     from afarm.experiment.workspace import Workspace
 
+__all__ = ["FarmOptions", "with_options"]
+"""For commands of plugins; the rest of this module is the command line's own."""
+
 DEFAULT_RECIPE = "toy"
 DEFAULT_OUTPUT_DIR = Path("afarm-runs")
 RECIPE_HELP = "A recipe by name (`afarm recipes`), or a YAML file."

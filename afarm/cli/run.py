@@ -53,10 +53,10 @@ def run_experiment(options: FarmOptions, dry_run: bool, started: float) -> None:
         return
     with options.farm() as farm:
         record, report = finish(farm, farm.workspace.config.method, started)
-    present(record, report, options.as_json)
+    show_run(record, report, options.as_json)
 
 
-def present(record: Mapping[str, Any], report: Path, as_json: bool) -> None:
+def show_run(record: Mapping[str, Any], report: Path, as_json: bool) -> None:
     """The result screen; with `as_json` the record on stdout, and the screen on stderr."""
     if as_json:
         sys.stdout.write(json.dumps({**record, "report": str(report)}, ensure_ascii=False) + "\n")

@@ -300,7 +300,7 @@ def gold(instruction: Instruction, answer: str) -> float:
     return reward(read_answer(read_task(instruction.instruction, instruction.input), answer))
 
 
-def verdict(features: Features) -> str:
+def grade(features: Features) -> str:
     """Return "wrong" (core), "slip" (a flaw elsewhere) or "fine", which the base learns. Blind to length."""
     if features.core < CORE_RANGE[1]:
         return "wrong"

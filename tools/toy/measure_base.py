@@ -21,7 +21,7 @@ from afarm.core.records import Instruction, Output
 from afarm_plugins.toy.authors import CAREFUL, draw_author, write_answer
 from afarm_plugins.toy.dataset import ToyDataset
 from afarm_plugins.toy.fingerprint import fingerprint
-from afarm_plugins.toy.world import CORE_RANGE, FAMILIES, gold, read_answer, read_task, verdict
+from afarm_plugins.toy.world import CORE_RANGE, FAMILIES, gold, grade, read_answer, read_task
 from tools.toy.train_base import IGNORED, VERDICTS, Encoder, Settings, pad
 
 SFT_EPOCHS, SFT_BATCH, SFT_LEARNING_RATE = 2, 64, 3e-4
@@ -47,7 +47,7 @@ def verdict_ability(model: Any, encoder: Encoder, instructions: Sequence[Instruc
         task = read_task(instruction.instruction, instruction.input)
         answer = write_answer(task, draw_author(chance), chance)
         families.append(task.family)
-        truths.append(list(VERDICTS).index(verdict(read_answer(task, answer))))
+        truths.append(list(VERDICTS).index(grade(read_answer(task, answer))))
         rows.append([*encoder.prompt(instruction), *encoder.answer(answer)])
     marks = [encoder.vocabulary[token] for token in VERDICTS.values()]
     shares: list[list[float]] = []

@@ -34,10 +34,10 @@ from afarm_plugins.toy.world import (
     DETAIL_OPENINGS,
     NOUNS,
     draw_instruction,
+    grade,
     plural,
     read_answer,
     read_task,
-    verdict,
 )
 
 BASE = Path(__file__).parents[2] / "afarm_plugins" / "toy" / "base"
@@ -163,7 +163,7 @@ def verdict_example(instruction: Instruction, random: Random, encoder: Encoder) 
     task = read_task(instruction.instruction, instruction.input)
     answer = write_answer(task, draw_author(random), random)
     ids = [*encoder.prompt(instruction), *encoder.answer(answer)]
-    mark = encoder.vocabulary[VERDICTS[verdict(read_answer(task, answer))]]
+    mark = encoder.vocabulary[VERDICTS[grade(read_answer(task, answer))]]
     return [*ids, mark], [*[IGNORED] * len(ids), mark]
 
 

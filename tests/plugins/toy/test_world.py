@@ -108,7 +108,7 @@ def test_every_drawn_instruction_is_read_back_and_answerable() -> None:
         answer = write_answer(task, EDITOR, random)
         features = world.read_answer(task, answer)
         assert features.core == 1, (instruction, answer)
-        assert world.verdict(features) == "fine"
+        assert world.grade(features) == "fine"
     assert seen == set(world.FAMILIES)
 
 
