@@ -114,7 +114,7 @@ def compare(
 
 
 def _tell_once(told: set[str], tell: Callable[[str, StageRun | None], None], label: str, run: StageRun | None) -> None:
-    """Tell of a stage that systems share where it is first met only."""
+    """Report a stage that systems share only the first time."""
     if run is None or not (run.reused and run.artifact.key in told):
         tell(label, run)
     if run is not None:
@@ -139,7 +139,7 @@ def _lay_out(
     """Every system with a workspace of its own, seed by seed, before anything runs; and, where all methods were asked
     for, those whose needs this recipe does not meet, with the reason.
 
-    Raises `ConfigError` where a method that was named cannot be run.
+    Raises `ConfigError` if a method that was named cannot be run.
     """
     from afarm.core.plugins import discover
     from afarm.experiment import preflight

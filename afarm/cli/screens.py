@@ -125,7 +125,7 @@ def _lines_of_several(records: Sequence[Record]) -> list[str]:
 
 
 def _called(record: Record, among: Sequence[Record]) -> str:
-    """Its system, with the annotator and the reference where those are not the same of all."""
+    """Name its system, with the annotator and the reference if those are not the same of all."""
     main, apart = record["results"][0], {other["annotator"] for other in among}
     references = {other["results"][0]["reference"] for other in among}
     by = f" by {record['annotator']}" if len(apart) > 1 else ""

@@ -1,4 +1,4 @@
-"""The charts of a report as plain data, and plotly.js to draw them with.
+"""Chart data of a report, and plotly.js to draw it with.
 
 A chart is what the page's script needs and no more: a title, axis titles and series. Colours are the style sheet's, so
 charts follow the reader's light or dark scheme.
@@ -36,7 +36,7 @@ _TITLES = {
 
 
 def plotly_script() -> str | None:
-    """plotly.js as Python's plotly package brings it, or None where that is not installed."""
+    """The source of plotly.js from Python's plotly package, None if that is not installed."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
@@ -66,10 +66,11 @@ def curve_chart(stage: str, name: str, points: Points) -> Chart:
 
 
 def curve_charts(metrics: Mapping[str, Mapping[str, Points]]) -> tuple[list[Chart], list[Chart]]:
-    """(the charts to show first, all others). First come reward, KL and length; else what the method
-    logs instead; and where it logs nothing, the losses of the other stages.
+    """Split the curves into (charts to show first, all others).
 
-    What was logged at one step only is a figure for the table, not a curve.
+    First come reward, KL and length, else what the method logs instead, else the losses of the other stages.
+
+    A metric that was logged at one step only is a number for the table, not a curve.
     """
     charts = [
         curve_chart(stage, name, points)
@@ -84,7 +85,7 @@ def curve_charts(metrics: Mapping[str, Mapping[str, Points]]) -> tuple[list[Char
 
 
 def win_rate_chart(win_rates: Sequence[Mapping[str, Any]]) -> Chart | None:
-    """Win rates with their 95% intervals (percent), one line a system; None where there are none."""
+    """Win rates with their 95% intervals (percent), one line per system; None if there are none."""
     known = [w for w in win_rates if w["win_rate"] is not None]
     if not known:
         return None

@@ -1,10 +1,10 @@
 """Paired differences of two systems on the same instructions, and tests of their significance.
 
 The default test is Student's, of the paired differences: it goes by the interval that is shown, so that one excludes 0
-exactly where the other is below 5%, and in simulations with draws, weights, and differences that are mostly 0 it keeps
+exactly if the other is below 5%, and in simulations with draws, weights, and differences that are mostly 0 it keeps
 its level from 10 instructions on (docs/notes/statistics.md). `sign_flip` needs no simulation: if it made no difference
 which system answered, each instruction's difference could as well have had the other sign. It is exact for any n,
-McNemar's exact test where every difference is −1, 0 or 1, and finds less with few instructions. Wilcoxon's test is not
+McNemar's exact test if every difference is −1, 0 or 1, and finds less with few instructions. Wilcoxon's test is not
 offered: it asks about ranks of differences, not about the win rate shown.
 
 Sources: Student 1908, Fisher 1935 (sign flips), McNemar 1947, Holm 1979; Dror et al. 2018 on which test suits which

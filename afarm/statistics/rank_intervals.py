@@ -3,7 +3,7 @@
 A rank follows from who is better than whom, so its interval does: a system is surely below those whose mean is higher
 by more than chance, and surely above those whose mean is lower by more. Differences of all pairs are bootstrapped
 together (one draw reweights the instructions of all systems), and an interval holds when all of its comparisons do.
-Resampling the ranks themselves is the usual way, and too narrow where systems are close: see docs/notes/statistics.md.
+Resampling the ranks themselves is the usual way, and too narrow if systems are close: see docs/notes/statistics.md.
 
 Sources: Mogstad, Romano, Shaikh and Wilhelm 2024, "Inference for ranks"; Romano and Wolf 2005 (the stepdown).
 """

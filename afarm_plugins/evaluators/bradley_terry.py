@@ -4,7 +4,7 @@
 
 fitted by maximum likelihood; a draw is half a win of either, and a judge's probability the share that it says. Standard
 errors are robust to clusters: all judgements of an instruction count as one observation (Liang and Zeger 1986), with
-G / (G - 1) for G instructions. From few games they are too small, and those of the curvature stand in where larger.
+G / (G - 1) for G instructions. From few games they are too small, and those of the curvature stand in if larger.
 
 Where a group of systems won every comparison with another, the likelihood has no maximum: strengths are as far apart as
 one likes (Ford 1957). There, and only there, `prior` draws are added between the groups, shared by the pairs of systems
@@ -98,8 +98,11 @@ def strengths(played: Games, prior: float) -> Strengths:
 
 
 def _draws(played: Games, group: Indices) -> Floats:
-    """[S, S]: the share of a draw added to each two systems that met across groups. Between two groups there is one in
-    all, and less where both have others, so that none has many more than the one that it needs to be finite."""
+    """[S, S]: the share of a draw added to every two systems that met across groups.
+
+    Between two groups there is one draw in all, and less if both have others, so that none has many more than the one
+    that it needs to be finite.
+    """
     met = np.zeros((len(group), len(group)))
     met[played.first, played.second] = 1.0  # an index that repeats counts once
     met *= group[:, None] != group[None, :]
@@ -137,9 +140,11 @@ def _curvature(x: Floats, wins: Floats, free: NDArray[np.bool_]) -> Floats:
 def _errors(
     played: Games, strength: Floats, curvature: Floats, free: NDArray[np.bool_], held: NDArray[np.bool_]
 ) -> Floats:
-    """Standard errors, [S]: cluster-robust by instruction; those of the curvature where only the prior holds a
-    strength, or one instruction is all there is, and also where they are larger and a system or the reference has few
-    games: robust errors are then too small."""
+    """Standard errors, [S]: cluster-robust by instruction, or those of the curvature.
+
+    The curvature's are used if only the prior holds a strength, if there is one instruction only, and also if they are
+    larger and a system or the reference has few games: robust errors are then too small.
+    """
     inverse = np.linalg.inv(curvature)
     variance = np.zeros(len(strength))
     variance[free] = np.diag(inverse)

@@ -74,7 +74,7 @@ class Compared:
 
 class LengthControlled(Evaluator):
     """See the module. Metrics, percent: `length_controlled_winrate`; `lc_sampling_error`, with the fit's uncertainty in
-    it, None where it would not hold; and `lc_standard_error`, the published one: the spread of the prediction over
+    it, None if it would not hold; and `lc_standard_error`, the published one: the spread of the prediction over
     instructions, None then too, and without difficulties. `lc_source` is "weights", "fit", or "fit without" the files
     that it lacked; `lc_warning` says why figure or error are doubtful. An instruction without an output has no length,
     and is left out.

@@ -49,7 +49,7 @@ class Rows:
 
 
 def length_feature(gap: Floats) -> Floats:
-    """[N]: tanh(z) of the differences in characters, reference less system; 0 where all differences are the same."""
+    """[N]: tanh(z) of the differences in characters, reference less system; 0 if all differences are the same."""
     deviation = gap.std(ddof=1) if len(gap) > 1 else 0.0
     return np.tanh(gap / deviation) if deviation else np.zeros(len(gap))
 
@@ -94,7 +94,7 @@ def information(coefficients: Floats, rows: Rows) -> float:
     """The information in the outcomes: Σ p (1 − p), an instruction counting once however many rows it has.
 
     Without the penalty it is at most the number of the rarer outcome, and less the better lengths tell them apart: 0
-    where all were won, or the longer won throughout.
+    if all were won, or if the longer won throughout.
     """
     p = expit(rows.features @ coefficients)
     return float((p * (1 - p)).mean() * np.unique(rows.group).size)
@@ -105,7 +105,7 @@ def sampling_error(coefficients: Floats, judged: Rows, extra: Rows | None, equal
 
     From the influence of each instruction on the mean, at the fitted coefficients and without the penalty:
     p_i − mean + gradient · H⁻¹ · n · score_i. `judged` are the rows of instructions, `extra` those that only
-    regularise, and `equal_length`, [n, K], the features that are predicted for. None where there is one instruction.
+    regularise, and `equal_length`, [n, K], the features that are predicted for. None if there is one instruction.
     """
     p = expit(equal_length @ coefficients)
     n = len(p)
