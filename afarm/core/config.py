@@ -10,15 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, Self, get_args
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from afarm.core.errors import did_you_mean
 
@@ -93,11 +85,7 @@ def fields_at(model: type[BaseModel], path: Iterable[int | str]) -> list[str]:
 
 
 def explain_validation_error(
-    error: ValidationError,
-    model: type[BaseModel],
-    prefix: str = "",
-    unknown: str = "unknown setting",
-    missing: str = "is missing",
+    error: ValidationError, model: type[BaseModel], prefix: str = "", *, unknown: str, missing: str = "is missing"
 ) -> list[str]:
     """Explain each finding of pydantic in a sentence: `prefix`, the field and what is wrong.
 

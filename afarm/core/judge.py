@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from afarm.core.records import Instruction, Message
@@ -176,17 +176,11 @@ class Judge(ABC):
         """
 
     async def submit(self, requests: Sequence[ChatRequest]) -> str:
-        """Submit `requests` to the vendor's batch endpoint and return its ticket.
-
-        For judges that declare `batch`. Raises `JudgeError` if the batch was not accepted.
-        """
+        """Submit a batch to the vendor and return its id. Raises `JudgeError` if it was not accepted."""
         raise NotImplementedError(f"{self.identity} has no batch endpoint")
 
-    async def collect(self, ticket: str) -> Sequence[Completion | None] | None:
-        """Fetch the answers of a batch, in order of its requests, None per failed one; None while it runs.
-
-        Raises `JudgeError` if the ticket is not known (any more).
-        """
+    async def collect(self, batch_id: str) -> Sequence[Completion | None] | None:
+        """Fetch a batch's answers, None per failed one; None while it runs. `JudgeError` if it is unknown."""
         raise NotImplementedError(f"{self.identity} has no batch endpoint")
 
     def count_tokens(self, request: ChatRequest) -> int:
@@ -238,35 +232,6 @@ async def answer_lost() -> None:
     """
     if report := ANSWER_LOST.get(None):
         await report()
-
-
-def unsupported(request: ChatRequest, capabilities: Capabilities) -> tuple[str, ...]:
-    """List the parameters of `request` that a judge with these capabilities does not accept, by name.
-
-    A temperature and a top_p of 1 are every model's default. A schema is never listed: the prompt asks for the format
-    as well.
-    """
-    missing = {
-        "temperature": request.temperature != 1.0 and not capabilities.temperature,
-        "top_p": request.top_p != 1.0 and not capabilities.temperature,
-        "logit_bias": bool(request.favoured_tokens or request.penalised_tokens) and not capabilities.logit_bias,
-        "top_logprobs": request.top_logprobs > 0 and not capabilities.logprobs,
-        "tool": request.tool is not None and not capabilities.tool,
-    }
-    return tuple(name for name, lacks in missing.items() if lacks)
-
-
-def without(request: ChatRequest, parameters: Sequence[str]) -> ChatRequest:
-    """Copy `request` without these `parameters`, named as by `unsupported`."""
-    plain: dict[str, dict[str, Any]] = {
-        "temperature": {"temperature": 1.0},
-        "top_p": {"top_p": 1.0},
-        "logit_bias": {"favoured_tokens": (), "penalised_tokens": ()},
-        "top_logprobs": {"top_logprobs": 0},
-        "tool": {"tool": None},
-    }
-    left_out = {field: value for name in parameters for field, value in plain[name].items()}
-    return replace(request, **left_out)
 
 
 class Ask(Protocol):

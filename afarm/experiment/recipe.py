@@ -25,6 +25,7 @@ from afarm.core.seeding import digest
 from afarm.experiment.settings import RunConfig
 from afarm.storage.rows import names_a_file
 
+UNKNOWN = "unknown setting"
 REQUIRED = "is required: give it in the recipe or with --set {field}=…"
 BASED_ON = "based_on"
 """The line of a recipe that names the one it is based on."""
@@ -203,7 +204,7 @@ def _validate(own: Mapping[str, Any]) -> tuple[RunConfig | None, list[str]]:
     try:
         return RunConfig.model_validate(own), []
     except ValidationError as error:
-        problems = explain_validation_error(error, RunConfig, missing=REQUIRED)
+        problems = explain_validation_error(error, RunConfig, unknown=UNKNOWN, missing=REQUIRED)
         for found in error.errors():
             own = _without(own, found["loc"])
     try:
@@ -257,7 +258,7 @@ def _check_section(name: str, section: Any, names: Mapping[str, list[Component]]
             component.settings({k: v for k, v in section.items() if k in own or k not in known})
         except ValidationError as error:
             assert component.config is not None
-            problems += explain_validation_error(error, component.config, f"{name}.", missing=REQUIRED)
+            problems += explain_validation_error(error, component.config, f"{name}.", unknown=UNKNOWN, missing=REQUIRED)
     return list(dict.fromkeys(problems))
 
 

@@ -3,7 +3,8 @@
 Behind it lies the metered way to those judges: dispatch, budget and ledger. Importing it loads neither.
 """
 
-from afarm.core.judge import CHARACTERS_PER_TOKEN, unsupported
+from afarm.core.judge import CHARACTERS_PER_TOKEN
+from afarm.judging.degraded import unsupported
 from afarm.judging.labelling import annotate_in_chunks
 from afarm.judging.pairwise import (
     REFUSALS,

@@ -16,8 +16,9 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from afarm.core.errors import JudgeError, did_you_mean
-from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge, Judgement, JudgementKey, unsupported, without
+from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge, Judgement, JudgementKey
 from afarm.judging.batch_api import answer_in_batches
+from afarm.judging.degraded import unsupported, without
 from afarm.judging.dispatch import Dispatcher, JudgeQueue, PendingRequest, SharedState, misfits
 from afarm.judging.ledger import Ledger, request_key
 from afarm.judging.rate_limit import Limiter

@@ -17,7 +17,8 @@ from queue import SimpleQueue
 from typing import Any
 
 from afarm.core.errors import AfarmError, BudgetError, JudgeError
-from afarm.core.judge import ANSWER_LOST, ChatRequest, Completion, Judge, unsupported
+from afarm.core.judge import ANSWER_LOST, ChatRequest, Completion, Judge
+from afarm.judging.degraded import unsupported
 from afarm.judging.ledger import Ledger
 from afarm.judging.ledger_schema import encodable
 from afarm.judging.rate_limit import Limiter

@@ -6,8 +6,9 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from afarm.core.judge import Capabilities, ChatRequest, Completion, Judgement, JudgementKey, unsupported
+from afarm.core.judge import Capabilities, ChatRequest, Completion, Judgement, JudgementKey
 from afarm.core.seeding import uniform
+from afarm.judging.degraded import unsupported
 from afarm.judging.ledger import request_key
 
 Answer = Callable[[ChatRequest], str]

@@ -16,7 +16,7 @@ import anthropic
 import httpx2
 
 from afarm import Capabilities, ChatRequest, Completion, JudgeError
-from afarm_plugins.judges.payloads import batch_of, closed, sendable, ticket_of
+from afarm_plugins.judges.payloads import batch_id_of, batch_of, closed, sendable
 from afarm_plugins.judges.vendor import VendorJudge
 
 PATH = "/v1/messages"
@@ -112,11 +112,11 @@ class AnthropicJudge(VendorJudge):
         with self.explaining():
             # Not sent again after a broken connection: the first may have arrived, and would be paid for as well.
             batch = await self._client.with_options(max_retries=0).messages.batches.create(requests=named)
-        return ticket_of(batch.id, len(requests))
+        return batch_id_of(batch.id, len(requests))
 
-    async def collect(self, ticket: str) -> Sequence[Completion | None] | None:
+    async def collect(self, batch_id: str) -> Sequence[Completion | None] | None:
         """See `Judge.collect`."""
-        name, count = batch_of(ticket)
+        name, count = batch_of(batch_id)
         with self.explaining(missing=f"the batch {name} is not known to {self.vendor} (any more)"):
             batch = await self._client.messages.batches.retrieve(name)
             if batch.processing_status != "ended":

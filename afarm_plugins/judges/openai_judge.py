@@ -13,7 +13,7 @@ import openai
 
 from afarm import BuildContext, Capabilities, ChatRequest, Completion, JudgeError
 from afarm_plugins.judges import VendorConfig
-from afarm_plugins.judges.payloads import batch_of, closed, margin, sendable, texts, ticket_of
+from afarm_plugins.judges.payloads import batch_id_of, batch_of, closed, margin, sendable, texts
 from afarm_plugins.judges.vendor import VendorJudge
 from afarm_plugins.judges.vendor_errors import redacted
 
@@ -155,11 +155,11 @@ class OpenAIJudge(VendorJudge):
             batch = await self._client.with_options(max_retries=0).batches.create(
                 input_file_id=file.id, endpoint=endpoint, completion_window="24h"
             )
-        return ticket_of(batch.id, len(requests))
+        return batch_id_of(batch.id, len(requests))
 
-    async def collect(self, ticket: str) -> Sequence[Completion | None] | None:
+    async def collect(self, batch_id: str) -> Sequence[Completion | None] | None:
         """See `Judge.collect`. What a batch answered before it expired or was cancelled is taken too."""
-        name, count = batch_of(ticket)
+        name, count = batch_of(batch_id)
         with self.explaining(missing=f"the batch {name} is not known to {self.vendor} (any more)"):
             batch = await self._client.batches.retrieve(name)
             if batch.status == "failed":

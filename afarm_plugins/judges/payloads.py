@@ -55,13 +55,13 @@ def unwrapped(text: str) -> str:
 WRAPPED = "answer"
 
 
-def ticket_of(batch: str, count: int) -> str:
+def batch_id_of(batch: str, count: int) -> str:
     return f"{batch}/{count}"
 
 
-def batch_of(ticket: str) -> tuple[str, int]:
+def batch_of(batch_id: str) -> tuple[str, int]:
     """The vendor's name of the batch, and how many requests it has."""
-    batch, _, count = ticket.rpartition("/")
+    batch, _, count = batch_id.rpartition("/")
     return batch, int(count)
 
 

@@ -38,15 +38,15 @@ class Vendor(ScriptedJudge):
         return Price(1.0, 1.0)
 
     async def submit(self, requests: Sequence[ChatRequest]) -> str:
-        ticket = f"ticket-{len(list(self.directory.glob('ticket-*')))}"
-        (self.directory / ticket).write_text(json.dumps([request.prompt for request in requests]))
-        return ticket
+        batch_id = f"ticket-{len(list(self.directory.glob('ticket-*')))}"
+        (self.directory / batch_id).write_text(json.dumps([request.prompt for request in requests]))
+        return batch_id
 
-    async def collect(self, ticket: str) -> list[Completion | None] | None:
+    async def collect(self, batch_id: str) -> list[Completion | None] | None:
         self.looks += 1
         if self.looks < self.patience:
             return None
-        prompts = json.loads((self.directory / ticket).read_text())
+        prompts = json.loads((self.directory / batch_id).read_text())
         return [None if self.fails(p) else Completion(f"batched {p}", 10, 2, price=0.05) for p in prompts]
 
 
@@ -142,7 +142,7 @@ def test_a_refused_batch_gives_its_money_back_and_one_that_may_have_arrived_does
 
 def test_batched_answers_of_unknown_price_count_as_the_most_they_can_have_cost(tmp_path: Path) -> None:
     class Silent(Vendor):
-        async def collect(self, ticket: str) -> list[Completion | None] | None:
+        async def collect(self, batch_id: str) -> list[Completion | None] | None:
             return [Completion("a", price=None), None, Completion("c", price=0.01)]
 
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
@@ -152,7 +152,7 @@ def test_batched_answers_of_unknown_price_count_as_the_most_they_can_have_cost(t
 
 def test_a_batch_with_another_number_of_answers_is_an_error_and_stays_pending(tmp_path: Path) -> None:
     class Short(Vendor):
-        async def collect(self, ticket: str) -> list[Completion | None] | None:
+        async def collect(self, batch_id: str) -> list[Completion | None] | None:
             return [Completion("one")]
 
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
@@ -171,7 +171,7 @@ from test_batch_api import Vendor, asker
 from afarm.judging.ledger import Ledger
 
 class Killed(Vendor):
-    async def collect(self, ticket):
+    async def collect(self, batch_id):
         os._exit(9)
 
 asker(Killed(Path(sys.argv[2])), Ledger(Path(sys.argv[2]) / "ledger.sqlite"))(questions(int(sys.argv[3])))

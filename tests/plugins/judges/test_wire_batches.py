@@ -46,10 +46,10 @@ def submit(judge: VendorJudge, requests: Sequence[ChatRequest] = REQUESTS) -> st
     return asyncio.run(once())
 
 
-def collect(judge: VendorJudge, ticket: str) -> Sequence[Completion | None] | None:
+def collect(judge: VendorJudge, batch_id: str) -> Sequence[Completion | None] | None:
     async def once() -> Sequence[Completion | None] | None:
         try:
-            return await judge.collect(ticket)
+            return await judge.collect(batch_id)
         finally:
             await judge.close()
 
@@ -57,10 +57,10 @@ def collect(judge: VendorJudge, ticket: str) -> Sequence[Completion | None] | No
 
 
 def test_a_batch_is_collected_in_order_at_half_the_price(server: WireServer, judge: VendorJudge) -> None:
-    ticket = submit(judge)
-    assert collect(judge, ticket) is None
+    batch_id = submit(judge)
+    assert collect(judge, batch_id) is None
     server.finish_batches()
-    answers = collect(make(judge.section, server), ticket)  # as another process would
+    answers = collect(make(judge.section, server), batch_id)  # as another process would
     assert answers is not None
     assert [a.text for a in answers if a] == ["zero", '["one"]', "two"]
     assert [a.price for a in answers if a] == pytest.approx([WORTH / 2] * 3)
@@ -77,9 +77,9 @@ def test_a_batch_asks_what_single_requests_ask(server: WireServer, judge: Vendor
 
 
 def test_what_failed_in_a_batch_has_no_answer(server: WireServer, judge: VendorJudge) -> None:
-    ticket = submit(judge)
+    batch_id = submit(judge)
     server.finish_batches(failing={"0", "2"})
-    answers = collect(judge, ticket)
+    answers = collect(judge, batch_id)
     assert answers is not None
     assert [a and a.text for a in answers] == [None, '["one"]', None]
 
@@ -99,10 +99,10 @@ def test_a_batch_that_may_have_arrived_is_not_handed_in_twice(server: WireServer
 
 def test_a_batch_that_is_refused_says_why(server: WireServer) -> None:
     judge = make("openai", server)
-    ticket = submit(judge)
+    batch_id = submit(judge)
     server.batches["batch_0"]["refused"] = "line 2: model gone"
     with pytest.raises(JudgeError, match="was refused: line 2: model gone"):
-        collect(judge, ticket)
+        collect(judge, batch_id)
 
 
 def test_an_empty_batch_and_one_of_two_kinds_are_refused(server: WireServer) -> None:

@@ -11,8 +11,9 @@ from wire_judges import KEY, MODELS, PLUGINS, PRICE, WORTH, ask, chat, make
 from wire_server import Body, WireServer, completion, message
 
 from afarm.core.errors import JudgeError
-from afarm.core.judge import Capabilities, ChatRequest, Tool, unsupported
+from afarm.core.judge import Capabilities, ChatRequest, Tool
 from afarm.core.records import Message
+from afarm.judging import unsupported
 from afarm.testing import check_judge
 
 VENDORS = list(MODELS)
