@@ -17,10 +17,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
 from afarm import Decoding, Farm
-from afarm.backend import CheckpointPolicy, join_and_pad, response_logprobs
+from afarm.backend import CheckpointPolicy, batched_logprobs
 from afarm.core.records import Instruction, JudgedPair
 from afarm.experiment import pipeline
 
@@ -174,17 +172,12 @@ def per_token(policy: CheckpointPolicy, examples: Sequence[Example]) -> list[flo
     return [-total / len(response) for total, (_, response) in zip(sums(policy, examples), examples, strict=True)]
 
 
-@torch.no_grad()
 def sums(policy: CheckpointPolicy, examples: Sequence[Example]) -> list[float]:
-    """The log-probability of each response."""
-    found: list[float] = []
-    for begin in range(0, len(examples), BATCH):
-        prompts, responses = zip(*examples[begin : begin + BATCH], strict=True)
-        batch = join_and_pad(prompts, responses, policy.pad_id)
-        found += (
-            response_logprobs(policy.model, batch.input_ids, batch.attention_mask, batch.response_mask).sum(-1).tolist()
-        )
-    return found
+    """Compute the log-probability of each response."""
+    prompts, responses = zip(*examples, strict=True)
+    logprobs = batched_logprobs(policy, prompts, responses, batch_size=BATCH)
+    totals: list[float] = logprobs.sum(-1).tolist()
+    return totals
 
 
 def start_of(farm: Farm) -> CheckpointPolicy:
