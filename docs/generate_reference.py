@@ -262,8 +262,8 @@ PROVISIONAL = (
     "afarm.backend.on_policy",
     "afarm.backend.policy_gradient",
     "afarm.backend.rollouts",
-    "afarm.judging.prompt_annotator",
     "afarm.judging.pairwise",
+    "afarm.judging.prompt_annotator",
 )
 """Modules whose names may still change; the names of all others are stable."""
 
