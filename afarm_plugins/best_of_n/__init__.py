@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class BestOfNConfig(Config):
     """Best-of-n sampling. The paper reports n up to 1024 and an optimum near 16 (section 4)."""
 
-    n: int = setting(16, "samples an instruction, of which the one with the highest reward is kept", ge=1)
+    n: int = setting(16, "samples per instruction, of which the one with the highest reward is kept", ge=1)
     temperature: float = setting(1.0, "temperature of those samples, also where evaluation asks for another", gt=0)
     keep_scores: bool = setting(
         False, "keep with each output the rewards of all n samples, and the winner of every smaller n"

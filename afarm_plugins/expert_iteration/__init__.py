@@ -15,7 +15,7 @@ class ExpertIterationConfig(TrainerConfig):
     The defaults are AlpacaFarm's for LLaMA-7B: one round of best-of-16, then SFT's (App. B).
     """
 
-    n: int = setting(16, "samples an instruction, of which the one with the highest reward is learned from", ge=1)
+    n: int = setting(16, "samples per instruction, of which the one with the highest reward is learned from", ge=1)
     temperature: float = setting(1.0, "temperature of those samples", gt=0)
     response_length: int = setting(300, "tokens after which a response is cut off", gt=0)
     rounds: int = setting(

@@ -36,7 +36,7 @@ class RewardModelConfig(TrainerConfig):
     standardize_outputs: int = setting(
         2000, "outputs of the preferences whose rewards are made mean 0, std 1; 0 leaves rewards as they are", ge=0
     )
-    ensemble: int = setting(1, "members, each fitted to preferences weighted by a bootstrap of its own", ge=1)
+    ensemble: int = setting(1, "members, each fitted to preferences weighted by its own bootstrap", ge=1)
     members: Literal["heads", "adapters"] = setting(
         "heads", "what members have of their own: a head on one backbone, or an adapter (lora) and a head each"
     )
