@@ -84,7 +84,7 @@ def _show(ledger: Ledger) -> None:
 
 
 def _show_unanswered(ledger: Ledger) -> None:
-    """Show the reasons of answers without a text: content filters, prompts that are too long …"""
+    """Show the reasons of answers without a text: content filters, too long prompts and the like."""
     from afarm.judging.accounting import unanswered
 
     if counts := [f"{count:,} {reason or 'without a reason'}" for reason, count in unanswered(ledger)]:

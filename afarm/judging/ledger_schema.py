@@ -91,14 +91,14 @@ CHARGE_BATCHED = (
 def completion_of(row: Sequence[Any]) -> Completion:
     """Read a completion from the columns `COMPLETION`."""
     *plain, logprobs, degraded = row
-    known = None if logprobs is None else tuple(json.loads(logprobs))
-    return Completion(*plain, logprobs=known, degraded=tuple(json.loads(degraded or "[]")))  # type: ignore[misc]
+    positions = None if logprobs is None else tuple(json.loads(logprobs))
+    return Completion(*plain, logprobs=positions, degraded=tuple(json.loads(degraded or "[]")))  # type: ignore[misc]
 
 
 def row_of(request: ChatRequest, judge: str, completion: Completion, run: str) -> tuple[Any, ...]:
     """Write an answer bought by `run` as a row of completions."""
-    asked = (completion.key, judge, request.role, request.annotator, run, sent_text(request))
-    return columns_of(asked, completion)
+    first_columns = (completion.key, judge, request.role, request.annotator, run, sent_text(request))
+    return columns_of(first_columns, completion)
 
 
 def columns_of(asked: Sequence[Any], c: Completion) -> tuple[Any, ...]:

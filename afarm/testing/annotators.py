@@ -34,11 +34,11 @@ def check_annotator(
     """
     instructions = list(instructions) or make_instructions(24)
     pairs = make_pairs(instructions, outputs)
-    asked = _check_labels(annotator, pairs, answer)
+    asks_a_judge = _check_labels(annotator, pairs, answer)
     _check_swapping(annotator, pairs, answer)
-    _check_seeds(annotator, pairs, answer, is_random, asked)
+    _check_seeds(annotator, pairs, answer, is_random, asks_a_judge)
     _check_hostile_text(annotator, instructions, answer)
-    if asked:
+    if asks_a_judge:
         _check_unreadable_answers(annotator, pairs)
         _check_nothing_is_asked_twice(annotator, pairs, answer)
     _check_plan(annotator, pairs, answer)
@@ -46,16 +46,18 @@ def check_annotator(
 
 def labels(annotator: Annotator, pairs: Sequence[Pair], ask: FakeJudgeClient, seed: int = 0) -> dict[str, Label]:
     """(p2, outcome) of each pair by its id, after checking that there is one preference a pair, in order."""
-    found = annotator.annotate(pairs, annotate_context(seed, ask))
+    preferences = annotator.annotate(pairs, annotate_context(seed, ask))
     require(
-        all(isinstance(p, Preference) for p in found) and [p.pair_id for p in found] == [pair.id for pair in pairs],
-        f"annotate must return one Preference for each pair, in the order of the pairs: got {len(found)} for "
+        all(isinstance(p, Preference) for p in preferences)
+        and [p.pair_id for p in preferences] == [pair.id for pair in pairs],
+        f"annotate must return one Preference for each pair, in the order of the pairs: got {len(preferences)} for "
         f"{len(pairs)} pairs, or in another order",
     )
     require(
-        annotator.rates or all(p.scores is None for p in found), "an annotator whose labels have scores says `rates`"
+        annotator.rates or all(p.scores is None for p in preferences),
+        "an annotator whose labels have scores says `rates`",
     )
-    return {p.pair_id: (None if p.p2 is None else round(p.p2, 9), p.outcome) for p in found}
+    return {p.pair_id: (None if p.p2 is None else round(p.p2, 9), p.outcome) for p in preferences}
 
 
 def _check_labels(annotator: Annotator, pairs: Sequence[Pair], answer: Answer) -> bool:
@@ -91,8 +93,10 @@ def _check_swapping(annotator: Annotator, pairs: Sequence[Pair], answer: Answer)
 
 def _check_seeds(annotator: Annotator, pairs: Sequence[Pair], answer: Answer, is_random: bool, asked: bool) -> None:
     if is_random:
-        found = [labels(annotator, pairs, FakeJudgeClient(answer), seed) for seed in range(8)]
-        require(any(f != found[0] for f in found), "another seed must give other draws: eight seeds gave equal labels")
+        by_seed = [labels(annotator, pairs, FakeJudgeClient(answer), seed) for seed in range(8)]
+        require(
+            any(f != by_seed[0] for f in by_seed), "another seed must give other draws: eight seeds gave equal labels"
+        )
     if asked:
         keys = []
         for seed in (0, 1):
@@ -106,12 +110,12 @@ def _check_seeds(annotator: Annotator, pairs: Sequence[Pair], answer: Answer, is
 
 
 def _check_hostile_text(annotator: Annotator, instructions: Sequence[Instruction], answer: Answer) -> None:
-    given = [(instructions[i % len(instructions)], text) for i, text in enumerate(HOSTILE_TEXTS)]
+    texts = [(instructions[i % len(instructions)], text) for i, text in enumerate(HOSTILE_TEXTS)]
     # Hostile instructions only where the annotator takes any instruction at all.
     hostile = make_instructions(1)[0] in instructions
     pairs = [
         Pair(Instruction(f"{text} {i.instruction}", text) if hostile else i, text, f"plain {number}")
-        for number, (i, text) in enumerate(given)
+        for number, (i, text) in enumerate(texts)
     ]
     ask = FakeJudgeClient(answer)
     labels(annotator, pairs, ask)
@@ -136,9 +140,9 @@ def _check_unreadable_answers(annotator: Annotator, pairs: Sequence[Pair]) -> No
     }
     for name, answer in answers.items():
         ask = FakeJudgeClient(answer)
-        found = labels(annotator, pairs, ask)
+        read = labels(annotator, pairs, ask)
         require(
-            set(found.values()) <= {(None, "unparsed"), (None, "refused")},
+            set(read.values()) <= {(None, "unparsed"), (None, "refused")},
             f'an answer that cannot be read ({name}) must make an "unparsed" preference, never a label',
         )
         sent = len(ask.sent)
@@ -150,8 +154,8 @@ def _check_unreadable_answers(annotator: Annotator, pairs: Sequence[Pair]) -> No
         verdicts = [None if c.pair_id == spoilt else True for c in request.comparisons]
         return render(verdicts, request.answer_format, request.labels)
 
-    found = labels(annotator, pairs, FakeJudgeClient(one_without_a_verdict))
-    unread = {pair_id for pair_id, (_, outcome) in found.items() if outcome in ("unparsed", "refused")}
+    read = labels(annotator, pairs, FakeJudgeClient(one_without_a_verdict))
+    unread = {pair_id for pair_id, (_, outcome) in read.items() if outcome in ("unparsed", "refused")}
     lost = unread - {spoilt}
     require(not lost, f"one unreadable verdict cost {len(lost)} other pairs of its batch theirs")
 
@@ -176,5 +180,5 @@ def _check_plan(annotator: Annotator, pairs: Sequence[Pair], answer: Answer) -> 
     require(not ask.sent, "plan must send nothing")
     if planned:
         labels(annotator, pairs, ask)
-        theirs = {c.pair_id for request in planned for c in request.comparisons if c.pair_id}
-        require(theirs == set(ask.asked_about()), "plan must name the requests that annotate sends")
+        planned_pairs = {c.pair_id for request in planned for c in request.comparisons if c.pair_id}
+        require(planned_pairs == set(ask.asked_about()), "plan must name the requests that annotate sends")

@@ -77,7 +77,7 @@ async def _check_order_of_requests(judge: Judge, instructions: Sequence[Instruct
 async def _check_capabilities(judge: Judge, request: ChatRequest) -> None:
     """Check that declared capabilities are taken, and that others are an error that says so."""
     takes, text = judge.capabilities, request.prompt or request.messages[0].content
-    asked = {
+    examples = {
         "chat": (takes.chat, replace(request, messages=(Message("user", text),), prompt="")),
         "completion": (takes.completion, replace(request, messages=(), prompt=text)),
         "temperature": (takes.temperature, replace(request, temperature=0.5)),
@@ -86,7 +86,7 @@ async def _check_capabilities(judge: Judge, request: ChatRequest) -> None:
             replace(request, favoured_tokens=("Output (a)",), penalised_tokens=("Neither",)),
         ),
     }
-    for name, (declared, example) in asked.items():
+    for name, (declared, example) in examples.items():
         try:
             await judge.complete(example)
             answered = True
@@ -123,11 +123,11 @@ def _request(instructions: Sequence[Instruction], answer_format: str, count: int
         f"{n}. Instruction: {c.instruction.instruction}\n{c.instruction.input}\n(a) {c.first}\n(b) {c.second}"
         for n, c in enumerate(comparisons, start=1)
     )
-    asked = f"Which output is better, Output (a) or Output (b)? Answer as {answer_format}.\n\n{text}\n"
+    prompt = f"Which output is better, Output (a) or Output (b)? Answer as {answer_format}.\n\n{text}\n"
     return ChatRequest(
         role="strong",
-        messages=(Message("user", asked),) if takes.chat else (),
-        prompt="" if takes.chat else asked,
+        messages=(Message("user", prompt),) if takes.chat else (),
+        prompt="" if takes.chat else prompt,
         comparisons=comparisons,
         answer_format=answer_format,
         annotator="conformance",

@@ -117,8 +117,8 @@ class DirectoryMember:
     @property
     def seed_columns(self) -> list[str]:
         """The columns whose texts, in this order, the order of the outputs is drawn from."""
-        given = self.spec.random_seed_column
-        return [given] if isinstance(given, str) else sorted(given)
+        columns = self.spec.random_seed_column
+        return [columns] if isinstance(columns, str) else sorted(columns)
 
     @property
     def role(self) -> str:
@@ -152,19 +152,19 @@ class DirectoryMember:
         if not self.template.turns:
             text = messages[0].content
             messages, prompt = ((), text) if takes.completion else ((Message("user", text),), "")
-        given = self.arguments
-        longest = given.max_tokens or given.max_new_tokens or given.max_tokens_to_sample or 2048
+        arguments = self.arguments
+        longest = arguments.max_tokens or arguments.max_new_tokens or arguments.max_tokens_to_sample or 2048
         temperature = DEFAULT_TEMPERATURES.get(self.spec.fn_completions, 0.7)
-        alternatives = given.top_logprobs or int(given.logprobs)
+        alternatives = arguments.top_logprobs or int(arguments.logprobs)
         return ChatRequest(
             role=self.role,
             messages=messages,
             prompt=prompt,
             max_tokens=longest,
-            temperature=temperature if given.temperature is None else given.temperature,
-            top_p=given.top_p,
-            favoured_tokens=tuple(given.tokens_to_favor),
-            penalised_tokens=tuple(given.tokens_to_avoid),
+            temperature=temperature if arguments.temperature is None else arguments.temperature,
+            top_p=arguments.top_p,
+            favoured_tokens=tuple(arguments.tokens_to_favor),
+            penalised_tokens=tuple(arguments.tokens_to_avoid),
             tool=self.tool,
             top_logprobs=alternatives,
             comparisons=filled,
@@ -192,8 +192,8 @@ def load(spec: str) -> list[DirectoryMember]:
     members: list[DirectoryMember] = []
     problems: list[str] = []
     for name, values in entries.items():
-        member, found = _member(str(name), values, path.parent.parent)
-        problems += [f"{path}: {name}: {problem}" for problem in found]
+        member, own_problems = _member(str(name), values, path.parent.parent)
+        problems += [f"{path}: {name}: {problem}" for problem in own_problems]
         members += [member] if member else []
     if problems:
         raise ConfigError(problems)
@@ -238,22 +238,22 @@ def _member(name: str, values: Any, base: Path) -> tuple[DirectoryMember | None,
         entry = EvaluatorSpec.model_validate(values)
     except ValidationError as error:
         problems += explain_validation_error(error, EvaluatorSpec, unknown=UNKNOWN)
-        wrong = {found["loc"][0] for found in error.errors()}
+        wrong = {finding["loc"][0] for finding in error.errors()}
         try:  # what else is wrong is reported too
             entry = EvaluatorSpec.model_validate({k: v for k, v in values.items() if k not in wrong})
         except ValidationError:
             return None, problems
     problems += checked(entry.fn_completion_parser, entry.completion_parser_kwargs)
     arguments: Arguments | None = None
-    asked = {k: v for k, v in entry.completions_kwargs.items() if k not in HOW_ONLY}
+    model_arguments = {k: v for k, v in entry.completions_kwargs.items() if k not in HOW_ONLY}
     try:
-        arguments = Arguments.model_validate(asked)
+        arguments = Arguments.model_validate(model_arguments)
     except ValidationError as error:
         problems += explain_validation_error(error, Arguments, "completions_kwargs: ", unknown=UNKNOWN)
-    tool, found = _tool(arguments) if arguments else (None, [])
-    problems += found
-    template, found = _template(entry, base)
-    problems += found + _mismatches(entry, arguments)
+    tool, more_problems = _tool(arguments) if arguments else (None, [])
+    problems += more_problems
+    template, more_problems = _template(entry, base)
+    problems += more_problems + _mismatches(entry, arguments)
     if problems or not arguments or not template:
         return None, problems
     parser = Parser(entry.fn_completion_parser, entry.completion_parser_kwargs)
@@ -281,8 +281,8 @@ def _mismatches(entry: EvaluatorSpec, arguments: Arguments | None) -> list[str]:
     for name in entry.processors_to_kwargs:
         if name not in PROCESSORS:
             problems.append(f"processors_to_kwargs: {name!r} is not known here.{did_you_mean(name, PROCESSORS)}")
-    given = entry.random_seed_column
-    for column in [given] if isinstance(given, str) else given:
+    columns = entry.random_seed_column
+    for column in [columns] if isinstance(columns, str) else columns:
         if column not in COLUMNS:
             problems.append(f"random_seed_column: a pair has no {column!r}.{did_you_mean(column, COLUMNS)}")
     return problems

@@ -41,14 +41,14 @@ def verdict(value: Any) -> ParsedVerdict:
 
 def regex_parser(answer: str, *, outputs_to_match: Mapping[Any, str]) -> list[Any]:
     """The keys of the patterns in the order of their matches: the earliest, then the next in the rest."""
-    found = []
+    keys = []
     while matches := [(m.start(), m.end(), k) for k, p in outputs_to_match.items() if (m := re.search(p, answer))]:
         _, end, key = min(matches, key=lambda match: match[0])
         if not end:
             raise ValueError("a pattern matches nothing at all")
-        found.append(key)
+        keys.append(key)
         answer = answer[end:]
-    return found
+    return keys
 
 
 def lmsys_parser(answer: str) -> list[Any]:
@@ -149,9 +149,9 @@ class Parser:
     def read(self, completion: Completion, size: int) -> list[ParsedVerdict]:
         """Parse `size` verdicts. With another number of them it cannot be told whose is whose: all are None."""
         try:
-            given = self._likeliest(completion) if self.reads_logprobs else completion.text
+            answer = self._likeliest(completion) if self.reads_logprobs else completion.text
             # That package passes over an empty answer, whatever a pattern would make of it.
-            values = PARSERS[self.name](given, **self.arguments) if given else []
+            values = PARSERS[self.name](answer, **self.arguments) if answer else []
         except (*UNREADABLE, RecursionError):
             values = []
         return [verdict(value) for value in values] if len(values) == size else [None] * size
@@ -170,8 +170,8 @@ class Parser:
         texts = [self._written(value) for value in (1, 2, *DRAWS)]
         if self.reads_logprobs:
             return tuple(text for text in texts[:2] if text) if None not in texts[:2] else ()
-        known = [t for t, v in zip(texts, (1, 2, *DRAWS), strict=True) if t is not None and self._reads(t, v, size)]
-        return tuple(known[:3]) if texts[0] in known[:1] and texts[1] in known[1:2] else ()
+        readable = [t for t, v in zip(texts, (1, 2, *DRAWS), strict=True) if t is not None and self._reads(t, v, size)]
+        return tuple(readable[:3]) if texts[0] in readable[:1] and texts[1] in readable[1:2] else ()
 
     def _reads(self, text: str, value: float, size: int) -> bool:
         read = self.read(Completion("\n".join([text] * size)), size)
@@ -196,14 +196,14 @@ def checked(name: str, arguments: Mapping[str, Any], last: bool = True) -> list[
     """
     if name not in PARSERS:
         return [f"fn_completion_parser: there is no {name!r}.{did_you_mean(name, PARSERS)}"]
-    known = list(inspect.signature(PARSERS[name]).parameters.values())[1:]
+    parameters = list(inspect.signature(PARSERS[name]).parameters.values())[1:]
     field = "completion_parser_kwargs"
     problems = [
-        f"{field}: {name} takes no {extra!r}.{did_you_mean(extra, [p.name for p in known]) or ' It takes none.'}"
+        f"{field}: {name} takes no {extra!r}.{did_you_mean(extra, [p.name for p in parameters]) or ' It takes none.'}"
         for extra in map(str, arguments)
-        if extra not in {p.name for p in known}
+        if extra not in {p.name for p in parameters}
     ]
-    lacking = [p.name for p in known if p.default is p.empty and p.name not in arguments]
+    lacking = [p.name for p in parameters if p.default is p.empty and p.name not in arguments]
     problems += [f"{field}: {name} needs {missing!r}" for missing in lacking]
     if problems:
         return problems

@@ -146,8 +146,8 @@ def parse_json(text: str, size: int) -> list[float | None]:
 
 def _in_order(verdicts: dict[int, list[float | None]], size: int) -> list[float | None]:
     """The verdict of each index from 1 to `size`; None where there is none, or more than one."""
-    found = [verdicts.get(index, []) for index in range(1, size + 1)]
-    return [given[0] if len(given) == 1 else None for given in found]
+    by_index = [verdicts.get(index, []) for index in range(1, size + 1)]
+    return [readings[0] if len(readings) == 1 else None for readings in by_index]
 
 
 def _verdict(line: str) -> float | None:
@@ -182,14 +182,14 @@ def _mark(line: str) -> float | None:
         return math.inf
     line = line.strip(_MARKUP)
     lead = _MARK_LEAD.match(line)
-    found = _MARK.match(line, lead.end() if lead else 0)
-    if not found:
+    number = _MARK.match(line, lead.end() if lead else 0)
+    if not number:
         return None
-    rest = line[found.end() :].lstrip(_MARKUP)
+    rest = line[number.end() :].lstrip(_MARKUP)
     # A bare number before other text is an item of a list, or a count of something.
-    if not (lead or found["of"]) and not re.match(_REASON, rest, re.IGNORECASE):
+    if not (lead or number["of"]) and not re.match(_REASON, rest, re.IGNORECASE):
         return None
-    return math.inf if found["of"] not in (None, str(BEST)) else float(found["mark"])
+    return math.inf if number["of"] not in (None, str(BEST)) else float(number["mark"])
 
 
 def _verdict_objects(text: str) -> Iterator[dict[str, Any]]:
@@ -217,7 +217,7 @@ def _with_verdict(value: object, depth: int = 3) -> Iterator[dict[str, Any]]:
 
 def _without_contradictions(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A key given two values has none: Python would silently take the last."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in pairs:
-        found[key] = value if found.get(key, value) == value else None
-    return found
+        values[key] = value if values.get(key, value) == value else None
+    return values

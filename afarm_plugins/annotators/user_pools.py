@@ -63,9 +63,9 @@ def read_pool(path: Path) -> list[PoolMember]:
 
 def _member(name: str, library: Library) -> PoolMember:
     if name not in library.entries:
-        known = {**shipped().entries, **library.entries}
-        if name not in known:
-            raise ConfigError([f"{library.where}: members: no prompt annotator {name!r}.{did_you_mean(name, known)}"])
+        entries = {**shipped().entries, **library.entries}
+        if name not in entries:
+            raise ConfigError([f"{library.where}: members: no prompt annotator {name!r}.{did_you_mean(name, entries)}"])
         return load_member(name)
     member = replace(library, entries={name: _over_its_base(name, library)}).member(name)
     if member.spec.answer_format in ("rating", "criteria"):
@@ -89,13 +89,13 @@ def _require_outputs(member: PoolMember, at: str) -> None:
 
 def _over_its_base(name: str, library: Library, above: tuple[str, ...] = ()) -> Any:
     """The entry `name` over the entry that its `like` names. Raises `ConfigError` if there is none."""
-    known = {**shipped().entries, **library.entries}
-    entry = known[name]
+    entries = {**shipped().entries, **library.entries}
+    entry = entries[name]
     if not isinstance(entry, Mapping) or "like" not in entry:
         return entry
     at, base = f"{library.where}: {name}: like", str(entry["like"])
-    if base not in known:
-        raise ConfigError([f"{at}: no prompt annotator {base!r}.{did_you_mean(base, known)}"])
+    if base not in entries:
+        raise ConfigError([f"{at}: no prompt annotator {base!r}.{did_you_mean(base, entries)}"])
     if base in (*above, name):
         raise ConfigError([f"{at}: {base!r} is itself like {name!r}"])
     own = {key: value for key, value in entry.items() if key != "like"}

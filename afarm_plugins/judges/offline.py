@@ -167,8 +167,8 @@ class OfflineJudge(Judge):
 
 
 def _completion(request: ChatRequest, text: str) -> Completion:
-    asked = request.prompt + "".join(message.content for message in request.messages)
-    return Completion(text, _tokens(asked), _tokens(text), price=0.0)
+    prompt = request.prompt + "".join(message.content for message in request.messages)
+    return Completion(text, _tokens(prompt), _tokens(text), price=0.0)
 
 
 def _words(text: str) -> int:

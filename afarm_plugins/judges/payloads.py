@@ -19,8 +19,8 @@ def texts(request: ChatRequest) -> list[str]:
 def margin(request: ChatRequest) -> int:
     """The most tokens that a vendor's format, a schema and a tool add to a request's texts."""
     forms = [request.schema, request.tool and [request.tool.description, request.tool.parameters]]
-    asked = sum(1024 + len(json.dumps(form)) for form in forms if form)
-    return 64 + 16 * len(request.messages) + asked
+    form_tokens = sum(1024 + len(json.dumps(form)) for form in forms if form)
+    return 64 + 16 * len(request.messages) + form_tokens
 
 
 def sendable(text: str) -> str:
@@ -67,6 +67,8 @@ def batch_of(batch_id: str) -> tuple[str, int]:
 
 def _closed(schema: Any) -> Any:
     if isinstance(schema, Mapping):
-        made = {key: _closed(value) for key, value in schema.items()}
-        return {**made, "additionalProperties": False} if made.get("type") == "object" else made
+        closed_fields = {key: _closed(value) for key, value in schema.items()}
+        return (
+            {**closed_fields, "additionalProperties": False} if closed_fields.get("type") == "object" else closed_fields
+        )
     return [_closed(value) for value in schema] if isinstance(schema, list | tuple) else schema

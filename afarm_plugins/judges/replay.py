@@ -121,8 +121,8 @@ class ReplayJudge(Judge):
 
     async def complete(self, request: ChatRequest) -> Completion:
         """Raises `JudgeError` where the file does not hold what is asked, or the answer cannot be written."""
-        asked = _asked([[m.role, m.content] for m in request.messages], request.prompt)
-        if answers := self.stored.answered.get(asked):
+        request_digest = _asked([[m.role, m.content] for m in request.messages], request.prompt)
+        if answers := self.stored.answered.get(request_digest):
             own = [answer for answer in answers if answer.annotator == request.annotator] or answers
             return _nth(
                 [answer for answer in own if answer.sample_index == request.sample_index] or own, request.sample_index
@@ -130,13 +130,13 @@ class ReplayJudge(Judge):
         if not self.stored.judged or not request.comparisons:
             return self._lacking(request, request.comparisons)
         real = [comparison for comparison in request.comparisons if comparison.pair_id]
-        found = {c.pair_id: judged for c in real if (judged := self._find(c, request))}
-        if lacking := [c for c in real if c.pair_id not in found]:
+        rows = {c.pair_id: judged for c in real if (judged := self._find(c, request))}
+        if lacking := [c for c in real if c.pair_id not in rows]:
             return self._lacking(request, lacking)
-        if len(real) == 1 and (raw := self._raw(found[real[0].pair_id], real[0], request)):
+        if len(real) == 1 and (raw := self._raw(rows[real[0].pair_id], real[0], request)):
             return raw
         # Dummies, which fill a batch, are answered with something: their answer is not read.
-        verdicts = [found[c.pair_id].first(c) if c.pair_id else 1.0 for c in request.comparisons]
+        verdicts = [rows[c.pair_id].first(c) if c.pair_id else 1.0 for c in request.comparisons]
         return _written(verdicts, request, str(self.path))
 
     def _find(self, comparison: ShownPair, request: ChatRequest) -> Judged | None:
@@ -156,14 +156,16 @@ class ReplayJudge(Judge):
                 f"{self.path} holds preferences between two outputs, and {who} asks for none: name an "
                 "annotator that compares, or an export of the ledger with its answers"
             )
-        asked = (
+        instruction = (
             comparisons[0].instruction if comparisons else Instruction(request.prompt or request.messages[-1].content)
         )
-        known = any(row.row.pair.instruction.id == asked.id for rows in self.stored.judged.values() for row in rows)
+        instruction_is_known = any(
+            row.row.pair.instruction.id == instruction.id for rows in self.stored.judged.values() for row in rows
+        )
         raise JudgeError(
             f"{self.path} does not hold what {request.annotator or 'the annotator'} asks about "
-            f"{asked.instruction[:60]!r}"
-            + (": it holds that instruction with other outputs" if known else "")
+            f"{instruction.instruction[:60]!r}"
+            + (": it holds that instruction with other outputs" if instruction_is_known else "")
             + "; leave such pairs unparsed with --set replay.missing=unparsed, or name a file that has them"
         )
 
@@ -181,8 +183,8 @@ class ReplayJudge(Judge):
             order = "21" if random.Random(key).choices([False, True])[0] else "12"
         if (order == "12") != (comparison.first == pair.output_1):
             return None
-        stored, said = judged.first(comparison), _said(raw, request)
-        if stored is not None and said is not None and (stored - 0.5) * (said - 0.5) < 0:
+        p_stored, p_raw = judged.first(comparison), _said(raw, request)
+        if p_stored is not None and p_raw is not None and (p_stored - 0.5) * (p_raw - 0.5) < 0:
             raise JudgeError(
                 f"{self.path}: row {judged.number}: the raw completion prefers one output and the preference the "
                 f"other: was the file written with a seed other than {self.config.seed}? Name it with "
@@ -225,14 +227,16 @@ def _answered(row: Row, where: str) -> tuple[str, Answered]:
     if not isinstance(row["text"], str):
         raise DataError(f"{where}: field 'text' must be text, not {type(row['text']).__name__}")
     try:
-        asked = _asked([[m["role"], m["content"]] for m in request.get("messages", ())], request.get("prompt", ""))
+        request_digest = _asked(
+            [[m["role"], m["content"]] for m in request.get("messages", ())], request.get("prompt", "")
+        )
         positions = None if logprobs is None else tuple(dict(position) for position in logprobs)
         draw = int(request.get("draw", -1))
     except (LookupError, TypeError, ValueError) as error:
         raise DataError(f"{where}: is no answer as `afarm ledger --export` writes it: {error!r}") from error
     reason = str(row.get("finish_reason") or "")
     completion = Completion(row["text"], price=0.0, finish_reason=reason, logprobs=positions)
-    return asked, Answered(str(row.get("annotator", "")), draw, completion)
+    return request_digest, Answered(str(row.get("annotator", "")), draw, completion)
 
 
 def _completion(raw: Any, where: str) -> Completion | None:

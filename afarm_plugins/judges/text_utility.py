@@ -46,12 +46,14 @@ def terms(instruction: Instruction, output: str) -> dict[str, float]:
     """
     text = output.strip()
     words = _words(text)
-    asked = {word for word in _words(f"{instruction.instruction} {instruction.input}") if len(word) >= SHORTEST_WORD}
+    instruction_words = {
+        word for word in _words(f"{instruction.instruction} {instruction.input}") if len(word) >= SHORTEST_WORD
+    }
     triples = list(zip(words, words[1:], words[2:], strict=False))
     excess = math.log2(max(len(text), TOO_LONG) / TOO_LONG)
     return {
         "length": 1 - math.exp(-len(text) / SATURATION) - excess,
-        "overlap": len(asked & set(words)) / len(asked) if asked else 0.0,
+        "overlap": len(instruction_words & set(words)) / len(instruction_words) if instruction_words else 0.0,
         "repetition": 1 - len(set(triples)) / len(triples) if triples else 0.0,
         "unfinished": float(not text.endswith(ENDINGS)),
         "empty": float(not text),

@@ -122,8 +122,8 @@ class VendorJudge(Judge):
     def identity(self) -> str:
         """The model, and every setting that changes answers and is not what it is by itself."""
         usual = VendorConfig.model_fields
-        given = {name: v for name, v in self.config.result_fields().items() if v != usual[name].default}
-        notes = [f"{name}={json.dumps(v, sort_keys=True)}" for name, v in sorted(given.items())]
+        changed = {name: v for name, v in self.config.result_fields().items() if v != usual[name].default}
+        notes = [f"{name}={json.dumps(v, sort_keys=True)}" for name, v in sorted(changed.items())]
         return f"{self.section}:{self.spec}" + (f"[{','.join(notes)}]" if notes else "")
 
     async def complete(self, request: ChatRequest) -> Completion:
@@ -312,16 +312,16 @@ class VendorJudge(Judge):
             return JudgeError(self._of_status(error.status_code, self.shown(error), error), charged=False)
         cause = next((cause for cause in reversed(causes_of(error)) if str(cause)), error)
         if isinstance(cause, NoAnswer):
-            said = f"answered {self._tries} with nothing that can be read ({self.shown(cause)})"
+            failure = f"answered {self._tries} with nothing that can be read ({self.shown(cause)})"
         elif any(isinstance(cause, httpx2.ReadTimeout) for cause in causes_of(error)):
-            said = f"did not answer within {self.config.timeout:g} s, {self._tries}"
+            failure = f"did not answer within {self.config.timeout:g} s, {self._tries}"
         elif isinstance(error, self.sdk.APIConnectionError):
-            said = (
+            failure = (
                 f"could not be reached at {self.base_url}, {self._tries} ({type(cause).__name__}: {self.shown(cause)})"
             )
         else:
-            said = f"failed: {type(error).__name__}: {self.shown(error)}"
-        return JudgeError(f"{self.identity} {said}; {GO_ON}", charged=not unsent(error))
+            failure = f"failed: {type(error).__name__}: {self.shown(error)}"
+        return JudgeError(f"{self.identity} {failure}; {GO_ON}", charged=not unsent(error))
 
     @property
     def _tries(self) -> str:
@@ -352,8 +352,8 @@ class VendorJudge(Judge):
 
     def _fix(self, error: Any) -> str:
         """The setting that leaves a parameter out, where the vendor's error is about one."""
-        said = details(error)
-        named = re.findall(r"\w+", f"{said.get('param')} {said.get('message')}")
+        vendor_error = details(error)
+        named = re.findall(r"\w+", f"{vendor_error.get('param')} {vendor_error.get('message')}")
         capability = next((CAPABILITY_OF[name] for name in named if name in CAPABILITY_OF), None)
         if capability is None:
             return ""

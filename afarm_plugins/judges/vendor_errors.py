@@ -99,20 +99,20 @@ def details(error: BaseException) -> Mapping[str, Any]:
 
 def is_filtered(error: Any) -> bool:
     """True if a request was refused for its content. Azure, OpenAI and Anthropic word it differently."""
-    said = str(error).lower()
+    message = str(error).lower()
     return error.status_code == 400 and (
-        details(error).get("code") in FILTERED_CODES or any(words in said for words in FILTERED_WORDS)
+        details(error).get("code") in FILTERED_CODES or any(words in message for words in FILTERED_WORDS)
     )
 
 
 def is_too_long(error: Any) -> bool:
     """True if a request was refused for being longer than the model's context."""
-    given = details(error)
+    vendor_error = details(error)
     # What a server quotes of the request comes later in its message.
-    said = str(given.get("message") or error)[:LONGEST_MESSAGE].lower()
+    message = str(vendor_error.get("message") or error)[:LONGEST_MESSAGE].lower()
     return error.status_code == 400 and (
-        not TOO_LONG_CODES.isdisjoint(map(str, (given.get("code"), given.get("type"))))
-        or any(words in said for words in TOO_LONG_WORDS)
+        not TOO_LONG_CODES.isdisjoint(map(str, (vendor_error.get("code"), vendor_error.get("type"))))
+        or any(words in message for words in TOO_LONG_WORDS)
     )
 
 
