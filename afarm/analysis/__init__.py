@@ -1,4 +1,4 @@
-"""Analysis of finished results: annotators from their labels, judges over time, differences between runs.
+"""Analysis of finished results: annotators' labels, judges over time, differences between runs.
 
     from afarm.analysis import compare_annotators, read_labels
     report = compare_annotators(read_labels(["human.json", "pool.jsonl"], humans=["human.json"]))

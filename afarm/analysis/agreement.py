@@ -1,4 +1,4 @@
-"""Agreement, bias, variance, price and preferences of annotators: means over labels, with errors clustered by pair.
+"""Agreement, bias, variance, price and preferences of annotators, with errors clustered by pair.
 
 A label is one output or a draw; a weighted one is the output it leans to. If a mode is tied, each of the tied labels
 counts equally: the expectation of a draw among them. With k labels per pair of each annotator,
@@ -65,7 +65,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class AnnotatorReport:
-    """Profiles of all annotators, people first, and the mutual agreement of one label with another, in percent.
+    """Profiles of all annotators, people first, and their mutual agreement in percent.
 
     The agreement of an annotator with itself is that of two of its labels of one pair.
     """
@@ -155,7 +155,7 @@ def _profile(
 
 
 def _own_family(name: str, labels: Sequence[Label], families: Mapping[str, str]) -> str | None:
-    """The family of the judges that were asked, if it is one; of the annotator's name if labels name no judge."""
+    """The family of the judges that were asked, if it is one; without judges, that of the name."""
     names = {name, *(label.annotator for label in labels)}
     for named in sorted(names & families.keys()):
         return families[named]
@@ -169,7 +169,7 @@ def _own_family(name: str, labels: Sequence[Label], families: Mapping[str, str])
 
 
 def mode(choices: Iterable[str | None]) -> dict[str, float]:
-    """The most frequent choices, each with its chance in a draw among them; empty if no label could be read."""
+    """The most frequent choices, each with its chance in a draw among them; empty without labels."""
     counts = Counter(choice for choice in choices if choice is not None)
     most = [choice for choice, count in counts.items() if count == max(counts.values())]
     return {choice: 1 / len(most) for choice in most}
@@ -195,7 +195,10 @@ def agreement_with_people(
 def bias(
     pairs: Mapping[str, Sequence[Label]], people: Mapping[str, Sequence[Label]], itself: bool = False
 ) -> Estimate | None:
-    """Error of the mode of an annotator's labels against the people's, in percent. People's own is 0 by definition."""
+    """Error of the mode of an annotator's labels against the people's, in percent.
+
+    People's own is 0 by definition.
+    """
     values = []
     for pair in pairs.keys() & people.keys():
         read = [label.choice for label in pairs[pair] if label.choice is not None]
@@ -208,7 +211,7 @@ def bias(
 
 
 def variance(pairs: Mapping[str, Sequence[Label]], agrees: bool = False) -> Estimate | None:
-    """Error (or, if `agrees`, agreement) of each label against the mode of the same annotator's others, in percent."""
+    """Error (or agreement) of each label against the mode of the same annotator's others, in percent."""
     values = []
     for pair, labels in pairs.items():
         read = [label.choice for label in labels if label.choice is not None]
@@ -253,7 +256,7 @@ def of_family(label: Label, family: str | None, families: Mapping[str, str]) -> 
 
 
 def win_rates(labels: Iterable[Label]) -> dict[str, float]:
-    """The mean win rate of each system that did not take part in every pair, as a reference does; draws count half."""
+    """Mean win rates of the systems that are not in every pair, as a reference is; draws count half."""
     wins: dict[str, list[float]] = {}
     seen: dict[str, set[str]] = {}
     pairs: set[str] = set()
@@ -270,7 +273,7 @@ def win_rates(labels: Iterable[Label]) -> dict[str, float]:
 def _correlations(
     labels: Sequence[Label], people: Mapping[str, Sequence[Label]]
 ) -> tuple[Estimate | None, Estimate | None]:
-    """(Spearman's, Pearson's) correlation of systems' win rates with people's, over the pairs that both judged."""
+    """Spearman's and Pearson's correlation of win rates with people's, over the pairs that both judged."""
     annotator_rates = win_rates(label for label in labels if label.pair_id in people)
     judged = {label.pair_id for label in labels if label.p2 is not None}
     people_rates = win_rates(label for pair, group in people.items() if pair in judged for label in group)

@@ -1,4 +1,4 @@
-"""Judge drift: ask a judge again about pairs that it has labelled, and test if it still answers as it did.
+"""Judge drift: ask a judge again about pairs it has labelled, and test if its answers have changed.
 
 A vendor may change the model behind a name. A probe takes pairs that the judge has labelled before and asks about each
 twice more, as new draws under a seed of the probe's own: so nothing comes from the ledger's earlier answers, and the
@@ -43,7 +43,7 @@ FEWEST_PAIRS = 20
 
 
 def stored_labels(path: Path, annotator: str | None, pairs: int) -> tuple[str, list[JudgedPair]]:
-    """Draw at most `pairs` labels of one annotator from a labels file, or a run's directory, keyed by their pair.
+    """Draw at most `pairs` labels of one annotator from a labels file or a run, keyed by their pair.
 
     Unless `annotator` names it, it is the one that the file has labels of. Labels that no judge gave (noise, identical
     outputs, people's) and repeats of a pair are left out. Raises `DataError` if too few are left, or if the file has

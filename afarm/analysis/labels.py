@@ -107,7 +107,7 @@ def read_labels(
 
 
 def split_by_judge(name: str, labels: Sequence[Label]) -> dict[str, list[Label]]:
-    """Split the labels of the annotator `name` by the judge that was asked, if that is not always the same.
+    """Split the labels of the annotator `name` by judge, if there are several.
 
     It is one annotator as long as each of its members asked one judge, in one order or in both: a pool may ask a judge
     for each role. Otherwise each file is one, called by its judges in the order of the members; a file that is itself
@@ -134,7 +134,7 @@ def _mixed(labels: Iterable[Label]) -> bool:
 
 
 def _way(labels: Iterable[Label], with_judges: bool) -> str:
-    """Describe how `labels` were made: by judges, unless all of the annotator's are one, and "both orders"."""
+    """Describe how `labels` were made: the judges, unless the annotator has one, and "both orders"."""
     asked = sorted({(label.member, label.judge, label.both_orders) for label in labels if label.member != NOISE})
     if not asked:
         return "noise"
@@ -154,7 +154,7 @@ def _by_file(labels: Iterable[Label]) -> dict[str, list[Label]]:
 
 
 def _titles(files: Collection[str]) -> dict[str, str]:
-    """Title `files` by the shortest names that are distinct: stems, those with the directory, or whole paths."""
+    """Title `files` by the shortest distinct names: stems, stems with the directory, or whole paths."""
     shorter: tuple[Callable[[str], str], ...] = (_stem, lambda file: f"{Path(file).parent.name}/{_stem(file)}")
     title = next((t for t in shorter if len(set(map(t, files))) == len(files)), str)
     return {file: title(file) for file in files}

@@ -1,4 +1,4 @@
-"""Differences between two runs: settings, versions, judging, and the instructions whose outcome flipped.
+"""Differences between two runs: settings, versions, judging, and instructions that flipped.
 
 A win rate moves for three reasons, and they call for different cures. On each instruction that both runs have, the
 first of these that holds is the reason:
@@ -32,7 +32,9 @@ REASONS: tuple[Reason, ...] = ("label", "policy", "reference")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An instruction on which the runs differ. `before` and `now` are the system's win, None without an answer.
+    """An instruction on which the runs differ.
+
+    `before` and `now` are the system's win, None without an answer.
 
     It is a `flip` if another side is ahead.
     """
@@ -155,7 +157,7 @@ def _contribution(reason: Reason, changes: Sequence[Change], shared: int) -> Con
 
 
 def _stages(one: RunRecord, two: RunRecord) -> Iterator[str]:
-    """Stages made from other inputs, as their keys tell: a stage that is not listed is one and the same artifact."""
+    """Stages whose keys differ; one that is not listed is one and the same artifact."""
     keys = [{stage["stage"]: stage.get("key") for stage in record.stages} for record in (one, two)]
     for stage in dict.fromkeys([*keys[0], *keys[1]]):
         was, is_now = (of_run.get(stage) for of_run in keys)

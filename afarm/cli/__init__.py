@@ -87,13 +87,16 @@ def about(
         bool, typer.Option("--version", help="Show the version of afarm.", is_eager=True, callback=_show_version)
     ] = False,
 ) -> None:
-    """A wind tunnel for learning from human feedback: samples, preferences, reward model, policy, win rate."""
+    """A wind tunnel for learning from human feedback: from samples and preferences to a win rate."""
     if not launch.process_info().is_main_process and context.invoked_subcommand not in TOGETHER:
         raise typer.Exit
 
 
 def main(arguments: list[str] | None = None) -> Any:
-    """Run the command line. Exit codes: 0 done, 1 a problem that is explained, 2 wrong usage, 130 interrupted."""
+    """Run the command line.
+
+    Exit codes: 0 done, 1 a problem that is explained, 2 wrong usage, 130 interrupted.
+    """
     try:
         try:
             with launch.only_the_first_speaks():

@@ -141,7 +141,7 @@ def _table(title: str, columns: Sequence[Column], profiles: Sequence[Profile]) -
 
 
 def _matrix(comparison: AnnotatorReport) -> Table:
-    """The matrix of mutual agreement with errors and pairs; of many annotators the values alone, under row numbers."""
+    """The matrix of mutual agreement, with errors and pairs if there is room for them."""
     names = [profile.annotator for profile in comparison.profiles]
     many = len(names) > WIDE
     title = "Agreement of one label with another, %" + ("" if many else " ± standard error (pairs)")

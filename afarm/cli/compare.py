@@ -136,9 +136,9 @@ def _seeds(options: FarmOptions, text: str | None) -> list[int | None]:
 def _lay_out(
     options: FarmOptions, methods: str, seeds: Sequence[int | None], farms: ExitStack, dry_run: bool = False
 ) -> tuple[list[tuple[str, Workspace]], dict[str, str]]:
-    """Every system with a workspace of its own, seed by seed, before anything runs; and, where all methods were asked
-    for, those whose needs this recipe does not meet, with the reason.
+    """Lay out every system with a workspace of its own, seed by seed, before anything runs.
 
+    The second value, if all methods were asked for, are those whose needs this recipe does not meet, with the reason.
     Raises `ConfigError` if a method that was named cannot be run.
     """
     from afarm.core.plugins import discover
@@ -202,7 +202,7 @@ def _planned(laid_out: Sequence[tuple[str, Workspace]]) -> list[PlannedStage]:
 
 
 def _account(runs: Sequence[str]) -> str:
-    """Name the account under which these runs are compared and paid for: the same command goes on with its budget."""
+    """Name the account of this comparison: the same command goes on with its budget."""
     return f"compare-{digest(sorted(runs), length=8)}"
 
 

@@ -33,7 +33,7 @@ def err() -> Console:
 
 
 class ProgressBars:
-    """Implements `afarm.Progress` with one bar a loop, shown from the second second on, gone when the loop ends.
+    """Implements `afarm.Progress` with one bar per loop, shown after a second, gone when the loop ends.
 
     Between `begin` and `end` a line with the stage's name and its time stands above them, so that what is no loop
     (loading a model, say) is seen to go on as well.

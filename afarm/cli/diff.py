@@ -30,7 +30,7 @@ def diff(
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
     as_json: Json = False,
 ) -> None:
-    """Show what sets two runs apart: settings, versions, judging, figures, and which instructions flipped and why."""
+    """Show what sets two runs apart: settings, versions, judging, figures, and flipped instructions."""
     from afarm.analysis.run_diff import diff_runs
     from afarm.storage.runs import find_run
 

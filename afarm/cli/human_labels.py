@@ -26,7 +26,7 @@ Label = tuple[JudgedPair, str]
 def with_people(
     compared: Sequence[AnnotationComparison], files: Sequence[Path], leave_out: bool = False
 ) -> list[AnnotationComparison]:
-    """Add people's labels to the comparisons of systems that they labelled as well; say which they did not.
+    """Add people's labels to the comparisons of systems that they labelled too; name the others.
 
     Labels about other outputs than the judge's are left out and counted if `leave_out`, else an error. Raises
     `DataError` for that, if there is no label, or naming file, row and field of one that cannot be read.

@@ -1,4 +1,4 @@
-"""Several processes under one command: starting them with accelerate, and silencing all but the main one."""
+"""Several processes under one command: start them with accelerate, silence all but the main one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONFIGS = Path(__file__).with_name("launch_configs")
 
 @cache
 def process_info() -> ProcessInfo:
-    """Read once which of several processes this is: whoever sees FSDP in the environment would wrap models in it."""
+    """Read once which of several processes this is, and hide FSDP from libraries that would apply it."""
     found = ProcessInfo.of(os.environ)
     if found.sharded:
         del os.environ["ACCELERATE_USE_FSDP"]
@@ -40,13 +40,13 @@ def only_the_first_speaks() -> Iterator[None]:
 
 
 def mpi_is_missing() -> bool:
-    """Return True if `accelerate launch --cpu` started one process of several: it leaves the others to MPI."""
+    """Return True if `accelerate launch --cpu` started one of several processes, and left the rest to MPI."""
     several_wanted = "MASTER_PORT" in os.environ and "ACCELERATE_USE_CPU" in os.environ
     return several_wanted and "LOCAL_RANK" not in os.environ and not process_info().is_distributed
 
 
 def relaunch(name: str) -> NoReturn:
-    """Become `accelerate launch` with the configuration of that name, or file, and this command without the option.
+    """Become `accelerate launch` with that configuration and this command without the option.
 
     Raises `ConfigError` if there is no such configuration.
     """

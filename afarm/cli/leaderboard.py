@@ -1,4 +1,4 @@
-"""`afarm leaderboard`: evaluated systems, from runs, boards and annotations, beside those they can be compared with."""
+"""`afarm leaderboard`: systems from runs, boards and annotations, beside comparable ones."""
 
 from __future__ import annotations
 

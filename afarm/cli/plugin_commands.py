@@ -10,7 +10,10 @@ from afarm.core.plugins import Plugins
 
 
 def add_plugin_commands(app: typer.Typer, plugins: Plugins) -> list[str]:
-    """Let each plugin add its commands to `app`, but replace none. Returns a sentence for each thing that failed."""
+    """Let each plugin add its commands to `app`, but replace none.
+
+    Returns a sentence for each thing that failed.
+    """
     problems = []
     before = _commands(app)
     for plugin, error in plugins.call_each("register_commands", app=app):

@@ -112,7 +112,7 @@ def _show_one(console: Console, record: Record) -> None:
 
 
 def _lines_of_several(records: Sequence[Record]) -> list[str]:
-    """The lines of each system after its name; what is the same of all, or of all of an annotator's, is said once."""
+    """The lines of each system after its name; what several share is said once."""
     by_line: dict[str, list[str]] = {}
     all_by = Counter(JUDGED.format(record["annotator"]) for record in records)
     for record in records:

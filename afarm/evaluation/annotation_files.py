@@ -1,4 +1,4 @@
-"""Annotation files: stored judgements grouped by system, reference and annotator, whichever way round they are.
+"""Annotation files: stored judgements by system, reference and annotator, in either order.
 
 Files are read once, row by row. The caller's `RowSink` keeps what it needs of a row; here memory holds digests and
 names, and no texts.
@@ -30,7 +30,7 @@ K = TypeVar("K")
 
 
 class RowSink(ABC, Generic[K]):
-    """A store for annotation rows, in parts: the rows of one file with the same generators in the same order."""
+    """A store for annotation rows, in parts: those of one file with the same generators in order."""
 
     @abstractmethod
     def new_part(self) -> K:
@@ -87,8 +87,11 @@ class AnnotatedSystem(Generic[K]):
 
 @dataclass(slots=True)
 class _Part(Generic[K]):
-    """`first` is the number of its first row, `answers` are digests of `output_1` by instruction, `empty` counts empty
-    outputs on either side."""
+    """One part of the store: rows of one file with the same generators in the same order.
+
+    `first` is the number of its first row, `answers` are digests of `output_1` by instruction, `empty` counts empty
+    outputs on either side.
+    """
 
     rows: K
     first: int
@@ -193,7 +196,10 @@ class _Reader(Generic[K]):
         return file
 
     def _is_repeated(self, judged: JudgedPair, source: str, at: int) -> bool:
-        """Return True for a judgement seen before. Raises `DataError` for a contradiction, unless the first stands."""
+        """Return True for a judgement seen before.
+
+        Raises `DataError` for a contradiction, unless the first stands.
+        """
         pair, preference = judged.pair, judged.preference
         p2 = preference.p2 if preference.p2 is None or pair.is_canonical else 1 - preference.p2
         who = (judged.annotator, preference.judge, preference.member, preference.sample_index, pair.occurrence)
@@ -237,7 +243,7 @@ class _Reader(Generic[K]):
         return self._digests[key]
 
     def answers_second(self, file: _File[K], part: _Part[K]) -> Iterator[tuple[str, str]]:
-        """The `answers` of `output_2` in a part, which is read again for them: few files have any that is swapped."""
+        """The `answers` of `output_2` in a part, which is read again: few files have a swapped part."""
         players = next(players for players, other in file.parts.items() if other is part)
         for at, row in enumerate(read_rows(file.source)):
             pair = judged_pair(row, f"{file.source}: row {at}").pair
@@ -249,7 +255,10 @@ class _Reader(Generic[K]):
 
 
 def _references(files: Sequence[_File[K]], named: str) -> list[str | None]:
-    """The reference of each file, None if it is the first of each row. Raises `DataError` if none can be told."""
+    """The reference of each file, None if it is the first of each row.
+
+    Raises `DataError` if none can be told.
+    """
     references = [_reference(file, named) for file in files]
     if named:
         return references
@@ -281,7 +290,7 @@ def _is_pair(files: Sequence[_File[K]], references: Sequence[str | None]) -> boo
 
 
 def _reference(file: _File[K], named: str) -> str | None:
-    """The generator in every row; if there is none, the first of each row, unless it is the second of others."""
+    """The generator in every row; else the first of each row, unless it is the second of others."""
     pairs = list(file.parts)
     if named:
         for players in pairs:

@@ -54,7 +54,7 @@ FAMILIES: Mapping[str, str] = {
 
 
 def family_of(name: str, known: Mapping[str, str]) -> str | None:
-    """The family of the model or annotator called `name`, from `known` or by its name; None if neither tells.
+    """The family of the model or annotator `name`, from `known` or by its name; else None.
 
     The name must match one family only: `alpaca_eval_gpt4` names a prompt and a model, so it must be in `known`.
     """
@@ -65,7 +65,7 @@ def family_of(name: str, known: Mapping[str, str]) -> str | None:
 
 
 def family_of_judge(judge: str, known: Mapping[str, str]) -> str | None:
-    """The family of the judge with this identity: its vendor if that is one ("openai:…"), else its model's.
+    """The family of the judge with this identity: its vendor ("openai:…") or else its model's.
 
     What follows the model's name in an identity (a server's address, a digest) is ignored.
     """

@@ -20,7 +20,9 @@ DRIFT_LOG = "drift.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The outcome of asking a judge again about `pairs` that it has labelled. Shares and win rates are percentages.
+    """The outcome of asking a judge again about `pairs` that it has labelled.
+
+    Shares and win rates are percentages.
 
     `disagreement` is the mean difference of a stored label from the new ones, `noise` that of the two new ones from
     each other; `win_rate_before` and `win_rate_now` are output_2's. `epoch` names the probe: its draws are keyed by it.

@@ -24,7 +24,7 @@ BY_PEOPLE = "prediction_powered"
 
 @dataclass(frozen=True, slots=True)
 class MainMetric:
-    """A main metric: `value` under `name`, its standard `error`, the `reference`'s, and their paired `difference`."""
+    """A main metric: `value`, its standard `error`, the `reference`'s, and the paired `difference`."""
 
     name: str
     value: float
@@ -86,7 +86,7 @@ def standard_error(values: Sequence[float], clusters: Sequence[Hashable] | None 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A statistic with its standard error (None if a single pair or no error is known) over `n` labels or systems."""
+    """A statistic over `n` labels or systems with its standard error (None if it is unknown)."""
 
     value: float
     error: float | None
@@ -94,7 +94,7 @@ class Estimate:
 
 
 def clustered_mean(values: Iterable[tuple[Hashable, float]], scale: float = 1.0) -> Estimate | None:
-    """The mean of (cluster, value)s times `scale`, with the error clustered by pair or instruction; None of none.
+    """The mean of (cluster, value)s times `scale`, with the error clustered; None if there is none.
 
     With one value per cluster the error is the usual one: s / √n with n − 1 in s.
     """

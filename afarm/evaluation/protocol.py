@@ -38,8 +38,10 @@ class EvaluationProtocol:
 
     @property
     def id(self) -> str:
-        """Equal for comparable results. The version of afarm is not part of it: `settings` and `source` hold what
-        judges are asked."""
+        """Equal for comparable results.
+
+        The version of afarm is not part of it: `settings` and `source` hold what judges are asked.
+        """
         return digest({**self.to_row(), "version": ""})
 
     @property
@@ -93,7 +95,7 @@ REASONS: Mapping[str, str] = {
 
 
 def comparable(one: EvaluationProtocol, other: EvaluationProtocol) -> list[str]:
-    """List the reasons why results with these protocols cannot be compared, each a clause; empty if they can."""
+    """List the reasons against a comparison of results with these protocols; empty if there are none."""
     if not one.known or not other.known:
         return ["how a result was judged is not known (it has no protocol: evaluate it again)"]
     reasons = []

@@ -1,4 +1,4 @@
-"""Red flags on a win rate: outputs that game the judge (constant text, prompt injection) and judge biases.
+"""Red flags on a win rate: outputs that game the judge (constant, injected) and judge biases.
 
     found = inspect_outputs(judgements)
     found.flags, found.prefers_longer, found.prefers_lists
@@ -47,8 +47,10 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A way of gaming the judge: text that matches `regex`. Texts that lack a word of one of `words` are not searched,
-    which spares most of them the search."""
+    """A way of gaming the judge: text that matches `regex`.
+
+    Texts that lack a word of one of `words` are not searched, which spares most of them the search.
+    """
 
     name: str
     words: tuple[frozenset[str], ...]
@@ -201,7 +203,7 @@ def suspicious(output: str, instruction: Instruction) -> list[tuple[str, str]]:
 
 
 def near_constant(texts: Sequence[str]) -> list[int]:
-    """Indices of the `texts` of which four fifths are common to most of them; none if they are too few to tell.
+    """Indices of the `texts` of which four fifths are common to most; none if there are too few.
 
     Texts are compared by five words in a row, shorter ones as a whole. Linear in their length.
     """

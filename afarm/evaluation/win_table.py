@@ -21,7 +21,7 @@ from afarm.statistics import LEVEL, PredictionPowered, prediction_powered
 
 @dataclass(frozen=True)
 class WinTable:
-    """The usable judgements of systems against one `reference`, each a win: 1 won, 0 lost, 0.5 a draw, p2 between.
+    """The usable judgements of systems against one `reference`: 1 won, 0 lost, 0.5 a draw, else p2.
 
     `system` and `instruction` [judgements] are indices into `systems` and `instructions` (ids), `value` [judgements]
     the wins. Several judgements of one system and instruction (annotators, seeds, samples) are a cluster. `unusable`
@@ -59,7 +59,7 @@ class WinTable:
         return self.table[self.number(system)]
 
     def labels(self, system: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """The wins of one system, and the index of each one's instruction: clustered values, with nothing averaged."""
+        """The wins of one system, and the index of each one's instruction: clustered, not averaged."""
         chosen = self.system == self.number(system)
         return self.value[chosen], self.instruction[chosen]
 
@@ -70,7 +70,7 @@ class WinTable:
         return self.systems.index(system)
 
     def shared(self, other: WinTable) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Cut both tables to the systems and instructions that both have, in one order: [systems, instructions]."""
+        """Cut both tables to the [systems, instructions] that both have, in one order."""
         systems = [s for s in self.systems if s in set(other.systems)]
         numbers = {instruction: number for number, instruction in enumerate(other.instructions)}
         columns = [number for number, instruction in enumerate(self.instructions) if instruction in numbers]
@@ -82,7 +82,7 @@ class WinTable:
 
 
 def wins(judged: Iterable[JudgedPair], reference: str | None = None) -> WinTable:
-    """Collect the wins of `generator_2` over `generator_1` from a stream; memory holds numbers, and no outputs.
+    """Collect the wins of `generator_2` over `generator_1` from a stream; memory holds no outputs.
 
     With `reference`, either may be the reference's, and judgements against others are left out. Raises `DataError` if,
     without it, there are several references, or if there is no judgement at all.
@@ -135,7 +135,7 @@ def wins(judged: Iterable[JudgedPair], reference: str | None = None) -> WinTable
 def prediction_powered_win_rate(
     simulated: WinTable, human: WinTable, system: str, *, level: float = LEVEL
 ) -> PredictionPowered:
-    """Estimate a system's win rate by people, from their labels of some instructions and simulated ones of more.
+    """Estimate a system's win rate by people, from their labels of some instructions and simulated ones.
 
     Several labels of an instruction are averaged first. Raises `DataError` if either has no judgements of `system`, or
     if fewer than 10 instructions have both.

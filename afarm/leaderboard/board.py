@@ -1,4 +1,4 @@
-"""Leaderboards: systems under one evaluation protocol, ranked by win rate or by the metric of another evaluator."""
+"""Leaderboards: systems under one protocol, ranked by win rate or another evaluator's metric."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DIFFERENCE = "Δ "
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The origin of an entry: `name` for people (a file, a run), and the file of its judgements, if there is one.
+    """The origin of an entry: a `name` for people, and the file of its judgements, if there is one.
 
     `created` is the time of its evaluation in seconds since 1970, 0 if unknown.
     """
@@ -36,7 +36,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """An evaluator's main metric of a system, with its standard error or its 95% interval, from `n` judgements.
+    """An evaluator's main metric of a system, with its error or 95% interval, from `n` judgements.
 
     `flag` is a warning about it.
     """
@@ -132,7 +132,10 @@ class Entry:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], where: str, columns: Mapping[str, str] | None = None) -> Entry:
-        """Read an entry; `columns` are what a table calls fields. Raises `DataError` naming `where` and the problem."""
+        """Read an entry; `columns` are what a table calls fields.
+
+        Raises `DataError` naming `where` and the problem.
+        """
         names = {f.name for f in fields(cls)} - {*TEXTS, *NOT_NUMBERS}
         numbers = _numbers({name: row.get(name) for name in names}, where, columns)
         if not isinstance(row.get("system"), str):
@@ -229,7 +232,7 @@ class Leaderboard:
 
     @property
     def instructions(self) -> int | None:
-        """The number of instructions that its systems could be judged on, as far as judgements and entries tell.
+        """The number of instructions that its systems could be judged on, as far as is known.
 
         None if nothing is known of that, or if systems met each other at will.
         """

@@ -1,4 +1,4 @@
-"""Correlation of leaderboards over the systems that two have: simulated against human, one judge against another."""
+"""Correlation of leaderboards over common systems: simulated with human, one judge with another."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FEWEST_SYSTEMS = 3
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Correlations of the win rates of the `systems` that both leaderboards have, with intervals over systems.
+    """Correlations of the win rates of common `systems`, with intervals over systems.
 
     If judgements of both are at hand, also on the `instructions` that both have, with intervals over instructions.
     """
@@ -79,7 +79,7 @@ def agreements(boards: Sequence[Leaderboard]) -> Iterator[Agreement]:
 
 
 def _tables(first: Leaderboard, second: Leaderboard) -> tuple[Floats, Floats] | None:
-    """The win tables of both boards, on the systems and instructions that both have; None if they are too few."""
+    """The win tables of both boards on common systems and instructions; None if they are too few."""
     if first.wins is None or second.wins is None:
         return None
     one, two = first.wins.shared(second.wins)

@@ -1,4 +1,4 @@
-"""Leaderboards from annotation files, without a judge; rows are streamed, so that memory holds numbers and few texts.
+"""Leaderboards from annotation files, without a judge: rows are streamed, few texts are held.
 
 Red flags look at a sample of each system's outputs. Labels of one system and instruction (several annotators, seeds)
 are a cluster, and no more certain than one label is.

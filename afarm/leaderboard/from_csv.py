@@ -74,7 +74,7 @@ _ESCAPE = re.compile(r"\\(?:\\|[nrt]|x..|u.{4}|U.{8})")
 
 
 def as_csv(boards: Sequence[Leaderboard]) -> str:
-    """Write all boards as one table, under the names of AlpacaEval's leaderboards, each row with its board."""
+    """Write all boards as one table with AlpacaEval's column names, each row with its board."""
     text = io.StringIO()
     rows = [_row(board, entry) for board in boards for entry in board.entries]
     metrics = dict.fromkeys(name for row in rows for name in row if name not in FIXED)
@@ -123,7 +123,7 @@ def restored(cell: str) -> str:
 
 
 def imported(path: Path) -> list[Leaderboard]:
-    """Read a leaderboard as AlpacaEval publishes it, the system in its first column, or as `as_csv` wrote it.
+    """Read a leaderboard as AlpacaEval publishes it (system first), or as `as_csv` wrote it.
 
     Raises `DataError` if it is no such table, naming the row and the column of a value that is no number or cannot be.
     """

@@ -18,7 +18,7 @@ from afarm.leaderboard.ranking import Measured, WithoutTexts, with_metrics
 
 
 def round_robins(files: Sequence[Path], order: str, further: Sequence[str] = ()) -> list[Leaderboard]:
-    """Rank all systems that met in `files` of annotations by the evaluator `order`, one board per annotator or pool.
+    """Rank all systems that met in annotation `files` by the evaluator `order`, one board per annotator.
 
     The metrics of the `further` evaluators stand beside. Raises `DataError` as `rows_by_annotators` does, and if an
     evaluator does not look at all systems at once, or cannot rank them (groups of them never met, say).

@@ -1,4 +1,4 @@
-"""Leaderboards from runs: their records in a directory, or the systems that `afarm compare` has just run."""
+"""Leaderboards from runs: from records in a directory, or from what `afarm compare` has just run."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def _of_system(record: RunRecord, entry: Entry) -> Entry:
 
 
 def _over_seeds(entries: Sequence[Entry]) -> Entry:
-    """The mean over seeds, with the standard error of that mean; of other metrics those that every seed has."""
+    """The mean over seeds with its standard error; of other metrics those that every seed has."""
     first, *more = entries
     if not more:
         return first

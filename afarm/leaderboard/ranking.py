@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def with_ranks(board: Leaderboard, seed: int = 0) -> tuple[Leaderboard, list[str]]:
-    """Add rank intervals and differences from the judgements behind `board`; returns it with obstacles as sentences.
+    """Add rank intervals and differences to `board`; returns it with obstacles as sentences.
 
     Differences are to the first system that has judgements, on the instructions that both have. Systems without
     judgements at hand keep their rank and have no interval. The board stays as it is if fewer than two systems have
@@ -96,7 +96,7 @@ Measured = tuple[JudgedPair, tuple[int, int]]
 
 
 class WithoutTexts(RowSink[list[Measured]]):
-    """A sink for evaluators over all systems: memory holds labels without texts, and each instruction once."""
+    """A sink for evaluators over all systems: it holds labels without texts, each instruction once."""
 
     def __init__(self) -> None:
         self._instructions: dict[Instruction, Instruction] = {}
@@ -136,7 +136,7 @@ def stored_judgements(files: Sequence[Path]) -> dict[str, list[JudgedPair]]:
 def evaluated(
     board: Leaderboard, names: Sequence[str], stored: Mapping[str, Sequence[JudgedPair]] | None = None
 ) -> Leaderboard:
-    """Add the metrics of the evaluators `names` over the judgements of the board's runs, or else over those `stored`.
+    """Add the metrics of the evaluators `names` over the judgements of the board's runs, or `stored` ones.
 
     `stored` are `stored_judgements`. Raises `DataError` if there are none, and as `with_metrics` does.
     """

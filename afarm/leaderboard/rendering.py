@@ -1,4 +1,4 @@
-"""Rendering of leaderboards: columns, remarks and footnotes as text, and whole boards as Markdown and JSON.
+"""Rendering of leaderboards: columns, remarks and footnotes as text; boards as Markdown and JSON.
 
 Names come from anybody's files: nothing in them that moves a cursor, ends a cell or begins a tag is let through.
 """
@@ -104,7 +104,7 @@ CORRECTED = (
 
 
 def columns(board: Leaderboard) -> list[Column]:
-    """The columns that some entry has a value for: other evaluators' last, but for the one the board is ordered by."""
+    """The columns with a value: other evaluators' last, but for the one that orders the board."""
     notes = footnotes(board)
 
     def length_controlled(entry: Entry) -> str | None:
@@ -151,7 +151,7 @@ PADDING = 3
 
 
 def fitting(board: Leaderboard, shown: Sequence[Column], width: int | None) -> tuple[list[Column], int]:
-    """The columns of `shown` that a screen of `width` characters has room for (None: all), and their total width."""
+    """The columns of `shown` that fit `width` characters (None: all), and their total width."""
     needed = {
         column: PADDING + max(len(column.heading), *(len(column.cell(entry) or "") for entry in board.entries))
         for column in shown
@@ -165,7 +165,7 @@ def fitting(board: Leaderboard, shown: Sequence[Column], width: int | None) -> t
 
 
 def remarks(board: Leaderboard) -> list[str]:
-    """Lines to be read with a board: its own remarks, what its differences show, its length control, footnotes."""
+    """Lines to be read with a board: remarks, differences, length control, footnotes."""
     sources = _sources(board)
     detectable = [entry.detectable for entry in board.entries if entry.detectable is not None]
     to = next((entry.difference_to for entry in board.entries if entry.difference_to), "")

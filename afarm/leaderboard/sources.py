@@ -1,4 +1,4 @@
-"""Sources of leaderboards: directories of runs, shared leaderboards, AlpacaEval's tables and stored annotations."""
+"""Sources of leaderboards: runs, shared leaderboards, AlpacaEval's tables and annotations."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def reference_boards(name: str) -> list[Leaderboard]:
 
 
 def holds_annotations(path: Path) -> bool:
-    """Return True if `path` can only be a file of annotations: no directory, no table, and no object in JSON."""
+    """Return True if `path` can only be a file of annotations: no directory, table or JSON object."""
     if path.is_dir() or path.name.endswith(TABLES):
         return False
     if path.suffix != ".json" or not path.is_file():

@@ -1,4 +1,4 @@
-"""A comparison of annotators as one self-contained HTML page: tables, and plots if plotly is installed."""
+"""A comparison of annotators as one self-contained HTML page: tables, and plots with plotly."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def plotly_script() -> str | None:
 
 
 def pack(script: str) -> str:
-    """`script` gzipped and in base64: under half the size, and nothing in it can close the element it stands in."""
+    """Pack `script` by gzip and base64: half the size, and nothing in it can close its element."""
     return base64.b64encode(gzip.compress(script.encode("utf-8"), 9, mtime=0)).decode("ascii")
 
 

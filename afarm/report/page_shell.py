@@ -1,4 +1,4 @@
-"""The shell of afarm's pages: one file each, which fetches nothing and runs only the scripts that it names.
+"""The shell of afarm's pages: one file that fetches nothing and runs only the scripts it names.
 
 The outputs of models are hostile text: templates escape every value, and a security policy names scripts by hash.
 """
@@ -24,7 +24,7 @@ def render_page(name: str, filters: Mapping[str, Callable[..., Any]] | None = No
 
 
 def scripts(name: str, plotly: str | None) -> dict[str, Any]:
-    """Pack the scripts of a template that draws charts by `{name}.js`; `plotly` is the source of plotly.js."""
+    """Pack the scripts of a template with charts by `{name}.js`; `plotly` is the source of plotly.js."""
     script = _file(f"{name}.js") + _file("plotly.js")
     return {
         "script": script,

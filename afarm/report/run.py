@@ -1,4 +1,4 @@
-"""The files of a run as a report needs them: its record, its metrics by stage and step, its judged outputs.
+"""The files of a run for its report: record, metrics by stage and step, judged outputs.
 
 Only `run.json` must be there. If a resumed stage has logged a step twice, the later of the two counts.
 """
@@ -20,7 +20,10 @@ Points = list[tuple[float, float | None]]
 
 @dataclass(frozen=True, slots=True)
 class ReportedRun:
-    """The files of a run. `metrics[stage][name]` are (step, value) in order of step; None if a value is not finite."""
+    """The files of a run.
+
+    `metrics[stage][name]` are (step, value) in order of step; None if a value is not finite.
+    """
 
     record: RunRecord
     metrics: Mapping[str, Mapping[str, Points]]
@@ -52,7 +55,7 @@ STOPPED = {"stopped/max_kl": "the KL exceeded its limit", "stopped/not_finite": 
 
 
 def training(checkpoint: Mapping[str, Any]) -> Iterator[str]:
-    """Say how training ended, from what it logged last: the checkpoint chosen, an early stop, prompts left out."""
+    """Say how training ended, from its last metrics: checkpoint chosen, early stop, prompts left out."""
     if "best/step" in checkpoint:
         error = f" ± {checkpoint['best/standard_error']:.1f}" if "best/standard_error" in checkpoint else ""
         yield (

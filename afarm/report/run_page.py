@@ -36,7 +36,7 @@ SPECIAL_ANNOTATORS = {
 
 
 def build(run_dir: Path) -> Path:
-    """Write `report.html` for the run in `run_dir`, from its `run.json`, `metrics.jsonl` and `outputs.jsonl`.
+    """Write `report.html` for the run in `run_dir` from its record, metrics and outputs.
 
     Only `run.json` must be there. Without plotly the page has its tables and says how to get the charts. Raises
     `DataError` if a file cannot be read, `StoreError` if the page cannot be written.
@@ -209,7 +209,7 @@ def describe_interval(metrics: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def describe_headline(record: RunRecord, win_rates: list[dict[str, Any]]) -> dict[str, Any]:
-    """The numbers on top: those of the record's `headline`, else the first win rate; gold if it was evaluated."""
+    """The numbers on top: the record's `headline`, else the first win rate; gold if evaluated."""
     headline = {name: finite_number(value) for name, value in record.section("headline").items()}
     first = win_rates[0] if win_rates else {}
     gold: Mapping[str, Any] = next((r.metrics for r in record.results if r.evaluator == "gold"), {})

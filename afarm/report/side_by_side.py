@@ -36,7 +36,7 @@ def row_verdict(row: Row) -> Verdict:
 
 
 def sample_rows(rows: Iterable[Row], count: int, seed: object) -> tuple[list[Row], dict[Verdict, int]]:
-    """Sample `count` rows of every verdict, wins and losses alike, in a mixed order, and count the rows per verdict.
+    """Sample `count` rows of every verdict in a mixed order, and count the rows per verdict.
 
     Memory holds no more rows than may be chosen. The draw is keyed by seed, instruction and outputs, so the same run
     always shows the same rows, and nobody picks.

@@ -1,4 +1,4 @@
-"""Statistics of evaluations: intervals, tests, rank intervals and stopping rules, over plain numpy arrays.
+"""Statistics of evaluations on numpy arrays: intervals, tests, rank intervals, stopping rules.
 
 Nothing here knows of records, files or judges. One value stands for one instruction, which is the sampling unit:
 several labels of an instruction (annotators, seeds, samples) are its cluster. Absent values are NaN. Every draw comes

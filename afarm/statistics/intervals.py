@@ -32,7 +32,7 @@ BLOCK = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class IntervalEstimate:
-    """A mean in the unit of its values, with its standard `error` and its interval at `level`; None of one instruction.
+    """A mean in the unit of its values, with its standard `error` and its interval at `level`.
 
     `n` counts the instructions, `labels` the values behind them.
     """
@@ -66,7 +66,7 @@ def mean(values: ArrayLike, clusters: Clusters | None = None, *, level: float = 
 
 
 def win_rate(wins: ArrayLike, clusters: Clusters | None = None, *, level: float = LEVEL) -> IntervalEstimate:
-    """Estimate the mean of `wins`, each in [0, 1] with draws 0.5, with an interval that is valid near 0 and 1 too.
+    """Estimate the mean of `wins` in [0, 1], draws 0.5, with an interval that is valid near 0 and 1.
 
     Value and error are those of `mean`. The interval is the t interval after two won and two lost instructions are
     added: a system that won 25 of 25 has an error of 0, and is yet not sure to win always; nor is one that won a single
@@ -149,7 +149,10 @@ def t_quantile(freedom: float, level: float) -> float:
 
 
 def cluster_sums(values: ArrayLike, clusters: Clusters | None) -> tuple[Floats, Floats]:
-    """Sum and count the values of each instruction, [instructions] each. Raises `DataError` if there are none."""
+    """Sum and count the values of each instruction, [instructions] each.
+
+    Raises `DataError` if there are none.
+    """
     found = np.asarray(values, dtype=np.float64).ravel()
     there = ~np.isnan(found)
     if not there.any():

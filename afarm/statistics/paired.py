@@ -39,7 +39,7 @@ Test = Literal["t", "sign_flip", "bootstrap"]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first system less the second, over the `n` instructions that both have, in the unit of the values.
+    """The first system less the second, over `n` common instructions, in the unit of the values.
 
     `low` and `high` are the t interval of the paired differences, None if these do not vary; `p_value` is `test`'s,
     None with a single instruction; `adjusted` is the p-value corrected for all comparisons that were made together.
@@ -157,7 +157,7 @@ def paired_differences(
 
 
 def p_value(gaps: Floats, test: Test, resamples: int = RESAMPLES, seed: int = 0) -> float:
-    """The two-sided probability of a mean as far from 0 as that of `gaps` [instructions, at least 2], if it were 0."""
+    """The two-sided p-value of the mean of `gaps` [instructions, at least 2] under a mean of 0."""
     if test == "t":
         return _t(gaps)
     if test == "bootstrap":
@@ -204,7 +204,7 @@ def _t(gaps: Floats) -> float:
 
 
 def holm(p_values: Sequence[float], tests: int | None = None) -> list[float]:
-    """Correct the p-values of several tests, so that each may be read as if it were the only one (Holm 1979).
+    """Correct the p-values of several tests, to be read as if each were the only one (Holm 1979).
 
     The chance that any true null is then rejected at α is at most α, whatever the tests have in common. `tests` is
     their number, if these were picked out of more.

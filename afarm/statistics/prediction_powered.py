@@ -30,7 +30,7 @@ FEWEST = 10
 
 @dataclass(frozen=True, slots=True)
 class PredictionPowered:
-    """A prediction-powered estimate: `combined` is to be quoted; `human` and `simulated` use one kind of labels alone.
+    """A prediction-powered estimate to quote, `combined`; `human` and `simulated` use one kind of labels.
 
     `n_human` instructions have both kinds, `n_simulated` only simulated ones. `trust`, from 0 to 1, is the weight of
     the simulated labels. `effective` is the number of human-labelled instructions that alone would be as precise as
@@ -51,7 +51,7 @@ class PredictionPowered:
 
 
 def prediction_powered(human: ArrayLike, simulated: ArrayLike, *, level: float = LEVEL) -> PredictionPowered:
-    """Estimate the mean of the human labels over all instructions from `human` and `simulated` [instructions].
+    """Estimate the mean human label over all instructions from `human` and `simulated` [instructions].
 
     NaN is an absent label; several labels of an instruction are averaged first. The instructions that people label must
     be drawn at random: the hard ones alone do not tell how wrong the judge is on the others. The interval is t's; mean

@@ -85,7 +85,7 @@ class _Test:
     n: int
 
     def sure(self, *rows: int) -> Bools:
-        """[rows, systems]: True for significant differences of these systems from others, all of them together.
+        """Significant differences of these systems from others, taken together, as [rows, systems] of bool.
 
         Differences that are significant at first are left out, and the rest is tested again (Romano and Wolf 2005).
         """

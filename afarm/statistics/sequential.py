@@ -71,7 +71,7 @@ def decide(values: ArrayLike, *, even: float = 0.5, level: float = LEVEL, popula
 def decision_times(
     values: ArrayLike, *, even: float = 0.5, level: float = LEVEL, population: int | None = None
 ) -> tuple[int | None, int | None]:
-    """The numbers of values after which the mean is known to be higher than `even`, and lower; None if it is not."""
+    """The numbers of values after which the mean is surely higher than `even`, and lower; else None."""
     found, threshold = _checked(values, population), np.log(2 / (1 - level))
     sides = (_log_capital(found, even, population), _log_capital(1 - found, 1 - even, population))
     higher, lower = (int(np.argmax(c >= threshold)) + 1 if (c >= threshold).any() else None for c in sides)
@@ -91,7 +91,7 @@ def _bound(values: Floats, level: float, population: int | None, steps: int) -> 
 
 
 def _log_capital(values: Floats, m: float, population: int | None) -> Floats:
-    """The log of the capital after each of `values` [t], of betting that their mean is higher than `m`, in (0, 1)."""
+    """Log capital after each of `values` [t], of a bet that their mean is higher than `m` in (0, 1)."""
     expected: float | Floats = m
     if population is not None:
         # The mean of the remaining values, if m is that of all.

@@ -1,4 +1,4 @@
-"""The records of finished runs: `run.json` is read here and nowhere else (`afarm.experiment.run_record` writes it).
+"""The records of finished runs: the one reader of `run.json` (`experiment.run_record` writes it).
 
 A record may be an older version's or changed by hand: values that are absent or of another type are empty.
 """
@@ -20,7 +20,7 @@ OUTPUTS = "outputs.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """An evaluator's metrics of `system` against `reference`, with the red flags and the protocol stored with them."""
+    """An evaluator's metrics of `system` against `reference`, with red flags and protocol."""
 
     system: str
     reference: str
@@ -31,7 +31,7 @@ class RunResult:
 
 
 class RunRecord(Mapping[str, Any]):
-    """The record of the run in `directory`: a mapping of what `run.json` holds, and the parts of it that have types."""
+    """The record of the run in `directory`: the contents of `run.json`, and its typed parts."""
 
     def __init__(self, directory: Path, values: Mapping[str, Any]):
         self.directory = directory
@@ -87,7 +87,10 @@ class RunRecord(Mapping[str, Any]):
 
     @property
     def artifacts(self) -> set[str]:
-        """The names of the artifacts that the run refers to. Raises `LookupError` or `TypeError` if one has no name."""
+        """The names of the artifacts that the run refers to.
+
+        Raises `LookupError` or `TypeError` if one has no name.
+        """
         return {f"{stage['kind']}/{stage['key']}" for stage in self["stages"]}
 
 
@@ -119,7 +122,10 @@ def latest_run(runs: Path) -> Path | None:
 
 
 def find_run(name: str, output_dir: Path) -> Path:
-    """The directory of a run, by its name, its directory or its `run.json`. Raises `DataError` if there is none."""
+    """The directory of a run, by its name, its directory or its `run.json`.
+
+    Raises `DataError` if there is none.
+    """
     runs = output_dir / "runs"
     for path in (Path(name), runs / name):
         directory = path.parent if path.name == RECORD else path

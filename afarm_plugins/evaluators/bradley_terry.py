@@ -39,8 +39,11 @@ PRECISION = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Strengths:
-    """`strength` and `error`, [S], in log odds against the reference (0, and no error); `held`, [S], says which
-    strengths only the prior keeps finite. `log_likelihood` is that of the judgements, the prior apart."""
+    """Fitted strengths of the systems in log odds against the reference.
+
+    `strength` and `error` are [S]; the reference has 0 and no error. `held`, [S], marks strengths that only the prior
+    keeps finite. `log_likelihood` is that of the judgements, without the prior.
+    """
 
     strength: Floats
     error: Floats
@@ -49,8 +52,10 @@ class Strengths:
 
 
 class BradleyTerry(Evaluator):
-    """See the module. Rows, best system first: `system`, `strength`, `standard_error`, `low` and `high` (95%), the same
-    as `elo`, `elo_low`, `elo_high`, with the reference at 1000, `n_wins`, `n_losses`, `n_draws`, `n_total` and `flag`.
+    """See the module.
+
+    Rows, best system first: `system`, `strength`, `standard_error`, `low` and `high` (95%), the same as `elo`,
+    `elo_low`, `elo_high`, with the reference at 1000, `n_wins`, `n_losses`, `n_draws`, `n_total` and `flag`.
     """
 
     needs = frozenset({"judgements"})
@@ -121,7 +126,7 @@ def _gaps(x: Floats, free: NDArray[np.bool_]) -> Floats:
 
 
 def _loss(x: Floats, wins: Floats, free: NDArray[np.bool_]) -> float:
-    """The negative log likelihood of `wins`, [S, S] from loser to winner; `x` are the strengths of the `free`."""
+    """Negative log likelihood of `wins` [S, S], from loser to winner; `x` are the `free` strengths."""
     return float((wins * np.logaddexp(0, -_gaps(x, free))).sum())
 
 

@@ -26,9 +26,12 @@ Numbers = NDArray[np.int32]
 
 
 class Elo(Evaluator):
-    """See the module. Rows, best system first: `system`, `elo`, `elo_low` and `elo_high` (95%), `order_deviation` (the
-    standard deviation over orders alone), `n_wins`, `n_losses`, `n_draws`, `n_total`, and `flag`, where a pass ends
-    too early: Bradley–Terry's rating of the same judgements is less sure."""
+    """See the module.
+
+    Rows, best system first: `system`, `elo`, `elo_low` and `elo_high` (95%), `order_deviation` (the standard deviation
+    over orders alone), `n_wins`, `n_losses`, `n_draws`, `n_total`, and `flag`, where a pass ends too early:
+    Bradley–Terry's rating of the same judgements is less sure.
+    """
 
     needs = frozenset({"judgements"})
     many = True
@@ -95,7 +98,7 @@ def rate(played: Games, steps: Numbers, k: float) -> Floats:
 
 
 def _orders(generator: np.random.Generator, played: Games, orders: int) -> Numbers:
-    """[T, 2 * orders]: random orders of all games, then as many of the games of instructions drawn with replacement."""
+    """Random orders [T, 2 * orders] of all games, then of games of instructions drawn with replacement."""
     none, count = len(played.share), played.instructions
     numbers, sizes = np.arange(none, dtype=np.int32), np.bincount(played.instruction)
     games_of = np.split(numbers, np.cumsum(sizes)[:-1])  # games are sorted by instruction

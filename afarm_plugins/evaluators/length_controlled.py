@@ -1,4 +1,4 @@
-"""The length-controlled win rate of AlpacaEval 2: what the win rate would be if both outputs were equally long.
+"""The length-controlled win rate of AlpacaEval 2: the win rate if outputs were equally long.
 
 The model is in `length_glm`. Of a system that the file of weights knows, the coefficients are taken from there and the
 win rate predicted; of any other they are fitted to its judgements. Either way
@@ -73,11 +73,12 @@ class Compared:
 
 
 class LengthControlled(Evaluator):
-    """See the module. Metrics, percent: `length_controlled_winrate`; `lc_sampling_error`, with the fit's uncertainty in
-    it, None if it would not hold; and `lc_standard_error`, the published one: the spread of the prediction over
-    instructions, None then too, and without difficulties. `lc_source` is "weights", "fit", or "fit without" the files
-    that it lacked; `lc_warning` says why figure or error are doubtful. An instruction without an output has no length,
-    and is left out.
+    """See the module.
+
+    Metrics, percent: `length_controlled_winrate`; `lc_sampling_error`, with the fit's uncertainty in it, None if it
+    would not hold; and `lc_standard_error`, the published one: the spread of the prediction over instructions, None
+    then too, and without difficulties. `lc_source` is "weights", "fit", or "fit without" the files that it lacked;
+    `lc_warning` says why figure or error are doubtful. An instruction without an output has no length, and is left out.
     """
 
     needs = frozenset({"judgements"})
@@ -146,7 +147,10 @@ class LengthControlled(Evaluator):
         )
 
     def _compared(self, inputs: EvaluationInputs) -> Compared:
-        """Read the rows once. Raises `DataError` as `matched` does, if there are none, or if one has no difficulty."""
+        """Read the rows once.
+
+        Raises `DataError` as `matched` does, if there are none, or if one has no difficulty.
+        """
         tasks, gaps, shares, references, difficulty = list[str](), array("d"), array("d"), set[str](), array("d")
         lacking: list[str] = []
         for row in matched(inputs):
@@ -213,7 +217,7 @@ class LengthControlled(Evaluator):
 
 @lru_cache(maxsize=4)
 def weights(path: str, contents: str) -> Mapping[str, Floats]:
-    """Read the coefficients of each model in a file, in the order of `COLUMNS`; `contents` is the file's digest.
+    """Read each model's coefficients, in the order of `COLUMNS`; `contents` is the file's digest.
 
     Raises `DataError` naming row and field if one is missing or no number, as the other readers here do.
     """
@@ -251,7 +255,7 @@ def gamed(path: str, contents: str, weight: float) -> Rows:
 
 
 def _features(count: int, length: Floats | None, difficulty: Floats | None) -> Floats:
-    """Features [count, 2 or 3]: not gamed, length (0 for equally long outputs) and difficulties, if there are any."""
+    """Features [count, 2 or 3]: not gamed, length (0 for equal lengths) and any difficulties."""
     columns = [np.ones(count), np.zeros(count) if length is None else length]
     return np.stack(columns if difficulty is None else [*columns, difficulty], axis=1)
 

@@ -49,7 +49,7 @@ class Rows:
 
 
 def length_feature(gap: Floats) -> Floats:
-    """[N]: tanh(z) of the differences in characters, reference less system; 0 if all differences are the same."""
+    """tanh(z) of the differences [N] in characters, reference less system; 0 if all are the same."""
     deviation = gap.std(ddof=1) if len(gap) > 1 else 0.0
     return np.tanh(gap / deviation) if deviation else np.zeros(len(gap))
 

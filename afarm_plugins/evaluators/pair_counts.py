@@ -1,4 +1,4 @@
-"""The judgements of a leaderboard as games between its systems, which Bradley–Terry and Elo are fitted to."""
+"""The judgements of a leaderboard as games between systems, for Bradley–Terry and Elo."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _require_connected(found: Games, where: str) -> None:
 
 
 def edges(found: Games, source: Indices, target: Indices, weight: Floats | None = None) -> Any:
-    """A sparse [S, S] matrix of the summed `weight` (1 each) of the edges from `source` to `target`, both [E]."""
+    """A sparse [S, S] matrix of the summed `weight` (default 1) of edges `source` → `target`, both [E]."""
     size = len(found.systems)
     weights = np.ones(len(source)) if weight is None else weight
     return sparse.coo_matrix((weights, (source, target)), shape=(size, size)).tocsr()

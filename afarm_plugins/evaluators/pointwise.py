@@ -9,7 +9,7 @@ from afarm_plugins.evaluators.win_rate import matched
 
 
 class Pointwise(Evaluator):
-    """The mean rating of the outputs and of the reference's, on the annotator's scale, and their paired difference.
+    """The mean ratings of outputs and reference, on the annotator's scale, and their paired difference.
 
     Errors are s / √n with n − 1 in s, clustered by instruction if there are several labels of one. Identical
     outputs, which nobody rates, are a difference of 0 and count in it only (`n_identical`); pairs in which an output

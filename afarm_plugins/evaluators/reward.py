@@ -8,7 +8,7 @@ from afarm import DataError, Evaluation, EvaluationInputs, Evaluator, standard_e
 
 
 class MeanReward(Evaluator):
-    """The mean reward-model score of the outputs and of the reference's, and their paired difference with its error."""
+    """The mean reward-model scores of outputs and reference, and their paired difference."""
 
     needs = frozenset({"reward_model"})
 

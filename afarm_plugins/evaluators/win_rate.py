@@ -34,8 +34,10 @@ class Tally:
 
 
 class WinRate(Evaluator):
-    """100 × the mean of p2 over the judged pairs, draws as one half; standard error 100 × s / √n with n − 1 in s, and
-    clustered by instruction if there are several labels of one (`n_instructions` counts them).
+    """The win rate: 100 × the mean of p2 over the judged pairs, draws as one half.
+
+    Its standard error is 100 × s / √n with n − 1 in s, clustered by instruction if there are several labels of one
+    (`n_instructions` counts them).
 
     Unparsed and refused pairs are counted and left out of n, never taken for losses: `coverage` is what is left.
     `n_identical` of the draws are identical outputs, which nobody judged. Lengths are mean characters, where there is
