@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from afarm import ConfigError, compare_outputs
+from afarm import ConfigError
 from afarm.cli.options import FarmOptions, with_options
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def curve(farm: "Farm", numbers: list[int]) -> Iterator[dict[str, Any]]:
 
     All are compared with the starting policy's outputs, decoded as every system is.
     """
+    from afarm import compare_outputs  # which loads the whole experiment: --help does without
     from afarm_plugins.best_of_n.subsets import best_of, kl_bound
 
     outputs, reference = farm.outputs("best_of_n"), farm.outputs(farm.workspace.start_name)
