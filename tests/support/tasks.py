@@ -153,11 +153,12 @@ def ppo(directory: Path, stop_after: int | None = None) -> Trained:
 
 
 def ppo_shared(directory: Path) -> Trained:
-    """Adapters on one backbone, the checkpoint chosen by an annotator, advantages standardised by minibatch."""
+    """Adapters on one backbone, three responses per prompt, the checkpoint chosen by an annotator, advantages
+    standardised by minibatch."""
     from afarm_plugins.ppo import PPOConfig
     from afarm_plugins.ppo.ppo import PPO
 
-    settings = {**PPO_SETTINGS, "mini_batch_size": 5, "whiten_advantages": "minibatch"}
+    settings = {**PPO_SETTINGS, "mini_batch_size": 5, "num_generations": 3, "whiten_advantages": "minibatch"}
     return method(PPO(PPOConfig(**settings, layout="shared", lora={"r": 2})), directory)
 
 
@@ -173,7 +174,8 @@ def ppo_even(directory: Path, stop_after: int | None = None) -> Trained:
 def quark_even(directory: Path, stop_after: int | None = None) -> Trained:
     from afarm_plugins.quark.quark import Quark
 
-    return method(Quark(QuarkConfig(**{**ROLLOUTS, "rollout_batch_size": 12}, num_quantiles=2)), directory, stop_after)
+    settings = {**ROLLOUTS, "rollout_batch_size": 12, "num_generations": 2, "num_quantiles": 2}
+    return method(Quark(QuarkConfig(**settings)), directory, stop_after)
 
 
 def expert_iteration(directory: Path) -> Trained:
