@@ -1,7 +1,7 @@
 """Write docs/reference from the code: `python docs/generate_reference.py`.
 
-Four pages: settings from the config classes, commands from the command line, hooks from their specifications, and the
-public names of the four doors. A test compares them with what is there.
+Five pages: settings from the config classes, methods, commands from the command line, hooks from their specifications,
+and the public names of the four doors. A test compares them with what is there.
 """
 
 from __future__ import annotations
@@ -334,11 +334,32 @@ def tree(module: str) -> ast.Module:
     return ast.parse(Path(str(sys.modules[module].__file__)).read_text(encoding="utf-8"))
 
 
+# ------------------------------------------------------------------------------------------------------------- methods
+
+METHODS = f"""\
+# Methods
+
+{WRITTEN}
+
+Every first-party method, by the name that `--method` takes. [How they compare](../methods/README.md).
+"""
+
+
+def methods_page() -> str:
+    """Write a row per method: its page, if it has one, and its summary."""
+    methods = [c for c in discover().registry if c.kind == "methods" and c.package == FIRST_PARTY]
+    pages = {path.stem for path in REFERENCE.with_name("methods").glob("*.md")}
+    named = {c.name: f"[`{c.name}`](../methods/{c.name}.md)" if c.name in pages else f"`{c.name}`" for c in methods}
+    rows = "\n".join(f"| {named[c.name]} | {c.summary} |" for c in methods)
+    return joined([METHODS, f"| method | what it does |\n|---|---|\n{rows}"])
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings_page,
     "cli.md": commands_page,
     "hooks.md": hooks_page,
     "names.md": names_page,
+    "methods.md": methods_page,
 }
 """Every page of the reference, by its file."""
 

@@ -31,7 +31,7 @@ from afarm.backend.distributed import (
     unsharded_weights,
     world_size,
 )
-from afarm.backend.kl import Divergence, response_divergence
+from afarm.backend.kl import Divergence, KLEstimates, kl_estimates, kl_penalised_rewards, response_divergence
 from afarm.backend.logprobs import (
     backbone,
     batched_logprobs,
@@ -46,15 +46,12 @@ from afarm.backend.logprobs import (
     token_loss,
 )
 from afarm.backend.objectives import (
-    KLEstimates,
     PolicyLoss,
     ValueLoss,
     bradley_terry_loss,
     clipped_policy_loss,
     clipped_value_loss,
     generalised_advantages,
-    kl_estimates,
-    kl_penalised_rewards,
     masked,
     masked_mean,
     masked_mean_variance,

@@ -1,6 +1,6 @@
-"""The exact KL divergence of two language models at each token of a response.
+"""KL divergence from a reference: estimated from samples, as a penalty on rewards, and exactly.
 
-A sampled token's log-ratio is an estimate of it; here every token of the vocabulary is weighed. The logits of both
+A sampled token's log-ratio estimates it. Exactly, every token of the vocabulary is weighed: the logits of both
 models exist for a few of the positions at a time and are computed again in the backward pass, never as [B, T, V].
 """
 
@@ -15,9 +15,45 @@ from torch.utils.checkpoint import checkpoint
 
 from afarm.backend.batching import TokenBatch
 from afarm.backend.logprobs import chunk_rows, hidden_states, project, response_scatter
+from afarm.backend.objectives import masked
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+class KLEstimates(NamedTuple):
+    """Three estimates of KL(π ‖ π_ref) from tokens drawn from π, each [B, R] in nats and 0 at pads.
+
+    With x = log π_ref − log π of the token: `k1` is −x, without bias but of either sign; `k2` is ½x², biased, small
+    variance; `k3` is eˣ − 1 − x, without bias and never negative, but large where π is far below π_ref.
+    """
+
+    k1: Tensor
+    k2: Tensor
+    k3: Tensor
+
+
+def kl_estimates(logprobs: Tensor, ref_logprobs: Tensor, mask: Tensor) -> KLEstimates:
+    """Estimate the KL at each token from log-probabilities [B, R] of the tokens drawn (Schulman 2020).
+
+    Differentiable in both.
+    """
+    x = masked(ref_logprobs - logprobs, mask)
+    return KLEstimates(-x, 0.5 * x**2, x.expm1() - x)
+
+
+def kl_penalised_rewards(scores: Tensor, kl: Tensor, mask: Tensor, kl_coef: float) -> Tensor:
+    """Rewards [B, R]: the score [B] on the last response token, less `kl_coef` × `kl` at every token.
+
+    `kl` is `KLEstimates.k1`. It is negative as often as the reference likes a token better, and only so is its mean
+    the KL divergence: clamping it at zero would overstate and distort it. Source: Stiennon et al. 2020.
+    """
+    last = mask.sum(dim=1, keepdim=True) - 1
+    rewards = -kl_coef * masked(kl, mask)
+    return rewards.scatter_add(1, last, scores.unsqueeze(1).to(rewards.dtype))
+
+
+# ---------------------------------------------------------------------------------------------- exact, per token
 
 LOGITS_TENSORS = 4
 """Tensors of a chunk's logits: two models' logits, probabilities and products of them."""

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from afarm.core.records import Output
     from afarm.experiment.workspace import Workspace
 
-TEXT_JUDGE = "offline:text_utility"
-"""Who judges files of outputs where neither a judge nor a recipe is named."""
-
 JUDGING = (
     *("annotator", "both_orders", "votes", "vote", "label_noise", "judge"),
     *("budget", "price", "max_concurrency", "allow_degraded", "batch_api"),
@@ -108,6 +105,7 @@ class EvaluateOptions(FarmOptions):
 
         Raises `ConfigError` if an option and --set contradict each other.
         """
+        from afarm.comparison.compare import TEXT_JUDGE
         from afarm.experiment.recipe import parse_override
 
         settings, given = self.settings or [], self.labels()
@@ -197,6 +195,8 @@ def output_comparisons(
     context = AnnotateContext(0, workspace.judges.client)
     asks = workspace.components.annotator(found[0].annotator).plan(found[0].pairs[:1], context)
     if not options.names_a_judge and asks:
+        from afarm.comparison.compare import TEXT_JUDGE
+
         err().print(f"[dim]Unless you name a judge with --judge, it is {TEXT_JUDGE}, a formula.[/]", highlight=False)
     return found
 

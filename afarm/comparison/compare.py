@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from afarm.comparison.outputs import OutputComparison
+from afarm.core.errors import ConfigError
 from afarm.core.records import Output
 from afarm.evaluation.matching import STRICT, MatchPolicy
 from afarm.experiment import preflight
 from afarm.experiment.farm import Farm, Result, as_overrides, read_result
 from afarm.experiment.opening import open_workspace
+
+TEXT_JUDGE = "offline:text_utility"
+"""Who judges files of outputs if neither a judge nor a recipe is named."""
 
 
 def compare_outputs(
@@ -22,9 +26,9 @@ def compare_outputs(
     annotator: str | None = None,
     match_policy: MatchPolicy = STRICT,
     farm: Farm | None = None,
-    recipe: str = "toy",
+    recipe: str | None = None,
     settings: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]] = (),
-    output_dir: Path | str = "afarm-runs",
+    output_dir: Path | str | None = None,
     **choices: Any,
 ) -> Result:
     """Return the win rate of any outputs over any others. It is kept and reused, on a budget of its own.
@@ -36,19 +40,27 @@ def compare_outputs(
         match_policy: What is done with rows that do not fit.
         farm: A farm whose configuration, judges and output directory are used. The arguments below are for use without
             one; then no model, no data and no torch is needed.
-        recipe: A recipe by name, or a YAML file, for its judges, annotators and evaluators.
+        recipe: A recipe by name, or a YAML file, for its judges, annotators and evaluators. If neither it nor a judge
+            is named, a formula judges the text (`offline:text_utility`), as `afarm evaluate` does.
         settings: Overrides, one or several, as `"evaluate.label_noise=0.1"` or as mappings.
-        output_dir: Where everything is kept.
+        output_dir: Where everything is kept; `afarm-runs` if not given.
         **choices: Fields of `RunConfig` (`seed=1, judge={"*": "openai:gpt-4.1"}`).
 
     Raises `DataError` if rows do not fit and `match_policy` is strict, `ConfigError` with every problem at once.
     """
+    unused = [*choices, *(["settings"] if settings else []), *(["recipe"] if recipe else [])]
+    unused += ["output_dir"] if output_dir else []
+    if farm is not None and unused:
+        raise ConfigError([f"compare_outputs: the farm has its own {name}; leave it out" for name in unused])
     with ExitStack() as stack:
         if farm is not None:
             workspace = farm.workspace
         else:
             checks = [*preflight.of_judging(), *preflight.access()]
-            overrides = as_overrides(settings, **choices)
-            workspace = stack.enter_context(open_workspace(recipe, overrides, output_dir, checks=checks))
+            # The default recipe's judge knows the instructions of its own data set only.
+            judge = {} if recipe or "judge" in choices else {"judge": {"*": TEXT_JUDGE}}
+            overrides = as_overrides(judge) + as_overrides(settings, **choices)
+            place = output_dir or "afarm-runs"
+            workspace = stack.enter_context(open_workspace(recipe or "toy", overrides, place, checks=checks))
         comparison = OutputComparison.of(workspace, outputs, reference, annotator, match_policy)
         return read_result(comparison.system, [comparison.run().artifact])

@@ -27,8 +27,9 @@ from afarm.core.interfaces import (
 from afarm.core.plugins import Plugins
 from afarm.core.processes import SINGLE_PROCESS, ProcessInfo
 from afarm.core.records import Evaluation
-from afarm.core.registry import Component
+from afarm.core.registry import FIRST_PARTY, Component
 from afarm.experiment.recipe import Settings
+from afarm.experiment.stage_code import door_digest
 from afarm.storage.artifacts import content_digest
 from afarm.storage.checkpoints import DirectoryCheckpoints, FollowedCheckpoints, MetricsFile
 from afarm.storage.disk import source_digest, storage_errors, write_json
@@ -68,6 +69,8 @@ class Components:
                 "source": loaded_source(component.sources),
                 "settings": config.result_fields() if config else {},
             }
+            if component.package != FIRST_PARTY:  # for ours, a test follows the imports
+                self._identities[name]["doors"] = door_digest()
         return self._identities[name]
 
     def annotator_identity(self, name: str) -> dict[str, Any]:

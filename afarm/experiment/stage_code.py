@@ -44,6 +44,16 @@ STAGE_CODE: Mapping[str, tuple[str, ...]] = {
 """The rooms and modules that each kind of stage can reach, as paths below `afarm/`."""
 
 
+DOOR_CODE = ("core", "storage", "judging", "evaluation", "backend")
+"""The rooms behind the doors: code that a third party's component may reach, whatever kind of stage uses it."""
+
+
+@cache
+def door_digest(package: Path = PACKAGE) -> str:
+    """Digest the code of afarm in `package` that a third party's component can import from the doors."""
+    return source_digest([package / part for part in DOOR_CODE])
+
+
 @cache
 def code_digest(stage: str, package: Path = PACKAGE) -> str:
     """Digest the code of afarm in `package` that the result of this kind of stage depends on."""

@@ -105,7 +105,9 @@ class Store:
         path = self.artifacts / stage / key
         try:
             meta = json.loads((path / META).read_text(encoding="utf-8"))
-            return Artifact(stage, key, path, meta["content"], meta["key_fields"], meta)
+            # Development versions before 0.1 called them otherwise: listed and collected, never reused (other keys).
+            fields = meta["made_from"] if "made_from" in meta else meta["key_fields"]
+            return Artifact(stage, key, path, meta["content"], fields, meta)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:

@@ -16,7 +16,10 @@ from afarm.testing.conformance import naming, require
 from afarm.testing.contexts import MetricsRecorder, load_context, train_context
 from afarm.testing.examples import make_instructions
 from afarm.testing.models import tiny_inputs
-from afarm.testing.training import CLOSE, check_goes_on, check_metrics, check_untouched, copy_weights, equal_weights
+from afarm.testing.training import check_goes_on, check_metrics, check_untouched, copy_weights, equal_weights
+
+CLOSE = 1e-4
+"""Tolerance for scores and log-probabilities of one sample that were computed in batches of other sizes."""
 
 NEEDS = {"preferences", "reward_model", "annotator", "demonstrations", "all_demonstrations", "unlabeled", "validation"}
 """The inputs that a run can give a method."""

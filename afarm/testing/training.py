@@ -18,9 +18,6 @@ from afarm.testing.contexts import MetricsRecorder, train_context
 T = TypeVar("T")
 Line = tuple[int, dict[str, float]]
 
-CLOSE = 1e-4
-"""Tolerance for numbers of one training that were computed twice, as by a process that was killed and its successor."""
-
 MEASURES_TIME = re.compile("time|second|speed")
 """Names of metrics that differ from run to run."""
 
@@ -66,16 +63,20 @@ class InterruptedLog(MetricsRecorder):
         self.kills = True
         self.killed_at = 0
         self.new_lines = 0
+        self.resumed_from = 0
+        self.repeated: set[int] = set()
 
     def resume(self, checkpoint: int | None) -> None:
         """Drop the lines after the step of the checkpoint, as a resumed stage does."""
         self.lines = [line for line in self.lines if checkpoint is not None and line[0] <= checkpoint]
-        self.kills, self.new_lines = False, 0
+        self.kills, self.new_lines, self.resumed_from = False, 0, checkpoint or 0
 
     def __call__(self, step: int, metrics: Mapping[str, float]) -> None:
         if self.kills and len({step, *(before for before, _ in self.lines)}) == 3:
             self.killed_at = step
             raise Killed
+        if step < self.resumed_from:
+            self.repeated.add(step)
         if (step, dict(metrics)) not in self.lines:  # what is resumed at its very end logs its last line again
             self.new_lines += 1
             super().__call__(step, metrics)
@@ -120,6 +121,8 @@ def check_goes_on(
         require(as_expected(stopped), "asked to stop, training must raise KeyboardInterrupt, not return half its work")
     end = train(resumed())
     require(as_expected(end), "killed and gone on with, stopped and gone on with, training must end as it would have")
+    again = f"gone on with from step {log.resumed_from}, training must not learn steps before it again"
+    require(not log.repeated, f"{again}: {sorted(log.repeated)}")
     both = ([line for line in lines if line[0] != log.killed_at] for lines in (log.lines, expected_lines))
     _check_same_lines(*both)  # the step it was killed at may have been saved, and then is not logged again
     finished = train(resumed())  # killed after the last step, before its result was kept
@@ -134,8 +137,7 @@ def _check_same_lines(lines: Sequence[Line], expected: Sequence[Line]) -> None:
     require(names(lines) == names(expected), f"{broken}: {names(expected)}, not {names(lines)}")
     for (step, metrics), (_, others) in zip(lines, expected, strict=True):
         for name, value in metrics.items():
-            same = math.isclose(value, others[name], rel_tol=CLOSE, abs_tol=CLOSE)
-            require(same or bool(MEASURES_TIME.search(name)), f"{broken}: step {step}, {name}")
+            require(value == others[name] or bool(MEASURES_TIME.search(name)), f"{broken}: step {step}, {name}")
 
 
 def check_metrics(lines: Sequence[Line]) -> None:

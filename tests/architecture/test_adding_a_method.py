@@ -113,5 +113,5 @@ def test_each_of_our_methods_is_a_folder_an_entry_point_and_a_page(method: Compo
     assert method.config is not None
     for name in method.config.model_fields:
         assert f"`{name}" in page or f" `{name}`" in page, f"docs/methods/{method.name}.md says nothing of {name}"
-    index = (ROOT / "docs" / "methods" / "README.md").read_text()
-    assert f"({method.name}.md)" in index
+    index = (ROOT / "docs" / "reference" / "methods.md").read_text()
+    assert f"(../methods/{method.name}.md)" in index

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from afarm import compare_outputs
 from afarm.comparison.dry_run import plan_comparison
 from afarm.comparison.outputs import OutputComparison
 from afarm.comparison.run_record import record_comparison
-from afarm.core.errors import BudgetError, DataError
+from afarm.core.errors import BudgetError, ConfigError, DataError
 from afarm.core.judge import Capabilities
 from afarm.core.records import Instruction, Output, Pair
 from afarm.evaluation.matching import STRICT, MatchPolicy
@@ -53,6 +54,26 @@ THEIRS = outputs("theirs", ["word", "word", "word word", "equal"])
 def without_logit_bias(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which chatgpt_1 asks for."""
     monkeypatch.setattr(CountingJudge, "capabilities", Capabilities(chat=True, completion=True))
+
+
+def test_a_farm_is_compared_with_as_it_is(farm: Make) -> None:
+    with pytest.raises(ConfigError, match="the farm has its own seed; leave it out"):
+        compare_outputs(MINE, THEIRS, farm=farm(), seed=3)
+    with pytest.raises(ConfigError, match="2 problems") as refused:
+        compare_outputs(MINE, THEIRS, farm=farm(), recipe="toy", output_dir="elsewhere")
+    assert [problem.split("its own ")[1] for problem in refused.value.problems] == [
+        "recipe; leave it out",
+        "output_dir; leave it out",
+    ]
+
+
+def test_any_text_is_judged_without_a_farm_and_without_naming_a_judge(tmp_path: Path) -> None:
+    long = outputs("long", ["A herring swims in the sea.", "Blue, as the sky is."])
+    short = outputs("short", ["x", "x"])
+    result = compare_outputs(long, short, annotator="chatgpt_1", output_dir=tmp_path)
+    assert result.system == "long"
+    assert result.win_rate > 50
+    assert {row.preference.outcome for row in result.judgements["short"]} == {"decided"}
 
 
 # ----------------------------------------------------------------------------------------------- made once, and kept

@@ -22,7 +22,7 @@ from afarm import compare_outputs
 from afarm.core.plugins import discover
 from afarm.core.records import Instruction, Output
 from afarm.core.registry import FIRST_PARTY, Component
-from afarm.experiment.stage_code import PACKAGE, STAGE_CODE, code_digest
+from afarm.experiment.stage_code import DOOR_CODE, PACKAGE, STAGE_CODE, code_digest, door_digest
 from afarm.experiment.workspace import Workspace
 
 MODULES = {module.name: module for module in ALL}
@@ -214,6 +214,18 @@ def test_every_module_that_runs_while_a_stage_is_written_is_in_its_key(farm: Mak
     for stage, files in ran.items():
         assert files, stage
         assert {file for file in files if not digested(stage, Path(file))} == set(), stage
+
+
+def test_what_a_strangers_component_can_reach_through_the_doors_is_in_its_identity(farm: Make) -> None:
+    components = farm().workspace.components
+    ours, theirs = components.component("annotators", "pool"), components.component("methods", "nudge")
+    assert (ours.package == FIRST_PARTY, theirs.package == FIRST_PARTY) == (True, False)
+    assert "doors" not in components.identity(ours)
+    assert components.identity(theirs)["doors"] == door_digest()
+    behind = [MODULES[f"afarm.{room}"] for room in ("judging", "backend")]
+    reached = {name for name in MODULES if any(within(name, f"afarm.{room}") for room in DOOR_CODE)}
+    imported = {found.module for door in behind for found in door.imports} & MODULES.keys()
+    assert {"afarm.judging.pairwise", "afarm.backend.policy"} <= imported <= reached
 
 
 def test_a_method_that_asks_has_the_code_of_labels_in_its_key(farm: Make, ran: Mapping[str, set[str]]) -> None:

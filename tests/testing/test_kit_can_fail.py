@@ -22,6 +22,7 @@ from afarm.core.errors import DataError, JudgeError
 from afarm.core.interfaces import (
     AnnotateContext,
     Annotator,
+    Checkpoints,
     Dataset,
     Decoding,
     EvaluationInputs,
@@ -480,6 +481,20 @@ def log_infinity(self: Nudge, inputs: MethodInputs, context: TrainContext) -> Po
     return Nudge.train(self, inputs, context)
 
 
+class ForgetfulCheckpoints:
+    """Saves, and finds nothing again."""
+
+    def __init__(self, kept: Checkpoints):
+        self.save = kept.save
+
+    def latest(self) -> None:
+        return None
+
+
+def begin_again(self: Nudge, inputs: MethodInputs, context: TrainContext) -> Policy:
+    return Nudge.train(self, inputs, replace(context, checkpoints=ForgetfulCheckpoints(context.checkpoints)))
+
+
 def hide_random_weights(self: Nudge, inputs: MethodInputs) -> CheckpointPolicy:
     policy = Nudge.policy(self, inputs)
     policy.model.register_buffer("unused", torch.rand(3))  # no sample shows it
@@ -545,6 +560,7 @@ METHODS: Broken = {
         wrapped(sample=lambda self, *given, seed: reversed([*WrappedPolicy.sample(self, *given, seed=seed)])),
         "in the order of instructions",
     ),
+    "learns all steps again": (Nudge, {"train": begin_again}, "must not learn steps before it again"),
     "samples once": (
         Wraps,
         wrapped(sample=lambda self, rows, how, seed: WrappedPolicy.sample(self, rows, replace(how, n=1), seed=seed)),
