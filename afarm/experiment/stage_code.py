@@ -44,8 +44,8 @@ STAGE_CODE: Mapping[str, tuple[str, ...]] = {
 """The rooms and modules that each kind of stage can reach, as paths below `afarm/`."""
 
 
-DOOR_CODE = ("core", "storage", "judging", "evaluation", "backend")
-"""The rooms behind the doors: code that a third party's component may reach, whatever kind of stage uses it."""
+DOOR_CODE = ("core", "storage", "judging", "backend", "evaluation/__init__.py", "evaluation/metrics.py")
+"""The code behind the doors that a third party's component may reach, whatever kind of stage uses it."""
 
 
 @cache

@@ -222,10 +222,13 @@ def test_what_a_strangers_component_can_reach_through_the_doors_is_in_its_identi
     assert (ours.package == FIRST_PARTY, theirs.package == FIRST_PARTY) == (True, False)
     assert "doors" not in components.identity(ours)
     assert components.identity(theirs)["doors"] == door_digest()
-    behind = [MODULES[f"afarm.{room}"] for room in ("judging", "backend")]
-    reached = {name for name in MODULES if any(within(name, f"afarm.{room}") for room in DOOR_CODE)}
+    behind = [DOOR, *(MODULES[f"afarm.{room}"] for room in ("judging", "backend"))]
     imported = {found.module for door in behind for found in door.imports} & MODULES.keys()
-    assert {"afarm.judging.pairwise", "afarm.backend.policy"} <= imported <= reached
+    whole_farms = {"afarm.experiment.farm", "afarm.comparison.compare"}
+    paths = {name: MODULES[name].path.relative_to(PACKAGE).as_posix() for name in imported - whole_farms}
+    missing = {name for name, path in paths.items() if not path.startswith(DOOR_CODE)}
+    assert {"afarm.judging.pairwise", "afarm.backend.policy", "afarm.evaluation.metrics"} <= paths.keys()
+    assert missing == set()
 
 
 def test_a_method_that_asks_has_the_code_of_labels_in_its_key(farm: Make, ran: Mapping[str, set[str]]) -> None:
