@@ -38,6 +38,9 @@ from afarm.judging.ledger_schema import (
     sent_text,
 )
 
+TIMEOUT = 60.0
+"""Seconds to wait for another process that is writing the file."""
+
 LIVE_SECONDS = 6.0
 """Seconds after its last heartbeat for which a process counts as waiting for its requests."""
 
@@ -112,13 +115,26 @@ class Ledger:
         self._owner = uuid.uuid4().hex  # not the process id, which comes back: a container always starts with the same
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(path, timeout=60, check_same_thread=False, isolation_level=None)
-            # WAL needs memory shared between processes, which network file systems do not give.
-            self._db.execute(f"PRAGMA journal_mode={'DELETE' if network_file_system(path) else 'WAL'}")
+            self._db = sqlite3.connect(path, timeout=TIMEOUT, check_same_thread=False, isolation_level=None)
+            self._choose_journal()
             self._db.execute("PRAGMA synchronous=NORMAL")
             prepare(self._db)
         except (sqlite3.Error, OSError) as error:
             raise StoreError(f"the ledger {path} cannot be used: {error}; choose another --output-dir") from error
+
+    def _choose_journal(self) -> None:
+        """Set the journal's mode, which SQLite refuses at once, without its timeout, while another process opens it."""
+        # WAL needs memory shared between processes, which network file systems do not give.
+        mode = "DELETE" if network_file_system(self.path) else "WAL"
+        deadline = time.monotonic() + TIMEOUT
+        while True:
+            try:
+                self._db.execute(f"PRAGMA journal_mode={mode}")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
 
     def __enter__(self) -> Ledger:
         return self

@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -56,6 +57,18 @@ def test_an_answer_with_any_text_is_kept(ledger: Ledger, text: str) -> None:
     assert len(judge.asked) == 1
     assert kept == bought
     assert kept.text == f"echo {text}".encode(errors="backslashreplace").decode()
+
+
+def test_a_ledger_that_another_process_is_making_is_waited_for(tmp_path: Path) -> None:
+    other = sqlite3.connect(tmp_path / "new.sqlite", isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    other.execute("CREATE TABLE half (made)")
+    release = threading.Timer(0.2, other.execute, ["ROLLBACK"])
+    release.start()
+    with Ledger(tmp_path / "new.sqlite") as ledger:
+        assert ledger.read("PRAGMA journal_mode") == [("wal",)]
+    release.join()
+    other.close()
 
 
 def test_more_keys_than_sqlite_takes_in_one_query_are_looked_up(ledger: Ledger) -> None:
