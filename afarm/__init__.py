@@ -76,7 +76,8 @@ from afarm.core.records import (
 if TYPE_CHECKING:
     from afarm.comparison.compare import compare_outputs
     from afarm.evaluation.metrics import standard_error
-    from afarm.experiment.farm import Farm, Result
+    from afarm.experiment.farm import Farm
+    from afarm.experiment.result import Result
     from afarm.storage.hub import load_from_hub
     from afarm.storage.model_files import local_path, model_identity, require_local, require_on_hub
     from afarm.storage.rows import read_outputs, read_rows, require_distinct, write_rows
@@ -85,7 +86,7 @@ __version__ = importlib.metadata.version("afarm")
 
 _ON_FIRST_USE = {
     "Farm": "experiment.farm",
-    "Result": "experiment.farm",
+    "Result": "experiment.result",
     "compare_outputs": "comparison.compare",
     "load_from_hub": "storage.hub",
     "local_path": "storage.model_files",

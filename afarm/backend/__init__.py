@@ -83,7 +83,7 @@ from afarm.backend.rollouts import (
 from afarm.backend.sampling import Generation, Sampler, TorchSampler
 from afarm.backend.sft import fit_supervised
 from afarm.backend.trl_bridge import LengthSortedTrainer, TrainerBridge, run_trainer, trained_model, trainer_arguments
-from afarm.core.processes import wait_for
+from afarm.storage.checkpoints import wait_for
 
 __all__ = [
     "Backend",

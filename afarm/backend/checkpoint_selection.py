@@ -20,9 +20,9 @@ from torch import Tensor
 from afarm.backend.distributed import rank, world_size
 from afarm.core.errors import TrainingError
 from afarm.core.interfaces import MethodInputs, Policy, TrainContext
-from afarm.core.processes import wait_for
 from afarm.core.records import Pair
 from afarm.core.seeding import integer
+from afarm.storage.checkpoints import wait_for
 
 SELECTION_FILE, BEST_WEIGHTS_FILE = "selection.json", "best.pt"
 """In a checkpoint: what has been compared so far, and the weights of the best candidate."""

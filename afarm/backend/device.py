@@ -292,3 +292,11 @@ def _device(name: str) -> torch.device:
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+def describe_model(model: Any) -> str:
+    """Describe a model in a few words: its class, its parameters and where they are."""
+    first = next(model.parameters())
+    count = sum(p.numel() for p in model.parameters())
+    size = f"{count / 1e6:,.1f}M" if count >= 1e5 else f"{count:,}"
+    return f"{type(model).__name__}, {size} parameters, {str(first.dtype).removeprefix('torch.')} on {first.device}"

@@ -14,7 +14,7 @@ import torch
 
 from afarm.backend import cpu
 from afarm.backend.adapters import add_adapter, merged_copy, plain_copy, sharing_copy
-from afarm.backend.device import MODEL_CARD, Backend, quiet_transformers
+from afarm.backend.device import MODEL_CARD, Backend, describe_model, quiet_transformers
 from afarm.backend.prompts import PromptTemplate
 from afarm.backend.sampling import Sampler, TorchSampler
 from afarm.core.config import LoraConfig
@@ -50,6 +50,9 @@ class CheckpointPolicy(Policy):
         self.backend = backend
         self.control_tokens = tuple(control_tokens)
         self.truncated = 0
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({describe_model(self.model)}, prompts {self.template.name})"
 
     @property
     def pad_id(self) -> int:

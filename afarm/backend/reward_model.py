@@ -13,7 +13,7 @@ import torch
 from afarm.backend.adapters import merged_copy
 from afarm.backend.batching import length_sorted_batches, pad
 from afarm.backend.cpu import use_onednn
-from afarm.backend.device import MODEL_CARD, Backend, quiet_transformers
+from afarm.backend.device import MODEL_CARD, Backend, describe_model, quiet_transformers
 from afarm.backend.logprobs import base_model, evaluating, hidden_states
 from afarm.backend.prompts import PromptTemplate
 from afarm.core.interfaces import Policy, RewardModel, TrainContext
@@ -100,6 +100,10 @@ class TorchRewardModel(RewardModel):
         self.aggregate = aggregate
         self.spread_penalty = spread_penalty
         self.adapters = tuple(adapters)
+
+    def __repr__(self) -> str:
+        members = f", {len(self.adapters)} members" if self.adapters else ""
+        return f"{type(self).__name__}({describe_model(self.model)}{members}, prompts {self.template.name})"
 
     @property
     def pad_id(self) -> int:

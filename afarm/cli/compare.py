@@ -22,7 +22,6 @@ from afarm.cli.options import DryRun, FarmOptions, Stray, refuse_stray, with_opt
 from afarm.cli.run import command_line, finish, warn_of_simulation
 from afarm.core.errors import AfarmError, BudgetError, ConfigError, DataError, JudgeError
 from afarm.core.records import Row
-from afarm.core.seeding import digest
 from afarm.storage.disk import write_json, write_whole
 from afarm.storage.text import markup
 
@@ -60,6 +59,7 @@ def compare(
 ) -> None:
     """Run several methods on the same samples, preferences and reward model, and rank them."""
     from afarm.experiment.farm import Farm
+    from afarm.experiment.method_comparison import account_of
     from afarm.leaderboard.from_runs import board_of_systems
 
     started = time.time()
@@ -69,7 +69,7 @@ def compare(
     records: list[RunRecord] = []
     with ExitStack() as farms:
         laid_out, left_out = _lay_out(options, methods, _seeds(options, seeds), farms, dry_run)
-        account = _account([workspace.run_name(system) for system, workspace in laid_out])
+        account = account_of(workspace.run_name(system) for system, workspace in laid_out)
         for name, why in left_out.items():
             err().print(f"[yellow]Left out:[/] {name}: {why}", highlight=False, soft_wrap=True)
         if dry_run:
@@ -199,11 +199,6 @@ def _planned(laid_out: Sequence[tuple[str, Workspace]]) -> list[PlannedStage]:
             label = f"{stage.label}, seed {workspace.config.seed}" if several else stage.label
             found.setdefault(label, replace(stage, label=label))
     return list(found.values())
-
-
-def _account(runs: Sequence[str]) -> str:
-    """Name the account of this comparison: the same command goes on with its budget."""
-    return f"compare-{digest(sorted(runs), length=8)}"
 
 
 def _standings(board: Leaderboard) -> list[Row]:

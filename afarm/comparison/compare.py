@@ -12,8 +12,9 @@ from afarm.core.errors import ConfigError
 from afarm.core.records import Output
 from afarm.evaluation.matching import STRICT, MatchPolicy
 from afarm.experiment import preflight
-from afarm.experiment.farm import Farm, Result, as_overrides, read_result
+from afarm.experiment.farm import Farm, as_overrides
 from afarm.experiment.opening import open_workspace
+from afarm.experiment.result import Result, read_result
 
 TEXT_JUDGE = "offline:text_utility"
 """Who judges files of outputs if neither a judge nor a recipe is named."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from afarm.comparison.outputs import SystemComparison
-from afarm.experiment.farm import Result
+from afarm.experiment.result import Result
 from afarm.experiment.run_record import headline, judges, write_record
 from afarm.experiment.stage import StageRun
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, overload
 
 from afarm.core.judge import Ask, ChatRequest, Price
 from afarm.core.records import Evaluation, Instruction, JudgedPair, Output, Pair, Preference, Sample, Score
@@ -173,9 +173,24 @@ class Policy(ABC):
         """Return the decoding to evaluate this policy with; best-of-n has a temperature of its own."""
         return default
 
+    @overload
+    def generate(self, prompts: str | Instruction, *, seed: int = 0, **decoding: Any) -> str: ...
+    @overload
+    def generate(self, prompts: Sequence[str | Instruction], *, seed: int = 0, **decoding: Any) -> list[str]: ...
+    def generate(self, prompts: Any, *, seed: int = 0, **decoding: Any) -> str | list[str]:
+        """Answer one text, or each of a list. `decoding` are fields of `Decoding` (`temperature=0.7`)."""
+        alone = isinstance(prompts, str | Instruction)
+        tasks = [p if isinstance(p, Instruction) else Instruction(p) for p in ([prompts] if alone else prompts)]
+        texts = [s.text for s in self.sample(tasks, replace(Decoding(**decoding), n=1), seed=seed)]
+        return texts[0] if alone else texts
+
     @abstractmethod
     def save(self, directory: Path) -> None:
         """Write everything `load` needs, the prompt template included."""
+
+    def export(self, directory: Path) -> None:
+        """Write what other software reads, for `afarm export`: `save` unless there is a better form."""
+        self.save(directory)
 
     @classmethod
     @abstractmethod

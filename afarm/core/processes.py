@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
-
-T = TypeVar("T")
-
-PAUSE = 0.2
-"""Seconds between two looks at the disk."""
 
 RANK = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
 SIZE = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
@@ -43,10 +36,3 @@ class ProcessInfo:
 
 
 SINGLE_PROCESS = ProcessInfo()
-
-
-def wait_for(look: Callable[[], T | None]) -> T:
-    """Call `look` every `PAUSE` seconds until it returns something true, and return that."""
-    while not (result := look()):
-        time.sleep(PAUSE)
-    return result

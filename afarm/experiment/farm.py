@@ -11,53 +11,26 @@ The command line is a thin face on this class. The stages are laid out in `afarm
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from afarm.core.interfaces import Policy, Progress, RewardModel, no_progress
+from afarm.core.errors import AfarmError, BudgetError, ConfigError, JudgeError
+from afarm.core.interfaces import Policy, Progress, RewardModel
 from afarm.core.plugins import Plugins
-from afarm.core.records import Evaluation, JudgedPair, Output, Pair, Preference
+from afarm.core.records import JudgedPair, Output, Pair, Preference
 from afarm.experiment import pipeline, preflight
 from afarm.experiment.annotation import OnlineAnnotator
+from afarm.experiment.method_comparison import MethodComparison, account_of
+from afarm.experiment.notebook import shown_by
 from afarm.experiment.opening import open_workspace
 from afarm.experiment.recipe import parse_overrides
+from afarm.experiment.result import Result, read_result
 from afarm.experiment.workspace import Workspace
-from afarm.storage.artifacts import Artifact
-from afarm.storage.rows import preferences_on_disk, read_outputs, read_preferences, read_rows
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """A system's evaluations, each with the name of its reference, and the judgements behind them."""
-
-    system: str
-    evaluations: tuple[tuple[str, Evaluation], ...]
-    judgements: Mapping[str, Sequence[JudgedPair]] = field(default_factory=dict)
-
-    def metric(self, name: str) -> float:
-        """Return a number by its name, from the first evaluation that has it. Raises `KeyError`."""
-        for _, evaluation in self.evaluations:
-            if isinstance(value := evaluation.metrics.get(name), int | float):
-                return float(value)
-        raise KeyError(name)
-
-    @property
-    def win_rate(self) -> float:
-        """Percent, against the first reference."""
-        return self.metric("win_rate")
-
-    @property
-    def standard_error(self) -> float:
-        """Of the win rate, in percentage points."""
-        return self.metric("standard_error")
-
-    def degraded(self, reference: str) -> dict[str, int]:
-        """Count the judgements against `reference` that were made without a parameter, by its name."""
-        return dict(Counter(name for row in self.judgements[reference] for name in row.preference.degraded))
+from afarm.storage.rows import read_outputs, read_preferences
+from afarm.storage.table import Records, html_table
 
 
 class Farm:
@@ -74,7 +47,7 @@ class Farm:
         output_dir: Path | str = "afarm-runs",
         annotator: str | None = None,
         plugins: Plugins | None = None,
-        progress: Progress = no_progress,
+        progress: Progress | bool | None = None,
         **choices: Any,
     ):
         """Open a workspace for a run.
@@ -85,20 +58,34 @@ class Farm:
             output_dir: Where everything is kept.
             annotator: Short for `annotate.annotator`.
             plugins: The plugins; all that are installed if not given.
-            progress: Wraps what takes long.
+            progress: True shows bars and stages, False nothing, None (the default) both in notebooks; or what wraps
+                each loop.
             **choices: Fields of `RunConfig` (`seed=1, model=…`).
 
         Raises `ConfigError` with every problem at once, before any model is loaded.
         """
         chosen = as_overrides(settings, annotator=annotator, **choices)
-        checks = [*preflight.of_run(), *preflight.access()]
-        self.workspace = open_workspace(recipe, chosen, output_dir, checks=checks, plugins=plugins, progress=progress)
+        wraps, on_stage = shown_by(progress)
+
+        def open_with(method: str | None = None, seed: int | None = None) -> Workspace:
+            return open_workspace(
+                recipe,
+                [*chosen, *as_overrides(method=method, seed=seed)],
+                output_dir,
+                checks=[*preflight.of_run(), *preflight.access()],
+                plugins=plugins,
+                progress=wraps,
+                on_stage=on_stage,
+            )
+
+        self._open_with: Callable[[str | None, int | None], Workspace] | None = open_with
+        self.workspace = open_with()
 
     @classmethod
     def over(cls, workspace: Workspace) -> Self:
         """Return the farm of a workspace that is open."""
         farm = cls.__new__(cls)
-        farm.workspace = workspace
+        farm._open_with, farm.workspace = None, workspace
         return farm
 
     def __enter__(self) -> Self:
@@ -114,13 +101,14 @@ class Farm:
         policy: Policy = self.workspace.load(self.workspace.ensure(pipeline.start(self.workspace)))
         return policy
 
-    def sample(self) -> list[Output]:
+    def sample(self) -> Records[Output]:
         """Return the outputs to be compared, `sample.n` in turn for each preference instruction."""
-        return read_outputs(self.workspace.ensure(pipeline.sample(self.workspace)).path / "outputs.jsonl")
+        return Records(read_outputs(self.workspace.ensure(pipeline.sample(self.workspace)).path / "outputs.jsonl"))
 
-    def annotate(self) -> list[JudgedPair]:
+    def annotate(self) -> Records[JudgedPair]:
         """Return the training preferences."""
-        return read_preferences(self.workspace.ensure(pipeline.annotate(self.workspace)).path / "preferences.jsonl")
+        artifact = self.workspace.ensure(pipeline.annotate(self.workspace))
+        return Records(read_preferences(artifact.path / "preferences.jsonl"))
 
     def fit_reward(self) -> RewardModel:
         """Return the reward model, fitted if it is one that learns."""
@@ -133,10 +121,10 @@ class Farm:
         policy: Policy = self.workspace.load(self.workspace.ensure(stage))
         return policy
 
-    def outputs(self, method: str | None = None) -> list[Output]:
+    def outputs(self, method: str | None = None) -> Records[Output]:
         """Return the evaluation outputs of a method's policy, or of a judge LLM by its spec."""
         stage = pipeline.outputs(self.workspace, method or self.workspace.config.method)
-        return read_outputs(self.workspace.ensure(stage).path / "outputs.jsonl")
+        return Records(read_outputs(self.workspace.ensure(stage).path / "outputs.jsonl"))
 
     def evaluate(self, method: str | None = None) -> Result:
         """Compare a method's policy, or a judge LLM by its spec, with its reference."""
@@ -144,9 +132,52 @@ class Farm:
         stages = pipeline.evaluations(self.workspace, name)
         return read_result(name, [self.workspace.ensure(stage) for stage in stages])
 
-    def annotate_pairs(self, pairs: Sequence[Pair]) -> list[Preference]:
+    def compare_methods(self, methods: Sequence[str], seeds: Sequence[int] = ()) -> MethodComparison:
+        """Evaluate several methods on shared artifacts, for each of `seeds`, under one budget.
+
+        Without `seeds`, that is the run's seed.
+
+        A method that fails is named in `failed`, and the others go on. Raises `ConfigError` before anything runs if a
+        method is unknown or cannot be run, and `BudgetError` and `JudgeError` as they come.
+        """
+        if self._open_with is None or not methods:
+            raise ConfigError(["compare_methods takes one method or more, of a farm made by afarm.Farm(…)"])
+        results: dict[tuple[str, int], Result] = {}
+        failed: dict[tuple[str, int], str] = {}
+        with ExitStack() as opened:
+            farms = {
+                (method, seed): Farm.over(opened.enter_context(self._open_with(method, seed)))
+                for seed in dict.fromkeys(seeds or [self.workspace.config.seed])
+                for method in dict.fromkeys(methods)
+            }
+            account = account_of(farm.workspace.run_name(method) for (method, _), farm in farms.items())
+            for (method, seed), farm in farms.items():
+                try:
+                    with farm.workspace.judges.client.accounted_to(account):
+                        results[method, seed] = farm.evaluate(method)
+                except (BudgetError, JudgeError):  # the others would come no further
+                    raise
+                except AfarmError as error:
+                    failed[method, seed] = str(error)
+                farm.close()
+        return MethodComparison(results, failed)
+
+    def annotate_pairs(self, pairs: Sequence[Pair]) -> Records[Preference]:
         """Label pairs of one's own with the run's annotator, under the run's budget and without label noise."""
-        return OnlineAnnotator(self.workspace)(pairs)
+        return Records(OnlineAnnotator(self.workspace)(pairs))
+
+    def __repr__(self) -> str:
+        config, settings = self.workspace.config, self.workspace.settings
+        annotator = config.annotate.annotator
+        where = self.workspace.store.root
+        return f"Farm({settings.recipe}, {config.method}, annotator {annotator}, seed {config.seed}, in {where})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (run.label, "reused" if run.reused else f"{run.seconds:.0f} s", run.artifact.key)
+            for run in self.workspace.history.values()
+        ]
+        return html_table(["stage", "took", "artifact"], rows, repr(self))
 
     def close(self) -> None:
         """Stop the judges' thread and close the ledger. The farm can be used again."""
@@ -164,14 +195,3 @@ def as_overrides(
     if annotator is not None:
         overrides.append({"annotate": {"annotator": annotator}})
     return overrides + parse_overrides(settings)
-
-
-def read_result(system: str, artifacts: Iterable[Artifact]) -> Result:
-    """Read what is stored of the evaluations of `system`."""
-    evaluations: list[tuple[str, Evaluation]] = []
-    judgements: dict[str, Sequence[JudgedPair]] = {}
-    for artifact in artifacts:
-        for row in read_rows(artifact.path / "results.jsonl"):
-            evaluations.append((row["reference"], Evaluation.from_row(row)))
-            judgements[row["reference"]] = preferences_on_disk(artifact.path / "judgements.jsonl")
-    return Result(system, tuple(evaluations), judgements)

@@ -11,9 +11,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from afarm.core.processes import wait_for
 from afarm.storage.artifacts import Artifact, Store
-from afarm.storage.checkpoints import CHECKPOINTS
+from afarm.storage.checkpoints import CHECKPOINTS, wait_for
 from afarm.storage.disk import write_json
 
 SESSION = "session.json"

@@ -14,8 +14,8 @@ from typing import Any
 from afarm.core.records import Row
 from afarm.evaluation.metrics import warning_flags
 from afarm.evaluation.red_flags import inspect_outputs
-from afarm.experiment.farm import Result
 from afarm.experiment.llm_baselines import is_llm_system
+from afarm.experiment.result import Result
 from afarm.experiment.stage import StageRun
 from afarm.experiment.workspace import Workspace, versions
 from afarm.judging.ledger import STAGE_SPEND

@@ -123,7 +123,8 @@ class Ledger:
             raise StoreError(f"the ledger {path} cannot be used: {error}; choose another --output-dir") from error
 
     def _choose_journal(self) -> None:
-        """Set the journal's mode, which SQLite refuses at once, without its timeout, while another process opens it."""
+        """Set the journal's mode, waiting for other processes that open a new file."""
+        # While another connection writes, SQLite refuses this at once, whatever its timeout.
         # WAL needs memory shared between processes, which network file systems do not give.
         mode = "DELETE" if network_file_system(self.path) else "WAL"
         deadline = time.monotonic() + TIMEOUT

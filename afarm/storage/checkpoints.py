@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
-from afarm.core.processes import wait_for
 from afarm.storage.disk import storage_errors, sync, sync_tree
 
+T = TypeVar("T")
+
 CHECKPOINTS = "checkpoints"
+
+PAUSE = 0.2
+"""Seconds between two looks at the disk."""
+
+
+def wait_for(look: Callable[[], T | None]) -> T:
+    """Call `look` every `PAUSE` seconds until it returns something true, and return that."""
+    while not (result := look()):
+        time.sleep(PAUSE)
+    return result
 
 
 class DirectoryCheckpoints:

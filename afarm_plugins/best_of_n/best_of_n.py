@@ -74,6 +74,9 @@ class BestOfNPolicy(Policy):
         self.keep_scores = keep_scores
         self._scores = sample_scorer(reward_model, policy)
 
+    def __repr__(self) -> str:
+        return f"BestOfNPolicy(best of {self.n} from {self.policy!r} by {self.reward_model!r})"
+
     def decoding(self, default: Decoding) -> Decoding:
         return replace(default, temperature=self.temperature)
 

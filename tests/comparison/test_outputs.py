@@ -20,7 +20,8 @@ from afarm.core.judge import Capabilities
 from afarm.core.records import Instruction, Output, Pair
 from afarm.evaluation.matching import STRICT, MatchPolicy
 from afarm.experiment import preflight
-from afarm.experiment.farm import Farm, Result, read_result
+from afarm.experiment.farm import Farm
+from afarm.experiment.result import Result, read_result
 from afarm.experiment.run_record import record
 from afarm.storage.rows import read_preferences, read_rows
 from afarm.storage.runs import read_run

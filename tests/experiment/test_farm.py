@@ -22,7 +22,8 @@ from afarm.core.records import Instruction, Output, Pair
 from afarm.core.seeding import integer
 from afarm.experiment import pipeline
 from afarm.experiment.annotation import adjacent_pairs
-from afarm.experiment.farm import Farm, Result
+from afarm.experiment.farm import Farm
+from afarm.experiment.result import Result
 from afarm.experiment.run_record import record
 from afarm.storage.rows import read_preferences
 

@@ -9,7 +9,7 @@ FLOORS = {
     "statistics": ("core",),
     "evaluation": ("statistics", "storage", "core"),
     "backend": ("storage", "core"),
-    "experiment": ("judging", "evaluation", "storage", "backend", "core"),
+    "experiment": ("judging", "evaluation", "statistics", "storage", "backend", "core"),
     "comparison": ("experiment", "judging", "evaluation", "statistics", "storage", "core"),
     "leaderboard": ("evaluation", "statistics", "storage", "core"),
     "analysis": ("experiment", "judging", "evaluation", "storage", "core"),
@@ -22,7 +22,7 @@ FLOORS["cli"] = tuple(FLOORS)
 
 NARROW = {
     "judging": {"storage": {"afarm.storage.disk", "afarm.storage.text"}},
-    "backend": {"storage": {"afarm.storage.model_files", "afarm.storage.gguf"}},
+    "backend": {"storage": {"afarm.storage.checkpoints", "afarm.storage.model_files", "afarm.storage.gguf"}},
     "statistics": {"core": {"afarm.core.errors", "afarm.core.seeding"}},
 }
 """Rooms that may import certain modules of a room only."""

@@ -267,3 +267,13 @@ def test_a_reward_that_is_not_a_number_is_an_error_that_names_the_instruction(
     assert next(samples).score == 7
     with pytest.raises(TrainingError, match=f"a response to '{two.instruction}' is not a number"):
         next(samples)
+
+
+def test_policies_and_reward_models_are_told_in_a_line() -> None:
+    policy = make_policy()
+    line = "CheckpointPolicy(LlamaForCausalLM, "
+    assert repr(policy).startswith(line)
+    assert repr(policy).endswith(" parameters, float32 on cpu, prompts chat)")
+    best = BestOfNPolicy(policy, fitted(policy), 16)
+    assert repr(best).startswith(f"BestOfNPolicy(best of 16 from {line}")
+    assert "TorchRewardModel(LlamaForSequenceClassification, " in repr(best)

@@ -1,0 +1,45 @@
+"""Progress in notebooks: tqdm's bars, and a line per stage."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+from afarm.core.interfaces import Progress, no_progress
+from afarm.experiment.stage import StageRun
+from afarm.experiment.workspace import OnStage, ignore_stage
+
+T = TypeVar("T")
+
+
+def in_notebook() -> bool:
+    """Tell if the code runs in a notebook's kernel: Jupyter, Colab and what is built on them."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return getattr(shell, "kernel", None) is not None
+
+
+def bars(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
+    """Show a bar of tqdm over `items` after a second, a widget in notebooks. Implements `Progress`."""
+    from tqdm.auto import tqdm
+
+    bar: Any = tqdm(items, desc=description, total=total, delay=1, leave=False)
+    yield from bar
+
+
+def tell_stage(label: str, run: StageRun | None) -> None:
+    """Print a line for a stage that begins, and for one that is there."""
+    if run is None:
+        print(f"… {label}")
+    else:
+        print(f"✓ {label}" + (", reused" if run.reused else f", {run.seconds:.0f} s"))
+
+
+def shown_by(progress: Progress | bool | None) -> tuple[Progress, OnStage]:
+    """Choose what shows the progress of a farm: True and False are on and off, None is on in notebooks."""
+    if progress is None:
+        progress = in_notebook()
+    if isinstance(progress, bool):
+        return (bars, tell_stage) if progress else (no_progress, ignore_stage)
+    return progress, ignore_stage

@@ -1,0 +1,90 @@
+"""The result of evaluating a system."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from afarm.core.records import Evaluation, JudgedPair, Row
+from afarm.evaluation.metrics import main_metric, win_rate_interval
+from afarm.storage.artifacts import Artifact
+from afarm.storage.rows import preferences_on_disk, read_rows
+from afarm.storage.table import Tabular, html_table
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Result(Tabular):
+    """A system's evaluations, each with the name of its reference, and the judgements behind them."""
+
+    system: str
+    evaluations: tuple[tuple[str, Evaluation], ...]
+    judgements: Mapping[str, Sequence[JudgedPair]] = field(default_factory=dict)
+
+    def metric(self, name: str) -> float:
+        """Return a number by its name, from the first evaluation that has it. Raises `KeyError`."""
+        for _, evaluation in self.evaluations:
+            if isinstance(value := evaluation.metrics.get(name), int | float):
+                return float(value)
+        raise KeyError(name)
+
+    @property
+    def win_rate(self) -> float:
+        """Percent, against the first reference."""
+        return self.metric("win_rate")
+
+    @property
+    def standard_error(self) -> float:
+        """Of the win rate, in percentage points."""
+        return self.metric("standard_error")
+
+    def degraded(self, reference: str) -> dict[str, int]:
+        """Count the judgements against `reference` that were made without a parameter, by its name."""
+        return dict(Counter(name for row in self.judgements[reference] for name in row.preference.degraded))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the system and its evaluations as JSON values, without the judgements."""
+        rows = [
+            {"reference": reference, "evaluator": found.evaluator, "metrics": dict(found.metrics)}
+            for reference, found in self.evaluations
+        ]
+        return {"system": self.system, "evaluations": rows}
+
+    def table_rows(self) -> Iterable[Row]:
+        """Yield a row per evaluation: system, reference, evaluator and its metrics."""
+        for reference, found in self.evaluations:
+            yield {"system": self.system, "reference": reference, "evaluator": found.evaluator, **found.metrics}
+
+    def __repr__(self) -> str:
+        parts = [f"{evaluation_text(found)} against {reference}" for reference, found in self.evaluations]
+        return f"Result({self.system}: {'; '.join(parts) or 'no evaluation'})"
+
+    def _repr_html_(self) -> str:
+        rows = [(reference, found.evaluator, evaluation_text(found)) for reference, found in self.evaluations]
+        return html_table(["against", "evaluator", "result"], rows, self.system)
+
+
+def evaluation_text(evaluation: Evaluation) -> str:
+    """Write an evaluation's main metric with its error; a win rate with its 95% interval and number."""
+    main = main_metric(evaluation.evaluator, evaluation.metrics)
+    if main is None:
+        return evaluation.evaluator
+    if main.name != "win_rate":
+        return f"{main.name} {main.value:.3f}" + ("" if main.error is None else f" ± {main.error:.3f}")
+    between = win_rate_interval(evaluation.metrics)
+    text = f"win rate {main.value:.1f} %"
+    text += "" if between is None else f" (95 % {between[0]:.1f} to {between[1]:.1f})"
+    count = evaluation.metrics.get("n_total")
+    return text + (f", n {count:,}" if isinstance(count, int) else "")
+
+
+def read_result(system: str, artifacts: Iterable[Artifact]) -> Result:
+    """Read what is stored of the evaluations of `system`."""
+    evaluations: list[tuple[str, Evaluation]] = []
+    judgements: dict[str, Sequence[JudgedPair]] = {}
+    for artifact in artifacts:
+        for row in read_rows(artifact.path / "results.jsonl"):
+            evaluations.append((row["reference"], Evaluation.from_row(row)))
+            judgements[row["reference"]] = preferences_on_disk(artifact.path / "judgements.jsonl")
+    return Result(system, tuple(evaluations), judgements)

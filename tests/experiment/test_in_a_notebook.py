@@ -1,0 +1,184 @@
+"""Live objects at a prompt: short reprs, tables, data frames, progress, and methods over seeds in one call."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from light_farm import Make, light_workspace
+from light_plugin import WordPolicy
+
+from afarm.core.errors import BudgetError, ConfigError
+from afarm.core.interfaces import no_progress
+from afarm.core.records import Evaluation, Instruction
+from afarm.experiment import notebook
+from afarm.experiment.farm import Farm
+from afarm.experiment.method_comparison import MethodComparison
+from afarm.experiment.result import Result
+from afarm.storage.table import Records, html_table
+
+LONGEST_REPR = 400
+
+
+def test_a_result_is_a_line_a_table_a_frame_and_json(farm: Make) -> None:
+    result = farm().evaluate()
+    line = repr(result)
+    assert line.startswith(f"Result(nudge: win rate {result.win_rate:.1f} % (95 % ")
+    assert line.endswith(")")
+    assert len(line) < LONGEST_REPR
+    html = result._repr_html_()
+    assert html.count("<tr>") == 1 + len(result.evaluations)
+    assert "against" in html
+    frame = result.to_pandas()
+    assert list(frame["evaluator"]) == ["win_rate", "reward"]
+    assert frame["win_rate"][0] == result.win_rate
+    stored = json.loads(json.dumps(result.to_dict()))
+    assert stored["system"] == "nudge"
+    assert stored["evaluations"][0]["metrics"]["win_rate"] == result.win_rate
+
+
+def test_records_are_lists_that_show_a_few_rows(farm: Make) -> None:
+    made = farm()
+    preferences = made.annotate()
+    assert repr(preferences) == "<12 of JudgedPair: .to_pandas(), .to_dict(), or [0], the first>"
+    frame = preferences.to_pandas()
+    assert len(frame) == 12
+    assert list(frame["output_1"]) == [judged.pair.output_1 for judged in preferences]
+    assert set(frame["preference"]) <= {0, 1, 1.5, 2}
+    html = preferences._repr_html_()
+    assert html.count("<tr>") == 1 + 5
+    assert "12 of JudgedPair, the first 5" in html
+    assert made.sample().to_dict()[0]["output"] == made.sample()[0].output
+    assert made.annotate_pairs([preferences[0].pair]).to_dict()[0]["pair_id"] == preferences[0].pair.id
+    assert repr(Records([1])) == "Records([1])"
+    assert preferences == list(preferences)
+
+
+def test_cells_are_escaped_and_cut() -> None:
+    html = html_table(["<a>"], [["<script>\x1b[31m" + "x" * 500]], "<b>")
+    assert "<script>" not in html
+    assert "<b>" not in html
+    assert "\x1b" not in html
+    assert "x" * 101 not in html
+
+
+def test_a_farm_tells_its_settings_and_its_stages(farm: Make) -> None:
+    made = farm()
+    assert repr(made).startswith("Farm(")
+    assert "nudge, annotator pool, seed 42, in " in repr(made)
+    assert made._repr_html_().count("<tr>") == 1
+    made.annotate()
+    stages = made._repr_html_()
+    assert stages.count("<tr>") == 1 + len(made.workspace.history)
+    assert "annotate" in stages
+
+
+def test_a_policy_answers_one_text_or_several() -> None:
+    policy = WordPolicy(1.0)
+    alone = policy.generate("Name a bird.", temperature=0.5)
+    assert policy.generate(["Name a bird.", Instruction("Name a fish.")], temperature=0.5)[0] == alone
+    assert set(alone.split()) == {"word"}
+    assert policy.generate([]) == []
+    assert policy.generate("Name a bird.", n=3) == policy.generate("Name a bird.")
+    with pytest.raises(TypeError, match="temprature"):
+        policy.generate("Name a bird.", temprature=0.5)
+
+
+# --------------------------------------------------------------------------------------------- several methods
+
+
+def openable(directory: Path, **choices: Any) -> Farm:
+    """A farm over the light recipe that can open itself again, as one made by `Farm(…)`."""
+    farm = Farm.over(light_workspace(directory, **choices))
+    farm._open_with = lambda method, seed: light_workspace(directory, **{"method": method, "seed": seed, **choices})
+    return farm
+
+
+def test_methods_are_compared_over_seeds_on_shared_artifacts(tmp_path: Path) -> None:
+    farm = openable(tmp_path)
+    compared = farm.compare_methods(["nudge", "direct"], seeds=[1, 2, 3])
+    assert set(compared.results) == {(m, s) for m in ("nudge", "direct") for s in (1, 2, 3)}
+    rates = [result.win_rate for result in compared["nudge"]]
+    row = next(row for row in compared.table_rows() if row["method"] == "nudge")
+    mean = sum(rates) / 3
+    spread = (sum((rate - mean) ** 2 for rate in rates) / 2 / 3) ** 0.5
+    assert row["win_rate"] == pytest.approx(mean)
+    assert row["standard_error"] == pytest.approx(spread)
+    assert row["high"] - row["low"] == pytest.approx(2 * 4.302653 * spread), "Student's t with 2 degrees of freedom"
+    assert (row["seeds"], row["seed 2"]) == ("1, 2, 3", rates[1])
+    assert [r["win_rate"] for r in compared.table_rows()] == sorted(r["win_rate"] for r in compared.table_rows())[::-1]
+    assert compared.to_pandas().shape[0] == 2
+    assert len(repr(compared)) < LONGEST_REPR
+    assert compared._repr_html_().count("<tr>") == 3
+    with pytest.raises(KeyError):
+        compared["ppo"]
+
+
+def test_one_seed_has_the_interval_over_instructions(tmp_path: Path) -> None:
+    compared = openable(tmp_path).compare_methods(["nudge"])
+    [row] = compared.table_rows()
+    assert row["standard_error"] == compared["nudge"][0].standard_error
+    assert row["low"] < row["win_rate"] <= row["high"]
+    assert row["seeds"] == "42"
+
+
+def test_a_method_that_fails_is_named_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import light_plugin
+
+    monkeypatch.setattr(light_plugin.Nudge, "dies_after", 2)
+    compared = openable(tmp_path).compare_methods(["nudge", "direct"])
+    assert [name for name, _ in compared.results] == ["direct"]
+    assert "the loss is NaN at step 2" in compared.failed["nudge", 42]
+    assert "1 failed" in repr(compared)
+    assert "step 2" in compared._repr_html_()
+
+
+def test_a_comparison_with_a_wrong_method_or_without_money_ends(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nudge"):
+        openable(tmp_path).compare_methods(["nudgee"])
+    with pytest.raises(ConfigError, match="one method or more"):
+        openable(tmp_path).compare_methods([])
+    with pytest.raises(BudgetError):
+        openable(tmp_path, budget=0.0001).compare_methods(["nudge", "direct"])
+
+
+def test_a_comparison_of_known_results_has_their_order() -> None:
+    def result(rate: float) -> Result:
+        metrics = {"win_rate": rate, "standard_error": 2.0, "n_total": 100}
+        return Result("x", (("sft", Evaluation("win_rate", "x", metrics)),))
+
+    compared = MethodComparison({("a", 1): result(40.0), ("b", 1): result(60.0)})
+    assert repr(compared) == "MethodComparison(b 60.0 %, a 40.0 %)"
+
+
+# ------------------------------------------------------------------------------------------------------ progress
+
+
+def test_notebooks_show_progress_unless_told_not_to(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert notebook.shown_by(None)[0] is no_progress, "this is no notebook"
+    shell = SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    wraps, on_stage = notebook.shown_by(None)
+    assert list(wraps(range(3), "counting")) == [0, 1, 2]
+    on_stage("sft", None)
+    assert capsys.readouterr().out == "… sft\n"
+    assert notebook.shown_by(False)[0] is no_progress
+    assert notebook.shown_by(True)[0] is notebook.bars
+    shell.kernel = None
+    assert notebook.shown_by(None)[0] is no_progress, "IPython in a terminal is no notebook"
+
+
+def test_a_farm_with_progress_prints_a_line_for_each_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Farm.over(light_workspace(tmp_path, on_stage=notebook.tell_stage)) as farm:
+        farm.sample()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["… base", "✓ base, 0 s"]
+    with Farm.over(light_workspace(tmp_path, on_stage=notebook.tell_stage)) as farm:
+        farm.sample()
+    assert "✓ base, reused" in capsys.readouterr().out
