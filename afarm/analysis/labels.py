@@ -11,6 +11,7 @@ from typing import Any
 from afarm.core.errors import DataError, did_you_mean
 from afarm.core.judge import Completion
 from afarm.core.records import JudgedPair, Preference
+from afarm.storage.row_shapes import annotation, require_file_of_annotations
 from afarm.storage.rows import read_rows
 
 HUMANS = "humans"
@@ -79,8 +80,9 @@ def read_labels(
     for file in files:
         path, stem, title = Path(file), _stem(str(file)), titles[str(file)]
         aliases = {str(file), path.name, stem}
+        require_file_of_annotations(path)
         for number, row in enumerate(read_rows(path)):
-            judged = JudgedPair.from_row(_with_known_order(row), f"{path}: row {number}")
+            judged = annotation(_with_known_order(row), path, number)
             if judged.pair.identical:
                 continue
             name = (_member(judged.preference) if by_member else "") or judged.annotator or stem

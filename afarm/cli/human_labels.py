@@ -12,7 +12,8 @@ from afarm.core.errors import DataError
 from afarm.core.records import JudgedPair, Pair
 from afarm.evaluation.matching import counted
 from afarm.evaluation.metrics import BY_PEOPLE
-from afarm.storage.rows import judged_pair, preferences_on_disk, read_rows
+from afarm.storage.row_shapes import annotation, require_file_of_annotations
+from afarm.storage.rows import preferences_on_disk, read_rows
 from afarm.storage.text import markup
 
 if TYPE_CHECKING:
@@ -33,11 +34,12 @@ def with_people(
     """
     from afarm.evaluation.win_table import wins
 
+    for path in files:
+        require_file_of_annotations(path)
     labels = [
-        (judged_pair(row, where), where)
+        (annotation(row, path, number), f"{path}: row {number}")
         for path in files
         for number, row in enumerate(read_rows(path))
-        for where in [f"{path}: row {number}"]
     ]
     found = [_labels(one, labels, leave_out) for one in compared]
     if not any(found):

@@ -77,7 +77,9 @@ class AnnotationComparison(SystemComparison):
                 f"{', '.join(stored.files)}: the labels of {len(stored.annotators)} annotators are taken for one "
                 "pool's; for a win rate by each, give each a file"
             )
-        return found + looks_swapped(self.system, self.reference_name)
+        if self.system == self.reference_name:
+            found.append(f"{self.system} is compared with itself: every pair is a draw")
+        return [*found, *filter(None, [stored.doubt]), *looks_swapped(self.system, self.reference_name)]
 
     @property
     def about(self) -> dict[str, Any]:

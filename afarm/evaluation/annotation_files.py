@@ -18,7 +18,8 @@ from afarm.core.records import Instruction, JudgedPair
 from afarm.core.seeding import digest
 from afarm.evaluation.matching import REFERENCES, Coverage, MatchPolicy
 from afarm.evaluation.protocol import EvaluationProtocol, answers_digest, instructions_digest
-from afarm.storage.rows import judged_pair, read_rows, stem
+from afarm.storage.row_shapes import annotation, require_file_of_annotations, training_pairs
+from afarm.storage.rows import read_rows, stem
 
 MOST_NAMED = 3
 """Annotators of one file that are named; of more, their number is."""
@@ -66,6 +67,7 @@ class AnnotatedSystem(Generic[K]):
     swapped: int = 0
     changed: int = 0
     first: str = ""
+    doubt: str = ""
 
     @property
     def annotator(self) -> str:
@@ -119,27 +121,29 @@ def annotated_systems(
 ) -> list[AnnotatedSystem[K]]:
     """Read the systems that `files` are about, in the order in which they come.
 
-    One file may hold several systems, and several files may be about one. Rows with the reference second are swapped.
-    `reference` names it if rows do not tell.
+    One file may hold several systems, and several files may be about one. Which generator is the reference follows from
+    each file alone: rows of it with the reference second are swapped. `reference` names it for all files.
 
     Raises `DataError` naming file, row and field if a row is wrong, two contradict each other, there is none, it cannot
-    be told which generator is the reference, or systems were judged on different instructions.
+    be told which generator is the reference, files disagree on it, or systems were judged on different instructions.
     """
     match_policy = match_policy or MatchPolicy("skip")
-    reader = _Reader(sink, match_policy)
+    reader = _Reader(sink, match_policy, reference)
     read = [reader.read(str(path)) for path in files]
     grouped: dict[tuple[str, str, tuple[str, ...]], list[tuple[_File[K], _Part[K], bool]]] = {}
-    for file, of_file in zip(read, _references(read, reference), strict=True):
+    for file in read:
+        of_file = _reference(file, reference)
         for players, part in file.parts.items():
-            swapped = players[1] == of_file
+            swapped = players[1] == of_file != players[0]
             system, other = (players[0], players[1]) if swapped else (players[1], players[0])
             grouped.setdefault((system, other, tuple(sorted(file.annotators))), []).append((file, part, swapped))
+    _require_one_direction({names: parts[0][0].source for names, parts in grouped.items()})
     systems = [
         _system(names, parts, sink, reader)
         for names, parts in grouped.items()
         if any(part.count for _, part, _ in parts)  # others' rows are all in other files too
     ]
-    return _over_one_set(systems, match_policy)
+    return [_with_doubt(one, systems) for one in _over_one_set(systems, match_policy)]
 
 
 def rows_by_annotators(files: Sequence[Path | str], sink: RowSink[K]) -> Iterator[tuple[str, tuple[str, ...], K]]:
@@ -160,9 +164,10 @@ def rows_by_annotators(files: Sequence[Path | str], sink: RowSink[K]) -> Iterato
 class _Reader(Generic[K]):
     """A reader that splits files by the generators that their rows name, and drops repeated judgements."""
 
-    def __init__(self, sink: RowSink[K], match_policy: MatchPolicy):
+    def __init__(self, sink: RowSink[K], match_policy: MatchPolicy, reference: str = ""):
         self._sink = sink
         self._match_policy = match_policy
+        self._reference = reference
         # Hashes stand for texts: within one process that is enough, and a row needs little memory.
         self._seen: dict[int, tuple[int, int, str, int]] = {}
         self._digests: dict[int, str] = {}
@@ -170,19 +175,16 @@ class _Reader(Generic[K]):
     def read(self, source: str) -> _File[K]:
         """Read one file. Raises `DataError` as `annotated_systems` does."""
         file: _File[K] = _File(source)
+        require_file_of_annotations(Path(source))
         for at, row in enumerate(read_rows(source)):
-            judged = judged_pair(row, f"{source}: row {at}")
+            judged = annotation(row, source, at)
             named = bool(judged.pair.generator_1), bool(judged.pair.generator_2)
             file.named = file.named or named
             if named != file.named:
                 lacking = "generator_1" if named[0] != file.named[0] else "generator_2"
                 raise DataError(f"{source}: row {at}: field {lacking!r} is missing here or in row 0, and not in both")
-            if not all(named):
-                called = (judged.pair.generator_1 or "reference", judged.pair.generator_2 or stem(source))
-                judged = replace(judged, pair=replace(judged.pair, generator_1=called[0], generator_2=called[1]))
+            judged = self._with_players(judged, source, at)
             players = (judged.pair.generator_1, judged.pair.generator_2)
-            if players[0] == players[1]:
-                raise DataError(f"{source}: row {at}: {players[0]!r} is compared with itself in 'generator_1' and '_2'")
             part = file.parts.get(players)
             if part is None:
                 part = file.parts[players] = _Part(self._sink.new_part(), at)
@@ -194,6 +196,28 @@ class _Reader(Generic[K]):
         if not file.parts:
             raise DataError(f"{source}: holds no annotations")
         return file
+
+    def _with_players(self, judged: JudgedPair, source: str, at: int) -> JudgedPair:
+        """Name both generators.
+
+        Raises `DataError` if it is not known whose the outputs are, or if one generator has two.
+        """
+        pair = judged.pair
+        if not (pair.generator_1 or pair.generator_2 or judged.annotator or self._reference):
+            raise DataError(
+                f"{source}: row {at} names neither generators nor an annotator. These look like preferences to train "
+                f"on, as AlpacaFarm's: {training_pairs(source)}. If output_1 is a reference's, name it: afarm evaluate "
+                f"--annotations {source} --reference NAME"
+            )
+        first = pair.generator_1 or self._reference or "reference"
+        pair = replace(pair, generator_1=first, generator_2=pair.generator_2 or stem(source))
+        if pair.generator_1 == pair.generator_2 and not (pair.identical and judged.win == 0.5):
+            raise DataError(
+                f"{source}: row {at}: {first!r} is compared with itself in 'generator_1' and 'generator_2', and not as "
+                f"a draw of identical outputs. Two samples of one model are preferences to train on: "
+                f"{training_pairs(source)}"
+            )
+        return replace(judged, pair=pair)
 
     def _is_repeated(self, judged: JudgedPair, source: str, at: int) -> bool:
         """Return True for a judgement seen before.
@@ -246,51 +270,45 @@ class _Reader(Generic[K]):
         """The `answers` of `output_2` in a part, which is read again: few files have a swapped part."""
         players = next(players for players, other in file.parts.items() if other is part)
         for at, row in enumerate(read_rows(file.source)):
-            pair = judged_pair(row, f"{file.source}: row {at}").pair
-            if (pair.generator_1 or "reference", pair.generator_2 or stem(file.source)) == players:
+            pair = self._with_players(annotation(row, file.source, at), file.source, at).pair
+            if (pair.generator_1, pair.generator_2) == players:
                 yield self.id_of(pair.instruction), self.digest_of(pair.output_2)
 
 
 # ------------------------------------------------------------------------------------------------------ orientation
 
 
-def _references(files: Sequence[_File[K]], named: str) -> list[str | None]:
-    """The reference of each file, None if it is the first of each row.
+def _require_one_direction(files: Mapping[tuple[str, str, tuple[str, ...]], str]) -> None:
+    """Raise `DataError` if one annotator's files compare the same two systems both ways round.
 
-    Raises `DataError` if none can be told.
+    `files` are the first of each (system, reference, annotators).
     """
-    references = [_reference(file, named) for file in files]
-    if named:
-        return references
-    used = Counter(name for file, one in zip(files, references, strict=True) for name in _firsts(file, one))
-    for number, file in enumerate(files):
-        pairs, reference = {frozenset(players) for players in file.parts}, references[number]
-        if reference is None or len(pairs) > 1:
-            continue
-        (other,) = next(iter(pairs)) - {reference}
-        # By the format it is the first of the two; but if other files say that it is the second, it is.
-        if used[other] and used[reference] == 1:
-            if used[other] == 1 and len(files) == 2 and _is_pair(files, references):
-                usual = other if other in REFERENCES else reference
-                raise DataError(
-                    f"{files[0].source} and {files[1].source} compare the same two systems and disagree on which is "
-                    f"the reference: say it with afarm evaluate --annotations FILE… --reference {usual}"
-                )
-            references[number] = other
-    return references
+    for (system, reference, annotators), file in files.items():
+        other = files.get((reference, system, annotators))
+        if other is not None and system != reference:
+            raise DataError(
+                f"{file} and {other} compare the same two systems and disagree on which is the reference: say it with "
+                f"afarm evaluate --annotations FILE… --reference {system if system in REFERENCES else reference}"
+            )
 
 
-def _firsts(file: _File[K], reference: str | None) -> set[str]:
-    return {players[0] for players in file.parts} if reference is None else {reference}
-
-
-def _is_pair(files: Sequence[_File[K]], references: Sequence[str | None]) -> bool:
-    """Return True if two files are about the same two systems, each the other's reference."""
-    return all({*references} == {*players} for file in files for players in file.parts)
+def _with_doubt(one: AnnotatedSystem[K], systems: Sequence[AnnotatedSystem[K]]) -> AnnotatedSystem[K]:
+    """Doubt the orientation of a system that is the same annotators' reference elsewhere."""
+    others = [other for other in systems if other.reference == one.system != one.reference]
+    if not any(other.annotators == one.annotators for other in others):
+        return one
+    return replace(
+        one,
+        doubt=f"{', '.join(one.files)}: {one.system!r} stands as the system against {one.reference!r} here, and is the "
+        f"reference elsewhere; if it is here too: afarm evaluate --annotations FILE… --reference {one.system}",
+    )
 
 
 def _reference(file: _File[K], named: str) -> str | None:
-    """The generator in every row; else the first of each row, unless it is the second of others."""
+    """The reference of a file; None if it is the first of each row.
+
+    It is the generator in every row, unless it is always second; of two generators, the one that is first more often.
+    """
     pairs = list(file.parts)
     if named:
         for players in pairs:
@@ -299,7 +317,8 @@ def _reference(file: _File[K], named: str) -> str | None:
         return named
     common = set(pairs[0]).intersection(*pairs[1:])
     if len(common) == 1:
-        return next(iter(common))
+        (one,) = common
+        return one if any(players[0] == one for players in pairs) else None
     if not common:
         seconds = {players[1]: players for players in pairs}
         both = next((players for players in pairs if players[0] in seconds), None)

@@ -160,6 +160,7 @@ def _note(systems: Sequence[AnnotatedSystem[_Tally]]) -> str:
         f"the labels of {len(first.annotators)} annotators of one file are taken for one pool's"
         if len(first.annotators) > 1
         else "",
+        *(one.doubt for one in systems),
         *(warning for one in systems for warning in looks_swapped(one.system, one.reference)),
     )
     return "; ".join(filter(None, notes))

@@ -25,7 +25,8 @@ def round_robins(files: Sequence[Path], order: str, further: Sequence[str] = ())
     """
     by_annotators: dict[tuple[str, ...], list[tuple[Measured, str]]] = {}
     for file, annotators, rows in rows_by_annotators(list(dict.fromkeys(files)), WithoutTexts()):
-        by_annotators.setdefault(annotators, []).extend((row, file) for row in rows)
+        met = (row for row in rows if row[0].pair.generator_1 != row[0].pair.generator_2)
+        by_annotators.setdefault(annotators, []).extend((row, file) for row in met)
     if not by_annotators:
         raise DataError(f"--order-by {order} ranks the systems of annotations: name files of them with --annotations")
     return [_board(" + ".join(names), rows, order, further) for names, rows in by_annotators.items()]

@@ -153,7 +153,7 @@ def evaluated(
 
 
 def with_metrics(board: Leaderboard, name: str, rows: Sequence[JudgedPair]) -> Leaderboard:
-    """Add the metric of the evaluator `name` over `rows`.
+    """Add the metric of the evaluator `name` over `rows`, without those of a system against itself.
 
     Raises `DataError` for an evaluator that does not look at all systems at once, and what the evaluator raises itself.
     """
@@ -165,7 +165,8 @@ def with_metrics(board: Leaderboard, name: str, rows: Sequence[JudgedPair]) -> L
     evaluator = build(component.settings({})) if component.config else build()
     if not evaluator.many:
         raise DataError(f"evaluator {name!r} looks at one system: `afarm evaluate --set evaluate.evaluators=[{name}]`")
-    by_system = _metrics(name, evaluator.evaluate(EvaluationInputs("", (), judgements=rows)).rows)
+    met = [row for row in rows if row.pair.generator_1 != row.pair.generator_2]
+    by_system = _metrics(name, evaluator.evaluate(EvaluationInputs("", (), judgements=met)).rows)
     entries = [
         replace(entry, metrics={**entry.metrics, name: by_system[entry.system]}) if entry.system in by_system else entry
         for entry in board.entries

@@ -271,6 +271,16 @@ def test_each_data_set_has_its_own_win_rate_in_the_record(afarm: Afarm, tmp_path
     assert found == {"koala": 100.0, "vicuna": 0.0}
 
 
+def test_preferences_to_train_on_reach_no_board(afarm: Afarm, tmp_path: Path) -> None:
+    good = write_annotations(tmp_path / "good.json", "one", [2, 2, 1])
+    trl = tmp_path / "trl.jsonl"
+    trl.write_text(json.dumps({"prompt": "i", "chosen": "a", "rejected": "b"}) + "\n")
+    for command in (["evaluate", "--annotations", good], ["leaderboard", good], ["annotators", "compare", good]):
+        light = LIGHT if command[0] == "evaluate" else []
+        failed(afarm(*command, str(trl), *light), f"in TRL's form: afarm fit-reward --preferences {trl}")
+    assert not list(tmp_path.glob("afarm-runs/runs/*"))
+
+
 def test_stored_annotations_are_evaluated_and_nobody_is_asked(afarm: Afarm, tmp_path: Path) -> None:
     one = write_annotations(tmp_path / "one.json", "one", [2, 2, 1, 1.5, None])
     two = write_annotations(tmp_path / "two.json", "two", [1, 1, 1, 2, 0])

@@ -115,15 +115,44 @@ def test_rows_with_the_reference_second_are_turned_and_told(tmp_path: Path) -> N
     assert system.answers == read(tmp_path, [annotation(asked) for asked in ASKED])[0].answers
 
 
-def test_a_file_that_is_the_other_way_round_than_all_others_is_turned(tmp_path: Path) -> None:
+def test_no_file_turns_another_round(tmp_path: Path) -> None:
+    # A judge's file on gpt4 against davinci, and another judge's in which gpt4 is the reference.
+    won = [annotation(asked, "gpt4", "davinci", preference=p) for asked, p in zip(ASKED, (2, 2, 1.75), strict=True)]
+    other = [annotation(asked, "constant", "gpt4", annotator="weighted", preference=1) for asked in ASKED]
+    for files in ((won, other), (other, won)):
+        found = {s.system: s for s in read(tmp_path, *files)}
+        assert (found["gpt4"].reference, found["gpt4"].annotator, found["gpt4"].swapped) == ("davinci", "judge", 0)
+        assert labels(found["gpt4"]) == [("i", 1.0), ("j", 1.0), ("k", 0.75)]
+        assert (found["constant"].reference, found["constant"].doubt, found["gpt4"].doubt) == ("gpt4", "", "")
+
+
+def test_a_reference_that_one_file_has_as_its_system_is_doubted_and_not_turned(tmp_path: Path) -> None:
     one, two, three = (
         [annotation(asked, name, preference=1.25) for asked in ASKED] for name in ("one", "two", "three")
     )
-    found = read(tmp_path, one, [turned(row) for row in two], three)
-    assert [(s.system, s.reference) for s in found] == [("one", "ref"), ("two", "ref"), ("three", "ref")]
-    assert labels(found[1]) == [("i", 0.25), ("j", 0.25), ("k", 0.25)]
-    assert [system.swapped for system in found] == [0, 3, 0]
-    assert len({system.protocol.id for system in found}) == 1
+    files = one, [turned(row) for row in two], three
+    found = read(tmp_path, *files)
+    assert [(s.system, s.reference) for s in found] == [("one", "ref"), ("ref", "two"), ("three", "ref")]
+    assert labels(found[1]) == [("i", 0.75), ("j", 0.75), ("k", 0.75)]
+    assert [bool(system.doubt) for system in found] == [False, True, False]
+    assert "b.json: 'ref' stands as the system against 'two' here" in found[1].doubt
+    assert found[1].doubt.endswith("--reference ref")
+    settled = read(tmp_path, *files, reference="ref")
+    assert [(s.system, s.reference, s.swapped, s.doubt) for s in settled][1] == ("two", "ref", 3, "")
+    assert labels(settled[1]) == [("i", 0.25), ("j", 0.25), ("k", 0.25)]
+    assert len({system.protocol.id for system in settled}) == 1
+
+
+def test_a_system_that_is_second_throughout_is_no_reference_though_it_is_in_every_row(tmp_path: Path) -> None:
+    rows = [annotation("i", "sys", "one"), annotation("j", "sys", "two")]
+    assert [(s.system, s.reference, s.swapped) for s in read(tmp_path, rows)] == [("sys", "one", 0), ("sys", "two", 0)]
+
+
+def test_a_system_against_itself_is_even_and_stops_nobody(tmp_path: Path) -> None:
+    drawn = [annotation(asked, "ref", "ref", preference=p) for asked, p in zip(ASKED, (0, 1.5, 1.5), strict=True)]
+    found = read(tmp_path, [annotation(asked) for asked in ASKED], drawn)
+    assert [(s.system, s.reference, s.swapped) for s in found] == [("sys", "ref", 0), ("ref", "ref", 0)]
+    assert labels(found[1]) == [("i", None), ("j", None), ("k", None)]
 
 
 def test_where_it_cannot_be_told_which_is_the_reference_it_must_be_said(tmp_path: Path) -> None:
@@ -215,6 +244,7 @@ def test_a_reference_that_answered_otherwise_is_told(tmp_path: Path) -> None:
         (annotation("j", preference="2"), "row 1: field 'preference' is '2'"),
         ({**annotation("j"), "output_2": None}, "row 1: field 'output_2' is null"),
         (annotation("j", "ref"), "row 1: 'ref' is compared with itself"),
+        (annotation("j", "ref", output_2="else", preference=1.5), "row 1: 'ref' is compared with itself"),
         (annotation("j", ""), "row 1: field 'generator_2' is missing here or in row 0"),
     ],
 )
@@ -222,6 +252,48 @@ def test_a_row_that_is_wrong_is_named_with_its_file_and_field(row: dict[str, Any
     with pytest.raises(DataError) as caught:
         read(tmp_path, [annotation("i"), row])
     assert f"a.json: {said}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"prompt": "i", "chosen": "a", "rejected": "b"}, "TRL's form: afarm fit-reward --preferences FILE"),
+        ({"instruction": "i", "output": "a"}, "one system's outputs; have them judged: afarm evaluate FILE --ref"),
+        ({"instruction": "i", "input": ""}, "instructions without outputs"),
+        ({"name": "a", "win_rate": 3.0}, "a leaderboard: afarm leaderboard FILE"),
+        ({"instruction": "i", "output_1": "a", "output_2": "b"}, "pairs without labels"),
+        (
+            {"instruction": "i", "input": "", "output_1": "a", "output_2": "b", "preference": 1},
+            "as AlpacaFarm's: afarm fit-reward --preferences FILE. If output_1 is a reference's",
+        ),
+        (
+            annotation("i", "sft", "sft", output_1="a", output_2="b", preference=1),
+            "Two samples of one model are preferences to train on: afarm fit-reward --preferences FILE",
+        ),
+        ({"text": "a"}, "its fields are 'text'"),
+    ],
+)
+def test_what_is_no_annotation_is_named_with_the_command_for_it(row: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        read(tmp_path, [row])
+    assert said in str(caught.value).replace(str(tmp_path / "a.json"), "FILE")
+
+
+def test_a_directory_is_named_for_what_it_holds(tmp_path: Path) -> None:
+    def said(directory: Path) -> str:
+        with pytest.raises(DataError) as caught:
+            annotated_systems([directory], SpillToDisk(tmp_path))
+        return str(caught.value)
+
+    for name in ("published/model/weighted", "runs", "annotator", "empty"):
+        (tmp_path / name).mkdir(parents=True)
+    file = written(tmp_path / "published/model/weighted/annotations.json", [])
+    written(tmp_path / "published/model/model_outputs.json", [])
+    (tmp_path / "annotator" / "configs.yaml").write_text("{}")
+    assert f"is a directory: name its files of annotations, such as {file}" in said(tmp_path / "published" / "model")
+    assert f"a directory of runs: afarm leaderboard {tmp_path}" in said(tmp_path)
+    assert f"--annotator alpaca_eval:{tmp_path / 'annotator'}" in said(tmp_path / "annotator")
+    assert "a directory without a .json" in said(tmp_path / "empty")
 
 
 def test_nan_is_no_answer_and_nothing_is_no_system(tmp_path: Path) -> None:
@@ -237,6 +309,9 @@ def test_files_that_name_no_generators_are_called_by_their_own_name(tmp_path: Pa
     (tmp_path / "kept").mkdir()
     (system,) = annotated_systems([tmp_path / "mine.json"], SpillToDisk(tmp_path / "kept"))
     assert (system.system, system.reference) == ("mine", "reference")
+    written(tmp_path / "mine.json", [{k: v for k, v in nameless.items() if k != "annotator"}])
+    (system,) = annotated_systems([tmp_path / "mine.json"], SpillToDisk(tmp_path / "kept"), reference="theirs")
+    assert (system.system, system.reference) == ("mine", "theirs")
 
 
 PEAK = """

@@ -175,6 +175,13 @@ def test_an_evaluator_over_all_systems_adds_its_figure(tmp_path: Path) -> None:
     # A system that wins 3 of 4 stands 400 log10(3) above its reference, which is at 1000.
     assert good.metrics["bradley_terry"].value == pytest.approx(1190.85, abs=0.1)
     assert bad.metrics["bradley_terry"].value == pytest.approx(1000.0, abs=0.1)
+    even = [row(i, "reference", 1.5, output_2=f"reference {i}") for i in range(40)]
+    path.write_text(json.dumps(rows + even))
+    (board,), _ = read_boards([path])
+    itself = next(entry for entry in board.entries if entry.system == "reference")
+    assert (itself.win_rate, itself.standard_error, itself.draws) == (50.0, 0.0, 40)
+    by_system = {e.system: e for e in evaluated(board, ["bradley_terry"], stored_judgements([path])).entries}
+    assert by_system["good"].metrics == {"bradley_terry": good.metrics["bradley_terry"]}, "a draw with itself is none"
     with pytest.raises(DataError, match="looks at one system"):
         evaluated(board, ["win_rate"], stored_judgements([path]))
 
