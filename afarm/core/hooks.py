@@ -22,7 +22,7 @@ hookspec = pluggy.HookspecMarker(GROUP)
 hookimpl = pluggy.HookimplMarker(GROUP)
 
 Register = Callable[..., None]
-"""`register(name, target, *, config=None, summary="", defaults=None, spec="")`; see `afarm.core.registry.Component`."""
+"""`register(name, target, *, config=None, summary="", defaults=None, spec="", sources=())`; see `Component`."""
 
 
 class Hooks:

@@ -130,6 +130,8 @@ class Annotator(ABC):
 
     rates: ClassVar[bool] = False
     """True if its preferences hold a rating of each output (`Preference.scores`)."""
+    source: str = ""
+    """A digest of its plugin's code, set by afarm if the plugin is a third party's."""
 
     @property
     def identity(self) -> str:

@@ -8,9 +8,8 @@ registers nonsense is recorded with its cause and left out.
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -22,7 +21,7 @@ import pluggy
 from afarm.core.config import Config
 from afarm.core.errors import PluginError, did_you_mean
 from afarm.core.hooks import GROUP, KINDS, Hooks, hook_names
-from afarm.core.registry import FIRST_PARTY, Component, Registry
+from afarm.core.registry import Component, Registry
 
 
 @dataclass(slots=True)
@@ -175,11 +174,12 @@ def _register(kind: str, plugin: Plugin, plugin_name: str, registry: Registry, m
         summary: str = "",
         defaults: dict[str, Any] | None = None,
         spec: str = "",
+        sources: Collection[str | Path] = (),
     ) -> None:
-        if wrong := _wrong_type(name, target, config, summary, defaults, spec):
+        if wrong := _wrong_type(name, target, config, summary, defaults, spec, sources):
             raise PluginError(f"register_{kind}: register({name!r}, …): {wrong}")
-        sources = _sources(own, target.partition(":")[0] if isinstance(target, str) else target.__module__)
-        more = (config, summary, defaults or {}, spec, sources)
+        modules = (own, target.partition(":")[0] if isinstance(target, str) else target.__module__)
+        more = (config, summary, defaults or {}, spec, tuple(dict.fromkeys(modules)), tuple(sources))
         component = Component(kind, name, plugin.package, plugin_name, target, *more)
         registry.register(component)
         plugin.components.append(component)
@@ -187,7 +187,7 @@ def _register(kind: str, plugin: Plugin, plugin_name: str, registry: Registry, m
     return register
 
 
-def _wrong_type(name: Any, target: Any, config: Any, summary: Any, defaults: Any, spec: Any) -> str:
+def _wrong_type(name: Any, target: Any, config: Any, summary: Any, defaults: Any, spec: Any, sources: Any) -> str:
     """Explain which argument of `register` has a wrong type; empty if none has."""
     config_fits = config is None or (isinstance(config, type) and issubclass(config, Config))
     rules = (
@@ -197,22 +197,12 @@ def _wrong_type(name: Any, target: Any, config: Any, summary: Any, defaults: Any
         (isinstance(summary, str), "the summary must be text", summary),
         (isinstance(spec, str), "spec must be text that says what may follow the name after a colon", spec),
         (defaults is None or isinstance(defaults, Mapping), "defaults must be a mapping of settings", defaults),
+        (_are_sources(sources), "sources must be a list of names of modules and absolute Paths", sources),
     )
     return next((f"{rule}, not {value!r}" for fits, rule, value in rules if not fits), "")
 
 
-def _sources(*modules: str) -> tuple[Path, ...]:
-    """List the files and folders of the packages of `modules`, afarm's own apart: of each, the top one.
-
-    First-party plugins share the top package `afarm_plugins`, so each has the folder of its own.
-    """
-    paths: list[Path] = []
-    for parts in (module.split(".") for module in modules):
-        if parts[0] == FIRST_PARTY:
-            continue
-        spec = importlib.util.find_spec(".".join(parts[:2]) if parts[0] == "afarm_plugins" else parts[0])
-        if spec and spec.submodule_search_locations:
-            paths += map(Path, spec.submodule_search_locations)
-        elif spec and spec.origin:
-            paths.append(Path(spec.origin))
-    return tuple(dict.fromkeys(paths))
+def _are_sources(sources: Any) -> bool:
+    if isinstance(sources, str) or not isinstance(sources, Collection):
+        return False
+    return all(isinstance(source, str) or (isinstance(source, Path) and source.is_absolute()) for source in sources)

@@ -37,8 +37,10 @@ class Component:
     summary: str = ""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     spec: str = ""
-    sources: tuple[Path, ...] = ()
-    """Files and folders of the plugin's own source: an artifact's key digests them."""
+    modules: tuple[str, ...] = ()
+    """The modules of its entry point and of its target: an artifact's key digests them with their distribution."""
+    sources: tuple[str | Path, ...] = ()
+    """More modules, files and folders for the key."""
 
     @property
     def full_name(self) -> str:

@@ -6,9 +6,8 @@ import importlib
 import importlib.util
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +27,12 @@ from afarm.core.plugins import Plugins
 from afarm.core.processes import SINGLE_PROCESS, ProcessInfo
 from afarm.core.records import Evaluation
 from afarm.core.registry import FIRST_PARTY, Component
+from afarm.experiment.plugin_code import files_digest, package_of, plugin_digest
 from afarm.experiment.recipe import Settings
 from afarm.experiment.stage_code import door_digest
 from afarm.storage.artifacts import content_digest
 from afarm.storage.checkpoints import DirectoryCheckpoints, FollowedCheckpoints, MetricsFile
-from afarm.storage.disk import source_digest, storage_errors, write_json
+from afarm.storage.disk import storage_errors, write_json
 
 if TYPE_CHECKING:
     from afarm.backend import Backend
@@ -66,7 +66,7 @@ class Components:
             config = self.settings.of(component)
             self._identities[name] = {
                 "name": component.full_name,
-                "source": loaded_source(component.sources),
+                "source": plugin_digest(component),
                 "settings": config.result_fields() if config else {},
             }
             if component.package != FIRST_PARTY:  # for ours, a test follows the imports
@@ -109,6 +109,10 @@ class Components:
 
     def annotator(self, name: str) -> Annotator:
         made: Annotator = self._build("annotators", name, Annotator)
+        component = self.component("annotators", name)
+        if component.package != FIRST_PARTY:
+            with suppress(AttributeError):  # a class with slots, say, can hold no attribute that it has not declared
+                made.source = plugin_digest(component)
         return made
 
     def method(self, name: str) -> Method:
@@ -154,16 +158,24 @@ class Components:
         if not directory.is_dir():
             return json.dumps(self.fixed_reward_identity(name), sort_keys=True)
         if name not in self._identities:
-            source = source_digest([_module_of_fitted(directory).parent])
+            source = self._source_of_class(_module_of_fitted(directory))
             self._identities[name] = {"files": content_digest(directory), "source": source}
         return json.dumps(self._identities[name], sort_keys=True)
+
+    def _source_of_class(self, module: str) -> str:
+        """Digest the code of the plugin with a class of `module`, or of that module's package."""
+        package = package_of(module)
+        if package == FIRST_PARTY:
+            return door_digest()
+        component = next((c for c in self.plugins.registry if package in map(package_of, c.modules)), None)
+        return plugin_digest(component) if component else files_digest("", (module,))
 
     def context(self, component: Component) -> BuildContext:
         """Return what a component that has a spec is built with."""
         return BuildContext(
             reward_model=self.reward_model,
             identify=self.reward_model_identity,
-            source=loaded_source(component.sources),
+            source=plugin_digest(component),
             backend=lambda: self.backend,
         )
 
@@ -241,8 +253,8 @@ class Components:
         return cls.load(directory / "model", self.load_context(directory))
 
 
-def _module_of_fitted(directory: Path) -> Path:
-    """The module whose class reads the fitted reward model in `directory`, not imported.
+def _module_of_fitted(directory: Path) -> str:
+    """The name of the module whose class reads the fitted reward model in `directory`, not imported.
 
     Raises `ConfigError` where there is none in it, `StoreError` where its plugin is gone.
     """
@@ -259,15 +271,9 @@ def _module_of_fitted(directory: Path) -> Path:
         found = None
     if found is None or found.origin is None:
         raise StoreError(f"{directory} was made by {module}:{name}, which is not installed; install its plugin again")
-    return Path(found.origin)
+    return module
 
 
 def is_fitted(reward_model: type[RewardModel]) -> bool:
     """Tell if a reward model is learned from preferences, rather than a formula or a finished model."""
     return reward_model.fit.__func__ is not RewardModel.fit.__func__  # type: ignore[attr-defined]
-
-
-@cache
-def loaded_source(sources: tuple[Path, ...]) -> str:
-    """Digest a plugin's source, once per process: code that is edited later is not the code that runs."""
-    return source_digest(sources)

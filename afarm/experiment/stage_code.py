@@ -8,18 +8,19 @@ stages that use them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
-from afarm.storage.disk import source_digest
+from afarm.storage.disk import source_digest, source_files
 
 PACKAGE = Path(__file__).parents[1]
 
 _FOUNDATION = (
     *("core", "storage", "backend", "experiment/__init__.py"),
-    *("experiment/stage.py", "experiment/stage_code.py", "experiment/workspace.py", "experiment/processes.py"),
-    *("experiment/components.py", "experiment/data.py", "experiment/recipe.py", "experiment/settings.py"),
+    *("experiment/stage.py", "experiment/stage_code.py", "experiment/plugin_code.py", "experiment/processes.py"),
+    *("experiment/workspace.py", "experiment/components.py", "experiment/data.py", "experiment/recipe.py"),
+    "experiment/settings.py",
 )
 _TRAINING = (*_FOUNDATION, "experiment/training_stages.py")
 _SAMPLING = (*_FOUNDATION, "experiment/sampling_stages.py")
@@ -51,10 +52,14 @@ DOOR_CODE = ("core", "storage", "judging", "backend", "evaluation/__init__.py", 
 @cache
 def door_digest(package: Path = PACKAGE) -> str:
     """Digest the code of afarm in `package` that a third party's component can import from the doors."""
-    return source_digest([package / part for part in DOOR_CODE])
+    return _digest(package, DOOR_CODE)
 
 
 @cache
 def code_digest(stage: str, package: Path = PACKAGE) -> str:
     """Digest the code of afarm in `package` that the result of this kind of stage depends on."""
-    return source_digest([package / part for part in STAGE_CODE[stage]])
+    return _digest(package, STAGE_CODE[stage])
+
+
+def _digest(package: Path, parts: Iterable[str]) -> str:
+    return source_digest({name: path for part in parts for name, path in source_files(package / part, package).items()})

@@ -38,7 +38,7 @@ class PromptAnnotator(PairwiseAnnotator):
     judgements stored in the ledger and estimates of cost come with it. Register the class with `config=JudgingConfig`,
     or a subclass of it with settings of your own: they are in `self.config`.
 
-    An edit of the class's module or of what `render` writes never reuses an old judgement; the paid answers to prompts
+    An edit of the plugin's code or of what `render` writes never reuses an old judgement; the paid answers to prompts
     that are still the same are read again, and not bought again.
     """
 
@@ -117,7 +117,8 @@ class PromptAnnotator(PairwiseAnnotator):
         probes = [self.request([probe], capabilities) for probe in PROBES]
         degraded = context.ask.degraded(probes[0])
         settings = self.config.model_dump(mode="json", exclude=set(JudgingConfig.model_fields))
-        parts = (self._sources(), [asdict(probe) for probe in probes], settings, self.identity, judge, degraded)
+        code = (self._sources(), self.source)
+        parts = (code, [asdict(probe) for probe in probes], settings, self.identity, judge, degraded)
         return RenderedPrompt(
             name=probes[0].annotator,
             batch_size=self.batch_size,

@@ -7,9 +7,9 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, TextIO
 
 from afarm.core.errors import AfarmError, StoreError
@@ -118,16 +118,26 @@ def _flush(handle: TextIO) -> None:
     os.fsync(handle.fileno())
 
 
-def source_digest(sources: Iterable[Path]) -> str:
-    """Digest the Python files and packaged data under `sources`, without bytecode."""
+def is_source(path: PurePath) -> bool:
+    """Tell if a file is code or its data: no bytecode, and nothing hidden, such as editors keep."""
+    return path.suffix not in {".pyc", ".pyo"} and not any(
+        part == "__pycache__" or part.startswith(".") for part in path.parts
+    )
+
+
+def source_files(source: Path, root: Path) -> dict[str, Path]:
+    """Map the Python files and packaged data at or below `source`, by their path from `root`."""
+    files = [source] if source.is_file() else (path for path in source.rglob("*") if path.is_file())
+    named = ((path.relative_to(root), path) for path in files)
+    return {name.as_posix(): path for name, path in named if is_source(name)}
+
+
+def source_digest(files: Mapping[str, Path]) -> str:
+    """Digest files with the names they go by."""
     total = hashlib.blake2b(digest_size=12)
-    for source in sources:
-        for path in [source] if source.is_file() else sorted(p for p in source.rglob("*") if p.is_file()):
-            if "__pycache__" in path.parts or path.suffix in {".pyc", ".so"}:
-                continue
-            total.update(
-                str(path.relative_to(source.parent)).encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest()
-            )
+    for name, path in sorted(files.items()):
+        with path.open("rb") as handle:
+            total.update(name.encode() + b"\0" + hashlib.file_digest(handle, "sha256").digest())
     return total.hexdigest()
 
 

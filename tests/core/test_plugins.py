@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterator
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -193,6 +193,14 @@ BROKEN = {
     "defaults that are no mapping": (
         good("broken").replace('summary="mine"', "defaults=5"),
         "defaults must be a mapping of settings, not 5",
+    ),
+    "sources that are one name": (
+        good("broken").replace('summary="mine"', 'sources="helpers"'),
+        "sources must be a list of names of modules and absolute Paths, not 'helpers'",
+    ),
+    "a source that is a relative path": (
+        good("broken").replace('summary="mine"', 'sources=[__import__("pathlib").Path("helpers")]'),
+        "sources must be a list of names of modules and absolute Paths, not [",
     ),
     "a config that pydantic cannot build": (
         good("broken").replace("margin: int", "margin: object()"),
@@ -403,17 +411,10 @@ def test_a_target_that_is_not_there_says_whose_it_is(target: str, message: str, 
         component.load()
 
 
-def test_a_components_sources_are_its_plugins_files(publish: Publish) -> None:
-    publish("my-farm", "my_farm", good("my_farm").replace("my_farm_classes", "my_farm"))
-    [source] = discover().get("annotators", "mine").sources
-    assert source.name == "my_farm.py"
-
-
-def test_first_party_plugins_have_sources_of_their_own() -> None:
-    found = discover(entry_points(group=GROUP))
-    sources = {c.full_name: c.sources for c in found.registry if c.kind == "methods"}
-    assert [path.name for path in sources["ppo"]] == ["ppo"]
-    assert [path.name for path in sources["sft"]] == ["sft"]
+def test_a_component_names_the_modules_of_its_entry_point_and_target(publish: Publish) -> None:
+    publish("my-farm", "my_farm", good("my_farm"))
+    component = discover().get("annotators", "mine")
+    assert (component.modules, component.sources) == (("my_farm", "my_farm_classes"), ())
 
 
 def test_every_hook_is_named_for_what_it_registers() -> None:

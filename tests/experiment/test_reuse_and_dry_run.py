@@ -13,8 +13,8 @@ from light_farm import Make, light_farm
 from light_plugin import RAN, CountingJudge
 from places import SUPPORT
 
-from afarm.experiment.components import loaded_source
 from afarm.experiment.dry_run import PlannedStage, plan_run
+from afarm.experiment.plugin_code import files_digest
 from afarm.storage.artifacts import Artifact
 from afarm.storage.reuse import differences, flatten, nearest, why_not_reused
 
@@ -101,7 +101,7 @@ def test_an_edited_plugin_source_never_gives_yesterdays_policy(tmp_path: Path, m
     assert all(run.reused for run in again.workspace.history.values())
     again.evaluate()
     source.write_text(source.read_text() + "#")
-    loaded_source.cache_clear()  # the source is looked at once a process: this is the next one
+    files_digest.cache_clear()  # the source is looked at once a process: this is the next one
     edited = light_farm(tmp_path, module="scratch_plugin")
     edited.evaluate()
     # Every model is made anew and samples anew, even where its files come out the same, since what it does with them

@@ -19,7 +19,7 @@ import pytest
 from afarm.core.errors import StoreError
 from afarm.storage.artifacts import META, Store, artifact_key, content_digest
 from afarm.storage.checkpoints import CHECKPOINTS, DirectoryCheckpoints, MetricsFile
-from afarm.storage.disk import source_digest, storage_errors, tree_size, write_json
+from afarm.storage.disk import source_digest, source_files, storage_errors, tree_size, write_json
 from afarm.storage.rows import write_rows
 
 MADE_FROM = {"settings": {"beta": 0.1}, "seed": 1}
@@ -180,19 +180,25 @@ def test_content_is_the_names_and_bytes_of_files_logs_apart(tmp_path: Path) -> N
     assert content_digest(one) != content_digest(two)
 
 
-def test_source_is_python_and_data_without_bytecode(tmp_path: Path) -> None:
+def test_source_is_python_and_data_without_bytecode_and_hidden_files(tmp_path: Path) -> None:
     package = tmp_path / "plugin"
     (package / "__pycache__").mkdir(parents=True)
     (package / "__init__.py").write_text("a = 1\n")
     (package / "data.yaml").write_text("x: 1\n")
-    before = source_digest([package])
+
+    def digest() -> str:
+        return source_digest(source_files(package, tmp_path))
+
+    assert set(source_files(package, tmp_path)) == {"plugin/__init__.py", "plugin/data.yaml"}
+    before = digest()
     (package / "__pycache__" / "x.pyc").write_bytes(b"123")
-    assert source_digest([package]) == before
+    (package / ".data.yaml.swp").write_bytes(b"123")
+    assert digest() == before
     (package / "data.yaml").write_text("x: 2\n")
-    edited = source_digest([package])
+    edited = digest()
     assert edited != before
     (package / "__init__.py").write_text("a = 2\n")
-    assert source_digest([package]) not in (before, edited)
+    assert digest() not in (before, edited)
 
 
 # ------------------------------------------------------------------------------------------------- what is in use
