@@ -78,9 +78,9 @@ if TYPE_CHECKING:
     from afarm.evaluation.metrics import standard_error
     from afarm.experiment.farm import Farm
     from afarm.experiment.result import Result
-    from afarm.storage.hub import load_from_hub
+    from afarm.storage.hub import is_on_hub, load_from_hub
     from afarm.storage.model_files import local_path, model_identity, require_local, require_on_hub
-    from afarm.storage.rows import read_outputs, read_rows, require_distinct, write_rows
+    from afarm.storage.rows import placed_rows, read_outputs, read_rows, require_distinct, write_rows
 
 __version__ = importlib.metadata.version("afarm")
 
@@ -88,9 +88,11 @@ _ON_FIRST_USE = {
     "Farm": "experiment.farm",
     "Result": "experiment.result",
     "compare_outputs": "comparison.compare",
+    "is_on_hub": "storage.hub",
     "load_from_hub": "storage.hub",
     "local_path": "storage.model_files",
     "model_identity": "storage.model_files",
+    "placed_rows": "storage.rows",
     "read_outputs": "storage.rows",
     "read_rows": "storage.rows",
     "require_distinct": "storage.rows",
@@ -159,9 +161,11 @@ __all__ = [
     "did_you_mean",
     "explain_validation_error",
     "hookimpl",
+    "is_on_hub",
     "load_from_hub",
     "local_path",
     "model_identity",
+    "placed_rows",
     "read_outputs",
     "read_rows",
     "require_distinct",

@@ -108,7 +108,7 @@ class Dataset(ABC):
     Splits: "sft" (demonstrations), "preference", "unlabeled", "validation" and "evaluation".
     """
 
-    remote: ClassVar[bool] = False
+    remote: bool = False
     """True if `load` may use the network. Other data sets are read before a run starts, to check them."""
 
     @abstractmethod

@@ -10,7 +10,7 @@ from afarm.core.records import Instruction, Output
 from afarm.core.seeding import digest
 from afarm.experiment.components import Components
 from afarm.storage.hub import is_on_hub
-from afarm.storage.rows import names_a_file, read_rows, require_distinct
+from afarm.storage.rows import names_a_file, placed_rows, require_distinct
 
 
 class DataSplits:
@@ -101,7 +101,6 @@ def evaluation_set(components: Components, source: str) -> list[Output]:
     Raises `DataError` naming the file, the row and the field that is wrong.
     """
     if names_a_file(source):
-        rows = enumerate(read_rows(source))
-        return [Output.from_row({"output": "", **row}, f"{source}: row {number}") for number, row in rows]
+        return [Output.from_row({"output": "", **row}, where) for where, row in placed_rows(source)]
     with attributed_to("datasets", source):
         return components.dataset(source).load("evaluation")

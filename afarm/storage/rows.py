@@ -1,4 +1,4 @@
-"""Rows of JSON, JSON lines and Parquet, plain or gzipped, and of the Hub: reading and writing.
+"""Rows of JSON, JSON lines, CSV and Parquet, plain or gzipped, and of the Hub: reading and writing.
 
 Rows are read lazily, so that a file of any length needs the memory of a few. Errors name the file, the row and the
 field.
@@ -18,12 +18,14 @@ from typing import IO, Any, TypeVar, overload
 
 from afarm.core.errors import DataError
 from afarm.core.records import JudgedPair, Output, Row
+from afarm.storage.csv_files import FORMAT as CSV
+from afarm.storage.csv_files import csv_rows
 from afarm.storage.disk import storage_errors
 from afarm.storage.hub import hub_rows, is_on_hub
 
 T = TypeVar("T")
 
-FORMATS = (".json", ".jsonl", ".parquet")
+FORMATS = (".json", ".jsonl", ".csv", ".parquet")
 
 BLOCK = 1 << 20
 """Characters of a JSON list that are parsed together; more if a row is longer."""
@@ -35,22 +37,38 @@ IN_MEMORY = 20_000
 def read_rows(path: Path | str) -> Iterator[Row]:
     """Yield the rows of a file, or of a data set of the Hub.
 
-    A file is `.json` (a list), `.jsonl` or `.parquet`, the first two also as `.gz`; a data set of the Hub,
+    A file is `.json` (a list), `.jsonl`, `.csv` or `.parquet`, all but the last also as `.gz`; a data set of the Hub,
     `hf:owner/name[/configuration][:split]`. Raises `DataError` if the file is missing, is not what its name says, or a
     row is not an object.
     """
+    return (row for _, row in placed_rows(path))
+
+
+def placed_rows(path: Path | str) -> Iterator[tuple[str, Row]]:
+    """Yield each row of a file or of a data set of the Hub, and its place for errors: see `read_rows`.
+
+    Rows are counted from 0, the lines of a CSV file from 1.
+    """
     if is_on_hub(path):
-        yield from hub_rows(str(path))
+        yield from ((f"{path}: row {number}", row) for number, row in enumerate(hub_rows(str(path))))
         return
-    path = Path(path)
+    path = Path(path).expanduser()
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     name = path.name.removesuffix(".gz")
     if not name.endswith(FORMATS):
-        raise DataError(f"{path}: unknown format: afarm reads .json, .jsonl and .parquet, the first two also as .gz")
-    if name.endswith(".parquet"):
-        yield from _read_parquet(path)
+        raise DataError(
+            f"{path}: unknown format: afarm reads {', '.join(FORMATS[:-1])} (also as .gz) and {FORMATS[-1]}"
+        )
+    if name.endswith(CSV):
+        yield from ((f"{path}: line {line}", row) for line, row in csv_rows(path))
         return
+    rows = _read_parquet(path) if name.endswith(".parquet") else _read_json(path)
+    yield from ((f"{path}: row {number}", row) for number, row in enumerate(rows))
+
+
+def _read_json(path: Path) -> Iterator[Row]:
+    name = path.name.removesuffix(".gz")
     open_text: Any = gzip.open if path.name.endswith(".gz") else open
     kind = "JSON lines" if name.endswith(".jsonl") else "JSON"
     number = 0
@@ -202,7 +220,7 @@ class RowsOnDisk(Sequence[T]):
 
 
 def _read(path: Path | str, parse: Callable[[Row, str], T]) -> list[T]:
-    return [parse(row, f"{path}: row {number}") for number, row in enumerate(read_rows(path))]
+    return [parse(row, where) for where, row in placed_rows(path)]
 
 
 def _from_trl(row: Row, where: str) -> Row:

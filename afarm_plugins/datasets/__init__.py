@@ -10,7 +10,9 @@ class FilesConfig(Config):
     whatever the order of the rows.
     """
 
-    path: str = setting("", "one file (.json, .jsonl, .parquet, also .gz) that all splits are cut from")
+    path: str = setting(
+        "", "one file (.json, .jsonl, .csv, .parquet, also .gz), or hf:OWNER/NAME[:SPLIT], that all splits are cut from"
+    )
     sft: str = setting("", "demonstrations, as a file of their own")
     preference: str = setting("", "instructions to compare samples on, as a file of their own")
     unlabeled: str = setting("", "instructions for methods to sample on, as a file of their own")
@@ -38,7 +40,7 @@ def register_datasets(register: Register) -> None:
         "files",
         "afarm_plugins.datasets.files:Files",
         config=FilesConfig,
-        summary="your own JSON, JSON lines or Parquet files",
+        summary="your own JSON, JSON lines, CSV or Parquet files, or data sets of the Hub",
     )
     register(
         "alpaca_farm",

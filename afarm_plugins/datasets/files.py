@@ -13,7 +13,8 @@ from afarm import (
     Output,
     Row,
     did_you_mean,
-    read_rows,
+    is_on_hub,
+    placed_rows,
     require_distinct,
     seeding,
 )
@@ -41,10 +42,11 @@ class Files(Dataset):
         problems += [
             f"files.{name}: no such file: {path}"
             for name, path in {"path": config.path, **self.own}.items()
-            if path and not Path(path).is_file()
+            if path and not is_on_hub(path) and not Path(path).expanduser().is_file()
         ]
         if problems:
             raise ConfigError(problems)
+        self.remote = any(map(is_on_hub, [config.path, *self.own.values()]))
 
     def load(self, split: str) -> list[Output]:
         """See `Dataset.load`. Rows with an empty output are left out if the split needs one.
@@ -56,7 +58,7 @@ class Files(Dataset):
         path = self.own.get(split) or self.config.path
         if not path:
             raise DataError(f"split {split!r} has no file: --set files.{split}=FILE, or --data FILE for all splits")
-        rows = [(row, f"{path}: row {number}") for number, row in enumerate(read_rows(path))]
+        rows = [(row, where) for where, row in placed_rows(path)]
         # Checked before the file is cut up, so that errors name rows of the file.
         require_distinct((Output(_instruction(row, where), "") for row, where in rows), path)
         needed = split == "sft" or (split == "evaluation" and any("output" in row for row, _ in rows))

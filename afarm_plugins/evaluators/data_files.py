@@ -2,34 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from afarm import DataError, read_rows
-
-
-def read_table(path: str) -> Iterator[tuple[dict[str, Any], str]]:
-    """Read the rows of a `.csv` file, or of one that `afarm.read_rows` reads, each with its place.
-
-    Raises `DataError` if the file is missing or is not what its name says.
-    """
-    name = Path(path).expanduser()
-    if not name.name.removesuffix(".gz").endswith(".csv"):
-        yield from ((row, f"{path}: row {number}") for number, row in enumerate(read_rows(name)))
-        return
-    open_text: Any = gzip.open if name.name.endswith(".gz") else open
-    try:
-        with open_text(name, "rt", encoding="utf-8-sig", newline="") as handle:
-            yield from ((row, f"{path}: row {number}") for number, row in enumerate(csv.DictReader(handle)))
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: not valid CSV: {error}") from error
+from afarm import DataError
 
 
 def cell(row: Mapping[str, Any], names: Sequence[str], where: str) -> Any:

@@ -21,9 +21,9 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import expit
 
-from afarm import DataError, Evaluation, EvaluationInputs, Evaluator, Instruction, standard_error
+from afarm import DataError, Evaluation, EvaluationInputs, Evaluator, Instruction, placed_rows, standard_error
 from afarm_plugins.evaluators import LengthControlledConfig
-from afarm_plugins.evaluators.data_files import cell, digest_of, number, read_table
+from afarm_plugins.evaluators.data_files import cell, digest_of, number
 from afarm_plugins.evaluators.length_checks import error_and_warnings
 from afarm_plugins.evaluators.length_glm import FOLDS, Floats, Rows, fit, length_feature, sampling_error
 from afarm_plugins.evaluators.win_rate import matched
@@ -223,7 +223,7 @@ def weights(path: str, contents: str) -> Mapping[str, Floats]:
     """
     return {
         str(cell(row, MODEL, where)): np.array([number(row, names, where) for names in COLUMNS.values()])
-        for row, where in read_table(path)
+        for where, row in placed_rows(path)
     }
 
 
@@ -232,7 +232,7 @@ def difficulties(path: str, contents: str) -> Mapping[str, float]:
     """Read the difficulty of each instruction in a file, by its id."""
     return {
         Instruction.from_row(row, where).id: number(row, COLUMNS["difficulty"], where)
-        for row, where in read_table(path)
+        for where, row in placed_rows(path)
     }
 
 
@@ -242,13 +242,13 @@ def gamed(path: str, contents: str, weight: float) -> Rows:
 
     Rows with one `index` are of one instruction, and count `weight` together.
     """
-    table = list(read_table(path))
-    z = np.array([number(row, ("std_delta_len",), where) for row, where in table])
-    share = np.array([number(row, ("preference",), where) for row, where in table])
-    if outside := [where for (_, where), s in zip(table, share, strict=True) if not 0 <= s <= 1]:
+    table = list(placed_rows(path))
+    z = np.array([number(row, ("std_delta_len",), where) for where, row in table])
+    share = np.array([number(row, ("preference",), where) for where, row in table])
+    if outside := [where for (where, _), s in zip(table, share, strict=True) if not 0 <= s <= 1]:
         raise DataError(f"{outside[0]}: field 'preference' must lie in [0, 1]: what the model has of the win")
-    difficulty = np.array([number(row, COLUMNS["difficulty"], where) for row, where in table])
-    index = [str(cell(row, ("index",), where)) for row, where in table]
+    difficulty = np.array([number(row, COLUMNS["difficulty"], where) for where, row in table])
+    index = [str(cell(row, ("index",), where)) for where, row in table]
     _, group, size = np.unique(index, return_inverse=True, return_counts=True)
     features = np.stack([np.zeros(len(z)), np.tanh(z), difficulty], axis=1)
     return Rows(features, share, weight / size[group], group)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 from collections.abc import Callable
@@ -60,12 +61,20 @@ def as_parquet(path: Path) -> None:
     parquet.write_table(pyarrow.Table.from_pylist(ROWS), path)
 
 
+def as_csv(path: Path) -> None:
+    with path.open("w", encoding="utf-8", newline="") as handle:
+        writer = csv.DictWriter(handle, ["instruction", "input", "output", "generator"], restval="")
+        writer.writeheader()
+        writer.writerows(ROWS)
+
+
 FORMATS: dict[str, Callable[[Path], None]] = {
     "outputs.json": as_json,
     "outputs.jsonl": as_lines,
     "outputs.json.gz": as_gzip,
     "outputs.jsonl.gz": as_gzipped_lines,
     "outputs.parquet": as_parquet,
+    "outputs.csv": as_csv,
     "windows.json": as_json_with_a_byte_order_mark,
 }
 
@@ -148,7 +157,7 @@ def test_a_triple_that_is_wrong_is_named_with_the_field_of_its_own_format(tmp_pa
             b'{"instruction": "x", "output": "y"}\n\n{"a": nope}',
             "row 1: not valid JSON lines: Expecting value at column 7",
         ),
-        ("a.csv", b"instruction\nx", "reads .json, .jsonl and .parquet"),
+        ("a.xlsx", b"instruction\nx", "reads .json, .jsonl, .csv (also as .gz) and .parquet"),
         ("a.jsonl", b'{"instruction": "x", "output": "y"}\n{"instr', "row 1: not valid JSON"),
         ("a.json.gz", b"no gzip", "after 0 rows: its gzip is damaged or cut short"),
         ("a.json.gz", gzip.compress(b"[{}]", mtime=0)[:-12], "its gzip is damaged or cut short"),
@@ -241,7 +250,7 @@ def test_rows_stay_on_disk_until_they_are_looked_at(tmp_path: Path, monkeypatch:
 
 
 def test_files_are_told_from_names_and_called_without_their_format(tmp_path: Path) -> None:
-    assert [names_a_file(s) for s in ("a.json", "b.jsonl.gz", "hf:o/n", str(tmp_path), "toy")] == [True] * 4 + [False]
+    assert [names_a_file(s) for s in ("a.json", "b.csv.gz", "hf:o/n", str(tmp_path), "toy")] == [True] * 4 + [False]
     assert [stem(s) for s in ("x/a.b.json", "a.jsonl.gz", "a.parquet", "a")] == ["a.b", "a", "a", "a"]
 
 

@@ -12,6 +12,7 @@ import pytest
 from places import SHARED_DATA
 
 from afarm.core.errors import ConfigError, DataError
+from afarm.storage import hub
 from afarm.storage.rows import read_outputs
 from afarm_plugins.datasets import FilesConfig
 from afarm_plugins.datasets.files import SPLITS, Files
@@ -149,6 +150,25 @@ def test_a_file_without_rows_and_a_blank_instruction_are_named(tmp_path: Path) -
 def test_a_row_without_an_instruction_is_named_in_a_file_that_is_cut_up(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a\.jsonl: row 1: field 'instruction' is missing"):
         files(tmp_path / "a.jsonl", [*rows(1), {"output": "x"}]).load("preference")
+
+
+# ------------------------------------------------------------------------------------------------- CSV, and the Hub
+
+
+def test_a_table_and_the_hub_are_taken_wherever_a_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tmp_path / "a.csv"
+    table.write_text("instruction,output\n" + "".join(f"instruction {n},{n}\n" for n in range(200)))
+    plain = files(tmp_path / "a.jsonl", rows(200))
+    assert instructions(Files(FilesConfig(path=str(table), shares=EVEN)), "sft") == instructions(plain, "sft")
+    table.write_text('instruction,output\n"a\nb",1\n ,2\n')
+    with pytest.raises(DataError, match=r"a\.csv: line 4: field 'instruction' is blank"):
+        Files(FilesConfig(path=str(table), shares=EVEN)).load("sft")
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(hub, "_require_reachable", lambda repository, remedy: None)
+    monkeypatch.setattr(datasets, "load_dataset", lambda *names, **more: {more["split"]: rows(200)}[more["split"]])
+    remote = Files(FilesConfig(path="hf:owner/name:train", shares=EVEN))
+    assert (remote.remote, plain.remote) == (True, False), "a dry run looks at it only if it must"
+    assert instructions(remote, "sft") == instructions(plain, "sft")
 
 
 # -------------------------------------------------------------------------------------------------------- real data

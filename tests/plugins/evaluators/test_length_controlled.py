@@ -227,17 +227,17 @@ def test_what_is_wrong_with_a_file_is_said_with_file_row_and_field(tmp_path: Pat
     wrong = {
         "difficulty": [
             ("gone.json", None, "gone.json: no such file"),
-            ("d.csv", "instruction,difficulty\ninstruction 0,hard\n", "row 0: field 'difficulty' must be a number"),
-            ("d.csv", "index,instruction_difficulty\n0,1.0\n", "row 0: field 'instruction' is missing"),
+            ("d.csv", "instruction,difficulty\ninstruction 0,hard\n", "line 2: field 'difficulty' must be a number"),
+            ("d.csv", "index,instruction_difficulty\n0,1.0\n", "line 2: field 'instruction' is missing"),
             ("d.csv", "instruction,difficulty\ninstruction 0,1.0\n", "19 of 20 instructions have no difficulty"),
         ],
         "gamed": [
-            ("g.csv", "preference,std_delta_len,difficulty,index\n1.5,1,0,0\n", r"row 0: field 'preference' must lie"),
-            ("g.csv", "preference,difficulty,index\n0.5,0,0\n", "row 0: field 'std_delta_len' is missing"),
+            ("g.csv", "preference,std_delta_len,difficulty,index\n1.5,1,0,0\n", r"line 2: field 'preference' must lie"),
+            ("g.csv", "preference,difficulty,index\n0.5,0,0\n", "line 2: field 'std_delta_len' is missing"),
         ],
         "weights": [
-            ("w.csv", "model,not_gamed,length\nme,1,2\n", "row 0: field 'difficulty' is missing"),
-            ("w.csv", "model,not_gamed,length,difficulty\nme,1,2,nan\n", "row 0: field 'difficulty' must be a number"),
+            ("w.csv", "model,not_gamed,length\nme,1,2\n", "line 2: field 'difficulty' is missing"),
+            ("w.csv", "model,not_gamed,length,difficulty\nme,1,2,nan\n", "line 2: field 'difficulty' must be a number"),
         ],
     }
     for name, cases in wrong.items():

@@ -1,0 +1,115 @@
+"""Rows of CSV files, plain or gzipped, through Python's `csv`: cells are text, but for a few columns.
+
+Python's module and not the `datasets` library, which needs pyarrow, guesses types (an output `42` becomes a number)
+and names no line in its errors.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from afarm.core.errors import DataError
+from afarm.core.records import SCORES, Row
+
+FORMAT = ".csv"
+
+DELIMITERS = ",;\t"
+"""Those that spreadsheets write; the one that the first line has most of is the file's."""
+
+NUMBERS = frozenset({"preference", "strength", "draw", "occurrence", *SCORES})
+"""Columns whose cells are numbers, or empty for null."""
+CONVERSATIONS = frozenset({"messages", "prompt", "chosen", "rejected"})
+"""Columns whose cells may hold a chat, as a JSON list of turns."""
+
+LONGEST_CELL = 1 << 27
+"""Characters that a cell may have: Python's limit of 131,072 is less than some conversations have."""
+
+
+def csv_rows(path: Path) -> Iterator[tuple[int, Row]]:
+    """Yield each row of a CSV file, and the line on which it begins, counted from 1.
+
+    Raises `DataError` naming the line that cannot be read.
+    """
+    csv.field_size_limit(LONGEST_CELL)
+    opened: Any = gzip.open if path.name.endswith(".gz") else open
+    line = 1
+    try:
+        with opened(path, "rt", encoding="utf-8-sig", newline="") as handle:
+            first = handle.readline()
+            handle.seek(0)
+            delimiter = max(DELIMITERS, key=first.count)
+            reader = csv.reader(handle, delimiter=delimiter, strict=True)
+            names = _header(next(reader, []), path)
+            line = reader.line_num + 1
+            for cells in reader:
+                if cells:  # a blank line has none
+                    yield line, _row(names, cells, f"{path}: line {line}")
+                line = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(f"{path}: line {line}: not valid CSV: {_cause(str(error))}") from error
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise DataError(f"{path}: line {line}: its gzip is damaged or cut short ({error}); copy it anew") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: near line {line}: no UTF-8 text: save it as UTF-8") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _header(cells: Sequence[str], path: Path) -> list[str]:
+    names = [cell.strip() for cell in cells]
+    if not any(names):
+        raise DataError(f"{path}: line 1: must name the columns, such as instruction,output")
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise DataError(f"{path}: line 1: column {twice!r} is there twice; rename one")
+    return names
+
+
+def _row(names: Sequence[str], cells: Sequence[str], where: str) -> Row:
+    if len(cells) != len(names):
+        raise DataError(
+            f"{where}: has {len(cells)} cells, and line 1 names {len(names)} columns; put texts with commas or line "
+            'breaks in double quotes, and write each quote within them twice ("")'
+        )
+    return {name: _value(name, cell, where) for name, cell in zip(names, cells, strict=True)}
+
+
+def _value(name: str, cell: str, where: str) -> Any:
+    if name in NUMBERS:
+        return _number(cell.strip())
+    if name in CONVERSATIONS and re.match(r"\s*\[\s*\{", cell):
+        try:
+            return json.loads(cell)
+        except ValueError as error:
+            raise DataError(
+                f"{where}: field {name!r} begins like a list of turns and is no JSON ({error}); write it with "
+                "json.dumps(turns)"
+            ) from error
+    return cell
+
+
+def _number(text: str) -> Any:
+    """Return the number in `text`, None if it is empty; another text is left for its reader to refuse."""
+    if not text:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return int(number) if number.is_integer() else number
+
+
+def _cause(message: str) -> str:
+    if "unexpected end of data" in message:
+        return 'a double quote is opened and never closed; write each quote within quotes twice ("")'
+    if "expected after" in message:
+        return 'a quote stands within a quoted text; write it twice ("")'
+    if "field larger" in message:
+        return f"a cell has more than {LONGEST_CELL:,} characters: is a closing quote missing?"
+    return message
