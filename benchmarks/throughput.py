@@ -24,8 +24,7 @@ from afarm import Decoding, Instruction, MethodInputs, Output, TrainContext
 from afarm.backend import Backend, CheckpointPolicy, TorchSampler, join_and_pad
 from afarm.core.config import BackendConfig
 from afarm.storage.checkpoints import DirectoryCheckpoints
-from afarm_plugins.sft import SFTConfig
-from afarm_plugins.sft.sft import SFT
+from afarm_plugins.sft import SFT, SFTConfig
 
 SMOL = Path(".cache/smollm2.gguf")
 LORA = {"r": 16, "alpha": 32}

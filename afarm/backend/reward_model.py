@@ -6,7 +6,7 @@ import copy
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 
@@ -76,6 +76,8 @@ class TorchRewardModel(RewardModel):
         spread_penalty: see above.
         adapters: names of the members' adapters.
     """
+
+    has_backbone: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -206,6 +206,9 @@ class RewardModel(ABC):
     `Class(config, spec, context)`.
     """
 
+    has_backbone: ClassVar[bool] = False
+    """True for a `TorchRewardModel`, from which PPO's value model can start."""
+
     @property
     def identity(self) -> str:
         """Text that changes with its scores, beyond source and settings: the model its spec names, say."""
@@ -248,7 +251,7 @@ class MethodInputs:
 
 
 class Method(ABC):
-    """Learns a policy. Built as `Class(config)`."""
+    """Learns a policy. Built as `Class(config)`, also for a dry run: `train` is the place to import torch."""
 
     needs: frozenset[str] = frozenset()
     """Required inputs: preferences, reward_model, unlabeled, demonstrations (of the SFT split) or all_demonstrations

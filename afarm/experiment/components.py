@@ -193,6 +193,11 @@ class Components:
         backend: Backend = self._backend
         return backend
 
+    @property
+    def device_in_use(self) -> str:
+        """The device that models are on; empty if no model was loaded."""
+        return "" if self._backend is None else str(self._backend.device)
+
     def autocast(self) -> AbstractContextManager[Any]:
         """The backend's mixed precision; nothing where no model has been loaded (a policy behind an API, say)."""
         return nullcontext() if self._backend is None else self._backend.autocast()

@@ -8,9 +8,11 @@ import os
 import platform
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from afarm.core.errors import DataError
 from afarm.core.records import Row
 from afarm.evaluation.metrics import warning_flags
 from afarm.evaluation.red_flags import inspect_outputs
@@ -21,6 +23,7 @@ from afarm.experiment.workspace import Workspace, versions
 from afarm.judging.ledger import STAGE_SPEND
 from afarm.storage.disk import write_json
 from afarm.storage.rows import read_rows, write_rows
+from afarm.storage.runs import read_run
 
 
 def record(workspace: Workspace, method: str, result: Result, command: str, started: float) -> Path:
@@ -37,7 +40,7 @@ def record(workspace: Workspace, method: str, result: Result, command: str, star
         "annotator": config.annotate.annotator,
         "created": started,
         "config": {**config.model_dump(mode="json"), "method": method, **workspace.settings.sections},
-        "machine": machine(workspace),
+        "machine": machine(workspace, _earlier_machine(workspace, method)),
         "judges": judges(workspace),
         "headline": headline(result, trained),
         "reward_model": held_out(workspace.history.get("fit-reward")),
@@ -46,6 +49,12 @@ def record(workspace: Workspace, method: str, result: Result, command: str, star
         },
     }
     return write_record(workspace, about, history, main, result)
+
+
+def _earlier_machine(workspace: Workspace, method: str) -> Mapping[str, Any]:
+    with suppress(DataError):  # there is none, or it was damaged
+        return read_run(workspace.store.run_dir(workspace.run_name(method))).section("machine")
+    return {}
 
 
 def write_record(
@@ -163,13 +172,17 @@ def _rounded(spent: Mapping[str, float]) -> dict[str, float]:
     return {name: round(value, 6) if name == "dollars" else value for name, value in spent.items()}
 
 
-def machine(workspace: Workspace) -> dict[str, Any]:
-    """Describe the device and threads that results were computed with."""
+def machine(workspace: Workspace, earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe the device and threads that results were computed with.
+
+    The device is that of the `earlier` record of this run if all that models make was reused.
+    """
     backend = workspace.config.backend
+    device = workspace.components.device_in_use or earlier.get("device") or "none: all was reused"
     return {
         "platform": platform.platform(terse=True),
         "cpus": os.cpu_count(),
-        "device": str(workspace.components.backend.device),
+        "device": device,
         "dtype": backend.dtype,
         "threads": backend.threads or int(os.environ.get("OMP_NUM_THREADS", 0)) or os.cpu_count(),
     }

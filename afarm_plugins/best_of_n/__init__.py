@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from afarm import Config, Register, hookimpl, setting
+from afarm import Config, Decoding, Method, MethodInputs, Policy, Register, TrainContext, hookimpl, setting
 
 if TYPE_CHECKING:
     import typer
@@ -20,11 +21,32 @@ class BestOfNConfig(Config):
     )
 
 
+class BestOfN(Method):
+    """Best-of-n as a method: wraps `inputs.start` in a `BestOfNPolicy`."""
+
+    needs = frozenset({"reward_model"})
+
+    def __init__(self, config: BestOfNConfig):
+        self.config = config
+
+    def decoding(self, default: Decoding) -> Decoding:
+        return replace(default, temperature=self.config.temperature)
+
+    def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
+        from afarm_plugins.best_of_n.best_of_n import BestOfNPolicy
+        from afarm_plugins.best_of_n.subsets import kl_bound
+
+        assert inputs.reward_model is not None  # named in `needs`
+        config = self.config
+        context.log_metrics(0, {"objective/kl_bound": kl_bound(config.n)})
+        return BestOfNPolicy(inputs.start, inputs.reward_model, config.n, config.temperature, config.keep_scores)
+
+
 @hookimpl
 def register_methods(register: Register) -> None:
     register(
         "best_of_n",
-        "afarm_plugins.best_of_n.best_of_n:BestOfN",
+        BestOfN,
         config=BestOfNConfig,
         summary="the best of n samples by the reward model; trains nothing",
     )

@@ -17,8 +17,6 @@ from afarm import (
     Config,
     Decoding,
     Instruction,
-    Method,
-    MethodInputs,
     ModelError,
     Policy,
     RewardModel,
@@ -26,30 +24,12 @@ from afarm import (
     TrainContext,
 )
 from afarm.backend import best_sample, sample_scorer, scored_samples
-from afarm_plugins.best_of_n.subsets import Winners, kl_bound
+from afarm_plugins.best_of_n.subsets import Winners
 
 if TYPE_CHECKING:
-    from afarm_plugins.best_of_n import BestOfNConfig
+    pass
 
 BEST_OF_N_CARD = "best_of_n.json"
-
-
-class BestOfN(Method):
-    """Best-of-n as a method: wraps `inputs.start` in a `BestOfNPolicy`."""
-
-    needs = frozenset({"reward_model"})
-
-    def __init__(self, config: BestOfNConfig):
-        self.config = config
-
-    def decoding(self, default: Decoding) -> Decoding:
-        return replace(default, temperature=self.config.temperature)
-
-    def train(self, inputs: MethodInputs, context: TrainContext) -> BestOfNPolicy:
-        assert inputs.reward_model is not None  # named in `needs`
-        config = self.config
-        context.log_metrics(0, {"objective/kl_bound": kl_bound(config.n)})
-        return BestOfNPolicy(inputs.start, inputs.reward_model, config.n, config.temperature, config.keep_scores)
 
 
 class BestOfNPolicy(Policy):

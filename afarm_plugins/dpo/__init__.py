@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from afarm import Register, Scheduler, TrainerConfig, hookimpl, setting
+from afarm import Method, MethodInputs, Policy, Register, Scheduler, TrainContext, TrainerConfig, hookimpl, setting
 
 
 class DPOConfig(TrainerConfig):
@@ -26,11 +26,25 @@ class DPOConfig(TrainerConfig):
     keep_draws: bool = setting(False, "learn from draws as even preferences (p2 = 0.5) instead of dropping them")
 
 
+class DPO(Method):
+    """DPO from `inputs.start` on `inputs.preferences`, with `inputs.start` as the reference."""
+
+    needs = frozenset({"preferences"})
+
+    def __init__(self, config: DPOConfig):
+        self.config = config
+
+    def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
+        from afarm_plugins.dpo.dpo import train_dpo
+
+        return train_dpo(self.config, inputs, context)
+
+
 @hookimpl
 def register_methods(register: Register) -> None:
     register(
         "dpo",
-        "afarm_plugins.dpo.dpo:DPO",
+        DPO,
         config=DPOConfig,
         summary="direct preference optimisation, with IPO and hinge losses",
     )

@@ -26,7 +26,7 @@ from datasets import Dataset
 from trl import DPOConfig as TRLConfig
 from trl import DPOTrainer
 
-from afarm import JudgedPair, Method, MethodInputs, TrainContext
+from afarm import JudgedPair, MethodInputs, TrainContext
 from afarm.backend import (
     CheckpointPolicy,
     LengthSortedTrainer,
@@ -48,51 +48,45 @@ if TYPE_CHECKING:
     from afarm_plugins.dpo import DPOConfig
 
 
-class DPO(Method):
-    """DPO from `inputs.start` on `inputs.preferences`, with `inputs.start` as the reference."""
+def train_dpo(config: DPOConfig, inputs: MethodInputs, context: TrainContext) -> CheckpointPolicy:
+    """Train a copy of `inputs.start`.
 
-    needs = frozenset({"preferences"})
+    Raises `DataError` if there is nothing to learn from and `TrainingError` if the loss is not finite.
+    """
+    start = require_checkpoint(inputs.start, "dpo")
+    pairs, counts = usable_pairs(inputs.preferences, lambda judged: is_usable(judged, config.keep_draws), "dpo")
+    examples, cut = pair_examples(start, pairs, config.max_length)
+    batch_size = config.per_device_train_batch_size
+    for example, logps in zip(examples, reference_logps(start, examples, batch_size), strict=True):
+        example["reference_logps"] = logps
+    context.backend.seed(context.seed)
+    policy = trainable_copy(start, config.lora)
+    trainer = SoftLabelDPOTrainer(
+        model=policy.model,
+        args=trainer_arguments(
+            TRLConfig,
+            config,
+            context,
+            beta=config.beta,
+            precompute_ref_log_probs=True,  # so that no reference model is loaded
+            disable_dropout=config.lora is None,  # lora.dropout is there because it was asked for
+        ),
+        train_dataset=Dataset.from_list(examples),
+        data_collator=PreferenceCollator(start.pad_id),
+        processing_class=start.tokenizer,
+    )
+    trainer.settings = config
+    if config.lora:
+        trainer.model.delete_adapter("ref")  # TRL's own reference, which nothing asks
+    run_trainer(trainer, context, "dpo", "dpo")
+    context.log_metrics(trainer.state.global_step, {**counts, "outputs_cut": cut})
+    policy.model = trained_model(trainer)
+    return policy
 
-    def __init__(self, config: DPOConfig):
-        self.config = config
 
-    def train(self, inputs: MethodInputs, context: TrainContext) -> CheckpointPolicy:
-        """Train a copy of `inputs.start`.
-
-        Raises `DataError` if there is nothing to learn from and `TrainingError` if the loss is not finite.
-        """
-        start, config = require_checkpoint(inputs.start, "dpo"), self.config
-        pairs, counts = usable_pairs(inputs.preferences, self._usable, "dpo")
-        examples, cut = pair_examples(start, pairs, config.max_length)
-        batch_size = config.per_device_train_batch_size
-        for example, logps in zip(examples, reference_logps(start, examples, batch_size), strict=True):
-            example["reference_logps"] = logps
-        context.backend.seed(context.seed)
-        policy = trainable_copy(start, config.lora)
-        trainer = SoftLabelDPOTrainer(
-            model=policy.model,
-            args=trainer_arguments(
-                TRLConfig,
-                config,
-                context,
-                beta=config.beta,
-                precompute_ref_log_probs=True,  # so that no reference model is loaded
-                disable_dropout=config.lora is None,  # lora.dropout is there because it was asked for
-            ),
-            train_dataset=Dataset.from_list(examples),
-            data_collator=PreferenceCollator(start.pad_id),
-            processing_class=start.tokenizer,
-        )
-        trainer.settings = config
-        if config.lora:
-            trainer.model.delete_adapter("ref")  # TRL's own reference, which nothing asks
-        run_trainer(trainer, context, "dpo", "dpo")
-        context.log_metrics(trainer.state.global_step, {**counts, "outputs_cut": cut})
-        policy.model = trained_model(trainer)
-        return policy
-
-    def _usable(self, judged: JudgedPair) -> bool:
-        return judged.p2 is not None or (self.config.keep_draws and judged.preference.outcome == "draw")
+def is_usable(judged: JudgedPair, keep_draws: bool) -> bool:
+    """Tell if a judgement has a label to learn from; a draw has one if draws are kept."""
+    return judged.p2 is not None or (keep_draws and judged.preference.outcome == "draw")
 
 
 def pair_examples(

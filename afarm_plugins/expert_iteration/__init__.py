@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from afarm import Register, TrainerConfig, hookimpl, setting
+from afarm import Method, MethodInputs, Policy, Register, TrainContext, TrainerConfig, hookimpl, setting
 
 
 class ExpertIterationConfig(TrainerConfig):
@@ -42,11 +42,28 @@ class ExpertIterationConfig(TrainerConfig):
         return self
 
 
+class ExpertIteration(Method):
+    """Expert iteration: rounds of best-of-n and SFT; returns the policy of the last round.
+
+    The start policy and the reward model are left as they were.
+    """
+
+    needs = frozenset({"reward_model", "unlabeled"})
+
+    def __init__(self, config: ExpertIterationConfig | None = None):
+        self.config: ExpertIterationConfig = config or ExpertIterationConfig()
+
+    def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
+        from afarm_plugins.expert_iteration.expert_iteration import train_in_rounds
+
+        return train_in_rounds(self.config, inputs, context)
+
+
 @hookimpl
 def register_methods(register: Register) -> None:
     register(
         "expert_iteration",
-        "afarm_plugins.expert_iteration.expert_iteration:ExpertIteration",
+        ExpertIteration,
         config=ExpertIterationConfig,
         summary="best-of-n on the unlabeled instructions, then supervised fine-tuning on the best",
     )

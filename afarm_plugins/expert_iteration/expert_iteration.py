@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from afarm import Decoding, Instruction, Method, MethodInputs, Policy, TrainContext, seeding, write_rows
+from afarm import Decoding, Instruction, MethodInputs, Policy, TrainContext, seeding, write_rows
 from afarm.backend import (
     SampleScorer,
     best_sample,
@@ -47,73 +47,66 @@ ROUND_CARD = "round.json"
 """In each checkpoint: which round it belongs to, and how many steps went before that round."""
 
 
-class ExpertIteration(Method):
-    """Expert iteration: rounds of best-of-n and SFT; returns the policy of the last round.
+def train_in_rounds(config: ExpertIterationConfig, inputs: MethodInputs, context: TrainContext) -> Policy:
+    """Train. Raises `TrainingError` if the loss is not finite, `DataError` if no prompt is short enough."""
+    start = require_checkpoint(inputs.start, "expert_iteration")
+    assert inputs.reward_model is not None  # named in `needs`
+    rewards = sample_scorer(inputs.reward_model, start)
+    longest = config.max_length - config.response_length
+    prompts = short_prompts(start, inputs.unlabeled, longest, config.response_length, "expert_iteration.max_length")
+    policy, current = start, resume(context)
+    while True:
+        winners = best_responses(config, policy, rewards, prompts, current)
+        if current.context.checkpoints.latest() is None:  # otherwise it is in the log already
+            left_out = len(inputs.unlabeled) - len(prompts)
+            metrics = {**round_summary(winners), "round": current.number, "data/prompts_left_out": left_out}
+            current.context.log_metrics(1, metrics)
+        first = 1 if config.pool == "accumulate" else current.number
+        earlier = [read_winners(current.directory(number)) for number in range(first, current.number)]
+        learned = [winner for of_round in [*earlier, winners] for winner in of_round]
+        examples = [(winner.prompt_ids, winner.token_ids) for winner in learned]
+        policy = fit_supervised(start, examples, config, current.context, "expert_iteration")
+        if current.number == config.rounds:
+            return policy
+        current = Round(context, current.number + 1, current.last_step)
 
-    The start policy and the reward model are left as they were.
+
+def best_responses(
+    config: ExpertIterationConfig,
+    policy: Policy,
+    rewards: SampleScorer,
+    prompts: Sequence[Instruction],
+    current: Round,
+) -> list[Winner]:
+    """Sample the best response to each prompt; those on disk are read from there.
+
+    Processes sample a shard each.
     """
-
-    needs = frozenset({"reward_model", "unlabeled"})
-
-    def __init__(self, config: ExpertIterationConfig | None = None):
-        self.config: ExpertIterationConfig = config or ExpertIterationConfig()
-
-    def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
-        """Train. Raises `TrainingError` if the loss is not finite, `DataError` if no prompt is short enough."""
-        config = self.config
-        start = require_checkpoint(inputs.start, "expert_iteration")
-        assert inputs.reward_model is not None  # named in `needs`
-        rewards = sample_scorer(inputs.reward_model, start)
-        longest = config.max_length - config.response_length
-        prompts = short_prompts(start, inputs.unlabeled, longest, config.response_length, "expert_iteration.max_length")
-        policy, current = start, resume(context)
-        while True:
-            winners = self.sample(policy, rewards, prompts, current)
-            if current.context.checkpoints.latest() is None:  # otherwise it is in the log already
-                left_out = len(inputs.unlabeled) - len(prompts)
-                metrics = {**round_summary(winners), "round": current.number, "data/prompts_left_out": left_out}
-                current.context.log_metrics(1, metrics)
-            first = 1 if config.pool == "accumulate" else current.number
-            earlier = [read_winners(current.directory(number)) for number in range(first, current.number)]
-            learned = [winner for of_round in [*earlier, winners] for winner in of_round]
-            examples = [(winner.prompt_ids, winner.token_ids) for winner in learned]
-            policy = fit_supervised(start, examples, config, current.context, "expert_iteration")
-            if current.number == config.rounds:
-                return policy
-            current = Round(context, current.number + 1, current.last_step)
-
-    def sample(
-        self, policy: Policy, rewards: SampleScorer, prompts: Sequence[Instruction], current: Round
-    ) -> list[Winner]:
-        """Sample the best response to each prompt; those on disk are read from there.
-
-        Processes sample a shard each.
-        """
-        config, context, directory = self.config, current.whole, current.directory(current.number)
-        directory.mkdir(parents=True, exist_ok=True)
-        decoding = Decoding(
-            temperature=config.temperature,
-            max_new_tokens=config.response_length,
-            n=config.n,
-            per_device_batch_size=config.per_device_rollout_batch_size,
-        )
-        seed = seeding.integer(context.seed, "expert_iteration", current.number)
-        chunks = range(0, len(prompts), PROMPTS_PER_FILE)
-        paths = {start: directory / f"{start:08d}.jsonl" for start in chunks}
-        own_chunks = shard(chunks)
-        description = f"expert iteration {current.number}: best of {config.n}"
-        for start in context.progress(own_chunks, description, len(own_chunks)):
-            path = paths[start]
-            if path.exists():
-                continue
-            winners = winners_of(policy, rewards, prompts[start : start + PROMPTS_PER_FILE], decoding, seed)
-            unfinished = path.with_suffix(".tmp")
-            write_rows(unfinished, (winner.to_row() for winner in winners))
-            os.replace(unfinished, path)
-            if context.should_stop():
-                raise KeyboardInterrupt("stopped while sampling; the same command goes on from there")
-        wait_for(lambda: all(path.exists() for path in paths.values()))
-        return read_winners(directory)
+    context, directory = current.whole, current.directory(current.number)
+    directory.mkdir(parents=True, exist_ok=True)
+    decoding = Decoding(
+        temperature=config.temperature,
+        max_new_tokens=config.response_length,
+        n=config.n,
+        per_device_batch_size=config.per_device_rollout_batch_size,
+    )
+    seed = seeding.integer(context.seed, "expert_iteration", current.number)
+    chunks = range(0, len(prompts), PROMPTS_PER_FILE)
+    paths = {start: directory / f"{start:08d}.jsonl" for start in chunks}
+    own_chunks = shard(chunks)
+    description = f"expert iteration {current.number}: best of {config.n}"
+    for start in context.progress(own_chunks, description, len(own_chunks)):
+        path = paths[start]
+        if path.exists():
+            continue
+        winners = winners_of(policy, rewards, prompts[start : start + PROMPTS_PER_FILE], decoding, seed)
+        unfinished = path.with_suffix(".tmp")
+        write_rows(unfinished, (winner.to_row() for winner in winners))
+        os.replace(unfinished, path)
+        if context.should_stop():
+            raise KeyboardInterrupt("stopped while sampling; the same command goes on from there")
+    wait_for(lambda: all(path.exists() for path in paths.values()))
+    return read_winners(directory)
 
 
 @dataclass(frozen=True, slots=True)

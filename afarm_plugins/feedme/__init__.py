@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from afarm import Register, TrainerConfig, hookimpl
+from afarm import Method, MethodInputs, Policy, Register, TrainContext, TrainerConfig, hookimpl
 
 
 class FeedMEConfig(TrainerConfig):
@@ -12,11 +12,25 @@ class FeedMEConfig(TrainerConfig):
     """
 
 
+class FeedME(Method):
+    """SFT from `inputs.start` on the preferred outputs of `inputs.preferences`."""
+
+    needs = frozenset({"preferences"})
+
+    def __init__(self, config: FeedMEConfig):
+        self.config = config
+
+    def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
+        from afarm_plugins.feedme.feedme import train_feedme
+
+        return train_feedme(self.config, inputs, context)
+
+
 @hookimpl
 def register_methods(register: Register) -> None:
     register(
         "feedme",
-        "afarm_plugins.feedme.feedme:FeedME",
+        FeedME,
         config=FeedMEConfig,
         summary="supervised fine-tuning on the preferred output of each pair (binary FeedME)",
     )

@@ -13,29 +13,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from afarm import Method, MethodInputs, TrainContext
+from afarm import MethodInputs, TrainContext
 from afarm.backend import CheckpointPolicy, fit_supervised, require_checkpoint, usable_pairs
 
 if TYPE_CHECKING:
     from afarm_plugins.feedme import FeedMEConfig
 
 
-class FeedME(Method):
-    """SFT from `inputs.start` on the preferred outputs of `inputs.preferences`."""
+def train_feedme(config: FeedMEConfig, inputs: MethodInputs, context: TrainContext) -> CheckpointPolicy:
+    """Train a copy of `inputs.start`.
 
-    needs = frozenset({"preferences"})
-
-    def __init__(self, config: FeedMEConfig):
-        self.config = config
-
-    def train(self, inputs: MethodInputs, context: TrainContext) -> CheckpointPolicy:
-        """Train a copy of `inputs.start`.
-
-        Raises `DataError` if no pair has a preferred output and `TrainingError` if the loss is not finite.
-        """
-        start = require_checkpoint(inputs.start, "feedme")
-        pairs, counts = usable_pairs(inputs.preferences, lambda judged: judged.chosen_rejected, "feedme")
-        instructions = [judged.pair.instruction for judged in pairs]
-        chosen = [judged.chosen_rejected[0] for judged in pairs if judged.chosen_rejected]
-        examples, cut = start.template.encode(instructions, chosen, self.config.max_length)
-        return fit_supervised(start, examples, self.config, context, "feedme", {**counts, "examples_cut": cut})
+    Raises `DataError` if no pair has a preferred output and `TrainingError` if the loss is not finite.
+    """
+    start = require_checkpoint(inputs.start, "feedme")
+    pairs, counts = usable_pairs(inputs.preferences, lambda judged: judged.chosen_rejected, "feedme")
+    instructions = [judged.pair.instruction for judged in pairs]
+    chosen = [judged.chosen_rejected[0] for judged in pairs if judged.chosen_rejected]
+    examples, cut = start.template.encode(instructions, chosen, config.max_length)
+    return fit_supervised(start, examples, config, context, "feedme", {**counts, "examples_cut": cut})

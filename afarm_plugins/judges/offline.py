@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 from afarm import (
     BuildContext,
@@ -74,7 +75,7 @@ class OfflineJudge(Judge):
             self._utility = self._context.reward_model(self.utility_name)
         return self._utility
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """The utility's name, and a digest of all settings and of the source of the judge and of its utility."""
         settings = self.config.model_dump(mode="json", exclude={"utility"})

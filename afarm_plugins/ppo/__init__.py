@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
-from afarm import OnPolicyConfig, Register, hookimpl, setting
+from afarm import (
+    Instruction,
+    Method,
+    MethodInputs,
+    OnPolicyConfig,
+    Policy,
+    Register,
+    RewardModel,
+    TrainContext,
+    hookimpl,
+    setting,
+)
 
 
 class PPOConfig(OnPolicyConfig):
@@ -86,11 +99,38 @@ class PPOConfig(OnPolicyConfig):
         return self
 
 
+class PPO(Method):
+    """PPO, which returns the policy of the best or the last step and leaves start and reward model alone."""
+
+    needs = frozenset({"reward_model", "unlabeled"})
+
+    def __init__(self, config: PPOConfig | None = None):
+        self.config: PPOConfig = config or PPOConfig()
+        if self.config.checkpoint == "best":
+            self.needs = PPO.needs | {"validation", "annotator"}
+
+    def check(self, reward_model: type[RewardModel] | None = None) -> Sequence[str]:
+        if reward_model is None or reward_model.has_backbone or self.config.value_init == "sft":
+            return ()
+        return (f"{reward_model.__name__} has no backbone for a value model to start from: --set ppo.value_init=sft",)
+
+    def plan_pairs(self, instructions: Mapping[str, Sequence[Instruction]]) -> Sequence[Instruction]:
+        if self.config.checkpoint == "last":
+            return ()
+        return [*instructions["validation"]] * math.ceil(self.config.total_steps / self.config.save_steps)
+
+    def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
+        """Raises `TrainingError` if it diverges before a checkpoint, `DataError` if no prompt is short enough."""
+        from afarm_plugins.ppo.ppo import PPOTrainer
+
+        return PPOTrainer(self.config, inputs, context).train()
+
+
 @hookimpl
 def register_methods(register: Register) -> None:
     register(
         "ppo",
-        "afarm_plugins.ppo.ppo:PPO",
+        PPO,
         config=PPOConfig,
         summary="proximal policy optimisation against the reward model, with a KL penalty to the start policy",
     )

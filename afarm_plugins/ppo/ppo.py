@@ -35,14 +35,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from afarm import Instruction, Method, MethodInputs, Policy, RewardModel, Sample, TrainContext
+from afarm import MethodInputs, Sample, TrainContext
 from afarm.backend import (
     Chunk,
     KLEstimates,
     PolicyGradientTrainer,
     RolloutBatch,
     TokenBatch,
-    TorchRewardModel,
     clipped_policy_loss,
     clipped_value_loss,
     generalised_advantages,
@@ -58,31 +57,6 @@ from afarm_plugins.ppo import PPOConfig, objective
 from afarm_plugins.ppo.networks import Learner, Losses, Networks, SeparateNetworks, SharedNetworks, start_value_model
 
 T = TypeVar("T")
-
-
-class PPO(Method):
-    """PPO, which returns the policy of the best or the last step and leaves start and reward model alone."""
-
-    needs = frozenset({"reward_model", "unlabeled"})
-
-    def __init__(self, config: PPOConfig | None = None):
-        self.config: PPOConfig = config or PPOConfig()
-        if self.config.checkpoint == "best":
-            self.needs = PPO.needs | {"validation", "annotator"}
-
-    def check(self, reward_model: type[RewardModel] | None = None) -> Sequence[str]:
-        if reward_model is None or issubclass(reward_model, TorchRewardModel) or self.config.value_init == "sft":
-            return ()
-        return (f"{reward_model.__name__} has no backbone for a value model to start from: --set ppo.value_init=sft",)
-
-    def plan_pairs(self, instructions: Mapping[str, Sequence[Instruction]]) -> Sequence[Instruction]:
-        if self.config.checkpoint == "last":
-            return ()
-        return [*instructions["validation"]] * math.ceil(self.config.total_steps / self.config.save_steps)
-
-    def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
-        """Raises `TrainingError` if it diverges before a checkpoint, `DataError` if no prompt is short enough."""
-        return PPOTrainer(self.config, inputs, context).train()
 
 
 @dataclass

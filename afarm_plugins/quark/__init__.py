@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from afarm import LoraConfig, OnPolicyConfig, Register, hookimpl, setting
+from afarm import (
+    LoraConfig,
+    Method,
+    MethodInputs,
+    OnPolicyConfig,
+    Policy,
+    Register,
+    TrainContext,
+    hookimpl,
+    setting,
+)
 
 
 class QuarkConfig(OnPolicyConfig):
@@ -32,11 +42,26 @@ class QuarkConfig(OnPolicyConfig):
     )
 
 
+class Quark(Method):
+    """Quark, which returns the policy after the last step and leaves start and reward model alone."""
+
+    needs = frozenset({"reward_model", "unlabeled"})
+
+    def __init__(self, config: QuarkConfig | None = None):
+        self.config: QuarkConfig = config or QuarkConfig()
+
+    def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
+        """Raises `TrainingError` if it diverges before a checkpoint, `DataError` if all prompts are too long."""
+        from afarm_plugins.quark.quark import QuarkTrainer
+
+        return QuarkTrainer(self.config, inputs, context).train()
+
+
 @hookimpl
 def register_methods(register: Register) -> None:
     register(
         "quark",
-        "afarm_plugins.quark.quark:Quark",
+        Quark,
         config=QuarkConfig,
         summary="trains on the samples of the best quantile by reward, with the exact KL to the start policy",
     )

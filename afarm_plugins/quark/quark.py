@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from afarm import Method, MethodInputs, Policy, TrainContext
+from afarm import MethodInputs, TrainContext
 from afarm.backend import (
     CheckpointPolicy,
     OnPolicyTrainer,
@@ -49,19 +49,6 @@ from afarm.backend import (
 )
 from afarm_plugins.quark import QuarkConfig
 from afarm_plugins.quark.objective import quantile_bins, quark_loss
-
-
-class Quark(Method):
-    """Quark, which returns the policy after the last step and leaves start and reward model alone."""
-
-    needs = frozenset({"reward_model", "unlabeled"})
-
-    def __init__(self, config: QuarkConfig | None = None):
-        self.config: QuarkConfig = config or QuarkConfig()
-
-    def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
-        """Raises `TrainingError` if it diverges before a checkpoint, `DataError` if all prompts are too long."""
-        return QuarkTrainer(self.config, inputs, context).train()
 
 
 class Rollout(NamedTuple):

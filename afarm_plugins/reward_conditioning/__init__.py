@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, Self
 
 from pydantic import model_validator
 
-from afarm import Register, TrainerConfig, hookimpl, setting
+from afarm import (
+    Method,
+    MethodInputs,
+    Policy,
+    Register,
+    RewardModel,
+    TrainContext,
+    TrainerConfig,
+    hookimpl,
+    setting,
+)
 
 
 class RewardConditioningConfig(TrainerConfig):
@@ -30,11 +41,33 @@ class RewardConditioningConfig(TrainerConfig):
         return self
 
 
+class RewardConditioning(Method):
+    """SFT from `inputs.start` on both outputs of `inputs.preferences`, each behind its control."""
+
+    needs = frozenset({"preferences"})
+
+    def __init__(self, config: RewardConditioningConfig):
+        self.config = config
+
+    def check(self, reward_model: type[RewardModel] | None = None) -> Sequence[str]:
+        if self.config.lora is None or self.config.control == "text":
+            return ()
+        return (
+            "LoRA freezes the embeddings, so new control tokens would never be learned; "
+            "use --set reward_conditioning.control=text",
+        )
+
+    def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
+        from afarm_plugins.reward_conditioning.reward_conditioning import train_with_controls
+
+        return train_with_controls(self.config, inputs, context)
+
+
 @hookimpl
 def register_methods(register: Register) -> None:
     register(
         "reward_conditioning",
-        "afarm_plugins.reward_conditioning.reward_conditioning:RewardConditioning",
+        RewardConditioning,
         config=RewardConditioningConfig,
         summary="supervised fine-tuning on both outputs behind a control, sampled with the positive one",
     )

@@ -14,10 +14,9 @@ Not said in the paper, and so decided here:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from afarm import ConfigError, Method, MethodInputs, RewardModel, TrainContext
+from afarm import ConfigError, MethodInputs, TrainContext
 from afarm.backend import CheckpointPolicy, fit_supervised, require_checkpoint, usable_pairs
 
 if TYPE_CHECKING:
@@ -26,52 +25,37 @@ if TYPE_CHECKING:
 POSITIVE, NEGATIVE = "<|positive|>", "<|negative|>"
 
 
-class RewardConditioning(Method):
-    """SFT from `inputs.start` on both outputs of `inputs.preferences`, each behind its control."""
+def train_with_controls(
+    config: RewardConditioningConfig, inputs: MethodInputs, context: TrainContext
+) -> CheckpointPolicy:
+    """Train a copy of `inputs.start`, and return it behind the positive control.
 
-    needs = frozenset({"preferences"})
+    Raises `DataError` if no pair has a preferred output and `TrainingError` if the loss is not finite.
+    """
+    start = require_checkpoint(inputs.start, "reward_conditioning")
+    pairs, counts = usable_pairs(inputs.preferences, lambda judged: judged.chosen_rejected, "reward_conditioning")
+    policy, positive, negative = with_controls(config, start)
+    instructions = [judged.pair.instruction for judged in pairs]
+    chosen, rejected = zip(*(judged.chosen_rejected for judged in pairs if judged.chosen_rejected), strict=True)
+    examples, cut = [], 0
+    for control, outputs in ((positive, chosen), (negative, rejected)):
+        rows, too_long = policy.template.with_control(control).encode(instructions, outputs, config.max_length)
+        examples += rows
+        cut += too_long
+    counts["examples_cut"] = cut
+    return fit_supervised(policy, examples, config, context, "reward_conditioning", counts).controlled(positive)
 
-    def __init__(self, config: RewardConditioningConfig):
-        self.config = config
 
-    def check(self, reward_model: type[RewardModel] | None = None) -> Sequence[str]:
-        if self.config.lora is None or self.config.control == "text":
-            return ()
-        return (
-            "LoRA freezes the embeddings, so new control tokens would never be learned; "
-            "use --set reward_conditioning.control=text",
+def with_controls(config: RewardConditioningConfig, start: CheckpointPolicy) -> tuple[CheckpointPolicy, str, str]:
+    """Return the policy to train a copy of, the positive control and the negative one."""
+    if config.control == "token":
+        return start.copy_with_tokens([POSITIVE, NEGATIVE]), POSITIVE, NEGATIVE
+    positive, negative = config.positive_text, config.negative_text
+    if start.template.with_control(positive).control_ids == start.template.with_control(negative).control_ids:
+        raise ConfigError(
+            [
+                f"the model's tokenizer reads {positive!r} and {negative!r} as the same tokens: nothing tells good "
+                "from bad outputs; choose others with --set reward_conditioning.positive_text and negative_text"
+            ]
         )
-
-    def train(self, inputs: MethodInputs, context: TrainContext) -> CheckpointPolicy:
-        """Train a copy of `inputs.start`, and return it behind the positive control.
-
-        Raises `DataError` if no pair has a preferred output and `TrainingError` if the loss is not finite.
-        """
-        start = require_checkpoint(inputs.start, "reward_conditioning")
-        pairs, counts = usable_pairs(inputs.preferences, lambda judged: judged.chosen_rejected, "reward_conditioning")
-        policy, positive, negative = self._with_controls(start)
-        instructions = [judged.pair.instruction for judged in pairs]
-        chosen, rejected = zip(*(judged.chosen_rejected for judged in pairs if judged.chosen_rejected), strict=True)
-        examples, cut = [], 0
-        for control, outputs in ((positive, chosen), (negative, rejected)):
-            rows, too_long = policy.template.with_control(control).encode(instructions, outputs, self.config.max_length)
-            examples += rows
-            cut += too_long
-        counts["examples_cut"] = cut
-        return fit_supervised(policy, examples, self.config, context, "reward_conditioning", counts).controlled(
-            positive
-        )
-
-    def _with_controls(self, start: CheckpointPolicy) -> tuple[CheckpointPolicy, str, str]:
-        """Return the policy to train a copy of, the positive control and the negative one."""
-        if self.config.control == "token":
-            return start.copy_with_tokens([POSITIVE, NEGATIVE]), POSITIVE, NEGATIVE
-        positive, negative = self.config.positive_text, self.config.negative_text
-        if start.template.with_control(positive).control_ids == start.template.with_control(negative).control_ids:
-            raise ConfigError(
-                [
-                    f"the model's tokenizer reads {positive!r} and {negative!r} as the same tokens: nothing tells good "
-                    "from bad outputs; choose others with --set reward_conditioning.positive_text and negative_text"
-                ]
-            )
-        return start, positive, negative
+    return start, positive, negative

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
-from afarm import Config, Register, Scheduler, TrainerConfig, hookimpl, setting
+from afarm import (
+    Config,
+    Instruction,
+    JudgedPair,
+    Policy,
+    Register,
+    RewardModel,
+    Scheduler,
+    Score,
+    TrainContext,
+    TrainerConfig,
+    hookimpl,
+    setting,
+)
 
 
 class RewardModelConfig(TrainerConfig):
@@ -73,11 +88,34 @@ class ClassifierConfig(Config):
     per_device_batch_size: int = setting(16, "outputs scored in one forward pass", ge=1, changes_result=False)
 
 
+class UnfittedBradleyTerry(RewardModel):
+    """A reward model to be fitted to preferences; a fitted one is a `BradleyTerryRewardModel`."""
+
+    has_backbone: ClassVar[bool] = True
+
+    @classmethod
+    def fit(
+        cls, preferences: Sequence[JudgedPair], start: Policy, config: RewardModelConfig, context: TrainContext
+    ) -> RewardModel:
+        from afarm_plugins.reward_model.bradley_terry import BradleyTerryRewardModel
+
+        return BradleyTerryRewardModel.fit(preferences, start, config, context)
+
+    @classmethod
+    def load(cls, directory: Path, context: TrainContext) -> RewardModel:
+        from afarm_plugins.reward_model.bradley_terry import BradleyTerryRewardModel
+
+        return BradleyTerryRewardModel.load(directory, context)
+
+    def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> Sequence[Score]:
+        raise NotImplementedError("only a fitted reward model scores")
+
+
 @hookimpl
 def register_reward_models(register: Register) -> None:
     register(
         "bradley_terry",
-        "afarm_plugins.reward_model.bradley_terry:BradleyTerryRewardModel",
+        UnfittedBradleyTerry,
         config=RewardModelConfig,
         summary="Bradley–Terry on preferences, from the SFT model with a scalar head",
     )

@@ -2,25 +2,63 @@
 
 from __future__ import annotations
 
-from afarm import Register, TrainerConfig, hookimpl
+from afarm import Method, MethodInputs, Policy, Register, TrainContext, TrainerConfig, hookimpl
 
 
 class SFTConfig(TrainerConfig):
     """Supervised fine-tuning. The defaults are the paper's (App. B, on LLaMA-7B)."""
 
 
+class SFT(Method):
+    """Supervised fine-tuning of `inputs.start` on `inputs.demonstrations`."""
+
+    name = "sft"
+    needs = frozenset({"demonstrations"})
+    begins_with = "base"
+
+    def __init__(self, config: SFTConfig):
+        self.config = config
+
+    def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
+        from afarm_plugins.sft.sft import fine_tune
+
+        return fine_tune(self.config, inputs, context, self.name)
+
+
+class SFTOnAllSplits(SFT):
+    """Supervised fine-tuning on the demonstrations of the other training splits as well.
+
+    The paper weighs preferences against it (SFT 52k).
+    """
+
+    name = "sft_all"
+    needs = frozenset({"all_demonstrations"})
+
+
+class Untuned(Method):
+    """The base model as it is: nothing is learned.
+
+    afarm evaluates the base model in place of what this would copy.
+    """
+
+    begins_with = "base"
+
+    def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
+        return inputs.start
+
+
 @hookimpl
 def register_methods(register: Register) -> None:
     register(
         "sft",
-        "afarm_plugins.sft.sft:SFT",
+        SFT,
         config=SFTConfig,
         summary="supervised fine-tuning on demonstrations; the baseline alone",
     )
     register(
         "sft_all",
-        "afarm_plugins.sft.sft:SFTOnAllSplits",
+        SFTOnAllSplits,
         config=SFTConfig,
         summary="supervised fine-tuning on the demonstrations of all splits (the paper's SFT 52k)",
     )
-    register("base", "afarm_plugins.sft.sft:Untuned", summary="the base model as it is, trained on nothing")
+    register("base", Untuned, summary="the base model as it is, trained on nothing")

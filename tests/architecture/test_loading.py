@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -75,3 +77,61 @@ sys.stderr.write(json.dumps({"configs": len(below(Config)), "built": built, "slo
     found = json.loads(done.stderr)
     assert found["configs"] > 10
     assert (found["built"], found["slow"]) == ([], [])
+
+
+TRAINS = ["torch", "transformers", "trl", "peft", "accelerate", "datasets"]
+TINY = [
+    *("rows={sft: 16, preference: 24, unlabeled: 8, validation: 8, evaluation: 8}", "sft.num_train_epochs=1"),
+    *("bradley_terry.num_train_epochs=1", "sample.max_new_tokens=8", "evaluate.max_new_tokens=8"),
+    "ppo={total_steps: 1, warmup_steps: 0, rollout_batch_size: 8, mini_batch_size: 8, response_length: 8}",
+]
+
+
+def command(directory: Path, *arguments: str) -> tuple[int, str, list[str]]:
+    """Run a command in a fresh process: its exit code, what it wrote, and what it loaded that trains."""
+    code = f"""
+import json, sys
+from afarm.cli import main
+try:
+    main(sys.argv[1:])
+finally:
+    with open("loaded.json", "w") as file:
+        json.dump([m for m in {TRAINS!r} if m in sys.modules], file)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"},
+    )
+    return done.returncode, done.stdout + done.stderr, json.loads((directory / "loaded.json").read_text())
+
+
+LOOKS = {
+    "--dry-run": (["run", "--dry-run"], 0),
+    "--dry-run of every method": (["compare", "--methods", "all", "--dry-run"], 0),
+    "cost": (["cost", "--method", "dpo"], 0),
+    "a setting misspelt": (["run", "--set", "ppo.learning_rat=1"], 1),
+    "a method misspelt": (["run", "--method", "pppo"], 1),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_looking_ahead_loads_nothing_that_trains(look: str, tmp_path: Path) -> None:
+    arguments, code = LOOKS[look]
+    ended, said, loaded = command(tmp_path, *arguments)
+    assert (ended, loaded) == (code, []), said
+
+
+def test_a_wholly_reused_run_loads_nothing_that_trains(tmp_path: Path) -> None:
+    run = ["run", "--json", *(word for setting in TINY for word in ("--set", setting))]
+    ended, said, loaded = command(tmp_path, *run)
+    assert ended == 0, said
+    assert "torch" in loaded
+    first = json.loads(next((tmp_path / "afarm-runs" / "runs").glob("*/run.json")).read_text())
+    ended, said, loaded = command(tmp_path, *run)
+    assert (ended, loaded) == (0, []), said
+    again = json.loads(next((tmp_path / "afarm-runs" / "runs").glob("*/run.json")).read_text())
+    assert all(stage["reused"] for stage in again["stages"])
+    assert again["machine"] == first["machine"]

@@ -114,7 +114,8 @@ def first_party() -> list[Component]:
 def reached_by_plugins(stage: str) -> set[str]:
     """What the components of ours can reach that a kind of stage runs."""
     kinds = PLUGINS_OF.get(stage, ())
-    targets = {str(component.target).partition(":")[0] for component in first_party() if component.kind in kinds}
+    registered = [component.target for component in first_party() if component.kind in kinds]
+    targets = {target.partition(":")[0] if isinstance(target, str) else target.__module__ for target in registered}
     return reached(targets if "evaluators" in kinds else targets - OF_ANOTHER_COMPONENT.keys())
 
 

@@ -12,19 +12,15 @@ from afarm.core.errors import TrainingError
 from afarm.core.interfaces import Decoding, Method, MethodInputs, Policy, TrainContext
 from afarm.core.records import Instruction, Output, Sample
 from afarm.testing import tiny_reward_model
-from afarm_plugins.dpo import DPOConfig
-from afarm_plugins.dpo.dpo import DPO
-from afarm_plugins.expert_iteration.expert_iteration import ExpertIteration
-from afarm_plugins.feedme import FeedMEConfig
-from afarm_plugins.feedme.feedme import FeedME
-from afarm_plugins.ppo.ppo import PPO
-from afarm_plugins.quark.quark import Quark
-from afarm_plugins.reward_conditioning import RewardConditioningConfig
-from afarm_plugins.reward_conditioning.reward_conditioning import RewardConditioning
+from afarm_plugins.dpo import DPO, DPOConfig
+from afarm_plugins.expert_iteration import ExpertIteration
+from afarm_plugins.feedme import FeedME, FeedMEConfig
+from afarm_plugins.ppo import PPO
+from afarm_plugins.quark import Quark
+from afarm_plugins.reward_conditioning import RewardConditioning, RewardConditioningConfig
 from afarm_plugins.reward_model import RewardModelConfig
 from afarm_plugins.reward_model.bradley_terry import BradleyTerryRewardModel
-from afarm_plugins.sft import SFTConfig
-from afarm_plugins.sft.sft import SFT, SFTOnAllSplits
+from afarm_plugins.sft import SFT, SFTConfig, SFTOnAllSplits
 
 INSTRUCTIONS = make_instructions(4)
 PREFERENCES = [judged(instruction, "w1", "w2", 1.0) for instruction in INSTRUCTIONS]

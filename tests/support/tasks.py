@@ -93,7 +93,7 @@ def method(made: Method, directory: Path, stop_after: int | None = None) -> Trai
 
 
 def sft(directory: Path, stop_after: int | None = None) -> Trained:
-    from afarm_plugins.sft.sft import SFT
+    from afarm_plugins.sft import SFT
 
     return method(
         SFT(SFTConfig(**STEPS, per_device_train_batch_size=2, gradient_accumulation_steps=2)), directory, stop_after
@@ -101,7 +101,7 @@ def sft(directory: Path, stop_after: int | None = None) -> Trained:
 
 
 def dpo(directory: Path) -> Trained:
-    from afarm_plugins.dpo.dpo import DPO
+    from afarm_plugins.dpo import DPO
 
     return method(DPO(DPOConfig(**STEPS, per_device_train_batch_size=4)), directory)
 
@@ -136,7 +136,7 @@ ROLLOUTS: Mapping[str, Any] = {
 
 
 def quark(directory: Path, stop_after: int | None = None) -> Trained:
-    from afarm_plugins.quark.quark import Quark
+    from afarm_plugins.quark import Quark
 
     return method(Quark(QuarkConfig(**ROLLOUTS, variant="all", num_quantiles=3, pool="keep")), directory, stop_after)
 
@@ -146,8 +146,7 @@ PPO_SETTINGS: Mapping[str, Any] = {**ROLLOUTS, "mini_batch_size": 4, "value_init
 
 def ppo(directory: Path, stop_after: int | None = None) -> Trained:
     """Its last minibatch has a row for one process only."""
-    from afarm_plugins.ppo import PPOConfig
-    from afarm_plugins.ppo.ppo import PPO
+    from afarm_plugins.ppo import PPO, PPOConfig
 
     return method(PPO(PPOConfig(**PPO_SETTINGS, checkpoint="last", temperature=0.9)), directory, stop_after)
 
@@ -155,8 +154,7 @@ def ppo(directory: Path, stop_after: int | None = None) -> Trained:
 def ppo_shared(directory: Path) -> Trained:
     """Adapters on one backbone, three responses per prompt, the checkpoint chosen by an annotator, advantages
     standardised by minibatch."""
-    from afarm_plugins.ppo import PPOConfig
-    from afarm_plugins.ppo.ppo import PPO
+    from afarm_plugins.ppo import PPO, PPOConfig
 
     settings = {**PPO_SETTINGS, "mini_batch_size": 5, "num_generations": 3, "whiten_advantages": "minibatch"}
     return method(PPO(PPOConfig(**settings, layout="shared", lora={"r": 2})), directory)
@@ -164,15 +162,14 @@ def ppo_shared(directory: Path) -> Trained:
 
 def ppo_even(directory: Path, stop_after: int | None = None) -> Trained:
     """What sharded weights ask for: shares of one size. Its checkpoint is chosen by an annotator."""
-    from afarm_plugins.ppo import PPOConfig
-    from afarm_plugins.ppo.ppo import PPO
+    from afarm_plugins.ppo import PPO, PPOConfig
 
     settings = {**PPO_SETTINGS, "rollout_batch_size": 12, "mini_batch_size": 8}
     return method(PPO(PPOConfig(**settings, gradient_checkpointing=True)), directory, stop_after)
 
 
 def quark_even(directory: Path, stop_after: int | None = None) -> Trained:
-    from afarm_plugins.quark.quark import Quark
+    from afarm_plugins.quark import Quark
 
     settings = {**ROLLOUTS, "rollout_batch_size": 12, "num_generations": 2, "num_quantiles": 2}
     return method(Quark(QuarkConfig(**settings)), directory, stop_after)
@@ -192,23 +189,21 @@ def expert_iteration(directory: Path) -> Trained:
 
 
 def ppo_adapters_even(directory: Path) -> Trained:
-    from afarm_plugins.ppo import PPOConfig
-    from afarm_plugins.ppo.ppo import PPO
+    from afarm_plugins.ppo import PPO, PPOConfig
 
     settings = {**PPO_SETTINGS, "rollout_batch_size": 12, "mini_batch_size": 8}
     return method(PPO(PPOConfig(**settings, lora={"r": 2}, checkpoint="last")), directory)
 
 
 def ppo_shared_even(directory: Path) -> Trained:
-    from afarm_plugins.ppo import PPOConfig
-    from afarm_plugins.ppo.ppo import PPO
+    from afarm_plugins.ppo import PPO, PPOConfig
 
     settings = {**PPO_SETTINGS, "rollout_batch_size": 12, "mini_batch_size": 8}
     return method(PPO(PPOConfig(**settings, layout="shared", shared_value="adapter", lora={"r": 2})), directory)
 
 
 def quark_adapters_even(directory: Path) -> Trained:
-    from afarm_plugins.quark.quark import Quark
+    from afarm_plugins.quark import Quark
 
     settings = {**ROLLOUTS, "rollout_batch_size": 12, "num_quantiles": 2, "variant": "all", "lora": {"r": 2}}
     return method(Quark(QuarkConfig(**settings)), directory)
@@ -216,7 +211,7 @@ def quark_adapters_even(directory: Path) -> Trained:
 
 def quark_only_adapters_even(directory: Path) -> Trained:
     """Without control tokens, no weight that is kept whole is trained."""
-    from afarm_plugins.quark.quark import Quark
+    from afarm_plugins.quark import Quark
 
     settings = {**ROLLOUTS, "rollout_batch_size": 12, "num_quantiles": 2, "variant": "top", "lora": {"r": 2}}
     return method(Quark(QuarkConfig(**settings)), directory)

@@ -19,8 +19,8 @@ from afarm.core.errors import DataError
 from afarm.core.interfaces import MethodInputs
 from afarm.core.records import JudgedPair
 from afarm.core.seeding import uniform
-from afarm_plugins.dpo import DPOConfig, dpo
-from afarm_plugins.dpo.dpo import DPO, pair_examples, reference_logps
+from afarm_plugins.dpo import DPO, DPOConfig, dpo
+from afarm_plugins.dpo.dpo import pair_examples, reference_logps
 
 
 def config(**settings: Any) -> DPOConfig:

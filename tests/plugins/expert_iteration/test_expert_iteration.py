@@ -19,8 +19,8 @@ from afarm.core.errors import DataError
 from afarm.core.interfaces import Decoding, MethodInputs, RewardModel, TrainContext
 from afarm.core.records import Instruction, Score
 from afarm.testing.models import tiny_reward_model
-from afarm_plugins.expert_iteration import ExpertIterationConfig, expert_iteration
-from afarm_plugins.expert_iteration.expert_iteration import ExpertIteration, read_winners, round_summary, winners_of
+from afarm_plugins.expert_iteration import ExpertIteration, ExpertIterationConfig, expert_iteration
+from afarm_plugins.expert_iteration.expert_iteration import read_winners, round_summary, winners_of
 
 SMALL: dict[str, Any] = {
     "n": 3,

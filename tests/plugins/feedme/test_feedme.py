@@ -14,10 +14,8 @@ from afarm.backend import CheckpointPolicy
 from afarm.core.errors import DataError
 from afarm.core.interfaces import MethodInputs
 from afarm.core.records import JudgedPair, Output
-from afarm_plugins.feedme import FeedMEConfig
-from afarm_plugins.feedme.feedme import FeedME
-from afarm_plugins.sft import SFTConfig
-from afarm_plugins.sft.sft import SFT
+from afarm_plugins.feedme import FeedME, FeedMEConfig
+from afarm_plugins.sft import SFT, SFTConfig
 
 SMALL: dict[str, Any] = {
     "learning_rate": 3e-3,

@@ -36,9 +36,9 @@ from afarm.core.errors import ConfigError, DataError, TrainingError
 from afarm.core.interfaces import MethodInputs, RewardModel, TrainContext
 from afarm.core.records import Instruction, Score
 from afarm.experiment.farm import Farm
-from afarm_plugins.ppo import PPOConfig
+from afarm_plugins.ppo import PPO, PPOConfig
 from afarm_plugins.ppo.networks import SeparateNetworks
-from afarm_plugins.ppo.ppo import PPO, PPOTrainer
+from afarm_plugins.ppo.ppo import PPOTrainer
 
 WORDS = ["<pad>", "<eos>", "<unk>", "user:", "answer:", "good", "bad", "one", "two", "three", "four", "five"]
 TEMPLATE = "{% for m in messages %}user: {{ m['content'] }} {% endfor %}answer:"

@@ -33,8 +33,8 @@ from afarm.experiment import pipeline
 from afarm.experiment.dry_run import plan_run
 from afarm.experiment.farm import Farm
 from afarm.testing.models import tiny_tokenizer
-from afarm_plugins.ppo import PPOConfig
-from afarm_plugins.ppo.ppo import PPO, PPOTrainer
+from afarm_plugins.ppo import PPO, PPOConfig
+from afarm_plugins.ppo.ppo import PPOTrainer
 
 VALIDATION = [Instruction(f"{word} five") for word in ("one", "two", "three", "four")]
 DECODING = Decoding(temperature=0.7, max_new_tokens=6)

@@ -19,9 +19,9 @@ from afarm.core.errors import DataError, TrainingError
 from afarm.core.interfaces import Decoding, MethodInputs, RewardModel, TrainContext
 from afarm.core.records import Instruction, Score
 from afarm.testing.models import tiny_reward_model
-from afarm_plugins.quark import QuarkConfig
+from afarm_plugins.quark import Quark, QuarkConfig
 from afarm_plugins.quark.objective import quantile_bins, quark_loss
-from afarm_plugins.quark.quark import Quark, QuarkTrainer, Rollout
+from afarm_plugins.quark.quark import QuarkTrainer, Rollout
 
 SMALL: dict[str, Any] = {
     "total_steps": 4,

@@ -16,8 +16,8 @@ from afarm.backend import sft as supervised
 from afarm.core.errors import ConfigError, DataError
 from afarm.core.interfaces import MethodInputs
 from afarm.core.records import JudgedPair
-from afarm_plugins.reward_conditioning import RewardConditioningConfig, reward_conditioning
-from afarm_plugins.reward_conditioning.reward_conditioning import NEGATIVE, POSITIVE, RewardConditioning
+from afarm_plugins.reward_conditioning import RewardConditioning, RewardConditioningConfig, reward_conditioning
+from afarm_plugins.reward_conditioning.reward_conditioning import NEGATIVE, POSITIVE
 
 WORDS: dict[str, Any] = {"control": "text", "positive_text": "w38", "negative_text": "w39"}
 """Controls that the tiny tokenizer can read."""

@@ -17,8 +17,7 @@ from afarm.backend.sft import labelled
 from afarm.core.errors import DataError, TrainingError
 from afarm.core.interfaces import Decoding, MethodInputs
 from afarm.core.records import Output
-from afarm_plugins.sft import SFTConfig
-from afarm_plugins.sft.sft import SFT, SFTOnAllSplits, Untuned
+from afarm_plugins.sft import SFT, SFTConfig, SFTOnAllSplits, Untuned
 
 
 def config(**settings: Any) -> SFTConfig:
