@@ -5,10 +5,13 @@ The thresholds are those at which simulated errors begin to hold; docs/notes/sta
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from scipy.special import expit
 
-from afarm_plugins.evaluators.length_glm import PENALTIES, Floats, Rows, information, solve
+from afarm import standard_error
+from afarm_plugins.evaluators.length_glm import FOLDS, PENALTIES, Floats, Rows, information, solve
 
 NEEDED = 5.0
 """The `information` per coefficient from which on the error holds."""
@@ -18,6 +21,14 @@ RARE, RARELY = 10, 0.05
 """Instructions, and their share, below which one side of equal length is hardly seen."""
 MOVED = 0.5
 """The number of errors by which the penalty may move the estimate."""
+MISFIT = 0.5
+"""Points between predicted and observed win rate above which coefficients were fitted to other judgements.
+
+A fit has the two equal but for its penalty: published coefficients differ by 0.05 on their own judgements, and by 0.24
+if their difficulties were shifted by missing rows.
+"""
+IMPOSSIBLE = 4.0
+"""Standard errors of the observed win rate beyond which coefficients are not applied."""
 
 
 def error_and_warnings(
@@ -49,6 +60,27 @@ def error_and_warnings(
     if error is not None and abs(here - there) > MOVED * 100 * error:
         said.append(f"the penalty moves the figure to {here:.1f}, from {there:.1f} without it")
     return error, said
+
+
+def misfit_of(predicted: Floats, share: Floats, tasks: Sequence[str]) -> tuple[str, bool]:
+    """State how far coefficients are from the judgements, if too far; False if they must not be applied to these.
+
+    Args:
+        predicted: [N], the chance of a win at the lengths there were.
+        share: [N], the system's wins, NaN without an answer.
+        tasks: the N instructions.
+    """
+    answered = np.flatnonzero(~np.isnan(share))
+    if not len(answered):
+        return "", True
+    error = standard_error((100 * share[answered]).tolist(), [tasks[i] for i in answered])
+    here, there = 100 * float(predicted[answered].mean()), 100 * float(share[answered].mean())
+    apart = abs(here - there)
+    if apart <= MISFIT:
+        return "", True
+    enough = len({tasks[i] for i in answered}) >= FOLDS
+    applicable = not enough or error is None or apart <= IMPOSSIBLE * error
+    return f"predict a win rate of {here:.1f}, and these judgements have {there:.1f}", applicable
 
 
 def _few(free: Floats, judged: Rows) -> str:

@@ -1,7 +1,8 @@
 """The length-controlled win rate of AlpacaEval 2: the win rate if outputs were equally long.
 
 The model is in `length_glm`. Of a system that the file of weights knows, the coefficients are taken from there and the
-win rate predicted; of any other they are fitted to its judgements. Either way
+win rate predicted, unless they cannot be these judgements' (`length_checks.misfit_of`); of any other they are fitted to
+its judgements. Either way
 
     length_controlled_winrate = 100 * mean over instructions of sigmoid(a + c * difficulty)
 
@@ -24,7 +25,7 @@ from scipy.special import expit
 from afarm import DataError, Evaluation, EvaluationInputs, Evaluator, Instruction, placed_rows, standard_error
 from afarm_plugins.evaluators import LengthControlledConfig
 from afarm_plugins.evaluators.data_files import cell, digest_of, number
-from afarm_plugins.evaluators.length_checks import error_and_warnings
+from afarm_plugins.evaluators.length_checks import error_and_warnings, misfit_of
 from afarm_plugins.evaluators.length_glm import FOLDS, Floats, Rows, fit, length_feature, sampling_error
 from afarm_plugins.evaluators.win_rate import matched
 
@@ -55,6 +56,10 @@ class Fitted:
     C: float | None = None
     error: float | None = None
     warnings: tuple[str, ...] = ()
+
+    @property
+    def fitted(self) -> bool:
+        return self.C is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +119,10 @@ class LengthControlled(Evaluator):
         """
         compared = self._compared(inputs)
         known = self.weights.get(inputs.system)
-        if known is not None:
-            self._require_reference(inputs.system, compared.references)
-        found = self._fit(inputs.system, compared) if known is None else self._published(known, compared.difficulty)
+        found = self._fit(inputs.system, compared) if known is None else self._checked(inputs.system, known, compared)
         count = len(compared.tasks)
         p = expit(_features(count, None, compared.difficulty) @ found.coefficients)
-        withheld = known is None and found.error is None
+        withheld = found.fitted and found.error is None
         spread = None
         if compared.difficulty is not None and not withheld:
             spread = standard_error((100 * p).tolist(), compared.tasks)
@@ -136,7 +139,7 @@ class LengthControlled(Evaluator):
                 "length_controlled_winrate": 100 * float(p.mean()),
                 "lc_sampling_error": None if found.error is None else 100 * found.error,
                 "lc_standard_error": spread,
-                "lc_source": fitted if known is None else "weights",
+                "lc_source": fitted if found.fitted else "weights",
                 "lc_warning": "; ".join(warnings) or None,
                 "lc_not_gamed": a,
                 "lc_length": b,
@@ -181,10 +184,21 @@ class LengthControlled(Evaluator):
                 f"with {' and '.join(sorted(here))}: leave length_controlled.weights out to fit them"
             )
 
-    def _published(self, known: Floats, difficulty: Floats | None) -> Fitted:
-        if difficulty is None and known[-1]:
+    def _checked(self, system: str, known: Floats, compared: Compared) -> Fitted:
+        """Take coefficients from the file; fit them if those cannot be these judgements'."""
+        self._require_reference(system, compared.references)
+        if compared.difficulty is None and known[-1]:
             raise DataError(f"{self.config.weights} {NEEDS_DIFFICULTY}")
-        return Fitted(known if difficulty is not None else known[:-1])
+        coefficients = known if compared.difficulty is not None else known[:-1]
+        features = _features(len(compared.tasks), length_feature(compared.gap), compared.difficulty)
+        misfit, applicable = misfit_of(expit(features @ coefficients), compared.share, compared.tasks)
+        if not misfit:
+            return Fitted(coefficients)
+        said = f"the coefficients of {system!r} in {self.config.weights} {misfit}"
+        if applicable:
+            return Fitted(coefficients, warnings=(f"{said}: they were fitted to other judgements",))
+        fitted = self._fit(system, compared)
+        return replace(fitted, warnings=(f"{said}: they are of something else, and not used", *fitted.warnings))
 
     def _fit(self, system: str, compared: Compared) -> Fitted:
         """Fit the coefficients to the judgements, whatever their order."""

@@ -204,6 +204,47 @@ def test_published_coefficients_predict_by_hand_and_by_instruction(tmp_path: Pat
     assert other["lc_source"] == "fit without difficulty, gamed"
 
 
+def own_weights(path: Path, rows: Sequence[tuple[int, int, float | None]], system: str = "me") -> str:
+    fitted = metrics(inputs(rows))
+    row = {"model": system, "not_gamed": fitted["lc_not_gamed"], "length": fitted["lc_length"], "difficulty": 0.0}
+    return write(path, [row])
+
+
+def test_coefficients_of_other_judgements_are_told_and_impossible_ones_not_used(tmp_path: Path) -> None:
+    rows = lengthy()
+    path = own_weights(tmp_path / "w.csv", rows)
+    theirs = metrics(inputs(rows), weights=path)
+    assert (theirs["lc_source"], theirs["lc_warning"]) == ("weights", None)
+    # A stricter judge: of the wins one in fifteen is lost.
+    stricter = [(one, two, 0.0 if p and i % 15 == 0 else p) for i, (one, two, p) in enumerate(rows)]
+    told = metrics(inputs(stricter), weights=path)
+    assert told["lc_source"] == "weights"
+    assert told["lc_warning"].startswith(f"the coefficients of 'me' in {path} predict a win rate of ")
+    assert told["lc_warning"].endswith(": they were fitted to other judgements")
+    # Another system that is called so as well: what it wins, they say it loses.
+    mirrored = [(one, two, 1 - (p or 0)) for one, two, p in rows]
+    refused, fitted = metrics(inputs(mirrored), weights=path), metrics(inputs(mirrored))
+    assert refused["lc_source"] == "fit without difficulty, gamed"
+    assert refused["length_controlled_winrate"] == fitted["length_controlled_winrate"]
+    assert refused["lc_sampling_error"] == fitted["lc_sampling_error"]
+    assert "they are of something else, and not used" in refused["lc_warning"]
+    # Four instructions cannot be fitted, nor tell that coefficients are wrong.
+    assert metrics(inputs(mirrored[:4]), weights=path)["lc_source"] == "weights"
+
+
+@published
+def test_a_stray_row_of_the_published_coefficients_is_no_systems_figure() -> None:
+    rows = [
+        JudgedPair(replace(row.pair, generator_2="example"), row.preference)
+        for row in judged("gpt-3.5-turbo-0301").judgements
+    ]
+    found = metrics(of(rows, "example"), **PREDICTED, gamed=FITTED["gamed"])
+    assert found["lc_source"] == "fit"
+    assert found["length_controlled_winrate"] == pytest.approx(18.1, abs=0.35)
+    assert "'example'" in found["lc_warning"]
+    assert "predict a win rate of 0.1, and these judgements have 9.6" in found["lc_warning"]
+
+
 def test_difficulties_and_regularising_rows_enter_the_fit(tmp_path: Path) -> None:
     rows = [(100, 100, float(uniform(i) < (0.9 if i < 200 else 0.2))) for i in range(400)]
     given = inputs(rows)
@@ -292,14 +333,14 @@ def test_the_published_length_controlled_win_rate_is_predicted_from_its_judgemen
     assert found["length_controlled_winrate"] == pytest.approx(
         float(board()[model]["length_controlled_winrate"]), rel=0, abs=1e-6
     )
-    assert found["lc_source"] == "weights"
+    assert (found["lc_source"], found["lc_warning"]) == ("weights", None)
 
 
 @published
 def test_the_published_figure_of_every_model_follows_from_its_coefficients() -> None:
     instructions = [row.instruction for row in read_outputs(DATA / "outputs.gpt4_1106_preview.json.gz")]
     pairs = [Pair(instruction, "", "") for instruction in instructions]
-    rows = [JudgedPair(pair, Preference(pair.id, None, "draw")) for pair in pairs]
+    rows = [JudgedPair(pair, Preference(pair.id, None, "unparsed")) for pair in pairs]
     evaluator = LengthControlled(LengthControlledConfig(**PREDICTED))
     with Path(PREDICTED["weights"]).open() as handle:
         models = [row[""] for row in csv.DictReader(handle) if row[""] in board()]
