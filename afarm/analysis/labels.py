@@ -12,7 +12,7 @@ from afarm.core.errors import DataError, did_you_mean
 from afarm.core.judge import Completion
 from afarm.core.records import JudgedPair, Preference
 from afarm.storage.row_shapes import annotation, require_file_of_annotations
-from afarm.storage.rows import read_rows
+from afarm.storage.rows import placed_rows
 
 HUMANS = "humans"
 """The name of all people together: each of their labels is one of the same annotator's."""
@@ -81,8 +81,8 @@ def read_labels(
         path, stem, title = Path(file), _stem(str(file)), titles[str(file)]
         aliases = {str(file), path.name, stem}
         require_file_of_annotations(path)
-        for number, row in enumerate(read_rows(path)):
-            judged = annotation(_with_known_order(row), path, number)
+        for where, row in placed_rows(path):
+            judged = annotation(_with_known_order(row), path, where)
             if judged.pair.identical:
                 continue
             name = (_member(judged.preference) if by_member else "") or judged.annotator or stem

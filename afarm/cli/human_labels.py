@@ -13,7 +13,7 @@ from afarm.core.records import JudgedPair, Pair
 from afarm.evaluation.matching import counted
 from afarm.evaluation.metrics import BY_PEOPLE
 from afarm.storage.row_shapes import annotation, require_file_of_annotations
-from afarm.storage.rows import preferences_on_disk, read_rows
+from afarm.storage.rows import placed_rows, preferences_on_disk
 from afarm.storage.text import markup
 
 if TYPE_CHECKING:
@@ -36,11 +36,7 @@ def with_people(
 
     for path in files:
         require_file_of_annotations(path)
-    labels = [
-        (annotation(row, path, number), f"{path}: row {number}")
-        for path in files
-        for number, row in enumerate(read_rows(path))
-    ]
+    labels = [(annotation(row, path, where), where) for path in files for where, row in placed_rows(path)]
     found = [_labels(one, labels, leave_out) for one in compared]
     if not any(found):
         pairs = dict.fromkeys((label.pair.generator_2, label.pair.generator_1) for label, _ in labels)

@@ -19,7 +19,7 @@ from afarm.core.seeding import digest
 from afarm.evaluation.matching import REFERENCES, Coverage, MatchPolicy
 from afarm.evaluation.protocol import EvaluationProtocol, answers_digest, instructions_digest
 from afarm.storage.row_shapes import annotation, require_file_of_annotations, training_pairs
-from afarm.storage.rows import read_rows, stem
+from afarm.storage.rows import placed_rows, stem
 
 MOST_NAMED = 3
 """Annotators of one file that are named; of more, their number is."""
@@ -176,8 +176,8 @@ class _Reader(Generic[K]):
         """Read one file. Raises `DataError` as `annotated_systems` does."""
         file: _File[K] = _File(source)
         require_file_of_annotations(Path(source))
-        for at, row in enumerate(read_rows(source)):
-            judged = annotation(row, source, at)
+        for at, (where, row) in enumerate(placed_rows(source)):
+            judged = annotation(row, source, where)
             named = bool(judged.pair.generator_1), bool(judged.pair.generator_2)
             file.named = file.named or named
             if named != file.named:
@@ -269,8 +269,8 @@ class _Reader(Generic[K]):
     def answers_second(self, file: _File[K], part: _Part[K]) -> Iterator[tuple[str, str]]:
         """The `answers` of `output_2` in a part, which is read again: few files have a swapped part."""
         players = next(players for players, other in file.parts.items() if other is part)
-        for at, row in enumerate(read_rows(file.source)):
-            pair = self._with_players(annotation(row, file.source, at), file.source, at).pair
+        for at, (where, row) in enumerate(placed_rows(file.source)):
+            pair = self._with_players(annotation(row, file.source, where), file.source, at).pair
             if (pair.generator_1, pair.generator_2) == players:
                 yield self.id_of(pair.instruction), self.digest_of(pair.output_2)
 

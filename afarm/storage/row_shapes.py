@@ -22,12 +22,11 @@ MOST_LOOKED_AT = 1_000
 """Files of a directory that are looked at for a hint."""
 
 
-def annotation(row: Mapping[str, Any], file: Path | str, number: int) -> JudgedPair:
-    """Parse row `number` of a file of annotations.
+def annotation(row: Mapping[str, Any], file: Path | str, where: str) -> JudgedPair:
+    """Parse the row at `where` in a file of annotations.
 
-    Raises `DataError` naming file, row and field, and what the row looks like if it is none.
+    Raises `DataError` naming the place and the field, and what the row looks like if it is none.
     """
-    where = f"{file}: row {number}"
     if row.keys() >= ANNOTATION:
         return JudgedPair.from_row(row, where)
     lacking = next(name for name in ("output_1", "output_2", "preference") if name not in row)

@@ -70,16 +70,16 @@ def misfit_of(predicted: Floats, share: Floats, tasks: Sequence[str]) -> tuple[s
         share: [N], the system's wins, NaN without an answer.
         tasks: the N instructions.
     """
-    answered = np.flatnonzero(~np.isnan(share))
-    if not len(answered):
+    answered = ~np.isnan(share)
+    judged = [task for task, known in zip(tasks, answered, strict=True) if known]
+    if not judged:
         return "", True
-    error = standard_error((100 * share[answered]).tolist(), [tasks[i] for i in answered])
+    error = standard_error((100 * share[answered]).tolist(), judged)
     here, there = 100 * float(predicted[answered].mean()), 100 * float(share[answered].mean())
     apart = abs(here - there)
     if apart <= MISFIT:
         return "", True
-    enough = len({tasks[i] for i in answered}) >= FOLDS
-    applicable = not enough or error is None or apart <= IMPOSSIBLE * error
+    applicable = len({*judged}) < FOLDS or error is None or apart <= IMPOSSIBLE * error
     return f"predict a win rate of {here:.1f}, and these judgements have {there:.1f}", applicable
 
 
