@@ -4,7 +4,14 @@ Importing it loads torch.
 """
 
 from afarm.backend.adapters import active_adapter, add_adapter, merge_adapter, merged_copy, plain_copy, sharing_copy
-from afarm.backend.batching import TokenBatch, join_and_pad, length_sorted_batches, pad, usable_pairs
+from afarm.backend.batching import (
+    TokenBatch,
+    chosen_and_rejected,
+    join_and_pad,
+    length_sorted_batches,
+    pad,
+    usable_pairs,
+)
 from afarm.backend.checkpoint_selection import Candidate, CheckpointSelection
 from afarm.backend.device import (
     Backend,
@@ -125,6 +132,7 @@ __all__ = [
     "best_sample",
     "bradley_terry_loss",
     "broadcast",
+    "chosen_and_rejected",
     "clip_gradients",
     "clipped_policy_loss",
     "clipped_value_loss",

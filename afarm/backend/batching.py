@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -68,6 +68,25 @@ def length_sorted_batches(lengths: Sequence[int], batch_size: int) -> list[list[
     """
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
     return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+
+
+class Side(NamedTuple):
+    """The chosen or the rejected outputs of pairs: their texts, and which of them ended by themselves."""
+
+    texts: list[str]
+    ended: list[bool]
+
+
+def chosen_and_rejected(pairs: Sequence[JudgedPair]) -> tuple[Side, Side]:
+    """Split pairs that all have a preferred output into the chosen and the rejected outputs."""
+    sides = Side([], []), Side([], [])
+    for judged in pairs:
+        assert judged.p2 is not None  # there is a preferred output
+        outputs = list(zip((judged.pair.output_1, judged.pair.output_2), judged.pair.ended, strict=True))
+        for side, (text, ended) in zip(sides, outputs[::-1] if judged.p2 > 0.5 else outputs, strict=True):
+            side.texts.append(text)
+            side.ended.append(ended)
+    return sides
 
 
 def usable_pairs(

@@ -71,6 +71,11 @@ def positions(attention_mask: Tensor) -> Tensor:
     return (attention_mask.long().cumsum(-1) - 1).clamp_(min=0)
 
 
+def position_limit(model: PreTrainedModel) -> int | None:
+    """Read how many positions a model was made for, prompt and response together; None if it has no limit."""
+    return getattr(base_model(model).config.get_text_config(), "max_position_embeddings", None) or None
+
+
 def hidden_states(model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
     """Compute the backbone's last hidden states [B, T, H], after the final norm.
 

@@ -15,12 +15,13 @@ import torch
 from afarm.backend import cpu
 from afarm.backend.adapters import add_adapter, merged_copy, plain_copy, sharing_copy
 from afarm.backend.device import MODEL_CARD, Backend, describe_model, quiet_transformers
+from afarm.backend.logprobs import position_limit
 from afarm.backend.prompts import PromptTemplate
 from afarm.backend.sampling import Sampler, TorchSampler
 from afarm.core.config import LoraConfig
-from afarm.core.errors import TrainingError
+from afarm.core.errors import ModelError, TrainingError
 from afarm.core.interfaces import Decoding, Policy, TrainContext
-from afarm.core.records import Instruction, Sample
+from afarm.core.records import Instruction, JudgedPair, Sample
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -85,14 +86,43 @@ class CheckpointPolicy(Policy):
             )
         return [self.template.shorten(p, max_length) for p in prompts]
 
+    def encode(
+        self,
+        instructions: Sequence[Instruction],
+        responses: Sequence[str],
+        max_length: int,
+        ended: Sequence[bool] | bool = True,
+    ) -> tuple[list[tuple[list[int], list[int]]], int]:
+        """Encode (prompt, response) by the template, of at most `max_length` tokens and the model's positions.
+
+        See `PromptTemplate.encode`.
+        """
+        return self.template.encode(instructions, responses, self.longest(max_length), ended)
+
+    def encode_pairs(
+        self, judged: Sequence[JudgedPair], max_length: int
+    ) -> tuple[list[tuple[list[int], list[int]]], list[tuple[list[int], list[int]]], int]:
+        """Encode both outputs of each pair behind one prompt, as long as `encode` does.
+
+        See `PromptTemplate.encode_pairs`.
+        """
+        return self.template.encode_pairs(judged, self.longest(max_length))
+
+    def longest(self, max_length: int) -> int:
+        """The lesser of `max_length` and the model's positions, with a warning if it is the latter."""
+        limit = position_limit(self.model)
+        if limit is None or limit >= max_length:
+            return max_length
+        logger.warning("max_length is %d and the model has %d positions: what is longer is cut", max_length, limit)
+        return limit
+
     def sampler(self) -> Sampler:
         """Make the engine behind `sample`."""
         bias = dict.fromkeys(self.tokenizer.convert_tokens_to_ids(list(self.control_tokens)), -math.inf)
         return TorchSampler(self.model, self.eos_ids, self.pad_id, bias)
 
     def sample(self, instructions: Sequence[Instruction], decoding: Decoding, *, seed: int) -> Iterator[Sample]:
-        limit = getattr(self.model.config, "max_position_embeddings", None)
-        prompts = self.prompt_ids(instructions, max(1, limit - decoding.max_new_tokens) if limit else None)
+        prompts = self.prompt_ids(instructions, self._longest_prompt(decoding))
         keys = [i.id for i in instructions]
         generations = self.sampler().generate(prompts, keys, decoding, seed=seed)
         for prompt in prompts:
@@ -106,6 +136,24 @@ class CheckpointPolicy(Policy):
                     None if generation.logprobs is None else tuple(generation.logprobs),
                     generation.finish_reason,
                 )
+
+    def _longest_prompt(self, decoding: Decoding) -> int | None:
+        """The tokens that a response of `max_new_tokens` leaves for a prompt; None if the model has no limit.
+
+        Raises `ModelError` if that would not be room for an instruction in the template.
+        """
+        limit = position_limit(self.model)
+        if limit is None:
+            return None
+        room = limit - decoding.max_new_tokens
+        needed = len(self.template.encode_prompts([Instruction("")])[0]) + 1
+        if room < needed:
+            raise ModelError(
+                f"a response of {decoding.max_new_tokens} tokens and a prompt of {needed} at least do not fit the "
+                f"model's {limit} positions: lower max_new_tokens (or response_length) to {max(0, limit - needed)} "
+                "at most"
+            )
+        return room
 
     def copy(self) -> CheckpointPolicy:
         """Copy the policy: training the copy leaves this one as it is. The tokenizer is shared."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from afarm.core.errors import ModelError
-from afarm.core.records import Instruction
+from afarm.core.records import Instruction, JudgedPair
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -91,31 +91,70 @@ class PromptTemplate:
         room = limit - len(self.control_ids)
         return self.control_ids + prompt[-room:] if room > 0 else prompt[-limit:]
 
-    def encode_responses(self, texts: Sequence[str], end: bool = True) -> list[list[int]]:
-        """Encode each response as token ids, closed by the end-of-sequence token if `end`."""
+    def encode_responses(self, texts: Sequence[str], ended: Sequence[bool] | bool = True) -> list[list[int]]:
+        """Encode each response as token ids, closed by the end-of-sequence token if it `ended`.
+
+        One flag for each, or one for all. A response that a length limit cut off did not end.
+        """
         if not texts:
             return []
-        ids = self.tokenizer(
+        ids: list[list[int]] = self.tokenizer(
             [without_lone_surrogates(t) for t in texts], add_special_tokens=False, return_attention_mask=False
         ).input_ids
-        return [[*row, self.tokenizer.eos_token_id] for row in ids] if end else ids
+        closed, end = [ended] * len(ids) if isinstance(ended, bool) else ended, self.tokenizer.eos_token_id
+        return [[*row, end] if is_closed else row for row, is_closed in zip(ids, closed, strict=True)]
 
     def encode(
-        self, instructions: Sequence[Instruction], responses: Sequence[str], max_length: int
+        self,
+        instructions: Sequence[Instruction],
+        responses: Sequence[str],
+        max_length: int,
+        ended: Sequence[bool] | bool = True,
     ) -> tuple[list[tuple[list[int], list[int]]], int]:
         """Encode (prompt, response) of at most `max_length` tokens together; also count how many were cut.
 
         If they are too long, first the prompt loses its beginning (one token stays, and the control), then the response
-        its end and the end-of-sequence token, so that no model learns to stop at a limit.
+        its end and the end-of-sequence token. Nor is a response closed that had not `ended`: no model learns to stop at
+        a limit.
         """
-        rows, cut = [], 0
-        for prompt, response in zip(self.encode_prompts(instructions), self.encode_responses(responses), strict=True):
-            room = max_length - len(response)
-            if len(prompt) > room:
-                cut += 1
-                prompt = self.shorten(prompt, max(1, room, min(1 + len(self.control_ids), max_length - 1)))
-            rows.append((prompt, response[: max_length - len(prompt)]))
-        return rows, cut
+        encoded = self.encode_responses(responses, ended)
+        rows = [
+            self._fit(prompt, response, len(response), max_length)
+            for prompt, response in zip(self.encode_prompts(instructions), encoded, strict=True)
+        ]
+        return [(prompt, response) for prompt, response, _ in rows], sum(cut for *_, cut in rows)
+
+    def encode_pairs(
+        self, judged: Sequence[JudgedPair], max_length: int
+    ) -> tuple[list[tuple[list[int], list[int]]], list[tuple[list[int], list[int]]], int]:
+        """Encode both outputs of each pair behind one prompt: rows of the first outputs, of the second, cuts.
+
+        As `encode` does, but a prompt is cut once, by the longer output: both then answer the same.
+        """
+        prompts = self.encode_prompts([j.pair.instruction for j in judged])
+        first = self.encode_responses([j.pair.output_1 for j in judged], [j.pair.ended[0] for j in judged])
+        second = self.encode_responses([j.pair.output_2 for j in judged], [j.pair.ended[1] for j in judged])
+        longest = [max(len(one), len(two)) for one, two in zip(first, second, strict=True)]
+        sides: list[list[tuple[list[int], list[int]]]] = []
+        cuts = 0
+        for responses in (first, second):
+            rows = [
+                self._fit(prompt, response, length, max_length)
+                for prompt, response, length in zip(prompts, responses, longest, strict=True)
+            ]
+            sides.append([(prompt, response) for prompt, response, _ in rows])
+            cuts += sum(cut for *_, cut in rows)
+        return sides[0], sides[1], cuts
+
+    def _fit(
+        self, prompt: list[int], response: list[int], reserved: int, max_length: int
+    ) -> tuple[list[int], list[int], bool]:
+        """Cut a prompt to leave room for `reserved` tokens, then its response; and tell if either was cut."""
+        room = max_length - reserved
+        is_cut = len(prompt) > room
+        if is_cut:
+            prompt = self.shorten(prompt, max(1, room, min(1 + len(self.control_ids), max_length - 1)))
+        return prompt, response[: max_length - len(prompt)], is_cut
 
 
 def without_lone_surrogates(text: str) -> str:

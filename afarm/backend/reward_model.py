@@ -14,10 +14,10 @@ from afarm.backend.adapters import merged_copy
 from afarm.backend.batching import length_sorted_batches, pad
 from afarm.backend.cpu import use_onednn
 from afarm.backend.device import MODEL_CARD, Backend, describe_model, quiet_transformers
-from afarm.backend.logprobs import base_model, evaluating, hidden_states
+from afarm.backend.logprobs import base_model, evaluating, hidden_states, position_limit
 from afarm.backend.prompts import PromptTemplate
 from afarm.core.interfaces import Policy, RewardModel, TrainContext
-from afarm.core.records import Instruction, JudgedPair, Sample, Score
+from afarm.core.records import Instruction, JudgedPair, Output, Sample, Score
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -29,6 +29,9 @@ TOKENS_PER_BATCH, TOKENS_PER_BATCH_ON_CPU = 16384, 2048
 
 MEMBERS = "members"
 """Beside the weights: the adapters of an ensemble of adapters, in the directories that PEFT gives them."""
+
+CARD_SETTINGS = ("mean", "std", "aggregate", "spread_penalty", "reads_cut_off")
+"""The arguments of a reward model that its card holds as they are."""
 
 Aggregate = Literal["mean", "min", "penalised"]
 """How the rewards of an ensemble's members become one: their mean, the least, or the mean less their spread."""
@@ -75,6 +78,7 @@ class TorchRewardModel(RewardModel):
         aggregate: mean, min or penalised.
         spread_penalty: see above.
         adapters: names of the members' adapters.
+        reads_cut_off: True if it was fitted to outputs that a length limit cut off: they are then read as they are.
     """
 
     has_backbone: ClassVar[bool] = True
@@ -91,6 +95,7 @@ class TorchRewardModel(RewardModel):
         aggregate: Aggregate = "mean",
         spread_penalty: float = 1.0,
         adapters: Sequence[str] = (),
+        reads_cut_off: bool = False,
     ):
         use_onednn(model)
         self.model = model
@@ -102,6 +107,7 @@ class TorchRewardModel(RewardModel):
         self.aggregate = aggregate
         self.spread_penalty = spread_penalty
         self.adapters = tuple(adapters)
+        self.reads_cut_off = reads_cut_off
 
     def __repr__(self) -> str:
         members = f", {len(self.adapters)} members" if self.adapters else ""
@@ -193,12 +199,21 @@ class TorchRewardModel(RewardModel):
     def score_samples(self, samples: Sequence[Sample]) -> list[float]:
         """Score the very tokens that were sampled.
 
-        All are closed by the tokenizer's end-of-sequence token, as every text is that this model learns from: one that
-        was cut off, and one that another end token ended. The head was fitted there and says nothing elsewhere.
+        A response that ended is closed by the tokenizer's end-of-sequence token, whichever token ended it. One that was
+        cut off is read as it is by a model that was fitted to such outputs (`reads_cut_off`); another's head was fitted
+        at that token alone and says nothing elsewhere, so there it is closed too.
         """
         end = self.tokenizer.eos_token_id
-        closed = [(*(s.token_ids[:-1] if s.finish_reason == "stop" else s.token_ids), end) for s in samples]
-        return self.score_ids([[*s.prompt_ids, *c] for s, c in zip(samples, closed, strict=True)])
+        rows = []
+        for sample in samples:
+            has_end, cut_off = sample.finish_reason == "stop", sample.finish_reason == "length"
+            response = [*(sample.token_ids[:-1] if has_end else sample.token_ids)]
+            if not (cut_off and self.reads_cut_off):
+                response.append(end)
+            # The token that closes a response may be one more than there are positions
+            room = max(1, self._max_length - len(response))
+            rows.append([*self.template.shorten(list(sample.prompt_ids), room), *response])
+        return self.score_ids(rows)
 
     def score_ids(self, sequences: Sequence[Sequence[int]]) -> list[float]:
         """Score ragged token ids, prompt and response joined, in batches of like length."""
@@ -223,21 +238,34 @@ class TorchRewardModel(RewardModel):
         """
         if not outputs:
             return []
-        members = self.member_rewards(instructions, outputs)
+        return self._scores(self.member_rewards(instructions, outputs))
+
+    def score_outputs(self, outputs: Sequence[Output]) -> list[Score]:
+        """Score outputs as `score` does, but one that a length limit cut off as `score_samples` does."""
+        if not outputs:
+            return []
+        ended = [output.details.get("finish_reason") != "length" for output in outputs]
+        return self._scores(self.member_rewards([o.instruction for o in outputs], [o.output for o in outputs], ended))
+
+    def _scores(self, members: torch.Tensor) -> list[Score]:
+        """Aggregate the standardised rewards [N, K] of the members into scores, with a spread if K > 1."""
         values: list[float] = self.aggregated(members).tolist()
         if members.shape[-1] == 1:
             return [Score(value) for value in values]
         spreads = members.std(-1, correction=0).tolist()
         return [Score(value, spread=spread) for value, spread in zip(values, spreads, strict=True)]
 
-    def member_rewards(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> torch.Tensor:
-        """Score texts with each member: standardised rewards [N, K]; see `score`."""
-        rows, _ = self.template.encode(instructions, outputs, self._max_length)
+    def member_rewards(
+        self, instructions: Sequence[Instruction], outputs: Sequence[str], ended: Sequence[bool] | bool = True
+    ) -> torch.Tensor:
+        """Score texts with each member: standardised rewards [N, K]; see `score_outputs`."""
+        closed = ended if self.reads_cut_off else True
+        rows, _ = self.template.encode(instructions, outputs, self._max_length, closed)
         return self.member_score_ids([[*p, *r] for p, r in rows])
 
     @property
     def _max_length(self) -> int:
-        return getattr(self.model.config, "max_position_embeddings", None) or 2**31
+        return position_limit(self.model) or 2**31
 
     def save(self, directory: Path) -> None:
         directory = Path(directory)
@@ -255,6 +283,7 @@ class TorchRewardModel(RewardModel):
             "aggregate": self.aggregate,
             "spread_penalty": self.spread_penalty,
             "adapters": self.adapters,
+            "reads_cut_off": self.reads_cut_off,
         }
         (directory / MODEL_CARD).write_text(json.dumps(card) + "\n", "utf-8")
 
@@ -273,7 +302,7 @@ class TorchRewardModel(RewardModel):
         if adapters:
             model = load_adapters(model, Path(directory) / MEMBERS, adapters)
         template = PromptTemplate(card.get("prompt_template", "auto"), tokenizer, str(directory))
-        settings = {name: card[name] for name in ("mean", "std", "aggregate", "spread_penalty") if name in card}
+        settings = {name: card[name] for name in CARD_SETTINGS if name in card}
         return cls(model, tokenizer, template, backend, adapters=adapters, **settings)
 
 
@@ -293,10 +322,16 @@ def load_adapters(model: PreTrainedModel, directory: Path, names: Sequence[str])
 
 def pair_rewards(reward_model: RewardModel, judged: Sequence[JudgedPair]) -> tuple[list[float], list[float]]:
     """Score both outputs of each pair: the rewards of the first ones, and of the second ones."""
-    instructions = [j.pair.instruction for j in judged]
-    first = reward_model.score(instructions, [j.pair.output_1 for j in judged])
-    second = reward_model.score(instructions, [j.pair.output_2 for j in judged])
+    first, second = (reward_model.score_outputs(outputs) for outputs in outputs_of_pairs(judged))
     return [s.value for s in first], [s.value for s in second]
+
+
+def outputs_of_pairs(judged: Sequence[JudgedPair]) -> tuple[list[Output], list[Output]]:
+    """The first and the second outputs of pairs, as records that know if they were cut off."""
+    pairs = [j.pair for j in judged]
+    first = [Output(p.instruction, p.output_1, p.generator_1, {"finish_reason": p.finish_reason_1}) for p in pairs]
+    second = [Output(p.instruction, p.output_2, p.generator_2, {"finish_reason": p.finish_reason_2}) for p in pairs]
+    return first, second
 
 
 def pairwise_accuracy(judged: Sequence[JudgedPair], first: Sequence[float], second: Sequence[float]) -> float:

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from afarm.backend.logprobs import position_limit
 from afarm.backend.reward_model import TorchRewardModel
 from afarm.core.errors import DataError, TrainingError
 from afarm.core.interfaces import Decoding, Policy, RewardModel
-from afarm.core.records import Instruction, Sample
+from afarm.core.records import Instruction, Output, Sample
 from afarm.core.seeding import integer
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def short_prompts(
     in tokens.
     """
     lengths = [len(ids) for ids in policy.prompt_ids(instructions)]
-    limit = getattr(policy.model.config, "max_position_embeddings", None) or math.inf
+    limit = position_limit(policy.model) or math.inf
     longest = min(max_prompt_length, limit - response_length)
     short = [i for i, length in zip(instructions, lengths, strict=True) if length <= longest]
     if not short:
@@ -105,7 +106,10 @@ def sample_scorer(reward_model: RewardModel, policy: Policy) -> SampleScorer:
         if score_tokens:
             rewards = score_tokens(samples)
         else:
-            scores = reward_model.score(instructions, [sample.text for sample in samples])
+            told = zip(instructions, samples, strict=True)
+            scores = reward_model.score_outputs(
+                [Output(i, s.text, details={"finish_reason": s.finish_reason}) for i, s in told]
+            )
             rewards = [score.value for score in scores]
         if not has_scored and len(rewards) > 1 and max(rewards) == min(rewards):
             logger.warning(

@@ -61,6 +61,7 @@ def compare(
     from afarm.experiment.farm import Farm
     from afarm.experiment.method_comparison import account_of
     from afarm.leaderboard.from_runs import board_of_systems
+    from afarm.report.run import cut_off
 
     started = time.time()
     refuse_stray(stray)
@@ -107,6 +108,8 @@ def compare(
         sys.stdout.write(json.dumps(rows) + "\n")
     console = err() if options.as_json else out()
     show_board(console, board, "the board has them")
+    for line in dict.fromkeys(line for record in records for line in cut_off(record["stages"])):
+        console.print(f"[yellow]Cut off:[/] {markup(line)}", highlight=False, soft_wrap=True)
     warn_of_simulation(console, records[0])
     console.print(f"Board: {path} (took {time.time() - started:.0f} s)", soft_wrap=True, highlight=False, markup=False)
     if failed:

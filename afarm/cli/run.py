@@ -87,7 +87,7 @@ def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = Fals
 
     from afarm.evaluation.metrics import undetectable_difference
     from afarm.evaluation.red_flags import red_flag_lines
-    from afarm.report.run import STOPPED_AT, degraded, training
+    from afarm.report.run import STOPPED_AT, cut_off, degraded, training
 
     console = err() if to_stderr else out()
     head, spend = record["headline"], record["spend"]
@@ -109,6 +109,8 @@ def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = Fals
             table.add_row(*result_row(result, reference))
     for line in degraded(record["stages"]):
         table.add_row("degraded", line)
+    for line in cut_off(record["stages"]):
+        table.add_row("cut off", f"[yellow]{markup(line)}[/]")
     for line in training(record.get("checkpoint", {})):
         table.add_row("training", f"[yellow]{line}[/]" if line.startswith(STOPPED_AT) else line)
     if head["kl"] is not None:

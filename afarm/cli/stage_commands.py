@@ -13,6 +13,7 @@ import typer
 from afarm.cli.console import err, out
 from afarm.cli.cost import show_plan
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, DryRun, FarmOptions, OutputDir, Stray, refuse_stray, with_options
+from afarm.storage.text import markup
 
 if TYPE_CHECKING:
     from afarm.experiment.farm import Farm
@@ -75,6 +76,8 @@ def _llm_systems(policy: str | None) -> list[str]:
 
 def _make(what: Callable[[Farm], object], options: FarmOptions, llm_systems: Sequence[str] = ()) -> None:
     """Have a farm make something, and say where it is."""
+    from afarm.report.run import cut_off
+
     with options.farm(llm_systems) as farm:
         what(farm)
         workspace = farm.workspace
@@ -84,6 +87,8 @@ def _make(what: Callable[[Farm], object], options: FarmOptions, llm_systems: Seq
         if options.as_json:
             sys.stdout.write(json.dumps({"stage": None}) + "\n")
         return
+    for line in cut_off({"stage": r.label, "kind": r.kind, "summary": r.artifact.meta["summary"]} for r in runs):
+        err().print(f"[yellow]Cut off:[/] {markup(line)}", highlight=False, soft_wrap=True)
     last = runs[-1]
     if options.as_json:
         made = {

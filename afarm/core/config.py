@@ -32,17 +32,11 @@ class Config(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _refuse_yes_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """YAML's yes is true, and Python's true would pass for 1."""
+    def _read_as_meant(cls, value: Any, info: ValidationInfo) -> Any:
+        """YAML's yes is true, and Python's true would pass for 1; one name is a list of one."""
         wanted = cls.model_fields[info.field_name].annotation if info.field_name else None
         if isinstance(value, bool) and {int, float} & {wanted, *get_args(wanted)}:
             raise ValueError(f"must be a number, not {str(value).lower()}")
-        return value
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _one_name_is_a_list_of_one(cls, value: Any, info: ValidationInfo) -> Any:
-        wanted = cls.model_fields[info.field_name].annotation if info.field_name else None
         return [value] if wanted == list[str] and isinstance(value, str) else value
 
     def result_fields(self) -> dict[str, Any]:

@@ -218,6 +218,10 @@ class RewardModel(ABC):
     def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> Sequence[Score]:
         """Return one score per (instruction, output): higher is better, finite, equal for equal input."""
 
+    def score_outputs(self, outputs: Sequence[Output]) -> Sequence[Score]:
+        """Return one score per output; override to read more of them than their texts, such as finish reasons."""
+        return self.score([o.instruction for o in outputs], [o.output for o in outputs])
+
     @classmethod
     def fit(cls, preferences: Sequence[JudgedPair], start: Policy, config: Any, context: TrainContext) -> RewardModel:
         """Learn from `preferences`, from the policy `start`. Draws are dropped and counted by default."""

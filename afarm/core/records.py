@@ -8,7 +8,7 @@ between for a weighted judge, 0 (identical outputs) or 1.5 for a draw, and null 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal, TypeVar, get_args
@@ -23,6 +23,7 @@ Outcome = Literal["decided", "draw", "unparsed", "refused"]
 Source = Literal["judge", "noise", "human", "rule"]
 SCORES = ("score_1", "score_2")
 """The columns of `Preference.scores`."""
+FINISH_REASONS = ("finish_reason_1", "finish_reason_2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,10 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two outputs for one instruction, to be compared. `occurrence` tells repeats of a pair apart."""
+    """Two outputs for one instruction, to be compared. `occurrence` tells repeats of a pair apart.
+
+    Finish reasons are those of `Sample`, empty if unknown. They are no part of the id.
+    """
 
     instruction: Instruction
     output_1: str
@@ -141,6 +145,14 @@ class Pair:
     occurrence: int = 0
     generator_1: str = ""
     generator_2: str = ""
+    finish_reason_1: str = ""
+    finish_reason_2: str = ""
+
+    @classmethod
+    def of(cls, first: Output, second: Output) -> Pair:
+        """Pair two outputs for one instruction."""
+        reasons = (str(output.details.get("finish_reason") or "") for output in (first, second))
+        return cls(first.instruction, first.output, second.output, 0, first.generator, second.generator, *reasons)
 
     @property
     def id(self) -> str:
@@ -162,6 +174,11 @@ class Pair:
     def identical(self) -> bool:
         return self.output_1 == self.output_2
 
+    @property
+    def ended(self) -> tuple[bool, bool]:
+        """False for an output that the length limit cut off."""
+        return self.finish_reason_1 != "length", self.finish_reason_2 != "length"
+
     def swapped(self) -> Pair:
         return replace(
             self,
@@ -169,6 +186,8 @@ class Pair:
             output_2=self.output_1,
             generator_1=self.generator_2,
             generator_2=self.generator_1,
+            finish_reason_1=self.finish_reason_2,
+            finish_reason_2=self.finish_reason_1,
         )
 
 
@@ -273,6 +292,7 @@ class JudgedPair:
             "completion": preference.completion,
             "judge": preference.judge,
             "occurrence": pair.occurrence,
+            **{n: reason for n in FINISH_REASONS if (reason := getattr(pair, n))},
             **({"degraded": ",".join(preference.degraded)} if preference.degraded else {}),
             **(dict(zip(SCORES, preference.scores, strict=True)) if preference.scores else {}),
         }
@@ -287,6 +307,7 @@ class JudgedPair:
             _number(row, "occurrence", where, int) or 0,
             _text(row, "generator_1", where, default=""),
             _text(row, "generator_2", where, default=""),
+            *(_text(row, name, where, default="") for name in FINISH_REASONS),
         )
         if "preference" not in row:
             raise DataError(f"{where}: field 'preference' is missing")
@@ -365,17 +386,6 @@ def _text(row: Mapping[str, Any], name: str, where: str, default: str | None = N
     if not isinstance(value, str):
         raise DataError(f"{where}: field {name!r} must be text, not {type(value).__name__}")
     return value
-
-
-def number_occurrences(pairs: Sequence[Pair]) -> list[Pair]:
-    """Number the repeats of a pair in order, so that each has an id and is judged in its own right."""
-    seen: dict[str, int] = {}
-    numbered = []
-    for pair in pairs:
-        count = seen.get(pair.id, 0)
-        seen[pair.id] = count + 1
-        numbered.append(replace(pair, occurrence=count) if count else pair)
-    return numbered
 
 
 @dataclass(frozen=True, slots=True)

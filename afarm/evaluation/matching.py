@@ -7,7 +7,7 @@ Nothing is dropped in silence: missing, extra, repeated and empty outputs are co
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from afarm.core.errors import ConfigError, DataError, did_you_mean
@@ -217,7 +217,7 @@ def same_answers(systems: Mapping[str, Sequence[Output]]) -> list[tuple[str, str
 
 def _pair(reference: Output, output: Output) -> Pair:
     instruction = output.instruction if output.instruction.dataset else reference.instruction
-    return Pair(instruction, reference.output, output.output, 0, reference.generator, output.generator)
+    return replace(Pair.of(reference, output), instruction=instruction)
 
 
 def _mismatch(

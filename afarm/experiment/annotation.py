@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from afarm.core.interfaces import AnnotateContext
-from afarm.core.records import JudgedPair, Output, Pair, Preference, number_occurrences
+from afarm.core.records import JudgedPair, Output, Pair, Preference
 from afarm.experiment.stage import Inputs, Stage
 from afarm.experiment.stage_code import code_digest
 from afarm.experiment.workspace import Workspace
 from afarm.judging.dispatch import LARGEST_BATCH
-from afarm.judging.labelling import CHUNK, annotate_in_chunks
+from afarm.judging.labelling import CHUNK, annotate_in_chunks, number_occurrences
 from afarm.storage.rows import read_outputs, write_rows
 
 
@@ -36,7 +36,7 @@ def adjacent_pairs(outputs: Sequence[Output], n: int) -> list[Pair]:
     for begin in range(0, len(outputs), n):
         group = outputs[begin : begin + n]
         for first, second in zip(group[::2], group[1::2], strict=False):
-            pairs.append(Pair(first.instruction, first.output, second.output, 0, first.generator, second.generator))
+            pairs.append(Pair.of(first, second))
     return number_occurrences(pairs)
 
 

@@ -143,7 +143,7 @@ def scores(workspace: Workspace, model: RewardModel | None, outputs: Sequence[Ou
     if model is None:
         return ()
     with attributed_to("reward_models", workspace.config.reward_model), workspace.components.autocast():
-        return model.score([o.instruction for o in outputs], [o.output for o in outputs])
+        return model.score_outputs(outputs)
 
 
 def protocol_of(

@@ -7,7 +7,8 @@ order or restarts, and swapping a pair's outputs mirrors them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from afarm.core.errors import PluginError, attributed_to
 from afarm.core.interfaces import AnnotateContext, Annotator
@@ -18,6 +19,17 @@ CHUNK = 8192
 """Pairs handed to an annotator at once.
 
 Few enough to hold in memory, and so many that the end of a chunk, where few requests are in flight, does not count."""
+
+
+def number_occurrences(pairs: Sequence[Pair]) -> list[Pair]:
+    """Number the repeats of a pair in order, so that each has an id and is judged in its own right."""
+    seen: dict[str, int] = {}
+    numbered = []
+    for pair in pairs:
+        count = seen.get(pair.id, 0)
+        seen[pair.id] = count + 1
+        numbered.append(replace(pair, occurrence=count) if count else pair)
+    return numbered
 
 
 def rule_or_noise(pair: Pair, seed: int, label_noise: float) -> Preference | None:

@@ -50,6 +50,32 @@ def degraded(stages: Iterable[Mapping[str, Any]]) -> list[str]:
     return sentences
 
 
+MOST_CUT_OFF = 0.2
+"""The share of a stage's outputs that a length limit may cut off before a run says so."""
+LENGTH_LIMITS = {
+    "sample": "sample.max_new_tokens",
+    "outputs": "evaluate.max_new_tokens",
+    "answers": "answers.max_tokens",
+}
+"""The setting that cuts the outputs of each kind of stage off."""
+
+
+def cut_off(stages: Iterable[Mapping[str, Any]]) -> list[str]:
+    """State how many outputs were cut off, per stage with more than `MOST_CUT_OFF` of them."""
+    sentences = []
+    for stage in stages:
+        summary, limit = stage.get("summary"), LENGTH_LIMITS.get(str(stage.get("kind")))
+        if not isinstance(summary, Mapping) or limit is None:
+            continue
+        cut, rows = finite_number(summary.get("cut_off")), finite_number(summary.get("rows"))
+        if cut and rows and cut > MOST_CUT_OFF * rows:
+            sentences.append(
+                f"{stage.get('stage')}: {cut:.0f} of {rows:.0f} outputs ({100 * cut / rows:.0f} %) were cut off in the "
+                f"middle by the length limit; raise it (--set {limit}=…)"
+            )
+    return sentences
+
+
 STOPPED_AT = "stopped at step"
 STOPPED = {"stopped/max_kl": "the KL exceeded its limit", "stopped/not_finite": "a figure was not finite"}
 

@@ -15,7 +15,7 @@ from afarm.report.diagram import HEIGHT, WIDTH, diagrams
 from afarm.report.format import FILTERS
 from afarm.report.page_shell import render_page, scripts
 from afarm.report.reward_model_charts import describe_held_out, held_out_charts
-from afarm.report.run import ReportedRun, degraded, read_reported_run, training
+from afarm.report.run import ReportedRun, cut_off, degraded, read_reported_run, training
 from afarm.storage.disk import write_whole
 from afarm.storage.reuse import flatten
 from afarm.storage.runs import RunRecord, RunResult
@@ -78,6 +78,7 @@ def describe_run(run: ReportedRun) -> dict[str, Any]:
         "trains": not files,
         "stored": record.get("stored") is True,
         "degraded": degraded(record.stages),
+        "cut_off": cut_off(record.stages),
         "red_flags": list(describe_red_flags(record)),
         "training": _training(record),
         "notes": [_text(note) for note in record.rows("notes")],

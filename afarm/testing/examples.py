@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from afarm.core.interfaces import EvaluationInputs
-from afarm.core.records import Instruction, JudgedPair, Output, Pair, Preference, Score, number_occurrences
+from afarm.core.records import Instruction, JudgedPair, Output, Pair, Preference, Score
 from afarm.core.seeding import uniform
+from afarm.judging.labelling import number_occurrences
 
 HOSTILE_TEXTS: tuple[str, ...] = (
     "",

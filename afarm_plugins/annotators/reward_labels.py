@@ -14,7 +14,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from afarm import AnnotateContext, Annotator, BuildContext, ConfigError, Pair, Preference, RewardModel
+from afarm import AnnotateContext, Annotator, BuildContext, ConfigError, Output, Pair, Preference, RewardModel
 from afarm_plugins.annotators import RewardAnnotatorConfig
 
 
@@ -50,10 +50,15 @@ class RewardAnnotator(Annotator):
 
     def annotate(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Preference]:
         """One preference a pair, in order."""
-        rows = {(p.instruction.id, o): p.instruction for p in pairs for o in (p.output_1, p.output_2)}
+        rows: dict[tuple[str, str], Output] = {}
+        for pair in pairs:
+            texts, reasons = (pair.output_1, pair.output_2), (pair.finish_reason_1, pair.finish_reason_2)
+            for text, reason in zip(texts, reasons, strict=True):
+                output = Output(pair.instruction, text, details={"finish_reason": reason})
+                rows.setdefault((pair.instruction.id, text), output)
         if not rows:
             return []
-        scores = self.model.score(list(rows.values()), [output for _, output in rows])
+        scores = self.model.score_outputs([*rows.values()])
         values = {row: score.value for row, score in zip(rows, scores, strict=True)}
         return [
             self._label(pair, values[pair.instruction.id, pair.output_2] - values[pair.instruction.id, pair.output_1])

@@ -6,8 +6,9 @@ is the SFT policy that training starts from.
 What is not TRL's or not the paper's, and why:
 - The reference's log-probabilities are computed once, before training, by that very policy. TRL would load a reference
   by the model's name, which is the wrong one, or none, for a model that was trained or edited in memory.
-- Prompts and responses are the token ids that the policy samples with, closed by the end-of-sequence token; TRL's own
-  tokenising knows neither afarm's templates nor its cuts.
+- Prompts and responses are the token ids that the policy samples with; TRL's own tokenising knows neither afarm's
+  templates nor its cuts. A response that ended is closed by the end-of-sequence token; one that the length limit cut
+  off is not, lest the policy learn to stop there. A prompt that is too long is cut once, for both outputs.
 - Labels may be soft (a weighted judge's): the loss is then the expectation over both orders. The paper's are 0 or 1.
 - The loss is the mean over the pairs of a step however it is cut into micro-batches; TRL averages micro-batches, of
   which the last can be smaller.
@@ -97,11 +98,8 @@ def pair_examples(
     An example has `chosen` and `rejected`, each (prompt, response), `p_chosen` and `length`. The chosen output is the
     one that the label prefers, the second one if it is even; a draw is an even label.
     """
-    template = policy.template
     p2 = [0.5 if judged.p2 is None else judged.p2 for judged in pairs]
-    instructions = [judged.pair.instruction for judged in pairs]
-    first, cut_1 = template.encode(instructions, [judged.pair.output_1 for judged in pairs], max_length)
-    second, cut_2 = template.encode(instructions, [judged.pair.output_2 for judged in pairs], max_length)
+    first, second, cut = policy.encode_pairs(pairs, max_length)
     examples = [
         {
             "chosen": example_2 if probability >= 0.5 else example_1,
@@ -111,7 +109,7 @@ def pair_examples(
         }
         for example_1, example_2, probability in zip(first, second, p2, strict=True)
     ]
-    return examples, cut_1 + cut_2
+    return examples, cut
 
 
 def reference_logps(policy: CheckpointPolicy, examples: Sequence[dict[str, Any]], batch_size: int) -> list[list[float]]:

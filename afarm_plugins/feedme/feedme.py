@@ -1,7 +1,8 @@
 """Binary FeedME (AlpacaFarm, section 3.2 and App. A): SFT on the preferred output of each pair.
 
 The loss is SFT's: the negative log-likelihood of the preferred output and of its end-of-sequence token, from the SFT
-policy on. Each pair is one example, so an output that won twice is learned from twice.
+policy on. An output that the length limit cut off has none: nothing is taught to stop there. Each pair is one example,
+so an output that won twice is learned from twice.
 
 Not said in the paper, and so decided here:
 - A weighted judge's label counts by its side only: p2 above ½ prefers output 2, below ½ output 1. Draws, even labels
@@ -14,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from afarm import MethodInputs, TrainContext
-from afarm.backend import CheckpointPolicy, fit_supervised, require_checkpoint, usable_pairs
+from afarm.backend import CheckpointPolicy, chosen_and_rejected, fit_supervised, require_checkpoint, usable_pairs
 
 if TYPE_CHECKING:
     from afarm_plugins.feedme import FeedMEConfig
@@ -28,6 +29,6 @@ def train_feedme(config: FeedMEConfig, inputs: MethodInputs, context: TrainConte
     start = require_checkpoint(inputs.start, "feedme")
     pairs, counts = usable_pairs(inputs.preferences, lambda judged: judged.chosen_rejected, "feedme")
     instructions = [judged.pair.instruction for judged in pairs]
-    chosen = [judged.chosen_rejected[0] for judged in pairs if judged.chosen_rejected]
-    examples, cut = start.template.encode(instructions, chosen, config.max_length)
+    chosen, _ = chosen_and_rejected(pairs)
+    examples, cut = start.encode(instructions, chosen.texts, config.max_length, chosen.ended)
     return fit_supervised(start, examples, config, context, "feedme", {**counts, "examples_cut": cut})

@@ -1,7 +1,8 @@
 """Binary reward conditioning (AlpacaFarm, section 3.2 and App. A).
 
 Both outputs of each pair are learned from, the preferred one with a positive control in front of its prompt and the
-other with a negative one. The loss is SFT's, end-of-sequence tokens included. The policy samples behind the positive
+other with a negative one. The loss is SFT's, end-of-sequence tokens included (not that of an output which the length
+limit cut off: it has none). The policy samples behind the positive
 control.
 
 Not said in the paper, and so decided here:
@@ -17,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from afarm import ConfigError, MethodInputs, TrainContext
-from afarm.backend import CheckpointPolicy, fit_supervised, require_checkpoint, usable_pairs
+from afarm.backend import CheckpointPolicy, chosen_and_rejected, fit_supervised, require_checkpoint, usable_pairs
 
 if TYPE_CHECKING:
     from afarm_plugins.reward_conditioning import RewardConditioningConfig
@@ -36,10 +37,9 @@ def train_with_controls(
     pairs, counts = usable_pairs(inputs.preferences, lambda judged: judged.chosen_rejected, "reward_conditioning")
     policy, positive, negative = with_controls(config, start)
     instructions = [judged.pair.instruction for judged in pairs]
-    chosen, rejected = zip(*(judged.chosen_rejected for judged in pairs if judged.chosen_rejected), strict=True)
     examples, cut = [], 0
-    for control, outputs in ((positive, chosen), (negative, rejected)):
-        rows, too_long = policy.template.with_control(control).encode(instructions, outputs, config.max_length)
+    for control, side in zip((positive, negative), chosen_and_rejected(pairs), strict=True):
+        rows, too_long = policy.controlled(control).encode(instructions, side.texts, config.max_length, side.ended)
         examples += rows
         cut += too_long
     counts["examples_cut"] = cut

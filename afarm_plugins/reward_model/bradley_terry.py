@@ -40,6 +40,7 @@ from afarm_plugins.reward_model.pair_trainer import (
     HeldOut,
     RewardPairCollator,
     SoftLabelTrainer,
+    member_rewards_of,
     optimizer,
     probabilities,
 )
@@ -70,7 +71,8 @@ class BradleyTerryRewardModel(TorchRewardModel):
         training, held_out = split(decided, config.eval_fraction, context.seed)
         context.backend.seed(context.seed)
         reward_model = cls.untrained(start, config)
-        examples, cut = tokenize(reward_model, training, config.max_length)
+        examples, cut = tokenize(start, training, config.max_length)
+        reward_model.reads_cut_off = not all(ended for j in training for ended in j.pair.ended)
         for example, weights in zip(examples, bootstrap_weights(training, config.ensemble, context.seed), strict=True):
             example["weights"] = weights
         step = 0
@@ -147,9 +149,7 @@ class BradleyTerryRewardModel(TorchRewardModel):
         """Score both outputs of each pair: the members' rewards [N, K] of the first and of the second."""
         if not judged:
             return torch.empty(0, 1), torch.empty(0, 1)
-        instructions = [j.pair.instruction for j in judged]
-        first = self.member_rewards(instructions, [j.pair.output_1 for j in judged])
-        return first, self.member_rewards(instructions, [j.pair.output_2 for j in judged])
+        return member_rewards_of(self, judged)
 
     def rewards(self, raw: torch.Tensor) -> list[float]:
         """Standardise and aggregate raw rewards [N, K]: one per row."""
@@ -200,7 +200,9 @@ def fit_member(
         model.set_adapter(adapter[0])
         examples = [{**e, "weights": [e["weights"][number]]} for e in examples]
     tokenizer, template = reward_model.tokenizer, reward_model.template
-    member_model = TorchRewardModel(model, tokenizer, template, context.backend, adapters=adapter)
+    member_model = TorchRewardModel(
+        model, tokenizer, template, context.backend, adapters=adapter, reads_cut_off=reward_model.reads_cut_off
+    )
     member_context = continued_context(context, begin, seed=context.seed + number)
     callbacks = [HeldOut(member_model, held_out, config, member_context)] if config.eval_steps and held_out else []
     labels, model.config.num_labels = model.config.num_labels, 1  # TRL takes no more; the loss here does
@@ -264,12 +266,15 @@ def split(judged: Sequence[JudgedPair], fraction: float, seed: int) -> tuple[lis
 
 
 def tokenize(
-    reward_model: TorchRewardModel, judged: Sequence[JudgedPair], max_length: int
+    start: CheckpointPolicy, judged: Sequence[JudgedPair], max_length: int
 ) -> tuple[list[dict[str, Any]], int]:
     """Encode one example per pair, with TRL's column names, and count the outputs cut to `max_length`."""
     instructions = [j.pair.instruction for j in judged]
-    first, cut_1 = reward_model.template.encode(instructions, [j.pair.output_1 for j in judged], max_length)
-    second, cut_2 = reward_model.template.encode(instructions, [j.pair.output_2 for j in judged], max_length)
+    texts = [j.pair.output_1 for j in judged], [j.pair.output_2 for j in judged]
+    ended = [j.pair.ended[0] for j in judged], [j.pair.ended[1] for j in judged]
+    (first, cut_1), (second, cut_2) = (
+        start.encode(instructions, outputs, max_length, closed) for outputs, closed in zip(texts, ended, strict=True)
+    )
     examples = [
         # TRL takes data with these two columns as tokenised. Which one is better is p2's to say.
         {

@@ -22,6 +22,7 @@ from afarm import (
     ConfigError,
     Instruction,
     ModelError,
+    Output,
     RewardModel,
     Score,
     TrainContext,
@@ -88,6 +89,10 @@ class ClassifierRewardModel(RewardModel):
 
     def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[Score]:
         return self.reader.score(instructions, outputs) if outputs else []
+
+    def score_outputs(self, outputs: Sequence[Output]) -> Sequence[Score]:
+        reader = self.reader if outputs else None
+        return reader.score_outputs(outputs) if isinstance(reader, TorchRewardModel) else super().score_outputs(outputs)
 
     def save(self, directory: Path) -> None:
         directory = Path(directory)

@@ -54,6 +54,19 @@ class RewardPairCollator:
         return {"input_ids": ids, "attention_mask": mask, "p_chosen": labels, "weights": weights}
 
 
+def member_rewards_of(
+    reward_model: TorchRewardModel, judged: Sequence[JudgedPair]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Score both outputs of each pair: the members' rewards [N, K] of the first ones, and of the second."""
+    instructions = [j.pair.instruction for j in judged]
+    texts = [j.pair.output_1 for j in judged], [j.pair.output_2 for j in judged]
+    ended = [j.pair.ended[0] for j in judged], [j.pair.ended[1] for j in judged]
+    first, second = (
+        reward_model.member_rewards(instructions, outputs, closed) for outputs, closed in zip(texts, ended, strict=True)
+    )
+    return first, second
+
+
 class SoftLabelTrainer(LengthSortedTrainer, RewardTrainer):
     """TRL's trainer with `bradley_terry_loss`.
 
@@ -133,9 +146,7 @@ class HeldOut(TrainerCallback):
 
     def measure(self) -> dict[str, float]:
         """Measure `eval_loss` (nats) and `eval_accuracy` of the raw rewards as they are."""
-        instructions = [j.pair.instruction for j in self.held_out]
-        outputs = [j.pair.output_1 for j in self.held_out], [j.pair.output_2 for j in self.held_out]
-        first, second = (self.reward_model.member_rewards(instructions, texts) for texts in outputs)
+        first, second = member_rewards_of(self.reward_model, self.held_out)
         labels = [j.p2 for j in self.held_out if j.p2 is not None]
         loss: float = calibration(labels, probabilities(first, second))["loss"]
         accuracy = pairwise_accuracy(self.held_out, first.mean(-1).tolist(), second.mean(-1).tolist())

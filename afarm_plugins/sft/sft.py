@@ -24,5 +24,5 @@ def fine_tune(config: SFTConfig, inputs: MethodInputs, context: TrainContext, na
             "choose another data set with --dataset, or a recipe that skips SFT"
         )
     instructions, outputs = [d.instruction for d in usable], [d.output for d in usable]
-    examples, cut = start.template.encode(instructions, outputs, config.max_length)
+    examples, cut = start.encode(instructions, outputs, config.max_length)
     return fit_supervised(start, examples, config, context, name, {"examples_cut": cut})

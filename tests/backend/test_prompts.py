@@ -40,7 +40,8 @@ def test_a_tokenizer_without_end_of_sequence_is_refused() -> None:
 def test_responses_are_closed_by_eos() -> None:
     template = PromptTemplate("auto", make_tokenizer())
     assert template.encode_responses(["w0 w1", ""]) == [[5, 6, 1], [1]]
-    assert template.encode_responses(["w0 w1"], end=False) == [[5, 6]]
+    assert template.encode_responses(["w0 w1"], ended=False) == [[5, 6]]
+    assert template.encode_responses(["w0", "w1"], [False, True]) == [[5], [6, 1]]
 
 
 def test_too_long_cuts_the_prompts_beginning_then_the_responses_end_without_eos() -> None:

@@ -20,8 +20,8 @@ from afarm.core.records import (
     Output,
     Pair,
     Preference,
-    number_occurrences,
 )
+from afarm.judging.labelling import number_occurrences
 from afarm.storage.rows import read_outputs, read_preferences, write_rows
 
 ASK = Instruction("Name a colour.", "warm", "koala")

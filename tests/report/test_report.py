@@ -197,6 +197,21 @@ def test_what_a_judge_could_not_take_is_one_line_a_stage(make_run: MakeRun) -> N
     assert "Degraded. annotate: of 9 labels, 7 without temperature and 2 without logit_bias," in page.text
 
 
+def test_stages_that_cut_off_many_outputs_are_named_with_their_setting(make_run: MakeRun) -> None:
+    assert "cut-off" not in Page(build(make_run())).ids
+    summaries = {"sample": 137, "outputs": 32, "answers": 33}
+    stages = [
+        {"stage": f"{kind} of x", "kind": kind, "summary": {"rows": 160, "cut_off": cut}}
+        for kind, cut in summaries.items()
+    ]
+    page = Page(build(make_run(stages=stages)))
+    assert "cut-off" in page.ids
+    assert "Cut off. sample of x: 137 of 160 outputs (86 %) were cut off" in page.text
+    assert "--set sample.max_new_tokens=" in page.text
+    assert "answers of x: 33 of 160 outputs (21 %)" in page.text
+    assert "outputs of x: 32" not in page.text, "a fifth is not more than a fifth"
+
+
 def test_identical_outputs_are_told_from_draws_that_were_judged(make_run: MakeRun) -> None:
     metrics = {"win_rate": 50.0, "standard_error": 1.0, "n_draws": 7, "n_identical": 5}
     result = {"system": "a", "reference": "b", "evaluator": "win_rate", "metrics": metrics}

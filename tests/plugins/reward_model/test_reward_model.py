@@ -11,7 +11,7 @@ from bandit import ANSWERS, INSTRUCTIONS, bandit_policy, bandit_preferences, rew
 from tiny_models import Recorder, judged, make_context, make_instructions, make_policy, same_weights
 
 from afarm import LoraConfig
-from afarm.backend import TorchRewardModel, pair_rewards, pairwise_accuracy
+from afarm.backend import pair_rewards, pairwise_accuracy
 from afarm.core.errors import DataError
 from afarm.core.interfaces import RewardModel
 from afarm.core.records import JudgedPair, Preference
@@ -143,14 +143,13 @@ def test_one_instruction_alone_is_trained_on() -> None:
 
 def test_each_output_is_read_to_its_eos_after_its_prompt() -> None:
     policy = make_policy()
-    model = TorchRewardModel(torch.nn.Identity(), policy.tokenizer, policy.template, policy.backend)
-    examples, cut = tokenize(model, [judged(make_instructions(1)[0], "w1", "w2 w3", 0.3)], 512)
+    examples, cut = tokenize(policy, [judged(make_instructions(1)[0], "w1", "w2 w3", 0.3)], 512)
     assert cut == 0
     prompt = policy.prompt_ids(make_instructions(1))[0]
     assert examples == [
         {"chosen_ids": [*prompt, 7, 8, 1], "rejected_ids": [*prompt, 6, 1], "p_chosen": 0.3, "length": 7}
     ]
-    assert tokenize(model, [judged(make_instructions(1)[0], "w1", "w2 w3", 0.3)], len(prompt) + 2)[1] == 1
+    assert tokenize(policy, [judged(make_instructions(1)[0], "w1", "w2 w3", 0.3)], len(prompt) + 2)[1] == 1
 
 
 def test_the_head_learns_at_its_own_rate(tmp_path: Path) -> None:
