@@ -144,6 +144,37 @@ def test_the_toy_recipe_runs_to_a_report(whole: tuple[dict[str, Any], Path]) -> 
     assert list(dict.fromkeys(row["step"] for row in steps if row["stage"] == "train")) == [1, 2, 3, 4, 5, 6]
 
 
+def test_an_exported_run_answers_by_its_card_and_trains_trl(
+    whole: tuple[dict[str, Any], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, output_dir = whole
+    arguments = ["export", record["name"], str(tmp_path / "policy"), "--output-dir", str(output_dir)]
+    assert subprocess.run([sys.executable, "-m", "afarm", *arguments], env=ENVIRONMENT).returncode == 0
+    card = (tmp_path / "policy" / "README.md").read_text()
+    assert f"{record['headline']['win_rate']:.1f} %" in card
+    assert "simulated by a formula" in card
+    monkeypatch.chdir(tmp_path / "policy")
+    names: dict[str, Any] = {}
+    exec(card.partition("```python\n")[2].partition("```")[0], names)
+    assert isinstance(names["answer"].tolist(), list)
+
+    from datasets import load_dataset
+    from trl.data_utils import maybe_apply_chat_template
+
+    table = load_dataset("json", data_files="preferences.jsonl", split="train", cache_dir=str(tmp_path))
+    assert set(table.column_names) == {"prompt", "chosen", "rejected"}
+    row = maybe_apply_chat_template(table[0], names["tokenizer"])
+    turn = table[0]["prompt"][-1]["content"]
+    ids = names["tokenizer"](row["prompt"], add_special_tokens=False).input_ids
+    assert (
+        ids
+        == names["tokenizer"]
+        .apply_chat_template([{"role": "user", "content": turn}], add_generation_prompt=True, return_dict=True)
+        .input_ids
+    )
+    assert row["chosen"].strip().startswith(table[0]["chosen"][0]["content"])
+
+
 def test_killed_in_sft_in_annotation_and_in_ppo_it_ends_as_if_nothing_had_happened(
     whole: tuple[dict[str, Any], Path], tmp_path: Path
 ) -> None:

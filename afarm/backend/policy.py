@@ -199,6 +199,22 @@ class CheckpointPolicy(Policy):
             card |= {"control": self.template.control, "control_tokens": self.control_tokens}
         (directory / MODEL_CARD).write_text(json.dumps(card) + "\n", "utf-8")
 
+    def export(self, directory: Path) -> None:
+        """Save so that transformers prompts and samples as this policy does.
+
+        A control in front of prompts goes into the chat template, and control tokens are never sampled.
+        """
+        exported = copy.copy(self)
+        if self.template.control and self.template.name == "chat":
+            exported.tokenizer = copy.deepcopy(self.tokenizer)
+            exported.tokenizer.chat_template = self.template.controlled_chat_template()
+        exported.save(directory)
+        if self.control_tokens:
+            path = directory / "generation_config.json"
+            config = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+            config["suppress_tokens"] = self.tokenizer.convert_tokens_to_ids(list(self.control_tokens))
+            path.write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+
     @classmethod
     def load(cls, directory: Path, context: TrainContext) -> CheckpointPolicy:
         return context.backend.load_policy(str(directory))

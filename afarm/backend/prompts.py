@@ -52,6 +52,14 @@ class PromptTemplate:
         """Copy the template with `control` in front of its prompts, in place of the present one."""
         return PromptTemplate(self.name, self.tokenizer, control=control)
 
+    def controlled_chat_template(self) -> str:
+        """Write the tokenizer's chat template with the control in front, behind the token that begins a text."""
+        bos = self.tokenizer.bos_token or ""
+        prompt = self.render(Instruction("x"))
+        at = len(bos) if bos and prompt.startswith(bos) else 0
+        whole = "{% set whole %}" + self.tokenizer.chat_template + "{% endset %}"
+        return f"{whole}{{{{ whole[:{at}] }}}}{{{{ {self.control!r} }}}}{{{{ whole[{at}:] }}}}"
+
     def render(self, instruction: Instruction) -> str:
         """Render the prompt as text, up to the start of the response."""
         if self.name == "chat":

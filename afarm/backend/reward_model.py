@@ -16,6 +16,7 @@ from afarm.backend.cpu import use_onednn
 from afarm.backend.device import MODEL_CARD, Backend, describe_model, quiet_transformers
 from afarm.backend.logprobs import base_model, evaluating, hidden_states, position_limit
 from afarm.backend.prompts import PromptTemplate
+from afarm.core.errors import ModelError
 from afarm.core.interfaces import Policy, RewardModel, TrainContext
 from afarm.core.records import Instruction, JudgedPair, Output, Sample, Score
 
@@ -286,6 +287,22 @@ class TorchRewardModel(RewardModel):
             "reads_cut_off": self.reads_cut_off,
         }
         (directory / MODEL_CARD).write_text(json.dumps(card) + "\n", "utf-8")
+
+    def export(self, directory: Path) -> None:
+        """Write one sequence classifier with one label, whose rewards differ by a constant from this model's.
+
+        Raises `ModelError` for an ensemble that is no mean of heads on one backbone: no one classifier is equal to it.
+        """
+        if self.adapters or (self.aggregate != "mean" and self.model.config.num_labels > 1):
+            raise ModelError(f"{self!r} is an ensemble that transformers alone cannot run: use a single reward model")
+        model = copy.deepcopy(merged_copy(self.model))
+        weight, _ = self.scalar_head()
+        model.score = torch.nn.Linear(weight.shape[1], 1, bias=False, dtype=torch.float32, device=weight.device)
+        model.score.weight.data.copy_(weight)
+        model.config.num_labels = model.num_labels = 1
+        with quiet_transformers():
+            model.save_pretrained(directory)
+        self.tokenizer.save_pretrained(directory)
 
     @classmethod
     def load(cls, directory: Path, context: TrainContext) -> TorchRewardModel:

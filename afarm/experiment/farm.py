@@ -11,6 +11,7 @@ The command line is a thin face on this class. The stages are laid out in `afarm
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,13 +24,17 @@ from afarm.core.plugins import Plugins
 from afarm.core.records import JudgedPair, Output, Pair, Preference
 from afarm.experiment import pipeline, preflight
 from afarm.experiment.annotation import OnlineAnnotator
+from afarm.experiment.export import export_run
 from afarm.experiment.method_comparison import MethodComparison, account_of
 from afarm.experiment.notebook import shown_by
 from afarm.experiment.opening import open_workspace
 from afarm.experiment.recipe import parse_overrides
 from afarm.experiment.result import Result, read_result
+from afarm.experiment.run_record import record
 from afarm.experiment.workspace import Workspace
+from afarm.storage.hub import push_folder, require_token
 from afarm.storage.rows import read_outputs, read_preferences
+from afarm.storage.runs import read_run
 from afarm.storage.table import Records, html_table
 
 
@@ -161,6 +166,21 @@ class Farm:
                     failed[method, seed] = str(error)
                 farm.close()
         return MethodComparison(results, failed)
+
+    def export(self, directory: Path | str, method: str | None = None, *, push_to_hub: str = "") -> Path:
+        """Evaluate a method, and write its policy and data for other software to `directory`.
+
+        What is written and raised is what `afarm.experiment.export.export_run` says; `push_to_hub` names a model
+        repository of the Hub that it is uploaded to as well.
+        """
+        if push_to_hub:
+            require_token(push_to_hub)
+        name, started = method or self.workspace.config.method, time.time()
+        run = read_run(record(self.workspace, name, self.evaluate(name), "", started))
+        written = export_run(run, Path(directory), self.workspace.components.plugins)
+        if push_to_hub:
+            push_folder(written, push_to_hub)
+        return written
 
     def annotate_pairs(self, pairs: Sequence[Pair]) -> Records[Preference]:
         """Label pairs of one's own with the run's annotator, under the run's budget and without label noise."""

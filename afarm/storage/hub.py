@@ -105,3 +105,41 @@ def look_up(kind: Literal["model", "dataset"], repository: str) -> Literal["ther
     except Exception as error:  # each HTTP library under the Hub's client has exceptions of its own
         raise ConnectionError(str(error)) from error
     return "there"
+
+
+def require_token(repository: str) -> None:
+    """Check that files can be pushed to `repository`. Raises `DataError` without a token or a proper name."""
+    try:
+        from huggingface_hub import get_token
+        from huggingface_hub.errors import HFValidationError
+        from huggingface_hub.utils import validate_repo_id
+    except ModuleNotFoundError as error:
+        raise DataError(
+            f"{repository}: pushing to the Hub needs huggingface_hub: pip install 'afarm[train]'"
+        ) from error
+    try:
+        validate_repo_id(repository)
+    except HFValidationError as error:
+        raise DataError(f"{repository!r} is no name of a repository: write OWNER/NAME ({error})") from error
+    if not get_token():
+        raise DataError(f"{repository}: the Hub takes files with a token only: run `hf auth login`, or set HF_TOKEN")
+
+
+def push_folder(directory: Path, repository: str, *, private: bool = False) -> str:
+    """Upload the files of `directory` to a model repository, made if it is missing; return its address.
+
+    Raises `DataError` without a token, and if the Hub refuses them or cannot be reached.
+    """
+    require_token(repository)
+    from huggingface_hub import HfApi
+
+    api = HfApi()
+    try:
+        api.create_repo(repository, private=private, exist_ok=True)
+        api.upload_folder(repo_id=repository, folder_path=directory, commit_message="Policy exported by afarm")
+    except Exception as error:  # each HTTP library under the Hub's client has exceptions of its own
+        raise DataError(
+            f"{repository}: the Hub did not take the files ({error}); try again, "
+            f"or upload an exported folder with `hf upload {repository} FOLDER`"
+        ) from error
+    return f"{api.endpoint}/{repository}"

@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from importlib import import_module
+from importlib import import_module, resources
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import jinja2
 
 from afarm import (
     Config,
@@ -23,7 +25,7 @@ from afarm import (
     Sample,
     TrainContext,
 )
-from afarm.backend import best_sample, sample_scorer, scored_samples
+from afarm.backend import CheckpointPolicy, TorchRewardModel, best_sample, sample_scorer, scored_samples
 from afarm_plugins.best_of_n.subsets import Winners
 
 if TYPE_CHECKING:
@@ -92,6 +94,29 @@ class BestOfNPolicy(Policy):
             card["config"] = config.model_dump(mode="json") if isinstance(config, Config) else None
             card["config_class"] = _target(type(config)) if isinstance(config, Config) else None
         (directory / BEST_OF_N_CARD).write_text(json.dumps(card, indent=2) + "\n", "utf-8")
+
+    def export(self, directory: Path) -> None:
+        """Write policy and reward model for transformers alone, and a script that runs them.
+
+        Raises `ModelError` if one of them is no transformers model: a reward that is a formula has no weights.
+        """
+        policy, reward_model = self.policy, self.reward_model
+        if not isinstance(policy, CheckpointPolicy) or not isinstance(reward_model, TorchRewardModel):
+            raise ModelError(
+                f"the best of {self.n} by {reward_model!r} cannot be exported: other software runs a policy and a "
+                "reward model of weights alone; train with --reward-model bradley_terry"
+            )
+        policy.export(directory / "policy")
+        reward_model.export(directory / "reward_model")
+        template = resources.files("afarm_plugins.best_of_n") / "best_of_n.py.jinja"
+        script = jinja2.Template(template.read_text("utf-8"), keep_trailing_newline=True).render(
+            n=self.n,
+            temperature=self.temperature,
+            max_new_tokens=Decoding().max_new_tokens,
+            prompt=repr(policy.template.render(Instruction("{instruction}"))),
+            special=policy.template.name != "chat",
+        )
+        (directory / "best_of_n.py").write_text(script, "utf-8")
 
     @classmethod
     def load(cls, directory: Path, context: TrainContext) -> BestOfNPolicy:

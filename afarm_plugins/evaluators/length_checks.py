@@ -63,7 +63,7 @@ def error_and_warnings(
 
 
 def misfit_of(predicted: Floats, share: Floats, tasks: Sequence[str]) -> tuple[str, bool]:
-    """State how far coefficients are from the judgements, if too far; False if they must not be applied to these.
+    """State how far coefficients are from the judgements, and if they may be applied to these.
 
     Args:
         predicted: [N], the chance of a win at the lengths there were.

@@ -1,0 +1,170 @@
+"""A run taken out of afarm: policy, preferences and outputs for other software, with a model card."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from afarm.core.errors import DataError
+from afarm.core.interfaces import Policy
+from afarm.core.plugins import Plugins, discover
+from afarm.core.records import Instruction, JudgedPair, Output, Row
+from afarm.experiment.components import Components
+from afarm.experiment.model_card import model_card
+from afarm.experiment.recipe import Settings
+from afarm.experiment.settings import RunConfig
+from afarm.storage.disk import storage_errors, write_json
+from afarm.storage.rows import read_outputs, read_preferences, read_rows, write_rows
+from afarm.storage.runs import RunRecord
+
+PREFERENCES, OUTPUTS, REFERENCE, ANNOTATIONS = (
+    "preferences.jsonl",
+    "model_outputs.json",
+    "reference_outputs.json",
+    "annotations.json",
+)
+
+
+def export_run(run: RunRecord, directory: Path, plugins: Plugins | None = None) -> Path:
+    """Write the policy of a finished run and its data to `directory`, and return it. Whole or absent.
+
+    A policy of one model is a transformers directory; others, best-of-n say, bring what they are made of and a script
+    that runs it. Beside it lie a model card (`README.md`), the preferences that it learned from (`preferences.jsonl`,
+    TRL's `prompt`, `chosen`, `rejected`), and the evaluation in AlpacaEval's formats (`model_outputs.json`,
+    `reference_outputs.json`, `annotations.json`).
+
+    Raises `DataError` if `directory` holds anything, or the run or what it made is not what an export needs, and
+    `ModelError` if the policy has no form that other software reads.
+    """
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise DataError(f"{directory} is not empty: name a new directory, or empty it")
+    components = _components(run, plugins or discover())
+    policy: Policy = components.load(_policy_artifact(run))
+    beside = directory.parent / f".{directory.name}.partial"
+    with storage_errors(beside):
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
+        policy.export(beside)
+        pairs, without = _write_preferences(run, policy, beside)
+        _write_evaluation(run, beside)
+        example = _example_prompt(policy)
+        (beside / "README.md").write_text(model_card(run, beside, example, pairs, without), encoding="utf-8")
+        if directory.exists():
+            directory.rmdir()
+        beside.rename(directory)
+    return directory
+
+
+def _components(run: RunRecord, plugins: Plugins) -> Components:
+    """The components of the run's own settings, to load its models with."""
+    fields = {name: value for name, value in run.section("config").items() if name in RunConfig.model_fields}
+    try:
+        config = RunConfig.model_validate(fields)
+    except ValidationError as error:
+        raise DataError(
+            f"{run.directory}: its settings are another version's ({error.errors()[0]['msg']}); "
+            "the same command writes the run afresh"
+        ) from error
+    return Components(plugins, Settings(str(run.get("recipe", "")), config, {}))
+
+
+def _policy_artifact(run: RunRecord) -> Path:
+    method = str(run.get("method", ""))
+    labels = [f"train {method}", method] if method != "base" else ["base"]
+    for stage in run.stages:
+        if stage.get("label", stage.get("stage")) in labels:
+            return _artifact(run, stage)
+    raise DataError(f"{run.name} trained no policy, so there is none to export: export a run of `afarm run`")
+
+
+def _artifact(run: RunRecord, stage: Mapping[str, Any]) -> Path:
+    path = run.directory.resolve().parents[1] / str(stage.get("artifact", ""))
+    if not (path / "artifact.json").is_file():
+        command = f": `{run.get('command')}` makes it again" if run.get("command") else ""
+        raise DataError(f"{run.name}: the artifact of {stage.get('stage')!r} is gone ({path}){command}")
+    return path
+
+
+def _example_prompt(policy: Policy) -> str:
+    template = getattr(policy, "template", None)
+    return template.render(Instruction("Name three rivers.")) if template is not None else ""
+
+
+# ------------------------------------------------------------------------------------------------------ preferences
+
+
+def _write_preferences(run: RunRecord, policy: Policy, directory: Path) -> tuple[int, int]:
+    """Write the training preferences that prefer an output; return their number, and that of the others."""
+    artifacts = [_artifact(run, stage) for stage in run.stages if stage.get("kind") in ("annotate", "preferences")]
+    if not artifacts:
+        return 0, 0
+    judged = read_preferences(artifacts[0] / "preferences.jsonl")
+    rows = list(preference_rows(judged, getattr(policy, "template", None)))
+    write_rows(directory / PREFERENCES, rows)
+    return len(rows), len(judged) - len(rows)
+
+
+def preference_rows(judged: Iterable[JudgedPair], template: Any = None) -> Iterator[Row]:
+    """Yield TRL's `prompt`, `chosen` and `rejected` of each pair with a preferred output.
+
+    As chat messages; as text if the policy's prompts follow no chat template.
+    """
+    for row in judged:
+        if row.chosen_rejected is None:
+            continue
+        chosen, rejected = row.chosen_rejected
+        instruction = row.pair.instruction
+        if template is not None and template.name != "chat":
+            yield {"prompt": template.render(instruction), "chosen": chosen, "rejected": rejected}
+        else:
+            yield {
+                "prompt": chat_turns(instruction),
+                "chosen": [{"role": "assistant", "content": chosen}],
+                "rejected": [{"role": "assistant", "content": rejected}],
+            }
+
+
+def chat_turns(instruction: Instruction) -> list[Row]:
+    """Write an instruction as chat messages, its input below it as in prompts."""
+    turns = [{"role": message.role, "content": message.content} for message in instruction.messages]
+    task = "\n".join(part for part in (instruction.instruction, instruction.input) if part)
+    return [*turns, {"role": "user", "content": task}]
+
+
+# -------------------------------------------------------------------------------------------------------- evaluation
+
+
+def _write_evaluation(run: RunRecord, directory: Path) -> None:
+    """Write the outputs of the main evaluation, the reference's, and its judgements."""
+    method = str(run.get("method"))
+    main = next((s for s in run.stages if str(s.get("stage")).startswith(f"evaluate {method} ")), None)
+    if main is None:
+        return
+    outputs = next((s for s in run.stages if s.get("stage") == f"outputs {method}"), None)
+    if outputs is not None:
+        answered = read_outputs(_artifact(run, outputs) / "outputs.jsonl")
+        write_json(directory / OUTPUTS, alpaca_eval_rows(answered, method))
+    judgements = _artifact(run, main) / "judgements.jsonl"
+    rows = list(read_rows(judgements))
+    pairs = [JudgedPair.from_row(row, f"{judgements}: row {number}") for number, row in enumerate(rows)]
+    reference = [Output(j.pair.instruction, j.pair.output_1, j.pair.generator_1) for j in pairs]
+    name = next((result.reference for result in run.results), "reference")
+    write_json(directory / REFERENCE, alpaca_eval_rows(reference, name))
+    write_json(directory / ANNOTATIONS, rows)
+
+
+def alpaca_eval_rows(outputs: Sequence[Output], generator: str) -> list[Row]:
+    """Write outputs as AlpacaEval reads them: an input stands below its instruction."""
+    return [
+        {
+            "dataset": row.instruction.dataset,
+            "instruction": "\n\n".join(part for part in (row.instruction.instruction, row.instruction.input) if part),
+            "output": row.output,
+            "generator": row.generator or generator,
+        }
+        for row in outputs
+    ]

@@ -1,0 +1,140 @@
+"""Exported policies and reward models: transformers alone prompts, samples and scores as afarm does."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from bandit import BanditReward
+from tiny_models import make_instructions, make_policy, same_weights
+
+from afarm.backend import CheckpointPolicy, TorchRewardModel
+from afarm.core.errors import ModelError
+from afarm.core.interfaces import Decoding
+from afarm.core.records import Instruction
+from afarm_plugins.best_of_n.best_of_n import BestOfNPolicy
+
+
+def loaded(directory: Path) -> tuple[Any, Any]:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    return AutoModelForCausalLM.from_pretrained(directory), AutoTokenizer.from_pretrained(directory)
+
+
+def chat_ids(tokenizer: Any, instruction: Instruction) -> list[int]:
+    turns = [{"role": "user", "content": instruction.instruction}]
+    ids: list[int] = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True).input_ids
+    return ids
+
+
+def test_a_plain_policy_answers_as_in_afarm(policy: CheckpointPolicy, tmp_path: Path) -> None:
+    policy.export(tmp_path)
+    model, tokenizer = loaded(tmp_path)
+    assert same_weights(model, policy.model)
+    instruction = make_instructions(3)[2]
+    ids = chat_ids(tokenizer, instruction)
+    assert [ids] == policy.prompt_ids([instruction])
+    answer = model.generate(torch.tensor([ids]), max_new_tokens=8, do_sample=False)[0, len(ids) :]
+    expected = policy.generate(instruction, temperature=0.0, max_new_tokens=8)
+    assert tokenizer.decode(answer, skip_special_tokens=True) == expected
+
+
+@pytest.mark.parametrize("bos", [False, True])
+def test_a_control_goes_into_the_chat_template_and_is_never_sampled(bos: bool, tmp_path: Path) -> None:
+    start = make_policy()
+    if bos:
+        start.tokenizer.bos_token = "w3"
+        start.tokenizer.chat_template = "{{ bos_token }} " + start.tokenizer.chat_template
+    policy = start.copy_with_tokens(["<|good|>", "<|bad|>"]).controlled("<|good|>")
+    before = policy.tokenizer.chat_template
+    policy.export(tmp_path)
+    assert policy.tokenizer.chat_template == before, "the policy itself is left as it is"
+    model, tokenizer = loaded(tmp_path)
+    for instruction in make_instructions(4):
+        ids = chat_ids(tokenizer, instruction)
+        assert [ids] == policy.prompt_ids([instruction])
+        assert ids[int(bos)] == tokenizer.convert_tokens_to_ids("<|good|>")
+    never = tokenizer.convert_tokens_to_ids(["<|good|>", "<|bad|>"])
+    with torch.no_grad():
+        model.get_output_embeddings().weight[never] *= 1e3  # sampled at once, if they could be
+    prompts = torch.tensor([ids] * 64)
+    drawn = model.generate(prompts, do_sample=True, max_new_tokens=4, pad_token_id=0)[:, len(ids) :]
+    assert not torch.isin(drawn, torch.tensor(never)).any()
+
+
+# -------------------------------------------------------------------------------------------------------- best-of-n
+
+
+def head(policy: CheckpointPolicy, labels: int = 1, **settings: Any) -> TorchRewardModel:
+    torch.manual_seed(2)
+    model = TorchRewardModel.classifier_from(policy, head_std=1.0, labels=labels).eval()
+    return TorchRewardModel(model, policy.tokenizer, policy.template, policy.backend, **settings)
+
+
+def script_of(directory: Path) -> Any:
+    spec = importlib.util.spec_from_file_location("exported_best_of_n", directory / "best_of_n.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("settings", [{}, {"labels": 3, "mean": [0.5, -1.0, 0.0], "std": [0.5, 2.0, 1.0]}])
+def test_best_of_n_comes_with_a_script_that_scores_as_afarm_does(settings: dict[str, Any], tmp_path: Path) -> None:
+    policy = make_policy()
+    reward_model = head(policy, **settings)
+    BestOfNPolicy(policy, reward_model, 4, temperature=0.7).export(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best_of_n.py", "policy", "reward_model"]
+    lines = (tmp_path / "best_of_n.py").read_text().splitlines()
+    assert sum(bool(line.strip()) and not line.lstrip().startswith(('"', "#")) for line in lines) <= 30
+    script = script_of(tmp_path)
+    assert script.N == 4
+
+    instructions = make_instructions(6)
+    samples = list(policy.sample(instructions, Decoding(max_new_tokens=6), seed=1))
+    rewards = [script.reward(list(s.prompt_ids), list(s.token_ids)) for s in samples]
+    expected = reward_model.score_samples(samples)
+    gaps = torch.tensor(rewards) - torch.tensor(expected)
+    assert gaps.std() < 1e-4, "equal but for a constant"
+    padded = [*samples[0].token_ids, policy.pad_id, policy.pad_id]
+    assert script.reward(list(samples[0].prompt_ids), padded) == pytest.approx(rewards[0])
+
+
+def test_the_script_returns_the_best_of_its_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = make_policy()
+    BestOfNPolicy(policy, head(policy), 8).export(tmp_path)
+    script = script_of(tmp_path)
+    scored: dict[str, float] = {}
+    reward = script.reward
+
+    def watched(prompt: list[int], response: list[int]) -> float:
+        assert prompt == policy.prompt_ids([Instruction("w1 w2")])[0]
+        value: float = reward(prompt, response)
+        scored[script.tokenizer.decode(response, skip_special_tokens=True)] = value
+        return value
+
+    monkeypatch.setattr(script, "reward", watched)
+    torch.manual_seed(0)
+    answer = script.answer("w1 w2", max_new_tokens=6)
+    assert len(scored) > 1
+    assert answer == max(scored, key=lambda text: scored[text])
+
+
+def test_a_reward_without_weights_has_no_export(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="--reward-model bradley_terry"):
+        BestOfNPolicy(make_policy(), BanditReward(), 4).export(tmp_path)
+    policy = make_policy()
+    with pytest.raises(ModelError, match="use a single reward model"):
+        head(policy, labels=2, aggregate="min").export(tmp_path)
+
+
+def test_an_exported_policy_goes_back_into_afarm(policy: CheckpointPolicy, tmp_path: Path) -> None:
+    policy.export(tmp_path)
+    assert json.loads((tmp_path / "afarm.json").read_text())["prompt_template"] == "chat"
+    back = policy.backend.load_policy(str(tmp_path))
+    assert same_weights(back.model, policy.model)

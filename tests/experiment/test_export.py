@@ -1,0 +1,258 @@
+"""Runs taken out of afarm: what lies in the folder, what the Hub gets, and what is refused before any work."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from light_farm import Make, light_plugins
+
+from afarm.cli import main
+from afarm.core.errors import DataError
+from afarm.core.records import Instruction, JudgedPair, Message, Output, Pair, Preference
+from afarm.experiment.export import alpaca_eval_rows, export_run, preference_rows
+from afarm.experiment.run_record import record
+from afarm.storage.hub import push_folder, require_token
+from afarm.storage.runs import RunRecord, read_run
+
+
+@pytest.fixture
+def run(farm: Make) -> RunRecord:
+    """A finished run whose policy is a number."""
+    made = farm()
+    return read_run(record(made.workspace, "nudge", made.evaluate(), "afarm run --method nudge", 0.0))
+
+
+def exported(run: RunRecord, directory: Path) -> Path:
+    return export_run(run, directory, light_plugins())
+
+
+# ------------------------------------------------------------------------------------------------------ the folder
+
+
+def test_an_export_has_policy_card_preferences_and_evaluation(run: RunRecord, tmp_path: Path) -> None:
+    directory = exported(run, tmp_path / "exported")
+    assert sorted(path.name for path in directory.iterdir()) == [
+        *("README.md", "annotations.json", "model_outputs.json", "policy.json", "preferences.jsonl"),
+        "reference_outputs.json",
+    ]
+    preferences = [json.loads(line) for line in (directory / "preferences.jsonl").open()]
+    stored = [json.loads(line) for line in (stage(run, "annotate") / "preferences.jsonl").open()]
+    decided = [row for row in stored if row["preference"] in (1, 2)]
+    assert preferences == [
+        {
+            "prompt": [{"role": "user", "content": row["instruction"]}],
+            "chosen": [{"role": "assistant", "content": row[f"output_{row['preference']}"]}],
+            "rejected": [{"role": "assistant", "content": row[f"output_{3 - row['preference']}"]}],
+        }
+        for row in decided
+    ]
+    outputs, reference, annotations = (
+        json.loads((directory / f"{name}.json").read_text())
+        for name in ("model_outputs", "reference_outputs", "annotations")
+    )
+    assert {row["generator"] for row in outputs} == {"nudge"}
+    assert {row["generator"] for row in reference} == {"sft"}
+    assert [row["instruction"] for row in outputs] == [row["instruction"] for row in reference]
+    assert [row["output_2"] for row in annotations] == [row["output"] for row in outputs]
+    assert [row["output_1"] for row in annotations] == [row["output"] for row in reference]
+
+
+def test_the_card_has_recipe_data_judge_win_rate_and_versions(run: RunRecord, tmp_path: Path) -> None:
+    card = (exported(run, tmp_path / "exported") / "README.md").read_text()
+    head, _, body = card.removeprefix("---\n").partition("\n---\n")
+    assert "- nudge" in head
+    metrics = run.results[0].metrics
+    assert f"win rate {metrics['win_rate']:.1f} % (95 % " in body
+    assert f"n {metrics['n_total']}" in body
+    for fact in ("recipe: ", "method: nudge", "seed: 42", "data: numbers", "label noise 0.0", "reward model: words"):
+        assert fact in body
+    assert "afarm run --method nudge" in body
+    assert f"python {run.section('versions')['python']}" in body
+    assert "in a form of its own" in body, "no transformers model"
+
+
+def stage(run: RunRecord, name: str) -> Path:
+    [artifact] = [row["artifact"] for row in run.stages if row["stage"] == name]
+    return run.directory.parents[1] / artifact
+
+
+def test_a_farm_exports_what_it_evaluates(farm: Make, tmp_path: Path) -> None:
+    made = farm()
+    directory = made.export(tmp_path / "exported", "direct")
+    assert "method: direct" in (directory / "README.md").read_text()
+    assert json.loads((directory / "policy.json").read_text())[0] > 0
+
+
+# ------------------------------------------------------------------------------------------------------- bad input
+
+
+def test_a_folder_that_is_not_empty_is_refused_and_left_as_it_is(run: RunRecord, tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    (taken / "mine.txt").write_text("mine")
+    with pytest.raises(DataError, match="taken is not empty: name a new directory"):
+        exported(run, taken)
+    assert [path.name for path in taken.iterdir()] == ["mine.txt"]
+    with pytest.raises(DataError, match=r"mine.txt is not empty"):
+        exported(run, taken / "mine.txt")
+    (taken / "mine.txt").unlink()
+    assert (exported(run, taken) / "README.md").is_file(), "an empty one is fine"
+
+
+def test_an_export_that_fails_leaves_no_folder(run: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("afarm.experiment.export.write_rows", full)
+    with pytest.raises(Exception, match="No space left"):
+        exported(run, tmp_path / "exported")
+    assert not (tmp_path / "exported").exists()
+
+
+def test_an_artifact_that_is_gone_is_named_with_the_command_that_makes_it(run: RunRecord, tmp_path: Path) -> None:
+    (stage(run, "train nudge") / "artifact.json").unlink()
+    with pytest.raises(DataError, match=r"'train nudge' is gone .*: `afarm run --method nudge` makes it"):
+        exported(run, tmp_path / "exported")
+
+
+def test_a_run_without_a_policy_says_so(run: RunRecord, tmp_path: Path) -> None:
+    judged = {**run, "stages": [row for row in run.stages if row["stage"] != "train nudge"]}
+    with pytest.raises(DataError, match="trained no policy"):
+        exported(RunRecord(run.directory, judged), tmp_path / "exported")
+
+
+def test_a_record_of_another_version_says_what_it_does_not_know(run: RunRecord, tmp_path: Path) -> None:
+    config = {**run.section("config"), "seed": "forty-two"}
+    with pytest.raises(DataError, match="the same command writes the run afresh"):
+        exported(RunRecord(run.directory, {**run, "config": config}), tmp_path / "exported")
+
+
+def test_the_command_needs_a_folder_or_a_repository(
+    run: RunRecord, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = str(run.directory.parents[1])
+    with pytest.raises(SystemExit):
+        main(["export", run.name, "--output-dir", root])
+    assert "afarm export RUN DIR" in capsys.readouterr().err
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    with pytest.raises(SystemExit):
+        main(["export", run.name, "--push-to-hub", "me/policy", "--output-dir", root])
+    assert "hf auth login" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["export", "nowhere", "x", "--output-dir", root])
+    assert "no run 'nowhere'" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------------ the formats
+
+
+def test_preferences_are_chat_messages_with_earlier_turns_and_input() -> None:
+    instruction = Instruction("Translate.", "chat", messages=(Message("user", "Hi"), Message("assistant", "Hello")))
+    pair = Pair(instruction, "cat", "chien")
+    [row] = preference_rows(
+        [JudgedPair(pair, Preference(pair.id, 0.2)), JudgedPair(pair, Preference(pair.id, None, "draw"))]
+    )
+    assert row == {
+        "prompt": [
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": "Hello"},
+            {"role": "user", "content": "Translate.\nchat"},
+        ],
+        "chosen": [{"role": "assistant", "content": "cat"}],
+        "rejected": [{"role": "assistant", "content": "chien"}],
+    }
+
+
+def test_an_input_stands_below_its_instruction_in_outputs_for_alpaca_eval() -> None:
+    rows = alpaca_eval_rows([Output(Instruction("Translate.", "chat", "own"), "cat")], "me")
+    assert rows == [{"dataset": "own", "instruction": "Translate.\n\nchat", "output": "cat", "generator": "me"}]
+
+
+# ---------------------------------------------------------------------------------------------------------- the Hub
+
+
+class Hub(BaseHTTPRequestHandler):
+    """The Hub's calls for a new repository and a commit of files that are small."""
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        calls: list[tuple[str, str, bytes]] = self.server.calls  # type: ignore[attr-defined]
+        calls.append((self.path, self.headers.get("Authorization", ""), body))
+        if self.server.refuse and "/commit/" in self.path:  # type: ignore[attr-defined]
+            return self.answer({"error": "quota exceeded"}, 403)
+        if self.path.endswith("/repos/create"):
+            return self.answer({"url": "https://huggingface.co/me/policy"})
+        if "/preupload/" in self.path:
+            files = json.loads(body)["files"]
+            rows = [{"path": f["path"], "uploadMode": "regular", "shouldIgnore": False, "oid": None} for f in files]
+            return self.answer({"files": rows})
+        if "/commit/" in self.path:
+            return self.answer(
+                {"commitUrl": "https://huggingface.co/me/policy/commit/abc", "commitOid": "abc", "success": True}
+            )
+        return self.answer({})
+
+    def do_GET(self) -> None:
+        self.answer({"id": "me/policy", "siblings": [], "sha": "abc"})
+
+    def answer(self, content: Any, status: int = 200) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    server.calls, server.refuse = [], False
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    address = f"http://127.0.0.1:{server.server_address[1]}"
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_push_uploads_every_file_to_a_new_repository(run: RunRecord, tmp_path: Path, hub: Any) -> None:
+    directory = exported(run, tmp_path / "exported")
+    assert push_folder(directory, "me/policy", private=True).endswith("/me/policy")
+    [created] = [json.loads(body) for path, _, body in hub.calls if path == "/api/repos/create"]
+    assert (created["name"], created["organization"], created["visibility"]) == ("policy", "me", "private")
+    [commit] = [body for path, _, body in hub.calls if "/commit/" in path]
+    lines = [json.loads(line) for line in commit.splitlines()]
+    sent = {line["value"]["path"]: line["value"] for line in lines if line["key"] == "file"}
+    assert {*sent} == {path.name for path in directory.iterdir()}
+    assert base64.b64decode(sent["README.md"]["content"]) == (directory / "README.md").read_bytes()
+    assert all(token == "Bearer hf_secret" for _, token, _ in hub.calls)
+
+
+def test_a_hub_that_refuses_is_named_with_what_to_do(run: RunRecord, tmp_path: Path, hub: Any) -> None:
+    hub.refuse = True
+    directory = exported(run, tmp_path / "exported")
+    with pytest.raises(DataError, match="me/policy: the Hub did not take the files") as refused:
+        push_folder(directory, "me/policy")
+    assert "quota exceeded" in str(refused.value)
+    assert "`hf upload me/policy FOLDER`" in str(refused.value)
+    assert "hf_secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["", "a/b/c", "spaces in it", "--"])
+def test_what_is_no_name_of_a_repository_is_refused(name: str) -> None:
+    with pytest.raises(DataError, match="no name of a repository"):
+        require_token(name)
