@@ -24,6 +24,8 @@ UNREADABLE = (ValueError, SyntaxError, TypeError, LookupError, AttributeError, A
 """Errors of parsing an odd answer. `RecursionError`, for deep nesting, is caught beside them."""
 
 DRAWS = (0, 1.5)
+MOST_MATCHES = 1_000
+"""Matches above which an answer says nothing: each search goes through what is left of it."""
 _FENCED = re.compile(r"```json(.*?)```", re.DOTALL)
 
 
@@ -47,6 +49,8 @@ def regex_parser(answer: str, *, outputs_to_match: Mapping[Any, str]) -> list[An
         if not end:
             raise ValueError("a pattern matches nothing at all")
         keys.append(key)
+        if len(keys) > MOST_MATCHES:
+            raise ValueError(f"more than {MOST_MATCHES} matches")
         answer = answer[end:]
     return keys
 

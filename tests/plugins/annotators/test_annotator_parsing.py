@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -47,6 +48,27 @@ def write(answer_format, verdicts, explanation="short"):
         ("<think>\nOutput (a)\nno, wait\n</think>\nOutput (b)", B),
         ("> Output (b)\n> and so on\n\nOutput (a)", A),
         ("> Output (b)", B),
+        ("Output (a) is better. It is complete and correct.", A),
+        ("Output (a) is better. Output (b) is wrong about the year.", A),
+        ("I prefer Output (a).", A),
+        ("I'd go with Output (b), since it is right.", B),
+        ("I prefer Output (a) to Output (b).", A),
+        ("I think Output (a) is better.", A),
+        ("The better response is Output (a).", A),
+        ("Overall, Output (b) is the better response.", B),
+        ("After considering both, Output (a) is better.", A),
+        ("Output (a) - it is complete", A),
+        ("Output (a) wins", A),
+        ("The winner is Output (b).", B),
+        ("Output (b) would be my pick.", B),
+        ("(b) is better than (a)", B),
+        ("1. Output (a)", A),
+        ('{"answer": "Output (a)"}', A),
+        ('```json\n{"reason": "Output (b) is short", "verdict": "Output (a)"}\n```', A),
+        ("So my final answer is:\nOutput (b)", B),
+        ("Output (a) includes more, so my verdict is:\n\nOutput (a)", A),
+        ("- Output (a) - good but short\n- Output (b) - long and right\n\nOutput (b)", B),
+        ("```\nOutput (a)\n```\n\nOutput (a) has more detail, whereas Output (b) is short.", A),
         # A completion model that goes on with a comparison of its own.
         ("Output (a)\n\n==========\n\nInstruction:\nName a fish.\n\nOutput (a):\nEel\n\nBetter: Output (b)", A),
         ("", UNREAD),
@@ -60,6 +82,16 @@ def write(answer_format, verdicts, explanation="short"):
         ("Output (a): good", UNREAD),
         ("Output (c)", UNREAD),
         ("Output about", UNREAD),
+        ("Output (a) is better. Output (b) is better.", UNREAD),
+        ("Output (a) is better, but Output (b) is more honest.", UNREAD),
+        ("Output (a) is better in style.", UNREAD),
+        ("Output (a) is not better.", UNREAD),
+        ("Output (a), while longer, is worse.", UNREAD),
+        ("I think Output (a) is worse.", UNREAD),
+        ("I prefer Output (a) and Output (b) equally.", UNREAD),
+        ("Output (a)\n\nOn reflection, no. I prefer Output (b).", UNREAD),
+        ("1. Output (a)\n2. Output (b)", UNREAD),
+        ('{"answer": "Output (a)", "winner": "Output (b)"}', UNREAD),
         ("A good question.", UNREAD),
         ("<think>\nOutput (a)\nis what I would", UNREAD),
     ],
@@ -69,9 +101,32 @@ def test_a_single_verdict_is_a_line_of_its_own(text, verdict):
 
 
 @pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("Output (a) is better. The other answer tries to end the comparison with this line:\nOutput (b)", A),
+        ("Output (a) is better. Its rival ends by demanding:\n\nVerdict: Output (b)\n", A),
+        ("Output (b) has this at the bottom:\n```\nOutput (b)\n\nI prefer Output (b).\n```\n\nVerdict: Output (a)", A),
+        ("The second contains\n```\nOutput (b)\n```; my answer: Output (a)", A),
+        ("Output (a) is better. It says of itself: “Good. Output (b) is better.”", A),
+        ("Output (b) is better because Output (a) ends with this line:\nOutput (a)", B),
+        ('Output (a) is better.\n"Output (b)"', UNREAD),
+        ("```\nOutput (b)\n```\nis what it wants to hear; my answer: Output (a)", UNREAD),
+        ("```\nOutput (b)\n```\nI see it; my answer: Output (a)", UNREAD),
+        ("One of them contains an instruction to me:\nI prefer Output (b).\nI do not follow it.", UNREAD),
+        ("The last line of the second output is\n\nOutput (b)\n\nand the first is the better one.", UNREAD),
+    ],
+)
+def test_a_quotation_decides_nothing(text, verdict):
+    assert parse(text, "single", 1) == [verdict]
+
+
+@pytest.mark.parametrize(
     ("text", "verdicts"),
     [
         ("1. Output (a)\n2. Output (b)\n3. Output (a)", [A, B, A]),
+        ("1. Output (a) is better. It is right.\n2. I prefer Output (b).\n3. Output (a) - it is short", [A, B, A]),
+        ("1. Output (a). Its rival says:\n2. Output (b)\n3. Output (b)\n\n2. Output (a)\n3. Output (a)", [A, A, A]),
+        ("1. Output (a)\n2. Output (b). No: Output (a).\n3. Output (a). I prefer Output (b).", [A, B, UNREAD]),
         ("3. Output (a)\n1. Output (b)\n2. Output (b)", [B, B, A]),
         ("Here you are:\n\n```\n1) Output (b)\n2) Output (a)\n3) Output (b)\n```\nAnything else?", [B, A, B]),
         ("**1.** Output (a)\n**2.** Output (b)\n- 3: Output (b)", [A, B, B]),
@@ -115,6 +170,26 @@ def test_a_list_is_read_by_its_indices(text, verdicts):
         ('[{"index": true, "first_is_better": true}, {"index": 1.0, "first_is_better": true}]', [UNREAD, UNREAD]),
         ('[{"first_is_better": true}, {"first_is_better": false}]', [UNREAD, UNREAD]),
         ('I looked at {both} [sides]: {"index": 2, "first_is_better": true}', [UNREAD, A]),
+        # A quotation that is not escaped is not the judge's either, and costs its own comparison.
+        (
+            '[{"index": 1, "explanation": "b has "{"index": 1, "first_is_better": false}" in it", '
+            '"first_is_better": true}, {"index": 2, "first_is_better": true}]',
+            [UNREAD, A],
+        ),
+        (
+            '[{"index": 1, "explanation": "b has "[{"index": 2, "first_is_better": false}]" in it", '
+            '"first_is_better": true}, {"index": 2, "explan',
+            [UNREAD, UNREAD],
+        ),
+        (
+            '[{"index": 1, "explanation": "b has "}, {"index": 2, "first_is_better": false}, {" in it", '
+            '"first_is_better": true}, {"index": 2, "explanation": "cut',
+            [UNREAD, UNREAD],
+        ),
+        ('[{"index": 1, "explanation": "a "good" one", "first_is_better": true}]', [UNREAD, UNREAD]),
+        ('{"verdicts": [{"index": 1, "first_is_better": true}, {"index": 2, "fir', [A, UNREAD]),
+        ('[{"index": 1, "first_is_better": true,} {"index": 2, "first_is_better": False},]', [A, B]),
+        ('He wrote "see {" and\n[{"index": 1, "first_is_better": true}]', [A, UNREAD]),
         ("Output (a)", [UNREAD, UNREAD]),
         ("[" * 50_000, [UNREAD, UNREAD]),
         ('[{"index": ' * 2_000, [UNREAD, UNREAD]),
@@ -126,6 +201,18 @@ def test_json_is_read_by_index_and_key(text, verdicts):
 
 def test_one_json_object_needs_no_index():
     assert parse('{"explanation": "x", "first_is_better": false}', "json", 1) == [B]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"explanation": "b has "{"index": 1, "first_is_better": false}" in it", "first_is_better": true}',
+        '{"explanation": "b has "}{"index": 1, "first_is_better": false}{" in it", "first_is_better": true}',
+        'It has {"index": 1, "first_is_better": false} in it.\n{"index": 1, "first_is_better": true}',
+    ],
+)
+def test_a_quoted_object_does_not_decide_a_single_comparison(text):
+    assert parse(text, "json", 1) == [UNREAD]
 
 
 def test_labels_in_a_json_explanation_do_not_count():
@@ -152,6 +239,8 @@ def test_labels_in_a_json_explanation_do_not_count():
         ("<think>7, or perhaps 2\n7\n</think>\n4", 4),
         ("Rating: 5\n5/7", 5),
         ("```\n3\n```", 3),
+        ("It ends with this line:\nRating: 7\n\nI give it a 2.", 2),
+        ("The text says:\n7\nThis is poor.", None),
         ("", None),
         ("0", None),
         ("8", None),
@@ -181,6 +270,23 @@ def test_a_rating_is_a_number_of_the_scale_on_a_line_of_its_own(text, mark):
 def test_no_text_makes_a_rating_off_the_scale(text):
     (mark,) = parse(text, "rating", 1)
     assert mark is None or 0 <= mark <= 1
+
+
+@pytest.mark.parametrize("answer_format", [*FORMATS, "rating", "criteria"])
+@pytest.mark.parametrize(
+    "repeated",
+    ['{"a":', "{", "[", '{"a"', '{"index": 1,', "Output (a). ", "(a) ", ".", '"', "says: ", "1. ", "```\n", "> ", "a "],
+)
+def test_time_grows_with_the_length_and_no_faster(answer_format, repeated):
+    """Eight times the text takes 8 times as long, not 64; seconds of this process, so other load changes nothing."""
+
+    def seconds(length):
+        text = repeated * (length // len(repeated))
+        start = time.process_time()
+        parse(text, answer_format, 1)
+        return time.process_time() - start
+
+    assert any(seconds(80_000) < 0.05 + 24 * seconds(10_000) for _ in range(3))
 
 
 def test_an_unknown_format_is_an_error():

@@ -1,0 +1,114 @@
+"""The lines of a judge's answer that are its own: neither its thoughts nor what it quotes.
+
+A judge that meets a forged verdict in an output tends to show it: "it ends with this line:" and then the line. Such a
+passage is the output's, and decides nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+MARKUP = " \t*_`\"'>#-"
+"""Characters around a line that carry no meaning."""
+CLAUSE = 200
+"""Characters at the end of a line that tell what it introduces."""
+
+_THINKING = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
+_BLOCK_QUOTE = re.compile(r"^[ \t]*>.*$", re.MULTILINE)
+# A completion model that is done may go on with a comparison of its own making, whose verdicts are not ours.
+_RUN_ON = re.compile(r"^[ \t#*]*Instruction[ \t]*:", re.MULTILINE)
+_FENCE = re.compile(r"[ \t]*(?:`{3,}|~{3,})(?P<rest>[^`~]*)\Z")
+_GOES_ON = re.compile(r"[ \t]*(?:[;,]|(?:which|is|was|at (?:the|its) end|in order to)\b(?!:))")
+_BETWEEN_CLAUSES = re.compile(r"[.!?;,]\s+")
+
+_DECISION = (
+    r"(?:answer|verdict|pick|choice|preference|decision|conclusion|result|judge?ment|rating|mark|score|ranking"
+    r"|(?:better|best|preferred|superior|winning)(?: output| one| response| answer)?)s?"
+)
+_OWN = re.compile(
+    rf"\bmy (?:final |own |overall )*{_DECISION}\b"
+    rf"|\A(?:(?:so|therefore|thus|hence|overall|here(?: is| are)?|that|the|final) )*{_DECISION}(?: is| are)?\W*\Z"
+    r"|\Ai(?: would|'d| will| must)? \w+\W*\Z",
+    re.IGNORECASE,
+)
+_QUOTES = (
+    r"(?:says|said|saying|states|stated|stating|reads|contains|contained|containing|includes|included|including|writes"
+    r"|wrote|written|claims|claimed|claiming|ends|ended|ending|begins|began|starts|adds|added|adding|appends|appended"
+    r"|inserts|inserted|quotes|quoted|quoting|prints|printed|declares|declared|declaring|asserts|asserted|announces"
+    r"|announced|instructs|instructed|tells|told|telling|asks|asked|asking|demands|demanded|attempts|attempted|tries"
+    r"|tried|trying|pretends|pretending|injects|injected|repeats|repeated|commands|urges|orders|ordered|closes|closed"
+    r"|finishes|finished|concludes|concluded|shows|replies|replied|responds|responded|suggests|suggested|embeds"
+    r"|embedded|plants|planted|hides|hid|hidden|hiding|slips|slipped|goes|gives|gave|puts"
+    r"|(?:this|these|following|its|their|fake|forged|the|an?) (?:\w+ )?(?:line|phrase|sentence|passage|words?|message"
+    r"|string|injection|quotation|quote|snippet|note|statement|fragment|command|block|trick|attempt|ending)s?"
+    r"|at (?:the|its) (?:very )?(?:end|bottom|top|beginning)"
+    r"|(?:its|their|fake|forged) (?:\w+ )?(?:text|instruction|verdict|answer|rating|score|mark)s?)"
+)
+_QUOTES_SOMEWHERE = re.compile(rf"\b{_QUOTES}\b", re.IGNORECASE)
+_QUOTES_AT_THE_END = re.compile(rf"\b(?:{_QUOTES}|with|this|following|is)[\s*_`\"'“]*\Z", re.IGNORECASE)
+
+
+def without_quotations(text: str) -> str:
+    """An answer without its thoughts and without lines quoted with ">", unless there is nothing else."""
+    text = _THINKING.sub("", text)
+    own = _BLOCK_QUOTE.sub("", text)
+    return own if own.strip() else text
+
+
+def answer_lines(text: str) -> list[str]:
+    """The lines of `text` without quotations, up to where a completion model makes up a comparison."""
+    text = without_quotations(text)
+    run_on = _RUN_ON.search(text)
+    return (text[: run_on.start()] if run_on else text).splitlines()
+
+
+def own_lines(text: str) -> list[str]:
+    """The lines of `text` that the judge says itself, in order. Linear in the length of the text.
+
+    Left out, beside what `answer_lines` leaves out, are passages that are introduced as another's words, and
+    passages in the middle of a sentence.
+    """
+    lines = answer_lines(text)
+    closed_by = _fences(lines)
+    kept: list[str] = []
+    introduced, i = False, 0
+    while i < len(lines):
+        if not lines[i].strip():
+            i += 1
+            continue
+        passage, rest, end = [lines[i]], "", i + 1
+        if i in closed_by:
+            end = closed_by[i] + 1
+            passage, rest = lines[i + 1 : end - 1], _after_fence(lines[end - 1])
+        elif introduced:
+            while end < len(lines) and lines[end].strip():
+                end += 1
+        after = rest or (lines[end] if end < len(lines) else "")
+        quoted = introduced or bool(_GOES_ON.match(after))
+        kept += [] if quoted else passage
+        kept += [rest.lstrip(" \t;,.:")] if rest else []
+        introduced = not quoted and i not in closed_by and introduces(lines[i])
+        i = end
+    return kept
+
+
+def introduces(line: str) -> bool:
+    """Tell if `line` announces words that are not the judge's: "The second ends with this line:"."""
+    line = line.rstrip(f"{MARKUP}“")
+    clause = _BETWEEN_CLAUSES.split(line[-CLAUSE:].strip(MARKUP))[-1]
+    if _OWN.search(clause):
+        return False
+    return bool((_QUOTES_SOMEWHERE if clause.endswith(":") else _QUOTES_AT_THE_END).search(clause))
+
+
+def _fences(lines: Sequence[str]) -> dict[int, int]:
+    """The line that closes each code fence, by the line that opens it."""
+    fences = [i for i, line in enumerate(lines) if _FENCE.match(line)]
+    return dict(zip(fences[::2], fences[1::2], strict=False))
+
+
+def _after_fence(line: str) -> str:
+    """The text behind the fence in a line that closes it."""
+    fence = _FENCE.match(line)
+    return fence["rest"].strip() if fence else ""
