@@ -115,6 +115,8 @@ class BestOfNPolicy(Policy):
             max_new_tokens=Decoding().max_new_tokens,
             prompt=repr(policy.template.render(Instruction("{instruction}"))),
             special=policy.template.name != "chat",
+            end=set(policy.eos_ids),
+            reads_cut_off=reward_model.reads_cut_off,
         )
         (directory / "best_of_n.py").write_text(script, "utf-8")
 

@@ -84,7 +84,9 @@ def script_of(directory: Path) -> Any:
     return module
 
 
-@pytest.mark.parametrize("settings", [{}, {"labels": 3, "mean": [0.5, -1.0, 0.0], "std": [0.5, 2.0, 1.0]}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"reads_cut_off": True}, {"labels": 3, "mean": [0.5, -1.0, 0.0], "std": [0.5, 2.0, 1.0]}]
+)
 def test_best_of_n_comes_with_a_script_that_scores_as_afarm_does(settings: dict[str, Any], tmp_path: Path) -> None:
     policy = make_policy()
     reward_model = head(policy, **settings)
