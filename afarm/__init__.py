@@ -15,7 +15,6 @@ from afarm.core.config import (
     OnPolicyConfig,
     Scheduler,
     TrainerConfig,
-    explain_validation_error,
     setting,
 )
 from afarm.core.errors import (
@@ -78,6 +77,7 @@ if TYPE_CHECKING:
     from afarm.evaluation.metrics import standard_error
     from afarm.experiment.farm import Farm
     from afarm.experiment.result import Result
+    from afarm.experiment.setting_errors import explain_validation_error
     from afarm.storage.hub import is_on_hub, load_from_hub
     from afarm.storage.model_files import local_path, model_identity, require_local, require_on_hub
     from afarm.storage.rows import placed_rows, read_outputs, read_rows, require_distinct, write_rows
@@ -88,6 +88,7 @@ _ON_FIRST_USE = {
     "Farm": "experiment.farm",
     "Result": "experiment.result",
     "compare_outputs": "comparison.compare",
+    "explain_validation_error": "experiment.setting_errors",
     "is_on_hub": "storage.hub",
     "load_from_hub": "storage.hub",
     "local_path": "storage.model_files",

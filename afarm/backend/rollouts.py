@@ -137,7 +137,7 @@ def scored_samples(
     while batch := list(islice(samples, decoding.per_device_batch_size)):
         owned = list(islice(owners, len(batch)))
         for instruction, sample, reward in zip(owned, batch, score(owned, batch), strict=True):
-            if math.isnan(reward):
+            if not math.isfinite(reward):
                 raise TrainingError(
                     f"the reward of a response to {instruction.instruction!r} is not a number: "
                     "check the reward model, or name another with --reward-model"

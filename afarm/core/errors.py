@@ -77,8 +77,8 @@ CONTEXTLIB = Path(contextlib.__file__)
 def attributed_to(kind: str, name: str) -> Iterator[None]:
     """Raise any failure inside as a `PluginError` that names the component and the line of its code.
 
-    `kind` is a plural, as in `KINDS`. The failure itself is the cause. An error that a user can act on (`AfarmError`)
-    passes as it is, and so does an interrupt.
+    `kind` is a plural of `KINDS`, or a noun of its own. The failure itself is the cause. An error that a user can act
+    on (`AfarmError`) passes as it is, and so does an interrupt.
     """
     try:
         yield
@@ -86,7 +86,18 @@ def attributed_to(kind: str, name: str) -> Iterator[None]:
         raise
     except Exception as error:
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise PluginError(f"{KINDS[kind]} {name!r} failed: {what} ({_place(error)})") from error
+        raise PluginError(f"{KINDS.get(kind, kind)} {name!r} failed: {what} ({_place(error)})") from error
+
+
+def require_promise(kept: bool, kind: str, name: str, broken: str) -> None:
+    """Raise `PluginError` that the component has `broken` a promise of its interface, unless it is `kept`."""
+    if not kept:
+        raise PluginError(f"{KINDS.get(kind, kind)} {name!r}: {broken}")
+
+
+def type_name(value: object) -> str:
+    """Name the type of a value that something else was promised for, as a message says it."""
+    return "None" if value is None else type(value).__name__
 
 
 def _place(error: BaseException) -> str:

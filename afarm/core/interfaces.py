@@ -10,9 +10,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, overload
 
+from afarm.core.errors import attributed_to, require_promise, type_name
 from afarm.core.judge import Ask, ChatRequest, Price
 from afarm.core.records import Evaluation, Instruction, JudgedPair, Output, Pair, Preference, Sample, Score
 
@@ -188,7 +190,7 @@ class Policy(ABC):
 
     @abstractmethod
     def save(self, directory: Path) -> None:
-        """Write everything `load` needs, the prompt template included."""
+        """Write everything `load` needs, the prompt template included, into `directory`, which exists."""
 
     def export(self, directory: Path) -> None:
         """Write what other software reads, for `afarm export`: `save` unless there is a better form."""
@@ -199,15 +201,38 @@ class Policy(ABC):
     def load(cls, directory: Path, context: TrainContext) -> Policy: ...
 
 
+def _one_score_per_row(score: Callable[..., Sequence[Score]]) -> Callable[..., Sequence[Score]]:
+    """Hold `score` to its promise whoever calls it, so that no annotator or method is blamed for it."""
+
+    @wraps(score)
+    def checked(self: RewardModel, *rows: Any, **named: Any) -> Sequence[Score]:
+        name = f"{type(self).__module__}:{type(self).__qualname__}"
+        with attributed_to("reward_models", name):
+            scores = score(self, *rows, **named)
+        listed, wanted = isinstance(scores, Sequence), len(named["outputs"] if "outputs" in named else rows[-1])
+        fits = listed and len(scores) == wanted and all(isinstance(row, Score) for row in scores)
+        strange = {type_name(row) for row in scores if not isinstance(row, Score)} if listed else {type_name(scores)}
+        broken = f"not {', '.join(sorted(strange))}" if strange else f"{len(scores)} for {wanted} rows"
+        require_promise(fits, "reward_models", name, f"score must return one afarm.Score per row, {broken}")
+        return scores
+
+    return checked
+
+
 class RewardModel(ABC):
     """Scores outputs. Built as `Class(config)` if there is nothing to fit, else by `fit` or `load`.
 
     One that was registered with a `spec` (`--reward-model classifier:MODEL`) is built like such an annotator, as
-    `Class(config, spec, context)`.
+    `Class(config, spec, context)`. A `score` that fails or breaks its promise raises `PluginError` naming the class.
     """
 
     has_backbone: ClassVar[bool] = False
     """True for a `TorchRewardModel`, from which PPO's value model can start."""
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        for name in {"score", "score_outputs"} & vars(cls).keys():
+            setattr(cls, name, _one_score_per_row(vars(cls)[name]))
 
     @property
     def identity(self) -> str:
@@ -228,6 +253,7 @@ class RewardModel(ABC):
         raise NotImplementedError(f"{cls.__name__} cannot be trained")
 
     def save(self, directory: Path) -> None:
+        """Write everything `load` needs into `directory`, which exists."""
         raise NotImplementedError(f"{type(self).__name__} has nothing to save")
 
     @classmethod

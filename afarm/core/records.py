@@ -125,11 +125,17 @@ class Score:
     """A reward model's score of one output. Higher `value` is better. `spans` are (start, end, value).
 
     `spread` is the standard deviation over the members of an ensemble, in the unit of `value`; None for one model.
+    Raises `ValueError` for a number that is NaN or infinite: compared with others it would win or lose for no reason.
     """
 
     value: float
     spans: tuple[tuple[int, int, float], ...] | None = None
     spread: float | None = None
+
+    def __post_init__(self) -> None:
+        for number in (self.value, self.spread or 0.0, *(value for *_, value in self.spans or ())):
+            if not math.isfinite(number):
+                raise ValueError(f"a score must be a finite number, not {number}")
 
 
 @dataclass(frozen=True, slots=True)

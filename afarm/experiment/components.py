@@ -28,6 +28,7 @@ from afarm.core.processes import SINGLE_PROCESS, ProcessInfo
 from afarm.core.records import Evaluation
 from afarm.core.registry import FIRST_PARTY, Component
 from afarm.experiment.plugin_code import files_digest, package_of, plugin_digest
+from afarm.experiment.promises import require_flat, require_returned
 from afarm.experiment.recipe import Settings
 from afarm.experiment.stage_code import door_digest
 from afarm.storage.artifacts import content_digest
@@ -124,9 +125,11 @@ class Components:
         return made
 
     def evaluate(self, name: str, inputs: EvaluationInputs) -> Evaluation:
-        """Run the evaluator `name`. Raises `PluginError` if it fails."""
+        """Run the evaluator `name`. Raises `PluginError` if it fails, or returns no figures."""
         with attributed_to("evaluators", name):
-            return self.evaluator(name).evaluate(inputs)
+            returned = self.evaluator(name).evaluate(inputs)
+        require_returned(Evaluation, returned, "evaluators", name, "evaluate")
+        return require_flat(returned, name)
 
     def reward_model_class(self, name: str) -> type[RewardModel]:
         loaded: type[RewardModel] = self.component("reward_models", name).load()
@@ -232,19 +235,25 @@ class Components:
         """A context for loading only: it writes nothing."""
         return TrainContext(0, directory, self.backend, DirectoryCheckpoints(directory), lambda *_: None, self.progress)
 
-    def save(self, made: Policy | RewardModel, directory: Path) -> None:
-        """Write a trained object, and which class reads it."""
-        made.save(directory / "model")
-        name = f"{type(made).__module__}:{type(made).__qualname__}"
-        kind = "reward_model" if isinstance(made, RewardModel) else "policy"
-        write_json(directory / "class.json", {"class": name, "kind": kind})
+    def save(self, made: Policy | RewardModel, directory: Path, kind: str, name: str) -> None:
+        """Write what the component of that kind and name trained, and which class reads it."""
+        model = directory / "model"
+        model.mkdir(exist_ok=True)
+        with attributed_to(kind, name), storage_errors(model):
+            made.save(model)
+        read_by = f"{type(made).__module__}:{type(made).__qualname__}"
+        holds = "reward_model" if isinstance(made, RewardModel) else "policy"
+        write_json(directory / "class.json", {"class": read_by, "kind": holds})
 
     def save_pointer(self, identity: str, directory: Path) -> None:
         """Stand for the run's base model as it is, without copying it: by what is in it, since files move."""
         write_json(directory / "class.json", {"model": identity, "prompt_template": self.settings.run.prompt_template})
 
     def load(self, directory: Path) -> Any:
-        """The policy or reward model that `save` or `save_pointer` wrote."""
+        """The policy or reward model that `save` or `save_pointer` wrote.
+
+        Raises `PluginError` if its class cannot read it, and `StoreError` if that is gone.
+        """
         record: Mapping[str, Any] = json.loads((directory / "class.json").read_text(encoding="utf-8"))
         if "model" in record:
             return self.backend.load_policy(self.settings.run.model, prompt_template=record["prompt_template"])
@@ -255,7 +264,11 @@ class Components:
             raise StoreError(
                 f"{directory} was made by {record['class']}, which cannot be loaded ({error}); install its plugin again"
             ) from error
-        return cls.load(directory / "model", self.load_context(directory))
+        kind, interface = ("reward model", RewardModel) if record["kind"] == "reward_model" else ("policy", Policy)
+        with attributed_to(kind, record["class"]):
+            loaded = cls.load(directory / "model", self.load_context(directory))
+        require_returned(interface, loaded, kind, record["class"], "load")
+        return loaded
 
 
 def _module_of_fitted(directory: Path) -> str:

@@ -9,6 +9,7 @@ from afarm.core.interfaces import Dataset
 from afarm.core.records import Instruction, Output
 from afarm.core.seeding import digest
 from afarm.experiment.components import Components
+from afarm.experiment.promises import require_outputs
 from afarm.storage.hub import is_on_hub
 from afarm.storage.rows import names_a_file, placed_rows, require_distinct
 
@@ -47,7 +48,8 @@ class DataSplits:
                 self._loaded[split] = evaluation_set(self._components, self._eval_set)
             else:
                 with attributed_to("datasets", self._name):
-                    self._loaded[split] = self.dataset.load(split)
+                    loaded = self.dataset.load(split)
+                self._loaded[split] = require_outputs(loaded, self._name, split)
         return self._loaded[split]
 
     def rows(self, split: str) -> list[Output]:
@@ -103,4 +105,5 @@ def evaluation_set(components: Components, source: str) -> list[Output]:
     if names_a_file(source):
         return [Output.from_row({"output": "", **row}, where) for where, row in placed_rows(source)]
     with attributed_to("datasets", source):
-        return components.dataset(source).load("evaluation")
+        loaded = components.dataset(source).load("evaluation")
+    return require_outputs(loaded, source, "evaluation")

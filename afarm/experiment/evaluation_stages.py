@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from afarm.core.errors import DataError, attributed_to
+from afarm.core.errors import DataError
 from afarm.core.interfaces import EvaluationInputs, RewardModel
 from afarm.core.records import Evaluation, JudgedPair, Output, Score
 from afarm.core.seeding import digest
@@ -142,7 +142,7 @@ def scores(workspace: Workspace, model: RewardModel | None, outputs: Sequence[Ou
     """Return the reward model's scores of outputs, in their order; none without a model."""
     if model is None:
         return ()
-    with attributed_to("reward_models", workspace.config.reward_model), workspace.components.autocast():
+    with workspace.components.autocast():
         return model.score_outputs(outputs)
 
 

@@ -17,11 +17,12 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from afarm.core.config import Config, explain_validation_error, fields_at
+from afarm.core.config import Config
 from afarm.core.errors import ConfigError, PluginError, did_you_mean
 from afarm.core.plugins import Plugins
 from afarm.core.registry import Component
 from afarm.core.seeding import digest
+from afarm.experiment.setting_errors import explain_validation_error, fields_at
 from afarm.experiment.settings import RunConfig
 from afarm.storage.rows import names_a_file
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from afarm.core.interfaces import Decoding, Policy
 from afarm.core.records import Instruction, Output
+from afarm.experiment.promises import require_returned, sampled
 from afarm.experiment.stage import Inputs, Stage
 from afarm.experiment.workspace import Workspace
 from afarm.storage.rows import write_rows
@@ -22,9 +23,9 @@ def samples_stage(workspace: Workspace, policy: Stage) -> Stage:
     key_fields = workspace.key_fields("sample", settings=settings.result_fields(), data=data)
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
-        sampled: Policy = workspace.load(inputs["policy"])
+        start: Policy = workspace.load(inputs["policy"])
         name = workspace.start_name
-        return write_outputs(workspace, directory, sampled, instructions, settings.decoding, name, "sample")
+        return write_outputs(workspace, directory, start, instructions, settings.decoding, name, "sample")
 
     return Stage("sample", "sample", {"policy": policy}, key_fields, write)
 
@@ -38,9 +39,10 @@ def outputs_stage(workspace: Workspace, system: str, policy: Stage, temperature:
     key_fields = workspace.key_fields("outputs", decoding=fields, data=workspace.data.digest("evaluation"))
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
-        sampled: Policy = workspace.load(inputs["policy"])
-        own = sampled.decoding(decoding)
-        summary = write_outputs(workspace, directory, sampled, instructions, own, system, "outputs")
+        answering: Policy = workspace.load(inputs["policy"])
+        own = answering.decoding(decoding)
+        require_returned(Decoding, own, "methods", system, "decoding")
+        summary = write_outputs(workspace, directory, answering, instructions, own, system, "outputs")
         return {**summary, "temperature": own.temperature}
 
     name = system if temperature is None else f"{system} at T={temperature:g}"
@@ -69,19 +71,19 @@ def write_outputs(
     """
     repeated = (instruction for instruction in instructions for _ in range(decoding.n))
     # A seed for each system: with one for all, best-of-n would be compared with one of its own candidates.
-    samples = policy.sample(instructions, decoding, seed=workspace.seed(f"{purpose} {generator}"))
+    samples = sampled(policy, generator, instructions, decoding, workspace.seed(f"{purpose} {generator}"))
     counted = workspace.progress(samples, f"{generator}: sampling", len(instructions) * decoding.n)
     characters = cut_off = 0
 
     def rows() -> Iterator[Mapping[str, Any]]:
         nonlocal characters, cut_off
-        for instruction, sampled in zip(repeated, counted, strict=True):
-            characters += len(sampled.text)
-            cut_off += sampled.finish_reason == "length"
-            details = {"finish_reason": sampled.finish_reason, "tokens": len(sampled.token_ids), **sampled.details}
-            if sampled.score is not None:
-                details["score"] = sampled.score
-            yield Output(instruction, sampled.text, generator, details).to_row()
+        for instruction, sample in zip(repeated, counted, strict=True):
+            characters += len(sample.text)
+            cut_off += sample.finish_reason == "length"
+            details = {"finish_reason": sample.finish_reason, "tokens": len(sample.token_ids), **sample.details}
+            if sample.score is not None:
+                details["score"] = sample.score
+            yield Output(instruction, sample.text, generator, details).to_row()
 
     with workspace.components.autocast():
         count = write_rows(directory / "outputs.jsonl", rows())

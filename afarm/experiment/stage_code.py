@@ -20,7 +20,7 @@ _FOUNDATION = (
     *("core", "storage", "backend", "experiment/__init__.py"),
     *("experiment/stage.py", "experiment/stage_code.py", "experiment/plugin_code.py", "experiment/processes.py"),
     *("experiment/workspace.py", "experiment/components.py", "experiment/data.py", "experiment/recipe.py"),
-    "experiment/settings.py",
+    *("experiment/settings.py", "experiment/promises.py", "experiment/setting_errors.py"),
 )
 _TRAINING = (*_FOUNDATION, "experiment/training_stages.py")
 _SAMPLING = (*_FOUNDATION, "experiment/sampling_stages.py")
@@ -45,7 +45,10 @@ STAGE_CODE: Mapping[str, tuple[str, ...]] = {
 """The rooms and modules that each kind of stage can reach, as paths below `afarm/`."""
 
 
-DOOR_CODE = ("core", "storage", "judging", "backend", "evaluation/__init__.py", "evaluation/metrics.py")
+DOOR_CODE = (
+    *("core", "storage", "judging", "backend", "evaluation/__init__.py", "evaluation/metrics.py"),
+    "experiment/setting_errors.py",
+)
 """The code behind the doors that a third party's component may reach, whatever kind of stage uses it."""
 
 

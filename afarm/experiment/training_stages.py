@@ -11,6 +11,7 @@ from afarm.core.errors import ConfigError, did_you_mean
 from afarm.core.interfaces import Method, MethodInputs, Policy, RewardModel
 from afarm.core.records import Instruction, JudgedPair
 from afarm.experiment.components import Components
+from afarm.experiment.promises import require_returned
 from afarm.experiment.stage import Inputs, Stage
 from afarm.experiment.workspace import Workspace
 from afarm.storage.artifacts import Artifact
@@ -87,10 +88,12 @@ def training_stage(
     def learn(directory: Path, inputs: Inputs) -> Policy:
         seed = workspace.seed(f"train {name}")
         with workspace.components.training("methods", name, label, directory, seed) as context:
-            return method.train(_method_inputs(workspace, method, inputs, annotator), context)
+            policy = method.train(_method_inputs(workspace, method, inputs, annotator), context)
+        require_returned(Policy, policy, "methods", name, "train")
+        return policy
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
-        workspace.components.save(learn(directory, inputs), directory)
+        workspace.components.save(learn(directory, inputs), directory, "methods", name)
         return last_metrics(directory)
 
     def plan_pairs() -> Sequence[Instruction]:
@@ -145,10 +148,12 @@ def reward_fit_stage(workspace: Workspace, policy: Stage, preferences: Stage) ->
         seed, config = workspace.seed("fit-reward"), workspace.settings.of(component)
         judged = _preferences(inputs["preferences"])
         with workspace.components.training("reward_models", name, "fit-reward", directory, seed) as context:
-            return cls.fit(judged, workspace.load(inputs["policy"]), config, context)
+            fitted = cls.fit(judged, workspace.load(inputs["policy"]), config, context)
+        require_returned(RewardModel, fitted, "reward_models", name, "fit")
+        return fitted
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
-        workspace.components.save(learn(directory, inputs), directory)
+        workspace.components.save(learn(directory, inputs), directory, "reward_models", name)
         return last_metrics(directory)
 
     stages = {"policy": policy, "preferences": preferences}

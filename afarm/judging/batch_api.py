@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from afarm.core.judge import Completion
+from afarm.judging.completions import require_completion
 from afarm.judging.dispatch import Dispatcher, JudgeQueue, PendingRequest, may_be_charged
 
 
@@ -73,6 +74,7 @@ async def _collect(dispatcher: Dispatcher, queue: JudgeQueue, batch_id: str) -> 
         while ledger.is_batch_pending(batch_id):  # until here, or in another process, it is collected
             answers: Sequence[Completion | None] | None = await queue.judge.collect(batch_id)
             if answers is not None:
+                answers = [answer and require_completion(answer, queue.identity) for answer in answers]
                 ledger.collected(batch_id, answers, dispatcher.shared.stage())
                 return
             await asyncio.sleep(dispatcher.shared.batch_poll_seconds)

@@ -18,6 +18,7 @@ from typing import Any
 
 from afarm.core.errors import AfarmError, BudgetError, JudgeError
 from afarm.core.judge import ANSWER_LOST, ChatRequest, Completion, Judge
+from afarm.judging.completions import require_completion, require_price
 from afarm.judging.degraded import unsupported
 from afarm.judging.ledger import Ledger
 from afarm.judging.ledger_schema import encodable
@@ -59,6 +60,7 @@ class JudgeQueue:
     def worst_case_price(self, request: ChatRequest) -> float | None:
         """The most that `request` can cost in dollars through this queue; None if prices are unknown."""
         price, charged = self.judge.worst_case_price(request), self.judge.price()
+        require_price(price, self.identity, "worst_case_price")
         if price is None or self.direct is None:
             return price
         return price * (charged.batch if charged else 0.5)
@@ -275,7 +277,7 @@ class Dispatcher:
 
     async def _complete(self, pending: PendingRequest) -> Completion:
         ANSWER_LOST.set(partial(self._answer_lost, pending))
-        return await pending.queue.judge.complete(pending.request)
+        return require_completion(await pending.queue.judge.complete(pending.request), pending.queue.identity)
 
     async def _answer_lost(self, pending: PendingRequest) -> None:
         """See `afarm.answer_lost`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from afarm.core.errors import PluginError, attributed_to
+from afarm.core.errors import attributed_to, require_promise, type_name
 from afarm.core.interfaces import AnnotateContext, Annotator
 from afarm.core.records import JudgedPair, Pair, Preference
 from afarm.core.seeding import uniform
@@ -67,11 +67,21 @@ def annotate_in_chunks(
         open_pairs = [pair for pair, preference in zip(chunk, settled, strict=True) if preference is None]
         with attributed_to("annotators", name):
             answers = list(annotator.annotate(open_pairs, context) or ()) if open_pairs else []
-        if [getattr(answer, "pair_id", None) for answer in answers] != [pair.id for pair in open_pairs]:
-            raise PluginError(f"annotator {name!r} must return one preference for each pair, in the order of the pairs")
+        _require_one_each(answers, open_pairs, name)
         remaining = iter(answers)
         for pair, preference in zip(chunk, settled, strict=True):
             yield JudgedPair(pair, preference or next(remaining), name)
+
+
+def _require_one_each(answers: Sequence[object], pairs: Sequence[Pair], name: str) -> None:
+    promise = "annotate must return one afarm.Preference per pair, in the order of the pairs"
+    strange = next((answer for answer in answers if not isinstance(answer, Preference)), answers)
+    require_promise(strange is answers, "annotators", name, f"{promise}, not {type_name(strange)}")
+    counted = f"{promise}: {len(answers)} for {len(pairs)} pairs"
+    require_promise(len(answers) == len(pairs), "annotators", name, counted)
+    for number, (answer, pair) in enumerate(zip(answers, pairs, strict=True)):
+        other = f"{promise}: number {number} is of another pair"
+        require_promise(getattr(answer, "pair_id", None) == pair.id, "annotators", name, other)
 
 
 def _batched(pairs: Iterable[Pair], size: int) -> Iterator[list[Pair]]:

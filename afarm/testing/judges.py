@@ -111,6 +111,8 @@ def _check_completion(judge: Judge, request: ChatRequest, completion: Completion
     require(isinstance(completion.text, str), "a completion's text must be text")
     tokens = (completion.input_tokens, completion.output_tokens, completion.cached_input_tokens)
     require(min(tokens) >= 0, "token counts are at least 0")
+    priced = completion.price is None or completion.price >= 0
+    require(priced, f"the price of an answer is at least 0, or None, not {completion.price}")
     worst = judge.worst_case_price(request)
     if worst is not None and completion.price is not None:
         require(completion.price <= worst + 1e-12, f"it cost ${completion.price}, above the worst case of ${worst}")

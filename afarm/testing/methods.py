@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from afarm.core.errors import type_name
 from afarm.core.interfaces import Decoding, Method, MethodInputs, Policy
 from afarm.core.records import Instruction, Sample
 from afarm.testing.conformance import naming, require
@@ -85,8 +86,11 @@ def check_policy(policy: Policy, directory: Path) -> None:
             "alone was answered differently",
         )
     require(draw(policy, []) == [], "no instructions must give no samples")
-    policy.save(directory / "saved")
-    loaded = type(policy).load(directory / "saved", load_context(directory / "loading"))
+    saved = directory / "saved"
+    saved.mkdir(parents=True)
+    policy.save(saved)
+    loaded = type(policy).load(saved, load_context(directory / "loading"))
+    require(isinstance(loaded, Policy), f"load must return an afarm.Policy, not {type_name(loaded)}")
     require(_equal(draw(loaded), expected), "a policy that was saved and loaded must sample the same")
 
 

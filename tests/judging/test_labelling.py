@@ -135,5 +135,5 @@ class Wrong(Keyed):
 
 @pytest.mark.parametrize("how", ["reversed", "short", "long", "none", "numbers"])
 def test_an_annotator_that_breaks_its_promise_is_named(how: str) -> None:
-    with pytest.raises(PluginError, match="'keyed' must return one preference for each pair"):
+    with pytest.raises(PluginError, match=r"'keyed': annotate must return one afarm\.Preference per pair"):
         labelled(pairs_of(3), annotator=Wrong(how))

@@ -299,7 +299,7 @@ REWARD_MODELS: Broken = {
     "loses the last": (
         KeyedReward,
         {"score": lambda self, *rows: KeyedReward.score(self, *rows)[:-1]},
-        "one score per row",
+        "one afarm.Score per row",
     ),
 }
 
@@ -341,7 +341,6 @@ class CountsWords(RewardModel):
         return cls(cls.learn(preferences))
 
     def save(self, directory: Path) -> None:
-        directory.mkdir(parents=True)
         (directory / "weights.json").write_text(json.dumps(self.weights))
 
     @classmethod

@@ -114,7 +114,7 @@ def test_a_fitted_model_is_opened_from_its_directory(tmp_path, monkeypatch):
     directory = tmp_path / "artifacts" / "fit-reward" / "abc"
     directory.mkdir(parents=True)
     with Farm(output_dir=tmp_path / "out") as farm:
-        farm.workspace.components.save(fitted, directory)
+        farm.workspace.components.save(fitted, directory, "reward_models", "bradley_terry")
         annotator = farm.workspace.components.annotator(f"reward:{directory}")
         identity = farm.workspace.components.annotator_identity(f"reward:{directory}")
         found = annotator.annotate([j.pair for j in preferences], AnnotateContext(0, ScriptedAsk(lambda c: True)))

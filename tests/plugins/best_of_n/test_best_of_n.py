@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from bandit import ANSWERS, INSTRUCTIONS, BanditReward, answer_probabilities, bandit_policy, rewards
+from nan_reward import turns_nan
 from tiny_models import make_context, make_instructions, make_policy
 
 from afarm.backend import CheckpointPolicy, TorchRewardModel
 from afarm.core.config import Config, setting
-from afarm.core.errors import DataError, ModelError, TrainingError
+from afarm.core.errors import DataError, ModelError, PluginError, TrainingError
 from afarm.core.interfaces import Decoding, MethodInputs, Policy, RewardModel, TrainContext
 from afarm.core.records import Instruction, Output, Sample, Score
 from afarm_plugins.best_of_n import BestOfN, BestOfNConfig
@@ -245,27 +246,23 @@ def test_the_bandits_winners_follow_the_law_of_the_best_of_n(n: int) -> None:
         assert kl < kl_bound(n)
 
 
-class NotANumberAt(RewardModel):
-    """Rewards count up; that of the `at`-th output is no number."""
+def test_a_reward_that_is_not_a_number_is_an_error_that_names_the_instruction(policy: CheckpointPolicy) -> None:
+    one, two, three = make_instructions(3)  # one batch of scores each, and the third is NaN
+    decoding = Decoding(max_new_tokens=4, per_device_batch_size=4)
+    samples = BestOfNPolicy(policy, turns_nan(policy), 4).sample([one, two, three], decoding, seed=0)
+    assert [next(samples).score, next(samples).score] != [None, None]
+    with pytest.raises(TrainingError, match=f"a response to '{three.instruction}' is not a number"):
+        next(samples)
 
-    def __init__(self, at: int):
-        self.at, self.seen = at, 0
 
+class NotANumber(RewardModel):
     def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[Score]:
-        first, self.seen = self.seen, self.seen + len(outputs)
-        return [Score(math.nan if number == self.at else float(number)) for number in range(first, self.seen)]
+        return [Score(math.nan) for _ in outputs]
 
 
-@pytest.mark.parametrize("at", [8, 13])
-def test_a_reward_that_is_not_a_number_is_an_error_that_names_the_instruction(
-    policy: CheckpointPolicy, at: int
-) -> None:
-    one, two = make_instructions(2)
-    samples = BestOfNPolicy(policy, NotANumberAt(at), 8).sample(
-        [one, two], Decoding(max_new_tokens=4, per_device_batch_size=4), seed=0
-    )
-    assert next(samples).score == 7
-    with pytest.raises(TrainingError, match=f"a response to '{two.instruction}' is not a number"):
+def test_a_score_of_a_text_that_is_not_a_number_names_the_reward_model(policy: CheckpointPolicy) -> None:
+    samples = BestOfNPolicy(policy, NotANumber(), 4).sample(make_instructions(1), DECODING, seed=0)
+    with pytest.raises(PluginError, match=r"reward model '\w+:NotANumber' failed: .* must be a finite number, not nan"):
         next(samples)
 
 

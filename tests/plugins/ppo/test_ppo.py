@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from nan_reward import turns_nan
 from pydantic import ValidationError
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -561,21 +562,12 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
         train(tmp_path, total_steps=3, lora=LoraConfig(r=2))
 
 
-class TurnsNan(RewardModel):
-    """Scores zero until its third call."""
-
-    calls = 0
-
-    def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> Sequence[Score]:
-        self.calls += 1
-        return [Score(float("nan") if self.calls == 3 else 0.0) for _ in outputs]
-
-
 def test_a_score_that_is_not_a_number_stops_and_keeps_the_last_checkpoint(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run, settings = Run(tmp_path / "nan"), {"total_steps": 5, "save_steps": 1, "value_init": "sft"}
-    inputs = MethodInputs(tiny_policy(), reward_model=TurnsNan(), unlabeled=INSTRUCTIONS)
+    start = tiny_policy()
+    inputs = MethodInputs(start, reward_model=turns_nan(start), unlabeled=INSTRUCTIONS)
     kept = train(tmp_path, run, inputs, **settings)
     assert run.metrics[-1] == {"step": 3, "stopped/not_finite": 3}
     assert "step 3: a score or a log-probability is not a finite number" in caplog.text
@@ -583,14 +575,15 @@ def test_a_score_that_is_not_a_number_stops_and_keeps_the_last_checkpoint(
     # The samples without a score are those of step 2's policy: step 1's is the last that is known to be sound.
     before = Run(tmp_path / "before", stop_after=1)
     with pytest.raises(KeyboardInterrupt):
-        train(tmp_path, before, replace(inputs, reward_model=TurnsNan()), **settings)
+        train(tmp_path, before, replace(inputs, reward_model=turns_nan(start)), **settings)
     weights = torch.load(tmp_path / "before/checkpoints/1/trainer.pt")["weights"]
     for name, parameter in kept.model.named_parameters():
         assert torch.equal(parameter, weights[f"policy.{name}"])
 
 
 def test_a_score_that_is_not_a_number_before_any_checkpoint_is_an_error(tmp_path: Path) -> None:
-    inputs = MethodInputs(tiny_policy(), reward_model=TurnsNan(), unlabeled=INSTRUCTIONS)
+    start = tiny_policy()
+    inputs = MethodInputs(start, reward_model=turns_nan(start), unlabeled=INSTRUCTIONS)
     with pytest.raises(TrainingError, match=r"step 3: .*ppo\.learning_rate=0\.0005"):
         train(tmp_path, inputs=inputs, total_steps=5, value_init="sft")
     assert Folder(tmp_path / "checkpoints").latest() is None

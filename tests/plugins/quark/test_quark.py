@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from bandit import ANSWERS, INSTRUCTIONS, OTHER, REWARDS, BanditReward, answer_probabilities, bandit_policy, kl_to
+from nan_reward import turns_nan
 from pydantic import ValidationError
 from tiny_models import DiskCheckpoints, Recorder, make_context, make_instructions, make_policy, same_weights
 
@@ -354,22 +355,13 @@ def test_lora_trains_adapters_and_control_tokens_and_reloads(tmp_path: Path) -> 
 # ---------------------------------------------------------------------------------------------- going on and stopping
 
 
-class TurnsNan(RewardModel):
-    """Scores by length until its third call."""
-
-    calls = 0
-
-    def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[Score]:
-        self.calls += 1
-        return [Score(float("nan") if self.calls == 3 else float(len(output))) for output in outputs]
-
-
 def test_what_is_not_finite_stops_training_and_the_last_checkpoint_counts(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"rollout_batch_size": 6, "mini_batch_size": 3}
+    start = make_policy()
     context, log = make_context(tmp_path / "kept")
-    kept = train(context, inputs_for(make_policy(), TurnsNan()), save_steps=1, **settings)
+    kept = train(context, inputs_for(start, turns_nan(start)), save_steps=1, **settings)
     two_steps = trainer_for(tmp_path / "two", **settings)
-    two_steps.rewards = sample_scorer(TurnsNan(), two_steps.reference)
+    two_steps.rewards = sample_scorer(turns_nan(start), two_steps.reference)
     for step in range(2):
         rollouts, _ = two_steps.collect(step)
         two_steps.update(step, rollouts)
@@ -377,7 +369,7 @@ def test_what_is_not_finite_stops_training_and_the_last_checkpoint_counts(tmp_pa
     assert log.lines[-1] == (3, {"stopped/not_finite": 3, "last/kl": two_steps.kl})
     context, _ = make_context(tmp_path / "lost")
     with pytest.raises(TrainingError, match=r"Quark diverged at step 3: a score.*quark\.learning_rate=0\.0005"):
-        train(context, inputs_for(make_policy(), TurnsNan()), **settings)
+        train(context, inputs_for(start, turns_nan(start)), **settings)
 
 
 def test_a_kl_beyond_the_limit_stops_training(tmp_path: Path) -> None:

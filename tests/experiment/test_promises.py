@@ -1,0 +1,229 @@
+"""Every return of a component is held to its interface: the error names the component that broke its promise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import light_plugin
+import pytest
+from light_farm import Make
+from light_plugin import CountingJudge, Nudge, Numbers, Sft, WordPolicy, WordReward
+
+from afarm import compare_outputs
+from afarm.core.errors import AfarmError, PluginError
+from afarm.core.interfaces import Decoding, RewardModel
+from afarm.core.judge import ChatRequest, Completion
+from afarm.core.records import Evaluation, Instruction, Output, Sample, Score
+from afarm.experiment.farm import Farm
+from afarm_plugins.evaluators.win_rate import WinRate
+
+Do = Callable[[Farm], object]
+
+SFT: Do = lambda farm: farm.sft()  # noqa: E731  (a table of things to do)
+SAMPLE: Do = lambda farm: farm.sample()  # noqa: E731
+FIT: Do = lambda farm: farm.fit_reward()  # noqa: E731
+TRAIN: Do = lambda farm: farm.train("nudge")  # noqa: E731
+OUTPUTS: Do = lambda farm: farm.outputs("nudge")  # noqa: E731
+EVALUATE: Do = lambda farm: farm.evaluate("sft")  # noqa: E731
+
+
+def too_few(self: WordPolicy, instructions: Sequence[Instruction], *decoding: Any, seed: int) -> Iterator[Sample]:
+    yield Sample("word")
+
+
+def too_many(self: WordPolicy, instructions: Sequence[Instruction], *decoding: Any, seed: int) -> Iterator[Sample]:
+    yield from [Sample("word")] * 999
+
+
+def breaks(self: object, *inputs: object, **named: object) -> None:
+    raise KeyError("missing")
+
+
+def evaluated(value: object) -> Callable[..., Evaluation]:
+    return lambda self, inputs: Evaluation("win_rate", inputs.system, {"win_rate": value})  # type: ignore[dict-item]
+
+
+RETURNS: dict[str, tuple[type, str, Callable[..., object] | object, Do, str]] = {
+    "train, nothing": (Nudge, "train", lambda *a: None, TRAIN, "method 'nudge': train must return an afarm.Policy"),
+    "train, of the start": (Sft, "train", lambda *a: {"a": 1}, SFT, "method 'sft': .* an afarm.Policy, not dict"),
+    "fit": (
+        *(WordReward, "fit", classmethod(lambda *a: a[0]), FIT),
+        "reward model 'words': fit must return an afarm.RewardModel, not ABCMeta",
+    ),
+    "load, a policy": (
+        *(WordPolicy, "load", classmethod(lambda *a: None), SFT),
+        "policy 'light_plugin:WordPolicy': load must return an afarm.Policy, not None",
+    ),
+    "load that fails": (
+        *(WordPolicy, "load", classmethod(breaks), SFT),
+        "policy 'light_plugin:WordPolicy' failed: KeyError: 'missing'",
+    ),
+    "load, a reward model": (
+        *(WordReward, "load", classmethod(lambda *a: 1), FIT),
+        "reward model 'light_plugin:WordReward': load must return an afarm.RewardModel, not int",
+    ),
+    "save that fails": (WordPolicy, "save", breaks, SFT, "method 'sft' failed: KeyError: 'missing'"),
+    "sample, too few": (
+        *(WordPolicy, "sample", too_few, SAMPLE),
+        "method 'sft': sample must yield 2 afarm.Sample per instruction: 12 instructions gave 1 and not 24",
+    ),
+    "sample, too many": (WordPolicy, "sample", too_many, SAMPLE, "method 'sft': .* 12 instructions gave more than 24"),
+    "sample, texts": (
+        *(WordPolicy, "sample", lambda *a, **n: iter(["word"]), SAMPLE),
+        "method 'sft': sample must yield 2 afarm.Sample per instruction, not str",
+    ),
+    "sample that fails": (WordPolicy, "sample", breaks, SAMPLE, "method 'sft' failed: KeyError: 'missing'"),
+    "decoding": (
+        *(WordPolicy, "decoding", lambda self, default: 0.7, OUTPUTS),
+        "method 'nudge': decoding must return an afarm.Decoding, not float",
+    ),
+    "load, instructions": (
+        *(Numbers, "load", lambda self, split: [Instruction("a")], SFT),
+        r"data set 'numbers': load\('evaluation'\) must return a list of afarm.Output; row 0 is Instruction",
+    ),
+    "load, nothing": (Numbers, "load", lambda self, split: None, SFT, "data set 'numbers': load.* not None"),
+    "load, numbers in rows": (
+        *(Numbers, "load", lambda self, split: [Output(Instruction("a"), 1)], SFT),  # type: ignore[arg-type]
+        "data set 'numbers': .* row 0 has Instruction and int in it",
+    ),
+    "evaluate, a mapping": (
+        *(WinRate, "evaluate", lambda self, inputs: {"win_rate": 50.0}, EVALUATE),
+        "evaluator 'win_rate': evaluate must return an afarm.Evaluation, not dict",
+    ),
+    "evaluate, NaN": (
+        *(WinRate, "evaluate", evaluated(math.nan), EVALUATE),
+        "evaluator 'win_rate': evaluate must return flat JSON numbers: metric 'win_rate' is nan",
+    ),
+    "evaluate, nested": (WinRate, "evaluate", evaluated({"a": 1}), EVALUATE, "evaluator 'win_rate': .* is {'a': 1}"),
+}
+"""What breaks a promise: the class, its function and what that does instead, how it is found, and what is said."""
+
+
+@pytest.mark.parametrize("case", RETURNS)
+def test_a_return_that_breaks_a_promise_names_the_component(
+    case: str, farm: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, function, instead, do, message = RETURNS[case]
+    monkeypatch.setattr(owner, function, instead)
+    with pytest.raises(AfarmError, match=message):  # data are looked at before anything runs: a ConfigError
+        do(farm("evaluate.reference=data" if do is EVALUATE else "seed=1"))
+
+
+def completion(**values: object) -> Callable[..., object]:
+    async def complete(self: CountingJudge, request: ChatRequest) -> object:
+        return replace(Completion("Output (a)"), **values)  # type: ignore[arg-type]
+
+    return complete
+
+
+async def plain_text(self: CountingJudge, request: ChatRequest) -> str:
+    return "Output (a)"
+
+
+@pytest.mark.parametrize(
+    ("complete", "message"),
+    [
+        (plain_text, "an answer must be an afarm.Completion, not str"),
+        (completion(text=None), "the text of an answer must be text, not None"),
+        (completion(price=-3.0), "the price of an answer must be dollars of at least 0, or None .*, not -3.0"),
+        (completion(price=math.nan), "the price of an answer must be .*, not nan"),
+        (completion(price="free"), "the price of an answer must be .*, not 'free'"),
+        (completion(output_tokens=-1), "counts of tokens must be whole numbers of at least 0, not -1"),
+    ],
+)
+def test_an_answer_that_cannot_be_counted_names_the_judge_and_is_never_stored(
+    complete: Callable[..., object], message: str, farm: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CountingJudge, "complete", complete)
+    one = farm(judge={"*": "counting:x"})
+    with pytest.raises(PluginError, match=f"judge 'counting:x': {message}"):
+        one.annotate()
+    assert one.workspace.judges.ledger.read("SELECT COUNT(*) FROM completions") == [(0,)]
+
+
+@pytest.mark.parametrize("price", [-1.0, math.nan, math.inf])
+def test_a_worst_case_that_would_talk_the_budget_down_is_refused(
+    price: float, farm: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CountingJudge, "worst_case_price", lambda self, request: price)
+    with pytest.raises(AfarmError, match="judge 'counting:': worst_case_price must be dollars of at least 0"):
+        farm("budget=1").annotate()
+
+
+# -------------------------------------------------------------------------------------------------- reward models
+
+
+class Formula(RewardModel):
+    """One that needs no fitting; `values` are its scores, by the number of words."""
+
+    def values(self, lengths: Sequence[int]) -> Any:
+        return [Score(float(length)) for length in lengths]
+
+    def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> Any:
+        return self.values([len(output.split()) for output in outputs])
+
+
+def judged_by(values: Callable[..., object], farm: Make, monkeypatch: pytest.MonkeyPatch) -> object:
+    """Compare outputs by `--annotator reward:words`."""
+    broken = type("Broken", (Formula,), {"values": values, "__module__": __name__})
+    monkeypatch.setattr(light_plugin, "WordReward", broken)
+    rows = [Output(Instruction(f"i{n}"), "word " * n, "mine") for n in range(1, 5)]
+    others = [replace(row, output="word word", generator="theirs") for row in rows]
+    return compare_outputs(rows, others, annotator="reward:words", farm=farm())
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_scores_that_are_no_numbers_are_no_losses(number: float, farm: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    message = rf"reward model 'test_promises:Broken' failed: ValueError: a score must be a finite number, not {number}"
+    with pytest.raises(PluginError, match=message):
+        judged_by(lambda self, lengths: [Score(number) for _ in lengths], farm, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (lambda self, lengths: [Score(1.0)], r"score must return one afarm.Score per row, 1 for \d+ rows"),
+        (lambda self, lengths: [1.0 for _ in lengths], "score must return one afarm.Score per row, not float"),
+        (lambda self, lengths: None, "score must return one afarm.Score per row, not None"),
+        (breaks, "failed: KeyError: 'missing'"),
+    ],
+)
+def test_the_reward_model_is_named_and_not_the_annotator_that_asks_it(
+    values: Callable[..., object], message: str, farm: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(PluginError, match=f"^reward model 'test_promises:Broken'(: | ){message}"):
+        judged_by(values, farm, monkeypatch)
+
+
+def test_a_score_is_a_finite_number() -> None:
+    for wrong in (
+        {"value": math.nan},
+        {"value": 1.0, "spread": math.inf},
+        {"value": 1.0, "spans": ((0, 1, math.nan),)},
+    ):
+        with pytest.raises(ValueError, match="a score must be a finite number, not"):
+            Score(**wrong)  # type: ignore[arg-type]
+
+
+# --------------------------------------------------------------------------------------------------------- saving
+
+
+def test_save_is_given_a_directory_that_exists(farm: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def save(self: WordPolicy, directory: Path) -> None:
+        (directory / "policy.json").write_text(f"[{self.skill}, null]")
+
+    monkeypatch.setattr(WordPolicy, "save", save)
+    assert isinstance(farm().sft(), WordPolicy)
+
+
+def test_a_policy_is_called_by_its_method_when_outputs_are_sampled(farm: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = farm()
+    one.train("nudge")
+    monkeypatch.setattr(WordPolicy, "sample", too_few)
+    with pytest.raises(PluginError, match="method 'nudge': sample must yield 1 "):
+        one.outputs("nudge")
+    assert list(WordPolicy(0.5).sample([], Decoding(), seed=0)) == [Sample("word")]
