@@ -26,6 +26,7 @@ from afarm.core.errors import ConfigError, ModelError
 from afarm.core.processes import SINGLE_PROCESS, ProcessInfo
 from afarm.storage.gguf import damaged
 from afarm.storage.model_files import local_path, model_identity
+from afarm.storage.safetensors import require_whole_weights
 
 if TYPE_CHECKING:
     from afarm.backend.policy import CheckpointPolicy
@@ -152,6 +153,8 @@ class Backend:
         is_gguf = path is not None and path.suffix == ".gguf"
         where = str(path.parent if is_gguf and path else path or spec)
         options = {"gguf_file": path.name} if is_gguf and path else {}
+        if path and path.is_dir():
+            require_whole_weights(path)
         if path is None:  # of the commit that the artifacts' keys name
             options = {"revision": model_identity(str(spec)).partition("@")[2] or "main"}
         try:

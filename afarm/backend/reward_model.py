@@ -19,6 +19,7 @@ from afarm.backend.prompts import PromptTemplate
 from afarm.core.errors import ModelError
 from afarm.core.interfaces import Policy, RewardModel, TrainContext
 from afarm.core.records import Instruction, JudgedPair, Output, Sample, Score
+from afarm.storage.safetensors import require_whole_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -330,6 +331,8 @@ def load_adapters(model: PreTrainedModel, directory: Path, names: Sequence[str])
     def place(name: str) -> str:
         return str(directory if name == "default" else directory / name)
 
+    for name in names:
+        require_whole_weights(Path(place(name)))
     with quiet_transformers():
         ensemble = PeftModel.from_pretrained(model, place(names[0]), adapter_name=names[0])
         for name in names[1:]:

@@ -1,20 +1,23 @@
-"""`afarm artifacts`: list stored artifacts, delete unused ones, explain why one was or was not reused."""
+"""`afarm artifacts`: list what is stored, verify it, delete what is unused, explain reuse."""
 
 from __future__ import annotations
 
+import json
 import shutil
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from afarm.cli.console import out
-from afarm.cli.options import DEFAULT_OUTPUT_DIR, OutputDir
+from afarm.cli.console import ProgressBars, err, out
+from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
 from afarm.core.errors import StoreError, did_you_mean
 
 if TYPE_CHECKING:
-    from afarm.storage.artifacts import Artifact, Store
+    from afarm.storage.artifacts import Store
 
 
 def add_to(app: typer.Typer) -> None:
@@ -22,6 +25,7 @@ def add_to(app: typer.Typer) -> None:
     group.command("list")(list_artifacts)
     group.command("gc")(gc)
     group.command("why")(why)
+    group.command("verify")(verify)
     app.add_typer(group, name="artifacts")
 
 
@@ -96,7 +100,9 @@ def why(
     from afarm.storage.reuse import flatten, nearest
 
     store = _open(output_dir)
-    artifact = _find(store, key)
+    stored = [(stage, other) for stage in store.stages() for other in store.keys(stage)]
+    artifact = store.find(*_only(store, stored, key))
+    assert artifact is not None  # its key is stored
     out().print(f"[bold]{artifact.name}[/] was made from", highlight=False)
     for name, value in flatten(artifact.key_fields).items():
         out().print(f"  {name}: {value}", highlight=False, soft_wrap=True, markup=False)
@@ -113,16 +119,58 @@ def why(
         out().print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
 
 
-def _find(store: Store, key: str) -> Artifact:
+def verify(
+    keys: Annotated[
+        list[str] | None, typer.Argument(help="Keys, or their first characters; all artifacts without one.")
+    ] = None,
+    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Delete damaged ones: the next run makes them again.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Compare every byte of the artifacts with what was written, and name the damaged ones.
+
+    Exits with 1 if a damaged one is left. A run makes the same check, but reads only files whose time of change has
+    moved.
+    """
+    store = _open(output_dir)
+    stored = [(stage, key) for stage in store.stages() for key in store.keys(stage)]
+    wanted = [_only(store, stored, key) for key in keys] if keys else stored
+    rows: list[dict[str, Any]] = []
+    for stage, key in ProgressBars(err())(wanted, "artifacts"):
+        label, damages = store.inspect(stage, key)
+        if damages and remove:
+            store.remove(stage, key)
+        rows.append(
+            {"stage": stage, "key": key, "label": label, "damages": damages, "removed": remove and bool(damages)}
+        )
+    damaged = [row for row in rows if row["damages"]]
+    if as_json:
+        sys.stdout.write(json.dumps({"checked": len(rows), "damaged": damaged}, ensure_ascii=False) + "\n")
+    else:
+        for row in damaged:
+            name = f"{row['stage']}/{row['key']}" + (f" ({row['label']})" if row["label"] else "")
+            out().print(f"{name}: {'; '.join(row['damages'])}", highlight=False, soft_wrap=True, markup=False)
+        done = "none is damaged" if not damaged else f"{len(damaged)} damaged"
+        done += ", deleted: the next run makes them again" if damaged and remove else ""
+        done += " (--remove deletes them: the next run makes them again)" if damaged and not remove else ""
+        out().print(f"{len(rows)} artifacts checked, {done}.", highlight=False, soft_wrap=True)
+    if damaged and not remove:
+        raise typer.Exit(1)
+
+
+def _only(store: Store, stored: Sequence[tuple[str, str]], key: str) -> tuple[str, str]:
+    """Return the one artifact of those `stored` whose key begins so. Raises `StoreError` if none does."""
     wanted = key.rpartition("/")[2]
     if not wanted:
         raise StoreError("name an artifact by its key, or its first characters: `afarm artifacts list` shows them")
-    found = [a for a in store.all() if a.key.startswith(wanted)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise StoreError(f"{key!r} fits {', '.join(a.name for a in found)}: give more characters")
-    raise StoreError(f"no artifact {key!r} in {store.root}.{did_you_mean(key, [a.key for a in store.all()])}")
+    fitting = [(stage, other) for stage, other in stored if other.startswith(wanted)]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise StoreError(f"{key!r} fits {', '.join('/'.join(names) for names in fitting)}: give more characters")
+    raise StoreError(f"no artifact {key!r} in {store.root}.{did_you_mean(key, [other for _, other in stored])}")
 
 
 def _size(count: float) -> str:

@@ -31,8 +31,9 @@ from afarm.experiment.plugin_code import files_digest, package_of, plugin_digest
 from afarm.experiment.promises import require_flat, require_returned
 from afarm.experiment.recipe import Settings
 from afarm.experiment.stage_code import door_digest
-from afarm.storage.artifacts import content_digest
+from afarm.storage.artifacts import require_sound_directory
 from afarm.storage.checkpoints import DirectoryCheckpoints, FollowedCheckpoints, MetricsFile
+from afarm.storage.contents import content_digest
 from afarm.storage.disk import storage_errors, write_json
 
 if TYPE_CHECKING:
@@ -160,6 +161,7 @@ class Components:
         directory = Path(name)
         if not directory.is_dir():
             return json.dumps(self.fixed_reward_identity(name), sort_keys=True)
+        require_sound_directory(directory)
         if name not in self._identities:
             source = self._source_of_class(_module_of_fitted(directory))
             self._identities[name] = {"files": content_digest(directory), "source": source}

@@ -152,10 +152,16 @@ def _visit(
 
 
 def find_or_explain(workspace: Workspace, stage: Stage, inputs: Inputs) -> tuple[Artifact | None, str]:
-    """Return the artifact of `stage`, or why there is none (empty if its inputs explain it)."""
+    """Return the artifact of `stage`, or why there is none (empty if its inputs explain it).
+
+    Raises `StoreError` if the artifact is damaged, as the run would.
+    """
     key_fields = stage.key_fields_with(inputs)
     artifact = workspace.store.find(stage.kind, artifact_key(key_fields))
-    return artifact, "" if artifact else why_not_reused(key_fields, workspace.store.of_stage(stage.kind, stage.label))
+    if artifact is None:
+        return None, why_not_reused(key_fields, workspace.store.of_stage(stage.kind, stage.label))
+    workspace.store.require_sound(artifact)
+    return artifact, ""
 
 
 # -------------------------------------------------------------------------------------------------- what is asked

@@ -9,12 +9,12 @@ second waits and takes the first one's.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from typing import Any
 from afarm.core.errors import DataError, StoreError
 from afarm.core.seeding import digest
 from afarm.storage.checkpoints import CHECKPOINTS
+from afarm.storage.contents import META, Inspection, Recorded, content_of, inspect_files, record_files
 from afarm.storage.disk import (
     last_change,
     output_dir_errors,
@@ -32,11 +33,6 @@ from afarm.storage.disk import (
     write_json,
 )
 from afarm.storage.runs import RECORD, read_run, run_directories
-
-META = "artifact.json"
-
-NOT_CONTENT = frozenset({META, "metrics.jsonl", "trackers"})
-"""Names of files and folders of an artifact that its content digest leaves out: metadata and logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +54,6 @@ class Artifact:
 def artifact_key(key_fields: Mapping[str, Any]) -> str:
     """Digest `key_fields` to the key of the artifact made from them."""
     return digest("artifact", key_fields, length=16)
-
-
-def content_digest(directory: Path) -> str:
-    """Digest the names and bytes of all files below `directory`, without logs, metadata and hidden files.
-
-    Hidden files are what a kill leaves of a file that was being written beside.
-    """
-    total = hashlib.blake2b(digest_size=12)
-    files = (p for p in directory.rglob("*") if p.is_file() and not p.name.startswith("."))
-    for path in sorted(p for p in files if NOT_CONTENT.isdisjoint(p.relative_to(directory).parts)):
-        total.update(str(path.relative_to(directory)).encode() + b"\0")
-        with path.open("rb") as handle:
-            total.update(hashlib.file_digest(handle, "sha256").digest())
-    return total.hexdigest()
 
 
 class Store:
@@ -111,9 +93,43 @@ class Store:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StoreError(f"the artifact {path} is damaged: {META}: {error}; {self._way_out}") from error
+
+    @property
+    def _way_out(self) -> str:
+        where = shlex.quote(str(self.root))
+        return (
+            f"`afarm artifacts verify --remove --output-dir {where}` deletes what is damaged, and the same run makes "
+            "it again (answers of judges are in the ledger: none is bought twice)"
+        )
+
+    def damages(self, artifact: Artifact, every_byte: bool = False) -> list[str]:
+        """List what has happened to an artifact's files since it was made; empty if they are as they were.
+
+        Files whose size and time of change are as recorded count as unchanged, unless `every_byte` is to be read.
+        """
+        recorded: Recorded = artifact.meta.get("files", {})
+        try:
+            inspection = inspect_files(artifact.path, recorded, every_byte)
+            whole = content_of(recorded) == artifact.content and artifact_key(artifact.key_fields) == artifact.key
+        except (KeyError, TypeError, ValueError, AttributeError):
+            inspection, whole = Inspection(), False
+        if not whole:
+            return [f"{META} is not as it was written"]
+        if inspection.moved and not inspection.damages:
+            with suppress(StoreError):  # a store that may only be read is digested each time
+                write_json(artifact.path / META, {**artifact.meta, "files": {**recorded, **inspection.moved}})
+        return inspection.damages
+
+    def require_sound(self, artifact: Artifact) -> None:
+        """Raise `StoreError` with stage, damages and the way out if an artifact is not as it was made."""
+        if damages := self.damages(artifact):
+            label = artifact.meta.get("label") or artifact.stage
+            more = f" and {len(damages) - 3} more" if len(damages) > 3 else ""
             raise StoreError(
-                f"the artifact {path} is damaged ({error}); delete that directory to make it again"
-            ) from error
+                f"the artifact of stage {label!r} in {artifact.path} was changed after it was made, and is not used: "
+                f"{'; '.join(damages[:3])}{more}. {self._way_out}"
+            )
 
     def make(
         self,
@@ -128,8 +144,8 @@ class Store:
         """Make the artifact of `key_fields`, or reuse it; the second value says if it was there already.
 
         A directory left by a killed or failed `write` is handed to the next one as it is: what is in it may be used
-        (checkpoints) or overwritten. Raises `StoreError` if the disk is full or cannot be written; then nothing
-        half-written counts.
+        (checkpoints) or overwritten. Raises `StoreError` if what would be reused is damaged, and if the disk is full
+        or cannot be written; then nothing half-written counts.
 
         Args:
             stage: the kind of stage, which is the artifact's folder.
@@ -140,22 +156,24 @@ class Store:
             spend: asked for what was spent once the artifact is written; recorded, no part of the key.
         """
         key = artifact_key(key_fields)
-        if artifact := self.find(stage, key):
+        if artifact := self._find_sound(stage, key):
             return artifact, True
         final, partial = self.artifacts / stage / key, self.partial(stage, key)
         with storage_errors(final), self._locked(stage, key):
-            if artifact := self.find(stage, key):  # another process made it while we waited for the lock
+            if artifact := self._find_sound(stage, key):  # another process made it while we waited for the lock
                 return artifact, True
             partial.mkdir(parents=True, exist_ok=True)
             started = time.time()
             summary = dict(write(partial))
             shutil.rmtree(partial / CHECKPOINTS, ignore_errors=True)
+            files = record_files(partial)
             meta: dict[str, Any] = {
                 "stage": stage,
                 "label": label,
                 "key": key,
                 "key_fields": key_fields,
-                "content": content_digest(partial),
+                "content": content_of(files),
+                "files": files,
                 "created": started,
                 "seconds": round(time.time() - started, 3),
                 "spend": dict(spend()),
@@ -170,6 +188,12 @@ class Store:
             sync(final.parent)
         return Artifact(stage, key, final, meta["content"], key_fields, meta), False
 
+    def _find_sound(self, stage: str, key: str) -> Artifact | None:
+        artifact = self.find(stage, key)
+        if artifact is not None:
+            self.require_sound(artifact)
+        return artifact
+
     @contextmanager
     def _locked(self, stage: str, key: str) -> Iterator[None]:
         directory = self.artifacts / stage
@@ -182,16 +206,42 @@ class Store:
                 fcntl.flock(handle, fcntl.LOCK_EX)
             yield
 
+    def inspect(self, stage: str, key: str) -> tuple[str, list[str]]:
+        """Read every byte of an artifact, and return its label and its damages.
+
+        Without a label if its metadata cannot be read.
+        """
+        try:
+            artifact = self.find(stage, key)
+        except StoreError:
+            return "", [f"{META} cannot be read"]
+        return (artifact.meta.get("label", ""), self.damages(artifact, every_byte=True)) if artifact else ("", [])
+
+    def remove(self, stage: str, key: str) -> None:
+        """Delete an artifact; what a kill leaves of it counts as absent. Raises `StoreError` if it cannot."""
+        path = self.artifacts / stage / key
+        with storage_errors(path), self._locked(stage, key):
+            (path / META).unlink(missing_ok=True)
+            shutil.rmtree(path)
+
+    def keys(self, stage: str) -> list[str]:
+        """List the keys of the finished artifacts of a kind of stage, damaged ones too."""
+        metadata = (self.artifacts / stage).glob(f"*/{META}")
+        return sorted(path.parent.name for path in metadata if path.parent.suffix != ".partial")
+
+    def stages(self) -> list[str]:
+        """List the kinds of stage that have artifacts."""
+        return sorted(path.name for path in self.artifacts.glob("*/"))
+
     def of_stage(self, stage: str, label: str | None = None) -> list[Artifact]:
         """List the finished artifacts of a kind of stage, or those made under `label`, the oldest first."""
-        keys = [m.parent.name for m in (self.artifacts / stage).glob(f"*/{META}") if m.parent.suffix != ".partial"]
-        artifacts = [artifact for key in keys if (artifact := self.find(stage, key))]
+        artifacts = [artifact for key in self.keys(stage) if (artifact := self.find(stage, key))]
         labelled = [a for a in artifacts if label is None or a.meta.get("label") == label]
         return sorted(labelled, key=lambda a: a.meta["created"])
 
     def all(self) -> list[Artifact]:
         """List every finished artifact, by stage and age."""
-        return [artifact for stage in sorted(self.artifacts.glob("*/")) for artifact in self.of_stage(stage.name)]
+        return [artifact for stage in self.stages() for artifact in self.of_stage(stage)]
 
     def partials(self) -> list[Path]:
         """List what killed or running stages have left unfinished."""
@@ -236,3 +286,12 @@ class Store:
         with storage_errors(path):
             path.mkdir(parents=True, exist_ok=True)
         return path
+
+
+def require_sound_directory(directory: Path) -> None:
+    """Raise `StoreError` if `directory` is that of an artifact in a store, and damaged."""
+    path = directory.resolve()
+    if path.parents[1].name == "artifacts":
+        store = Store(path.parents[2])
+        if artifact := store.find(path.parent.name, path.name):
+            store.require_sound(artifact)

@@ -15,6 +15,7 @@ from pathlib import Path
 from afarm.core.errors import ModelError
 from afarm.storage import gguf
 from afarm.storage.hub import PATIENCE, look_up
+from afarm.storage.safetensors import require_whole_weights
 
 PACKAGE_PREFIX = "pkg:"
 
@@ -93,7 +94,7 @@ def _package_path(spec: str) -> Path:
 def require_local(spec: str) -> None:
     """Check that a model lies at the path `spec`; a Hub id passes.
 
-    Reads no more than a file's header. Raises `ModelError` if there is none, or a GGUF file is cut short.
+    Reads no more than headers of files. Raises `ModelError` if there is none, or a file of weights is cut short.
     """
     path = local_path(spec)
     if path is None:
@@ -104,6 +105,7 @@ def require_local(spec: str) -> None:
                 f"model {spec!r}: the directory has no config.json, so no model was saved there; "
                 "check --model: it takes a directory saved by transformers, a .gguf file or a Hub id (org/name)"
             )
+        require_whole_weights(path)
         return
     if path.suffix != ".gguf":
         raise ModelError(

@@ -27,6 +27,7 @@ from afarm.core.config import BackendConfig
 from afarm.core.errors import ConfigError, ModelError
 from afarm.core.interfaces import Decoding
 from afarm.core.records import Instruction
+from afarm.storage.model_files import require_local
 
 REPOSITORY = ROOT
 
@@ -227,3 +228,22 @@ def test_a_gguf_file_loads_answers_and_saves_as_safetensors(tmp_path: Path, gguf
     alone = reward_model.score(question, ["Paris."])[0].value
     padded = reward_model.score(question * 2, ["Paris.", "It is a city in the north of the country."])[0].value
     assert padded == pytest.approx(alone, abs=1e-3)
+
+
+@pytest.mark.parametrize("kept", [5, 1000, -4])
+def test_weights_cut_short_are_named_with_the_command(policy: CheckpointPolicy, tmp_path: Path, kept: int) -> None:
+    policy.save(tmp_path / "policy")
+    weights = tmp_path / "policy" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:kept])
+    context, _ = make_context(tmp_path)
+    for load in (
+        lambda: CheckpointPolicy.load(tmp_path / "policy", context),
+        lambda: require_local(str(tmp_path / "policy")),
+    ):
+        with pytest.raises(ModelError, match=r"model\.safetensors is truncated .*afarm artifacts verify --remove"):
+            load()
+
+
+def test_whole_weights_pass(policy: CheckpointPolicy, tmp_path: Path) -> None:
+    policy.save(tmp_path / "policy")
+    require_local(str(tmp_path / "policy"))

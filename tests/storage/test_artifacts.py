@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from afarm.core.errors import StoreError
-from afarm.storage.artifacts import META, Store, artifact_key, content_digest
+from afarm.storage.artifacts import Store, artifact_key
 from afarm.storage.checkpoints import CHECKPOINTS, DirectoryCheckpoints, MetricsFile
+from afarm.storage.contents import META, content_digest
 from afarm.storage.disk import source_digest, source_files, storage_errors, tree_size, write_json
 from afarm.storage.rows import write_rows
 

@@ -22,7 +22,14 @@ FLOORS["cli"] = tuple(FLOORS)
 
 NARROW = {
     "judging": {"storage": {"afarm.storage.disk", "afarm.storage.text"}},
-    "backend": {"storage": {"afarm.storage.checkpoints", "afarm.storage.model_files", "afarm.storage.gguf"}},
+    "backend": {
+        "storage": {
+            "afarm.storage.checkpoints",
+            "afarm.storage.gguf",
+            "afarm.storage.model_files",
+            "afarm.storage.safetensors",
+        }
+    },
     "statistics": {"core": {"afarm.core.errors", "afarm.core.seeding"}},
 }
 """Rooms that may import certain modules of a room only."""

@@ -1,0 +1,46 @@
+"""Check that a safetensors file is whole: its header says where each tensor ends.
+
+Without torch, and before a library fails on it with an error that names no file.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+from afarm.core.errors import ModelError
+
+LONGEST_HEADER = 100_000_000
+"""Bytes of the longest header that the format allows."""
+
+
+def require_whole(path: Path) -> None:
+    """Raise `ModelError` if the file ends before its header or tensors do, or the header makes no sense."""
+    size = path.stat().st_size
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > LONGEST_HEADER:
+                raise ValueError("a longer header than the format allows")
+            header = json.loads(file.read(length))
+        ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
+        end = 8 + length + max(ends, default=0)
+    except (struct.error, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise damaged(path) from error
+    if end != size:
+        raise damaged(path, f" (it has {size:,} bytes, not {end:,})")
+
+
+def damaged(path: Path, how: str = "") -> ModelError:
+    """Make the error for a file that is cut short or broken."""
+    return ModelError(
+        f"{path} is truncated or damaged{how}: get it again, or check --model; if an afarm run wrote it, "
+        "`afarm artifacts verify --remove` deletes it and the same run makes it again"
+    )
+
+
+def require_whole_weights(directory: Path) -> None:
+    """Check the header of each safetensors file in `directory`. Raises `ModelError` naming the file."""
+    for path in sorted(directory.glob("*.safetensors")):
+        require_whole(path)
