@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from afarm.core.errors import DataError
 from afarm.core.records import Row
 from afarm.evaluation.metrics import finite_number, interval
 from afarm.evaluation.protocol import EvaluationProtocol
+from afarm.storage.table import Tabular, html_table
 
 if TYPE_CHECKING:
     from afarm.evaluation.win_table import WinTable
@@ -203,8 +204,8 @@ def _metrics(rows: Mapping[str, Any], where: str) -> dict[str, Metric]:
     return metrics
 
 
-@dataclass(frozen=True, slots=True)
-class Leaderboard:
+@dataclass(frozen=True, slots=True, repr=False)
+class Leaderboard(Tabular):
     """Entries under one protocol, best first: by win rate, or by the metric of the evaluator `order`.
 
     `note` is a caveat, `origin` the file that it was read from if that does not say how it was judged.
@@ -260,6 +261,25 @@ class Leaderboard:
     def id(self) -> str:
         """Equal for leaderboards whose entries may be merged: the protocol and the order, or title and origin."""
         return f"{self.protocol.id} {self.order}" if self.protocol.known else f"{self.title}\n{self.origin}"
+
+    def to_dict(self) -> Row:
+        """Return the board as it is in JSON."""
+        return self.to_row()
+
+    def table_rows(self) -> Iterator[Row]:
+        """Yield a row per entry: its numbers, the win rate's interval, and each metric under its name."""
+        for entry in self.entries:
+            row = entry.to_row()
+            numbers = {name: value for name, value in row.items() if not isinstance(value, dict | list | tuple)}
+            yield {**numbers, **{name: metric.value for name, metric in entry.metrics.items()}}
+
+    def __repr__(self) -> str:
+        first = f", first {self.entries[0].system} at {self.entries[0].win_rate:.1f} %" if self.entries else ""
+        return f"Leaderboard({self.heading}: {len(self.entries)} systems{first})"
+
+    def _repr_html_(self) -> str:
+        columns = ("rank", "system", "win_rate", "low", "high", "n")
+        return html_table(columns, [[row.get(name) for name in columns] for row in self.table_rows()], self.heading)
 
     def to_row(self) -> Row:
         return {
