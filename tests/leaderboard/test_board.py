@@ -436,12 +436,14 @@ def test_a_board_is_a_line_a_table_a_frame_and_json(tmp_path: Path) -> None:
     run(tmp_path, "ppo", 64.5)
     run(tmp_path, "<dpo>", 55.0)
     ((board,), _) = read_boards([tmp_path])
+    rated = [replace(entry, metrics={"elo": Metric(1000.0)}) for entry in board.entries]
+    board = replace(board, entries=tuple(rated))
     assert repr(board).endswith(": 2 systems, first ppo at 64.5 %)")
     assert len(repr(board)) < 400
     assert "&lt;dpo&gt;" in board._repr_html_()
     assert "<dpo>" not in board._repr_html_()
     frame = board.to_pandas()
     assert list(frame["system"]) == ["ppo", "<dpo>"]
-    assert list(frame["pointwise"]) == [6.5, 6.5]
+    assert list(frame["elo"]) == [1000.0, 1000.0]
     assert frame["low"][0] < 64.5 < frame["high"][0]
     assert json.loads(json.dumps(board.to_dict()))["entries"][0]["win_rate"] == 64.5
