@@ -33,11 +33,10 @@ def masked_mean_variance(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     return mean, masked_mean((values - mean) ** 2, mask)
 
 
-def whiten(values: Tensor, mask: Tensor, *, shift_mean: bool = True) -> Tensor:
-    """Standardise `values` [B, R] over `mask` to variance 1 and, if `shift_mean`, to mean 0."""
+def whiten(values: Tensor, mask: Tensor) -> Tensor:
+    """Standardise `values` [B, R] over `mask` to mean 0 and variance 1."""
     mean, variance = masked_mean_variance(values, mask)
-    whitened = (values - mean) * torch.rsqrt(variance + 1e-8)
-    return masked(whitened if shift_mean else whitened + mean, mask)
+    return masked((values - mean) * torch.rsqrt(variance + 1e-8), mask)
 
 
 # ---------------------------------------------------------------------------------------------- on-policy objectives

@@ -53,8 +53,9 @@ class PPOConfig(OnPolicyConfig):
     )
     whiten_rewards: Literal["scale", "shift", "none"] = setting(
         "scale",
-        "scale: divide a rollout's rewards by their standard deviation; shift: standardise, then add the mean back, as "
-        "the reference implementation does (pays or charges a constant for each token); none",
+        "scale: divide a rollout's rewards by their standard deviation; shift: standardise over response_length "
+        "positions of each response, pads included, and add the mean back, as the reference implementation does (needs "
+        "gamma=1 and lam=1); none",
     )
     whiten_advantages: Literal["rollout", "minibatch"] = setting(
         "rollout", "standardise advantages over the whole rollout, as the paper does, or within each minibatch"
@@ -88,6 +89,11 @@ class PPOConfig(OnPolicyConfig):
             raise ValueError(
                 f"kl_controller=adaptive multiplies kl_coef ({self.kl_coef:g}), which must be above 0, over kl_horizon "
                 f"({self.kl_horizon}) responses, at least rollout_batch_size ({self.rollout_batch_size})"
+            )
+        if self.whiten_rewards == "shift" and (self.gamma, self.lam) != (1, 1):
+            raise ValueError(
+                f"whiten_rewards=shift is known for gamma=1 and lam=1 only (they are {self.gamma:g} and {self.lam:g}): "
+                "it pays for pads, which have no value here; use whiten_rewards=scale"
             )
         if self.value_head_init == "reward_model" and self.value_init != "reward_model":
             raise ValueError("value_head_init=reward_model needs value_init=reward_model: the head reads that backbone")

@@ -11,8 +11,11 @@ Not as in the paper or its reference implementation, and why:
 
 - Pads enter no statistic, loss, value or KL, and each minibatch's loss is divided by its response tokens, so results
   depend neither on padding nor on how a minibatch is cut for memory. (There: no masks, statistics per device.)
-- The KL of a token is not clamped at 0: clamped, its mean is no longer the KL divergence but something larger.
-- Rewards are scaled, not shifted: adding the mean back unscaled pays each token a constant, a hidden length bonus.
+- The KL of a token is not clamped at 0: clamped, its mean is no longer the KL divergence but something larger, so one
+  `kl_coef` is a stronger penalty there than here.
+- Rewards are divided by their standard deviation over response tokens. The reference implementation standardises them
+  over all positions, pads included, and adds the mean back: a constant at every position, in all the same for every
+  length. `whiten_rewards=shift` does that.
 - The reward model reads the tokens that were sampled, not text decoded and tokenised again.
 - The learning rate rises from a first step above 0, so that no rollout is collected for nothing.
 - What is kept is the checkpoint with the highest win rate on the validation split: the reward rises to the very end.
@@ -138,7 +141,7 @@ class PPOTrainer(PolicyGradientTrainer[ValuedRollouts]):
         if self.config.whiten_rewards == "scale":
             return objective.scale_rewards(rewards, mask)
         if self.config.whiten_rewards == "shift":
-            return whiten(rewards, mask, shift_mean=False)
+            return objective.shift_rewards(rewards, mask, self.config.response_length)
         return rewards
 
     def estimate_advantages(self, rewards: Tensor, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

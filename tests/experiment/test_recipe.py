@@ -333,9 +333,11 @@ def test_the_paper_recipe_has_the_papers_figures(plugins: Plugins) -> None:
     assert (ppo.gamma, ppo.lam, ppo.temperature, ppo.adam_epsilon) == (1.0, 1.0, 1.0, 1e-5)
     assert (ppo.max_prompt_length, ppo.response_length, ppo.max_grad_norm) == (192, 300, 1.0)
     assert (ppo.whiten_advantages, ppo.value_init) == ("rollout", "reward_model")
-    # Section 4: best-of-n at T = 1, best near 16.
+    # Its KL coefficient belongs to rewards as fitted.
+    assert reward.standardize_outputs == 0
+    # Section 4: best-of-n at T = 1, with n = 1024 unless the paper says otherwise.
     best_of_n = config_of(plugins, settings, "methods", "best_of_n")
-    assert (best_of_n.n, best_of_n.temperature) == (16, 1.0)
+    assert (best_of_n.n, best_of_n.temperature) == (1024, 1.0)
 
 
 # ------------------------------------------------------------------------------------------- recipes based on others
@@ -373,7 +375,13 @@ def test_recipes_that_are_based_on_each_other_or_on_none_are_refused(tmp_path: P
 def test_the_code_s_recipe_differs_from_the_paper_s_where_the_code_does() -> None:
     paper, code = read_recipe("paper"), read_recipe("paper-code")
     changed = {name for name in code if code[name] != paper.get(name)}
-    assert changed == {"summary", "bradley_terry", "dpo", "ppo"}
+    assert changed == {"summary", "bradley_terry", "dpo", "ppo", "quark"}
+    assert code["bradley_terry"]["standardize_outputs"] == 0
+    # The code: num_reward_tokens 4 and num_gradient_steps_per_step 1, neither set in its script.
+    quark = code["quark"]
+    assert (quark["num_quantiles"], quark["num_epochs"]) == (4, 1)
+    assert quark["rollout_batch_size"] // quark["num_quantiles"] <= quark["mini_batch_size"], "one step per rollout"
+    assert (paper["quark"]["num_epochs"], code["ppo"]["whiten_rewards"]) == (2, "shift")
     pairs = [
         r["bradley_terry"]["per_device_train_batch_size"] * r["bradley_terry"]["gradient_accumulation_steps"]
         for r in (paper, code)
