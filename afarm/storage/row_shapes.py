@@ -1,4 +1,4 @@
-"""Shapes of rows, told by their fields: for errors about files that hold no annotations.
+"""Shapes of rows, told by their fields: for errors about files that hold something else than they are read as.
 
 A preference file that is read as annotations would give a system a win rate that nobody measured: a wrong shape is an
 error that names it, and the command for such a file.
@@ -30,12 +30,7 @@ def annotation(row: Mapping[str, Any], file: Path | str, where: str) -> JudgedPa
     if row.keys() >= ANNOTATION:
         return JudgedPair.from_row(row, where)
     lacking = next(name for name in ("output_1", "output_2", "preference") if name not in row)
-    fields = ", ".join(map(repr, list(row)[:MOST_LISTED])) or "none"
-    meaning = _other_shape(row, str(file))
-    raise DataError(
-        f"{where}: field {lacking!r} is missing, so this is no annotation; its fields are {fields}"
-        + (f". These look like {meaning}" if meaning else "")
-    )
+    raise DataError(f"{where}: field {lacking!r} is missing, so this is no annotation; {what_it_holds(row, str(file))}")
 
 
 def training_pairs(file: Path | str) -> str:
@@ -43,18 +38,32 @@ def training_pairs(file: Path | str) -> str:
     return f"afarm fit-reward --preferences {file}"
 
 
+def what_it_holds(row: Mapping[str, Any], file: str) -> str:
+    """List the fields of a row of `file`, and say what they look like, if that is known."""
+    fields = ", ".join(map(repr, list(row)[:MOST_LISTED])) or "none"
+    meaning = _other_shape(row, file)
+    return f"its fields are {fields}" + (f". These look like {meaning}" if meaning else "")
+
+
 def _other_shape(row: Mapping[str, Any], file: str) -> str:
     """Name the shape of a row and the command for such a file; empty if it is unknown."""
-    if {"chosen", "rejected"} <= row.keys():
+    fields = row.keys()
+    if {"chosen", "rejected"} <= fields:
         return f"preferences to train on, in TRL's form: {training_pairs(file)}"
-    if "win_rate" in row:
+    if {"request", "text"} <= fields:
+        return f"an export of the ledger, to answer for a judge: --judge replay:{file}"
+    if "win_rate" in fields:
         return f"a leaderboard: afarm leaderboard {file}"
-    if ANNOTATION - {"preference"} <= row.keys():
+    if ANNOTATION - {"preference"} <= fields:
         return "pairs without labels: 'preference' must say which output is better, 1 or 2"
-    if "output" in row:
+    if {"prompt", "completion", "label"} <= fields:
+        return "unpaired feedback (TRL's KTO): put a better and a worse answer to each prompt into one row"
+    if "output" in fields:
         return f"one system's outputs; have them judged: afarm evaluate {file} --reference FILE"
-    if "instruction" in row:
+    if "instruction" in fields:
         return f"instructions without outputs; have a policy answer them: afarm evaluate --eval-set {file}"
+    if {"messages", "conversations", "completion"} & fields:
+        return "demonstrations, one answer to each prompt: put a better and a worse one into 'chosen' and 'rejected'"
     return ""
 
 

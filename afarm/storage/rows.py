@@ -165,19 +165,14 @@ def read_outputs(path: Path | str) -> list[Output]:
 
 
 def read_preferences(path: Path | str) -> list[JudgedPair]:
-    """Read judged pairs, also TRL's `prompt, chosen, rejected`. Raises `DataError` naming file and row."""
-    return _read(path, judged_pair)
+    """Read judged pairs as afarm and AlpacaEval have them. Raises `DataError` naming file, row and field."""
+    return _read(path, JudgedPair.from_row)
 
 
 def preferences_on_disk(path: Path) -> Sequence[JudgedPair]:
     """Read the judged pairs of a JSON-lines file: into memory if they are few, else one by one on access."""
-    rows = RowsOnDisk(path, judged_pair)
+    rows = RowsOnDisk(path, JudgedPair.from_row)
     return rows if len(rows) > IN_MEMORY else list(rows)
-
-
-def judged_pair(row: Row, where: str) -> JudgedPair:
-    """Parse the judgement in a row. Raises `DataError` naming `where` and the wrong field."""
-    return JudgedPair.from_row(_from_trl(row, where), where)
 
 
 class RowsOnDisk(Sequence[T]):
@@ -221,16 +216,6 @@ class RowsOnDisk(Sequence[T]):
 
 def _read(path: Path | str, parse: Callable[[Row, str], T]) -> list[T]:
     return [parse(row, where) for where, row in placed_rows(path)]
-
-
-def _from_trl(row: Row, where: str) -> Row:
-    names = ("prompt", "chosen", "rejected")
-    if not row.keys() >= {*names}:
-        return row
-    for name in names:
-        if not isinstance(row[name], str):
-            raise DataError(f"{where}: field {name!r} must be text, not {type(row[name]).__name__}")
-    return {"instruction": row["prompt"], "output_1": row["chosen"], "output_2": row["rejected"], "preference": 1}
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:

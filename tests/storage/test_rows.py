@@ -96,14 +96,6 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert "色" in path.read_text(encoding="utf-8"), "people should be able to read it too"
 
 
-def test_trls_triples_are_preferences_for_the_first_output(tmp_path: Path) -> None:
-    path = tmp_path / "trl.jsonl"
-    path.write_text(json.dumps({"prompt": "Name a colour.", "chosen": "Red.", "rejected": "Loud."}))
-    (judged,) = read_preferences(path)
-    assert judged.chosen_rejected == ("Red.", "Loud.")
-    assert judged.pair.instruction == Instruction("Name a colour.")
-
-
 @pytest.mark.parametrize(
     ("row", "said"),
     [
@@ -131,13 +123,6 @@ def test_a_preference_that_is_wrong_is_named_with_its_file_and_row(tmp_path: Pat
     good = {"instruction": "i", "output_1": "a", "output_2": "b", "preference": 1}
     path.write_text(json.dumps([good, {**good, "preference": 3}]))
     with pytest.raises(DataError, match=r"p\.json: row 1: field 'preference' is 3"):
-        read_preferences(path)
-
-
-def test_a_triple_that_is_wrong_is_named_with_the_field_of_its_own_format(tmp_path: Path) -> None:
-    path = tmp_path / "trl.jsonl"
-    path.write_text(json.dumps({"prompt": "p", "chosen": [{"role": "assistant", "content": "x"}], "rejected": "b"}))
-    with pytest.raises(DataError, match=r"trl\.jsonl: row 0: field 'chosen' must be text, not list"):
         read_preferences(path)
 
 

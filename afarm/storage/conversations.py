@@ -1,0 +1,90 @@
+"""Chats in the forms that files have: lists of messages, and transcripts of "Human:" and "Assistant:".
+
+A message has `role` and `content` (OpenAI, TRL) or `from` and `value` (ShareGPT). A transcript is HH-RLHF's: turns that
+begin with "Human:" or "Assistant:" behind a blank line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from afarm.core.errors import DataError, did_you_mean
+from afarm.core.records import Instruction, Message
+
+ROLES = {
+    **dict.fromkeys(("system", "developer"), "system"),
+    **dict.fromkeys(("user", "human", "prompter"), "user"),
+    **dict.fromkeys(("assistant", "gpt", "bot", "chatbot", "model"), "assistant"),
+}
+"""afarm's role by those that files have."""
+
+SPEAKERS = {"Human": "user", "Assistant": "assistant"}
+_TURN = re.compile(r"(?:\A|\n\n)\s*(Human|Assistant):")
+
+Turns = tuple[Message, ...]
+
+
+class UnusableError(DataError):
+    """A row that is of the right shape, and cannot be learned from."""
+
+
+def is_transcript(text: str) -> bool:
+    """Tell a transcript, which begins with a person's turn, from other text."""
+    return bool(re.match(r"\s*Human:", text))
+
+
+def split_transcript(text: str) -> Turns:
+    """Split a transcript into turns, each stripped; the last may be empty, as that of a prompt is."""
+    starts = [*_TURN.finditer(text)]
+    ends = [*(match.start() for match in starts[1:]), len(text)]
+    return tuple(
+        Message(SPEAKERS[match[1]], text[match.end() : end].strip()) for match, end in zip(starts, ends, strict=True)
+    )
+
+
+def read_messages(turns: Sequence[Any], where: str) -> Turns:
+    """Read a list of messages, each stripped. Raises `DataError` naming the turn that is none."""
+    return tuple(_message(turn, f"{where}: turn {number}") for number, turn in enumerate(turns))
+
+
+def _message(turn: object, where: str) -> Message:
+    if not isinstance(turn, Mapping):
+        raise DataError(f"{where}: must be an object with 'role' and 'content', not {type(turn).__name__}")
+    role, content = turn.get("role", turn.get("from")), turn.get("content", turn.get("value"))
+    if not isinstance(role, str) or role.lower() not in ROLES:
+        near = did_you_mean(role, ROLES) if isinstance(role, str) else ""
+        raise DataError(f"{where}: 'role' is {role!r}; it must be system, user or assistant.{near}")
+    if not isinstance(content, str):
+        raise DataError(f"{where}: 'content' must be text, not {type(content).__name__}")
+    return Message(ROLES[role.lower()], content.strip())
+
+
+def require_turns(turns: Turns, where: str) -> Turns:
+    """Return `turns`: perhaps a system's first, then a user's and an assistant's by turns.
+
+    Raises `UnusableError` naming the turn that is empty, or whose role is out of turn.
+    """
+    for number, turn in enumerate(turns):
+        if not turn.content:
+            raise UnusableError(f"{where}: turn {number} ({turn.role}) is empty; write its text, or take the row out")
+    for number, (before, turn) in enumerate(pairwise(turns), start=1):
+        if turn.role in (before.role, "system"):
+            raise UnusableError(
+                f"{where}: turn {number} is the {turn.role}'s after the {before.role}'s; let user and assistant "
+                "alternate (join neighbours of one role), after one system turn at most"
+            )
+    first = next((turn for turn in turns if turn.role != "system"), None)
+    if first and first.role != "user":
+        raise UnusableError(f"{where}: begins with the assistant's turn; put the user's before it")
+    return turns
+
+
+def as_instruction(turns: Turns, where: str) -> Instruction:
+    """Make the last turn, the user's, an instruction with the turns before it. Raises `UnusableError`."""
+    turns = require_turns(turns, where)
+    if not turns or turns[-1].role != "user":
+        raise UnusableError(f"{where}: has no turn of the user to answer at its end; add one")
+    return Instruction(turns[-1].content, messages=turns[:-1])

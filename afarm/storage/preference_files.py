@@ -1,0 +1,271 @@
+"""Preferences in the forms that users have: one reader, which tells a row's form by its fields.
+
+| form | fields |
+|---|---|
+| afarm, alpaca_eval, AlpacaFarm | `instruction`, `input`, `output_1`, `output_2`, `preference` |
+| people's labels (PandaLM) | `instruction`, `input`, `response1`, `response2`, `annotator1`, `annotator2` … |
+| TRL | `prompt`, `chosen`, `rejected`: texts, or lists of messages |
+| TRL with the prompt implicit | `chosen`, `rejected`: whole chats, which differ in their last answer |
+| HH-RLHF | the same, as transcripts of "Human:" and "Assistant:" |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from afarm.core.errors import DataError
+from afarm.core.records import Instruction, JudgedPair, Message, Pair, Preference, Row
+from afarm.core.seeding import uniform
+from afarm.storage.conversations import (
+    Turns,
+    UnusableError,
+    as_instruction,
+    is_transcript,
+    read_messages,
+    require_turns,
+    split_transcript,
+)
+from afarm.storage.row_shapes import what_it_holds
+from afarm.storage.rows import placed_rows, stem
+
+PAIRS = (("output_1", "output_2"), ("response1", "response2"), ("response_1", "response_2"))
+"""The names that the two outputs of a labelled pair have."""
+PROMPTS = ("prompt", "question", "instruction")
+"""The names that a prompt has beside `chosen` and `rejected`."""
+PEOPLE = re.compile(r"annotator_?\d+")
+"""The columns of several people's labels."""
+
+FORMS = "prompt, chosen, rejected (or whole chats in the two), or instruction, output_1, output_2, preference"
+
+
+@dataclass(slots=True)
+class Unusable:
+    """The rows of a file that cannot be learned from: how many, and the first of each kind."""
+
+    rows: int = 0
+    examples: list[str] = field(default_factory=list)
+    _kinds: set[str] = field(default_factory=set)
+
+    def add(self, error: UnusableError, where: str) -> None:
+        """Count a row and keep what is wrong with it, if it is the first of its kind."""
+        self.rows += 1
+        kind = re.sub(r"\d+", "", str(error).removeprefix(where))
+        if kind not in self._kinds:
+            self._kinds.add(kind)
+            self.examples.append(str(error))
+
+
+def preference_rows(source: Path | str, unusable: Unusable | None = None) -> Iterator[JudgedPair]:
+    """Yield the preferences of a file or of a data set of the Hub, one by one.
+
+    Rows that cannot be learned from are counted in `unusable`, or an error if it is None. Raises `DataError` naming
+    file, row and field if a row is wrong, or what the row looks like if it is no preference.
+    """
+    name = stem(str(source))
+    repeats: dict[str, int] = {}
+    for where, row in placed_rows(source):
+        try:
+            judged = judged_row(row, where, name)
+        except UnusableError as error:
+            if unusable is None:
+                raise
+            unusable.add(error, where)
+            continue
+        yield _numbered(judged, repeats)
+
+
+def _numbered(judged: JudgedPair, repeats: dict[str, int]) -> JudgedPair:
+    """Number the repeats of a pair, so that each keeps a label of its own."""
+    pair = judged.pair
+    if pair.occurrence:
+        return judged
+    count = repeats.get(pair.id, 0)
+    repeats[pair.id] = count + 1
+    if not count:
+        return judged
+    pair = replace(pair, occurrence=count)
+    return replace(judged, pair=pair, preference=replace(judged.preference, pair_id=pair.id))
+
+
+def judged_row(row: Row, where: str, name: str = "") -> JudgedPair:
+    """Parse one row; `name` is the annotator's if the row has none. Raises as `preference_rows` does."""
+    if {"chosen", "rejected"} <= row.keys():
+        return _from_chosen(row, where, name)
+    for first, second in PAIRS:
+        if first in row and second in row:
+            return _from_pair(row, (first, second), where, name)
+    raise DataError(f"{where}: is no preference, which has {FORMS}; {what_it_holds(row, where.rpartition(': ')[0])}")
+
+
+# ------------------------------------------------------------------------------------------------- labelled pairs
+
+
+def _from_pair(row: Row, names: tuple[str, str], where: str, name: str) -> JudgedPair:
+    """Parse a pair of outputs with a label, or with those of several people: p2 is then their mean."""
+    for output in names:
+        if not isinstance(row[output], str):
+            kind = type(row[output]).__name__
+            raise UnusableError(f"{where}: field {output!r} must be text, not {kind}; write it in quotes")
+    people = sorted(column for column in row if PEOPLE.fullmatch(column))
+    label = "preference" if "preference" in row else "label" if "label" in row else ""
+    if not label and not people:
+        raise DataError(
+            f"{where}: has no label; add the column 'preference' with 1 or 2 for the better output; its fields are "
+            f"{', '.join(map(repr, row))}"
+        )
+    plain = {
+        **row,
+        **_task(row, where),
+        "output_1": row[names[0]],
+        "output_2": row[names[1]],
+        "preference": _label(row[label], label, where) if label else None,
+        "annotator": row.get("annotator") or name,
+    }
+    judged = JudgedPair.from_row(plain, where)
+    if label:
+        return judged
+    votes = [_label(row[column], column, where) for column in people]
+    wins = [0.5 if vote in (0, 1.5) else vote - 1 for vote in votes if vote is not None]
+    return replace(judged, preference=_vote(judged.pair, wins))
+
+
+def _task(row: Row, where: str) -> Row:
+    """Return the fields of the instruction, a transcript or a list of messages split into turns."""
+    name = next((name for name in (*PROMPTS, "input") if row.get(name) is not None), "")
+    if not name:
+        raise DataError(f"{where}: field 'instruction' is missing; its fields are {', '.join(map(repr, row))}")
+    value, place = row[name], f"{where}: field {name!r}"
+    if isinstance(value, str) and not is_transcript(value):
+        if not value.strip() and not row.get("input"):
+            raise UnusableError(f"{place} is blank; write the prompt, or take the row out")
+        return {"instruction": value, "input": row.get("input") if name != "input" else ""}
+    return {**as_instruction(_prompt_turns(value, place), place).to_row(), "dataset": row.get("dataset")}
+
+
+def _label(value: Any, column: str, where: str) -> float | None:
+    """Return a label: 1, 2, a number between, 0 or 1.5 for a draw, or None. Raises `DataError`."""
+    if value is None or value != value or value == "":
+        return None
+    try:
+        number = float(value) if isinstance(value, str) else value
+    except ValueError:
+        number = None
+    if isinstance(number, bool) or not isinstance(number, int | float) or not (number == 0 or 1 <= number <= 2):
+        raise DataError(
+            f"{where}: field {column!r} is {value!r}; a label is 1 or 2 for the better output, a number between for a "
+            "weighted one, 0 or 1.5 for a draw, or empty; write other labels so"
+        )
+    return number
+
+
+def _vote(pair: Pair, wins: Sequence[float]) -> Preference:
+    """Return the label that people's votes, each the win of output 2, make together."""
+    if not wins:
+        return Preference(pair.id, None, "unparsed", "human")
+    mean = fmean(wins)
+    return Preference(pair.id, None, "draw", "human") if mean == 0.5 else Preference(pair.id, mean, source="human")
+
+
+# --------------------------------------------------------------------------------------------- chosen and rejected
+
+
+def _from_chosen(row: Row, where: str, name: str) -> JudgedPair:
+    """Parse `chosen` and `rejected`: answers to a prompt, or whole chats that differ in their last answer."""
+    column = next((column for column in PROMPTS if row.get(column) is not None), "")
+    prompt = _prompt(row, column, where) if column else ()
+    chosen = _chat(row, "chosen", prompt, column, where)
+    rejected = _chat(row, "rejected", prompt, column, where)
+    if chosen[:-1] != rejected[:-1]:
+        raise UnusableError(
+            f"{where}: 'chosen' and 'rejected' differ in turn {_first_difference(chosen[:-1], rejected[:-1])}, before their last "
+            "answer; give both the same prompt"
+        )
+    instruction = as_instruction(chosen[:-1], f"{where}: field {column or 'chosen'!r}")
+    further = {field: row[field] for field in ("input", "dataset") if isinstance(row.get(field), str)}
+    if column != "instruction":
+        further.pop("input", None)
+    return _chosen_over(replace(instruction, **further), chosen[-1].content, rejected[-1].content, name)
+
+
+def _chosen_over(instruction: Instruction, chosen: str, rejected: str, name: str) -> JudgedPair:
+    """Make the pair, its chosen output now first, now second: else its place would tell which that is."""
+    pair = Pair(instruction, *sorted((chosen, rejected)))
+    if uniform("side", pair.id) < 0.5:
+        pair = pair.swapped()
+    if pair.identical:
+        return JudgedPair(pair, Preference(pair.id, None, "draw", "rule"), name)
+    return JudgedPair(pair, Preference(pair.id, float(pair.output_2 == chosen)), name)
+
+
+def _prompt(row: Row, column: str, where: str) -> Turns:
+    """Return the prompt's turns behind the row's system prompt, if it has one; none of an empty text."""
+    turns = _prompt_turns(row[column], f"{where}: field {column!r}")
+    system = row.get("system")
+    if turns and isinstance(system, str) and system.strip() and turns[0].role != "system":
+        return (Message("system", system.strip()), *turns)
+    return turns
+
+
+def _prompt_turns(value: Any, where: str) -> Turns:
+    """Return the turns of a text, which is the user's, of a transcript or of a list of messages.
+
+    An empty last turn of the assistant is where the answer goes. Raises `DataError`.
+    """
+    if isinstance(value, str) and not is_transcript(value):
+        return (Message("user", value.strip()),) if value.strip() else ()
+    turns = _turns(value, where)
+    return turns[:-1] if turns and turns[-1] == Message("assistant", "") else turns
+
+
+def _turns(value: Any, where: str) -> Turns:
+    if isinstance(value, str):
+        return split_transcript(value)
+    if isinstance(value, list | tuple):
+        return read_messages(value, where)
+    raise DataError(f"{where} must be text or a list of messages, not {type(value).__name__}")
+
+
+def _chat(row: Row, field: str, prompt: Turns, column: str, where: str) -> Turns:
+    """Return the whole chat of one side, the answer last. Raises `DataError`."""
+    value, place = row[field], f"{where}: field {field!r}"
+    if isinstance(value, str) and not _is_whole(value, prompt):
+        if not prompt and column:
+            raise UnusableError(f"{where}: field {column!r} is empty; write the prompt, or take the row out")
+        if not prompt:
+            raise DataError(
+                f"{place} is a text without turns, and the row has no prompt; add the column 'prompt', or write whole "
+                "chats: lists of messages with 'role' and 'content', or transcripts of 'Human:' and 'Assistant:'"
+            )
+        chat = (*prompt, Message("assistant", value.strip()))
+    else:
+        chat = _turns(value, place)
+        spoken = [turn for turn in chat if turn.role != "system"]
+        if prompt and spoken and spoken[0].role == "assistant":
+            chat = (*prompt, *chat)
+        elif prompt and prompt[-1] not in chat:
+            raise UnusableError(
+                f"{place}: holds a whole chat without the prompt of field {column!r}; let them agree, or take the "
+                f"column {column!r} out"
+            )
+        elif prompt and prompt[0].role == "system" and chat[0].role != "system":
+            chat = (prompt[0], *chat)
+    if not chat or chat[-1].role != "assistant":
+        raise UnusableError(f"{place}: must end with the assistant's turn, which is the answer")
+    return require_turns(chat, place)
+
+
+def _is_whole(text: str, prompt: Turns) -> bool:
+    """Tell a transcript of a whole chat from an answer that merely begins like one."""
+    return is_transcript(text) and (not prompt or prompt[-1] in split_transcript(text))
+
+
+def _first_difference(chosen: Turns, rejected: Turns) -> int:
+    return next(
+        (n for n, (one, other) in enumerate(zip(chosen, rejected, strict=False)) if one != other),
+        min(len(chosen), len(rejected)),
+    )

@@ -1,0 +1,301 @@
+"""Preferences in every form that users have them, and what is wrong with a row said with how to mend it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import SHARED_DATA
+
+from afarm.core.errors import DataError
+from afarm.core.records import Instruction, JudgedPair, Message, Pair, Preference
+from afarm.storage.conversations import UnusableError
+from afarm.storage.preference_files import Unusable, judged_row, preference_rows
+from afarm.storage.rows import read_preferences
+
+SYSTEM, USER, ASSISTANT = Message("system", "Be brief."), Message("user", "Hi."), Message("assistant", "Hello.")
+ASK = "Name a colour."
+HISTORY = "\n\nHuman: Hi.\n\nAssistant: Hello.\n\nHuman: Name a colour.\n\nAssistant:"
+
+
+def turns(*texts: str, roles: tuple[str, str] = ("user", "assistant"), names: tuple[str, str] = ("role", "content")):
+    return [{names[0]: roles[n % 2], names[1]: text} for n, text in enumerate(texts)]
+
+
+CHAT = ("Hi.", "Hello.", ASK)
+
+FORMS: dict[str, dict[str, Any]] = {
+    "TRL, texts": {"prompt": ASK, "chosen": "Red.", "rejected": "Loud."},
+    "TRL, messages": {
+        "prompt": turns(*CHAT),
+        "chosen": [{"role": "assistant", "content": "Red."}],
+        "rejected": [{"role": "assistant", "content": "Loud."}],
+    },
+    "TRL, implicit prompt": {"chosen": turns(*CHAT, "Red."), "rejected": turns(*CHAT, "Loud.")},
+    "UltraFeedback": {"prompt": ASK, "chosen": turns(ASK, "Red."), "rejected": turns(ASK, "Loud."), "score_chosen": 8},
+    "HH-RLHF": {"chosen": f"{HISTORY} Red.", "rejected": f"{HISTORY} Loud."},
+    "HH-RLHF with the prompt apart": {"prompt": HISTORY, "chosen": " Red.", "rejected": " Loud."},
+    "ShareGPT's names": {
+        "chosen": turns(*CHAT, "Red.", roles=("human", "gpt"), names=("from", "value")),
+        "rejected": turns(*CHAT, "Loud.", roles=("human", "gpt"), names=("from", "value")),
+    },
+    "a question": {"question": ASK, "system": "Be brief.", "chosen": "Red.", "rejected": "Loud."},
+    "Alpaca's fields": {"instruction": ASK, "input": "warm", "chosen": "Red.", "rejected": "Loud.", "dataset": "d"},
+    "AlpacaFarm": {"instruction": ASK, "input": "warm", "output_1": "Loud.", "output_2": "Red.", "preference": 2},
+    "a transcript judged": {"instruction": HISTORY, "output_1": "Red.", "output_2": "Loud.", "preference": 1},
+    "LLMBar": {"input": ASK, "output_1": "Loud.", "output_2": "Red.", "label": 2},
+}
+MULTI_TURN = Instruction(ASK, messages=(USER, ASSISTANT))
+WARM = Instruction(ASK, "warm")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_is_the_same_preference(form: str) -> None:
+    judged = judged_row(FORMS[form], "f: row 0", "me")
+    assert judged.chosen_rejected == ("Red.", "Loud.")
+    expected = {
+        "TRL, texts": Instruction(ASK),
+        "UltraFeedback": Instruction(ASK),
+        "LLMBar": Instruction(ASK),
+        "a question": Instruction(ASK, messages=(SYSTEM,)),
+        "Alpaca's fields": Instruction(ASK, "warm", "d"),
+        "AlpacaFarm": WARM,
+    }
+    assert judged.pair.instruction == expected.get(form, MULTI_TURN)
+    assert judged.annotator == "me"
+
+
+def test_the_better_output_is_first_as_often_as_second() -> None:
+    rows = [{"prompt": f"p{n}", "chosen": "a good one", "rejected": "bad"} for n in range(400)]
+    judged = [judged_row(row, "") for row in rows]
+    assert all(row.chosen_rejected == ("a good one", "bad") for row in judged)
+    assert 160 < sum(row.p2 == 1 for row in judged) < 240
+    assert judged == [judged_row(row, "") for row in rows], "and always the same one"
+
+
+@pytest.mark.parametrize(
+    ("votes", "win"),
+    [
+        ((1, 1, 2), 1 / 3),
+        ((2, 2, 2), 1.0),
+        ((1, 1, 0), 1 / 6),
+        ((1, 2, 0), None),
+        ((0, 0, 0), None),
+        (("2", "", None), 1),
+    ],
+)
+def test_several_peoples_labels_become_their_mean(votes: tuple[Any, ...], win: float | None) -> None:
+    labels = {f"annotator{n}": vote for n, vote in enumerate(votes, start=1)}
+    judged = judged_row({"instruction": "i", "response1": "x", "response2": "y", **labels}, "f: row 0")
+    assert (judged.preference.outcome, judged.preference.source) == ("draw" if win is None else "decided", "human")
+    assert judged.p2 == pytest.approx(win) if win is not None else judged.p2 is None
+
+
+@pytest.mark.parametrize(
+    ("label", "p2", "outcome"),
+    [
+        *((1, 0, "decided"), (2.0, 1, "decided"), (1.25, 0.25, "decided"), ("2", 1, "decided")),
+        *((1.5, None, "draw"), (0, None, "draw"), (None, None, "unparsed"), (float("nan"), None, "unparsed")),
+    ],
+)
+def test_labels_are_alpaca_evals(label: Any, p2: float | None, outcome: str) -> None:
+    row = {"instruction": "i", "output_1": "x", "output_2": "y", "preference": label}
+    judged = judged_row(row, "f: row 0")
+    assert (judged.p2, judged.preference.outcome) == (p2, outcome)
+
+
+def test_afarms_own_preferences_are_read_as_they_are(tmp_path: Path) -> None:
+    pair = Pair(Instruction("i", messages=(USER, ASSISTANT)), "x", "", 2, "a", "b")
+    own = JudgedPair(pair, Preference(pair.id, 0.25, source="noise", member="m"), "pool")
+    (tmp_path / "p.jsonl").write_text(json.dumps(own.to_row()))
+    assert list(preference_rows(tmp_path / "p.jsonl")) == [own] == read_preferences(tmp_path / "p.jsonl")
+
+
+def test_equal_outputs_are_a_draw_and_repeats_keep_their_labels(tmp_path: Path) -> None:
+    row = {"prompt": "p", "chosen": "x", "rejected": "y"}
+    rows = [row, row, {**row, "chosen": "y", "rejected": "x"}, {**row, "rejected": "x"}]
+    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    judged = list(preference_rows(tmp_path / "p.jsonl"))
+    assert [j.chosen_rejected for j in judged] == [("x", "y"), ("x", "y"), ("y", "x"), None]
+    assert (judged[3].preference.outcome, judged[3].preference.source) == ("draw", "rule")
+    assert len({j.preference.pair_id for j in judged}) == 4
+    assert all(j.preference.pair_id == j.pair.id for j in judged)
+
+
+def test_a_table_has_chats_as_json(tmp_path: Path) -> None:
+    with (tmp_path / "p.csv").open("w", newline="") as handle:
+        writer = csv.writer(handle)
+        writer.writerow(["chosen", "rejected"])
+        writer.writerow([json.dumps(turns(*CHAT, "Red.")), json.dumps(turns(*CHAT, "Loud."))])
+        writer.writerow([json.dumps(turns(*CHAT, "Red.")), json.dumps(turns("Loud."))])
+    rows = preference_rows(tmp_path / "p.csv")
+    assert next(rows).pair.instruction == MULTI_TURN
+    with pytest.raises(UnusableError, match=r"p\.csv: line 3: field 'rejected': must end with the assistant's turn"):
+        next(rows)
+
+
+# ----------------------------------------------------------------------------------- rows that cannot be learned from
+
+UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
+    "an empty answer": (
+        {"prompt": "p", "chosen": " ", "rejected": "y"},
+        "field 'chosen': turn 1 (assistant) is empty; write its text, or take the row out",
+    ),
+    "an empty turn": (
+        {"chosen": turns("a", "", "b", "c"), "rejected": turns("a", "", "b", "d")},
+        "field 'chosen': turn 1 (assistant) is empty; write its text, or take the row out",
+    ),
+    "an empty prompt": (
+        {"prompt": "", "chosen": "x", "rejected": "y"},
+        "field 'prompt' is empty; write the prompt, or take the row out",
+    ),
+    "a blank instruction": (
+        {"instruction": " ", "output_1": "x", "output_2": "y", "preference": 1},
+        "field 'instruction' is blank; write the prompt, or take the row out",
+    ),
+    "one role twice": (
+        {"chosen": f"{HISTORY} Red.\n\nAssistant: Blue.", "rejected": f"{HISTORY} Loud."},
+        "field 'chosen': turn 4 is the assistant's after the assistant's; let user and assistant alternate (join "
+        "neighbours of one role), after one system turn at most",
+    ),
+    "a late system turn": (
+        {"chosen": [*turns("a"), {"role": "system", "content": "s"}, *turns("x", roles=("assistant", ""))]}
+        | {"rejected": turns("a", "y")},
+        "field 'chosen': turn 1 is the system's after the user's; let user and assistant alternate (join neighbours of "
+        "one role), after one system turn at most",
+    ),
+    "no user": (
+        {"chosen": turns("x", roles=("assistant", "user")), "rejected": turns("y", roles=("assistant", "user"))},
+        "field 'chosen': begins with the assistant's turn; put the user's before it",
+    ),
+    "no answer": (
+        {"chosen": turns("a"), "rejected": turns("a", "y")},
+        "field 'chosen': must end with the assistant's turn, which is the answer",
+    ),
+    "prompts that differ": (
+        {"chosen": turns("a", "b", "c", "x"), "rejected": turns("a", "B", "c", "y")},
+        "'chosen' and 'rejected' differ in turn 1, before their last answer; give both the same prompt",
+    ),
+    "chats of other lengths": (
+        {"chosen": turns("a", "x"), "rejected": turns("a", "x", "c", "y")},
+        "'chosen' and 'rejected' differ in turn 1, before their last answer; give both the same prompt",
+    ),
+    "another prompt apart": (
+        {"prompt": "p", "chosen": turns("a", "x"), "rejected": turns("a", "y")},
+        "field 'chosen': holds a whole chat without the prompt of field 'prompt'; let them agree, or take the column "
+        "'prompt' out",
+    ),
+    "an output that is no text": (
+        {"instruction": "i", "response1": True, "response2": "y", "annotator1": 1},
+        "field 'response1' must be text, not bool; write it in quotes",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_a_row_that_cannot_be_learned_from_says_why_and_how_to_mend_it(case: str) -> None:
+    row, said = UNUSABLE[case]
+    with pytest.raises(UnusableError) as caught:
+        judged_row(row, "f.jsonl: row 7")
+    place, _, rest = str(caught.value).partition("f.jsonl: row 7: ")
+    assert (place, rest) == ("", said)
+
+
+def test_such_rows_are_counted_with_the_first_of_each_kind(tmp_path: Path) -> None:
+    good = {"prompt": "p", "chosen": "x", "rejected": "y"}
+    rows = [good, UNUSABLE["an empty answer"][0], good, UNUSABLE["an empty turn"][0], UNUSABLE["no answer"][0]]
+    path = tmp_path / "p.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    left_out = Unusable()
+    assert len(list(preference_rows(path, left_out))) == 2
+    assert left_out.rows == 3
+    assert [example.partition(": row ")[2][0] for example in left_out.examples] == ["1", "4"]
+    with pytest.raises(UnusableError, match="row 1: field 'chosen'"):
+        list(preference_rows(path))
+
+
+# ------------------------------------------------------------------------------------------------ files of other shape
+
+NO_PREFERENCE: dict[str, tuple[dict[str, Any], str]] = {
+    "a label of other values": (
+        {"instruction": "i", "output_1": "x", "output_2": "y", "preference": "left"},
+        "field 'preference' is 'left'; a label is 1 or 2 for the better output",
+    ),
+    "a label out of range": (
+        {"instruction": "i", "response1": "x", "response2": "y", "annotator2": 3},
+        "field 'annotator2' is 3; a label is 1 or 2 for the better output",
+    ),
+    "a truth as a label": (
+        {"instruction": "i", "output_1": "x", "output_2": "y", "label": True},
+        "field 'label' is True; a label is 1 or 2",
+    ),
+    "annotations without labels": (
+        {"instruction": "i", "output_1": "x", "output_2": "y"},
+        "has no label; add the column 'preference' with 1 or 2 for the better output",
+    ),
+    "annotations without outputs": (
+        {"instruction": "i", "preference": 1},
+        "its fields are 'instruction', 'preference'. These look like instructions without outputs",
+    ),
+    "outputs": (
+        {"instruction": "i", "output": "x"},
+        "These look like one system's outputs; have them judged: afarm evaluate f.jsonl --reference FILE",
+    ),
+    "unpaired feedback": (
+        {"prompt": "p", "completion": "x", "label": True},
+        "These look like unpaired feedback (TRL's KTO)",
+    ),
+    "chats": ({"messages": turns("a", "b")}, "These look like demonstrations"),
+    "a leaderboard": ({"name": "x", "win_rate": 3.0}, "These look like a leaderboard: afarm leaderboard f.jsonl"),
+    "anything": ({"a": 1}, "is no preference, which has prompt, chosen, rejected (or whole chats in the two)"),
+    "texts without a prompt": (
+        {"chosen": "The sky is blue.", "rejected": "The sky is loud."},
+        "field 'chosen' is a text without turns, and the row has no prompt; add the column 'prompt'",
+    ),
+    "a role unknown": (
+        {"chosen": turns("a", "b", roles=("usr", "assistant")), "rejected": turns("a", "c")},
+        "field 'chosen': turn 0: 'role' is 'usr'; it must be system, user or assistant. Did you mean 'user'?",
+    ),
+    "content of parts": (
+        {"chosen": [{"role": "user", "content": [{"text": "a"}]}], "rejected": turns("a", "c")},
+        "field 'chosen': turn 0: 'content' must be text, not list",
+    ),
+    "numbers": ({"prompt": 3, "chosen": "x", "rejected": "y"}, "field 'prompt' must be text or a list of messages"),
+}
+
+
+@pytest.mark.parametrize("case", NO_PREFERENCE)
+def test_what_is_no_preference_is_named_for_what_it_looks_like(case: str) -> None:
+    row, said = NO_PREFERENCE[case]
+    with pytest.raises(DataError) as caught:
+        judged_row(row, "f.jsonl: row 7")
+    assert str(caught.value).startswith("f.jsonl: row 7: ")
+    assert said in str(caught.value)
+    assert not isinstance(caught.value, UnusableError), "the file is wrong, not this row of it"
+
+
+# -------------------------------------------------------------------------------------------------------- real data
+
+
+@pytest.mark.skipif(not (SHARED_DATA / "hh_rlhf").is_dir(), reason=f"no HH-RLHF at {SHARED_DATA}")
+def test_hh_rlhf_is_read_but_for_thirteen_rows_that_no_one_could_learn_from() -> None:
+    left_out = Unusable()
+    judged = list(preference_rows(SHARED_DATA / "hh_rlhf" / "harmless_base_test.jsonl.gz", left_out))
+    assert (len(judged), left_out.rows) == (2299, 13)
+    assert len(left_out.examples) == 3, "empty answers, and two of the assistant's turns in a row on either side"
+    assert sum(not row.pair.instruction.messages for row in judged) == 658
+    assert max(len(row.pair.instruction.messages) for row in judged) == 34
+    assert 1080 < sum(row.p2 == 1 for row in judged) < 1220
+
+
+@pytest.mark.skipif(not (SHARED_DATA / "pandalm").is_dir(), reason=f"no PandaLM at {SHARED_DATA}")
+def test_pandalms_three_people_are_read_but_for_outputs_that_are_no_text() -> None:
+    left_out = Unusable()
+    judged = list(preference_rows(SHARED_DATA / "pandalm" / "testset-v1.json.gz", left_out))
+    assert (len(judged), left_out.rows, len(left_out.examples)) == (993, 6, 1)
+    weights = {round(row.p2, 3) for row in judged if row.p2 is not None}
+    assert weights == {0.0, 0.167, 0.333, 0.667, 0.833, 1.0}
+    assert {row.preference.source for row in judged} == {"human"}
