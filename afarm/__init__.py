@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from afarm.experiment.setting_errors import explain_validation_error
     from afarm.storage.hub import is_on_hub, load_from_hub
     from afarm.storage.model_files import local_path, model_identity, require_local, require_on_hub
+    from afarm.storage.preference_files import Unusable, preference_rows
     from afarm.storage.rows import placed_rows, read_outputs, read_rows, require_distinct, write_rows
 
 __version__ = importlib.metadata.version("afarm")
@@ -87,6 +88,7 @@ __version__ = importlib.metadata.version("afarm")
 _ON_FIRST_USE = {
     "Farm": "experiment.farm",
     "Result": "experiment.result",
+    "Unusable": "storage.preference_files",
     "compare_outputs": "comparison.compare",
     "explain_validation_error": "experiment.setting_errors",
     "is_on_hub": "storage.hub",
@@ -94,6 +96,7 @@ _ON_FIRST_USE = {
     "local_path": "storage.model_files",
     "model_identity": "storage.model_files",
     "placed_rows": "storage.rows",
+    "preference_rows": "storage.preference_files",
     "read_outputs": "storage.rows",
     "read_rows": "storage.rows",
     "require_distinct": "storage.rows",
@@ -156,6 +159,7 @@ __all__ = [
     "TrainContext",
     "TrainerConfig",
     "TrainingError",
+    "Unusable",
     "__version__",
     "answer_lost",
     "compare_outputs",
@@ -167,6 +171,7 @@ __all__ = [
     "local_path",
     "model_identity",
     "placed_rows",
+    "preference_rows",
     "read_outputs",
     "read_rows",
     "require_distinct",

@@ -28,7 +28,7 @@ JUDGING = (
     *("budget", "price", "max_concurrency", "allow_degraded", "batch_api"),
 )
 """The options that say how to judge."""
-RUNS = ("method", "reward_model", "model", "dataset", "data")
+RUNS = ("method", "reward_model", "model", "dataset", "data", "preferences")
 """Those that say what to train, with and on what."""
 
 Outputs = Annotated[

@@ -79,6 +79,21 @@ class FarmOptions:
     ] = None
     dataset: Annotated[str | None, typer.Option("--dataset", help="The data set, by name.")] = None
     data: Annotated[Path | None, typer.Option("--data", help="Your own file of instructions, cut into splits.")] = None
+    preferences: Annotated[
+        str | None,
+        typer.Option(
+            "--preferences",
+            help="Your own preferences to train on, a file or hf:OWNER/NAME[:SPLIT]: nothing is sampled or labelled.",
+        ),
+    ] = None
+    on_unusable: Annotated[
+        str | None,
+        typer.Option(
+            "--on-unusable",
+            help="Preferences that cannot be learned from: error (the default), or drop.",
+            metavar="POLICY",
+        ),
+    ] = None
     eval_set: Annotated[
         str | None,
         typer.Option("--eval-set", help="What is evaluated on: a data set by name, a file, or hf:OWNER/NAME[:SPLIT]."),
@@ -198,6 +213,11 @@ class FarmOptions:
             given["judge"] = _judges(self.judge)
         if labels := self.labels():
             given["annotate"] = labels
+        if self.preferences and labels:
+            raise ConfigError(
+                f"--preferences and --{name.replace('_', '-')} contradict each other: the file has the labels"
+                for name in labels
+            )
         if judging := self.judging():
             given[self._section(judging)] = judging
         if self.data is not None:
@@ -292,6 +312,7 @@ OPTIONS = {
     "evaluate.evaluators": "--evaluator",
     "evaluate.label_noise": "--label-noise",
     "files.path": "--data",
+    "on_unusable": "--on-unusable",
     "reward_model": "--reward-model",
 }
 """The options that are not called like the settings they give."""
@@ -373,7 +394,7 @@ def _one_line(summary: Mapping[str, Any]) -> str:
     counts = {"identical": identical, "draws": outcomes.get("draw", 0) - identical}
     counts |= {name: outcomes.get(name, summary.get(name, 0)) for name in ("unparsed", "refused", "empty")}
     figures |= {name: count for name, count in counts.items() if count > 0}
-    for name in ("pairs_left_out", "examples_cut", "outputs_cut"):
+    for name in ("rows_unusable", "rows_evaluated_on", "pairs_left_out", "examples_cut", "outputs_cut"):
         if count := summary.get(name):
             figures[name.replace("_", " ")] = int(count)
     return ", ".join(f"{name} {_number(value)}" for name, value in figures.items())

@@ -73,6 +73,13 @@ class DataSplits:
             self._rows[split] = rows
         return self._rows[split]
 
+    def evaluated(self) -> frozenset[str]:
+        """The ids of all instructions of the evaluation split, none if the data set has no such split."""
+        try:
+            return frozenset(row.instruction.id for row in self.load("evaluation"))
+        except DataError:  # which is found out when something is evaluated
+            return frozenset()
+
     def digest(self, split: str) -> str:
         """A digest of a split's rows, so that changed data is another ingredient."""
         if split not in self._digests:

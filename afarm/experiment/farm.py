@@ -65,7 +65,7 @@ class Farm:
             plugins: The plugins; all that are installed if not given.
             progress: True shows bars and stages, False nothing, None (the default) both in notebooks; or what wraps
                 each loop.
-            **choices: Fields of `RunConfig` (`seed=1, model=…`).
+            **choices: Fields of `RunConfig` (`seed=1, model=…, preferences="mine.jsonl"`).
 
         Raises `ConfigError` with every problem at once, before any model is loaded.
         """
@@ -211,7 +211,8 @@ def as_overrides(
     **choices: Any,
 ) -> list[dict[str, Any]]:
     """Return fields of `RunConfig`, the training labels' annotator, and settings as overrides."""
-    overrides: list[dict[str, Any]] = [{name: value for name, value in choices.items() if value is not None}]
+    named = {name: str(value) if isinstance(value, Path) else value for name, value in choices.items()}
+    overrides: list[dict[str, Any]] = [{name: value for name, value in named.items() if value is not None}]
     if annotator is not None:
         overrides.append({"annotate": {"annotator": annotator}})
     return overrides + parse_overrides(settings)

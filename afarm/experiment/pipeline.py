@@ -14,6 +14,7 @@ from afarm.experiment.annotation import OnlineAnnotator, annotation_stage
 from afarm.experiment.components import is_fitted
 from afarm.experiment.evaluation_stages import evaluation_stage, require_outputs_in_data
 from afarm.experiment.llm_baselines import answers_stage, is_llm_system
+from afarm.experiment.preferences import preferences_stage
 from afarm.experiment.sampling_stages import outputs_stage, samples_stage
 from afarm.experiment.stage import Stage
 from afarm.experiment.training_stages import base_stage, require_method, reward_fit_stage, training_stage
@@ -37,7 +38,9 @@ def sample(workspace: Workspace) -> Stage:
 
 
 def annotate(workspace: Workspace) -> Stage:
-    """The training preferences."""
+    """The training preferences: one's own, or labelled samples."""
+    if workspace.config.preferences:
+        return preferences_stage(workspace)
     return annotation_stage(workspace, sample(workspace))
 
 

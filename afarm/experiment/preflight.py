@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from afarm.core.errors import AfarmError, ConfigError, DataError, PluginError, did_you_mean
 from afarm.experiment.components import is_fitted
 from afarm.experiment.dry_run import require_fitting_judges
+from afarm.experiment.preferences import require_preferences
 from afarm.experiment.settings import RunConfig
 from afarm.experiment.training_stages import NEEDS, require_method
 from afarm.experiment.workspace import Workspace
@@ -35,10 +36,16 @@ def of_run(llm_systems: Sequence[str] = ()) -> list[Check]:
         lambda workspace: require_method(workspace.components, workspace.config.method),
         lambda workspace: workspace.data.dataset,
         require_rows,
+        require_preferences,
         require_known_tasks,
         require_ratings,
     ]
-    return [_output_dir, *training, *_judges(lambda c: [c.evaluate.annotator, c.annotate.annotator], llm_systems)]
+    return [_output_dir, *training, *_judges(_asked_in_a_run, llm_systems)]
+
+
+def _asked_in_a_run(config: RunConfig) -> list[str]:
+    """The annotators of the evaluation, and of the training pairs unless those have labels already."""
+    return [config.evaluate.annotator, *([] if config.preferences else [config.annotate.annotator])]
 
 
 def of_judging() -> list[Check]:
@@ -210,6 +217,6 @@ def splits_needed(workspace: Workspace) -> Iterator[str]:
     if "reward_model" in needs and is_fitted(workspace.components.reward_model_class(config.reward_model)):
         needs.add("preferences")
     yield from (split for need, splits in NEEDS.items() if need in needs for split in splits)
-    if "preferences" in needs:
+    if "preferences" in needs and not config.preferences:
         yield "preference"
     yield "evaluation"

@@ -24,7 +24,7 @@ from afarm.core.registry import Component
 from afarm.core.seeding import digest
 from afarm.experiment.setting_errors import explain_validation_error, fields_at
 from afarm.experiment.settings import RunConfig
-from afarm.storage.rows import names_a_file
+from afarm.storage.rows import names_a_file, stem
 
 UNKNOWN = "unknown setting"
 REQUIRED = "is required: give it in the recipe or with --set {field}=…"
@@ -68,7 +68,8 @@ class Settings:
         run = self.run
         fields = {name: value for name, value in run.result_fields().items() if name != "method"}
         settings = digest(fields, self.result_sections(components), length=6)
-        parts = [Path(self.recipe).stem, method or run.method, run.annotate.annotator, f"seed{run.seed}", settings]
+        labels = stem(run.preferences).replace(":", "_") if run.preferences else run.annotate.annotator
+        parts = [Path(self.recipe).stem, method or run.method, labels, f"seed{run.seed}", settings]
         return "-".join(part.replace("/", "_") for part in parts)
 
 
@@ -168,6 +169,7 @@ def resolve(
     values = shipped = read_recipe(recipe)
     for override in overrides:
         values = merge(values, override)
+    values = _with_prompts_of_preferences(values)
     own = {k: v for k, v in values.items() if k in RunConfig.model_fields}
     sections = {str(k): v for k, v in values.items() if k not in own}
     run, problems = _validate(own)
@@ -184,6 +186,15 @@ def resolve(
     if problems:
         raise ConfigError(_said_once(problems))
     return settings
+
+
+def _with_prompts_of_preferences(values: dict[str, Any]) -> dict[str, Any]:
+    """Take the instructions from own preferences, if the data set is the user's files and none is named."""
+    preferences, files = values.get("preferences"), values.get("files")
+    named = isinstance(files, Mapping) and any(value and isinstance(value, str) for value in files.values())
+    if not preferences or values.get("dataset") != "files" or named:
+        return values
+    return merge(values, {"dataset": "prompts", "prompts": {"path": preferences}})
 
 
 def _said_once(problems: Iterable[str]) -> list[str]:

@@ -37,7 +37,8 @@ def record(workspace: Workspace, method: str, result: Result, command: str, star
         "command": command,
         "recipe": workspace.settings.recipe,
         "method": method,
-        "annotator": config.annotate.annotator,
+        "annotator": config.evaluate.annotator if config.preferences else config.annotate.annotator,
+        "preferences": config.preferences or None,
         "created": started,
         "config": {**config.model_dump(mode="json"), "method": method, **workspace.settings.sections},
         "machine": machine(workspace, _earlier_machine(workspace, method)),
@@ -205,7 +206,7 @@ def _stage(workspace: Workspace, run: StageRun) -> dict[str, Any]:
 
 def _annotators(history: Iterable[StageRun]) -> dict[str, dict[str, int]]:
     shares: dict[str, dict[str, int]] = {}
-    names = {"annotate": "training", "evaluate": "evaluation"}
+    names = {"annotate": "training", "preferences": "training", "evaluate": "evaluation"}
     for run in history:
         if run.kind in names:
             shares.setdefault(names[run.kind], dict(run.artifact.meta["summary"].get("members", {})))

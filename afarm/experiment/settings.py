@@ -104,6 +104,14 @@ class RunConfig(Config):
         "where the evaluation instructions and their outputs come from: another data set by its name, a file, or "
         "hf:OWNER/NAME[/CONFIGURATION][:SPLIT]; empty for the data set's own",
     )
+    preferences: str = setting(
+        "",
+        "your own preferences to train on, instead of labelled samples: a file, or "
+        "hf:OWNER/NAME[/CONFIGURATION][:SPLIT]; empty for samples that the annotator labels",
+    )
+    on_unusable: str = setting(
+        "error", "rows of `preferences` that cannot be learned from: error, or drop", pattern="^(error|drop)$"
+    )
     method: str = setting("ppo", "the method")
     reward_model: str = setting("bradley_terry", "the reward model that is fitted or used")
     judge: dict[str, str] = setting(

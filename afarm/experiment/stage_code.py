@@ -22,6 +22,7 @@ _FOUNDATION = (
     *("experiment/workspace.py", "experiment/components.py", "experiment/data.py", "experiment/recipe.py"),
     *("experiment/settings.py", "experiment/promises.py", "experiment/setting_errors.py"),
 )
+_OWN_PREFERENCES = (*_FOUNDATION, "experiment/preferences.py")
 _TRAINING = (*_FOUNDATION, "experiment/training_stages.py")
 _SAMPLING = (*_FOUNDATION, "experiment/sampling_stages.py")
 _JUDGING = (*_FOUNDATION, "judging", "experiment/judges.py")
@@ -37,6 +38,7 @@ STAGE_CODE: Mapping[str, tuple[str, ...]] = {
     "outputs": _SAMPLING,
     "answers": (*_JUDGING, "experiment/llm_baselines.py"),
     "annotate": _LABELS,
+    "preferences": _OWN_PREFERENCES,
     "evaluate": _EVALUATION,
     "compare": _COMPARISON,
     "decide": (*_COMPARISON, "comparison/until_decided.py"),

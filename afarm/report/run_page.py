@@ -71,7 +71,18 @@ def describe_run(run: ReportedRun) -> dict[str, Any]:
     win_rates = list(describe_win_rates(record))
     return {
         "run": {
-            **_pick(record, "afarm_version", "method", "annotator", "recipe", "seed", "finished", "status", "command"),
+            **_pick(
+                record,
+                "afarm_version",
+                "method",
+                "preferences",
+                "annotator",
+                "recipe",
+                "seed",
+                "finished",
+                "status",
+                "command",
+            ),
             **_pick(files, "outputs", "reference"),
             "name": record.name,
         },

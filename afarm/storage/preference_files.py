@@ -11,6 +11,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,8 +32,9 @@ from afarm.storage.conversations import (
     require_turns,
     split_transcript,
 )
+from afarm.storage.hub import is_on_hub
 from afarm.storage.row_shapes import what_it_holds
-from afarm.storage.rows import placed_rows, stem
+from afarm.storage.rows import placed_rows, read_rows, stem
 
 PAIRS = (("output_1", "output_2"), ("response1", "response2"), ("response_1", "response_2"))
 """The names that the two outputs of a labelled pair have."""
@@ -77,6 +80,23 @@ def preference_rows(source: Path | str, unusable: Unusable | None = None) -> Ite
             unusable.add(error, where)
             continue
         yield _numbered(judged, repeats)
+
+
+def source_digest_of(source: str) -> str:
+    """Digest a file's content, or the rows of a data set of the Hub. Raises `DataError` if there is none."""
+    if is_on_hub(source):
+        rows = hashlib.sha256()
+        for row in read_rows(source):
+            rows.update(json.dumps(row, sort_keys=True, default=str).encode("utf-8", "backslashreplace"))
+        return rows.hexdigest()
+    path = Path(source).expanduser()
+    if not path.exists():
+        raise DataError(f"{source}: no such file")
+    try:
+        with path.open("rb") as handle:
+            return hashlib.file_digest(handle, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(f"{source}: cannot be read: {error.strerror}") from error
 
 
 def _numbered(judged: JudgedPair, repeats: dict[str, int]) -> JudgedPair:
@@ -182,8 +202,8 @@ def _from_chosen(row: Row, where: str, name: str) -> JudgedPair:
     rejected = _chat(row, "rejected", prompt, column, where)
     if chosen[:-1] != rejected[:-1]:
         raise UnusableError(
-            f"{where}: 'chosen' and 'rejected' differ in turn {_first_difference(chosen[:-1], rejected[:-1])}, before their last "
-            "answer; give both the same prompt"
+            f"{where}: 'chosen' and 'rejected' differ in turn {_first_difference(chosen[:-1], rejected[:-1])}, before "
+            "their last answer; give both the same prompt"
         )
     instruction = as_instruction(chosen[:-1], f"{where}: field {column or 'chosen'!r}")
     further = {field: row[field] for field in ("input", "dataset") if isinstance(row.get(field), str)}
@@ -194,7 +214,7 @@ def _from_chosen(row: Row, where: str, name: str) -> JudgedPair:
 
 def _chosen_over(instruction: Instruction, chosen: str, rejected: str, name: str) -> JudgedPair:
     """Make the pair, its chosen output now first, now second: else its place would tell which that is."""
-    pair = Pair(instruction, *sorted((chosen, rejected)))
+    pair = Pair(instruction, min(chosen, rejected), max(chosen, rejected))
     if uniform("side", pair.id) < 0.5:
         pair = pair.swapped()
     if pair.identical:

@@ -1,4 +1,4 @@
-"""Shapes of rows, told by their fields: for errors about files that hold something else than they are read as.
+"""Shapes of rows, told by their fields: for errors about files that are read as something else.
 
 A preference file that is read as annotations would give a system a win rate that nobody measured: a wrong shape is an
 error that names it, and the command for such a file.

@@ -25,6 +25,16 @@ class FilesConfig(Config):
     drop_empty: bool = setting(True, "leave out rows whose output is empty where it is needed (sft, evaluation)")
 
 
+class PromptsConfig(Config):
+    """The prompts of preferences, each in one split by its hash, with its chosen answer as output."""
+
+    path: str = setting("", "the file of preferences, or hf:OWNER/NAME[:SPLIT]; every form of --preferences")
+    shares: dict[str, float] = setting(
+        {"sft": 0.0, "unlabeled": 0.75, "validation": 0.05, "evaluation": 0.2},
+        "the share of the prompts that each split gets; pairs of the evaluation's are not trained on",
+    )
+
+
 class HubConfig(Config):
     """AlpacaFarm's own data, from the Hub through the `datasets` library (licence: CC BY-NC 4.0)."""
 
@@ -35,12 +45,18 @@ class HubConfig(Config):
 
 @hookimpl
 def register_datasets(register: Register) -> None:
-    """Register the user's own files, and the paper's data set."""
+    """Register the user's own files, the prompts of preferences, and the paper's data set."""
     register(
         "files",
         "afarm_plugins.datasets.files:Files",
         config=FilesConfig,
         summary="your own JSON, JSON lines, CSV or Parquet files, or data sets of the Hub",
+    )
+    register(
+        "prompts",
+        "afarm_plugins.datasets.prompts:Prompts",
+        config=PromptsConfig,
+        summary="the prompts of your own preferences, a part of them held out to evaluate on",
     )
     register(
         "alpaca_farm",

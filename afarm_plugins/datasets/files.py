@@ -31,12 +31,7 @@ class Files(Dataset):
         """Check the settings. Raises `ConfigError` if files are missing or the shares are impossible."""
         self.config = config
         self.own = {split: getattr(config, split) for split in SPLITS if getattr(config, split)}
-        shares = config.shares
-        problems = [
-            f"files.shares.{name}: no such split.{did_you_mean(name, SPLITS)}" for name in shares.keys() - SPLITS
-        ]
-        if any(share < 0 for share in shares.values()) or sum(shares.values()) > 1 + 1e-9:
-            problems.append("files.shares: each must be at least 0, and together they may not exceed 1")
+        problems = share_problems("files.shares", config.shares)
         if not config.path and not self.own:
             problems.append("files.path: name the file with the instructions: --data FILE")
         problems += [
@@ -64,7 +59,7 @@ class Files(Dataset):
         needed = split == "sft" or (split == "evaluation" and any("output" in row for row, _ in rows))
         outputs = []
         for row, where in rows:
-            if split not in self.own and _split_at(self._at(row, where), self.config.shares) != split:
+            if split not in self.own and split_at(self._at(row, where), self.config.shares) != split:
                 continue
             output = Output.from_row(row if needed else {"output": "", **row}, where)
             if output.output.strip() or not (needed and self.config.drop_empty):
@@ -81,14 +76,14 @@ class Files(Dataset):
         """
         shares = {name: self.config.shares.get(name, 0.0) for name in SPLITS}
         advice = f" (it got none of {len(positions)} rows): add rows, or name a file for it (--set files.{split}=FILE)"
-        if any(_split_at(at, shares) == split for at in positions):  # they were left out
+        if any(split_at(at, shares) == split for at in positions):  # they were left out
             return ": each of its rows has an empty 'output': fill them in, or add rows"
         donor = max(shares.keys() - {split}, key=lambda name: (shares[name], name))
-        filled = {name for name in SPLITS if shares[name] and any(_split_at(at, shares) == name for at in positions)}
+        filled = {name for name in SPLITS if shares[name] and any(split_at(at, shares) == name for at in positions)}
         for tenths in range(1, 10):
             larger = {**shares, split: round(shares[split] + tenths / 10, 6)}
             larger[donor] = round(larger[donor] - max(0.0, sum(larger.values()) - 1), 6)
-            if larger[donor] > 0 and {split, *filled} <= {_split_at(at, larger) for at in positions}:
+            if larger[donor] > 0 and {split, *filled} <= {split_at(at, larger) for at in positions}:
                 # All five: the shares that are set replace the default ones together
                 return advice + ", or cut anew: " + " ".join(f"--set files.shares.{n}={larger[n]:g}" for n in SPLITS)
         return advice
@@ -97,7 +92,15 @@ class Files(Dataset):
         return seeding.uniform("split", Instruction.from_row(row, where).id)
 
 
-def _split_at(at: float, shares: Mapping[str, float]) -> str:
+def share_problems(name: str, shares: Mapping[str, float]) -> list[str]:
+    """List what is wrong with the shares of splits, a setting called `name`."""
+    problems = [f"{name}.{split}: no such split.{did_you_mean(split, SPLITS)}" for split in shares.keys() - SPLITS]
+    if any(share < 0 for share in shares.values()) or sum(shares.values()) > 1 + 1e-9:
+        problems.append(f"{name}: each must be at least 0, and together they may not exceed 1")
+    return problems
+
+
+def split_at(at: float, shares: Mapping[str, float]) -> str:
     """Return the split that a row at this place between 0 and 1 belongs to; empty for none."""
     for split in SPLITS:
         share = shares.get(split, 0.0)

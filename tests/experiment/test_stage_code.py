@@ -36,6 +36,7 @@ STAGE_MODULES = {
     "outputs": "afarm.experiment.sampling_stages",
     "answers": "afarm.experiment.llm_baselines",
     "annotate": "afarm.experiment.annotation",
+    "preferences": "afarm.experiment.preferences",
     "evaluate": "afarm.experiment.evaluation_stages",
     "compare": "afarm.comparison.outputs",
     "decide": "afarm.comparison.until_decided",
@@ -205,12 +206,16 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, set[str]]:
     return files
 
 
-def test_every_module_that_runs_while_a_stage_is_written_is_in_its_key(farm: Make, ran: Mapping[str, set[str]]) -> None:
+def test_every_module_that_runs_while_a_stage_is_written_is_in_its_key(
+    farm: Make, ran: Mapping[str, set[str]], tmp_path: Path
+) -> None:
     one = farm()
     one.evaluate("nudge")
     one.evaluate("writing:9")
     words = [Output(Instruction(f"i{n}"), "word " * (1 + n), "mine") for n in range(4)]
     compare_outputs(words, [replace(row, output="word", generator="theirs") for row in words], farm=one)
+    (tmp_path / "own.jsonl").write_text('{"prompt": "p", "chosen": "x", "rejected": "y"}')
+    farm(preferences=tmp_path / "own.jsonl").annotate()
     assert ran.keys() == STAGE_CODE.keys() - {"decide", "stored annotations"}
     for stage, files in ran.items():
         assert files, stage
@@ -255,6 +260,7 @@ EDITS: dict[str, Collection[str]] = {
     "experiment/components.py": EVERYTHING,
     "experiment/training_stages.py": TRAINS,
     "experiment/sampling_stages.py": SAMPLES,
+    "experiment/preferences.py": {"preferences"},
     "experiment/annotation.py": ASKS - {"answers"},
     "experiment/llm_baselines.py": {"answers"},
     "experiment/evaluation_stages.py": EVALUATES,

@@ -164,6 +164,11 @@ def dataset(component: Component, directory: Path) -> None:
         path = directory / "rows.json"
         path.write_text(json.dumps(rows), encoding="utf-8")
         values = {"path": str(path)}
+    if component.full_name == "prompts":
+        rows = [{"prompt": i.instruction, "chosen": "ok", "rejected": "no"} for i in make_instructions(100)]
+        path = directory / "own.json"
+        path.write_text(json.dumps(rows), encoding="utf-8")
+        values = {"path": str(path)}
     check_dataset(build(component, **values))
 
 

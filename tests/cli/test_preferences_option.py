@@ -1,0 +1,69 @@
+"""`--preferences` on the command line: what it goes with, and what it shows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from light_plugin import RAN, CountingJudge
+from said import Afarm
+
+LIGHT = ["--recipe", "light.yaml"]
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> list[str]:
+    rows = [{"prompt": f"prompt {n}", "chosen": "word word", "rejected": "word"} for n in range(40)]
+    (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return ["--preferences", "own.jsonl"]
+
+
+def test_each_stage_that_learns_from_preferences_takes_them(afarm: Afarm, own: list[str]) -> None:
+    fitted = afarm("fit-reward", *own, *LIGHT, "--json")
+    assert fitted.code == 0, fitted.err
+    assert json.loads(fitted.out)["stage"] == "fit-reward"
+    trained = afarm("train", "--method", "direct", *own, *LIGHT, "--json")
+    assert json.loads(trained.out)["stage"] == "train direct"
+    assert CountingJudge.asked == 0
+    assert RAN.count("fit-reward 40") == 1
+    ran = afarm("run", *own, *LIGHT, "--json")
+    record = json.loads(ran.out)
+    assert (record["preferences"], record["annotator"]) == ("own.jsonl", "pool")
+    assert [stage["kind"] for stage in record["stages"]][:3] == ["base", "preferences", "fit-reward"]
+    assert record["annotators"]["training"] == {"own": 40}
+    assert "own.jsonl" in Path(record["report"]).read_text()
+
+
+def test_the_plan_has_no_samples_and_no_calls_for_labels(afarm: Afarm, own: list[str]) -> None:
+    shown = afarm("run", "--method", "direct", *own, *LIGHT, "--dry-run")
+    assert shown.code == 0, shown.err
+    assert "preferences" in shown.out
+    assert "annotate" not in shown.out
+    assert "sample" not in shown.out
+    trained = afarm("train", "--method", "direct", *own, *LIGHT, "--dry-run")
+    assert "About 0 judge calls" in trained.out
+
+
+def test_labels_are_taken_as_they_are(afarm: Afarm, own: list[str]) -> None:
+    refused = afarm("run", *own, *LIGHT, "--annotator", "pool", "--label-noise", "0.1")
+    assert refused.code == 1
+    for option in ("--annotator", "--label-noise"):
+        assert f"--preferences and {option} contradict each other: the file has the labels" in refused.err
+    refused = afarm("evaluate", "mine.json", "--reference", "theirs.json", *own)
+    assert "mine.json and --preferences contradict each other: files are not trained" in refused.err
+    refused = afarm("run", *own, *LIGHT, "--set", "preferences=other.jsonl")
+    assert "--preferences own.jsonl and --set preferences=other.jsonl contradict each other" in refused.err
+
+
+def test_what_was_left_out_is_on_the_screen(afarm: Afarm, tmp_path: Path) -> None:
+    rows = [{"prompt": "p", "chosen": "x", "rejected": "y"}, {"prompt": "p", "chosen": "", "rejected": "y"}]
+    (tmp_path / "own.csv").write_text("prompt,chosen,rejected\n" + "\n".join(",".join(r.values()) for r in rows))
+    command = ["fit-reward", "--preferences", "own.csv", *LIGHT]
+    refused = afarm(*command)
+    assert refused.code == 1
+    assert "own.csv: line 3: field 'chosen': turn 1 (assistant) is empty" in refused.err
+    assert "--on-unusable drop" in refused.err
+    made = afarm(*command, "--on-unusable", "drop")
+    assert made.code == 0, made.err
+    assert "rows 1, rows unusable 1" in made.err

@@ -1,0 +1,169 @@
+"""One's own preferences in place of samples and labels: what is trained on them, and that nobody is asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from light_farm import Make
+from light_plugin import RAN, CountingJudge
+
+from afarm.core.errors import ConfigError, DataError
+from afarm.core.plugins import discover
+from afarm.experiment.dry_run import plan_run, plan_stage
+from afarm.experiment.pipeline import fit_reward
+from afarm.experiment.recipe import parse_override, resolve
+
+GOOD = {"prompt": "p", "chosen": "word word", "rejected": "word"}
+
+
+def write(directory: Path, *rows: Mapping[str, Any], name: str = "own.jsonl") -> str:
+    path = directory / name
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def own(directory: Path, count: int = 6) -> str:
+    return write(directory, *({**GOOD, "prompt": f"prompt {n}"} for n in range(count)))
+
+
+def test_a_method_that_learns_from_preferences_needs_no_samples_and_asks_nobody(farm: Make, tmp_path: Path) -> None:
+    one = farm(preferences=own(tmp_path))
+    one.train("direct")
+    assert list(one.workspace.history) == ["base", "sft", "preferences", "train direct"]
+    assert CountingJudge.asked == 0
+    assert not any("sample" in what for what in RAN)
+    assert [row.chosen_rejected for row in one.annotate()] == [("word word", "word")] * 6
+    assert {row.annotator for row in one.annotate()} == {"own"}
+
+
+def test_the_reward_model_and_what_learns_from_it_are_trained_on_them(farm: Make, tmp_path: Path) -> None:
+    source = own(tmp_path)
+    one = farm(preferences=source)
+    one.fit_reward()
+    assert list(one.workspace.history) == ["base", "sft", "preferences", "fit-reward"]
+    assert "fit-reward 6" in RAN
+    result = one.evaluate("nudge")
+    assert result.win_rate == one.evaluate("nudge").win_rate
+    assert 0 < CountingJudge.asked <= 10, "the recipe's annotator judges the evaluation as ever"
+    assert "sample" not in one.workspace.history
+
+
+def test_the_plan_shows_neither_samples_nor_labels(farm: Make, tmp_path: Path) -> None:
+    source = own(tmp_path)
+    planned = plan_run(farm(preferences=source).workspace, "nudge")
+    assert [p.label for p in planned][:5] == ["base", "sft", "preferences", "fit-reward", "train nudge"]
+    assert {p.label for p in planned if p.calls} == {"evaluate nudge against sft"}
+    stage = fit_reward(farm(preferences=source).workspace)
+    assert stage is not None
+    assert sum(p.calls for p in plan_stage(farm(preferences=source).workspace, stage)) == 0
+    assert RAN == []
+    farm(preferences=source).evaluate("nudge")
+    assert all(p.reused for p in plan_run(farm(preferences=source).workspace, "nudge"))
+
+
+def test_the_key_holds_what_is_in_the_file(farm: Make, tmp_path: Path) -> None:
+    farm(preferences=own(tmp_path)).train("direct")
+    moved = tmp_path / "elsewhere.jsonl"
+    moved.write_text(own_text := Path(own(tmp_path)).read_text())
+    again = farm(preferences=str(moved), seed=42)
+    again.train("direct")
+    assert again.workspace.history["preferences"].reused, "it is the content that counts"
+    moved.write_text(own_text + json.dumps({**GOOD, "prompt": "one more"}))
+    edited = farm(preferences=str(moved))
+    edited.train("direct")
+    assert not edited.workspace.history["train direct"].reused
+    assert len(edited.annotate()) == 7
+    # Another format with the same rows trains nothing again.
+    as_list = tmp_path / "elsewhere.json"
+    as_list.write_text(json.dumps([json.loads(line) for line in moved.read_text().splitlines()]))
+    same = farm(preferences=str(as_list))
+    same.train("direct")
+    assert (same.workspace.history["preferences"].reused, same.workspace.history["train direct"].reused) == (
+        False,
+        True,
+    )
+
+
+def test_what_is_evaluated_on_is_not_trained_on(farm: Make, tmp_path: Path) -> None:
+    rows = [{**GOOD, "prompt": text} for text in ("evaluation 3", "evaluation 11", "p")]
+    one = farm(preferences=write(tmp_path, *rows))
+    assert [row.pair.instruction.instruction for row in one.annotate()] == ["p"], "whatever rows.evaluation takes"
+    assert one.workspace.history["preferences"].artifact.meta["summary"]["rows_evaluated_on"] == 2
+    with pytest.raises(DataError, match=r"own\.jsonl: all its preferences answer instructions that are evaluated on"):
+        farm(preferences=write(tmp_path, *rows[:2])).annotate()
+
+
+def test_rows_that_cannot_be_learned_from_are_refused_together_or_dropped_and_counted(
+    farm: Make, tmp_path: Path
+) -> None:
+    empty = {**GOOD, "chosen": ""}
+    source = write(tmp_path, GOOD, empty, {**GOOD, "prompt": ""}, empty)
+    with pytest.raises(ConfigError) as caught:
+        farm(preferences=source)
+    assert str(caught.value) == (
+        f"{source}: 3 of 4 preferences cannot be learned from; mend them, or leave such rows out with --on-unusable "
+        f"drop:\n  {source}: row 1: field 'chosen': turn 1 (assistant) is empty; write its text, or take the row out"
+        f"\n  {source}: row 2: field 'prompt' is empty; write the prompt, or take the row out"
+    )
+    assert RAN == [], "nothing was trained to find that out"
+    one = farm(preferences=source, on_unusable="drop")
+    assert len(one.annotate()) == 1
+    assert one.workspace.history["preferences"].artifact.meta["summary"]["rows_unusable"] == 3
+    with pytest.raises(ConfigError, match="2 of 2 preferences cannot be learned from; none is left"):
+        farm(preferences=write(tmp_path, empty, empty), on_unusable="drop")
+
+
+def test_equal_answers_are_draws_which_learners_leave_out_and_count(farm: Make, tmp_path: Path) -> None:
+    one = farm(preferences=write(tmp_path, GOOD, {**GOOD, "rejected": "word word"}))
+    assert [row.preference.outcome for row in one.annotate()] == ["decided", "draw"]
+    assert one.workspace.history["preferences"].artifact.meta["summary"]["outcomes"] == {"decided": 1, "draw": 1}
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([], "holds no preferences"),
+        ([{"instruction": "i", "output": "x"}], "row 0: is no preference.*afarm evaluate .*own.jsonl --reference FILE"),
+        (
+            [GOOD, {"instruction": "i", "output_1": "x", "output_2": "y", "preference": "a"}],
+            "row 1: .* is 'a'; a label",
+        ),
+    ],
+)
+def test_another_file_is_refused_before_anything_runs(
+    farm: Make, tmp_path: Path, rows: list[dict[str, Any]], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        farm(preferences=write(tmp_path, *rows))
+    with pytest.raises(ConfigError, match=r"nowhere\.jsonl: no such file"):
+        farm(preferences=str(tmp_path / "nowhere.jsonl"))
+
+
+def test_settings_that_only_labels_need_are_not_asked_for(farm: Make, tmp_path: Path) -> None:
+    """A judge that annotators could not ask stops only who has pairs labelled."""
+    needed = ["annotate.annotator=reward:nowhere"]
+    with pytest.raises(ConfigError, match="nowhere"):
+        farm(*needed)
+    farm(*needed, preferences=own(tmp_path)).train("direct")
+
+
+def test_without_a_data_set_the_prompts_are_the_instructions(tmp_path: Path) -> None:
+    source = own(tmp_path, 200)
+
+    def resolved(*settings: str) -> Any:
+        return resolve("smol", [{"preferences": source}, *map(parse_override, settings)], discover())
+
+    assert resolved().run.dataset == "prompts"
+    assert resolved().sections["prompts"]["path"] == source
+    assert resolved("files.path=other.jsonl").run.dataset == "files", "a file that is named is taken"
+    assert resolve("smol", [], discover()).run.dataset == "files"
+    assert resolve("toy", [{"preferences": source}], discover()).run.dataset == "toy"
+
+
+def test_the_name_of_a_run_is_that_of_its_labels(farm: Make, tmp_path: Path) -> None:
+    assert "-own-seed" in farm(preferences=own(tmp_path)).workspace.run_name("direct")
+    assert "-pool-seed" in farm().workspace.run_name("direct")
