@@ -20,7 +20,7 @@ SAYS = {"label": "the label changed", "policy": "the policy changed", "reference
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("diff")(diff)
+    app.command("diff", no_args_is_help=True)(diff)
 
 
 def diff(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("drift")(drift)
+    app.command("drift", no_args_is_help=True)(drift)
 
 
 @with_options

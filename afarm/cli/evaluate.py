@@ -30,7 +30,7 @@ MANY = 20
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("evaluate")(evaluate)
+    app.command("evaluate", no_args_is_help=True)(evaluate)
 
 
 @with_options
@@ -62,7 +62,16 @@ def evaluate(
     elif files := output_files.given(outputs, reference, options):
         evaluate_outputs(files, options.judging_files(), bool(until), alpha, dry_run, started)
     else:
+        require_run(options)
         run_experiment(options, dry_run, started)
+
+
+def require_run(options: EvaluateOptions) -> None:
+    """Raise `ConfigError` if neither files nor a run were named: hours of training should be asked for."""
+    if not options.names_a_run:
+        raise ConfigError(
+            ["evaluate needs files of outputs (afarm evaluate FILE --reference FILE) or a method (--method ppo)"]
+        )
 
 
 def evaluate_outputs(
@@ -138,7 +147,7 @@ def _run(
         result = read_result(one.system, [made.artifact])
         directory = record_comparison(one, made, result, named, command_line(), started)
         if len(compared) <= MANY:
-            report.build(directory)
+            report.refresh(directory)
         found.append((read_run(directory), directory))
         started = time.time()
     if found:

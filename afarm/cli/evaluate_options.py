@@ -100,6 +100,11 @@ class EvaluateOptions(FarmOptions):
         """True if it is said who answers for the judge."""
         return bool(self.judge) or self.recipe is not None
 
+    @property
+    def names_a_run(self) -> bool:
+        """True if it is said what to train, by an option, a recipe or a setting."""
+        return self.recipe is not None or bool(self.settings) or bool(_of(self, RUNS))
+
     def judging_files(self) -> Self:
         """Return these options as they are meant with files of outputs: --annotator judges them.
 

@@ -73,7 +73,7 @@ def finish(farm: Farm, method: str, started: float) -> tuple[RunRecord, Path]:
     if not farm.workspace.process_info.is_main_process:
         raise typer.Exit  # the main process writes of it
     directory = runs.record(farm.workspace, method, result, command_line(), started)
-    return read_run(directory), report.build(directory)
+    return read_run(directory), report.refresh(directory)
 
 
 def command_line() -> str:

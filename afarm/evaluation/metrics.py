@@ -18,6 +18,9 @@ from afarm.core.errors import PluginError
 
 ERROR_SUFFIXES = ("_se", "_error")
 NORMAL_95 = 1.959964
+NORMAL_POWER_80 = 0.841621
+ENOUGH_FOR_SERIES = 30
+"""Instructions from which the series of Student's quantile is exact to four digits, without loading scipy."""
 BY_PEOPLE = "prediction_powered"
 """The name of the win rate by people that is estimated from a few of their labels and many simulated ones."""
 
@@ -133,9 +136,13 @@ def interval(rate: float, error: float | None, n: int | None) -> tuple[float, fl
     mean = (n * rate + 2 * 100) / total
     squares = error**2 * n * (n - 1) + n * (rate - mean) ** 2 + 2 * mean**2 + 2 * (100 - mean) ** 2
     spread = math.sqrt(squares / (n + added - 1) / total)
-    z, freedom = NORMAL_95, total - 1
-    t = z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+    t = student_quantile(NORMAL_95, total - 1)
     return max(0.0, mean - t * spread), min(100.0, mean + t * spread)
+
+
+def student_quantile(z: float, freedom: int) -> float:
+    """Student's quantile from the normal distribution's `z`, as its series in 1 / freedom (Fisher and Cornish 1960)."""
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
 def win_rate_interval(metrics: Mapping[str, Any]) -> tuple[float, float] | None:
@@ -151,9 +158,12 @@ def undetectable_difference(metrics: Mapping[str, Any]) -> str:
     n = metrics.get("n_instructions", metrics.get("n_total"))
     if between is None or not error or not n or not between[0] <= 50 <= between[1]:
         return ""
-    try:
-        from afarm.statistics import minimum_detectable_difference
-    except PluginError:  # without numpy and scipy
-        return ""
-    points = minimum_detectable_difference(n, error * math.sqrt(n))
+    if n < ENOUGH_FOR_SERIES:
+        try:
+            from afarm.statistics import minimum_detectable_difference
+        except PluginError:  # without numpy and scipy
+            return ""
+        points = minimum_detectable_difference(n, error * math.sqrt(n))
+    else:
+        points = (student_quantile(NORMAL_95, n - 1) + student_quantile(NORMAL_POWER_80, n - 1)) * error
     return f"with {n:,} instructions a difference under {points:.1f} points would go unseen"

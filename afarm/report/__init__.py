@@ -1,5 +1,8 @@
-"""A run as one self-contained HTML page: `build(run_dir)` writes `report.html` and returns its path."""
+"""A run as one self-contained HTML page: `build(run_dir)` writes `report.html` and returns its path.
 
-from afarm.report.run_page import build
+`refresh(run_dir)` leaves a page that shows this run already.
+"""
 
-__all__ = ["build"]
+from afarm.report.run_page import build, refresh
+
+__all__ = ["build", "refresh"]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from afarm.core.seeding import digest
 from afarm.evaluation.metrics import finite_number, undetectable_difference, win_rate_interval
 from afarm.evaluation.red_flags import flag_sentences, judge_bias
 from afarm.report import side_by_side
@@ -16,10 +20,11 @@ from afarm.report.format import FILTERS
 from afarm.report.page_shell import render_page, scripts
 from afarm.report.reward_model_charts import describe_held_out, held_out_charts
 from afarm.report.run import ReportedRun, cut_off, degraded, read_reported_run, training
-from afarm.storage.disk import write_whole
+from afarm.storage.disk import source_digest, write_whole
 from afarm.storage.reuse import flatten
-from afarm.storage.runs import RunRecord, RunResult
+from afarm.storage.runs import RunRecord, RunResult, read_run
 
+PAGE = "report.html"
 SHOWN_OUTPUTS = 24
 MOST_CHARACTERS = 4000
 """Characters shown of one text. Longer ones are cut and say so, so that the page stays small enough to open."""
@@ -42,10 +47,41 @@ def build(run_dir: Path) -> Path:
     `DataError` if a file cannot be read, `StoreError` if the page cannot be written.
     """
     run_dir = Path(run_dir)
-    page = render_run(read_reported_run(run_dir), plotly_script())
-    target = run_dir / "report.html"
-    write_whole(target, page, "free some space or fix the rights, then `afarm report`")
+    run = read_reported_run(run_dir)
+    page = render_run(run, plotly_script())
+    target = run_dir / PAGE
+    write_whole(target, page + content_mark(run.record), "free some space or fix the rights, then `afarm report`")
     return target
+
+
+def refresh(run_dir: Path) -> Path:
+    """Write `report.html` unless it shows this run already, as after a command that reused everything.
+
+    Raises as `build` does.
+    """
+    target, mark = run_dir / PAGE, content_mark(read_run(run_dir)).encode()
+    with suppress(OSError), target.open("rb") as handle:
+        handle.seek(-len(mark), os.SEEK_END)
+        if handle.read() == mark:
+            return target
+    return build(run_dir)
+
+
+def content_mark(record: RunRecord) -> str:
+    """A comment that changes with what the page shows of a run, and with the code that shows it.
+
+    When and by which command its stages were made or reused is left out.
+    """
+    values = {name: value for name, value in record.items() if name not in ("created", "finished")}
+    values["spend"] = {name: value for name, value in record.section("spend").items() if name != "this_time"}
+    values["stages"] = [
+        {name: value for name, value in stage.items() if name not in ("reused", "seconds", "why")}
+        for stage in record.stages
+    ]
+    code = [path for path in Path(__file__).parent.iterdir() if path.is_file()]
+    shown = source_digest({path.name: path for path in code})
+    content = digest([values, shown, find_spec("plotly") is not None], length=16)
+    return f"<!-- shows {content} -->\n"
 
 
 def render_run(run: ReportedRun, plotly: str | None) -> str:

@@ -12,12 +12,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import anthropic
 import httpx2
 
 from afarm import Capabilities, ChatRequest, Completion, JudgeError
 from afarm_plugins.judges.payloads import batch_id_of, batch_of, closed, sendable
-from afarm_plugins.judges.vendor import VendorJudge
+from afarm_plugins.judges.vendor import VendorJudge, require_package
+
+require_package("anthropic")
 
 PATH = "/v1/messages"
 MOST_IN_A_BATCH = 100_000
@@ -30,7 +31,7 @@ FINISH = {"end_turn": "stop", "stop_sequence": "stop", "tool_use": "stop", "max_
 class AnthropicJudge(VendorJudge):
     """`anthropic:MODEL`."""
 
-    sdk = anthropic
+    sdk_name = "anthropic"
     section, vendor, vendor_url = "anthropic", "Anthropic", "https://api.anthropic.com"
     beyond = frozenset({"completion", "logit_bias", "logprobs"})
 
@@ -42,7 +43,7 @@ class AnthropicJudge(VendorJudge):
         return self.config.effort != "none" and not DO_NOT_THINK_BY_THEMSELVES.match(self.model)
 
     def client(self, **options: Any) -> Any:
-        return anthropic.AsyncAnthropic(**options, open_telemetry=False)
+        return self.sdk.AsyncAnthropic(**options, open_telemetry=False)
 
     # ------------------------------------------------------------------------------------------------ what is sent
 

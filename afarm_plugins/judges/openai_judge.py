@@ -9,13 +9,13 @@ from functools import cache, lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
-import openai
-
 from afarm import BuildContext, Capabilities, ChatRequest, Completion, JudgeError
 from afarm_plugins.judges import VendorConfig
 from afarm_plugins.judges.payloads import batch_id_of, batch_of, closed, margin, sendable, texts
-from afarm_plugins.judges.vendor import VendorJudge
+from afarm_plugins.judges.vendor import VendorJudge, require_package
 from afarm_plugins.judges.vendor_errors import redacted
+
+require_package("openai")
 
 FAVOUR, AVOID = 7, -100
 """Logit bias of AlpacaFarm's annotators (its released configurations; see docs/guides/annotators.md)."""
@@ -37,7 +37,7 @@ class OpenAIJudge(VendorJudge):
     Models that reason before they answer take no temperature, logit bias or log-probabilities.
     """
 
-    sdk = openai
+    sdk_name = "openai"
     section, vendor, vendor_url = "openai", "OpenAI", "https://api.openai.com/v1"
     limit_name = "max_completion_tokens"
 
@@ -69,7 +69,7 @@ class OpenAIJudge(VendorJudge):
         return self.model.split(":")[1] if self.model.startswith("ft:") else self.model
 
     def client(self, **options: Any) -> Any:
-        return openai.AsyncOpenAI(**options)
+        return self.sdk.AsyncOpenAI(**options)
 
     # ------------------------------------------------------------------------------------------------ what is sent
 
@@ -227,7 +227,7 @@ class CompatibleJudge(OpenAIJudge):
 
     def client(self, **options: Any) -> Any:
         """A client that keeps to itself what the environment says about OpenAI's own API."""
-        client = openai.AsyncOpenAI(**options)
+        client = self.sdk.AsyncOpenAI(**options)
         client.organization = client.project = client.admin_api_key = None
         return client
 

@@ -10,6 +10,8 @@ took as long as all the rest.
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
 import os
 import re
@@ -58,13 +60,19 @@ BEYOND = {
 }
 
 
+def require_package(name: str) -> None:
+    """Raise `ModuleNotFoundError` if a package is not installed. Does not import it."""
+    if importlib.util.find_spec(name) is None:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
 class VendorJudge(Judge):
     """A judge behind a vendor's API. Subclasses say how a request and an answer look there.
 
-    `model` is the vendor's name of the model, `sdk` the vendor's package, `section` the judge's name and settings.
+    `model` is the vendor's name of the model, `sdk_name` the vendor's package, `section` the judge's name and settings.
     """
 
-    sdk: ModuleType
+    sdk_name: str
     section: str
     vendor: str
     vendor_url: str
@@ -228,6 +236,11 @@ class VendorJudge(Judge):
         return ()
 
     # ---------------------------------------------------------------------------------------------------- the client
+
+    @cached_property
+    def sdk(self) -> ModuleType:
+        """The vendor's package, imported to send the first request: it takes a second that no look ahead needs."""
+        return importlib.import_module(self.sdk_name)
 
     @property
     def _key(self) -> str:

@@ -6,6 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -87,8 +90,8 @@ TINY = [
 ]
 
 
-def command(directory: Path, *arguments: str) -> tuple[int, str, list[str]]:
-    """Run a command in a fresh process: its exit code, what it wrote, and what it loaded that trains."""
+def command(directory: Path, *arguments: str, among: list[str] = TRAINS) -> tuple[int, str, list[str]]:
+    """Run a command in a fresh process: its exit code, what it wrote, and the modules `among` these that it loaded."""
     code = f"""
 import json, sys
 from afarm.cli import main
@@ -96,7 +99,7 @@ try:
     main(sys.argv[1:])
 finally:
     with open("loaded.json", "w") as file:
-        json.dump([m for m in {TRAINS!r} if m in sys.modules], file)
+        json.dump([m for m in {among!r} if m in sys.modules], file)
 """
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments],
@@ -135,3 +138,56 @@ def test_a_wholly_reused_run_loads_nothing_that_trains(tmp_path: Path) -> None:
     again = json.loads(next((tmp_path / "afarm-runs" / "runs").glob("*/run.json")).read_text())
     assert all(stage["reused"] for stage in again["stages"])
     assert again["machine"] == first["machine"]
+
+
+@pytest.fixture
+def judge() -> Iterator[ThreadingHTTPServer]:
+    """A language model on this machine that prefers the first output, and counts its answers in `asked`."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            asked.append(self.path)
+            message = {"role": "assistant", "content": "Output (a)"}
+            answer = {"choices": [{"message": message, "finish_reason": "stop"}], "usage": {"prompt_tokens": 1}}
+            body = json.dumps(answer).encode()
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    asked: list[str] = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    server.asked = asked  # type: ignore[attr-defined]
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_cached_evaluation_loads_no_sdk_and_leaves_the_report_as_it_is(
+    judge: ThreadingHTTPServer, tmp_path: Path
+) -> None:
+    for name, word in (("mine", "short"), ("theirs", "a longer answer to")):
+        rows = [{"instruction": f"task {n}", "output": f"{word} {n}", "generator": name} for n in range(40)]
+        (tmp_path / f"{name}.json").write_text(json.dumps(rows))
+    spec = f"openai-compatible:tiny@http://127.0.0.1:{judge.server_address[1]}/v1"
+    evaluate = ["evaluate", "mine.json", "--reference", "theirs.json", "--annotator", "chatgpt_1", "--judge", spec]
+    ended, said, loaded = command(tmp_path, *evaluate, "--allow-degraded", among=["openai"])
+    assert (ended, loaded) == (0, ["openai"]), said
+    asked = len(judge.asked)  # type: ignore[attr-defined]
+    assert asked >= 40
+    page = next((tmp_path / "afarm-runs" / "runs").glob("*/report.html"))
+    written = page.stat().st_mtime_ns
+    heavy = [*TRAINS, "openai", "anthropic", "numpy", "scipy", "plotly"]
+    ended, said, loaded = command(tmp_path, *evaluate, "--allow-degraded", among=heavy)
+    assert (ended, loaded) == (0, []), said
+    assert len(judge.asked) == asked  # type: ignore[attr-defined]
+    assert page.stat().st_mtime_ns == written
+    assert str(page.relative_to(tmp_path)) in said
+    command(tmp_path, "report")
+    assert page.stat().st_mtime_ns > written, "it is written again on request"

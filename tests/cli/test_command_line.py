@@ -204,6 +204,15 @@ def test_each_stage_is_a_command_that_prints_where_its_result_is(afarm: Afarm, t
     assert afarm("evaluate", *LIGHT, "--json").json["method"] == "nudge"
 
 
+def test_evaluate_alone_shows_its_help_and_trains_nothing(afarm: Afarm) -> None:
+    alone = afarm("evaluate")
+    assert "Usage:" in alone.out + alone.err
+    assert "--reference" in alone.out + alone.err
+    failed(afarm("evaluate", "--seed", "3"), "afarm evaluate FILE --reference FILE", "--method")
+    assert RAN == []
+    assert "Usage:" in "".join([(bare := afarm("diff")).out, bare.err])
+
+
 def test_a_reward_model_that_needs_no_fitting_is_said_to(afarm: Afarm) -> None:
     said = afarm("fit-reward", *LIGHT, "--reward-model", "text_utility", "--json")
     assert said.code == 0
