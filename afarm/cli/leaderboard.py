@@ -60,12 +60,13 @@ def leaderboard(
         typer.Option("--evaluator", help="Also the figures of bradley_terry or elo over each board; repeatable."),
     ] = None,
     order_by: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--order-by",
-            help="Of annotations: one board of all systems that met, whoever was the reference, in the order of "
-            "bradley_terry or elo.",
-            metavar="EVALUATOR",
+            help="The figure to rank and correlate by: length_controlled, an evaluator's, a table's column; "
+            "repeatable: a board goes by the first it has. By bradley_terry or elo, annotations make one board of all "
+            "that met.",
+            metavar="FIGURE",
         ),
     ] = None,
     correlate: Annotated[
@@ -97,16 +98,15 @@ def leaderboard(
     if any(problems):
         raise ConfigError([problem for problem in problems if problem])
     given = sources or ([] if annotations else [_runs(output_dir)])
-    boards, left_out = read_boards(given, annotations or [], order_by or "", evaluator or ())
+    boards, left_out = read_boards(given, annotations or [], order_by or (), evaluator or ())
     if not boards:
         raise DataError(f"{', '.join(map(str, given))}: no run with a win rate" + "".join(f"\n{s}" for s in left_out))
     for number, board in enumerate(boards):
         if ranks or correlate or board.wins is not None:
             boards[number], said = with_ranks(board)
             left_out += said
-    if evaluator and not order_by:
-        boards, lacking = _evaluated(boards, evaluator, [*given, *(annotations or ())])
-        left_out += lacking
+    boards, lacking = _in_order(boards, evaluator or (), order_by or (), [*given, *(annotations or ())])
+    left_out += lacking
     found = list(agreements(boards)) if correlate else []
     if correlate and not found:
         raise DataError("no two of these boards have three systems of the same name: there is nothing to correlate")
@@ -128,6 +128,19 @@ def _format(chosen: Format | None, output: Path | None) -> Format:
     return form
 
 
+def _in_order(
+    boards: list[Leaderboard], evaluators: Sequence[str], orders: Sequence[str], sources: Sequence[str]
+) -> tuple[list[Leaderboard], list[str]]:
+    """Add the metrics of evaluators over all systems (`_evaluated`), and order the boards."""
+    from afarm.leaderboard.sources import in_order, looks_at_all_systems
+
+    over_all = [name for name in orders if not _has(boards, name) and looks_at_all_systems(name)]
+    lacking: list[str] = []
+    if names := [*evaluators, *over_all]:
+        boards, lacking = _evaluated(boards, names, sources)
+    return in_order(boards, orders) if orders else boards, lacking
+
+
 def _evaluated(
     boards: Sequence[Leaderboard], evaluators: Sequence[str], sources: Sequence[str]
 ) -> tuple[list[Leaderboard], list[str]]:
@@ -139,17 +152,22 @@ def _evaluated(
     from afarm.leaderboard.sources import holds_annotations
 
     files = [Path(source) for source in dict.fromkeys(sources) if holds_annotations(Path(source))]
-    stored = stored_judgements(files)
+    complete = [all(_has([board], name) for name in evaluators) for board in boards]
+    stored = {} if all(complete) else stored_judgements(files)
     found, lacking = [], []
-    for board in boards:
+    for board, is_complete in zip(boards, complete, strict=True):
         try:
-            found.append(evaluated(board, evaluators, stored))
+            found.append(board if is_complete else evaluated(board, evaluators, stored))
         except DataError as error:
             lacking.append(str(error))
             found.append(board)
     if len(lacking) == len(boards):
         raise DataError("\n".join(lacking))
     return found, lacking
+
+
+def _has(boards: Sequence[Leaderboard], figure: str) -> bool:
+    return any(entry.figure(figure) is not None for board in boards for entry in board.entries)
 
 
 def _runs(output_dir: Path) -> str:

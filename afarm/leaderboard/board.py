@@ -54,7 +54,8 @@ class Metric:
 class Entry:
     """A system on a leaderboard; None if a value is unknown.
 
-    `win_rate`, `standard_error`, `length_controlled` and its error are percentages. `n` comparisons were won, lost or
+    `win_rate`, `standard_error`, `length_controlled` and its error are percentages; a table of other figures (Elo
+    ratings, say) has no win rate. `n` comparisons were won, lost or
     drawn, about `instructions` (as many, if unknown) `of` those there are, a share `coverage` of those there should be;
     `stopped_early` if no more were asked about because the comparison was decided. `length` is in mean characters,
     `seconds` are those of the system's own training and sampling. `prefers_longer` and `prefers_lists` are the judge's
@@ -71,7 +72,7 @@ class Entry:
     """
 
     system: str
-    win_rate: float
+    win_rate: float | None
     standard_error: float | None = None
     n: int | None = None
     wins: int | None = None
@@ -108,7 +109,7 @@ class Entry:
     @property
     def interval(self) -> tuple[float, float] | None:
         """The 95% interval of the win rate over instructions, None if its error is unknown or one over seeds."""
-        if len(self.seeds) > 1:
+        if len(self.seeds) > 1 or self.win_rate is None:
             return None
         return interval(self.win_rate, self.standard_error, self.instructions or self.n)
 
@@ -124,6 +125,13 @@ class Entry:
     def partial(self) -> bool:
         """True if it was judged on part of the leaderboard's instructions only."""
         return bool(self.of and self.asked is not None and self.asked < FULL_COVERAGE * self.of)
+
+    def figure(self, name: str) -> float | None:
+        """Look up an evaluator's metric, or a field by its own or AlpacaEval's name; "" is the win rate."""
+        if name in self.metrics:
+            return self.metrics[name].value
+        field_name = FIGURES.get(name)
+        return getattr(self, field_name) if field_name else None
 
     def to_row(self) -> Row:
         low, high = self.interval or (None, None)
@@ -141,9 +149,9 @@ class Entry:
         numbers = _numbers({name: row.get(name) for name in names}, where, columns)
         if not isinstance(row.get("system"), str):
             raise DataError(f"{where}: field 'system' must be text, not {row.get('system')!r}")
-        if "win_rate" not in numbers:
-            raise DataError(f"{where}: {'column' if columns else 'field'} 'win_rate' has no number")
         flags, metrics = row.get("flags") or (), row.get("metrics") or {}
+        if numbers.setdefault("win_rate", None) is None and not metrics:
+            raise DataError(f"{where}: {'column' if columns else 'field'} 'win_rate' has no number")
         texts: dict[str, Any] = {name: str(row.get(name) or "") for name in TEXTS}
         return cls(
             **numbers,
@@ -156,6 +164,18 @@ class Entry:
             source=Source(str(row.get("source") or "")),
         )
 
+
+FIGURES = {
+    "": "win_rate",
+    **{
+        name: name
+        for name in ("win_rate", "length_controlled", "length", "wins", "losses", "draws", "unparsed", "n", "seconds")
+    },
+    **{name: name for name in ("prefers_longer", "prefers_lists")},
+    "length_controlled_winrate": "length_controlled",
+    "avg_length": "length",
+}
+"""The fields of an entry that can order a board, by what they may be called."""
 
 TEXTS = ("system", "length_controlled_source", "length_controlled_warning", "difference_to")
 """The fields of an entry that are text."""
@@ -206,7 +226,7 @@ def _metrics(rows: Mapping[str, Any], where: str) -> dict[str, Metric]:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Leaderboard(Tabular):
-    """Entries under one protocol, best first: by win rate, or by the metric of the evaluator `order`.
+    """Entries under one protocol, best first: by win rate, or by the figure `order` (`Entry.figure`).
 
     `note` is a caveat, `origin` the file that it was read from if that does not say how it was judged.
     `distinguishing` is what tells it from leaderboards of the same name. `wins` are the judgements behind it, if they
@@ -237,7 +257,7 @@ class Leaderboard(Tabular):
 
         None if nothing is known of that, or if systems met each other at will.
         """
-        if self.order:
+        if self.order and self.protocol.known and not self.protocol.reference:
             return None
         judged = len(self.wins.instructions) if self.wins else 0
         with_judgements = set(self.wins.systems) if self.wins else set()
@@ -255,7 +275,9 @@ class Leaderboard(Tabular):
             without_rank = f"no place for {systems}: {how} {instructions}, the rest could turn it"
             if len(partial) == len(self.entries) and not any(early):
                 without_rank += " (--eval-set FILE compares on those that all answered)"
-        return "; ".join(filter(None, (self.note, without_rank)))
+        lacking = [entry.system for entry in self.entries if entry.figure(self.order) is None]
+        without_figure = f"no place for {named(lacking)}: no {self.order}" if lacking else ""
+        return "; ".join(filter(None, (self.note, without_rank, without_figure)))
 
     @property
     def id(self) -> str:
@@ -316,20 +338,45 @@ def named(names: Sequence[str], what: str = "systems") -> str:
 def ranked(board: Leaderboard) -> Leaderboard:
     """Sort `board` and rank its entries; equal values share a rank. Rank intervals stay where they are.
 
-    A system that was judged on part of the instructions has no rank, and stands below those that have one: on other
-    instructions, or if judging stopped at a moment that suited it, a high win rate is luck as well.
+    A system that was judged on part of the instructions, or lacks the figure, has no rank, and stands below those that
+    have one: on other instructions, or if judging stopped at a moment that suited it, a high win rate is luck as well.
     """
 
     def value(entry: Entry) -> float:
-        metric = entry.metrics.get(board.order)
-        return entry.win_rate if not board.order else -math.inf if metric is None else metric.value
+        figure = entry.figure(board.order)
+        return -math.inf if figure is None else figure
+
+    def without_rank(entry: Entry) -> bool:
+        return entry.partial or value(entry) == -math.inf
 
     of = board.instructions
     entries = [replace(entry, of=of) for entry in board.entries]
-    entries = sorted(entries, key=lambda entry: (entry.partial, -value(entry), entry.system))
-    complete = [value(entry) for entry in entries if not entry.partial]
+    entries = sorted(entries, key=lambda entry: (without_rank(entry), -value(entry), entry.system))
+    complete = [value(entry) for entry in entries if not without_rank(entry)]
     with_ranks = (
-        replace(entry, rank=None if entry.partial else 1 + sum(other > value(entry) for other in complete))
+        replace(entry, rank=None if without_rank(entry) else 1 + sum(other > value(entry) for other in complete))
         for entry in entries
     )
     return replace(board, entries=tuple(with_ranks))
+
+
+NO_COMPARISON: Mapping[str, Any] = {
+    **dict.fromkeys(
+        ("rank_low", "rank_high", "difference", "difference_low", "difference_high", "p_value", "detectable")
+    ),
+    "difference_to": "",
+}
+"""The fields of an entry that compare its win rate with others', emptied."""
+
+
+def ordered(board: Leaderboard, names: Sequence[str]) -> Leaderboard:
+    """Order a board by the first of these figures that any of its entries has; else it stays as it is.
+
+    Rank intervals and differences are of win rates, and left out in another order.
+    """
+    name = next((name for name in names if any(entry.figure(name) is not None for entry in board.entries)), None)
+    if name is None:
+        return board
+    order = "" if name == "win_rate" else name
+    entries = board.entries if not order else tuple(replace(entry, **NO_COMPARISON) for entry in board.entries)
+    return ranked(replace(board, order=order, entries=entries))

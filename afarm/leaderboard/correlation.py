@@ -15,13 +15,15 @@ if TYPE_CHECKING:
     from afarm.statistics.intervals import Floats
 
 FEWEST_SYSTEMS = 3
+WIN_RATE = "win_rate"
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Correlations of the win rates of common `systems`, with intervals over systems.
+    """Correlations of two boards' `figures` over common `systems`, with intervals over systems.
 
-    If judgements of both are at hand, also on the `instructions` that both have, with intervals over instructions.
+    Figures are win rates, or what orders the board. If both are win rates and judgements of both
+    are at hand, also on the `instructions` that both have, with intervals over instructions.
     """
 
     first: str
@@ -30,10 +32,13 @@ class Agreement:
     correlations: tuple[Correlation, ...]
     instructions: int = 0
     over_instructions: tuple[Correlation, ...] = ()
+    figures: tuple[str, str] = (WIN_RATE, WIN_RATE)
 
     @property
     def sentence(self) -> str:
         text = f"{_listed(self.correlations)} over {len(self.systems)} systems (95 % over systems)"
+        if self.figures != (WIN_RATE, WIN_RATE):
+            text = f"{self.figures[0]} with {self.figures[1]}: {text}"
         if not self.over_instructions:
             return text
         return (
@@ -57,12 +62,12 @@ def _with_interval(correlation: Correlation) -> str:
 
 
 def agreements(boards: Sequence[Leaderboard]) -> Iterator[Agreement]:
-    """Correlate every two boards that have at least three systems in common, by name."""
+    """Correlate every two boards with three systems in common, by the figures that order them."""
     from afarm.statistics import correlation
     from afarm.statistics.correlation import Kind
 
     for first, second in combinations(boards, 2):
-        one, two = ({entry.system: entry.win_rate for entry in board.entries} for board in (first, second))
+        one, two = (_figures(board) for board in (first, second))
         systems = tuple(name for name in one if name in two)
         if len(systems) < FEWEST_SYSTEMS:
             continue
@@ -75,12 +80,22 @@ def agreements(boards: Sequence[Leaderboard]) -> Iterator[Agreement]:
             tuple(correlation(*rates, kind) for kind in get_args(Kind)),
             tables[0].shape[1] if tables else 0,
             tuple(correlation(*tables, kind) for kind in get_args(Kind)) if tables else (),
+            (first.order or WIN_RATE, second.order or WIN_RATE),
         )
 
 
+def _figures(board: Leaderboard) -> dict[str, float]:
+    """The figure of each system that orders the board."""
+    values = ((entry.system, entry.figure(board.order)) for entry in board.entries)
+    return {system: value for system, value in values if value is not None}
+
+
 def _tables(first: Leaderboard, second: Leaderboard) -> tuple[Floats, Floats] | None:
-    """The win tables of both boards on common systems and instructions; None if they are too few."""
-    if first.wins is None or second.wins is None:
+    """The win tables of both boards on common systems and instructions.
+
+    None if they are too few, or if other figures than win rates order a board.
+    """
+    if first.wins is None or second.wins is None or first.order or second.order:
         return None
     one, two = first.wins.shared(second.wins)
     judged = (one >= 0).any(axis=1) & (two >= 0).any(axis=1)

@@ -10,8 +10,9 @@ import csv
 import gzip
 import io
 import json
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from afarm.evaluation.protocol import EvaluationProtocol
 from afarm.leaderboard.board import TEXTS, Entry, Leaderboard, ranked
 
 TABLES = (".csv", ".csv.gz")
+SYSTEM = ("system", "model", "generator")
+"""The columns that name the system, if it is not the first."""
 IMPORTED = "imported from a table, which does not say how it was judged"
 
 COLUMNS = {
@@ -122,8 +125,11 @@ def restored(cell: str) -> str:
 # --------------------------------------------------------------------------------------------------------- reading
 
 
-def imported(path: Path) -> list[Leaderboard]:
-    """Read a leaderboard as AlpacaEval publishes it (system first), or as `as_csv` wrote it.
+def imported(path: Path, orders: Sequence[str] = ()) -> list[Leaderboard]:
+    """Read a leaderboard of AlpacaEval (system first), one that `as_csv` wrote, or any figures.
+
+    Of other columns than AlpacaEval's, such as Elo ratings, the first that `orders` names is read; a table without win
+    rates is in its order, or in that of its only column of numbers.
 
     Raises `DataError` if it is no such table, naming the row and the column of a value that is no number or cannot be.
     """
@@ -136,13 +142,18 @@ def imported(path: Path) -> list[Leaderboard]:
         with opened(path, "rt", encoding="utf-8-sig", newline="") as handle:
             table = csv.DictReader(handle, strict=True)
             names = list(table.fieldnames or [])
+            rows: Iterable[dict[str, Any]] = table
+            metric = "" if OWN in names else next((n for n in orders if n in names and n not in COLUMNS.values()), "")
             if "win_rate" not in names:
-                raise DataError(f"{path}: column 'win_rate' is missing: it is no leaderboard")
-            for number, row in enumerate(table):
+                rows = list(table)
+                metric = metric or _only_figure(rows, names, path)
+            for number, row in enumerate(rows):
                 where = f"{path}: row {number}"
                 key = tuple(row.get(name) or "" for name in (OWN, "board", "note", "order", "origin"))
-                _, entries = boards.setdefault(key, (_board(row, path, OWN in names, where), []))
-                entries.append(_own_entry(row, names, where) if OWN in names else _entry(row, names, where, path))
+                order = metric if "win_rate" not in names else ""
+                _, entries = boards.setdefault(key, (_board(row, path, OWN in names, where, order), []))
+                entry = _own_entry(row, names, where) if OWN in names else _entry(row, names, where, path, metric)
+                entries.append(entry)
     except csv.Error as error:
         left = f"row {number + 1}: not valid CSV: {error} (is a quotation mark left open there?)"
         raise DataError(f"{path}: {left}") from error
@@ -153,10 +164,32 @@ def imported(path: Path) -> list[Leaderboard]:
     return [ranked(replace(board, entries=tuple(entries))) for board, entries in boards.values()]
 
 
-def _board(row: Mapping[str, Any], path: Path, own: bool, where: str) -> Leaderboard:
+def _only_figure(rows: Sequence[Mapping[str, Any]], names: Sequence[str], path: Path) -> str:
+    """Find the only column of numbers. Raises `DataError` naming the columns if there is none, or several."""
+    numbers = [name for name in names if rows and all(_is_number(row.get(name)) for row in rows)]
+    if len(numbers) == 1:
+        return numbers[0]
+    if not numbers:
+        listed = ", ".join(map(repr, names)) or "none"
+        raise DataError(f"{path}: no column 'win_rate' nor another of numbers: it is no leaderboard; it has {listed}")
+    raise DataError(
+        f"{path}: column 'win_rate' is missing, and {', '.join(map(repr, numbers))} hold numbers: say which one ranks "
+        f"with --order-by {numbers[0]}"
+    )
+
+
+def _is_number(text: str | None) -> bool:
+    try:
+        return math.isfinite(float(text or ""))
+    except ValueError:
+        return False
+
+
+def _board(row: Mapping[str, Any], path: Path, own: bool, where: str, order: str = "") -> Leaderboard:
     """The leaderboard of a row, without entries."""
     if not own:
-        return Leaderboard(EvaluationProtocol(), (), row.get("board") or path.name, IMPORTED, origin=str(path))
+        title = row.get("board") or path.name
+        return Leaderboard(EvaluationProtocol(), (), title, IMPORTED, order, origin=str(path))
     name, note, order, origin, protocol = (
         restored(row.get(column) or "") for column in ("board", "note", "order", "origin", OWN)
     )
@@ -168,9 +201,11 @@ def _board(row: Mapping[str, Any], path: Path, own: bool, where: str) -> Leaderb
     return Leaderboard(stored, (), title, note, order, origin)
 
 
-def _entry(row: Mapping[str, Any], names: Sequence[str], where: str, path: Path) -> Entry:
-    system = row["system" if "system" in names else names[0]]
-    return Entry.from_row({**_values(row, COLUMNS, where), "system": system, "source": str(path)}, where, COLUMNS)
+def _entry(row: Mapping[str, Any], names: Sequence[str], where: str, path: Path, metric: str = "") -> Entry:
+    system = row[next((name for name in SYSTEM if name in names), next(n for n in names if n != (metric or None)))]
+    values = _values(row, COLUMNS, where)
+    figure = _values(row, {metric: metric}, where) if metric else {}
+    return Entry.from_row({**values, "system": system, "source": str(path), "metrics": figure}, where, COLUMNS)
 
 
 def _own_entry(row: Mapping[str, Any], names: Sequence[str], where: str) -> Entry:

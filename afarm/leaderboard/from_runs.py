@@ -164,7 +164,7 @@ def board_of_systems(records: Iterable[RunRecord]) -> Leaderboard:
     board = ranked(Leaderboard(protocol, entries, "Win rates", note))
     # Systems that are equally good stay in the order in which they were named.
     order = {system: number for number, system in enumerate(by_system)}
-    entries = tuple(sorted(board.entries, key=lambda entry: (-entry.win_rate, order[entry.system])))
+    entries = tuple(sorted(board.entries, key=lambda entry: (-(entry.win_rate or 0), order[entry.system])))
     return replace(board, entries=entries)
 
 
@@ -177,7 +177,8 @@ def _of_system(record: RunRecord, entry: Entry) -> Entry:
             differences[f"{DIFFERENCE}{result.evaluator}"] = Metric(gain)
     own = (f"train {entry.system}", f"outputs {entry.system}")
     seconds = sum(stage["seconds"] for stage in record.stages if stage["stage"] in own)
-    return replace(entry, metrics=differences, seconds=seconds, seeds=(record["seed"],), win_rates=(entry.win_rate,))
+    rates = () if entry.win_rate is None else (entry.win_rate,)
+    return replace(entry, metrics=differences, seconds=seconds, seeds=(record["seed"],), win_rates=rates)
 
 
 def _over_seeds(entries: Sequence[Entry]) -> Entry:
@@ -185,7 +186,7 @@ def _over_seeds(entries: Sequence[Entry]) -> Entry:
     first, *more = entries
     if not more:
         return first
-    win_rates = [entry.win_rate for entry in entries]
+    win_rates = [rate for entry in entries for rate in entry.win_rates]
     names = [name for name in first.metrics if all(name in entry.metrics for entry in more)]
     return Entry(
         first.system,

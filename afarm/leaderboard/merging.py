@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from afarm.leaderboard.board import Entry, Leaderboard, ranked
+from afarm.leaderboard.board import NO_COMPARISON, Entry, Leaderboard, ranked
 
 DIGEST = 6
 """Characters of a digest: enough to tell a few apart."""
@@ -43,11 +43,8 @@ def _merged(parts: Sequence[Leaderboard]) -> Leaderboard:
     first = parts[0]
     if len(parts) == 1:
         return ranked(replace(first, entries=tuple(_with_distinct_names(_once(first.entries)))))
-    none: dict[str, Any] = dict.fromkeys(
-        ("rank_low", "rank_high", "difference", "difference_low", "difference_high", "p_value", "detectable")
-    )
     kept = _once(entry for part in parts for entry in part.entries)
-    entries = _with_distinct_names([replace(entry, **none, difference_to="") for entry in kept])
+    entries = _with_distinct_names([replace(entry, **NO_COMPARISON) for entry in kept])
     notes = dict.fromkeys(part.note for part in parts if part.note)
     return ranked(replace(first, entries=tuple(entries), note="; ".join(notes), wins=None))
 

@@ -24,10 +24,10 @@ def with_ranks(board: Leaderboard, seed: int = 0) -> tuple[Leaderboard, list[str
 
     Differences are to the first system that has judgements, on the instructions that both have. Systems without
     judgements at hand keep their rank and have no interval. The board stays as it is if fewer than two systems have
-    judgements, or if it is unknown how they were judged. Raises `DataError` naming the file and row of a judgement that
-    cannot be read.
+    judgements, if it is unknown how they were judged, or if it is not in the order of win rates. Raises `DataError`
+    naming the file and row of a judgement that cannot be read.
     """
-    if not board.protocol.known:
+    if not board.protocol.known or board.order:
         return board, []
     wins = board.wins or stored_wins(board)
     if wins is None or len(wins.systems) < 2:

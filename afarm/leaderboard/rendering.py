@@ -9,7 +9,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from afarm.leaderboard.board import DIFFERENCE, Entry, Leaderboard, Metric
 from afarm.leaderboard.correlation import Agreement
@@ -18,6 +18,17 @@ from afarm.storage.text import markdown, one_line
 LONGEST_NAME = 24
 """Characters of a name in a heading."""
 NO_RANK = "–"
+HEADINGS = {
+    "": "win rate, %",
+    "length_controlled": "LC, %",
+    "length_controlled_winrate": "LC, %",
+    "length": "characters",
+    "avg_length": "characters",
+    "prefers_longer": "longer",
+    "prefers_lists": "lists",
+    "unparsed": "no answer",
+}
+"""Headings of columns whose figure is called otherwise."""
 _SUFFIXES = {1: "st", 2: "nd", 3: "rd"}
 
 
@@ -45,7 +56,9 @@ def rank_text(entry: Entry) -> str:
     return f"{ordinal}, {entry.rank_low}–{entry.rank_high}"
 
 
-def _win_rate(entry: Entry) -> str:
+def _win_rate(entry: Entry) -> str | None:
+    if entry.win_rate is None:
+        return None
     return f"{entry.win_rate:.1f}" + ("" if entry.standard_error is None else f" ± {entry.standard_error:.1f}")
 
 
@@ -122,12 +135,12 @@ def columns(board: Leaderboard) -> list[Column]:
 
     to = next((entry.difference_to for entry in board.entries if entry.difference_to), "")
     metrics = {name: of_evaluator(name) for entry in board.entries for name in entry.metrics}
-    first = [metrics.pop(board.order)] if board.order in metrics else []
-    every = (
+    names = (
         Column("rank", rank_text, number=False),
         Column("system", lambda e: one_line(e.system), number=False),
         *([Column("judged on", _judged_on)] if any(e.partial or e.stopped_early for e in board.entries) else []),
-        *first,
+    )
+    figures = (
         Column("win rate, %", _win_rate),
         Column("95 %", _interval, spared=1),
         Column(f"Δ to {one_line(to, LONGEST_NAME)}", _difference, spared=2),
@@ -143,6 +156,9 @@ def columns(board: Leaderboard) -> list[Column]:
         Column("seconds", lambda e: _number(e.seconds, ".0f"), spared=10),
         Column("seeds", lambda e: ", ".join(map(str, e.seeds)) or None, spared=9),
     )
+    order = HEADINGS.get(board.order, one_line(board.order))
+    first = [replace(column, spared=0) for column in figures if column.heading == order]
+    every = (*names, *first, *(column for column in figures if column.heading != order))
     return [column for column in every if any(column.cell(entry) for entry in board.entries)]
 
 

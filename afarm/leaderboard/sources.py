@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
-from afarm.core.errors import DataError, did_you_mean
-from afarm.leaderboard.board import Leaderboard
+from afarm.core.errors import AfarmError, DataError, did_you_mean
+from afarm.core.plugins import discover
+from afarm.leaderboard.board import FIGURES, Leaderboard, ordered
 from afarm.leaderboard.from_annotations import boards_of_annotations
 from afarm.leaderboard.from_csv import TABLES, imported
 from afarm.leaderboard.from_round_robin import round_robins
@@ -22,16 +23,16 @@ REFERENCE_BOARDS = {"paper": "paper.json"}
 def read_boards(
     sources: Sequence[Path | str],
     annotations: Sequence[Path | str] = (),
-    order: str = "",
+    orders: Sequence[str] = (),
     evaluators: Sequence[str] = (),
 ) -> tuple[list[Leaderboard], list[str]]:
     """Read the leaderboards of `sources` and of files of stored `annotations`, one per protocol.
 
     A source is a directory of runs, the name of a leaderboard that ships ("paper"), or a file: a leaderboard (.json),
-    an AlpacaEval leaderboard (.csv) or annotations. With `order`, the name of an evaluator over all systems,
-    annotations make a leaderboard of all systems that met, in its order and with the metrics of `evaluators` beside.
-    Returns the leaderboards, and what is left out of them as sentences. Raises `DataError` naming the file, the row and
-    the field that cannot be read.
+    an AlpacaEval leaderboard or another table of figures (.csv), or annotations. `orders` are figures that `in_order`
+    is to go by; if one is an evaluator over all systems, annotations make a leaderboard of all systems that met, in its
+    order and with the metrics of `evaluators` beside. Returns the leaderboards, and what is left out of them as
+    sentences. Raises `DataError` naming the file, the row and the field that cannot be read.
     """
     boards: list[Leaderboard] = []
     left_out: list[str] = []
@@ -45,16 +46,44 @@ def read_boards(
         elif str(source) in REFERENCE_BOARDS and not path.exists():
             boards += reference_boards(str(source))
         elif path.name.endswith(TABLES):
-            boards += imported(path)
+            boards += imported(path, orders)
         elif holds_annotations(path):
             judged.append(path)
         else:
             boards += _shared_boards(path)
-    if order:
-        boards += round_robins(judged, order, evaluators)
+    over_all = next((name for name in orders if looks_at_all_systems(name)), "") if judged else ""
+    if over_all:
+        boards += round_robins(judged, over_all, evaluators)
     elif judged:
         boards += boards_of_annotations(judged)
     return group(boards), left_out
+
+
+def in_order(boards: Sequence[Leaderboard], orders: Sequence[str]) -> list[Leaderboard]:
+    """Order each leaderboard by the first of these figures that its systems have.
+
+    Raises `DataError` naming those there are if none has any.
+    """
+    if not any(entry.figure(name) is not None for board in boards for entry in board.entries for name in orders):
+        entries = [entry for board in boards for entry in board.entries]
+        there = {name for name in FIGURES if name and any(entry.figure(name) is not None for entry in entries)}
+        there |= {name for entry in entries for name in entry.metrics}
+        name = orders[0]
+        raise DataError(
+            f"--order-by {name}: no system has such a figure.{did_you_mean(name, there)} There are "
+            f"{', '.join(sorted(there))}. Evaluators add theirs to runs: afarm evaluate … --evaluator {name}, then "
+            f"afarm leaderboard --order-by {name}"
+        )
+    return [ordered(board, orders) for board in boards]
+
+
+def looks_at_all_systems(name: str) -> bool:
+    """Return True for the name of an evaluator over all systems of a leaderboard."""
+    registry = discover(check_configs=False)
+    try:
+        return bool(registry.get("evaluators", name).load().many)
+    except AfarmError:
+        return False
 
 
 # ----------------------------------------------------------------------------------------------------------- files

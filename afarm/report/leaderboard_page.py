@@ -54,7 +54,9 @@ def describe_board(board: Leaderboard) -> dict[str, Any]:
     }
 
 
-def _bar(entry: Entry) -> dict[str, float]:
-    """Positions of the interval and the win rate on a line 100 long."""
+def _bar(entry: Entry) -> dict[str, float] | None:
+    """Positions of the interval and the win rate on a line 100 long; None without a win rate."""
+    if entry.win_rate is None:
+        return None
     low, high = entry.interval or (entry.win_rate, entry.win_rate)
     return {"low": round(low, 2), "high": round(high, 2), "at": round(entry.win_rate, 2)}

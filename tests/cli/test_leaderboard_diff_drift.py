@@ -128,8 +128,25 @@ def test_systems_that_met_each_other_are_ordered_by_an_evaluator(afarm: Afarm) -
     said = afarm("leaderboard", "--annotations", "apart.json", "--order-by", "elo")
     assert said.code == 1
     assert "2 groups that no judgement connects (a, b; x, y)" in said.err
-    assert "ranks the systems of annotations" in afarm("leaderboard", "paper", "--order-by", "elo").err
-    assert "looks at one system" in afarm("leaderboard", "met.json", "--order-by", "win_rate").err
+    assert "elo: no judgements are at hand for this" in afarm("leaderboard", "paper", "--order-by", "elo").err
+    assert "say which is the reference" in afarm("leaderboard", "met.json", "--order-by", "win_rate").err
+
+
+def test_boards_go_by_any_figure(afarm: Afarm, runs: Path) -> None:
+    pytest.importorskip("scipy")
+    Path("lb.csv").write_text(",win_rate,length_controlled_winrate\na,60,40\nb,50,55\nc,30,35\n")
+    Path("arena.csv").write_text("model,elo\na,1100\nb,1250\nc,900\n")
+    said = afarm("leaderboard", "lb.csv", "arena.csv", "--correlate", "--order-by", "length_controlled")
+    assert said.code == 0, said.err
+    assert "Spearman 1.00" in said.out
+    assert "length_controlled with elo" in said.out or "elo with length_controlled" in said.out
+    # Of runs, an evaluator over all systems is worked out first.
+    found = afarm("leaderboard", "--order-by", "bradley_terry", "--json")
+    assert found.code == 0, found.err
+    board = json.loads(found.out)["boards"][0]
+    strengths = [entry["metrics"]["bradley_terry"]["value"] for entry in board["entries"]]
+    assert (board["order"], strengths) == ("bradley_terry", sorted(strengths, reverse=True))
+    assert "no system has such a figure" in afarm("leaderboard", "lb.csv", "--order-by", "length").err
 
 
 def test_boards_are_correlated(afarm: Afarm) -> None:

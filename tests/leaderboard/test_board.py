@@ -353,7 +353,7 @@ def test_alpaca_eval_s_leaderboards_are_imported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("a.csv", ",rate\nx,1\n", "column 'win_rate' is missing"),
+        ("a.csv", ",rate\nx,much\n", "no column 'win_rate' nor another of numbers"),
         ("a.csv", ",win_rate\nx,much\n", "row 0: column 'win_rate' must be a number, not 'much'"),
         ("a.csv", ",win_rate\nx,101\n", "row 0: column 'win_rate' must lie between 0 and 100, and is 101"),
         ("a.csv", ",win_rate\nx,\n", "row 0: column 'win_rate' has no number"),

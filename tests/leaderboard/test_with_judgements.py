@@ -14,6 +14,7 @@ from afarm.evaluation.protocol import EvaluationProtocol
 from afarm.leaderboard import Entry, Leaderboard, Metric, read_boards
 from afarm.leaderboard.board import ranked
 from afarm.leaderboard.correlation import agreements
+from afarm.leaderboard.from_round_robin import round_robins
 from afarm.leaderboard.ranking import evaluated, stored_judgements, with_ranks
 from afarm.leaderboard.rendering import as_markdown, columns, remarks
 
@@ -144,7 +145,7 @@ def test_systems_that_met_each_other_make_one_board(tmp_path: Path) -> None:
     rows = [row(i, "a", "b", 1 + (i % 4 == 0)) for i in range(40)]
     rows += [row(i, "c", "b", 2 - (i % 4 == 0)) for i in range(40)] + [row(0, "a", "b", 2)]
     path = write(tmp_path / "rows.json", rows)
-    ((board,), _) = read_boards([], [path], "bradley_terry", ["elo"])
+    ((board,), _) = read_boards([], [path], ["bradley_terry"], ["elo"])
     a, b, c = board.entries
     assert [(e.system, e.rank, e.n, e.instructions) for e in board.entries] == [
         ("a", 1, 40, 40),
@@ -163,14 +164,14 @@ def test_systems_that_never_met_and_evaluators_of_one_system_are_refused(tmp_pat
     path, other = write(tmp_path / "rows.json", [row(0, "a", "b", 1)]), tmp_path / "other.json"
     apart = rf"{path}, {other}: .* fall into 2 groups that no judgement connects \(a, b; c, d\)"
     with pytest.raises(DataError, match=apart):
-        read_boards([], [path, write(other, [row(1, "c", "d", 1)])], "bradley_terry")
+        read_boards([], [path, write(other, [row(1, "c", "d", 1)])], ["bradley_terry"])
     with pytest.raises(DataError, match="looks at one system"):
-        read_boards([], [path], "win_rate")
+        round_robins([path], "win_rate")
     with pytest.raises(DataError, match="ranks the systems of annotations"):
-        read_boards([], [], "elo")
+        round_robins([], "elo")
     path = write(tmp_path / "contradictory.json", [row(0, "a", "b", 1), row(0, "b", "a", 1)])
     with pytest.raises(DataError, match="row 1 and row 0 judge"):
-        read_boards([], [path], "elo")
+        read_boards([], [path], ["elo"])
 
 
 def test_boards_of_systems_that_met_are_in_the_order_of_the_figure() -> None:
