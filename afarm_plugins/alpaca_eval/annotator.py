@@ -109,7 +109,7 @@ class AlpacaEvalAnnotator(PairwiseAnnotator):
             if member.name not in bound:
                 bound[member.name] = self._bind(member, context.ask)
             shown = show_pair(pair, self._order(member, pair, pair_id, context.seed), pair_id)
-            presentations.append(Presentation(bound[member.name], shown))
+            presentations.append(Presentation(bound[member.name], shown, batch=member.batch_of(pair)))
         return presentations
 
     def _member(self, pair: Pair, pair_id: str, seed: int) -> DirectoryMember:

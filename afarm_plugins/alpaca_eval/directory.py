@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import ValidationError
+from pydantic import ValidationError, field_validator
 
 from afarm import (
     Capabilities,
@@ -18,6 +18,7 @@ from afarm import (
     ConfigError,
     Instruction,
     Message,
+    Pair,
     ShownPair,
     Tool,
     did_you_mean,
@@ -30,6 +31,15 @@ from afarm_plugins.alpaca_eval.template import COLUMNS, Template, read_template
 
 DUMMY = ShownPair("", Instruction("1+1="), "2", "3")
 """The pair with which AlpacaEval fills a batch up. Its verdict is not read."""
+
+FORMS = ("with_inputs", "without_inputs")
+"""Forms of instructions for which AlpacaFarm has a template each."""
+
+FILES = ("configs.yaml", "config.yaml", "configs.yml", "config.yml")
+"""What a directory's file may be called; otherwise it is the only YAML file there."""
+
+MOST_NAMES = 3
+"""Annotators that a problem names, if they share it."""
 
 UNKNOWN = "not known here"
 """The problem of a setting that AlpacaEval may have and afarm does not."""
@@ -85,7 +95,9 @@ class Arguments(Config):
 class EvaluatorSpec(Config):
     """One annotator in `configs.yaml`."""
 
-    prompt_template: str = setting(..., "a file, relative to the parent of the directory")
+    prompt_template: Any = setting(
+        ..., "a file, relative to the parent of the directory, or AlpacaFarm's two: with_inputs and without_inputs"
+    )
     fn_completions: str = setting("openai_completions", "how its model was reached")
     completions_kwargs: dict[str, Any] = setting(..., "the model and what it is asked with")
     fn_completion_parser: str = setting("regex_parser", "how answers are read")
@@ -101,15 +113,32 @@ class EvaluatorSpec(Config):
     pretty_name: str = setting("", "no effect")
     link: str = setting("", "no effect")
 
+    @field_validator("prompt_template")
+    @classmethod
+    def _one_file_or_two(cls, value: Any) -> Any:
+        files = [value] if isinstance(value, str) else list(value.values()) if isinstance(value, dict) else [None]
+        if not all(isinstance(file, str) for file in files) or (isinstance(value, dict) and set(value) != set(FORMS)):
+            raise ValueError(f"must be a file, or a mapping of {' and '.join(FORMS)} to a file each, not {value!r}")
+        return value
+
+    @property
+    def template_files(self) -> Mapping[str, str]:
+        """The template by the form of instruction that it is for, "" for both."""
+        return {"": self.prompt_template} if isinstance(self.prompt_template, str) else self.prompt_template
+
 
 @dataclass(frozen=True, slots=True)
 class DirectoryMember:
-    """One annotator of a directory, ready to ask and to read."""
+    """One annotator of a directory, ready to ask and to read.
+
+    `template` is for instructions without an input, and for those with one too if there is no `template_with_input`.
+    """
 
     name: str
     spec: EvaluatorSpec
     arguments: Arguments
     template: Template
+    template_with_input: Template | None
     parser: Parser
     tool: Tool | None
     labels: tuple[str, ...]
@@ -138,18 +167,25 @@ class DirectoryMember:
     @property
     def content(self) -> str:
         """A digest of all that the files say about this member."""
-        return seeding.digest(self.name, self.spec.model_dump(mode="json"), self.template.text)
+        texts = [template.text for template in (self.template, self.template_with_input) if template]
+        return seeding.digest(self.name, self.spec.model_dump(mode="json"), *texts)
+
+    def batch_of(self, pair: Pair) -> Hashable:
+        """Pairs share a prompt only if they are shown by the same template."""
+        return bool(pair.instruction.input) if self.template_with_input else None
 
     def request(
         self, comparisons: Sequence[ShownPair], takes: Capabilities, *, seed: int, sample_index: int
     ) -> ChatRequest:
-        """Build the request about up to `batch_size` pairs.
+        """Build the request about up to `batch_size` pairs that share a template (see `batch_of`).
 
         Plain text is sent as one user message to a judge that only chats.
         """
         filled = (*comparisons, *[DUMMY] * (self.spec.batch_size - len(comparisons)))
-        messages, prompt = self.template.fill(filled), ""
-        if not self.template.turns:
+        with_input = bool(comparisons[0].instruction.input)
+        template = (with_input and self.template_with_input) or self.template
+        messages, prompt = template.fill(filled), ""
+        if not template.turns:
             text = messages[0].content
             messages, prompt = ((), text) if takes.completion else ((Message("user", text),), "")
         arguments = self.arguments
@@ -190,14 +226,20 @@ def load(spec: str) -> list[DirectoryMember]:
     if not isinstance(entries, dict) or not entries:
         raise ConfigError([f"{path}: must map names of annotators to their settings"])
     members: list[DirectoryMember] = []
-    problems: list[str] = []
+    names_by_problem: dict[str, list[str]] = {}
     for name, values in entries.items():
         member, own_problems = _member(str(name), values, path.parent.parent)
-        problems += [f"{path}: {name}: {problem}" for problem in own_problems]
+        for problem in own_problems:
+            names_by_problem.setdefault(problem, []).append(str(name))
         members += [member] if member else []
-    if problems:
-        raise ConfigError(problems)
+    if names_by_problem:
+        raise ConfigError([f"{path}: {_listed(names)}: {problem}" for problem, names in names_by_problem.items()])
     return members
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMES
+    return ", ".join(names) if more <= 1 else f"{', '.join(names[:MOST_NAMES])} and {more} more"
 
 
 def find(spec: str) -> Path:
@@ -209,13 +251,23 @@ def find(spec: str) -> Path:
     if not path.exists():
         path = installed.get(spec, path)
     if path.is_dir():
-        path = path / "configs.yaml"
+        path = _file_in(path)
     if path.is_file():
         return path.resolve()
     lacking = f"alpaca_eval: {spec!r} is no evaluator directory (there is no {path})"
     if not installed:
         raise ConfigError([f"{lacking}, and no alpaca_eval is installed to take that name from: give a path"])
     raise ConfigError([f"{lacking} and no evaluator of the installed alpaca_eval.{did_you_mean(spec, installed)}"])
+
+
+def _file_in(directory: Path) -> Path:
+    """The file of annotators in `directory`. Raises `ConfigError` if several YAML files could be it."""
+    files = [directory / name for name in FILES if (directory / name).is_file()]
+    others = sorted(path for path in directory.iterdir() if path.suffix in (".yaml", ".yml") and path.is_file())
+    if not files and len(others) > 1:
+        names = ", ".join(path.name for path in others)
+        raise ConfigError([f"{directory}: has no {FILES[0]}: name one of its files, alpaca_eval:{others[0]} ({names})"])
+    return [*files, *others, directory / FILES[0]][0]
 
 
 def installed_directories() -> dict[str, Path]:
@@ -225,7 +277,7 @@ def installed_directories() -> dict[str, Path]:
     return {
         path.parent.name: path.parent
         for root in roots or ()
-        for path in sorted((Path(root) / "evaluators_configs").glob("*/configs.yaml"))
+        for path in sorted((Path(root) / "evaluators_configs").glob("*/config*.y*ml"))
     }
 
 
@@ -252,22 +304,31 @@ def _member(name: str, values: Any, base: Path) -> tuple[DirectoryMember | None,
         problems += explain_validation_error(error, Arguments, "completions_kwargs: ", unknown=UNKNOWN)
     tool, more_problems = _tool(arguments) if arguments else (None, [])
     problems += more_problems
-    template, more_problems = _template(entry, base)
+    templates, more_problems = _templates(entry, base)
     problems += more_problems + _mismatches(entry, arguments)
-    if problems or not arguments or not template:
+    if problems or not arguments:
         return None, problems
     parser = Parser(entry.fn_completion_parser, entry.completion_parser_kwargs)
-    return DirectoryMember(name, entry, arguments, template, parser, tool, parser.labels(entry.batch_size)), []
+    with_input, without = (templates.get(form) for form in FORMS)
+    template, labels = without or templates[""], parser.labels(entry.batch_size)
+    return DirectoryMember(name, entry, arguments, template, with_input, parser, tool, labels), []
 
 
-def _template(entry: EvaluatorSpec, base: Path) -> tuple[Template | None, list[str]]:
-    path = base / entry.prompt_template
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        return None, [f"prompt_template: {path} cannot be read: {getattr(error, 'strerror', None) or error}"]
-    template, problems = read_template(text, entry.batch_size)
-    return template, [f"prompt_template: {path} {problem}" for problem in problems]
+def _templates(entry: EvaluatorSpec, base: Path) -> tuple[dict[str, Template], list[str]]:
+    """The templates of an annotator by the form of instruction they are for, and what is wrong with them."""
+    templates, problems = {}, []
+    for form, file in entry.template_files.items():
+        path, at = base / file, f"prompt_template: {form}:" if form else "prompt_template:"
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            problems.append(f"{at} {path} cannot be read: {getattr(error, 'strerror', None) or error}")
+            continue
+        templates[form], own_problems = read_template(text, entry.batch_size)
+        problems += [f"{at} {path} {problem}" for problem in own_problems]
+    if len({bool(template.turns) for template in templates.values()}) > 1:
+        problems.append(f"prompt_template: one of {' and '.join(FORMS)} has turns and the other is plain text")
+    return templates, problems
 
 
 def _mismatches(entry: EvaluatorSpec, arguments: Arguments | None) -> list[str]:

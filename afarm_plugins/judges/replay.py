@@ -41,6 +41,8 @@ from afarm_plugins.judges.offline import FORMATS
 T = TypeVar("T")
 
 DRAW = 0.5
+CHOICE_KEYS = frozenset(["message", "text", "logprobs", "finish_reason"])
+"""Keys by which OpenAI's choice is told from the arguments of a function call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,15 +242,17 @@ def _answered(row: Row, where: str) -> tuple[str, Answered]:
 
 
 def _completion(raw: Any, where: str) -> Completion | None:
-    """Parse a raw completion of AlpacaEval: a text, or OpenAI's choice as an object or its JSON."""
+    """Parse a raw completion of AlpacaEval: a text, the arguments of a function call, or OpenAI's choice."""
     if raw is None or raw != raw:  # NaN is how a data frame writes null
         return None
     if isinstance(raw, str) and raw.startswith("{") and "logprobs" in raw:
         raw = _object(raw, f"{where}: field 'raw_completion'")
     if isinstance(raw, str):
         return Completion(raw, price=0.0)
+    if isinstance(raw, list) or (isinstance(raw, dict) and raw.keys().isdisjoint(CHOICE_KEYS)):
+        return Completion(json.dumps(raw, ensure_ascii=False), price=0.0)  # what the function was called with
     try:
-        text = raw.get("text") or raw["message"]["content"] or ""
+        text = raw.get("text") or _content(raw["message"])
         content = (raw.get("logprobs") or {}).get("content")
         positions = (
             None
@@ -263,6 +267,13 @@ def _completion(raw: Any, where: str) -> Completion | None:
             f"{where}: field 'raw_completion' is neither a text nor a choice with 'text' and 'logprobs': {error!r}"
         ) from error
     return Completion(text, price=0.0, finish_reason=raw.get("finish_reason") or "", logprobs=positions)
+
+
+def _content(message: Any) -> str:
+    """The text of OpenAI's message, or the arguments of the function that it calls."""
+    calls = [call["function"] for call in message.get("tool_calls") or ()]
+    calls += [message["function_call"]] if message.get("function_call") else []
+    return message.get("content") or (calls[0]["arguments"] if calls else "")
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from evaluator_directories import COMPARE, LETTERS, RANK, WEIGH, batch_template,
 
 from afarm.core.errors import ConfigError
 from afarm.core.judge import Capabilities, ChatRequest, ShownPair
-from afarm.core.records import Instruction, Message
+from afarm.core.records import Instruction, Message, Pair
 from afarm_plugins.alpaca_eval.directory import DUMMY, DirectoryMember, installed_directories, load
 from afarm_plugins.alpaca_eval.template import read_template, whole_instruction
 
@@ -216,6 +216,89 @@ def test_files_that_are_no_evaluators_are_named(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(ConfigError, match=said):
             load(spec)
+
+
+def two_templates(size: int, chat: bool = True) -> dict[str, str]:
+    """AlpacaFarm's pair of templates, in words of our own."""
+    part = "Task: {instruction}\n%s(a) {output_1}\n(b) {output_2}\n"
+    opening, end = ("<|im_start|>user\nWhich is better?\n", "\n<|im_end|>\n") if chat else ("Which is better?\n", "")
+    return {
+        f"b{size}_{'chat' if chat else 'text'}_{form}.txt": f"{opening}{part % given * size}{end}"
+        for form, given in (("with_inputs", "Given: {input}\n"), ("without_inputs", ""))
+    }
+
+
+def pool_of_thirteen(base: Path) -> str:
+    """As AlpacaFarm's own directory is: 13 annotators by three models, each with two templates."""
+    members, templates = {}, {}
+    for name, sizes in {"gpt4": (4, 5, 5, 1, 5), "chatgpt": (1, 1, 1, 1), "davinci003": (4, 1, 5, 1)}.items():
+        for number, size in enumerate(sizes, start=1):
+            written = two_templates(size, chat=name != "davinci003")
+            templates |= written
+            files = {file.removesuffix(".txt").split("_", 2)[2]: f"pool_v0/{file}" for file in written}
+            members[f"{name}_{number}"] = {**entry(batch_size=size, **LETTERS), "prompt_template": files}
+    return write(base, members, templates, directory="pool_v0")
+
+
+def test_alpacafarms_directory_of_thirteen_annotators_loads_with_a_template_for_inputs(tmp_path: Path) -> None:
+    members = load(pool_of_thirteen(tmp_path))
+    assert len(members) == 13
+    for member in members:
+        size = member.spec.batch_size
+        for material in ("", "3 and 4"):
+            pair = comparison("the first", "the second", "Add them.", input=material)
+            request = ask(member, pair, takes=COMPLETES)
+            shown = request.prompt or request.messages[0].content
+            assert shown.count("Task: ") == shown.count("(a) ") == size
+            assert shown.count("Given: ") == (size if material else 0), "each form of instruction has its own template"
+            assert "Task: Add them.\n" in shown, "the input stands in its own place, or nowhere"
+            assert ("Given: 3 and 4\n" in shown) == bool(material)
+        assert member.batch_of(Pair(Instruction("x"), "a", "b")) != member.batch_of(
+            Pair(Instruction("x", "y"), "a", "b")
+        )
+
+
+def test_a_mapping_of_templates_names_both_and_both_are_of_one_kind(tmp_path: Path) -> None:
+    chat, text = two_templates(1), two_templates(1, chat=False)
+    one = {"prompt_template": {"with_inputs": "mine/b1_chat_with_inputs.txt"}}
+    mixed = {
+        "prompt_template": {
+            "with_inputs": "mine/b1_chat_with_inputs.txt",
+            "without_inputs": "mine/b1_text_without_inputs.txt",
+        }
+    }
+    absent = {"prompt_template": {"with_inputs": "mine/nowhere.txt", "without_inputs": "mine/nowhere.txt"}}
+    for said, own in {
+        "must be a file, or a mapping of with_inputs and without_inputs": one,
+        "has turns and the other is plain text": mixed,
+        "prompt_template: with_inputs: .*nowhere.txt cannot be read": absent,
+    }.items():
+        spec = write(tmp_path, {"a": {**entry(**LETTERS), **own}}, {**chat, **text})
+        with pytest.raises(ConfigError, match=said):
+            load(spec)
+
+
+def test_one_cause_that_all_annotators_share_is_one_line(tmp_path: Path) -> None:
+    wrong = {f"member_{i}": {**entry(**LETTERS), "prompt_template": ["a list"]} for i in range(13)}
+    with pytest.raises(ConfigError) as error:
+        load(write(tmp_path, wrong))
+    [line] = error.value.problems
+    assert "member_0, member_1, member_2 and 10 more: prompt_template: must be a file" in line
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "configs.yml", "judges.yaml"])
+def test_a_directory_may_call_its_only_file_otherwise(name: str, tmp_path: Path) -> None:
+    directory = Path(write(tmp_path, {"mine": entry(**RANK)}))
+    (directory / "configs.yaml").rename(directory / name)
+    assert [member.name for member in load(str(directory))] == ["mine"]
+
+
+def test_of_several_files_none_is_guessed(tmp_path: Path) -> None:
+    directory = Path(write(tmp_path, {"mine": entry(**RANK)}))
+    (directory / "configs.yaml").rename(directory / "one.yaml")
+    (directory / "two.yaml").write_text("{}")
+    with pytest.raises(ConfigError, match=r"name one of its files, alpaca_eval:.*one\.yaml \(one\.yaml, two\.yaml\)"):
+        load(str(directory))
 
 
 def test_an_installed_package_is_found_by_name_and_never_imported(

@@ -60,6 +60,19 @@ def test_the_order_shown_is_the_drawn_one_and_the_label_is_turned_back(tmp_path:
     assert {preference.p2 for preference in found} == {0.0}
 
 
+def test_pairs_with_an_input_and_without_share_no_prompt_of_two_templates(tmp_path: Path) -> None:
+    files = {f"{form}.txt": batch_template(3) for form in ("with_inputs", "without_inputs")}
+    files["with_inputs.txt"] = files["with_inputs.txt"].replace("{instruction}", "{instruction} ({input})")
+    own = entry(batch_size=3, **LETTERS) | {
+        "prompt_template": {"with_inputs": "mine/with_inputs.txt", "without_inputs": "mine/without_inputs.txt"}
+    }
+    pairs = [Pair(Instruction(f"Task {i}", "of it" * (i % 2)), f"good {i}", f"bad {i}") for i in range(6)]
+    ask = FakeJudgeClient(prefers(lambda output: output.startswith("good")))
+    found = labels(annotator(write(tmp_path, {"mine": own}, files)), pairs, ask)
+    assert [preference.p2 for preference in found] == [0.0] * 6
+    assert sorted(request.messages[0].content.count("(of it)") for request in ask.sent) == [0, 3]
+
+
 def test_outputs_are_shown_as_they_come_where_the_directory_says_so(tmp_path: Path) -> None:
     path = write(tmp_path, {"mine": entry(is_randomize_output_order=False, **LETTERS)})
     found = labels(annotator(path), numbered(12), FakeJudgeClient(prefers(lambda output: True)))

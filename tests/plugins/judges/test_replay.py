@@ -293,6 +293,25 @@ def test_preferences_answer_neither_ratings_nor_instructions(tmp_path: Path) -> 
         ask(judge, ChatRequest("strong", messages=(Message("user", "Add 2 and 2."),), annotator="(answers)"))
 
 
+ARGUMENTS = {"concise_explanation": "M names the day.", "ordered_models": [{"model": "m", "rank": 1}]}
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        ARGUMENTS,
+        {"message": {"content": None, "tool_calls": [{"function": {"arguments": json.dumps(ARGUMENTS)}}]}},
+        {"message": {"content": "", "function_call": {"name": "rank", "arguments": json.dumps(ARGUMENTS)}}},
+    ],
+)
+def test_a_function_call_stored_as_an_object_is_its_arguments(raw: Any, tmp_path: Path) -> None:
+    kept = row(1, Pair(Instruction(STRAIGHT), "4", "5"), annotator="x", raw_completion=raw)
+    judge = stored(tmp_path / "rows.jsonl", kept)
+    given = ask(judge, request("labels", Pair(Instruction(STRAIGHT), "4", "5"), labels=["m", "M"], annotator="x"))
+    assert json.loads(given.text) == ARGUMENTS
+    assert judge.check(()) == []
+
+
 def test_the_identity_is_the_files_content_and_the_settings(tmp_path: Path) -> None:
     first = stored(tmp_path / "rows.jsonl", row(1)).identity
     assert first.startswith("replay:rows.jsonl@")
