@@ -9,11 +9,9 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import json
 import re
 import sys
 import types
-import typing
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from itertools import pairwise
@@ -22,14 +20,13 @@ from typing import Any
 
 import typer
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
 from afarm.cli import make_app
-from afarm.core.config import Config, LoraConfig, TrainerConfig, changes_result
+from afarm.core.config import Config, LoraConfig, TrainerConfig
 from afarm.core.hooks import KINDS, Hooks, hook_names
 from afarm.core.plugins import discover
 from afarm.core.registry import FIRST_PARTY, Component
+from afarm.experiment.setting_list import listed_settings, value_text
 from afarm.experiment.settings import RunConfig
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -95,45 +92,23 @@ def defaults_by_name(components: list[Component]) -> str:
         [name] = {name for defaults in by_name.values() for name in defaults}
         without = quoted([c.name for c in components if not c.defaults])
         return f"Under each name but {without}, `{name}` is that name."
-    own = {name: quoted([f"{k}={shown(v)}" for k, v in defaults.items()]) for name, defaults in by_name.items()}
+    own = {name: quoted([f"{k}={value_text(v)}" for k, v in defaults.items()]) for name, defaults in by_name.items()}
     return f"Defaults by name: {'; '.join(f'`{name}`: {values}' for name, values in own.items())}."
 
 
 def listed(config: type[BaseModel], values: Mapping[str, Any] | None = None) -> str:
     """Return a line for each setting of a config and of the configs in it, but for those that are a trainer's."""
-    rows = list(settings(config, "", values or {}))
+    rows = list(listed_settings(config, values))
     if issubclass(config, TrainerConfig) and config is not TrainerConfig:
-        shared = set(settings(TrainerConfig, "", {}))
+        shared = set(listed_settings(TrainerConfig))
         rows = [row for row in rows if row not in shared]
         if not rows:
             return "None."
     return "\n".join(
-        f"- {f'`{name}`' if changes else f'*`{name}`*'} ({default}): {escaped(description)}"
-        for name, default, changes, description in rows
+        f"- {f'`{row.name}`' if row.changes_result else f'*`{row.name}`*'} ({code(row.default)}): "
+        f"{escaped(row.description)}"
+        for row in rows
     )
-
-
-def settings(config: type[BaseModel], prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str, bool, str]]:
-    """Yield (name, default, if it changes the result, description) of every setting, inner ones with dotted names."""
-    for name, info in config.model_fields.items():
-        inner, optional = inner_config(info)
-        default = values.get(name, info.get_default(call_default_factory=True))
-        changes = changes_result(info)
-        if inner is None or optional:
-            value = "required" if default is PydanticUndefined else code(default)
-            yield f"{prefix}{name}", value, changes, str(info.description)
-        if inner is not None and inner is not LoraConfig:
-            of_default = vars(default) if isinstance(default, BaseModel) else {}
-            for row in settings(inner, f"{prefix}{name}.", of_default):
-                yield row[0], row[1], changes and row[2], row[3]
-
-
-def inner_config(info: FieldInfo) -> tuple[type[BaseModel] | None, bool]:
-    """Return the config that a field holds, if any, and if the field may be None."""
-    kind = info.annotation
-    options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
-    inner = [o for o in options if isinstance(o, type) and issubclass(o, BaseModel)]
-    return (inner[0] if inner else None), type(None) in options
 
 
 def escaped(text: str) -> str:
@@ -141,12 +116,8 @@ def escaped(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "\\<")
 
 
-def code(value: Any) -> str:
-    return f"`{shown(value)}`" if value is not None else "unset"
-
-
-def shown(value: Any) -> str:
-    return value if isinstance(value, str) and value and "\n" not in value else json.dumps(value, ensure_ascii=False)
+def code(default: str) -> str:
+    return default if default in ("unset", "required") else f"`{default}`"
 
 
 # ------------------------------------------------------------------------------------------------------------ commands

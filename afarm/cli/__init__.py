@@ -23,6 +23,7 @@ from afarm.cli import (
     ledger,
     listing,
     run,
+    settings,
     stage_commands,
 )
 from afarm.cli.console import err
@@ -71,6 +72,7 @@ def make_app() -> typer.Typer:
         ledger,
         artifacts,
         listing,
+        settings,
         annotators,
     ):
         part.add_to(app)

@@ -1,0 +1,98 @@
+"""Settings listed: of the run and of each component, with defaults and descriptions."""
+
+from __future__ import annotations
+
+import json
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from afarm.core.config import LoraConfig, changes_result
+from afarm.core.errors import ConfigError, did_you_mean
+from afarm.core.hooks import KINDS
+from afarm.core.plugins import Plugins
+from afarm.core.registry import Component
+from afarm.experiment.settings import RunConfig
+
+RUN = "run"
+"""The name of the run's own settings in lists; they have no section in a recipe."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedSetting:
+    """A setting by its dotted name; its default is text, `changes_result` False for memory and speed."""
+
+    name: str
+    default: str
+    changes_result: bool
+    description: str
+
+
+def listed_settings(
+    config: type[BaseModel], values: Mapping[str, Any] | None = None, prefix: str = ""
+) -> Iterator[ListedSetting]:
+    """Yield every setting of `config`, those of configs in it under dotted names.
+
+    `values` are defaults of one component's own. LoRA's settings are one setting, unset by default.
+    """
+    for name, info in config.model_fields.items():
+        inner, optional = inner_config(info)
+        default = (values or {}).get(name, info.get_default(call_default_factory=True))
+        changes = changes_result(info)
+        if inner is None or optional:
+            text = "required" if default is PydanticUndefined else value_text(default)
+            yield ListedSetting(f"{prefix}{name}", text, changes, str(info.description))
+        if inner is not None and inner is not LoraConfig:
+            of_default = vars(default) if isinstance(default, BaseModel) else {}
+            for row in listed_settings(inner, of_default, f"{prefix}{name}."):
+                yield ListedSetting(row.name, row.default, changes and row.changes_result, row.description)
+
+
+def inner_config(info: FieldInfo) -> tuple[type[BaseModel] | None, bool]:
+    """Return the config that a field holds, if any, and if the field may be None."""
+    kind = info.annotation
+    options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    inner = [o for o in options if isinstance(o, type) and issubclass(o, BaseModel)]
+    return (inner[0] if inner else None), type(None) in options
+
+
+def value_text(value: Any) -> str:
+    """Write a value as in `--set`; "unset" for None."""
+    if value is None:
+        return "unset"
+    return value if isinstance(value, str) and value and "\n" not in value else json.dumps(value, ensure_ascii=False)
+
+
+def sections(plugins: Plugins) -> dict[str, list[Component]]:
+    """Return the components that have settings by the shortest name of their section."""
+    found: dict[str, list[Component]] = {}
+    for component in plugins.registry:
+        if component.config is not None:
+            name = min(plugins.registry.names_of(component), key=len)
+            found.setdefault(name, []).append(component)
+    return found
+
+
+def section_settings(name: str, plugins: Plugins) -> dict[str, list[ListedSetting]]:
+    """Return the settings of a section by what has them, such as "method ppo"; `run` names the run's own.
+
+    Raises `ConfigError` if there is no such section.
+    """
+    if name == RUN:
+        return {RUN: list(listed_settings(RunConfig))}
+    if name in RunConfig.model_fields:
+        rows = [row for row in listed_settings(RunConfig) if row.name == name or row.name.startswith(f"{name}.")]
+        return {RUN: rows}
+    components = [c for c in plugins.registry if name in plugins.registry.names_of(c) and c.config is not None]
+    if not components:
+        known = [RUN, *RunConfig.model_fields, *sections(plugins)]
+        raise ConfigError([f"no settings are called {name!r}.{did_you_mean(name, known)} `afarm settings` lists them."])
+    return {
+        f"{KINDS[c.kind]} {c.full_name}": list(listed_settings(c.config, c.defaults)) for c in components if c.config
+    }

@@ -1,0 +1,64 @@
+"""`afarm settings`: what can be set, where, and what a recipe sets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from afarm.cli import main
+from afarm.core.plugins import discover
+from afarm.experiment.setting_list import section_settings, sections
+
+Say = Callable[..., str]
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Say:
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def run(*arguments: str) -> str:
+        with pytest.raises(SystemExit):
+            main(["settings", *arguments])
+        captured = capsys.readouterr()
+        return captured.out + captured.err
+
+    return run
+
+
+def rows(say: Say, *arguments: str) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in json.loads(say(*arguments, "--json"))}
+
+
+def test_sections_are_listed_and_each_can_be_shown(say: Say) -> None:
+    listed = json.loads(say("--json"))
+    assert listed["ppo"] == "method of afarm"
+    assert listed["run"] == "the run itself"
+    plugins = discover()
+    for name in sections(plugins):
+        assert any(section_settings(name, plugins).values()), name
+
+
+def test_a_setting_has_its_default_its_meaning_and_the_recipes_value(say: Say) -> None:
+    found = rows(say, "ppo", "--recipe", "toy")
+    assert (found["kl_coef"]["default"], found["kl_coef"]["recipe"]) == ("0.002", 0.2)
+    assert found["max_kl"]["recipe"] is None
+    assert found["kl_coef"]["changes_result"] is True
+    assert found["per_device_train_batch_size"]["changes_result"] is False
+    text = say("ppo")
+    assert "ppo.kl_coef" in text
+    assert "weight of the per-token KL penalty" in text
+
+
+def test_the_runs_own_settings_are_found_by_name_and_by_part(say: Say) -> None:
+    assert {"seed", "annotate.label_noise", "evaluate.temperature"} <= rows(say, "run").keys()
+    found = rows(say, "annotate", "--recipe", "toy")
+    assert found["annotate.label_noise"]["recipe"] == 0.25
+    assert all(name.startswith("annotate.") for name in found)
+
+
+def test_what_has_no_settings_is_an_error_with_the_nearest_name(say: Say) -> None:
+    assert "Did you mean 'ppo'" in say("pppo")
+    assert "unknown recipe 'toyy'" in say("ppo", "--recipe", "toyy")
