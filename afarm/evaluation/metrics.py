@@ -141,7 +141,7 @@ def interval(rate: float, error: float | None, n: int | None) -> tuple[float, fl
 
 
 def student_quantile(z: float, freedom: int) -> float:
-    """Student's quantile from the normal distribution's `z`, as its series in 1 / freedom (Fisher and Cornish 1960)."""
+    """Student's quantile from the normal one, `z`: its series in 1 / freedom (Fisher and Cornish 1960)."""
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 

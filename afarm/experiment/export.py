@@ -103,12 +103,12 @@ def _write_preferences(run: RunRecord, policy: Policy, directory: Path) -> tuple
     if not artifacts:
         return 0, 0
     judged = read_preferences(artifacts[0] / "preferences.jsonl")
-    rows = list(preference_rows(judged, getattr(policy, "template", None)))
+    rows = list(trl_rows(judged, getattr(policy, "template", None)))
     write_rows(directory / PREFERENCES, rows)
     return len(rows), len(judged) - len(rows)
 
 
-def preference_rows(judged: Iterable[JudgedPair], template: Any = None) -> Iterator[Row]:
+def trl_rows(judged: Iterable[JudgedPair], template: Any = None) -> Iterator[Row]:
     """Yield TRL's `prompt`, `chosen` and `rejected` of each pair with a preferred output.
 
     As chat messages; as text if the policy's prompts follow no chat template.

@@ -15,7 +15,7 @@ LONGEST_HEADER = 100_000_000
 """Bytes of the longest header that the format allows."""
 
 
-def require_whole(path: Path) -> None:
+def _require_whole(path: Path) -> None:
     """Raise `ModelError` if the file ends before its header or tensors do, or the header makes no sense."""
     size = path.stat().st_size
     try:
@@ -27,12 +27,12 @@ def require_whole(path: Path) -> None:
         ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
         end = 8 + length + max(ends, default=0)
     except (struct.error, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise damaged(path) from error
+        raise _damaged(path) from error
     if end != size:
-        raise damaged(path, f" (it has {size:,} bytes, not {end:,})")
+        raise _damaged(path, f" (it has {size:,} bytes, not {end:,})")
 
 
-def damaged(path: Path, how: str = "") -> ModelError:
+def _damaged(path: Path, how: str = "") -> ModelError:
     """Make the error for a file that is cut short or broken."""
     return ModelError(
         f"{path} is truncated or damaged{how}: get it again, or check --model; if an afarm run wrote it, "
@@ -43,4 +43,4 @@ def damaged(path: Path, how: str = "") -> ModelError:
 def require_whole_weights(directory: Path) -> None:
     """Check the header of each safetensors file in `directory`. Raises `ModelError` naming the file."""
     for path in sorted(directory.glob("*.safetensors")):
-        require_whole(path)
+        _require_whole(path)

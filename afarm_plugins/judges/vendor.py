@@ -239,7 +239,7 @@ class VendorJudge(Judge):
 
     @cached_property
     def sdk(self) -> ModuleType:
-        """The vendor's package, imported to send the first request: it takes a second that no look ahead needs."""
+        """The vendor's package, imported to send the first request: that takes a second."""
         return importlib.import_module(self.sdk_name)
 
     @property

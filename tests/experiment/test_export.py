@@ -16,7 +16,7 @@ from light_farm import Make, light_plugins
 from afarm.cli import main
 from afarm.core.errors import DataError
 from afarm.core.records import Instruction, JudgedPair, Message, Output, Pair, Preference
-from afarm.experiment.export import alpaca_eval_rows, export_run, preference_rows
+from afarm.experiment.export import alpaca_eval_rows, export_run, trl_rows
 from afarm.experiment.run_record import record
 from afarm.storage.hub import push_folder, require_token
 from afarm.storage.runs import RunRecord, read_run
@@ -156,9 +156,7 @@ def test_the_command_needs_a_folder_or_a_repository(
 def test_preferences_are_chat_messages_with_earlier_turns_and_input() -> None:
     instruction = Instruction("Translate.", "chat", messages=(Message("user", "Hi"), Message("assistant", "Hello")))
     pair = Pair(instruction, "cat", "chien")
-    [row] = preference_rows(
-        [JudgedPair(pair, Preference(pair.id, 0.2)), JudgedPair(pair, Preference(pair.id, None, "draw"))]
-    )
+    [row] = trl_rows([JudgedPair(pair, Preference(pair.id, 0.2)), JudgedPair(pair, Preference(pair.id, None, "draw"))])
     assert row == {
         "prompt": [
             {"role": "user", "content": "Hi"},
