@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from afarm import Ask, ChatRequest, Completion, Judgement, ShownPair
+import jinja2
+
+from afarm import Ask, ChatRequest, Completion, JudgeError, Judgement, ShownPair
 from afarm.judging import JudgePrompt, judgements_from
 from afarm_plugins.annotators.parsing import parse
-from afarm_plugins.annotators.prompt_library import PoolMember, dummy
+from afarm_plugins.annotators.prompt_library import PoolMember, dummy, template_problem
 
 PROBABILITIES = "probabilities"
 """The finish reason of a judge that gives the log-probabilities of the two labels and writes nothing."""
@@ -30,9 +32,12 @@ class BoundPrompt(JudgePrompt):
     fields: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, kw_only=True)
 
     def request(self, pairs: Sequence[ShownPair], *, seed: int, sample_index: int) -> ChatRequest:
-        """See `JudgePrompt.request`."""
-        fields = self.fields.get(pairs[0].pair_id)
-        return self.member.request(pairs, seed=seed, sample_index=sample_index, as_chat=self.as_chat, fields=fields)
+        """See `JudgePrompt.request`. Raises `JudgeError` naming a template that fails on these pairs."""
+        member, fields = self.member, self.fields.get(pairs[0].pair_id)
+        try:
+            return member.request(pairs, seed=seed, sample_index=sample_index, as_chat=self.as_chat, fields=fields)
+        except jinja2.TemplateError as error:
+            raise JudgeError(f"{member.name}: prompt: {member.spec.prompt}.jinja: {template_problem(error)}") from error
 
     def read(self, completion: Completion, count: int) -> list[Judgement]:
         """See `JudgePrompt.read`. Answers about the dummies that fill a batch are not read."""

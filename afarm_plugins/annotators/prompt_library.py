@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 
 import jinja2
 import jinja2.meta
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
 from pydantic import ValidationError, model_validator
 
 from afarm import (
@@ -222,7 +223,7 @@ class Library:
             for with_input in (False, True):
                 _require_fitting(member, with_input)
         except (jinja2.TemplateError, UnicodeDecodeError, ValueError, TypeError) as error:
-            raise ConfigError([f"{at}: prompt: {spec.prompt}.jinja: {_template_problem(error)}"]) from error
+            raise ConfigError([f"{at}: prompt: {spec.prompt}.jinja: {template_problem(error)}"]) from error
         return member
 
     def _demonstration(self, name: str, spec: PromptSpec, at: str) -> Demonstration:
@@ -262,7 +263,10 @@ def _require_fitting(member: PoolMember, with_input: bool) -> None:
         raise ValueError("writes turns, or nothing; with kind: completion it must be one text")
 
 
-def _template_problem(error: Exception) -> str:
+def template_problem(error: Exception) -> str:
+    """Say what is wrong with a template, and on which line."""
+    if isinstance(error, SecurityError):
+        return f"{error} A template may only show what it is given: it runs in jinja's sandbox"
     if isinstance(error, jinja2.TemplateNotFound):
         return f"there is no template {error.name}"
     line = f"line {error.lineno}: " if isinstance(error, jinja2.TemplateSyntaxError) else ""
@@ -273,8 +277,12 @@ def _template_problem(error: Exception) -> str:
 
 
 def environment(*first: jinja2.BaseLoader) -> jinja2.Environment:
-    """Templates from `first`, and from prompts/ if those have none of the name."""
-    templates = jinja2.Environment(
+    """Templates from `first`, and from prompts/ if those have none of the name.
+
+    Pools are passed on as data, so their templates get no further than the text: no attribute that leads into Python,
+    no change of what they are given.
+    """
+    templates = ImmutableSandboxedEnvironment(
         loader=jinja2.ChoiceLoader([*first, jinja2.PackageLoader(PACKAGE, "prompts")]),
         autoescape=False,  # prompts are text: outputs must come through as they are
         undefined=jinja2.StrictUndefined,

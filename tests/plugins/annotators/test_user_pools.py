@@ -7,7 +7,7 @@ from places import DOCS
 from scripted_ask import ScriptedAsk, by_lot, make_pairs
 
 from afarm import Farm
-from afarm.core.errors import ConfigError
+from afarm.core.errors import ConfigError, JudgeError
 from afarm.core.interfaces import AnnotateContext
 from afarm_plugins.annotators import PoolConfig
 from afarm_plugins.annotators.pool import PoolAnnotator
@@ -54,6 +54,33 @@ def write(directory, pool=POOL, template=TEMPLATE):
 
 def build(path, **settings):
     return PoolAnnotator(PoolConfig(**settings), path)
+
+
+@pytest.mark.parametrize(
+    "reach",
+    [
+        "{{ cycler.__init__.__globals__.os.popen('touch LEAK').read() }}",
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ turn.__globals__['__builtins__']['open']('LEAK', 'w') }}",
+        "{{ '{0.__class__.__init__.__globals__}'.format(comparisons[0]) }}",
+        "{{ comparisons[0]|attr('__class__') }}",
+        "{% set _ = demonstrations.append(1) %}",
+    ],
+)
+def test_a_template_reaches_no_further_than_the_text(reach, tmp_path):
+    """Pools are shared as data: a template that reaches into Python is refused by name, and nothing of it runs."""
+    leak = tmp_path / "leak"
+    path = write(tmp_path, template=TEMPLATE.replace("Choose.", reach.replace("LEAK", str(leak))))
+    with pytest.raises(ConfigError, match=r"mine\.yaml: plain: prompt: plain\.jinja: .*"):
+        build(path)
+    assert not leak.exists()
+
+
+def test_a_template_that_reaches_out_for_some_pairs_only_is_stopped_at_those(tmp_path):
+    reach = "{% if 'Task 1' in comparisons[0].instruction.instruction %}{{ cycler.__init__.__globals__ }}{% endif %}"
+    annotator = build(write(tmp_path, POOL.replace("[gpt4_4, gpt4_4, grumpy, plain]", "[plain]"), TEMPLATE + reach))
+    with pytest.raises(JudgeError, match=r"plain: prompt: plain\.jinja: .*sandbox"):
+        annotator.annotate(make_pairs(3), AnnotateContext(0, ScriptedAsk(lambda c: True)))
 
 
 def test_a_template_that_leaves_an_output_out_is_refused(tmp_path):
