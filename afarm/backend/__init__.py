@@ -3,7 +3,15 @@
 Importing it loads torch.
 """
 
-from afarm.backend.adapters import active_adapter, add_adapter, merge_adapter, merged_copy, plain_copy, sharing_copy
+from afarm.backend.adapters import (
+    active_adapter,
+    add_adapter,
+    merge_adapter,
+    merged_copy,
+    plain_copy,
+    sharing_copy,
+    switch_off_dropout,
+)
 from afarm.backend.batching import (
     TokenBatch,
     chosen_and_rejected,
@@ -183,6 +191,7 @@ __all__ = [
     "sharing_copy",
     "short_prompts",
     "states_before",
+    "switch_off_dropout",
     "token_logprobs",
     "token_loss",
     "trainable_copy",

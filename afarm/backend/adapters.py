@@ -67,6 +67,19 @@ def add_adapter(
         raise ModelError(f"LoRA: {error}; check lora.target_modules ({config.target_modules!r})") from error
 
 
+def switch_off_dropout(model: torch.nn.Module) -> None:
+    """Set every dropout in `model` to 0, in place, but that of adapters (`lora.dropout`).
+
+    As a layer or as a figure that attention reads.
+    """
+    for path, module in model.named_modules():
+        if "lora_dropout" in path.split("."):
+            continue
+        names = [name for name, value in vars(module).items() if isinstance(value, float) and "drop" in name]
+        for name in [*names, *(["p"] if isinstance(module, torch.nn.modules.dropout._DropoutNd) else [])]:
+            setattr(module, name, 0.0)
+
+
 @contextmanager
 def active_adapter(model: PeftModel, name: str | None) -> Iterator[None]:
     """Run with another adapter of `model`, or with none; then restore the active one.

@@ -38,6 +38,7 @@ from afarm.backend import (
     require_checkpoint,
     response_logprobs,
     run_trainer,
+    switch_off_dropout,
     trainable_copy,
     trained_model,
     trainer_arguments,
@@ -62,6 +63,7 @@ def train_dpo(config: DPOConfig, inputs: MethodInputs, context: TrainContext) ->
         example["reference_logps"] = logps
     context.backend.seed(context.seed)
     policy = trainable_copy(start, config.lora)
+    switch_off_dropout(policy.model)  # the reference's log-probabilities were read without
     trainer = SoftLabelDPOTrainer(
         model=policy.model,
         args=trainer_arguments(
@@ -70,7 +72,7 @@ def train_dpo(config: DPOConfig, inputs: MethodInputs, context: TrainContext) ->
             context,
             beta=config.beta,
             precompute_ref_log_probs=True,  # so that no reference model is loaded
-            disable_dropout=config.lora is None,  # lora.dropout is there because it was asked for
+            disable_dropout=False,  # TRL's would be that of adapters too, which is there because it was asked for
         ),
         train_dataset=Dataset.from_list(examples),
         data_collator=PreferenceCollator(start.pad_id),

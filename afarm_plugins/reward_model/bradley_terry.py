@@ -32,6 +32,7 @@ from afarm.backend import (
     pairwise_accuracy,
     require_checkpoint,
     run_trainer,
+    switch_off_dropout,
     trainer_arguments,
     usable_pairs,
 )
@@ -205,11 +206,12 @@ def fit_member(
     )
     member_context = continued_context(context, begin, seed=context.seed + number)
     callbacks = [HeldOut(member_model, held_out, config, member_context)] if config.eval_steps and held_out else []
+    switch_off_dropout(model)
     labels, model.config.num_labels = model.config.num_labels, 1  # TRL takes no more; the loss here does
     trainer = SoftLabelTrainer(
         model=model,
-        # lora.dropout is there because it was asked for
-        args=trainer_arguments(RewardConfig, config, member_context, disable_dropout=config.lora is None),
+        # TRL's switch would be that of adapters too, which is there because it was asked for
+        args=trainer_arguments(RewardConfig, config, member_context, disable_dropout=False),
         train_dataset=Dataset.from_list(list(examples)),
         data_collator=RewardPairCollator(reward_model.pad_id),
         processing_class=reward_model.tokenizer,
