@@ -296,7 +296,9 @@ class Leaderboard(Tabular):
             yield {**numbers, **{name: metric.value for name, metric in entry.metrics.items()}}
 
     def __repr__(self) -> str:
-        first = f", first {self.entries[0].system} at {self.entries[0].win_rate:.1f} %" if self.entries else ""
+        figure = self.entries[0].figure(self.order) if self.entries else None
+        unit = "" if self.order else " %"
+        first = "" if figure is None else f", first {self.entries[0].system} at {figure:.1f}{unit}"
         return f"Leaderboard({self.heading}: {len(self.entries)} systems{first})"
 
     def _repr_html_(self) -> str:

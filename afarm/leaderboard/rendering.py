@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -72,11 +71,13 @@ def _difference(entry: Entry) -> str | None:
     text = f"{entry.difference:+.1f}"
     if entry.difference_low is not None and entry.difference_high is not None:
         text += f" ({entry.difference_low:+.1f} to {entry.difference_high:+.1f})"
-    return text if entry.p_value is None else f"{text}, p {_p_value(entry.p_value)}"
+    return text
 
 
-def _p_value(p: float) -> str:
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+def _p_value(entry: Entry) -> str | None:
+    if entry.p_value is None:
+        return None
+    return "< 0.001" if entry.p_value < 0.001 else f"{entry.p_value:.3f}"
 
 
 def _judged_on(entry: Entry) -> str | None:
@@ -110,15 +111,16 @@ LEGEND = (
     "often the judge chose the longer output, and the one with a list, where they differed in that."
 )
 
-CORRECTED = (
-    "Δ: the interval is for one comparison looked at by itself, p is corrected for every pair of the board (Holm); "
-    "where they disagree, go by p."
+UNADJUSTED = (
+    "Δ with an unadjusted 95 % interval, of that comparison by itself; p is adjusted for all {pairs} pairs of the "
+    "board (Holm). An interval without 0 beside a large p is no contradiction: by itself the difference is clear, as "
+    "one of so many it may be chance."
 )
 
 
 def columns(board: Leaderboard) -> list[Column]:
     """The columns with a value: other evaluators' last, but for the one that orders the board."""
-    notes = footnotes(board)
+    notes, shared = footnotes(board), shared_flags(board)
 
     def length_controlled(entry: Entry) -> str | None:
         if entry.length_controlled is None:
@@ -138,12 +140,14 @@ def columns(board: Leaderboard) -> list[Column]:
     names = (
         Column("rank", rank_text, number=False),
         Column("system", lambda e: one_line(e.system), number=False),
+        Column("flags", lambda e: str(len(own_flags(e, shared)) or "")),
         *([Column("judged on", _judged_on)] if any(e.partial or e.stopped_early for e in board.entries) else []),
     )
     figures = (
         Column("win rate, %", _win_rate),
         Column("95 %", _interval, spared=1),
         Column(f"Δ to {one_line(to, LONGEST_NAME)}", _difference, spared=2),
+        Column("p, adjusted", _p_value, spared=2),
         Column("LC, %", length_controlled),
         Column("n", lambda e: _number(e.n, "d"), spared=3),
         Column("won/lost/drawn", _outcomes, spared=8),
@@ -151,7 +155,6 @@ def columns(board: Leaderboard) -> list[Column]:
         Column("characters", lambda e: _number(e.length, ".0f"), spared=4),
         Column("longer", lambda e: _number(e.prefers_longer, ".2f"), spared=5),
         Column("lists", lambda e: _number(e.prefers_lists, ".2f"), spared=6),
-        Column("flags", lambda e: str(len(e.flags)) if e.flags else None),
         *metrics.values(),
         Column("seconds", lambda e: _number(e.seconds, ".0f"), spared=10),
         Column("seeds", lambda e: ", ".join(map(str, e.seeds)) or None, spared=9),
@@ -185,13 +188,14 @@ def remarks(board: Leaderboard) -> list[str]:
     sources = _sources(board)
     detectable = [entry.detectable for entry in board.entries if entry.detectable is not None]
     to = next((entry.difference_to for entry in board.entries if entry.difference_to), "")
+    compared = sum(entry.p_value is not None for entry in board.entries)
     lines = [
         board.remarks,
-        f"A difference to {to} of under {_span(detectable)} points may go unseen: "
-        "it is found less than four times in five."
+        f"A difference to {to} of under {_span(detectable)} points may go unseen: an unadjusted test finds it less "
+        "than four times in five, the adjusted one less often."
         if detectable
         else "",
-        CORRECTED if any(entry.p_value is not None for entry in board.entries) else "",
+        UNADJUSTED.format(pairs=f"{compared * (compared + 1) // 2:,}") if compared > 1 else "",
         f"Length control: {next(iter(sources))}." if len(sources) == 1 else "",
         *(f"[{number}] {text}" for text, number in footnotes(board).items()),
     ]
@@ -244,17 +248,28 @@ def _marks(notes: Mapping[str, int], texts: Iterable[str]) -> str:
     return f" [{', '.join(numbers)}]" if numbers else ""
 
 
+def shared_flags(board: Leaderboard) -> list[str]:
+    """The red flags that all of several systems raise: a row need not repeat them."""
+    first, *others = board.entries or (None,)
+    if first is None or not others:
+        return []
+    return [flag for flag in dict.fromkeys(first.flags) if all(flag in entry.flags for entry in others)]
+
+
+def own_flags(entry: Entry, shared: Sequence[str]) -> list[str]:
+    """The red flags of an entry that are not shared by all systems."""
+    return [flag for flag in dict.fromkeys(entry.flags) if flag not in shared]
+
+
 def flags(board: Leaderboard) -> list[str]:
-    """List the red flags, each once with the systems that raise it; one that all raise with "all"."""
-    count = Counter(flag for entry in board.entries for flag in dict.fromkeys(entry.flags))
-    common = [flag for flag, n in count.items() if n > 1]
-    lines = []
-    for flag in common:
-        systems = [one_line(entry.system) for entry in board.entries if flag in entry.flags]
-        lines.append(f"{'all' if len(systems) == len(board.entries) else ', '.join(systems)}: {one_line(flag, 400)}")
+    """List the red flags in the order of the board, each once with its systems; those of all last."""
+    systems: dict[str, list[str]] = {}
+    shared = shared_flags(board)
     for entry in board.entries:
-        lines += [f"{one_line(entry.system)}: {one_line(flag, 400)}" for flag in entry.flags if flag not in common]
-    return lines
+        for flag in own_flags(entry, shared):
+            systems.setdefault(flag, []).append(one_line(entry.system))
+    lines = [f"{', '.join(names)}: {one_line(flag, 400)}" for flag, names in systems.items()]
+    return lines + [f"all: {one_line(flag, 400)}" for flag in shared]
 
 
 # --------------------------------------------------------------------------------------------------------- formats

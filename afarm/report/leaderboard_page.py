@@ -6,16 +6,20 @@ nothing at all.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
-from afarm.leaderboard.board import Entry, Leaderboard
+from afarm.leaderboard.board import Entry, Leaderboard, named
 from afarm.leaderboard.correlation import Agreement
-from afarm.leaderboard.rendering import LEGEND, columns, flags, remarks
+from afarm.leaderboard.rendering import LEGEND, columns, own_flags, remarks, shared_flags
 from afarm.report.page_shell import render_page
 from afarm.storage.text import one_line
 
 LONGEST_FLAG = 400
+LONGEST_PIECE = 28
+"""Characters of a name that must stand on one line."""
+_PIECES = re.compile(rf"[^-_/. ]{{1,{LONGEST_PIECE}}}[-_/. ]*|[-_/. ]{{1,{LONGEST_PIECE}}}")
 
 
 def render_leaderboards(
@@ -33,10 +37,13 @@ def render_leaderboards(
 
 def describe_board(board: Leaderboard) -> dict[str, Any]:
     """Describe a board as the template needs it."""
-    shown = columns(board)
+    counts = {entry.n for entry in board.entries}
+    same = len(counts) == 1 and None not in counts
+    shown = [column for column in columns(board) if column.heading != "flags" and not (same and column.heading == "n")]
+    shared, number = shared_flags(board), f"{next(iter(counts), 0):,} judgements of each system." if same else ""
     return {
         "heading": one_line(board.heading, LONGEST_FLAG),
-        "remarks": remarks(board),
+        "remarks": [*filter(None, [number]), *remarks(board)],
         "judges": list(dict.fromkeys(board.protocol.judges.values())),
         "columns": [{"heading": column.heading, "number": column.number} for column in shown],
         "rows": [
@@ -45,12 +52,15 @@ def describe_board(board: Leaderboard) -> dict[str, Any]:
                     {"text": column.cell(entry) or "–", "number": column.number, "system": column.heading == "system"}
                     for column in shown
                 ],
+                "name": _PIECES.findall(one_line(entry.system)),
+                "flags": [one_line(flag, LONGEST_FLAG) for flag in own_flags(entry, shared)],
                 "bar": _bar(entry),
             }
             for entry in board.entries
         ],
         "bars": any(entry.interval for entry in board.entries),
-        "flags": flags(board),
+        "flags": [one_line(flag, LONGEST_FLAG) for flag in shared],
+        "flagged": named([one_line(e.system) for e in board.entries if own_flags(e, shared)]),
     }
 
 

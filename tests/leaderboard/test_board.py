@@ -62,8 +62,8 @@ def test_a_system_judged_on_part_of_the_instructions_has_no_place(tmp_path: Path
         ("few", None, True),
     ]
     shown = as_markdown([board])
-    assert "| – | few | 44 of 805 | 79.5 ± 1.5 |" in shown
-    assert "| 1st | many | 805 | 72.2 ± 1.5 |" in shown
+    assert "| – | few | 1 | 44 of 805 | 79.5 ± 1.5 |" in shown
+    assert "| 1st | many | 1 | 805 | 72.2 ± 1.5 |" in shown
     assert "no place for few: judged on part of the 805 instructions" in shown
     alone = Leaderboard(ONE, tuple(e for e in board.entries if not e.partial))
     assert ranked(alone).remarks == ""
@@ -131,7 +131,7 @@ def test_a_run_that_stopped_when_it_was_clear_says_so_and_is_not_ranked_with_an_
     (board,), _ = read_boards([tmp_path])
     dpo, ppo = board.entries
     assert (dpo.rank, ppo.rank, ppo.stopped_early) == (1, None, True)
-    assert "| – | ppo | 64 of 800, stopped early |" in as_markdown([board])
+    assert "| – | ppo | 1 | 64 of 800, stopped early |" in as_markdown([board])
     assert (ppo.source.judgements, ppo.interval) == ("", None)
     assert dpo.source.judgements.endswith("outputs.jsonl")
 
@@ -316,7 +316,7 @@ def test_a_length_controlled_figure_says_what_it_is_and_when_not_to_trust_it(tmp
 
 def test_markdown_shows_what_is_known_and_lets_no_name_out_of_its_cell() -> None:
     text = as_markdown([full_board()])
-    assert "| 1st | ppo | 46.8 ± 1.8 | 43.4–50.2 | 40.0 ± 1.2 | 805 | 370/420/15 |" in text
+    assert "| 1st | ppo |  | 46.8 ± 1.8 | 43.4–50.2 | 40.0 ± 1.2 | 805 | 370/420/15 |" in text
     assert "| 1012.0 (980.0 to 1044.0) \\[1\\] |" in text
     assert "- \\[1\\] elo: it won all" in text
     assert "- Length control: weights." in text
@@ -428,7 +428,7 @@ def test_a_narrow_screen_is_spared_what_says_least() -> None:
     assert width < full
     assert {column.heading for column in every} - {column.heading for column in shown} == {"won/lost/drawn"}
     assert [column.heading for column in fitting(board, every, 10)[0]] == (
-        ["rank", "system", "win rate, %", "LC, %", "flags", "elo"]
+        ["rank", "system", "flags", "win rate, %", "LC, %", "elo"]
     )
 
 

@@ -80,9 +80,8 @@ def test_what_would_go_unseen_stands_below(tmp_path: Path) -> None:
     rows += [row(i, "ref", "other", 1 + (i < 40)) for i in range(100)]
     (board,), _ = read_boards([write(tmp_path / "rows.json", rows)])
     assert remarks(with_ranks(board)[0]) == [
-        "A difference to all of under 11.4 points may go unseen: it is found less than four times in five.",
-        "Δ: the interval is for one comparison looked at by itself, p is corrected for every pair of the board (Holm); "
-        "where they disagree, go by p.",
+        "A difference to all of under 11.4 points may go unseen: an unadjusted test finds it less than four times in "
+        "five, the adjusted one less often.",
     ]
 
 
