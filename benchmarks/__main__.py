@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.boards import boards
+from benchmarks.command_line import command_line
 from benchmarks.evaluators import evaluators
 from benchmarks.judging import judging
 from benchmarks.ppo import ppo
@@ -117,6 +118,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     measurements: dict[str, Callable[[], list[str]]] = {
         "Start": start_up,
+        "The command line": command_line,
         "The whole experiment": whole_run,
         "Throughput": lambda: throughput(repeats),
         "PPO": ppo,

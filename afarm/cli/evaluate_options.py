@@ -177,7 +177,8 @@ def output_comparisons(
     annotator = workspace.config.evaluate.annotator
     match_policy = MatchPolicy(options.on_missing or "error", options.on_duplicate)  # type: ignore[arg-type]
     theirs = _reference(workspace, files.reference)
-    systems = {str(path): read_outputs(path) for path in files.outputs}
+    asked_of_all = [row.instruction for row in theirs]
+    systems = {str(path): read_outputs(path, asked_of_all) for path in files.outputs}
     for source, rows in [*systems.items(), *([(files.reference, theirs)] if names_a_file(files.reference) else [])]:
         _require_one_generator(source, rows)
     if same := [

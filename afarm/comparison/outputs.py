@@ -18,7 +18,7 @@ from afarm.experiment.annotation import annotate_to_file, annotation_identity
 from afarm.experiment.evaluation_stages import protocol_of, write_results
 from afarm.experiment.stage import Inputs, Stage, StageRun
 from afarm.experiment.workspace import Workspace
-from afarm.storage.rows import read_preferences
+from afarm.storage.rows import preferences_on_disk, rows_digest
 from afarm.storage.text import one_line
 
 LONGEST_PART = 40
@@ -215,7 +215,7 @@ class OutputComparison(SystemComparison):
             **annotation_identity(self.workspace, self.annotator, self.workspace.config.evaluate.label_noise),
             evaluators=[components.identity(components.component("evaluators", name)) for name in self.evaluators],
             systems={"outputs": self.system, "reference": self.reference_name},
-            data={name: digest([row.to_row() for row in rows]) for name, rows in data.items()},
+            data={name: rows_digest(row.to_row() for row in rows) for name, rows in data.items()},
         )
 
     def stage(self) -> Stage:
@@ -225,7 +225,7 @@ class OutputComparison(SystemComparison):
             path, noise = directory / "judgements.jsonl", self.workspace.config.evaluate.label_noise
             summary = annotate_to_file(self.workspace, path, pairs, self.annotator, noise, "evaluate", lost)
             compared = (*self.matched.reference, *self.matched.missing_as_loss)
-            given = EvaluationInputs(self.system, self.answers, compared, read_preferences(path))
+            given = EvaluationInputs(self.system, self.answers, compared, preferences_on_disk(path))
             protocol = protocol_of(
                 self.workspace, self.annotator, noise, self.reference_name, self.reference, given.judgements
             )

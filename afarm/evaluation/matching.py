@@ -194,21 +194,23 @@ def distinct(rows: Sequence[Output], where: str, on_duplicate: OnDuplicate = "er
     Dropped are rows that repeat an earlier answer and, with "first", rows that give another. Raises `DataError` if
     there are no rows, or naming the two that contradict each other.
     """
-    first_rows: dict[str, tuple[int, Output]] = {}
+    first_rows: dict[str, int] = {}
     for number, row in enumerate(rows):
-        earlier, first = first_rows.setdefault(row.instruction.id, (number, row))
-        if first.output != row.output and on_duplicate == "error":
+        earlier = first_rows.setdefault(row.instruction.id, number)
+        if rows[earlier].output != row.output and on_duplicate == "error":
             raise DataError(
                 f"{where}: rows {earlier} and {number} hold the same instruction ({_quoted(row.instruction)}) with "
                 "different outputs; remove one, or let the first stand: --on-duplicate first"
             )
     if not first_rows:
         raise DataError(f"{where}: no instructions: there are no outputs to compare")
-    return {id: row for id, (_, row) in first_rows.items()}, len(rows) - len(first_rows)
+    return {id: rows[number] for id, number in first_rows.items()}, len(rows) - len(first_rows)
 
 
 def same_answers(systems: Mapping[str, Sequence[Output]]) -> list[tuple[str, str]]:
     """List pairs of systems, by name, that give the same answers."""
+    if len(systems) < 2:
+        return []
     by_answers: dict[str, list[str]] = {}
     for name, rows in systems.items():
         by_answers.setdefault(digest(sorted((row.instruction.id, row.output) for row in rows)), []).append(name)

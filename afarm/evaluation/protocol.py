@@ -12,6 +12,7 @@ from typing import Any
 
 from afarm.core.records import Row
 from afarm.core.seeding import digest
+from afarm.storage.rows import rows_digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +123,9 @@ def instructions_digest(ids: Iterable[str]) -> str:
 
 def outputs_digest(outputs: Mapping[str, str]) -> str:
     """Digest outputs by their instruction's id."""
-    return answers_digest({id: digest(text) for id, text in outputs.items()})
+    return rows_digest([id, digest(text)] for id, text in sorted(outputs.items()))
 
 
 def answers_digest(answers: Mapping[str, str]) -> str:
     """Digest outputs as `outputs_digest` does, from a digest of each."""
-    return digest("outputs", sorted(answers.items()))
+    return rows_digest([id, text] for id, text in sorted(answers.items()))
