@@ -87,7 +87,9 @@ def training_stage(
 
     def learn(directory: Path, inputs: Inputs) -> Policy:
         seed = workspace.seed(f"train {name}")
-        with workspace.components.training("methods", name, label, directory, seed) as context:
+        lent = {role: artifact for role, artifact in inputs.items() if role in ("start", "reward_model")}
+        training = workspace.components.training("methods", name, label, directory, seed)
+        with training as context, workspace.lent("methods", name, lent):
             policy = method.train(_method_inputs(workspace, method, inputs, annotator), context)
         require_returned(Policy, policy, "methods", name, "train")
         return policy
@@ -147,7 +149,8 @@ def reward_fit_stage(workspace: Workspace, policy: Stage, preferences: Stage) ->
     def learn(directory: Path, inputs: Inputs) -> RewardModel:
         seed, config = workspace.seed("fit-reward"), workspace.settings.of(component)
         judged = _preferences(inputs["preferences"])
-        with workspace.components.training("reward_models", name, "fit-reward", directory, seed) as context:
+        training = workspace.components.training("reward_models", name, "fit-reward", directory, seed)
+        with training as context, workspace.lent("reward_models", name, {"policy": inputs["policy"]}):
             fitted = cls.fit(judged, workspace.load(inputs["policy"]), config, context)
         require_returned(RewardModel, fitted, "reward_models", name, "fit")
         return fitted

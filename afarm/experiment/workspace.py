@@ -6,15 +6,18 @@ import importlib.metadata
 import platform
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from afarm.core.errors import TrainingError
+from afarm.core.hooks import KINDS
 from afarm.core.interfaces import RewardModel
 from afarm.core.processes import ProcessInfo
+from afarm.core.registry import Component
 from afarm.core.seeding import integer
 from afarm.experiment.components import Components
 from afarm.experiment.data import DataSplits
@@ -62,7 +65,7 @@ class Workspace:
         self.on_stage = on_stage
         self.history: dict[str, StageRun] = {}
         self.session = ""
-        self._loaded: OrderedDict[str, Any] = OrderedDict()
+        self._loaded: OrderedDict[str, tuple[Any, Any]] = OrderedDict()  # with their fingerprints
 
     @property
     def process_info(self) -> ProcessInfo:
@@ -132,12 +135,45 @@ class Workspace:
 
     def load(self, artifact: Artifact) -> Any:
         """Return the policy or reward model of an artifact. The last few are kept loaded."""
+        return self._load(artifact)[0]
+
+    def _load(self, artifact: Artifact) -> tuple[Any, Any]:
         if artifact.name not in self._loaded:
             while len(self._loaded) >= KEPT_MODELS:
                 self._loaded.popitem(last=False)
-            self._loaded[artifact.name] = self.components.load(artifact.path)
+            made = self.components.load(artifact.path)
+            self._loaded[artifact.name] = made, self.components.backend.fingerprint(made)
         self._loaded.move_to_end(artifact.name)
         return self._loaded[artifact.name]
+
+    @contextmanager
+    def lent(self, kind: str, name: str, artifacts: Mapping[str, Artifact]) -> Iterator[None]:
+        """Lend the models of `artifacts`, by their roles, to a component that trains.
+
+        Raises `TrainingError` naming the component if it has changed one. What was changed, here or by who else holds
+        it, is loaded anew: nothing learns from it.
+        """
+        fingerprint = self.components.backend.fingerprint
+        for artifact in artifacts.values():
+            made, before = self._load(artifact)
+            if fingerprint(made) != before:
+                del self._loaded[artifact.name]
+        lent = {role: self._load(artifact) for role, artifact in artifacts.items()}
+        changed: dict[str, list[str]] = {}
+        unchanged: set[str] = set()
+        try:
+            yield
+            for role, (made, before) in lent.items():
+                now = fingerprint(made)
+                changed[role] = before.changed(now)
+                if now == before and now.is_complete:
+                    unchanged.add(role)
+        finally:
+            for role in artifacts.keys() - unchanged:
+                self._loaded.pop(artifacts[role].name, None)
+        for role, weights in changed.items():
+            if weights:
+                raise TrainingError(_changed_in_place(self.components.component(kind, name), role, weights))
 
     def reward_model(self, fitted: Artifact | None) -> RewardModel:
         """Return the run's reward model: the fitted one, or without one that which needs no fitting."""
@@ -157,6 +193,15 @@ class Workspace:
     def close(self) -> None:
         """Stop the judges' thread and close the ledger. The workspace can be used again."""
         self.judges.close()
+
+
+def _changed_in_place(component: Component, role: str, weights: Sequence[str]) -> str:
+    what = {"reward_model": "the reward model"}.get(role, "the policy that it starts from")
+    more = f" and {len(weights) - 1} more" if len(weights) > 1 else ""
+    return (
+        f"{KINDS[component.kind]} {component.full_name!r} of plugin {component.plugin!r} has changed {what}, which "
+        f"others use too ({weights[0]}{more}): nothing is stored. Change a copy, such as inputs.start.copy()"
+    )
 
 
 LIBRARIES = ["afarm", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "numpy"]

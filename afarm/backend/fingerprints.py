@@ -1,0 +1,106 @@
+"""Fingerprints of policies and reward models: what training must leave as it is.
+
+Of each parameter and buffer the bits are digested, in a tenth of a second for 135M parameters on a CPU. That also finds
+writes that bypass autograd's version counters (`parameter.data.add_`), and passes over what was changed and put back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from afarm.core.interfaces import Policy, RewardModel
+
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integers of as many bytes as a number has: its bits."""
+
+CONFIGS = ("config", "generation_config")
+
+ELSEWHERE = "elsewhere"
+"""Stands for a tensor that is sharded or not in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """The `weights` of a policy or reward model by place and name, and a digest of its `settings`.
+
+    The settings are the model's config, its generation config and its tokenizer's special tokens.
+    """
+
+    weights: Mapping[str, Mapping[str, str]]
+    settings: str
+
+    @property
+    def is_complete(self) -> bool:
+        """If all weights were found and read."""
+        return bool(self.weights) and all(ELSEWHERE not in named.values() for named in self.weights.values())
+
+    def changed(self, later: Fingerprint) -> list[str]:
+        """List the parameters and buffers that are not as they were, added and removed ones too."""
+        moved: list[str] = []
+        for place, before in self.weights.items():
+            now = later.weights.get(place, {})
+            for name in sorted(before.keys() | now.keys()):
+                digests = {before.get(name), now.get(name)}
+                if len(digests) > 1 and ELSEWHERE not in digests:
+                    moved.append(f"{place}.{name}".strip("."))
+        return moved
+
+
+@torch.no_grad()
+def take_fingerprint(made: Policy | RewardModel) -> Fingerprint:
+    """Take the fingerprint of all modules, tensors and arrays that `made` holds."""
+    weights: dict[str, dict[str, str]] = {}
+    settings: list[Any] = []
+    for place, held in _held(made, "", set()):
+        if isinstance(held, nn.Module):
+            named = (*held.named_parameters(remove_duplicate=False), *held.named_buffers(remove_duplicate=False))
+            weights[place] = {name: _digest(tensor) for name, tensor in named}
+            settings += [getattr(held, name).to_json_string() for name in CONFIGS if hasattr(held, name)]
+        elif isinstance(held, Tensor | np.ndarray):
+            weights[place] = {"": _digest(torch.as_tensor(held))}
+        else:
+            settings.append([len(held), held.padding_side, str(held.special_tokens_map)])
+    return Fingerprint(weights, hashlib.sha256(json.dumps(settings).encode()).hexdigest())
+
+
+def _held(holder: object, place: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """Yield the modules, tensors, arrays and tokenizers in an object's attributes, with their places."""
+    if id(holder) in seen:
+        return
+    seen.add(id(holder))
+    is_array = isinstance(holder, np.ndarray) and holder.dtype.kind in "biuf"
+    is_tokenizer = hasattr(holder, "special_tokens_map") and hasattr(holder, "padding_side")
+    if isinstance(holder, nn.Module | Tensor) or is_array or is_tokenizer:
+        yield place, holder
+    elif isinstance(holder, Policy | RewardModel):
+        for name, value in vars(holder).items() if hasattr(holder, "__dict__") else ():
+            yield from _held(value, f"{place}.{name}".removeprefix("."), seen)
+    elif isinstance(holder, list | tuple):
+        for number, value in enumerate(holder):
+            yield from _held(value, f"{place}.{number}", seen)
+    elif isinstance(holder, dict):
+        for key, value in holder.items():
+            yield from _held(value, f"{place}.{key}", seen)
+
+
+def _digest(tensor: Tensor) -> str:
+    if isinstance(tensor, DTensor) or tensor.is_meta:
+        return ELSEWHERE
+    bits = tensor.detach().contiguous().view(-1).view(torch.uint8)
+    if bits.device.type == "cpu":
+        return f"{tensor.dtype} {tuple(tensor.shape)} {zlib.crc32(bits.numpy().data):08x}"
+    # Summed where it is: along both dimensions, so that rows or columns that change places are seen.
+    integers = bits.view(INTEGERS.get(tensor.element_size(), torch.uint8))
+    table = integers.view(tensor.shape[0], -1) if tensor.dim() > 1 else integers.view(1, -1)
+    sums = [table.sum(dimension, dtype=torch.int64).cpu().numpy().tobytes() for dimension in (0, 1)]
+    return f"{tensor.dtype} {tuple(tensor.shape)} {hashlib.sha256(b''.join(sums)).hexdigest()}"

@@ -1,0 +1,181 @@
+"""The starting policy and the reward model are lent to methods, and are for the next one as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from light_farm import LightBackend, Make, light_farm
+from light_plugin import Nudge, WordPolicy, WordReward
+from torch import nn
+
+from afarm.backend.fingerprints import take_fingerprint
+from afarm.core.errors import PluginError, TrainingError
+from afarm.core.interfaces import MethodInputs
+from afarm.testing.models import tiny_policy
+
+Change = Callable[[MethodInputs], Any]
+
+
+def weighing(weight: float) -> nn.Linear:
+    module = nn.Linear(1, 1)
+    nn.init.constant_(module.weight, weight)
+    nn.init.zeros_(module.bias)
+    return module
+
+
+@pytest.fixture(autouse=True)
+def _weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the numbers of the light plugin's models in modules, which the backend sees."""
+
+    def make_policy(self: Any, skill: float, temperature: float | None = None) -> None:
+        self.model, self.temperature = weighing(skill), temperature
+
+    def make_reward(self: Any, weight: float) -> None:
+        self.model = weighing(weight)
+
+    number = property(lambda self: self.model.weight.item())
+    monkeypatch.setattr(WordPolicy, "__init__", make_policy)
+    monkeypatch.setattr(WordPolicy, "skill", number, raising=False)
+    monkeypatch.setattr(WordReward, "__init__", make_reward)
+    monkeypatch.setattr(WordReward, "weight", number, raising=False)
+    monkeypatch.setattr(LightBackend, "fingerprint", lambda self, made: take_fingerprint(made), raising=False)
+
+
+def in_place(inputs: MethodInputs) -> None:
+    with torch.no_grad():
+        inputs.start.model.weight.add_(0.25)  # type: ignore[attr-defined]
+
+
+def behind_autograd(inputs: MethodInputs) -> None:
+    inputs.start.model.weight.data.add_(0.25)  # type: ignore[attr-defined]
+
+
+def by_another_module(inputs: MethodInputs) -> None:
+    inputs.start.model = weighing(1.0)  # type: ignore[attr-defined]
+
+
+def by_an_adapter(inputs: MethodInputs) -> None:
+    inputs.start.model.adapter = nn.Linear(1, 1)  # type: ignore[attr-defined]
+
+
+def in_a_buffer(inputs: MethodInputs) -> None:
+    inputs.start.model.register_buffer("mean", torch.ones(1))  # type: ignore[attr-defined]
+
+
+def of_the_reward_model(inputs: MethodInputs) -> None:
+    inputs.reward_model.model.weight.data.mul_(-1)  # type: ignore[union-attr]
+
+
+def changing(monkeypatch: pytest.MonkeyPatch, change: Change, method: type = Nudge, error: bool = False) -> None:
+    train = method.train  # type: ignore[attr-defined]
+
+    def changed(self: Any, inputs: MethodInputs, context: Any) -> Any:
+        made = train(self, inputs, context)
+        change(inputs)
+        return 1 / 0 if error else made
+
+    monkeypatch.setattr(method, "train", changed)
+
+
+def content_of_direct(farm: Any) -> str:
+    farm.train("direct")
+    content: str = farm.workspace.history["train direct"].artifact.content
+    return content
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (in_place, "the policy that it starts from, .*model.weight"),
+        (behind_autograd, "the policy that it starts from, .*model.weight"),
+        (by_another_module, "the policy that it starts from, .*model.weight"),
+        (by_an_adapter, r"the policy that it starts from, .*model.adapter.bias and 1 more"),
+        (in_a_buffer, "the policy that it starts from, .*model.mean"),
+        (of_the_reward_model, "the reward model, .*model.weight"),
+    ],
+)
+def test_a_method_that_changes_what_it_is_lent_is_refused_and_poisons_no_later_one(
+    change: Change, what: str, farm: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with light_farm(tmp_path / "clean") as clean:
+        expected = content_of_direct(clean)
+        clean.train("nudge")
+    one = farm()
+    with monkeypatch.context() as patch:
+        changing(patch, change)
+        with pytest.raises(TrainingError, match=rf"method '\S*nudge' of plugin '\S*light' has changed {what}"):
+            one.train("nudge")
+    assert one.workspace.store.of_stage("train", "train nudge") == []
+    assert content_of_direct(one) == expected
+    one.train("nudge")
+    name = "train nudge"
+    assert one.workspace.history[name].artifact.content == clean.workspace.history[name].artifact.content
+
+
+def test_a_method_that_fails_half_way_leaves_nothing_changed_behind(
+    farm: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with light_farm(tmp_path / "clean") as clean:
+        expected = content_of_direct(clean)
+    one = farm()
+    with monkeypatch.context() as patch:
+        changing(patch, in_place, error=True)
+        with pytest.raises(PluginError, match="division by zero"):
+            one.train("nudge")
+    assert content_of_direct(one) == expected
+
+
+def test_what_a_user_does_to_a_policy_of_the_farm_reaches_no_method(farm: Make, tmp_path: Path) -> None:
+    with light_farm(tmp_path / "clean") as clean:
+        expected = content_of_direct(clean)
+    one = farm()
+    one.sft().model.weight.data.add_(1)
+    assert content_of_direct(one) == expected
+
+
+def test_a_reward_model_that_changes_the_policy_it_is_fitted_from_is_refused(
+    farm: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fit = WordReward.fit.__func__  # type: ignore[attr-defined]
+
+    def changed(cls: type, preferences: Any, start: Any, config: Any, context: Any) -> Any:
+        start.model.weight.data.add_(1)
+        return fit(cls, preferences, start, config, context)
+
+    monkeypatch.setattr(WordReward, "fit", classmethod(changed))
+    with pytest.raises(TrainingError, match=r"reward model '\S*words' of plugin '\S*light' has changed the policy"):
+        farm().fit_reward()
+
+
+def test_an_honest_method_does_not_have_its_start_loaded_again(farm: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[Path] = []
+    load: Any = WordPolicy.load
+
+    def watched(cls: type, directory: Path, context: Any) -> Any:
+        loaded.append(directory)
+        return load(directory, context)
+
+    monkeypatch.setattr(WordPolicy, "load", classmethod(watched))
+    one = farm()
+    one.train("direct")
+    start = one.workspace.history["sft"].artifact.path / "model"
+    assert loaded.count(start) == 1, "to be sampled, and to be trained from"
+
+
+def test_a_fingerprint_sees_any_change_and_passes_over_what_is_put_back() -> None:
+    policy = tiny_policy()
+    before = take_fingerprint(policy)
+    assert before.is_complete
+    weight = next(policy.model.parameters())
+    kept = weight.detach().clone()
+    weight.data.copy_(weight.data.flip(0))
+    assert before.changed(take_fingerprint(policy)) == ["model.model.embed_tokens.weight"]
+    weight.data.copy_(kept)
+    assert take_fingerprint(policy) == before
+    policy.tokenizer.padding_side = "left" if policy.tokenizer.padding_side == "right" else "right"
+    assert before.changed(take_fingerprint(policy)) == []
+    assert take_fingerprint(policy) != before
