@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from afarm.cli.console import out
 from afarm.cli.options import Json
+from afarm.core.errors import AfarmError, PluginError, did_you_mean
 from afarm.core.hooks import KINDS
 from afarm.storage.text import markup
 
@@ -19,10 +22,23 @@ def add_to(app: typer.Typer) -> None:
     app.command("recipes")(recipes)
 
 
-def plugins(as_json: Json = False) -> None:
+def plugins(
+    check: Annotated[
+        str | None,
+        typer.Option(
+            "--check",
+            help="Instead: hold this component, by its name or KIND/NAME[:SPEC], to what its interface promises.",
+            metavar="NAME",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """List every plugin, and why a broken one is broken."""
     from afarm.core.plugins import discover
 
+    if check is not None:
+        _check(check)
+        return
     found = discover().found
     if as_json:
         rows: list[dict[str, Any]] = [
@@ -55,6 +71,37 @@ def plugins(as_json: Json = False) -> None:
             out().print("  commands only")
     broken = sum(bool(plugin.error) for plugin in found)
     out().print(f"{len(found)} plugins" + (f", {broken} broken" if broken else ""), highlight=False)
+
+
+def _check(name: str) -> None:
+    """Check the components of that name, of whatever kinds. Exits with 1 if one breaks a promise."""
+    from afarm.core.plugins import discover
+    from afarm.testing import ConformanceError, check_component
+
+    plain, _, spec = name.partition(":")
+    kind, _, short = plain.partition("/")
+    registry = discover().registry
+    found = [
+        c
+        for c in registry
+        if plain in registry.names_of(c) or (kind in (c.kind, KINDS[c.kind]) and short in registry.names_of(c))
+    ]
+    if not found:
+        known = [short_name for c in registry for short_name in registry.names_of(c)]
+        raise PluginError(f"no component is called {plain!r}.{did_you_mean(plain, known)} `afarm plugins` lists them.")
+    broken = 0
+    for component in found:
+        title = f"{KINDS[component.kind]} {component.full_name}"
+        with tempfile.TemporaryDirectory() as directory:
+            try:
+                check_component(component, Path(directory), spec=spec)
+            except (AfarmError, ConformanceError) as error:
+                out().print(f"[red]✗[/] {markup(title)}: {markup(str(error))}", highlight=False, soft_wrap=True)
+                broken += 1
+            else:
+                out().print(f"[green]✓[/] {markup(title)} keeps what its interface promises", highlight=False)
+    if broken:
+        raise typer.Exit(1)
 
 
 def recipes(

@@ -12,6 +12,7 @@ Importing this package loads no torch; checks of components that train do.
 from __future__ import annotations
 
 from afarm.testing.annotators import check_annotator
+from afarm.testing.component import check_component
 from afarm.testing.conformance import ConformanceError
 from afarm.testing.contexts import (
     KeyedReward,
@@ -46,6 +47,7 @@ __all__ = [
     "annotate_context",
     "board_inputs",
     "check_annotator",
+    "check_component",
     "check_dataset",
     "check_evaluator",
     "check_fitted_reward_model",

@@ -42,6 +42,7 @@ TINY: Mapping[str, Any] = {
     "max_length": 48,
     "max_prompt_length": 32,
     "max_new_tokens": 6,
+    "max_completion_length": 6,
     "response_length": 6,
     "n": 3,
     "num_samples": 3,
@@ -50,8 +51,8 @@ TINY: Mapping[str, Any] = {
 """Values for settings by Hugging Face's and TRL's names, with which training takes seconds."""
 
 
-def tiny_config(config: type[Config] | None, **values: Any) -> Config | None:
-    """Build `config` with `TINY`'s values for the settings it has, and `values` over them."""
+def tiny_config(config: type[Config] | None, **values: Any) -> Any:
+    """Build `config` with `TINY`'s values for the settings it has, and `values` over them; None for None."""
     if config is None:
         return None
     shared = {name: value for name, value in TINY.items() if name in config.model_fields}

@@ -7,32 +7,21 @@ that world; what cannot run here is named with the reason.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from afarm import LoraConfig
-from afarm.core.judge import Judge
 from afarm.core.plugins import discover
 from afarm.core.records import Instruction
 from afarm.core.registry import Component
-from afarm.experiment.components import Components, is_fitted
+from afarm.experiment.components import Components
 from afarm.experiment.recipe import Settings
 from afarm.experiment.settings import RunConfig
 from afarm.testing import (
-    check_annotator,
-    check_dataset,
-    check_evaluator,
-    check_fitted_reward_model,
-    check_judge,
-    check_method,
-    check_reward_model,
-    evaluation_inputs,
-    judge_context,
+    check_component,
     make_instructions,
-    tiny_config,
     tiny_reward_model,
 )
 
@@ -98,95 +87,41 @@ def key(component: Component) -> str:
     return f"{component.kind}/{component.full_name}"
 
 
-def build(component: Component, **values: Any) -> Any:
-    cls, config = component.load(), component.settings(values)
-    if component.spec:
-        return cls(config, SPECS.get(key(component), ""), judge_context())
-    return cls() if config is None else cls(config)
-
-
-def configs(component: Component, **values: Any) -> list[Any]:
-    """Tiny configs: with the defaults, and with each variant."""
-    variants = [{}, *VARIANTS.get(key(component), [])]
-    return [tiny_config(component.config, **component.defaults | values | variant) for variant in variants]
-
-
-def annotator(component: Component, directory: Path) -> None:
-    own = key(component) in TOY_WORLD_ONLY
-    check_annotator(
-        build(component, **SETTINGS.get(key(component), {})),
-        instructions=toy_instructions() if own else (),
-        outputs=TOY_OUTPUTS if own else (),
-        is_random=key(component) in RANDOM_WITHOUT_A_JUDGE,
-    )
-
-
-def judge(component: Component, directory: Path) -> None:
-    made = component.load()(SPECS.get(key(component), ""), component.settings(), judge_context())
-    assert isinstance(made, Judge)
-    check_judge(made)
-
-
-def reward_model(component: Component, directory: Path) -> None:
-    cls = component.load()
-    if is_fitted(cls):
-        assert component.config is not None
-        settings = {**component.defaults, "num_train_epochs": 4, "per_device_train_batch_size": 16}
-        check_fitted_reward_model(cls, configs(component, **settings), directory)
-    elif key(component) in TOY_WORLD_ONLY:
-        check_reward_model(build(component), instructions=toy_instructions(), outputs=TOY_OUTPUTS)
-    elif component.spec:
-        tiny_reward_model().save(directory)
-        check_reward_model(cls(component.settings(), str(directory), judge_context()))
-    else:
-        check_reward_model(build(component))
-
-
-def method(component: Component, directory: Path) -> None:
-    problems = list(build(component).check())
-    assert problems == [], f"the defaults of {component.full_name} are refused"
-    cls = component.load()
-    check_method([cls() if config is None else cls(config) for config in configs(component)], directory)
-
-
-def evaluator(component: Component, directory: Path) -> None:
-    own = key(component) in TOY_WORLD_ONLY
-    check_evaluator(
-        build(component),
-        evaluation_inputs(toy_instructions()[:12], TOY_OUTPUTS) if own else None,
-    )
-
-
-def dataset(component: Component, directory: Path) -> None:
-    values: dict[str, Any] = {}
+def variants(component: Component, directory: Path) -> list[dict[str, Any]]:
+    """The settings it is checked under: the defaults, and others that keep the same promises."""
+    values = dict(SETTINGS.get(key(component), {}))
     if component.full_name == "files":
         rows = [{"instruction": i.instruction, "input": i.input, "output": "ok"} for i in make_instructions(100)]
-        path = directory / "rows.json"
-        path.write_text(json.dumps(rows), encoding="utf-8")
-        values = {"path": str(path)}
+        (directory / "rows.json").write_text(json.dumps(rows), encoding="utf-8")
+        values["path"] = str(directory / "rows.json")
     if component.full_name == "prompts":
         rows = [{"prompt": i.instruction, "chosen": "ok", "rejected": "no"} for i in make_instructions(100)]
-        path = directory / "own.json"
-        path.write_text(json.dumps(rows), encoding="utf-8")
-        values = {"path": str(path)}
-    check_dataset(build(component, **values))
+        (directory / "own.json").write_text(json.dumps(rows), encoding="utf-8")
+        values["path"] = str(directory / "own.json")
+    return [values, *({**values, **own} for own in VARIANTS.get(key(component), []))]
 
 
-CHECKS: dict[str, Callable[[Component, Path], None]] = {
-    "annotators": annotator,
-    "judges": judge,
-    "reward_models": reward_model,
-    "methods": method,
-    "evaluators": evaluator,
-    "datasets": dataset,
-}
+def spec(component: Component, directory: Path) -> str:
+    if component.kind == "reward_models" and component.spec:
+        tiny_reward_model().save(directory / "reward")
+        return str(directory / "reward")
+    return SPECS.get(key(component), "")
 
 
 @pytest.mark.parametrize("component", list(PLUGINS.registry), ids=key)
 def test_component_keeps_the_promises_of_its_interface(component: Component, tmp_path: Path) -> None:
     if reason := CANNOT_RUN_HERE.get(key(component)):
         pytest.skip(f"{key(component)}: {reason}")
-    CHECKS[component.kind](component, tmp_path)
+    own = key(component) in TOY_WORLD_ONLY
+    check_component(
+        component,
+        tmp_path,
+        spec=spec(component, tmp_path),
+        variants=variants(component, tmp_path),
+        instructions=toy_instructions() if own else (),
+        outputs=TOY_OUTPUTS if own else (),
+        is_random=key(component) in RANDOM_WITHOUT_A_JUDGE,
+    )
 
 
 def test_no_installed_plugin_is_broken() -> None:

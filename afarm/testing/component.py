@@ -1,0 +1,79 @@
+"""Conformance of a registered component, whatever its kind, as `afarm plugins --check` asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from afarm.core.interfaces import RewardModel
+from afarm.core.records import Instruction
+from afarm.core.registry import Component
+from afarm.testing.annotators import check_annotator
+from afarm.testing.contexts import judge_context
+from afarm.testing.datasets import check_dataset
+from afarm.testing.evaluators import check_evaluator
+from afarm.testing.examples import evaluation_inputs
+from afarm.testing.judges import check_judge
+from afarm.testing.methods import check_method
+from afarm.testing.models import tiny_config
+from afarm.testing.reward_models import check_fitted_reward_model, check_reward_model
+
+FITTED: Mapping[str, Any] = {"num_train_epochs": 4, "per_device_train_batch_size": 16}
+"""Settings with which a reward model learns tiny pairs, if it has them."""
+
+
+def check_component(
+    component: Component,
+    directory: Path,
+    *,
+    spec: str = "",
+    variants: Sequence[Mapping[str, Any]] = ({},),
+    instructions: Sequence[Instruction] = (),
+    outputs: Sequence[str] = (),
+    is_random: bool = False,
+) -> None:
+    """Check a component by the conformance check of its kind.
+
+    Raises `ConformanceError` naming the broken promise.
+
+    Args:
+        component: the registered component.
+        directory: an empty one, for what it writes.
+        spec: the text after its name and a colon, for one that takes it.
+        variants: settings that it is checked under in turn, over its defaults; what trains gets tiny ones besides.
+        instructions: for a component that knows only its own world.
+        outputs: likewise.
+        is_random: True for an annotator whose labels differ from seed to seed though it asks no judge.
+    """
+    cls = component.load()
+    trains = component.kind == "methods" or (component.kind == "reward_models" and _is_fitted(cls))
+    if trains:
+        shared = {k: v for k, v in FITTED.items() if component.kind == "reward_models"}
+        fields = component.config.model_fields if component.config else {}
+        shared = {name: value for name, value in shared.items() if name in fields}
+        configs = [tiny_config(component.config, **component.defaults, **{**shared, **own}) for own in variants]
+        if component.kind == "methods":
+            check_method([cls() if config is None else cls(config) for config in configs], directory)
+        else:
+            check_fitted_reward_model(cls, configs, directory)
+        return
+    for values in variants:
+        config = component.settings(values)
+        if component.kind == "judges":
+            check_judge(cls(spec, config, judge_context()), instructions=instructions)
+            continue
+        arguments = (config, spec, judge_context()) if component.spec else () if config is None else (config,)
+        made = cls(*arguments)
+        if component.kind == "annotators":
+            check_annotator(made, instructions=instructions, outputs=outputs, is_random=is_random)
+        elif component.kind == "reward_models":
+            check_reward_model(made, instructions=instructions, outputs=outputs)
+        elif component.kind == "evaluators":
+            check_evaluator(made, evaluation_inputs(instructions[:12], outputs) if instructions else None)
+        else:
+            check_dataset(made)
+
+
+def _is_fitted(reward_model: type[RewardModel]) -> bool:
+    return reward_model.fit.__func__ is not RewardModel.fit.__func__  # type: ignore[attr-defined]
