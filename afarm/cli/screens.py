@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -55,6 +56,10 @@ def present(
         _tell(console, _lines_of_several(records))
     warn_of_simulation(console, records[0])
     _tell(console, [f"Report: {page}" for _, directory in found if (page := _report(directory))])
+    if without := [directory for _, directory in found if not _report(directory)]:
+        runs = without[0].parent
+        command = f"afarm report {shlex.quote(without[0].name)} --output-dir {shlex.quote(str(runs.parent))}"
+        _tell(console, [f"No reports of {len(without)} systems at once (they lie in {runs}); one each with: {command}"])
 
 
 def _boards(directories: Sequence[Path], together: Sequence[str], console: Console) -> list[Leaderboard]:

@@ -79,7 +79,12 @@ class AnnotationComparison(SystemComparison):
             )
         if self.system == self.reference_name:
             found.append(f"{self.system} is compared with itself: every pair is a draw")
-        return [*found, *filter(None, [stored.doubt]), *looks_swapped(self.system, self.reference_name)]
+        return [
+            *found,
+            *stored.repeats,
+            *filter(None, [stored.doubt]),
+            *looks_swapped(self.system, self.reference_name),
+        ]
 
     @property
     def about(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 from afarm.core.errors import DataError
 from afarm.core.records import Instruction, JudgedPair
 from afarm.core.seeding import digest
-from afarm.evaluation.matching import REFERENCES, Coverage, MatchPolicy
+from afarm.evaluation.matching import REFERENCES, Coverage, MatchPolicy, counted
 from afarm.evaluation.protocol import EvaluationProtocol, answers_digest, instructions_digest
 from afarm.storage.row_shapes import annotation, require_file_of_annotations, training_pairs
 from afarm.storage.rows import placed_rows, stem
@@ -53,7 +53,9 @@ class AnnotatedSystem(Generic[K]):
     `rows` is what the sink holds of them, `judges` are the identities they name. `answers` are digests of what the
     reference answered, by instruction's id, also of instructions that only other systems were judged on; if it answered
     some, `changed`, otherwise than to other systems, its answers to this one alone. `swapped` rows had the reference
-    second. `first` names the file, the row and the field where the system first occurs.
+    second. `first` names the file, the row and the field where the system first occurs. `doubt` says if other files
+    have the two the other way round, `repeats` which file had rows that were dropped, since they stand in it or in an
+    earlier one already.
     """
 
     system: str
@@ -68,6 +70,7 @@ class AnnotatedSystem(Generic[K]):
     changed: int = 0
     first: str = ""
     doubt: str = ""
+    repeats: tuple[str, ...] = ()
 
     @property
     def annotator(self) -> str:
@@ -367,8 +370,15 @@ def _system(
         answers,
         tuple(sorted({judge for _, part, _ in parts for judge in part.judges})),
         sum(part.count for _, part, swapped in parts if swapped),
+        repeats=tuple(_repeats(file.source, names[0], part) for file, part, _ in parts if part.repeated),
         first=f"{parts[0][0].source}: row {parts[0][1].first} ('{'generator_1' if parts[0][2] else 'generator_2'}')",
     )
+
+
+def _repeats(source: str, system: str, part: _Part[K]) -> str:
+    if not part.count:
+        return f"{source}: all its rows ({part.repeated:,}) are of {system!r} and stand in an earlier file; dropped"
+    return f"{source}: {counted(part.repeated, 'repeated row')} dropped"
 
 
 def _over_one_set(systems: Sequence[AnnotatedSystem[K]], match_policy: MatchPolicy) -> list[AnnotatedSystem[K]]:

@@ -150,12 +150,12 @@ def _board(systems: Sequence[AnnotatedSystem[_Tally]], ids: Sequence[str]) -> Le
 def _note(systems: Sequence[AnnotatedSystem[_Tally]]) -> str:
     """Caveats about the rows."""
     first, silent = systems[0], [system.system for system in systems if not system.rows.wins]
-    swapped, repeated = sum(one.swapped for one in systems), sum(one.coverage.repeated for one in systems)
+    swapped = sum(one.swapped for one in systems)
     changed = [system.system for system in systems if system.changed]
     notes = (
         f"no annotation of {', '.join(silent)} has an answer" if silent else "",
         f"{counted(swapped, 'row')} with the reference second: turned" if swapped else "",
-        f"{counted(repeated, 'repeated row')} dropped" if repeated else "",
+        *(repeats for one in systems for repeats in one.repeats),
         f"{first.reference} answered otherwise here than to other systems" if changed else "",
         f"the labels of {len(first.annotators)} annotators of one file are taken for one pool's"
         if len(first.annotators) > 1

@@ -271,6 +271,19 @@ def test_each_data_set_has_its_own_win_rate_in_the_record(afarm: Afarm, tmp_path
     assert found == {"koala": 100.0, "vicuna": 0.0}
 
 
+def test_the_command_for_a_report_is_printed_where_they_are_too_many_to_write(
+    afarm: Afarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("afarm.cli.evaluate.MANY", 1)
+    files = [write_annotations(tmp_path / f"{name}.json", name, [2, 1, 2]) for name in ("one", "two")]
+    said = afarm("evaluate", "--annotations", *files, *LIGHT)
+    (line,) = [line for line in said.out.splitlines() if "afarm report" in line]
+    assert "No reports of 2 systems at once" in line
+    written = afarm(*line.partition("one each with: afarm ")[2].split())
+    assert written.code == 0, written.err
+    assert Path(written.out.strip()).is_file()
+
+
 def test_preferences_to_train_on_reach_no_board(afarm: Afarm, tmp_path: Path) -> None:
     good = write_annotations(tmp_path / "good.json", "one", [2, 2, 1])
     trl = tmp_path / "trl.jsonl"
@@ -330,7 +343,8 @@ def test_one_file_is_the_same_to_a_board_and_to_an_evaluation(afarm: Afarm, tmp_
     assert entry["win_rate"] == evaluated["metrics"]["win_rate"]
     assert board["protocol"] == evaluated["results"][0]["protocol"]
     assert "1 row with the reference 'ref' second: turned" in evaluated["notes"][0]
-    assert "1 row with the reference second: turned; 1 repeated row dropped" in board["note"]
+    assert f"1 row with the reference second: turned; {path}: 1 repeated row dropped" in board["note"]
+    assert f"{path}: 1 repeated row dropped" in evaluated["notes"]
     Path(path).write_text(json.dumps([*rows, {**rows[0], "preference": 1}]))
     for command in (["evaluate", "--annotations", path, *LIGHT], ["leaderboard", "--annotations", path]):
         failed(afarm(*command), f"{path}: row 4 and row 0 judge 'one' on the same instruction ('i0') and do not agree")

@@ -193,8 +193,13 @@ def test_the_same_row_twice_is_one_and_another_label_is_an_error_that_names_both
     rows = [annotation("i"), annotation("j"), annotation("i")]
     (system,) = read(tmp_path, rows)
     assert (labels(system), system.coverage.repeated) == ([("i", 1.0), ("j", 1.0)], 1)
+    assert system.repeats == (f"{tmp_path / 'a.json'}: 1 repeated row dropped",)
     (across,) = read(tmp_path, rows[:2], rows[:1])
     assert (labels(across), across.coverage.repeated) == ([("i", 1.0), ("j", 1.0)], 1)
+    # A file of one system that holds another's rows, as published: it is named, and does not vanish.
+    assert across.repeats == (
+        f"{tmp_path / 'b.json'}: all its rows (1) are of 'sys' and stand in an earlier file; dropped",
+    )
     other = [*rows, annotation("j", preference=1)]
     with pytest.raises(DataError, match=r"a\.json: row 3 and row 1 judge 'sys' on the same instruction \('j'\) and do"):
         read(tmp_path, other)

@@ -60,7 +60,7 @@ def test_judgements_of_one_instruction_are_no_surer_than_one(tmp_path: Path) -> 
     assert thrice.entries[0].win_rate == single.entries[0].win_rate
     assert thrice.entries[0].standard_error == pytest.approx(single.entries[0].standard_error)
     repeated = board_of(tmp_path, once + once[:1])
-    assert (repeated.entries[0].n, repeated.note) == (20, "1 repeated row dropped")
+    assert (repeated.entries[0].n, repeated.note) == (20, f"{tmp_path / 'annotations.json.gz'}: 1 repeated row dropped")
     with pytest.raises(DataError, match="row 20 and row 0 judge 'a' on the same instruction"):
         board_of(tmp_path, [*once, row(0, "a", 2)])
 
