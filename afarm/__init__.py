@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from afarm.experiment.setting_errors import explain_validation_error
     from afarm.storage.hub import is_on_hub, load_from_hub
     from afarm.storage.model_files import local_path, model_identity, require_local, require_on_hub
-    from afarm.storage.preference_files import Unusable, preference_rows
+    from afarm.storage.preference_files import Unusable, own_preferences
     from afarm.storage.rows import placed_rows, read_outputs, read_rows, require_distinct, write_rows
 
 __version__ = importlib.metadata.version("afarm")
@@ -96,7 +96,7 @@ _ON_FIRST_USE = {
     "local_path": "storage.model_files",
     "model_identity": "storage.model_files",
     "placed_rows": "storage.rows",
-    "preference_rows": "storage.preference_files",
+    "own_preferences": "storage.preference_files",
     "read_outputs": "storage.rows",
     "read_rows": "storage.rows",
     "require_distinct": "storage.rows",
@@ -170,8 +170,8 @@ __all__ = [
     "load_from_hub",
     "local_path",
     "model_identity",
+    "own_preferences",
     "placed_rows",
-    "preference_rows",
     "read_outputs",
     "read_rows",
     "require_distinct",

@@ -15,7 +15,7 @@ from afarm.experiment.stage_code import code_digest
 from afarm.experiment.workspace import Workspace
 from afarm.storage.artifacts import artifact_key
 from afarm.storage.hub import is_on_hub
-from afarm.storage.preference_files import Unusable, preference_rows, source_digest_of
+from afarm.storage.preference_files import Unusable, own_preferences, source_digest_of
 from afarm.storage.rows import write_rows
 
 
@@ -64,7 +64,7 @@ def usable_preferences(workspace: Workspace, unusable: Unusable) -> Iterator[Jud
     said to be dropped, or all cannot.
     """
     config, number = workspace.config, 0
-    for judged in preference_rows(config.preferences, unusable):
+    for judged in own_preferences(config.preferences, unusable):
         number += 1
         yield judged
     if not number and not unusable.rows:

@@ -63,7 +63,7 @@ class Unusable:
             self.examples.append(str(error))
 
 
-def preference_rows(source: Path | str, unusable: Unusable | None = None) -> Iterator[JudgedPair]:
+def own_preferences(source: Path | str, unusable: Unusable | None = None) -> Iterator[JudgedPair]:
     """Yield the preferences of a file or of a data set of the Hub, one by one.
 
     Rows that cannot be learned from are counted in `unusable`, or an error if it is None. Raises `DataError` naming
@@ -113,7 +113,7 @@ def _numbered(judged: JudgedPair, repeats: dict[str, int]) -> JudgedPair:
 
 
 def judged_row(row: Row, where: str, name: str = "") -> JudgedPair:
-    """Parse one row; `name` is the annotator's if the row has none. Raises as `preference_rows` does."""
+    """Parse one row; `name` is the annotator's if the row has none. Raises as `own_preferences` does."""
     if {"chosen", "rejected"} <= row.keys():
         return _from_chosen(row, where, name)
     for first, second in PAIRS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from afarm import ConfigError, DataError, Dataset, Output, Unusable, is_on_hub, preference_rows, seeding
+from afarm import ConfigError, DataError, Dataset, Output, Unusable, is_on_hub, own_preferences, seeding
 from afarm_plugins.datasets import PromptsConfig
 from afarm_plugins.datasets.files import SPLITS, share_problems, split_at
 
@@ -31,7 +31,7 @@ class Prompts(Dataset):
         if split not in SPLITS:
             raise DataError(f"there is no split {split!r}; the splits are {', '.join(SPLITS)}")
         found: dict[str, Output] = {}
-        for judged in preference_rows(self.config.path, Unusable()):
+        for judged in own_preferences(self.config.path, Unusable()):
             task = judged.pair.instruction
             if task.id not in found and split_at(seeding.uniform("split", task.id), self.config.shares) == split:
                 chosen = judged.chosen_rejected

@@ -13,7 +13,7 @@ from places import SHARED_DATA
 from afarm.core.errors import DataError
 from afarm.core.records import Instruction, JudgedPair, Message, Pair, Preference
 from afarm.storage.conversations import UnusableError
-from afarm.storage.preference_files import Unusable, judged_row, preference_rows
+from afarm.storage.preference_files import Unusable, judged_row, own_preferences
 from afarm.storage.rows import read_preferences
 
 SYSTEM, USER, ASSISTANT = Message("system", "Be brief."), Message("user", "Hi."), Message("assistant", "Hello.")
@@ -111,14 +111,14 @@ def test_afarms_own_preferences_are_read_as_they_are(tmp_path: Path) -> None:
     pair = Pair(Instruction("i", messages=(USER, ASSISTANT)), "x", "", 2, "a", "b")
     own = JudgedPair(pair, Preference(pair.id, 0.25, source="noise", member="m"), "pool")
     (tmp_path / "p.jsonl").write_text(json.dumps(own.to_row()))
-    assert list(preference_rows(tmp_path / "p.jsonl")) == [own] == read_preferences(tmp_path / "p.jsonl")
+    assert list(own_preferences(tmp_path / "p.jsonl")) == [own] == read_preferences(tmp_path / "p.jsonl")
 
 
 def test_equal_outputs_are_a_draw_and_repeats_keep_their_labels(tmp_path: Path) -> None:
     row = {"prompt": "p", "chosen": "x", "rejected": "y"}
     rows = [row, row, {**row, "chosen": "y", "rejected": "x"}, {**row, "rejected": "x"}]
     (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    judged = list(preference_rows(tmp_path / "p.jsonl"))
+    judged = list(own_preferences(tmp_path / "p.jsonl"))
     assert [j.chosen_rejected for j in judged] == [("x", "y"), ("x", "y"), ("y", "x"), None]
     assert (judged[3].preference.outcome, judged[3].preference.source) == ("draw", "rule")
     assert len({j.preference.pair_id for j in judged}) == 4
@@ -131,7 +131,7 @@ def test_a_table_has_chats_as_json(tmp_path: Path) -> None:
         writer.writerow(["chosen", "rejected"])
         writer.writerow([json.dumps(turns(*CHAT, "Red.")), json.dumps(turns(*CHAT, "Loud."))])
         writer.writerow([json.dumps(turns(*CHAT, "Red.")), json.dumps(turns("Loud."))])
-    rows = preference_rows(tmp_path / "p.csv")
+    rows = own_preferences(tmp_path / "p.csv")
     assert next(rows).pair.instruction == MULTI_TURN
     with pytest.raises(UnusableError, match=r"p\.csv: line 3: field 'rejected': must end with the assistant's turn"):
         next(rows)
@@ -210,11 +210,11 @@ def test_such_rows_are_counted_with_the_first_of_each_kind(tmp_path: Path) -> No
     path = tmp_path / "p.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
     left_out = Unusable()
-    assert len(list(preference_rows(path, left_out))) == 2
+    assert len(list(own_preferences(path, left_out))) == 2
     assert left_out.rows == 3
     assert [example.partition(": row ")[2][0] for example in left_out.examples] == ["1", "4"]
     with pytest.raises(UnusableError, match="row 1: field 'chosen'"):
-        list(preference_rows(path))
+        list(own_preferences(path))
 
 
 # ------------------------------------------------------------------------------------------------ files of other shape
@@ -283,7 +283,7 @@ def test_what_is_no_preference_is_named_for_what_it_looks_like(case: str) -> Non
 @pytest.mark.skipif(not (SHARED_DATA / "hh_rlhf").is_dir(), reason=f"no HH-RLHF at {SHARED_DATA}")
 def test_hh_rlhf_is_read_but_for_thirteen_rows_that_no_one_could_learn_from() -> None:
     left_out = Unusable()
-    judged = list(preference_rows(SHARED_DATA / "hh_rlhf" / "harmless_base_test.jsonl.gz", left_out))
+    judged = list(own_preferences(SHARED_DATA / "hh_rlhf" / "harmless_base_test.jsonl.gz", left_out))
     assert (len(judged), left_out.rows) == (2299, 13)
     assert len(left_out.examples) == 3, "empty answers, and two of the assistant's turns in a row on either side"
     assert sum(not row.pair.instruction.messages for row in judged) == 658
@@ -294,7 +294,7 @@ def test_hh_rlhf_is_read_but_for_thirteen_rows_that_no_one_could_learn_from() ->
 @pytest.mark.skipif(not (SHARED_DATA / "pandalm").is_dir(), reason=f"no PandaLM at {SHARED_DATA}")
 def test_pandalms_three_people_are_read_but_for_outputs_that_are_no_text() -> None:
     left_out = Unusable()
-    judged = list(preference_rows(SHARED_DATA / "pandalm" / "testset-v1.json.gz", left_out))
+    judged = list(own_preferences(SHARED_DATA / "pandalm" / "testset-v1.json.gz", left_out))
     assert (len(judged), left_out.rows, len(left_out.examples)) == (993, 6, 1)
     weights = {round(row.p2, 3) for row in judged if row.p2 is not None}
     assert weights == {0.0, 0.167, 0.333, 0.667, 0.833, 1.0}
