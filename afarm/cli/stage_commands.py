@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
-from operator import methodcaller
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,8 +15,8 @@ from afarm.cli.options import DEFAULT_OUTPUT_DIR, DryRun, FarmOptions, OutputDir
 from afarm.storage.text import markup
 
 if TYPE_CHECKING:
-    from afarm.experiment.farm import Farm
     from afarm.experiment.stage import Stage
+    from afarm.experiment.workspace import Workspace
 
 STEPS: dict[str, str] = {
     "sft": "Train the starting policy on demonstrations.",
@@ -42,7 +41,7 @@ def _step(name: str) -> Callable[..., None]:
         if dry_run:
             _show_step(name, options)
         else:
-            _make(methodcaller(name.replace("-", "_")), options)
+            _make(name, options)
 
     return step
 
@@ -65,7 +64,7 @@ def sample(
     if dry_run:
         _show_step("sample", options, policy)
     else:
-        _make(methodcaller("outputs", policy) if policy else methodcaller("sample"), options, _llm_systems(policy))
+        _make("sample", options, policy)
 
 
 def _llm_systems(policy: str | None) -> list[str]:
@@ -74,13 +73,14 @@ def _llm_systems(policy: str | None) -> list[str]:
     return [policy] if policy and is_llm_system(policy) else []
 
 
-def _make(what: Callable[[Farm], object], options: FarmOptions, llm_systems: Sequence[str] = ()) -> None:
-    """Have a farm make something, and say where it is."""
+def _make(name: str, options: FarmOptions, policy: str | None = None) -> None:
+    """Have a farm make a step's artifact, and say where it is. Nothing of it is read back."""
     from afarm.report.run import cut_off
 
-    with options.farm(llm_systems) as farm:
-        what(farm)
+    with options.farm(_llm_systems(policy)) as farm:
         workspace = farm.workspace
+        if stage := _stage(workspace, name, policy):
+            workspace.ensure(stage)
     runs = list(workspace.history.values())
     if not runs:
         err().print(f"Nothing to do: reward model {workspace.config.reward_model!r} needs no fitting.")
@@ -104,20 +104,27 @@ def _make(what: Callable[[Farm], object], options: FarmOptions, llm_systems: Seq
 
 def _show_step(name: str, options: FarmOptions, policy: str | None = None) -> None:
     """Show what a step would do and buy."""
-    from afarm.experiment import pipeline, preflight
+    from afarm.experiment import preflight
     from afarm.experiment.dry_run import plan_stage
 
     with options.dry_run(preflight.of_run(_llm_systems(policy))) as workspace:
-        method = workspace.config.method
-        steps: dict[str, Callable[[], Stage | None]] = {
-            "sft": lambda: pipeline.start(workspace),
-            "sample": lambda: pipeline.outputs(workspace, policy) if policy else pipeline.sample(workspace),
-            "annotate": lambda: pipeline.annotate(workspace),
-            "fit-reward": lambda: pipeline.fit_reward(workspace),
-            "train": lambda: pipeline.train(workspace, method),
-        }
-        stage = steps[name]()
-        show_plan(workspace, method, options.as_json, planned=plan_stage(workspace, stage) if stage else [])
+        stage = _stage(workspace, name, policy)
+        planned = plan_stage(workspace, stage) if stage else []
+        show_plan(workspace, workspace.config.method, options.as_json, planned=planned)
+
+
+def _stage(workspace: Workspace, name: str, policy: str | None) -> Stage | None:
+    """Lay out a step's stage; None if there is nothing to make."""
+    from afarm.experiment import pipeline
+
+    steps: dict[str, Callable[[], Stage | None]] = {
+        "sft": lambda: pipeline.start(workspace),
+        "sample": lambda: pipeline.outputs(workspace, policy) if policy else pipeline.sample(workspace),
+        "annotate": lambda: pipeline.annotate(workspace),
+        "fit-reward": lambda: pipeline.fit_reward(workspace),
+        "train": lambda: pipeline.train(workspace, workspace.config.method),
+    }
+    return steps[name]()
 
 
 def report(

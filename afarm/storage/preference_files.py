@@ -101,14 +101,14 @@ def source_digest_of(source: str) -> str:
 
 def _numbered(judged: JudgedPair, repeats: dict[str, int]) -> JudgedPair:
     """Number the repeats of a pair, so that each keeps a label of its own."""
-    pair = judged.pair
-    if pair.occurrence:
+    id = judged.preference.pair_id
+    if judged.pair.occurrence:
         return judged
-    count = repeats.get(pair.id, 0)
-    repeats[pair.id] = count + 1
+    count = repeats.get(id, 0)
+    repeats[id] = count + 1
     if not count:
         return judged
-    pair = replace(pair, occurrence=count)
+    pair = replace(judged.pair, occurrence=count)
     return replace(judged, pair=pair, preference=replace(judged.preference, pair_id=pair.id))
 
 
@@ -206,20 +206,21 @@ def _from_chosen(row: Row, where: str, name: str) -> JudgedPair:
             "their last answer; give both the same prompt"
         )
     instruction = as_instruction(chosen[:-1], f"{where}: field {column or 'chosen'!r}")
-    further = {field: row[field] for field in ("input", "dataset") if isinstance(row.get(field), str)}
-    if column != "instruction":
-        further.pop("input", None)
-    return _chosen_over(replace(instruction, **further), chosen[-1].content, rejected[-1].content, name)
+    columns = ("input", "dataset") if column == "instruction" else ("dataset",)
+    if further := {field: row[field] for field in columns if isinstance(row.get(field), str)}:
+        instruction = replace(instruction, **further)
+    return _chosen_over(instruction, chosen[-1].content, rejected[-1].content, name)
 
 
 def _chosen_over(instruction: Instruction, chosen: str, rejected: str, name: str) -> JudgedPair:
     """Make the pair, its chosen output now first, now second: else its place would tell which that is."""
     pair = Pair(instruction, min(chosen, rejected), max(chosen, rejected))
-    if uniform("side", pair.id) < 0.5:
+    id = pair.id  # a digest, whichever output is first
+    if uniform("side", id) < 0.5:
         pair = pair.swapped()
     if pair.identical:
-        return JudgedPair(pair, Preference(pair.id, None, "draw", "rule"), name)
-    return JudgedPair(pair, Preference(pair.id, float(pair.output_2 == chosen)), name)
+        return JudgedPair(pair, Preference(id, None, "draw", "rule"), name)
+    return JudgedPair(pair, Preference(id, float(pair.output_2 == chosen)), name)
 
 
 def _prompt(row: Row, column: str, where: str) -> Turns:

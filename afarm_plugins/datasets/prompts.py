@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 
 from afarm import ConfigError, DataError, Dataset, Output, Unusable, is_on_hub, own_preferences, seeding
 from afarm_plugins.datasets import PromptsConfig
 from afarm_plugins.datasets.files import SPLITS, share_problems, split_at
+
+WITH_OUTPUTS = ("sft", "evaluation")
+"""The splits whose rows have the chosen answer: others need it not."""
 
 
 class Prompts(Dataset):
@@ -30,16 +34,21 @@ class Prompts(Dataset):
         """See `Dataset.load`. Preferences that cannot be learned from are passed over."""
         if split not in SPLITS:
             raise DataError(f"there is no split {split!r}; the splits are {', '.join(SPLITS)}")
-        found: dict[str, Output] = {}
-        for judged in own_preferences(self.config.path, Unusable()):
-            task = judged.pair.instruction
-            if task.id not in found and split_at(seeding.uniform("split", task.id), self.config.shares) == split:
-                chosen = judged.chosen_rejected
-                if split != "sft" or (chosen and chosen[0].strip()):
-                    found[task.id] = Output(task, chosen[0] if chosen else "", "chosen")
-        if not found:
+        if not (rows := self._splits.get(split)):
             raise DataError(
                 f"{self.config.path}: split {split!r} gets none of its prompts; give it a share (--set "
                 f"prompts.shares.{split}=0.2), or name instructions with --data FILE"
             )
-        return list(found.values())
+        return list(rows.values())
+
+    @cached_property
+    def _splits(self) -> dict[str, dict[str, Output]]:
+        """The rows of each split by the instruction's id, read once."""
+        splits: dict[str, dict[str, Output]] = {}
+        for judged in own_preferences(self.config.path, Unusable()):
+            task, chosen = judged.pair.instruction, judged.chosen_rejected
+            split = split_at(seeding.uniform("split", task.id), self.config.shares)
+            answer = chosen[0] if chosen and split in WITH_OUTPUTS else ""
+            if split and (answer.strip() or split != "sft"):
+                splits.setdefault(split, {}).setdefault(task.id, Output(task, answer, "chosen" if answer else ""))
+        return splits
