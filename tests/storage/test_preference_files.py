@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,19 @@ def test_a_table_has_chats_as_json(tmp_path: Path) -> None:
     assert next(rows).pair.instruction == MULTI_TURN
     with pytest.raises(UnusableError, match=r"p\.csv: line 3: field 'rejected': must end with the assistant's turn"):
         next(rows)
+
+
+def test_memory_holds_no_rows_that_were_read(tmp_path: Path) -> None:
+    """100,000 rows of 1.4 KB take 6 s and what their digests need; measured in docs/notes/benchmarks.md."""
+    path = tmp_path / "many.jsonl"
+    with path.open("w") as handle:
+        for n in range(4000):
+            handle.write(json.dumps({"prompt": f"p{n}", "chosen": "x" * 2000, "rejected": f"{n}" * 500}) + "\n")
+    tracemalloc.start()
+    assert sum(1 for _ in own_preferences(path)) == 4000
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 4_000_000 < path.stat().st_size / 3
 
 
 # ----------------------------------------------------------------------------------- rows that cannot be learned from
