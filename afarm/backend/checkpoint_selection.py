@@ -109,7 +109,8 @@ class CheckpointSelection:
             [
                 Pair(instruction, start_answer, answer, 0, "start", str(step))
                 for instruction, start_answer, answer in rows
-            ]
+            ],
+            noiseless=True,
         )
         wins = [value for preference in judged if (value := preference.win) is not None]
         if not wins:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# ---------------------------------------------------------------------------------------------- what contexts offer
-
 
 class Progress(Protocol):
     """Shows the progress of a loop over `items`. The default shows nothing."""
@@ -35,9 +33,6 @@ class Progress(Protocol):
 def no_progress(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
     """Yield `items` and show nothing: the default `Progress`."""
     yield from items
-
-
-# ------------------------------------------------------------------------------------------------------- contexts
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +94,6 @@ class TrainContext:
     log_metrics: Callable[[int, Mapping[str, float]], None]
     progress: Progress = no_progress
     should_stop: Callable[[], bool] = lambda: False
-
-
-# ------------------------------------------------------------------------------------------------------ interfaces
 
 
 class Dataset(ABC):
@@ -261,12 +253,19 @@ class RewardModel(ABC):
         raise NotImplementedError(f"{cls.__name__} has nothing to load")
 
 
+class PairLabels(Protocol):
+    """Labels for pairs, one each in order: with the recipe's label noise, unless `noiseless`."""
+
+    def __call__(self, pairs: Sequence[Pair], *, noiseless: bool = False) -> list[Preference]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class MethodInputs:
     """The inputs of a method. An input that it did not list in `needs` may be empty.
 
     `start` is the SFT policy (also the KL reference), or the base model for a method that begins there. `annotate` asks
-    the run's annotator about new pairs within the run's budget, for online methods. `decoding` is that of the
+    the run's annotator about new pairs within the run's budget: to learn from, or `noiseless` to select checkpoints by.
+    Of several processes all ask about the same pairs, and get what the main one is answered. `decoding` is that of the
     evaluation, for methods that choose among checkpoints.
     """
 
@@ -276,7 +275,7 @@ class MethodInputs:
     unlabeled: Sequence[Instruction] = ()
     demonstrations: Sequence[Output] = ()
     validation: Sequence[Instruction] = ()
-    annotate: Callable[[Sequence[Pair]], list[Preference]] | None = None
+    annotate: PairLabels | None = None
     decoding: Decoding = Decoding()
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from afarm.core.interfaces import AnnotateContext
 from afarm.core.records import JudgedPair, Output, Pair, Preference
+from afarm.core.seeding import digest
+from afarm.experiment.processes import made_by_main_process
 from afarm.experiment.stage import Inputs, Stage
 from afarm.experiment.stage_code import code_digest
 from afarm.experiment.workspace import Workspace
@@ -97,22 +100,50 @@ def annotation_identity(workspace: Workspace, annotator: str, label_noise: float
 
 
 class OnlineAnnotator:
-    """The run's annotator for pairs of one's own, under the run's budget and without label noise.
+    """The run's annotator for pairs of one's own, within the run's budget, with its label noise.
 
-    A method that needs "annotator" is given it as `inputs.annotate`.
+    A method that needs "annotator" is given it as `inputs.annotate`. Labels and noise are keyed by the pair: asked
+    again, in any company, a pair gets the same ones.
     """
 
-    def __init__(self, workspace: Workspace):
+    def __init__(self, workspace: Workspace, directory: Path | None = None):
+        """`directory` is that of the stage that several processes train together."""
         self._workspace = workspace
+        self._directory = directory
         self._name = workspace.config.annotate.annotator
+        self._label_noise = workspace.config.annotate.label_noise
+
+    def within(self, directory: Path) -> OnlineAnnotator:
+        """Return the annotator for the processes that train in `directory`."""
+        return OnlineAnnotator(self._workspace, directory)
 
     @property
     def identity(self) -> dict[str, Any]:
         """The identity of its labels: a part of the key of what is trained on them."""
-        return {"afarm": code_digest("annotate"), **annotation_identity(self._workspace, self._name, 0.0)}
+        identity = annotation_identity(self._workspace, self._name, self._label_noise)
+        return {"afarm": code_digest("annotate"), **identity}
 
-    def __call__(self, pairs: Sequence[Pair]) -> list[Preference]:
+    def __call__(self, pairs: Sequence[Pair], *, noiseless: bool = False) -> list[Preference]:
+        """Label pairs; of several processes that call this with the same ones, the main one asks."""
         workspace = self._workspace
+        if self._directory is None or not workspace.process_info.is_distributed:
+            return self._label(pairs, noiseless)
+        about = digest(workspace.session, noiseless, [[pair.id, pair.is_canonical] for pair in pairs])
+        rows = made_by_main_process(
+            self._directory / f".labels-{about}.json",
+            workspace.process_info,
+            lambda: [asdict(preference) for preference in self._label(pairs, noiseless)],
+        )
+        return [_preference(row) for row in rows]
+
+    def _label(self, pairs: Sequence[Pair], noiseless: bool) -> list[Preference]:
+        workspace, label_noise = self._workspace, 0.0 if noiseless else self._label_noise
         context = AnnotateContext(workspace.seed("online"), workspace.judges.client, workspace.progress)
         annotator = workspace.components.annotator(self._name)
-        return [judged.preference for judged in annotate_in_chunks(pairs, annotator, self._name, context)]
+        judged = annotate_in_chunks(pairs, annotator, self._name, context, label_noise)
+        return [row.preference for row in judged]
+
+
+def _preference(row: Mapping[str, Any]) -> Preference:
+    fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
+    return Preference(**fields)

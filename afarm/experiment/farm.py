@@ -184,7 +184,7 @@ class Farm:
 
     def annotate_pairs(self, pairs: Sequence[Pair]) -> Records[Preference]:
         """Label pairs of one's own with the run's annotator, under the run's budget and without label noise."""
-        return Records(OnlineAnnotator(self.workspace)(pairs))
+        return Records(OnlineAnnotator(self.workspace)(pairs, noiseless=True))
 
     def __repr__(self) -> str:
         config, settings = self.workspace.config, self.workspace.settings

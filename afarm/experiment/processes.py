@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from afarm.core.processes import ProcessInfo
 from afarm.storage.artifacts import Artifact, Store
 from afarm.storage.checkpoints import CHECKPOINTS, wait_for
 from afarm.storage.disk import write_json
@@ -46,6 +48,17 @@ def follow(
         run_collective(partial)
         run_collective = None
     return found
+
+
+def made_by_main_process(path: Path, process_info: ProcessInfo, make: Callable[[], Any]) -> Any:
+    """Return the JSON value that the main process makes and keeps at `path` for the others.
+
+    Name the launch in `path`, so that no earlier one's is read.
+    """
+    if process_info.is_main_process:
+        write_json(path, make())
+    wait_for(path.is_file)
+    return _read(path)
 
 
 def _read(marker: Path) -> object:

@@ -88,9 +88,10 @@ def training_stage(
     def learn(directory: Path, inputs: Inputs) -> Policy:
         seed = workspace.seed(f"train {name}")
         lent = {role: artifact for role, artifact in inputs.items() if role in ("start", "reward_model")}
+        asked = annotator and annotator.within(directory)
         training = workspace.components.training("methods", name, label, directory, seed)
         with training as context, workspace.lent("methods", name, lent):
-            policy = method.train(_method_inputs(workspace, method, inputs, annotator), context)
+            policy = method.train(_method_inputs(workspace, method, inputs, asked), context)
         require_returned(Policy, policy, "methods", name, "train")
         return policy
 

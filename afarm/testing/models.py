@@ -5,12 +5,13 @@ torch and transformers are imported when a model is made.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from afarm.core.config import Config
 from afarm.core.interfaces import Decoding, MethodInputs
 from afarm.core.records import Output, Pair, Preference
+from afarm.judging.labelling import rule_or_noise
 from afarm.testing.contexts import KeyedReward
 from afarm.testing.examples import make_instructions, separable_preferences
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
     from afarm.backend import CheckpointPolicy, TorchRewardModel
+
+LABEL_NOISE = 0.25
+"""The share of flipped labels that `tiny_inputs` gives online methods, the paper's."""
 
 WORDS = [f"w{i}" for i in range(40)]
 SPECIAL = ["<pad>", "<eos>", "<unk>", "<q>", "<a>"]
@@ -127,7 +131,10 @@ def tiny_reward_model(policy: CheckpointPolicy | None = None, seed: int = 0) -> 
 
 
 def tiny_inputs(needs: Iterable[str], count: int = 16) -> MethodInputs:
-    """Make inputs for a method with these `needs`; others are empty, as in a run."""
+    """Make inputs for a method with these `needs`; others are empty, as in a run.
+
+    `annotate` flips a quarter of its labels, as a run does, unless it is asked for `noiseless` ones.
+    """
     needs = set(needs)
     start = tiny_policy()
     instructions = make_instructions(3 * count)
@@ -147,11 +154,12 @@ def tiny_inputs(needs: Iterable[str], count: int = 16) -> MethodInputs:
     )
 
 
-def _prefer_by_key(pairs: Iterable[Pair]) -> list[Preference]:
-    """Prefer the output with the higher `KeyedReward`, without noise."""
+def _prefer_by_key(pairs: Sequence[Pair], *, noiseless: bool = False) -> list[Preference]:
+    """Prefer the output with the higher `KeyedReward`, with label noise as in a run."""
     reward = KeyedReward()
     preferences = []
     for pair in pairs:
         first, second = reward.score([pair.instruction] * 2, [pair.output_1, pair.output_2])
-        preferences.append(Preference(pair.id, float(second.value > first.value)))
+        settled = rule_or_noise(pair, 0, 0.0 if noiseless else LABEL_NOISE)
+        preferences.append(settled or Preference(pair.id, float(second.value > first.value)))
     return preferences

@@ -62,7 +62,8 @@ def preferences() -> list[JudgedPair]:
     return [JudgedPair(pair, Preference(pair.id, (n % 4) / 3)) for n, pair in enumerate(pairs)]
 
 
-def prefer_long(pairs: Sequence[Pair]) -> list[Preference]:
+def prefer_long(pairs: Sequence[Pair], *, noiseless: bool = False) -> list[Preference]:
+    assert noiseless, "checkpoints are selected by what the judge says"
     assert PROCESS.is_main_process, "the others have no business with judges"
     return [Preference(pair.id, float(len(pair.output_2) > len(pair.output_1))) for pair in pairs]
 

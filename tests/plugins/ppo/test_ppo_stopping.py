@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from test_ppo import (
 from afarm import LoraConfig
 from afarm.backend import CheckpointPolicy, CheckpointSelection, PromptTemplate, TorchRewardModel
 from afarm.core.errors import TrainingError
-from afarm.core.interfaces import Decoding, MethodInputs, Policy, RewardModel, TrainContext
+from afarm.core.interfaces import Decoding, MethodInputs, PairLabels, Policy, RewardModel, TrainContext
 from afarm.core.records import Instruction, Pair, Preference, Sample, Score
 from afarm.experiment import pipeline
 from afarm.experiment.dry_run import plan_run
@@ -58,7 +58,7 @@ class Says(Policy):
         return cls()
 
 
-def longer(pairs: Sequence[Pair]) -> list[Preference]:
+def longer(pairs: Sequence[Pair], *, noiseless: bool = False) -> list[Preference]:
     """The longer output wins, equally long ones draw, and where one is "?" the answer cannot be read."""
     found = []
     for pair in pairs:
@@ -141,10 +141,11 @@ def test_no_readable_judgement_is_an_error_that_names_the_step(tmp_path: Path) -
 # ------------------------------------------------------------------------------------------------ PPO's best checkpoint
 
 
-def prefers(wins: dict[int, float], asked: list[int] | None = None) -> Callable[[Sequence[Pair]], list[Preference]]:
+def prefers(wins: dict[int, float], asked: list[int] | None = None) -> PairLabels:
     """An annotator that gives the candidate of each step this share of a win, whatever it wrote."""
 
-    def annotate(pairs: Sequence[Pair]) -> list[Preference]:
+    def annotate(pairs: Sequence[Pair], *, noiseless: bool = False) -> list[Preference]:
+        assert noiseless, "label noise would choose"
         step = int(pairs[0].generator_2)
         if asked is not None:
             asked.append(step)
@@ -153,7 +154,7 @@ def prefers(wins: dict[int, float], asked: list[int] | None = None) -> Callable[
     return annotate
 
 
-def judged_inputs(annotate: Callable[[Sequence[Pair]], list[Preference]]) -> MethodInputs:
+def judged_inputs(annotate: PairLabels) -> MethodInputs:
     return replace(inputs_for(tiny_policy()), validation=VALIDATION, annotate=annotate, decoding=DECODING)
 
 

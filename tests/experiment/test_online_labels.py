@@ -1,0 +1,111 @@
+"""Labels for online methods: the recipe's noise, keyed by seed and pair, and one answer for all processes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from light_farm import LightBackend, Make, light_farm
+from light_plugin import CountingJudge, Online, WordPolicy
+
+from afarm.core.interfaces import MethodInputs, PairLabels, Policy, TrainContext
+from afarm.core.processes import ProcessInfo
+from afarm.core.records import Instruction, Pair, Preference
+from afarm.experiment.components import Components
+from afarm.experiment.farm import Farm
+
+PAIRS = [Pair(Instruction(f"task {n}"), "word", "word word") for n in range(400)]
+"""The counting judge prefers the second of each."""
+
+NOISY = "annotate.label_noise=0.25"
+
+Ask = Callable[[PairLabels], None]
+
+
+def asking(monkeypatch: pytest.MonkeyPatch, ask: Ask) -> None:
+    """Have the online method call `ask` with `inputs.annotate`."""
+
+    def train(self: Online, inputs: MethodInputs, context: TrainContext) -> Policy:
+        assert inputs.annotate is not None
+        ask(inputs.annotate)
+        context.log_metrics(1, {})
+        return WordPolicy(0.5)
+
+    monkeypatch.setattr(Online, "train", train)
+
+
+def labels(farm: Farm, monkeypatch: pytest.MonkeyPatch, pairs: list[Pair], noiseless: bool = False) -> list[Preference]:
+    """The labels that the online method is given."""
+    given: list[Preference] = []
+    asking(
+        monkeypatch, lambda annotate: given.extend(annotate(pairs, noiseless=True) if noiseless else annotate(pairs))
+    )
+    farm.train("online")
+    return given
+
+
+def test_what_is_learned_from_has_the_recipes_noise(farm: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = labels(farm(NOISY), monkeypatch, PAIRS)
+    flipped = sum(preference.p2 == 0.0 for preference in given) / len(given)
+    assert abs(flipped - 0.25) < 0.08, "four standard errors around"
+    coins = [preference.source == "noise" for preference in given]
+    assert abs(sum(coins) / len(coins) - 0.5) < 0.1
+    assert all(preference.p2 == 1.0 for preference in given if preference.source == "judge")
+    assert CountingJudge.asked == len(coins) - sum(coins), "a coin costs nothing"
+
+
+def test_checkpoints_are_selected_by_what_the_judge_says(farm: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = labels(farm(NOISY), monkeypatch, PAIRS, noiseless=True)
+    assert [(preference.p2, preference.source) for preference in given] == [(1.0, "judge")] * len(PAIRS)
+    assert farm(NOISY).annotate_pairs(PAIRS[:3])[0].source == "judge", "as pairs of one's own are"
+
+
+def test_the_noise_of_a_pair_is_a_function_of_seed_and_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = (NOISY, "sample.n=2")
+    first = labels(light_farm(tmp_path / "a", *settings), monkeypatch, PAIRS)
+    company = labels(light_farm(tmp_path / "b", *settings), monkeypatch, PAIRS[:150:-1])
+    assert [(p.p2, p.source, p.member) for p in company] == [(p.p2, p.source, p.member) for p in first[:150:-1]]
+    swapped = labels(light_farm(tmp_path / "c", *settings), monkeypatch, [pair.swapped() for pair in PAIRS])
+    assert [label.p2 for label in swapped] == [1 - (label.p2 or 0.0) for label in first]
+    other = labels(light_farm(tmp_path / "d", *settings, "seed=7"), monkeypatch, PAIRS)
+    assert [label.source for label in other] != [label.source for label in first]
+
+
+def test_another_label_noise_trains_an_online_method_anew(farm: Make) -> None:
+    keys = {}
+    for noise in (0.0, 0.25):
+        one = farm(f"annotate.label_noise={noise}")
+        one.train("online")
+        keys[noise] = one.workspace.history["train online"].artifact.key
+    assert keys[0.0] != keys[0.25]
+
+
+class SharedBackend(LightBackend):
+    """What two threads that play two processes have in common."""
+
+    session = "this launch"
+    meeting = threading.Barrier(2)
+
+    def barrier(self) -> None:
+        self.meeting.wait(60)
+
+
+def test_all_processes_get_what_the_first_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Components, "backend", property(lambda self: SharedBackend(WordPolicy)))
+    given: list[list[list[Preference]]] = []
+    asking(monkeypatch, lambda ask: given.append([ask(PAIRS), ask([]), ask(PAIRS[:9], noiseless=True), ask(PAIRS)]))
+    CountingJudge.asked = 0
+    farms = [light_farm(tmp_path, NOISY, process_info=ProcessInfo(rank, 2)) for rank in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda farm: farm.train("online"), farms))
+    farms[0].close()
+    one, other = given
+    assert one == other
+    assert [len(labelled) for labelled in one] == [400, 0, 9, 400]
+    assert one[0] == one[3]
+    assert farms[1].workspace.judges.spend is None, "it has asked no judge"
+    artifact = farms[0].workspace.history["train online"].artifact
+    assert not [path for path in artifact.path.rglob("*labels*") if not path.name.startswith(".")]
