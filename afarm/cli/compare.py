@@ -212,7 +212,11 @@ def _standings(board: Leaderboard) -> list[Row]:
         {
             **entry.to_row(),
             "reference": entry.source.reference,
-            "differences": {name.removeprefix(DIFFERENCE): metric.value for name, metric in entry.metrics.items()},
+            "differences": {
+                name.removeprefix(DIFFERENCE): metric.value
+                for name, metric in entry.metrics.items()
+                if name.startswith(DIFFERENCE)
+            },
         }
         for entry in board.entries
     ]

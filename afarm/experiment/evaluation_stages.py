@@ -101,10 +101,18 @@ def write_results(
     """
     compared = {"system": inputs.system, "reference": protocol.reference}
     conditions = {"degraded": dict(degraded), "protocol": protocol.to_row()}
-    found = ((name, workspace.components.evaluate(name, inputs)) for name in evaluators)
+    components = workspace.components
+    found = ((name, sorted(components.evaluator(name).needs), components.evaluate(name, inputs)) for name in evaluators)
     results = (
-        {**compared, "evaluator": name, "metrics": dict(result.metrics), "rows": list(result.rows), **conditions}
-        for name, result in chain(found, ((result.evaluator, result) for result in further))
+        {
+            **compared,
+            "evaluator": name,
+            "needs": needs,
+            "metrics": dict(result.metrics),
+            "rows": list(result.rows),
+            **conditions,
+        }
+        for name, needs, result in chain(found, ((result.evaluator, ["judgements"], result) for result in further))
     )
     try:
         write_rows(directory / "results.jsonl", results)

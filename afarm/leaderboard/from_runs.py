@@ -86,7 +86,7 @@ def _entry(results: Sequence[RunResult], record: RunRecord) -> Entry | None:
     if refused := _count(metrics.get("n_refused")):
         numbers["unparsed"] = numbers.get("unparsed", 0) + refused
     coverage, until, red_flags = record.section("coverage"), record.section("until"), results[0].red_flags
-    others, warning = _other_metrics(results) if coverage else {}, str(metrics.get("lc_warning") or "")
+    others, warning = _other_metrics(results, bool(coverage)), str(metrics.get("lc_warning") or "")
     stated = {f"{r.evaluator}: {text}" for r in results if r.evaluator in others for text in _warnings(r)}
     stated.add(f"length_controlled: {warning}")
     entry = Entry(
@@ -103,14 +103,17 @@ def _entry(results: Sequence[RunResult], record: RunRecord) -> Entry | None:
     return replace(entry, stopped_early=(entry.asked or 0) < (_count(until.get("of")) or 0))
 
 
-def _other_metrics(results: Sequence[RunResult]) -> dict[str, Metric]:
-    """The main metrics of other evaluators, of runs that compare files of outputs.
+def _other_metrics(results: Sequence[RunResult], of_files: bool) -> dict[str, Metric]:
+    """The main metrics of other evaluators, plugins' included, that two runs can be compared by.
 
-    Those follow from outputs and judgements alone, and are comparable; a run's own reward model's are not.
+    Those follow from outputs and judgements alone; a run's own reward model's do not, and files of outputs (`of_files`)
+    have none.
     """
     metrics = {}
     for result in results:
-        main = None if result.evaluator in OWN_FIELDS else main_metric(result.evaluator, result.metrics)
+        comparable = of_files if result.needs is None else "reward_model" not in result.needs
+        own = result.evaluator in OWN_FIELDS or not comparable
+        main = None if own else main_metric(result.evaluator, result.metrics)
         if main is not None:
             n, flag = _count(result.metrics.get("n_total")), "; ".join(_warnings(result))
             metrics[result.evaluator] = Metric(main.value, main.error, n=n, flag=flag)
@@ -169,16 +172,20 @@ def board_of_systems(records: Iterable[RunRecord]) -> Leaderboard:
 
 
 def _of_system(record: RunRecord, entry: Entry) -> Entry:
-    """`entry` with what only a run under the same recipe can be compared by."""
-    differences = {}
+    """`entry` with what only a run under the same recipe can be compared by.
+
+    Of evaluators with a paired difference from the reference's figure that is shown, of others the figure itself.
+    """
+    metrics = dict(entry.metrics)
     for result in record.results:
         gain = finite_number(result.metrics.get(f"{result.evaluator}_difference"))
         if result.reference == entry.source.reference and result.evaluator != "win_rate" and gain is not None:
-            differences[f"{DIFFERENCE}{result.evaluator}"] = Metric(gain)
+            metrics.pop(result.evaluator, None)
+            metrics[f"{DIFFERENCE}{result.evaluator}"] = Metric(gain)
     own = (f"train {entry.system}", f"outputs {entry.system}")
     seconds = sum(stage["seconds"] for stage in record.stages if stage["stage"] in own)
     rates = () if entry.win_rate is None else (entry.win_rate,)
-    return replace(entry, metrics=differences, seconds=seconds, seeds=(record["seed"],), win_rates=rates)
+    return replace(entry, metrics=metrics, seconds=seconds, seeds=(record["seed"],), win_rates=rates)
 
 
 def _over_seeds(entries: Sequence[Entry]) -> Entry:

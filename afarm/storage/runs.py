@@ -20,7 +20,10 @@ OUTPUTS = "outputs.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """An evaluator's metrics of `system` against `reference`, with red flags and protocol."""
+    """An evaluator's metrics of `system` against `reference`, with red flags and protocol.
+
+    `needs` are the evaluator's, None in a record that does not say.
+    """
 
     system: str
     reference: str
@@ -28,6 +31,7 @@ class RunResult:
     metrics: Mapping[str, Any]
     red_flags: Mapping[str, Any]
     protocol: Mapping[str, Any]
+    needs: tuple[str, ...] | None = None
 
 
 class RunRecord(Mapping[str, Any]):
@@ -76,6 +80,7 @@ class RunRecord(Mapping[str, Any]):
                 row["metrics"],
                 _mapping(row.get("red_flags")),
                 _mapping(row.get("protocol")),
+                tuple(map(str, row["needs"])) if isinstance(row.get("needs"), list) else None,
             )
             for row in self.rows("results")
             if isinstance(row, Mapping) and isinstance(row.get("metrics"), Mapping)

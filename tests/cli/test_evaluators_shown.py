@@ -59,3 +59,18 @@ def test_mean_ratings_show_with_their_errors_alone_and_as_a_column_of_several(af
     assert both.code == 0, both.err
     assert "pointwise" in both.out
     assert "4.2" in both.out
+
+
+def test_a_plugins_evaluator_reaches_the_boards_of_runs_and_compare(afarm: Afarm) -> None:
+    evaluators = ["--set", "evaluate.evaluators=[win_rate,words_said,reward]"]
+    compared = afarm("compare", *LIGHT, "--methods", "nudge,direct", *evaluators, "--json")
+    assert compared.code == 0, compared.err
+    words = {row["system"]: row["metrics"]["words_said"]["value"] for row in compared.json["standings"]}
+    assert all(value > 0 for value in words.values())
+    assert all("words_said" not in row["differences"] for row in compared.json["standings"])
+    assert "words_said" in compared.err
+    (board,) = afarm("leaderboard", "--json").json["boards"]
+    assert {entry["system"]: entry["metrics"]["words_said"]["value"] for entry in board["entries"]} == words
+    assert all("reward" not in entry["metrics"] for entry in board["entries"]), "a run's own reward model"
+    (first, *_) = afarm("leaderboard", "--order-by", "words_said", "--json").json["boards"][0]["entries"]
+    assert words[first["system"]] == max(words.values())

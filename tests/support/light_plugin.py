@@ -18,6 +18,8 @@ from afarm.core.interfaces import (
     BuildContext,
     Dataset,
     Decoding,
+    EvaluationInputs,
+    Evaluator,
     Method,
     MethodInputs,
     Policy,
@@ -25,7 +27,7 @@ from afarm.core.interfaces import (
     TrainContext,
 )
 from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge
-from afarm.core.records import Instruction, JudgedPair, Output, Pair, Sample, Score
+from afarm.core.records import Evaluation, Instruction, JudgedPair, Output, Pair, Sample, Score
 from afarm.core.seeding import uniform
 from afarm.testing import render
 
@@ -227,6 +229,21 @@ def register_datasets(register: Register) -> None:
 def register_methods(register: Register) -> None:
     for method in (Sft, Nudge, Direct, Hot, Online, Needy, Diverges):
         register(method.__name__.lower(), method, config=TeachConfig)
+
+
+class WordsSaid(Evaluator):
+    """Mean words of the outputs: a figure without a difference from the reference's."""
+
+    needs = frozenset({"judgements"})
+
+    def evaluate(self, inputs: EvaluationInputs) -> Evaluation:
+        counts = [len(output.output.split()) for output in inputs.outputs]
+        return Evaluation("words_said", inputs.system, {"words_said": sum(counts) / len(counts)})
+
+
+@hookimpl
+def register_evaluators(register: Register) -> None:
+    register("words_said", WordsSaid)
 
 
 @hookimpl
