@@ -29,6 +29,12 @@ def ledger(
     forget: Annotated[
         str | None, typer.Option("--forget", help="Wait no more for the batch with this id.", metavar="BATCH")
     ] = None,
+    recover: Annotated[
+        bool, typer.Option("--recover", help="Save the answers of a damaged ledger; the damaged file is kept.")
+    ] = False,
+    start_anew: Annotated[
+        bool, typer.Option("--start-anew", help="Begin an empty ledger where the old one is gone.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Show what judges have cost: by run, judge, annotator and day, and what was not paid again."""
@@ -37,8 +43,12 @@ def ledger(
     from afarm.storage.artifacts import Store
 
     path = Store(output_dir).ledger_path
+    if start_anew:
+        _start_anew(path)
     if not path.is_file():
         raise StoreError(f"no ledger in {output_dir}: nothing has been asked of a judge there (--output-dir)")
+    if recover:
+        _recover(path)
     with Ledger(path) as opened:
         if forget is not None:
             count = opened.forget_batch(forget)
@@ -50,8 +60,27 @@ def ledger(
             err().print(f"{count} answers written to {export}", highlight=False, soft_wrap=True)
         if as_json:
             sys.stdout.write(json.dumps(accounting.summary(opened), ensure_ascii=False) + "\n")
-        elif export is None and forget is None:
+        elif export is None and forget is None and not recover:
             _show(opened)
+
+
+def _start_anew(path: Path) -> None:
+    from afarm.judging.ledger import Ledger
+
+    if path.is_file() and path.stat().st_size:
+        raise StoreError(f"{path} is there: move it away first, or recover it with --recover")
+    Ledger(path).close()
+
+
+def _recover(path: Path) -> None:
+    from afarm.judging.ledger_recovery import is_sound, recover
+
+    if is_sound(path):
+        err().print(f"{path} is sound: nothing to recover.", highlight=False, soft_wrap=True, markup=False)
+        return
+    recovery = recover(path)
+    text = f"{recovery.answers:,} answers are saved in {path}; the damaged file is {recovery.damaged}."
+    err().print(text, highlight=False, soft_wrap=True, markup=False)
 
 
 def _show(ledger: Ledger) -> None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
-from afarm.core.errors import attributed_to
+from afarm.core.errors import StoreError, attributed_to
 from afarm.core.judge import Judge
 from afarm.experiment.components import Components
 from afarm.judging.client import JudgeClient, Spend
 from afarm.judging.ledger import Ledger
 from afarm.judging.pricing import Prices
 from afarm.judging.rate_limit import Limiter
+from afarm.storage.artifacts import Store
+from afarm.storage.text import dollars
 
 
 class Judges:
@@ -76,7 +79,11 @@ class Judges:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """The ledger of what was paid and learned under the output directory."""
+        """The ledger of what was paid and learned under the output directory.
+
+        Raises `StoreError` if it is gone while artifacts are there that answers were paid for.
+        """
+        _require_ledger(self._ledger_path)
         return Ledger(self._ledger_path)
 
     @property
@@ -102,3 +109,19 @@ class Judges:
         for name in ("client", "ledger"):
             if name in self.__dict__:
                 self.__dict__.pop(name).close()
+
+
+def _require_ledger(path: Path) -> None:
+    """Raise `StoreError` if the ledger is missing or empty beside artifacts that were paid for."""
+    if path.is_file() and path.stat().st_size:
+        return
+    spends = [artifact.meta.get("spend", {}) for artifact in Store(path.parent).all()]
+    paid = [spend for spend in spends if spend.get("dollars") or spend.get("unpriced_calls")]
+    if paid:
+        calls, spent = (sum(spend.get(name, 0) for spend in paid) for name in ("calls", "dollars"))
+        where = shlex.quote(str(path.parent))
+        raise StoreError(
+            f"the ledger {path} is {'empty' if path.is_file() else 'missing'}, and {len(paid)} artifacts beside it "
+            f"were made with {calls:,} calls of judges for {dollars(spent)}: put it back, or what is needed of them is "
+            f"bought again. To begin a new one on purpose: `afarm ledger --start-anew --output-dir {where}`"
+        )

@@ -12,6 +12,7 @@ plus kills times requests in flight.
 from __future__ import annotations
 
 import json
+import shlex
 import sqlite3
 import threading
 import time
@@ -32,6 +33,7 @@ from afarm.judging.ledger_schema import (
     COMPLETION,
     columns_of,
     completion_of,
+    keep_private,
     network_file_system,
     prepare,
     row_of,
@@ -115,12 +117,24 @@ class Ledger:
         self._owner = uuid.uuid4().hex  # not the process id, which comes back: a container always starts with the same
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            keep_private(path)
             self._db = sqlite3.connect(path, timeout=TIMEOUT, check_same_thread=False, isolation_level=None)
             self._choose_journal()
             self._db.execute("PRAGMA synchronous=NORMAL")
             prepare(self._db)
         except (sqlite3.Error, OSError) as error:
-            raise StoreError(f"the ledger {path} cannot be used: {error}; choose another --output-dir") from error
+            raise self._trouble("used", error) from error
+
+    def _trouble(self, verb: str, error: Exception) -> StoreError:
+        """Make the error for a failure of SQLite: a damaged file has its own way out."""
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            where = shlex.quote(str(self.path.parent))
+            return StoreError(
+                f"the ledger {self.path} is damaged ({error}): `afarm ledger --recover --output-dir {where}` saves the "
+                "answers that can be read, and keeps the damaged file"
+            )
+        remedy = "; choose another --output-dir" if verb == "used" else ""
+        return StoreError(f"the ledger {self.path} cannot be {verb}: {error}{remedy}")
 
     def _choose_journal(self) -> None:
         """Set the journal's mode, waiting for other processes that open a new file."""
@@ -158,7 +172,7 @@ class Ledger:
                 yield self._db
                 self._db.execute("COMMIT")
             except sqlite3.Error as error:
-                raise StoreError(f"the ledger {self.path} cannot be written: {error}") from error
+                raise self._trouble("written", error) from error
             finally:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
@@ -169,7 +183,7 @@ class Ledger:
             try:
                 return self._db.execute(statement, values).fetchall()
             except sqlite3.Error as error:
-                raise StoreError(f"the ledger {self.path} cannot be read: {error}") from error
+                raise self._trouble("read", error) from error
 
     # ----------------------------------------------------------------------------------------------- completions
 
@@ -300,7 +314,7 @@ class Ledger:
             try:
                 return _committed(self._db, run)
             except sqlite3.Error as error:
-                raise StoreError(f"the ledger {self.path} cannot be read: {error}") from error
+                raise self._trouble("read", error) from error
 
     # --------------------------------------------------------------------------------------------------- batches
 

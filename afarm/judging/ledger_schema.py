@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -59,6 +61,20 @@ def prepare(db: sqlite3.Connection) -> None:
     finally:
         if db.in_transaction:
             db.execute("ROLLBACK")
+
+
+def keep_private(path: Path) -> None:
+    """Make the file for its owner alone, or take it from others: it holds all prompts and outputs.
+
+    SQLite gives its log the same rights. Rights of a group stay if only a group has them.
+    """
+    if str(path) == ":memory:":
+        return
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    mode = path.stat().st_mode
+    if mode & 0o007:
+        with suppress(PermissionError):  # another's file
+            path.chmod(0o600)
 
 
 def _version(db: sqlite3.Connection) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -123,3 +124,40 @@ def test_what_a_judge_would_cost_is_told_without_a_key_and_asking_it_is_not_begu
         said = afarm(*command)
         assert (said.code, RAN) == (1, [])
         assert "set the environment variable OPENAI_API_KEY" in said.err
+
+
+def test_a_damaged_ledger_is_recovered_by_the_command_that_the_error_names(afarm: Afarm) -> None:
+    assert afarm("run", "--recipe", "light.yaml").code == 0
+    assert "nothing to recover" in afarm("ledger", "--recover").err
+    ledger = Path("afarm-runs/ledger.sqlite")
+    content = bytearray(ledger.read_bytes())
+    content[:4096] = b"\xa5" * 4096
+    ledger.write_bytes(content)
+    shutil.rmtree("afarm-runs/artifacts/annotate")
+    failed = afarm("run", "--recipe", "light.yaml")
+    assert (failed.code, "`afarm ledger --recover --output-dir afarm-runs`" in failed.err) == (1, True)
+    recovered = afarm("ledger", "--recover", "--json")
+    assert recovered.code == 0
+    assert "answers are saved in afarm-runs/ledger.sqlite; the damaged file is" in recovered.err
+    asked = CountingJudge.asked
+    assert sum(row["answers"] for row in recovered.json["by"]["judge"]) == asked
+    assert afarm("run", "--recipe", "light.yaml").code == 0
+    assert CountingJudge.asked == asked
+
+
+@pytest.mark.parametrize("empty", [True, False])
+def test_a_ledger_that_is_gone_beside_what_it_paid_for_is_noticed(afarm: Afarm, empty: bool) -> None:
+    assert afarm("run", "--recipe", "light.yaml").code == 0
+    asked, ledger = CountingJudge.asked, Path("afarm-runs/ledger.sqlite")
+    ledger.unlink()
+    if empty:
+        ledger.touch()
+    shutil.rmtree("afarm-runs/artifacts/annotate")
+    refused = afarm("run", "--recipe", "light.yaml")
+    assert refused.code == 1
+    assert f"is {'empty' if empty else 'missing'}, and 1 artifacts beside it were made with" in refused.err
+    assert CountingJudge.asked == asked
+    assert afarm("ledger", "--start-anew").code == 0
+    assert afarm("run", "--recipe", "light.yaml").code == 0
+    assert CountingJudge.asked > asked
+    assert "is there: move it away first" in afarm("ledger", "--start-anew").err
