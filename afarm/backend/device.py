@@ -20,12 +20,13 @@ import torch
 from torch import nn
 
 from afarm.backend import cpu, distributed
-from afarm.backend.prompts import PromptTemplate, TemplateName
+from afarm.backend.prompts import PromptTemplate
 from afarm.core.config import BackendConfig
 from afarm.core.errors import ConfigError, ModelError
 from afarm.core.processes import SINGLE_PROCESS, ProcessInfo
 from afarm.storage.gguf import damaged
 from afarm.storage.model_files import local_path, model_identity
+from afarm.storage.prompt_templates import TemplateSource, read_prompt_template
 from afarm.storage.safetensors import require_whole_weights
 
 if TYPE_CHECKING:
@@ -135,19 +136,21 @@ class Backend:
 
         return take_fingerprint(made)
 
-    def load_policy(self, spec: str | Path, *, prompt_template: TemplateName = "auto") -> CheckpointPolicy:
+    def load_policy(self, spec: str | Path, *, prompt_template: TemplateSource = "auto") -> CheckpointPolicy:
         """Load the policy at `spec`: a Hub id, a directory, a `.gguf` file or `pkg:<package>/<path>`.
 
-        `prompt_template` "auto" takes the template that the checkpoint was saved with, else the tokenizer's chat
-        template. Raises `ModelError` if the model cannot be loaded or has no template.
+        `prompt_template` is a template's name, a file, or the texts of one; "auto" takes the template that the
+        checkpoint was saved with, else the tokenizer's chat template. Raises `ModelError` if the model cannot be loaded
+        or has no template.
         """
         from transformers import AutoModelForCausalLM
 
         from afarm.backend.policy import CheckpointPolicy
 
         model, tokenizer, card = self.load(spec, AutoModelForCausalLM)
-        name = card.get("prompt_template", "auto") if prompt_template == "auto" else prompt_template
-        template = PromptTemplate(name, tokenizer, str(spec), card.get("control", ""))
+        source = read_prompt_template(prompt_template) if isinstance(prompt_template, str) else prompt_template
+        source = card.get("prompt_template", "auto") if source == "auto" else source
+        template = PromptTemplate(source, tokenizer, str(spec), card.get("control", ""))
         return CheckpointPolicy(model, tokenizer, template, self, card.get("control_tokens", ()))
 
     def load(self, spec: str | Path, kind: Any) -> tuple[torch.nn.Module, Any, dict[str, Any]]:

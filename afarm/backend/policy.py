@@ -179,7 +179,7 @@ class CheckpointPolicy(Policy):
         with torch.no_grad():
             for embedding in {model.get_input_embeddings(), model.get_output_embeddings()}:
                 embedding.weight[added] = embedding.weight[:vocabulary].mean(0)
-        template = PromptTemplate(self.template.name, tokenizer, control=self.template.control)
+        template = PromptTemplate(self.template.source, tokenizer, control=self.template.control)
         return CheckpointPolicy(model, tokenizer, template, self.backend, (*self.control_tokens, *tokens))
 
     def _with(self, model: Any, tokenizer: PreTrainedTokenizerBase, template: PromptTemplate) -> CheckpointPolicy:
@@ -194,7 +194,7 @@ class CheckpointPolicy(Policy):
         with quiet_transformers():
             merged_copy(self.model).save_pretrained(directory)
         self.tokenizer.save_pretrained(directory)
-        card: dict[str, Any] = {"prompt_template": self.template.name}
+        card: dict[str, Any] = {"prompt_template": self.template.source}
         if self.template.control or self.control_tokens:
             card |= {"control": self.template.control, "control_tokens": self.control_tokens}
         (directory / MODEL_CARD).write_text(json.dumps(card) + "\n", "utf-8")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from afarm.core.errors import ModelError
 from afarm.core.records import Instruction, JudgedPair
+from afarm.storage.prompt_templates import NAMED, TemplateSource, render_template
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-TemplateName = Literal["auto", "chat", "alpaca"]
 
 _OPENING = "The following is an instruction for a task"
 _WITH_INPUT = _OPENING + ", together with an input to work on"
@@ -21,36 +20,38 @@ _CLOSING = ". Write a response that carries it out well.\n\n"
 class PromptTemplate:
     """A prompt template and its tokenizer: it renders and encodes prompts and responses.
 
-    `name` is "chat" (the tokenizer's own chat template), "alpaca" (headed sections) or "auto": the chat template if
-    there is one. `control` is a text in front of every prompt, behind the token that begins a text if the prompt has
-    one: a token that asks for good outputs, say; `control_ids` are its tokens. Raises `ModelError` if there is no chat
-    template, and if the tokenizer has no end-of-sequence token, without which a response never ends.
+    `source` is "chat" (the tokenizer's own chat template), "alpaca" (headed sections), "auto" (the chat template if
+    there is one), or the texts of a file, whose `name` is "file". `control` is a text in front of every prompt, behind
+    the token that begins a text if the prompt has one: a token that asks for good outputs, say; `control_ids` are its
+    tokens. Raises `ModelError` if there is no chat template, and if the tokenizer has no end-of-sequence token, without
+    which a response never ends.
     """
 
     def __init__(
         self,
-        name: TemplateName | str,
+        source: TemplateSource,
         tokenizer: PreTrainedTokenizerBase,
         model: str = "the model",
         control: str = "",
     ):
-        if name not in ("auto", "chat", "alpaca"):
-            raise ModelError(f"prompt_template is {name!r}; it must be auto, chat or alpaca")
-        if name != "alpaca" and not tokenizer.chat_template:
+        if isinstance(source, str) and source not in NAMED:
+            raise ModelError(f"prompt_template is {source!r}; it must be {', '.join(NAMED)} or the texts of a file")
+        if source in ("auto", "chat") and not tokenizer.chat_template:
             raise ModelError(
                 f"{model} has no chat template; "
-                "use an instruction-tuned model, or plain headed sections with --set prompt_template=alpaca"
+                "use an instruction-tuned model, plain headed sections with --set prompt_template=alpaca, or a file"
             )
         if tokenizer.eos_token_id is None:
             raise ModelError(f"the tokenizer of {model} has no end-of-sequence token: set eos_token in its files")
-        self.name = "chat" if name == "auto" else name
+        self.source: TemplateSource = "chat" if source == "auto" else source
+        self.name = self.source if isinstance(self.source, str) else "file"
         self.tokenizer = tokenizer
         self.control = control
         self.control_ids: list[int] = tokenizer(control, add_special_tokens=False).input_ids if control else []
 
     def with_control(self, control: str) -> PromptTemplate:
         """Copy the template with `control` in front of its prompts, in place of the present one."""
-        return PromptTemplate(self.name, self.tokenizer, control=control)
+        return PromptTemplate(self.source, self.tokenizer, control=control)
 
     def controlled_chat_template(self) -> str:
         """Write the tokenizer's chat template with the control in front, behind the token that begins a text."""
@@ -61,7 +62,12 @@ class PromptTemplate:
         return f"{whole}{{{{ whole[:{at}] }}}}{{{{ {self.control!r} }}}}{{{{ whole[{at}:] }}}}"
 
     def render(self, instruction: Instruction) -> str:
-        """Render the prompt as text, up to the start of the response."""
+        """Render the prompt as text, up to the start of the response.
+
+        Raises `ConfigError` if a file's template cannot render it.
+        """
+        if not isinstance(self.source, str):
+            return render_template(self.source, instruction)
         if self.name == "chat":
             task = "\n".join(part for part in (instruction.instruction, instruction.input) if part)
             turns = [{"role": m.role, "content": m.content} for m in instruction.messages]
@@ -75,13 +81,15 @@ class PromptTemplate:
     def encode_prompts(self, instructions: Sequence[Instruction]) -> list[list[int]]:
         """Encode the prompt of each instruction as token ids.
 
-        A chat template writes its own special tokens; plain text gets the tokenizer's.
+        A chat template writes its own special tokens; plain text gets the tokenizer's, unless it begins with them.
         """
         if not instructions:
             return []
         texts = [without_lone_surrogates(self.render(i)) for i in instructions]
-        ids = self.tokenizer(texts, add_special_tokens=self.name == "alpaca", return_attention_mask=False).input_ids
-        if self.name == "alpaca":  # some tokenizers close every text; a prompt is still open
+        bos = self.tokenizer.bos_token
+        is_plain = self.name != "chat" and not (bos and all(text.startswith(bos) for text in texts))
+        ids = self.tokenizer(texts, add_special_tokens=is_plain, return_attention_mask=False).input_ids
+        if is_plain:  # some tokenizers close every text; a prompt is still open
             eos = self.tokenizer.eos_token_id
             ids = [row[:-1] if len(row) > 1 and row[-1] == eos else row for row in ids]
         if not self.control:

@@ -152,7 +152,7 @@ class TorchRewardModel(RewardModel):
         template = getattr(policy, "template", None)
         return (
             template is not None
-            and template.name == self.template.name
+            and template.source == self.template.source
             and template.tokenizer.chat_template == self.tokenizer.chat_template
             and template.tokenizer.get_vocab() == self.tokenizer.get_vocab()
         )
@@ -279,7 +279,7 @@ class TorchRewardModel(RewardModel):
                 merged_copy(self.model).save_pretrained(directory)
         self.tokenizer.save_pretrained(directory)
         card = {
-            "prompt_template": self.template.name,
+            "prompt_template": self.template.source,
             "mean": self.mean,
             "std": self.std,
             "aggregate": self.aggregate,

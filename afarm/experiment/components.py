@@ -35,6 +35,7 @@ from afarm.storage.artifacts import require_sound_directory
 from afarm.storage.checkpoints import DirectoryCheckpoints, FollowedCheckpoints, MetricsFile
 from afarm.storage.contents import content_digest
 from afarm.storage.disk import storage_errors, write_json
+from afarm.storage.prompt_templates import TemplateSource
 
 if TYPE_CHECKING:
     from afarm.backend import Backend
@@ -247,9 +248,9 @@ class Components:
         holds = "reward_model" if isinstance(made, RewardModel) else "policy"
         write_json(directory / "class.json", {"class": read_by, "kind": holds})
 
-    def save_pointer(self, identity: str, directory: Path) -> None:
+    def save_pointer(self, identity: str, template: TemplateSource, directory: Path) -> None:
         """Stand for the run's base model as it is, without copying it: by what is in it, since files move."""
-        write_json(directory / "class.json", {"model": identity, "prompt_template": self.settings.run.prompt_template})
+        write_json(directory / "class.json", {"model": identity, "prompt_template": template})
 
     def load(self, directory: Path) -> Any:
         """The policy or reward model that `save` or `save_pointer` wrote.

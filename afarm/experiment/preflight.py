@@ -19,6 +19,7 @@ from afarm.experiment.training_stages import NEEDS, require_method
 from afarm.experiment.workspace import Workspace
 from afarm.storage.disk import require_writable
 from afarm.storage.model_files import require_local
+from afarm.storage.prompt_templates import read_prompt_template
 
 Check = Callable[[Workspace], object]
 """A look at one thing. Raises an `AfarmError` that says what is wrong with it."""
@@ -31,6 +32,7 @@ def of_run(llm_systems: Sequence[str] = ()) -> list[Check]:
     """
     training: list[Check] = [
         lambda workspace: require_local(workspace.config.model),
+        lambda workspace: read_prompt_template(workspace.config.prompt_template),
         require_device,
         lambda workspace: require_trackers(workspace.config.backend.trackers),
         lambda workspace: require_method(workspace.components, workspace.config.method),

@@ -91,7 +91,9 @@ class RunConfig(Config):
     summary: str = setting("", "one line about the recipe", changes_result=False)
     model: str = setting(..., "the base model: a Hub id, a local directory, a .gguf file, or pkg:<package>/<path>")
     prompt_template: str = setting(
-        "auto", "chat (the tokenizer's own), alpaca (plain text sections) or auto", pattern="^(auto|chat|alpaca)$"
+        "auto",
+        "chat (the tokenizer's own), alpaca (plain text sections), auto (the first if there is one), or a .jinja or "
+        ".json file of your own",
     )
     start: str = setting(
         "sft",

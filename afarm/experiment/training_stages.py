@@ -16,6 +16,7 @@ from afarm.experiment.stage import Inputs, Stage
 from afarm.experiment.workspace import Workspace
 from afarm.storage.artifacts import Artifact
 from afarm.storage.model_files import model_identity, require_on_hub
+from afarm.storage.prompt_templates import read_prompt_template
 from afarm.storage.rows import read_preferences
 
 if TYPE_CHECKING:
@@ -34,14 +35,17 @@ NEEDS: dict[str, tuple[str, ...]] = {
 
 
 def base_stage(workspace: Workspace) -> Stage:
-    """The base model as it is: a pointer, not a copy. Raises `ModelError` if the Hub does not have it."""
-    spec, template = workspace.config.model, workspace.config.prompt_template
+    """The base model as it is: a pointer, not a copy.
+
+    Raises `ModelError` if the Hub does not have it, `ConfigError` if its prompt template cannot be read.
+    """
+    spec, template = workspace.config.model, read_prompt_template(workspace.config.prompt_template)
     require_on_hub(spec)
     identity = model_identity(spec)
     key_fields = workspace.key_fields("base", model=identity, prompt_template=template)
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
-        workspace.components.save_pointer(identity, directory)
+        workspace.components.save_pointer(identity, template, directory)
         return {"model": spec}
 
     return Stage("base", "base", {}, key_fields, write)

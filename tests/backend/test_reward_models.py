@@ -12,6 +12,7 @@ from afarm import LoraConfig
 from afarm.backend import (
     Backend,
     CheckpointPolicy,
+    PromptTemplate,
     TorchRewardModel,
     add_adapter,
     hidden_states,
@@ -147,7 +148,7 @@ def test_token_ids_of_another_tokenizer_are_not_read(policy: CheckpointPolicy) -
     other.tokenizer.add_tokens(["more"])
     assert not reward_model.reads_tokens_of(other)
     alpaca = make_policy()
-    alpaca.template.name = "alpaca"
+    alpaca.template = PromptTemplate("alpaca", alpaca.tokenizer)
     assert not reward_model.reads_tokens_of(alpaca)
 
 

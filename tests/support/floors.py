@@ -27,6 +27,7 @@ NARROW = {
             "afarm.storage.checkpoints",
             "afarm.storage.gguf",
             "afarm.storage.model_files",
+            "afarm.storage.prompt_templates",
             "afarm.storage.safetensors",
         }
     },

@@ -1,0 +1,115 @@
+"""Prompt templates of one's own: a jinja file, or a pair of texts with and without an input.
+
+Templates are text from anyone: jinja runs in its sandbox, and the places of a pair are filled in one pass.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from afarm.core.errors import ConfigError, did_you_mean
+from afarm.core.records import Instruction, Message
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+NAMED = ("auto", "chat", "alpaca")
+"""Templates that need no file."""
+JINJA = "jinja"
+"""The key of a jinja template's text."""
+PAIR = ("prompt_inputs", "prompt_noinputs")
+"""The keys of a pair's texts, in the file as AlpacaFarm has it: with an input, and without."""
+
+TemplateSource = str | Mapping[str, str]
+"""A template: one of `NAMED`, or the texts of a file, under `JINJA` or the keys of `PAIR`."""
+
+_PLACE = re.compile(r"\{(instruction|input)\}")
+_SAMPLES = (
+    Instruction("An instruction."),
+    Instruction("An instruction.", "An input."),
+    Instruction("An instruction.", messages=(Message("user", "A question."), Message("assistant", "An answer."))),
+)
+
+
+def read_prompt_template(spec: str) -> TemplateSource:
+    """Read the template that `spec` names: a name as it is, or the texts of a `.jinja` or `.json` file.
+
+    The texts go into the keys of artifacts and into checkpoints, which then need no file. Raises `ConfigError` naming
+    the file and what is wrong with it.
+    """
+    if spec in NAMED:
+        return spec
+    path = Path(spec).expanduser()
+    if path.suffix not in (".jinja", ".json"):
+        raise ConfigError(
+            [
+                f"prompt_template: {spec!r} is neither {', '.join(NAMED)} nor a .jinja or .json file."
+                + did_you_mean(spec, NAMED)
+            ]
+        )
+    try:
+        text = path.read_text(encoding="utf-8")
+        texts = {JINJA: text} if path.suffix == ".jinja" else _pair(json.loads(text))
+        for sample in _SAMPLES[: 3 if JINJA in texts else 2]:
+            _require_shown(render_template(texts, sample), sample)
+    except OSError as error:
+        raise ConfigError([f"prompt_template: {spec} cannot be read: {error.strerror}"]) from error
+    except ValueError as error:
+        raise ConfigError([f"prompt_template: {spec}: {error}"]) from error
+    except ConfigError as error:
+        raise ConfigError([f"prompt_template: {spec}: {problem}" for problem in error.problems]) from error
+    return texts
+
+
+def render_template(texts: Mapping[str, str], instruction: Instruction) -> str:
+    """Render a prompt by the texts of a file.
+
+    Raises `ConfigError` if that fails, or if they have no place for earlier turns.
+    """
+    if JINJA not in texts:
+        if instruction.messages:
+            raise ConfigError(["it has no place for the earlier turns of a chat: write a .jinja template"])
+        values = {"instruction": instruction.instruction, "input": instruction.input}
+        return _PLACE.sub(lambda place: values[place[1]], texts[PAIR[0] if instruction.input else PAIR[1]])
+    from jinja2 import TemplateError, TemplateSyntaxError
+
+    turns = [{"role": m.role, "content": m.content} for m in instruction.messages]
+    try:
+        return _compiled(texts[JINJA]).render(
+            instruction=instruction.instruction, input=instruction.input, messages=turns
+        )
+    except TemplateError as error:  # the sandbox's among them
+        line = f"line {error.lineno}: " if isinstance(error, TemplateSyntaxError) else ""
+        raise ConfigError([f"{line}{error}; it may use instruction, input and messages"]) from error
+    except Exception as error:  # whatever a template's expressions may raise
+        raise ConfigError([f"{type(error).__name__}: {error}"]) from error
+
+
+@lru_cache(maxsize=8)
+def _compiled(text: str) -> Template:
+    from jinja2 import StrictUndefined
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    return ImmutableSandboxedEnvironment(undefined=StrictUndefined).from_string(text)
+
+
+def _pair(values: object) -> dict[str, str]:
+    """The texts of a pair. Raises `ValueError` if one is missing or lacks a place."""
+    if not isinstance(values, Mapping) or not all(isinstance(values.get(name), str) for name in PAIR):
+        raise ValueError(f"must hold two texts, {PAIR[0]} and {PAIR[1]}")
+    for name, places in zip(PAIR, (["instruction", "input"], ["instruction"]), strict=True):
+        if missing := [place for place in places if f"{{{place}}}" not in values[name]]:
+            raise ValueError(f"{name} has no {{{missing[0]}}}")
+    return {name: values[name] for name in PAIR}
+
+
+def _require_shown(prompt: str, sample: Instruction) -> None:
+    texts = [("instruction", sample.instruction), ("input", sample.input)]
+    for name, text in [*texts, *(("messages", turn.content) for turn in sample.messages)]:
+        if text not in prompt:
+            raise ValueError(f"its prompts do not show {name}")

@@ -1,0 +1,71 @@
+"""Prompt templates of one's own: read, checked and rendered."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from afarm.core.errors import ConfigError
+from afarm.core.records import Instruction, Message
+from afarm.storage.prompt_templates import read_prompt_template, render_template
+
+PAIR = {"prompt_inputs": "Do: {instruction}\nWith: {input}\nSo:", "prompt_noinputs": "Do: {instruction}\nSo:"}
+JINJA = """{% for turn in messages %}{{ turn.role }}: {{ turn.content }}
+{% endfor %}Task: {{ instruction }}{% if input %} ({{ input }}){% endif %}
+Answer:
+"""
+
+
+def test_a_name_is_a_name() -> None:
+    assert [read_prompt_template(name) for name in ("auto", "chat", "alpaca")] == ["auto", "chat", "alpaca"]
+
+
+def test_a_pair_is_filled_in_one_pass(tmp_path: Path) -> None:
+    (tmp_path / "pair.json").write_text(json.dumps(PAIR))
+    texts = read_prompt_template(str(tmp_path / "pair.json"))
+    assert texts == PAIR
+    assert render_template(texts, Instruction("Count.")) == "Do: Count.\nSo:"
+    hostile = Instruction("Print {input} and {0}.", "{instruction}")
+    assert render_template(texts, hostile) == "Do: Print {input} and {0}.\nWith: {instruction}\nSo:"
+    with pytest.raises(ConfigError, match="earlier turns"):
+        render_template(texts, Instruction("Count.", messages=(Message("user", "Hi"),)))
+
+
+def test_a_jinja_file_has_the_input_and_earlier_turns(tmp_path: Path) -> None:
+    (tmp_path / "own.jinja").write_text(JINJA)
+    texts = read_prompt_template(str(tmp_path / "own.jinja"))
+    asked = Instruction("Count {{ 1 }}.", "to 3", messages=(Message("user", "Hi"),))
+    assert render_template(texts, asked) == "user: Hi\nTask: Count {{ 1 }}. (to 3)\nAnswer:"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("own.jinja", "{{ instruction", "line 1: "),
+        ("own.jinja", "{{ instruction.__class__.__mro__ }}", "unsafe|undefined"),
+        ("own.jinja", "{{ instructions }}", "'instructions' is undefined; it may use instruction, input and messages"),
+        ("own.jinja", "{{ instruction }}", "do not show input"),
+        ("own.jinja", "{{ instruction }} {{ input }}", "do not show messages"),
+        ("own.jinja", "{{ instruction }}{{ 1 // 0 }}", "ZeroDivisionError"),
+        ("own.json", "[]", "prompt_inputs and prompt_noinputs"),
+        ("own.json", '{"prompt_inputs": "{instruction}", "prompt_noinputs": ""}', r"prompt_inputs has no \{input\}"),
+        ("own.json", "{", "own.json: Expecting"),
+        ("own.txt", "", "neither auto, chat, alpaca nor a .jinja or .json file"),
+    ],
+)
+def test_a_file_that_cannot_serve_is_refused_with_its_name_and_why(
+    tmp_path: Path, name: str, text: str, problem: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=problem) as caught:
+        read_prompt_template(str(tmp_path / name))
+    assert name in str(caught.value)
+
+
+def test_a_missing_file_and_a_misspelt_name_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"lost\.jinja cannot be read: No such file"):
+        read_prompt_template(str(tmp_path / "lost.jinja"))
+    with pytest.raises(ConfigError, match="Did you mean 'alpaca'"):
+        read_prompt_template("alpacca")
