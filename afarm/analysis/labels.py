@@ -69,11 +69,13 @@ def read_labels(
     A row belongs to the annotator it names, or to its file if it names none; with `by_member`, a pool's rows to the
     member that judged, or to `NOISE`; with `by_file`, each file's rows are an annotator of their own. An annotator that
     asked several judges, or judged in one order here and in both there, is several (`split_by_judge`). People are the
-    annotators and files that `humans` names; unless it names any, annotators called "human" or "humans", and rows whose
-    source is human. Pairs of identical outputs are left out: those are draws by rule, and agreeing on them is no merit.
-    Raises `DataError` naming file, row and field if a row is no judged pair, and if `humans` names nobody.
+    annotators and files that `humans` names (a file that is not among `files` is read too); unless it names any,
+    annotators called "human" or "humans", and rows whose source is human. Pairs of identical outputs are left out:
+    those are draws by rule, and agreeing on them is no merit. Raises `DataError` naming file, row and field if a row is
+    no judged pair, and if `humans` names nobody.
     """
-    named = set(humans)
+    named, there = set(humans), {Path(file).resolve() for file in files}
+    files = [*files, *(name for name in dict.fromkeys(humans) if _is_another_file(Path(name), there))]
     met: set[str] = set()
     found: dict[str, list[Label]] = {}
     titles = _titles({str(file) for file in files})
@@ -106,6 +108,10 @@ def read_labels(
         for key, labels in ({name: given} if name == HUMANS else split_by_judge(name, given)).items()
     }
     return {name: named_apart[name] for name in sorted(named_apart, key=lambda name: (name != HUMANS, name))}
+
+
+def _is_another_file(path: Path, files: Collection[Path]) -> bool:
+    return path.is_file() and path.resolve() not in files
 
 
 def split_by_judge(name: str, labels: Sequence[Label]) -> dict[str, list[Label]]:

@@ -126,11 +126,14 @@ def interval(rate: float, error: float | None, n: int | None) -> tuple[float, fl
     """The 95% interval of a win rate in percent, from its standard error over `n` instructions.
 
     It is the t interval after two won and two lost instructions are added, so that 25 wins of 25 are not taken to be
-    sure to go on (Agresti and Coull 1998); without n, ± 1.96 errors. Student's quantile is its series in 1 / freedom.
+    sure to go on (Agresti and Coull 1998): a single instruction has an interval too, and no error. It is the one of
+    `afarm.statistics.win_rate`, with Student's quantile as its series in 1 / freedom. Without n, ± 1.96 errors.
     """
+    if n == 1:
+        error = 0.0
     if error is None:
         return None
-    if not n or n < 2:
+    if not n:
         return max(0.0, rate - NORMAL_95 * error), min(100.0, rate + NORMAL_95 * error)
     added, total = 4, n + 4
     mean = (n * rate + 2 * 100) / total
@@ -146,7 +149,7 @@ def student_quantile(z: float, freedom: int) -> float:
 
 
 def win_rate_interval(metrics: Mapping[str, Any]) -> tuple[float, float] | None:
-    """The 95% interval of an evaluation's win rate, in percent; None for a single instruction."""
+    """The 95% interval of an evaluation's win rate, in percent; None if its error or its n is unknown."""
     rate = finite_number(metrics.get("win_rate"))
     n = metrics.get("n_instructions", metrics.get("n_total"))
     return None if rate is None else interval(rate, finite_number(metrics.get("standard_error")), n)

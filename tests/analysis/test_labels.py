@@ -35,6 +35,8 @@ def test_people_are_whom_the_user_names_by_annotator_or_file(tmp_path: Path) -> 
     for name in ("crowd", "crowd.json", str(crowd)):
         found = read_labels([crowd, judges], humans=[name, "expert"])
         assert {n: len(labels) for n, labels in found.items()} == {HUMANS: 3, "b": 1, "human": 1}
+    found = read_labels([judges], humans=[str(crowd)])
+    assert {n: len(labels) for n, labels in found.items()} == {HUMANS: 2, "b": 1, "expert": 1, "human": 1}
     with pytest.raises(DataError, match=r"--humans crowds.*called that"):
         read_labels([crowd, judges], humans=["crowds"])
 
