@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from afarm.storage.hub import is_on_hub, load_from_hub
     from afarm.storage.model_files import local_path, model_identity, require_local, require_on_hub
     from afarm.storage.preference_files import Unusable, own_preferences
-    from afarm.storage.rows import placed_rows, read_outputs, read_rows, require_distinct, write_rows
+    from afarm.storage.rows import placed_rows, read_outputs, read_rows, require_distinct, why_no_file, write_rows
 
 __version__ = importlib.metadata.version("afarm")
 
@@ -103,6 +103,7 @@ _ON_FIRST_USE = {
     "require_local": "storage.model_files",
     "require_on_hub": "storage.model_files",
     "standard_error": "evaluation.metrics",
+    "why_no_file": "storage.rows",
     "write_rows": "storage.rows",
 }
 """Names above the core, by their module: `afarm --help` and a plugin that needs none of them do not wait for it."""
@@ -180,6 +181,7 @@ __all__ = [
     "seeding",
     "setting",
     "standard_error",
+    "why_no_file",
     "write_rows",
 ]
 

@@ -111,10 +111,9 @@ class EvaluateOptions(FarmOptions):
         Raises `ConfigError` if an option and --set contradict each other.
         """
         from afarm.comparison.compare import TEXT_JUDGE
-        from afarm.experiment.recipe import parse_override
 
         settings, given = self.settings or [], self.labels()
-        refuse_contradictions({"evaluate": given}, [parse_override(text) for text in settings], settings)
+        refuse_contradictions({"evaluate": given}, settings)
         meant = [f"evaluate.{name}={json.dumps(value)}" for name, value in given.items()]
         # The default recipe's judge knows the tasks of its own data set only.
         judge = [] if self.names_a_judge else [f"judge.*={TEXT_JUDGE}"]

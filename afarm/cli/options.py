@@ -174,17 +174,15 @@ class FarmOptions:
         self, checks: "Sequence[Check]", output_dir: Path, process_info: ProcessInfo = SINGLE_PROCESS
     ) -> "Workspace":
         from afarm.experiment.opening import open_workspace
-        from afarm.experiment.recipe import parse_override
         from afarm.judging.ledger_schema import network_file_system
 
         _prepare_environment()
-        overrides = [parse_override(text) for text in self.settings or []]
-        given = self._given()
-        refuse_contradictions(given, overrides, self.settings or [])
+        settings, given = self.settings or [], self._given()
+        refuse_contradictions(given, settings)
         bars = ProgressBars(err())
         workspace = open_workspace(
             self.recipe or DEFAULT_RECIPE,
-            [given, *overrides],
+            [given, *settings],
             output_dir,
             checks=checks,
             progress=bars,
@@ -244,7 +242,8 @@ class FarmOptions:
         if name is None:
             values: dict[str, Any] = read_recipe(self.recipe or DEFAULT_RECIPE)
             for text in self.settings or []:
-                values = merge(values, parse_override(text))
+                with suppress(ConfigError):  # one that cannot be read is reported with all else that is wrong
+                    values = merge(values, parse_override(text))
             name = str(values.get("annotate", {}).get("annotator") or AnnotateConfig().annotator)
         with suppress(PluginError):  # an unknown name is reported with all else that is wrong
             config = discover(check_configs=False).get("annotators", name).config
@@ -318,13 +317,17 @@ OPTIONS = {
 """The options that are not called like the settings they give."""
 
 
-def refuse_contradictions(given: Mapping[str, Any], overrides: list[dict[str, Any]], settings: list[str]) -> None:
+def refuse_contradictions(given: Mapping[str, Any], settings: Sequence[str]) -> None:
     """Raise `ConfigError` if --set gives a setting that an option gives as well, and another value."""
+    from afarm.experiment.recipe import parse_override
     from afarm.storage.reuse import flatten
 
     by_option = flatten(given)
     problems = []
-    for text, override in zip(settings, overrides, strict=True):
+    for text in settings:
+        override: dict[str, Any] = {}
+        with suppress(ConfigError):  # one that cannot be read is reported with all else that is wrong
+            override = parse_override(text)
         for name, value in flatten(override).items():
             if name in by_option and by_option[name] != value:
                 leaf = name.rpartition(".")[2]

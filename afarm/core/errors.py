@@ -18,8 +18,8 @@ class AfarmError(Exception):
 class ConfigError(AfarmError):
     """One or more settings are wrong. `problems` lists them all, before a model is loaded."""
 
-    def __init__(self, problems: Iterable[str]):
-        self.problems = list(problems)
+    def __init__(self, problems: str | Iterable[str]):
+        self.problems = [problems] if isinstance(problems, str) else list(problems)
         many = f"{len(self.problems)} problems in the configuration:\n" if len(self.problems) > 1 else ""
         super().__init__(many + "\n".join(f"- {p}" if many else p for p in self.problems))
 

@@ -159,6 +159,9 @@ def _relay(module: Any, name: str) -> pluggy.HookRelay:
         raise TypeError(f"defines {unmarked[0]!r} without marking it with @afarm.hookimpl")
     if not marked:
         raise TypeError("marks no hook with @afarm.hookimpl")
+    for caller in alone.get_hookcallers(module) or ():
+        if lacking := {*caller.spec.argnames} - {*caller.get_hookimpls()[0].argnames} if caller.spec else ():
+            raise TypeError(f"{caller.name}() must take the argument {min(lacking)!r}: without it nothing is brought")
     return alone.hook
 
 

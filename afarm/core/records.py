@@ -316,7 +316,7 @@ class JudgedPair:
             *(_text(row, name, where, default="") for name in FINISH_REASONS),
         )
         if "preference" not in row:
-            raise DataError(f"{where}: field 'preference' is missing")
+            raise DataError(f"{where}: field 'preference' is missing; its fields are {', '.join(map(repr, row))}")
         p2, outcome = _read_preference(row["preference"], row.get("outcome"), where)
         # Other data sets have columns of these names with other contents.
         column: Any = row.get("source")
@@ -386,7 +386,7 @@ def _text(row: Mapping[str, Any], name: str, where: str, default: str | None = N
     if value is None and default is not None:
         return default
     if name not in row:
-        raise DataError(f"{where}: field {name!r} is missing")
+        raise DataError(f"{where}: field {name!r} is missing; its fields are {', '.join(map(repr, row))}")
     if value is None:
         raise DataError(f"{where}: field {name!r} is null; it must be text")
     if not isinstance(value, str):

@@ -120,16 +120,14 @@ class Registry:
         if candidates:
             names = " or ".join(repr(c.full_name) for c in candidates)
             raise PluginError(f"{KINDS[kind]} {name!r} is ambiguous: write {names}")
-        near = did_you_mean(name, self.names(kind)) if suggest else ""
+        writable = [c.full_name if "/" in name else self.names_of(c)[-1] for c in components.values()]
+        near = did_you_mean(name, writable) if suggest else ""
         raise PluginError(f"unknown {KINDS[kind]} {name!r}.{near}{hints}")
 
     def names_of(self, component: Component) -> list[str]:
         """List the names that find `component`: its full one, and the bare one if no other has it."""
         rivals = [c for c in self._components[component.kind].values() if c.name == component.name]
         return [component.full_name] if len(rivals) > 1 else list(dict.fromkeys([component.full_name, component.name]))
-
-    def names(self, kind: str) -> list[str]:
-        return sorted(self._components[kind])
 
     def __iter__(self) -> Iterator[Component]:
         for components in self._components.values():

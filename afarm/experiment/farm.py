@@ -28,9 +28,11 @@ from afarm.experiment.export import export_run
 from afarm.experiment.method_comparison import MethodComparison, account_of
 from afarm.experiment.notebook import shown_by
 from afarm.experiment.opening import open_workspace
-from afarm.experiment.recipe import parse_overrides
+from afarm.experiment.recipe import Override, list_overrides
 from afarm.experiment.result import Result, read_result
 from afarm.experiment.run_record import record
+from afarm.experiment.setting_errors import nearest_setting
+from afarm.experiment.settings import RunConfig
 from afarm.experiment.workspace import Workspace
 from afarm.storage.hub import push_folder, require_token
 from afarm.storage.rows import read_outputs, read_preferences
@@ -75,7 +77,7 @@ class Farm:
         def open_with(method: str | None = None, seed: int | None = None) -> Workspace:
             return open_workspace(
                 recipe,
-                [*chosen, *as_overrides(method=method, seed=seed)],
+                [*chosen, {name: value for name, value in (("method", method), ("seed", seed)) if value is not None}],
                 output_dir,
                 checks=[*preflight.of_run(), *preflight.access()],
                 plugins=plugins,
@@ -205,14 +207,25 @@ class Farm:
 
 
 def as_overrides(
-    settings: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]] = (),
+    settings: Override | Iterable[Override] = (),
     *,
     annotator: str | None = None,
     **choices: Any,
-) -> list[dict[str, Any]]:
-    """Return fields of `RunConfig`, the training labels' annotator, and settings as overrides."""
-    named = {name: str(value) if isinstance(value, Path) else value for name, value in choices.items()}
-    overrides: list[dict[str, Any]] = [{name: value for name, value in named.items() if value is not None}]
+) -> list[Override]:
+    """Return fields of `RunConfig`, the training labels' annotator, and settings as overrides.
+
+    Raises `ConfigError` for a name that is no field. A None is a value like others: most fields refuse it.
+    """
+    known = [*RunConfig.model_fields, "recipe", "settings", "output_dir", "annotator", "plugins", "progress"]
+    sections = {name for name, value in choices.items() if isinstance(value, Mapping)}
+    if strange := [name for name in choices if name not in known and name not in sections]:
+        raise ConfigError(
+            f"there is no argument {name!r}, and no field of a recipe is called so.{nearest_setting(name, known)}"
+            for name in strange
+        )
+    overrides: list[Override] = [
+        {name: str(value) if isinstance(value, Path) else value for name, value in choices.items()}
+    ]
     if annotator is not None:
         overrides.append({"annotate": {"annotator": annotator}})
-    return overrides + parse_overrides(settings)
+    return overrides + list_overrides(settings)

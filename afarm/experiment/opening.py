@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from afarm.core.interfaces import Progress, no_progress
 from afarm.core.plugins import Plugins, discover
@@ -13,14 +12,14 @@ from afarm.experiment.components import Components
 from afarm.experiment.data import DataSplits
 from afarm.experiment.judges import Judges
 from afarm.experiment.preflight import Check, problems_of
-from afarm.experiment.recipe import Settings, parse_overrides, resolve
+from afarm.experiment.recipe import Override, Settings, list_overrides, resolve
 from afarm.experiment.workspace import OnStage, Workspace, ignore_stage
 from afarm.storage.artifacts import Store
 
 
 def open_workspace(
     recipe: str,
-    settings: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]] = (),
+    settings: Override | Iterable[Override] = (),
     output_dir: Path | str = "afarm-runs",
     *,
     checks: Sequence[Check],
@@ -57,7 +56,7 @@ def open_workspace(
         opened.append(Workspace(components, DataSplits(components), judges, store, on_stage))
         return problems_of(opened[0], checks)
 
-    resolve(recipe, parse_overrides(settings), plugins, preflight)
+    resolve(recipe, list_overrides(settings), plugins, preflight)
     [workspace] = opened
     workspace.store.create()
     workspace.meet()

@@ -22,9 +22,12 @@ from afarm.core.errors import ConfigError, PluginError, did_you_mean
 from afarm.core.plugins import Plugins
 from afarm.core.registry import Component
 from afarm.core.seeding import digest
-from afarm.experiment.setting_errors import explain_validation_error, fields_at
+from afarm.experiment.setting_errors import SYNONYMS, explain_validation_error, fields_at
 from afarm.experiment.settings import RunConfig
 from afarm.storage.rows import names_a_file, stem
+
+Override = str | Mapping[str, Any]
+"""A change to a recipe: `a.b=value`, or a mapping of settings."""
 
 UNKNOWN = "unknown setting"
 REQUIRED = "is required: give it in the recipe or with --set {field}=…"
@@ -132,19 +135,27 @@ def parse_override(text: str) -> dict[str, Any]:
     if isinstance(parsed, str):
         with suppress(ValueError):  # YAML 1.1 reads 1e-5 as text
             parsed = float(parsed)
+    if (
+        glued := [key for key, inner in parsed.items() if inner is None and ":" in str(key)]
+        if isinstance(parsed, dict)
+        else []
+    ):
+        key, _, inner = str(glued[0]).partition(":")
+        raise ConfigError(
+            f"--set {text!r}: a colon needs a space after it, or write --set {path.strip()}.{key}={inner}"
+        )
     for part in reversed(path.strip().split(".")):
         parsed = {part: parsed}
     return parsed
 
 
-def parse_overrides(settings: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Overrides as a farm is given them: one or several, each as text (`a.b=value`) or as a mapping."""
-    found = [settings] if isinstance(settings, str | Mapping) or not isinstance(settings, Iterable) else list(settings)
-    if strange := [one for one in found if not isinstance(one, str | Mapping)]:
-        raise ConfigError(
-            [f"settings: {strange[0]!r} is neither text, such as 'ppo.learning_rate=1e-5', nor a mapping"]
-        )
-    return [parse_override(one) if isinstance(one, str) else dict(one) for one in found]
+def list_overrides(settings: Override | Iterable[Override]) -> list[Override]:
+    """List overrides as a farm is given them: one or several, each as text (`a.b=value`) or as a mapping."""
+    alone = isinstance(settings, str | Mapping) or not isinstance(settings, Iterable)
+    overrides: list[Any] = [settings] if alone else list(settings)
+    if strange := [override for override in overrides if not isinstance(override, str | Mapping)]:
+        raise ConfigError(f"settings: {strange[0]!r} is neither text, such as 'ppo.learning_rate=1e-5', nor a mapping")
+    return overrides
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,7 +169,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def resolve(
     recipe: str,
-    overrides: Iterable[Mapping[str, Any]],
+    overrides: Iterable[Override],
     plugins: Plugins,
     check: Callable[[Settings], list[str]] = lambda settings: [],
 ) -> Settings:
@@ -167,12 +178,17 @@ def resolve(
     `check` looks for further problems once the fields are valid (a missing file, say), so that they are reported too.
     """
     values = shipped = read_recipe(recipe)
+    unreadable: list[str] = []
     for override in overrides:
-        values = merge(values, override)
+        try:
+            values = merge(values, parse_override(override) if isinstance(override, str) else override)
+        except ConfigError as error:
+            unreadable += error.problems
     values = _with_prompts_of_preferences(values)
     own = {k: v for k, v in values.items() if k in RunConfig.model_fields}
     sections = {str(k): v for k, v in values.items() if k not in own}
-    run, problems = _validate(own)
+    run, wrong = _validate(own)
+    problems = [*unreadable, *wrong]
     names = _components_by_name(plugins)
     for name, section in sections.items():
         # What a recipe says about a plugin that failed to load must not stop a run that does not use it.
@@ -254,8 +270,11 @@ def _by_full_name(sections: Mapping[str, Any], names: Mapping[str, list[Componen
 
 
 def _check_section(name: str, section: Any, names: Mapping[str, list[Component]], plugins: Plugins) -> list[str]:
+    if rivals := [f"'{c.full_name}'" for c in plugins.registry if c.name == name] if name not in names else []:
+        return [f"section {name!r} is ambiguous: write {' or '.join(rivals)}"]
     if name not in names:
-        near = _in_a_section(name, names) or did_you_mean(name, [*RunConfig.model_fields, *names])
+        bare = [n for n in names if "/" in name or "/" not in n]
+        near = _in_a_section(name, names) or did_you_mean(name, [*RunConfig.model_fields, *bare])
         return [f"unknown setting or section {name!r}.{near}{plugins.why_unknown(name)}"]
     configured = [c for c in names[name] if c.config is not None]
     if not isinstance(section, Mapping):
@@ -275,14 +294,19 @@ def _check_section(name: str, section: Any, names: Mapping[str, list[Component]]
 
 
 def _in_a_section(name: str, names: Mapping[str, list[Component]]) -> str:
-    """Name every section that has a setting which was given without one; empty for others."""
-    run = [section for section in RunConfig.model_fields if name in fields_at(RunConfig, [section])]
-    owners: dict[type[Config], str] = {}  # of the names that share a config, such as the annotators', one will do
-    for owner, config in ((n, c.config) for n, found in names.items() for c in found):
-        if config is not None and name in config.model_fields:
-            owners.setdefault(config, owner)
-    homes = [*run, *owners.values()]
-    return f" Did you mean {' or '.join(repr(f'{home}.{name}') for home in sorted(homes))}?" if homes else ""
+    """Name every section that has a setting which was given without one; empty for others.
+
+    The setting may be called as other software calls it.
+    """
+    for setting in (name, *SYNONYMS.get(name.lower(), ())):
+        run = [section for section in RunConfig.model_fields if setting in fields_at(RunConfig, [section])]
+        owners: dict[type[Config], str] = {}  # of the names that share a config, such as the annotators', one will do
+        for owner, config in ((n, c.config) for n, found in names.items() for c in found):
+            if config is not None and setting in config.model_fields:
+                owners.setdefault(config, owner)
+        if homes := sorted([*run, *owners.values()]):
+            return f" Did you mean {' or '.join(repr(f'{home}.{setting}') for home in homes)}?"
+    return ""
 
 
 def _first_field(components: list[Component]) -> str:

@@ -2,11 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from afarm.core.errors import did_you_mean
+
+SYNONYMS: Mapping[str, tuple[str, ...]] = {
+    "lr": ("learning_rate",),
+    "kl": ("kl_coef",),
+    "beta": ("kl_coef",),
+    "kl_coeff": ("kl_coef",),
+    "kl_penalty": ("kl_coef",),
+    "bs": ("rollout_batch_size", "per_device_train_batch_size"),
+    "batch": ("rollout_batch_size", "per_device_train_batch_size", "per_device_batch_size"),
+    "batch_size": ("rollout_batch_size", "per_device_train_batch_size", "per_device_batch_size"),
+    "epochs": ("num_train_epochs", "num_ppo_epochs", "num_epochs"),
+    "num_epochs": ("num_train_epochs", "num_ppo_epochs"),
+    "steps": ("total_steps", "max_steps"),
+    "num_steps": ("total_steps", "max_steps"),
+    "warmup": ("warmup_steps", "warmup_ratio"),
+    "wd": ("weight_decay",),
+    "grad_clip": ("max_grad_norm",),
+    "clip": ("cliprange", "max_grad_norm"),
+    "clip_range": ("cliprange",),
+    "grad_accum": ("gradient_accumulation_steps",),
+    "scheduler": ("lr_scheduler_type",),
+    "temp": ("temperature",),
+    "max_tokens": ("max_new_tokens", "response_length", "max_length"),
+    "max_len": ("max_length",),
+    "noise": ("label_noise",),
+    "num_samples": ("n",),
+}
+"""Settings by what other software calls them."""
+
+Bounds = Mapping[str, Any]
+
+PLAIN: Mapping[str, str | Callable[[Bounds], str]] = {
+    **dict.fromkeys(["int_parsing", "int_type", "int_from_float"], "must be a whole number"),
+    **dict.fromkeys(["float_parsing", "float_type", "finite_number"], "must be a number"),
+    **dict.fromkeys(["bool_parsing", "bool_type"], "must be true or false"),
+    "string_type": "must be text",
+    **dict.fromkeys(["dict_type", "mapping_type"], "must map names to values, such as {name: value}"),
+    **dict.fromkeys(["model_type", "model_attributes_type"], "must be a section of settings"),
+    **dict.fromkeys(["list_type", "tuple_type"], "must be a list, such as [one, two]"),
+    "too_short": lambda bounds: f"must have at least {bounds['min_length']}",
+    "greater_than": lambda bounds: f"must be greater than {bounds['gt']:g}",
+    "greater_than_equal": lambda bounds: f"must be at least {bounds['ge']:g}",
+    "less_than": lambda bounds: f"must be less than {bounds['lt']:g}",
+    "less_than_equal": lambda bounds: f"must be at most {bounds['le']:g}",
+    "literal_error": lambda bounds: f"must be {bounds['expected']}",
+    "string_pattern_mismatch": lambda bounds: _alternatives(bounds["pattern"]),
+}
+"""Sentences for the findings of pydantic, by type."""
+
+
+def _alternatives(pattern: str) -> str:
+    words = re.fullmatch(r"\^\(([\w|]+)\)\$", pattern)
+    *others, last = words[1].split("|") if words else [""]
+    return f"must be {', '.join(others)} or {last}" if others else f"must match {pattern}"
+
+
+def nearest_setting(name: str, known: Iterable[str]) -> str:
+    """Suggest the setting that is called `name` elsewhere, or else the nearest of the `known` ones."""
+    known = set(known)
+    meant = [setting for setting in SYNONYMS.get(name.lower(), ()) if setting in known]
+    return f" Did you mean {' or '.join(map(repr, meant))}?" if meant else did_you_mean(name, known)
 
 
 def fields_at(model: type[BaseModel], path: Iterable[int | str]) -> list[str]:
@@ -32,13 +95,15 @@ def explain_validation_error(
         path, kind = finding["loc"], finding["type"]
         field = ".".join(map(str, path))
         if kind == "extra_forbidden":
-            problem = f"{unknown}.{did_you_mean(str(path[-1]), fields_at(model, path[:-1]))}"
+            problem = f"{unknown}.{nearest_setting(str(path[-1]), fields_at(model, path[:-1]))}"
         elif kind == "missing":
             problem = missing.format(field=field)
         elif kind == "value_error":  # a check of our own says it all
             problem = str(finding["ctx"]["error"])
         else:
-            problem = f"{finding['msg']} (given: {finding['input']!r})"
+            plain = PLAIN.get(kind, finding["msg"])
+            said = plain if isinstance(plain, str) else plain(finding["ctx"])
+            problem = f"{said} (given: {finding['input']!r})"
         place = f"{prefix}{field}" if field else prefix.rstrip(".: ")
         problems.append(f"{place}: {problem}" if place else problem)
     return problems

@@ -20,6 +20,7 @@ from typing import Any
 from afarm.core.errors import DataError
 from afarm.evaluation.protocol import EvaluationProtocol
 from afarm.leaderboard.board import TEXTS, Entry, Leaderboard, ranked
+from afarm.storage.rows import why_no_file
 
 TABLES = (".csv", ".csv.gz")
 SYSTEM = ("system", "model", "generator")
@@ -133,8 +134,8 @@ def imported(path: Path, orders: Sequence[str] = ()) -> list[Leaderboard]:
 
     Raises `DataError` if it is no such table, naming the row and the column of a value that is no number or cannot be.
     """
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
+    if problem := why_no_file(path):
+        raise DataError(f"{path}: {problem}")
     opened: Any = gzip.open if path.name.endswith(".gz") else open
     boards: dict[tuple[str, ...], tuple[Leaderboard, list[Entry]]] = {}
     number = -1

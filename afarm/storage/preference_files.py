@@ -34,7 +34,7 @@ from afarm.storage.conversations import (
 )
 from afarm.storage.hub import is_on_hub
 from afarm.storage.row_shapes import what_it_holds
-from afarm.storage.rows import placed_rows, read_rows, stem
+from afarm.storage.rows import placed_rows, read_rows, stem, why_no_file
 
 PAIRS = (("output_1", "output_2"), ("response1", "response2"), ("response_1", "response_2"))
 """The names that the two outputs of a labelled pair have."""
@@ -90,8 +90,8 @@ def source_digest_of(source: str) -> str:
             rows.update(json.dumps(row, sort_keys=True, default=str).encode("utf-8", "backslashreplace"))
         return rows.hexdigest()
     path = Path(source).expanduser()
-    if not path.exists():
-        raise DataError(f"{source}: no such file")
+    if problem := why_no_file(path):
+        raise DataError(f"{source}: {problem}")
     try:
         with path.open("rb") as handle:
             return hashlib.file_digest(handle, "sha256").hexdigest()

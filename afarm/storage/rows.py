@@ -33,6 +33,9 @@ FORMATS = (".json", ".jsonl", ".csv", ".parquet")
 BLOCK = 1 << 20
 """Characters of a JSON list that are parsed together; more if a row is longer."""
 
+SHOWN_DUPLICATES = 3
+"""Repeated instructions that an error names."""
+
 IN_MEMORY = 20_000
 """Judgements of one system that memory may hold."""
 
@@ -56,8 +59,8 @@ def placed_rows(path: Path | str) -> Iterator[tuple[str, Row]]:
         yield from ((f"{path}: row {number}", row) for number, row in enumerate(hub_rows(str(path))))
         return
     path = Path(path).expanduser()
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
+    if problem := why_no_file(path):
+        raise DataError(f"{path}: {problem}")
     name = path.name.removesuffix(".gz")
     if not name.endswith(FORMATS):
         raise DataError(
@@ -68,6 +71,15 @@ def placed_rows(path: Path | str) -> Iterator[tuple[str, Row]]:
         return
     rows = _read_parquet(path) if name.endswith(".parquet") else _read_json(path)
     yield from ((f"{path}: row {number}", row) for number, row in enumerate(rows))
+
+
+def why_no_file(path: Path | str) -> str:
+    """Say why there is no file at `path` to be read; empty if there is one."""
+    place = Path(path).expanduser()
+    if not place.is_dir():
+        return "" if place.is_file() else "no such file"
+    inside = next((file for file in sorted(place.iterdir()) if file.name.removesuffix(".gz").endswith(FORMATS)), None)
+    return f"a directory: name a file in it{f', such as {inside}' if inside else ''}"
 
 
 def _read_json(path: Path) -> Iterator[Row]:
@@ -251,14 +263,21 @@ def rows_digest(rows: Iterable[object]) -> str:
 
 
 def require_distinct(outputs: Iterable[Output], where: str) -> list[Output]:
-    """Return the rows. Raises `DataError` if there is none, or one instruction is in two of them."""
-    seen: dict[str, int] = {}
+    """Return the rows. Raises `DataError` if there is none, or naming instructions that several hold."""
     rows = list(outputs)
     if not rows:
         raise DataError(f"{where}: no instructions")
+    groups: dict[str, list[int]] = {}
     for number, row in enumerate(rows):
-        first = seen.setdefault(row.instruction.id, number)
-        if first != number:
-            text = row.instruction.instruction[:60]
-            raise DataError(f"{where}: rows {first} and {number} hold the same instruction ({text!r}); remove one")
+        groups.setdefault(row.instruction.id, []).append(number)
+    repeated = [numbers for numbers in groups.values() if len(numbers) > 1]
+    if repeated:
+        some = [
+            f"rows {', '.join(map(str, numbers[:-1]))} and {numbers[-1]} hold the same instruction "
+            f"({rows[numbers[0]].instruction.instruction[:60]!r})"
+            for numbers in repeated[:SHOWN_DUPLICATES]
+        ]
+        more = f"; and {len(repeated) - len(some):,} more instructions" if len(repeated) > len(some) else ""
+        surplus = sum(len(numbers) - 1 for numbers in repeated)
+        raise DataError(f"{where}: {'; '.join(some)}{more}; remove {'one' if surplus == 1 else f'{surplus:,} rows'}")
     return rows

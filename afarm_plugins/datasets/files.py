@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from afarm import (
     ConfigError,
@@ -17,6 +16,7 @@ from afarm import (
     placed_rows,
     require_distinct,
     seeding,
+    why_no_file,
 )
 from afarm_plugins.datasets import FilesConfig
 
@@ -35,9 +35,9 @@ class Files(Dataset):
         if not config.path and not self.own:
             problems.append("files.path: name the file with the instructions: --data FILE")
         problems += [
-            f"files.{name}: no such file: {path}"
+            f"files.{name}: {path}: {problem}"
             for name, path in {"path": config.path, **self.own}.items()
-            if path and not is_on_hub(path) and not Path(path).expanduser().is_file()
+            if path and not is_on_hub(path) and (problem := why_no_file(path))
         ]
         if problems:
             raise ConfigError(problems)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from functools import cached_property
-from pathlib import Path
 
-from afarm import ConfigError, DataError, Dataset, Output, Unusable, is_on_hub, own_preferences, seeding
+from afarm import ConfigError, DataError, Dataset, Output, Unusable, is_on_hub, own_preferences, seeding, why_no_file
 from afarm_plugins.datasets import PromptsConfig
 from afarm_plugins.datasets.files import SPLITS, share_problems, split_at
 
@@ -23,8 +22,8 @@ class Prompts(Dataset):
         problems = share_problems("prompts.shares", config.shares)
         if not config.path:
             problems.append("prompts.path: name the file of preferences: --preferences FILE")
-        elif not self.remote and not Path(config.path).expanduser().is_file():
-            problems.append(f"prompts.path: no such file: {config.path}")
+        elif not self.remote and (problem := why_no_file(config.path)):
+            problems.append(f"prompts.path: {config.path}: {problem}")
         if "preference" in config.shares:
             problems.append("prompts.shares.preference: the pairs to train on are those of --preferences; leave it out")
         if problems:

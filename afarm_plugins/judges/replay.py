@@ -33,6 +33,7 @@ from afarm import (
     ShownPair,
     read_rows,
     seeding,
+    why_no_file,
 )
 from afarm.judging import SAMPLES_PER_VOTE
 from afarm_plugins.judges import ReplayConfig
@@ -92,8 +93,8 @@ class ReplayJudge(Judge):
         """Raises `DataError` where there is no such file."""
         self.config = config or ReplayConfig()
         self.path = Path(spec).expanduser()
-        if not spec or not self.path.is_file():
-            raise DataError(f"{spec or 'replay'}: no such file: --judge replay:FILE names one of stored annotations")
+        if problem := why_no_file(self.path) if spec else "no such file":
+            raise DataError(f"{spec or 'replay'}: {problem}: --judge replay:FILE names one of stored annotations")
 
     @cached_property
     def identity(self) -> str:

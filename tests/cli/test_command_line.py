@@ -70,7 +70,7 @@ def test_an_output_directory_that_cannot_be_written_is_named(afarm: Afarm, tmp_p
 
 
 def test_missing_data_is_named(afarm: Afarm) -> None:
-    failed(afarm("run", *LIGHT, "--data", "none.json", "--method", "pp"), "no such file: none.json", "'pp'")
+    failed(afarm("run", *LIGHT, "--data", "none.json", "--method", "pp"), "none.json: no such file", "'pp'")
 
 
 def test_an_option_and_a_setting_that_contradict_each_other_are_both_named(afarm: Afarm, tmp_path: Path) -> None:

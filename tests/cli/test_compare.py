@@ -147,7 +147,7 @@ def test_a_judge_llm_without_a_key_stops_all_before_anything_runs(
 def test_best_of_n_takes_the_options_of_a_run(afarm: Afarm) -> None:
     said = afarm("best-of-n", "--n", "1", "--data", "nowhere.json")
     assert said.code == 1
-    assert "no such file: nowhere.json" in said.err
+    assert "nowhere.json: no such file" in said.err
     said = afarm("best-of-n", "--method", "nudge")
     assert said.code == 1
     assert "leave out --method nudge" in said.err

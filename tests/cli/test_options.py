@@ -123,7 +123,7 @@ def test_an_option_gives_its_setting_and_one_that_is_not_given_gives_none(
         (["--annotator", "ratings", "--votes", "3"], "annotator 'ratings' takes no --votes"),
         (["--annotator", "crowd", "--both-orders"], "annotator 'crowd' takes no --both-orders"),
         (["--label-noise", "0.1", "--set", "annotate.label_noise=0.2"], "--label-noise 0.1 and --set annotate"),
-        (["--vote", "best"], "pool.vote: Input should be 'majority' or 'mean'"),
+        (["--vote", "best"], "pool.vote: must be 'majority' or 'mean'"),
         (["--vote", "best"], "Error: pool.vote"),
         (["--votes", "3", "--set", "pool.votes=5"], "--votes 3 and --set pool.votes=5 contradict"),
         (["--annotator", "pol", "--votes", "3"], "unknown annotator 'pol'. Did you mean 'pool'"),

@@ -108,7 +108,6 @@ hooks = Hooks()
 
 
 CALLED_BY_PLUGGY = {
-    "fewer arguments": "@hookimpl\ndef register_methods():\n    pass\n",
     "an order": '@hookimpl(tryfirst=True)\ndef register_methods(register):\n    register("early", "early:Early")\n',
     "a wrapper": "@hookimpl(wrapper=True)\ndef register_methods(register):\n    return (yield)\n",
     "an optional hook": "@hookimpl(optionalhook=True)\ndef register_studies(register):\n    pass\n",

@@ -99,8 +99,8 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"output": "x"}, "row 1: field 'instruction' is missing"),
-        ({"instruction": "x"}, "row 1: field 'output' is missing"),
+        ({"output": "x"}, "row 1: field 'instruction' is missing; its fields are 'output'"),
+        ({"instruction": "x"}, "row 1: field 'output' is missing; its fields are 'instruction'"),
         ({"instruction": None, "output": "x"}, "row 1: field 'instruction' is null; it must be text"),
         ({"instruction": ["x"], "output": "x"}, "row 1: field 'instruction' must be text, not list"),
         ({"instruction": "x", "output": "x", "input": 7}, "row 1: field 'input' must be text, not int"),
@@ -162,9 +162,11 @@ def test_a_file_that_is_not_what_its_name_says_is_an_error(
 
 
 def test_a_missing_file_or_a_directory_is_named(tmp_path: Path) -> None:
-    for path in (tmp_path / "none.json", tmp_path / "none.csv", tmp_path):
+    for path in (tmp_path / "none.json", tmp_path / "none.csv"):
         with pytest.raises(DataError, match="no such file"):
             read_outputs(path)
+    with pytest.raises(DataError, match="a directory: name a file in it"):
+        read_outputs(tmp_path)
 
 
 def test_an_empty_list_is_no_set_of_instructions_and_repeats_are_named() -> None:

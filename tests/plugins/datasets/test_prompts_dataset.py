@@ -48,6 +48,6 @@ def test_all_problems_of_the_settings_are_reported_at_once() -> None:
     assert len(caught.value.problems) == 4
     for part in ("prompts.shares.x: no such split", "not exceed 1", "--preferences FILE", "leave it out"):
         assert part in said
-    with pytest.raises(ConfigError, match=r"prompts\.path: no such file: nowhere\.jsonl"):
+    with pytest.raises(ConfigError, match=r"prompts\.path: nowhere\.jsonl: no such file"):
         Prompts(PromptsConfig(path="nowhere.jsonl"))
     assert Prompts(PromptsConfig(path="hf:owner/name")).remote
