@@ -243,5 +243,10 @@ def _without(names: Collection[str], value: Any) -> Any:
 
 
 def _in_a_path(text: str) -> str:
-    """Make part of a directory's name of a text that may come from a file of anybody's."""
+    """Make part of a directory's name of a text that may come from a file of anybody's.
+
+    A long path goes by its last part, which tells most.
+    """
+    if len(text) > LONGEST_PART and "/" in text:
+        text = text.rstrip("/").rpartition("/")[2]
     return re.sub(r"[^\w.+=@-]+", "_", text, flags=re.ASCII)[:LONGEST_PART]

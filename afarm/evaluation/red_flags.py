@@ -248,7 +248,8 @@ def family_flags(judged: Iterable[tuple[str, str, str, str]], models: Mapping[st
     """
     sentences: dict[str, None] = {}
     for judge, annotator, *generators in judged:
-        family = family_of_judge(judge, {}) if judge else family_of(annotator.replace("alpaca_eval", ""), {})
+        named = judge and not judge.startswith("replay:")  # stored answers are those of the annotator's model
+        family = family_of_judge(judge, {}) if named else family_of(annotator.replace("alpaca_eval", ""), {})
         if family is None:
             continue
         for generator in generators:

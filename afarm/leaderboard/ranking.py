@@ -164,7 +164,10 @@ def with_metrics(board: Leaderboard, name: str, rows: Sequence[JudgedPair]) -> L
     build = component.load()
     evaluator = build(component.settings({})) if component.config else build()
     if not evaluator.many:
-        raise DataError(f"evaluator {name!r} looks at one system: `afarm evaluate --set evaluate.evaluators=[{name}]`")
+        raise DataError(
+            f"evaluator {name!r} looks at one system: evaluate each with it (afarm evaluate --annotations FILE… "
+            f"--evaluator {name}), and the boards of those runs have its figure (afarm leaderboard --order-by {name})"
+        )
     met = [row for row in rows if row.pair.generator_1 != row.pair.generator_2]
     by_system = _metrics(name, evaluator.evaluate(EvaluationInputs("", (), judgements=met)).rows)
     entries = [

@@ -141,6 +141,8 @@ def test_names_from_a_file_are_safe_in_a_path(farm: Make) -> None:
     assert name.isascii()
     assert len(name) < 200
     assert not set("/\n") & set(name)
+    of_a_path = outputs("alpaca_eval:../checkouts/alpaca_eval/evaluators_configs/weighted_gpt4", ["word"] * 4)
+    assert compared(farm(JUDGED_BY), of_a_path, THEIRS).name.startswith("evaluate-weighted_gpt4-vs-theirs-")
 
 
 def test_comparisons_of_one_name_are_told_apart_and_leave_the_run_alone(farm: Make) -> None:

@@ -160,6 +160,8 @@ def test_a_judge_that_grades_its_own_family_is_named() -> None:
     assert "judges ppo (anthropic)" in flag.sentence
     (flag,) = family_flags([("", "alpaca_eval_gpt4", "text_davinci_003", "alpaca-7b")], {})
     assert "judges text_davinci_003" in flag.sentence, "the prompt's name is no model's"
+    (flag,) = family_flags([("replay:annotations.json@1a2b", "alpaca_eval:x/cot_gpt4_turbo_fn", "gpt4_1106", "x")], {})
+    assert flag.example.endswith("judges gpt4_1106 (openai)"), "stored answers are the annotator's model's"
     assert family_flags([("local:qwen", "pool", "llama", "gpt-4")], {}) == []
     assert family_flags([("", "pool", "a", "b")], {}) == []
 
