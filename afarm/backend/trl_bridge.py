@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from transformers import Trainer
 
 
+FEWEST_CHECKPOINTS = 5
+"""Checkpoints that a stage keeps in turn at least: one that is shorter than `save_steps` resumes too."""
+
+
 def trainer_arguments(kind: type, config: TrainerConfig, context: TrainContext, **more: Any) -> Any:
     """Make TRL's arguments of the class `kind` (SFTConfig, RewardConfig …) from `config`.
 
@@ -220,6 +224,7 @@ class TrainerBridge(TrainerCallback):
         self._bar: Iterator[int] = iter(())
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        state.save_steps = min(state.save_steps, math.ceil(state.max_steps / FEWEST_CHECKPOINTS))
         remaining = range(state.global_step, state.max_steps)
         self._bar = iter(self.context.progress(remaining, self.description, state.max_steps - state.global_step))
         next(self._bar, None)

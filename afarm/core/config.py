@@ -132,7 +132,7 @@ class TrainerConfig(Config):
     gradient_checkpointing: bool = setting(
         False, "recompute activations in the backward pass: less memory, slower", changes_result=False
     )
-    save_steps: int = setting(200, "steps between checkpoints to resume from; 0 keeps none", ge=0, changes_result=False)
+    save_steps: int = setting(200, "most steps between checkpoints to resume from; 0: none", ge=0, changes_result=False)
     lora: LoraConfig | None = setting(None, "train adapters instead of all weights (unset: all weights)")
 
 

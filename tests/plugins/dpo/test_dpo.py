@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -270,3 +271,27 @@ def test_settings_out_of_range_are_refused() -> None:
     for wrong in ({"beta": 0}, {"label_smoothing": 0.5}, {"loss_type": "kto"}):
         with pytest.raises(ValidationError):
             config(**wrong)
+
+
+class Killed(Exception):
+    pass
+
+
+def test_a_killed_stage_that_is_shorter_than_save_steps_goes_on_exactly(tmp_path: Path) -> None:
+    rows, start = preferences(80), make_policy()
+    expected, log = train(tmp_path / "whole", rows, start, save_steps=200)
+    assert len(log.values("loss")) == 10
+    context, before = make_context(tmp_path / "killed")
+
+    def dies_at_the_eighth(step: int, metrics: Any) -> None:
+        before(step, metrics)
+        if step == 8:
+            raise Killed
+
+    method, inputs = DPO(config(save_steps=200)), MethodInputs(start, preferences=rows)
+    with pytest.raises(Killed):
+        method.train(inputs, replace(context, log_metrics=dies_at_the_eighth))
+    context, after = make_context(tmp_path / "killed")
+    again = method.train(inputs, context)
+    assert after.lines[0][0] > 4, "it went on from a checkpoint"
+    assert same_weights(again.model, expected.model)
