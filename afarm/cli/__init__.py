@@ -26,7 +26,7 @@ from afarm.cli import (
     settings,
     stage_commands,
 )
-from afarm.cli.console import err
+from afarm.cli.console import err, take_down_bars
 from afarm.cli.plugin_commands import add_plugin_commands
 from afarm.core.errors import AfarmError, ConfigError, PluginError
 from afarm.core.plugins import discover
@@ -106,6 +106,7 @@ def main(arguments: list[str] | None = None) -> Any:
             with launch.only_the_first_speaks():
                 return make_app()(arguments, standalone_mode=True)
         finally:
+            take_down_bars()
             sys.stdout.flush()
     except AfarmError as error:
         if isinstance(error, ConfigError) and not launch.process_info().is_main_process:

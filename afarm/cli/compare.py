@@ -20,10 +20,11 @@ from afarm.cli.launch import process_info
 from afarm.cli.leaderboard import show_board
 from afarm.cli.options import DryRun, FarmOptions, Stray, refuse_stray, with_options
 from afarm.cli.run import command_line, finish, warn_of_simulation
+from afarm.cli.stage_lines import make_room
 from afarm.core.errors import AfarmError, BudgetError, ConfigError, DataError, JudgeError
 from afarm.core.records import Row
 from afarm.storage.disk import write_json, write_whole
-from afarm.storage.text import markup
+from afarm.storage.text import markup, one_line
 
 if TYPE_CHECKING:
     from afarm.experiment.dry_run import PlannedStage
@@ -78,11 +79,15 @@ def compare(
             return
         failed: dict[str, AfarmError] = {}
         told: set[str] = set()
-        for system, workspace in laid_out:
+        for _, workspace in laid_out:
+            make_room(workspace.planned)
+        for number, (system, workspace) in enumerate(laid_out, start=1):
             farm = Farm.over(workspace)
             workspace.on_stage = partial(_tell_once, told, workspace.on_stage)
-            if seeds and workspace.process_info.is_main_process:
-                err().print(f"[bold]{system}, seed {workspace.config.seed}[/]", highlight=False)
+            if workspace.process_info.is_main_process:
+                seed = f", seed {workspace.config.seed}" if seeds else ""
+                where = f"method {number} of {len(laid_out)}: {markup(one_line(system))}{seed}"
+                err().print(f"[bold]{where}[/]", highlight=False)
             try:
                 with workspace.judges.client.accounted_to(account):  # one budget for all of them
                     if workspace.process_info.is_main_process:
@@ -111,6 +116,14 @@ def compare(
     for line in dict.fromkeys(line for record in records for line in cut_off(record["stages"])):
         console.print(f"[yellow]Cut off:[/] {markup(line)}", highlight=False, soft_wrap=True)
     warn_of_simulation(console, records[0])
+    console.print(
+        "Reports:",
+        *(str(record.directory / "report.html") for record in records),
+        sep="\n  ",
+        soft_wrap=True,
+        highlight=False,
+        markup=False,
+    )
     console.print(f"Board: {path} (took {time.time() - started:.0f} s)", soft_wrap=True, highlight=False, markup=False)
     if failed:
         raise typer.Exit(1)
@@ -147,7 +160,7 @@ def _lay_out(
     from afarm.core.plugins import discover
     from afarm.experiment import preflight
     from afarm.experiment.llm_baselines import is_llm_system
-    from afarm.experiment.pipeline import main_evaluation
+    from afarm.experiment.pipeline import plan_evaluations
 
     every = methods == ALL
     registry = discover(check_configs=False).registry
@@ -176,7 +189,7 @@ def _lay_out(
                     continue
                 if "win_rate" not in workspace.config.evaluate.evaluators:
                     raise ConfigError(["compare ranks by the win rate: add win_rate to evaluate.evaluators"])
-                main_evaluation(workspace, name)  # lays out its stages, which need their splits of the data set
+                plan_evaluations(workspace, name)  # lays out its stages, which need their splits of the data set
                 found.append((name, workspace))
             except (ConfigError, DataError) as error:
                 reasons = error.problems if isinstance(error, ConfigError) else [str(error)]

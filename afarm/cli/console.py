@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
+
+from afarm.storage.text import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,11 +35,20 @@ def err() -> Console:
     return Console(stderr=True)
 
 
+_SHOWN: WeakSet[ProgressBars] = WeakSet()
+
+
+def take_down_bars() -> None:
+    """Take away bars that an interrupt or an error left, so that what follows stands on its own line."""
+    for bars in list(_SHOWN):
+        bars.close()
+
+
 class ProgressBars:
     """Implements `afarm.Progress` with one bar per loop, shown after a second, gone when the loop ends.
 
-    Between `begin` and `end` a line with the stage's name and its time stands above them, so that what is no loop
-    (loading a model, say) is seen to go on as well.
+    Between `begin` and `end` a line stands above them with the stage's name, its place among the stages, its time and
+    what is left of the whole command, so that what is no loop (loading a model, say) is seen to go on as well.
     """
 
     def __init__(self, console: Console):
@@ -46,17 +58,36 @@ class ProgressBars:
         self._bars: Any = None
         self._open = 0
         self._stage: Any = None
+        self._stage_began = 0.0
+        self._loops: dict[Any, float] = {}
+        """The share done of each open loop, by its task."""
 
-    def begin(self, label: str) -> None:
-        """Show that the stage `label` is at work. Where the console is no terminal, one line says so."""
+    @property
+    def stage_seconds(self) -> float:
+        """Seconds since the stage began."""
+        return time.monotonic() - self._stage_began
+
+    @property
+    def share(self) -> float:
+        """The share done of the longest-running loop; 0 if none is open."""
+        return next(iter(self._loops.values()), 0.0)
+
+    def begin(self, label: str, place: str = "", done: float = 0.0, left: Callable[[], str] = str) -> None:
+        """Show that the stage `label` is at work. Where the console is no terminal, one line says so.
+
+        `place` says "stage 6 of 9", `done` is the share of the stages before it, `left` what is left of all.
+        """
+        self._stage_began = time.monotonic()
         if self.console.is_terminal:
-            self._stage = self._start(label, None)
+            self._stage = self._start(label, 1.0, count=place, left=left, stage=True)
+            self._bars.update(self._stage, completed=done)
         else:
-            self.console.print(f"… {label}", highlight=False, markup=False)
+            place = f" ({place})" if place else ""
+            self.console.print(f"… {one_line(label)}{place}", highlight=False, markup=False)
 
     def tell(self, text: str) -> None:
         """Say what is worth knowing of the stage at work, whatever the console."""
-        self.console.print(f"… {text}", highlight=False, markup=False, soft_wrap=True)
+        self.console.print(f"… {one_line(text, 500)}", highlight=False, markup=False, soft_wrap=True)
 
     def end(self) -> None:
         """Take the stage's line away."""
@@ -64,49 +95,101 @@ class ProgressBars:
             self._stop(self._stage)
             self._stage = None
 
+    def close(self) -> None:
+        """Take everything away, whatever is still at work."""
+        if self._bars is not None:
+            self._bars.stop()
+            self._bars, self._stage, self._open = None, None, 0
+            self._loops.clear()
+
     def __call__(self, items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
         if not self.console.is_terminal:
             yield from items
             return
         if total is None and isinstance(items, Sized):
             total = len(items)
-        started, task, done = time.monotonic(), None, 0
+        started, done = time.monotonic(), 0
+        # Beside a stage's line a bar is there at once, to show after a second even if the first item takes minutes.
+        task = self._start(description, total) if self._open else None
         try:
             for item in items:
                 if task is None and time.monotonic() - started > PATIENCE:
                     task = self._start(description, total)
-                if task is not None:
-                    rate = done / (time.monotonic() - started)
-                    self._bars.update(task, completed=done, rate=f"{rate:,.1f}/s", note=self.note())
+                if task is not None and self._bars is not None:
+                    self._show(task, done, total, done / max(time.monotonic() - started, 1e-9))
                 yield item
                 done += 1
         finally:
             if task is not None:
                 self._stop(task)
 
-    def _start(self, description: str, total: int | None) -> Any:
-        if self._bars is None:
-            from rich import progress as rich
+    def _show(self, task: Any, done: int, total: int | None, rate: float) -> None:
+        self._loops[task] = done / total if total else 0.0
+        left = f"{_clock((total - done) / rate)} left" if total and done else ""
+        count = f"{done}/{total}" if total is not None else f"{done}"
+        self._bars.update(
+            task, completed=done, count=count, rate=f"{rate:,.1f}/s" if done else "", left=left, note=self.note()
+        )
 
-            self._bars = rich.Progress(
-                rich.SpinnerColumn(),
-                rich.TextColumn("{task.description}"),
-                rich.BarColumn(),
-                rich.MofNCompleteColumn(),
-                rich.TextColumn("{task.fields[rate]}"),
-                rich.TimeElapsedColumn(),
-                rich.TimeRemainingColumn(),
-                rich.TextColumn("{task.fields[note]}"),
-                console=self.console,
-                transient=True,
-            )
+    def _start(
+        self, description: str, total: float | None, count: str = "", left: Any = "", stage: bool = False
+    ) -> Any:
+        if self._bars is None:
+            self._bars = _bars_on(self.console)
+            _SHOWN.add(self)
         if self._open == 0:
             self._bars.start()
         self._open += 1
-        return self._bars.add_task(description, total=total, rate="", note="")
+        shown = count or (f"0/{total}" if total is not None else "")
+        task = self._bars.add_task(
+            one_line(description), total=total, count=shown, rate="", left=left, note="", stage=stage
+        )
+        if not stage:
+            self._loops[task] = 0.0
+        return task
 
     def _stop(self, task: Any) -> None:
+        self._loops.pop(task, None)
+        if self._bars is None:  # closed meanwhile
+            return
         self._bars.remove_task(task)
         self._open -= 1
         if self._open == 0:
             self._bars.stop()
+
+
+def _bars_on(console: Console) -> Any:
+    """Bars of stages and loops in one table. A loop is left out in its first second."""
+    from rich import progress as rich
+    from rich.text import Text
+
+    class Left(rich.ProgressColumn):
+        max_refresh = 0.5
+
+        def render(self, task: rich.Task) -> Text:
+            left = task.fields["left"]
+            return Text(left() if callable(left) else left, style="progress.remaining", no_wrap=True)
+
+    class Bars(rich.Progress):
+        def get_renderables(self) -> Iterator[Any]:
+            shown = [task for task in self.tasks if task.fields["stage"] or (task.elapsed or 0) > PATIENCE]
+            yield self.make_tasks_table(shown)
+
+    return Bars(
+        rich.SpinnerColumn(),
+        rich.TextColumn("{task.description}", markup=False),
+        rich.BarColumn(bar_width=20),
+        rich.TextColumn("{task.fields[count]}", markup=False),
+        rich.TextColumn("{task.fields[rate]}", markup=False),
+        rich.TimeElapsedColumn(),
+        Left(),
+        rich.TextColumn("{task.fields[note]}", markup=False),
+        console=console,
+        transient=True,
+    )
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -16,15 +16,14 @@ import typer
 
 from afarm.cli import launch
 from afarm.cli.console import ProgressBars, err
+from afarm.cli.stage_lines import StageLines
 from afarm.core.errors import ConfigError, PluginError
 from afarm.core.processes import SINGLE_PROCESS, ProcessInfo
 from afarm.experiment.settings import AnnotateConfig, RunConfig
-from afarm.storage.text import markup
 
 if TYPE_CHECKING:
     from afarm.experiment.farm import Farm
     from afarm.experiment.preflight import Check
-    from afarm.experiment.stage import StageRun
     from afarm.experiment.workspace import Workspace
 
 __all__ = ["FarmOptions", "with_options"]
@@ -187,10 +186,10 @@ class FarmOptions:
             checks=checks,
             progress=bars,
             notify=bars.tell,
-            on_stage=lambda label, run: _tell(bars, label, run),
             process_info=process_info,
         )
         bars.note = lambda: _spent(workspace)
+        workspace.on_stage = StageLines(bars, workspace)
         if kind := network_file_system(workspace.store.ledger_path):
             place = f"{output_dir} is on a network file system ({kind})"
             err().print(f"[yellow]{place}: locking is slower; prefer a local disk.[/]")
@@ -365,46 +364,6 @@ def _prices(options: list[str]) -> dict[str, str]:
     if wrong := [option for option, (spec, _, _) in parts.items() if not spec]:
         raise ConfigError(map(malformed, wrong))
     return {spec: rates for spec, _, rates in parts.values()}
-
-
-def _tell(bars: ProgressBars, label: str, run: "StageRun | None") -> None:
-    if run is None:
-        bars.begin(label)
-        return
-    bars.end()
-    label = markup(f"{label:<28}")
-    if run.reused:
-        err().print(
-            f"[green]✓[/] {label} reused  [dim]{run.artifact.key[:8]}[/]  {run.why}",
-            highlight=False,
-            soft_wrap=True,
-        )
-    else:
-        summary = _one_line(run.artifact.meta["summary"])
-        err().print(
-            f"[green]✓[/] {label} {run.seconds:5.1f} s [dim]{run.artifact.key[:8]}[/]  {summary}",
-            highlight=False,
-            soft_wrap=True,
-        )
-
-
-def _one_line(summary: Mapping[str, Any]) -> str:
-    """The few figures of a stage's summary that say how it went."""
-    shown = ["rows", "mean_characters", "loss", "eval_accuracy", "objective/scores", "objective/kl"]
-    figures = {name: summary[name] for name in shown if name in summary}
-    outcomes = summary.get("outcomes", {})
-    identical = summary.get("members", {}).get("(identical)", 0)
-    counts = {"identical": identical, "draws": outcomes.get("draw", 0) - identical}
-    counts |= {name: outcomes.get(name, summary.get(name, 0)) for name in ("unparsed", "refused", "empty")}
-    figures |= {name: count for name, count in counts.items() if count > 0}
-    for name in ("rows_unusable", "rows_evaluated_on", "pairs_left_out", "examples_cut", "outputs_cut"):
-        if count := summary.get(name):
-            figures[name.replace("_", " ")] = int(count)
-    return ", ".join(f"{name} {_number(value)}" for name, value in figures.items())
-
-
-def _number(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _prepare_environment() -> None:

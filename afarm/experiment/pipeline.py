@@ -85,9 +85,19 @@ def outputs(workspace: Workspace, system: str, temperature: float | None = None)
 
 def evaluations(workspace: Workspace, system: str) -> Iterator[Stage]:
     """The comparisons of a system, the second after its outputs are made: see `second_evaluation`."""
-    yield main_evaluation(workspace, system)
+    main = plan_evaluations(workspace, system)
+    yield main
     if second := second_evaluation(workspace, system, workspace.ensure(outputs(workspace, system))):
         yield second
+
+
+def plan_evaluations(workspace: Workspace, system: str) -> Stage:
+    """Note every stage that the comparisons of a system will want. Returns the main one."""
+    main = main_evaluation(workspace, system)
+    workspace.plan(main)
+    if expected := second_evaluation(workspace, system, None):
+        workspace.plan(expected)
+    return main
 
 
 def main_evaluation(workspace: Workspace, system: str) -> Stage:

@@ -44,7 +44,8 @@ def ignore_stage(label: str, run: StageRun | None) -> None:
 class Workspace:
     """One configuration with all that it names: components, data, judges and the store of artifacts.
 
-    `history` holds each stage that was made or reused here, by its label. `open_workspace` makes workspaces.
+    `history` holds each stage that was made or reused here, by its label, and `planned` the kind of each of them and of
+    those that are to come. `open_workspace` makes workspaces.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Workspace:
         self.store = store
         self.on_stage = on_stage
         self.history: dict[str, StageRun] = {}
+        self.planned: dict[str, str] = {}
         self.session = ""
         self._loaded: OrderedDict[str, tuple[Any, Any]] = OrderedDict()  # with their fingerprints
 
@@ -97,10 +99,18 @@ class Workspace:
         if self.process_info.is_distributed:
             self.session = self.components.backend.session
 
+    def plan(self, stage: Stage) -> None:
+        """Note that a stage and all before it will be wanted: so it can be said how far a command is."""
+        if stage.label not in self.planned:
+            for upstream in stage.inputs.values():
+                self.plan(upstream)
+            self.planned[stage.label] = stage.kind
+
     def ensure(self, stage: Stage) -> Artifact:
         """Return the artifact of `stage`, made now if it is missing, after its inputs."""
         if stage.label in self.history:
             return self.history[stage.label].artifact
+        self.plan(stage)
         inputs = {name: self.ensure(upstream) for name, upstream in stage.inputs.items()}
         key_fields = stage.key_fields_with(inputs)
         key = artifact_key(key_fields)

@@ -156,8 +156,9 @@ def test_best_of_n_takes_the_options_of_a_run(afarm: Afarm) -> None:
 def test_what_systems_share_is_told_once(afarm: Afarm) -> None:
     said = afarm("compare", *LIGHT, "--methods", "nudge,hot", "--seeds", "1,2")
     lines = said.err.splitlines()
-    assert [line for line in lines if line.startswith(("nudge, ", "hot, "))] == [
-        f"{system}, seed {seed}" for seed in (1, 2) for system in ("nudge", "hot")
+    systems = [f"{system}, seed {seed}" for seed in (1, 2) for system in ("nudge", "hot")]
+    assert [line for line in lines if line.startswith("method ")] == [
+        f"method {number} of 4: {system}" for number, system in enumerate(systems, start=1)
     ]
     assert sum(line.startswith("✓ sample") for line in lines) == 2  # one a seed
 

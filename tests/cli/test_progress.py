@@ -1,11 +1,20 @@
 """Progress bars: what a person at a terminal sees, and what a log does."""
 
 import io
+import os
+import re
+import sys
 import time
+from pathlib import Path
 
+from light_farm import light_farm
 from rich.console import Console
+from said import Afarm
+from terminal import run_in_terminal, screen
 
 from afarm.cli.console import PATIENCE, ProgressBars
+from afarm.cli.stage_lines import StageLines, expected_seconds, roughly
+from afarm.experiment import pipeline
 
 
 def shown_on(terminal: bool, seconds: float) -> str:
@@ -36,3 +45,79 @@ def test_a_log_gets_one_line_a_stage_and_no_bars() -> None:
 def test_every_item_comes_through_in_order() -> None:
     bars = ProgressBars(Console(file=io.StringIO(), force_terminal=True))
     assert list(bars(iter("abc"), "letters")) == ["a", "b", "c"]
+
+
+def test_a_loop_whose_first_item_takes_long_has_a_bar_with_its_total() -> None:
+    text = io.StringIO()
+    bars = ProgressBars(Console(file=text, force_terminal=True, width=100))
+    bars.begin("fit-reward", "stage 5 of 9")
+    for _ in bars(range(1), "fitting", 1):
+        time.sleep(PATIENCE * 1.5)
+    bars.end()
+    assert "stage 5 of 9" in text.getvalue()
+    assert "fitting" in text.getvalue()
+    assert "0/1" in text.getvalue()
+
+
+def test_a_name_in_brackets_is_shown_as_it_is() -> None:
+    text = io.StringIO()
+    bars = ProgressBars(Console(file=text, force_terminal=True, width=100))
+    bars.begin("compare llama[/INST] with \x1b[31mred[bold]")
+    for _ in bars(range(1), "judge[/x]", 1):
+        time.sleep(PATIENCE * 1.3)
+    bars.end()
+    assert "compare llama[/INST] with [31mred[bold]" in text.getvalue()
+    assert "judge[/x]" in text.getvalue()
+
+
+def test_a_stage_is_counted_among_all_that_are_planned(tmp_path: Path) -> None:
+    text = io.StringIO()
+    with light_farm(tmp_path, "start=model") as farm:
+        workspace = farm.workspace
+        bars = ProgressBars(Console(file=text, force_terminal=False, width=100))
+        workspace.on_stage = StageLines(bars, workspace)
+        farm.evaluate("nudge")
+    lines = text.getvalue().splitlines()
+    assert lines[0] == f"… base (stage 1 of {len(lines)})"
+    assert lines[-1] == f"… evaluate nudge against base (stage {len(lines)} of {len(lines)})"
+
+
+def test_what_is_left_is_estimated_from_the_stages_made_before(tmp_path: Path) -> None:
+    with light_farm(tmp_path, "start=model") as farm:
+        workspace = farm.workspace
+        pipeline.plan_evaluations(workspace, "nudge")
+        assert expected_seconds(workspace) == {}, "nothing to go by"
+        farm.evaluate("nudge")
+    with light_farm(tmp_path, "start=model") as farm:
+        pipeline.plan_evaluations(farm.workspace, "nudge")
+        expected = expected_seconds(farm.workspace)
+        assert expected.keys() == farm.workspace.planned.keys()
+        assert all(0 < seconds < 60 for seconds in expected.values())
+    assert [roughly(seconds) for seconds in (3, 61, 200, 9000)] == ["10 s", "60 s", "3 min", "2.5 h"]
+
+
+def test_compare_says_which_of_the_methods_it_is_at(afarm: Afarm) -> None:
+    said = afarm("compare", "--recipe", "light.yaml", "--methods", "nudge,direct")
+    assert said.code == 0, said.err
+    assert "method 1 of 2: nudge" in said.err
+    assert "method 2 of 2: direct" in said.err
+    ends = {found.end() for line in said.err.splitlines() if (found := re.match(r"✓ .*?(\d\.\d s|reused) ", line))}
+    assert len(ends) == 1, "one column for all lines"
+    assert said.out.count("report.html") == 2
+
+
+def test_ctrl_c_takes_the_bars_down_and_leaves_the_prompt_a_line_of_its_own(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    environment |= {"TERM": "xterm-256color", "OMP_NUM_THREADS": "1"}
+    code, text = run_in_terminal(
+        [sys.executable, "-m", "afarm", "sft", "--set", "sft.num_train_epochs=500"],
+        environment,
+        tmp_path,
+        interrupt=lambda text: "sft" in text and "/" in screen(text)[-1] and "left" in text,
+    )
+    shown = screen(text)
+    assert code == 130
+    assert "stage 2 of 2" in text
+    assert not [line for line in shown if "━" in line], shown
+    assert "Stopped. Nothing finished is lost" in " ".join(shown)
+    assert shown[-1] == "▮", "the shell's prompt begins its own line"

@@ -1,0 +1,129 @@
+"""Lines of stages on the screen: their place, how they went, and what is left of the command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from afarm.cli.console import ProgressBars, err
+from afarm.core.errors import AfarmError
+from afarm.storage.text import markup, one_line
+
+if TYPE_CHECKING:
+    from afarm.experiment.stage import StageRun
+    from afarm.experiment.workspace import Workspace
+
+TYPICAL_SECONDS = {
+    "base": 0.1,
+    "train": 60.0,
+    "fit-reward": 15.0,
+    "sample": 5.0,
+    "annotate": 5.0,
+    "outputs": 3.0,
+    "evaluate": 3.0,
+}
+"""A kind of stage's time beside the others', if the store has none of its label to go by."""
+
+MADE = 0.5
+"""Seconds of a stage from which its time says how fast this machine is."""
+
+width = 28
+"""The width of the column of labels: of the longest that is planned, so that lines of all stages are aligned."""
+
+
+def make_room(labels: Iterable[str]) -> None:
+    """Widen the column of labels for these."""
+    global width
+    width = max([width, *(len(one_line(label)) for label in labels)])
+
+
+class StageLines:
+    """Shows the stages of a workspace as they begin and end: its `on_stage`."""
+
+    def __init__(self, bars: ProgressBars, workspace: Workspace):
+        self.bars = bars
+        self.workspace = workspace
+        self._expected: dict[str, float] = {}
+
+    def __call__(self, label: str, run: StageRun | None) -> None:
+        make_room(self.workspace.planned)
+        if run is None:
+            number, of = len(self.workspace.history) + 1, len(self.workspace.planned)
+            place = f"stage {number} of {of}" if of > 1 else ""
+            self._expected = expected_seconds(self.workspace)
+            self.bars.begin(label, place, (number - 1) / max(of, 1), lambda: self.left(label))
+            return
+        self.bars.end()
+        self._print(label, run)
+
+    def left(self, label: str) -> str:
+        """Say roughly how much time the command still takes, once there is something to go by."""
+        if not self._expected:
+            return ""
+        spent, share = self.bars.stage_seconds, self.bars.share
+        this = spent * (1 - share) / share if share > 0.05 else self._expected.get(label, 0.0) - spent
+        rest = sum(seconds for name, seconds in self._expected.items() if name != label)
+        return f"≈ {roughly(max(0.0, this) + rest)} left"
+
+    def _print(self, label: str, run: StageRun) -> None:
+        key = run.artifact.key[:8]
+        name = one_line(label).ljust(width)
+        if run.reused:
+            lead, rest = f"{name}  reused  {key}", run.why
+        else:
+            lead, rest = f"{name} {run.seconds:5.1f} s {key}", in_short(run.artifact.meta["summary"])
+        console = err()
+        apart = console.is_terminal and len(lead) + len(rest) + 4 > console.width
+        shown = f"[green]✓[/] {markup(lead.removesuffix(key))}[dim]{key}[/]"
+        shown += f"\n    {markup(rest)}" if apart and rest else f"  {markup(rest)}"
+        console.print(shown, highlight=False, soft_wrap=True)
+
+
+def expected_seconds(workspace: Workspace) -> dict[str, float]:
+    """Estimate the seconds of each planned stage that is not there yet; empty with nothing to go by.
+
+    The newest artifact of a stage's label counts, else what is typical of its kind, scaled to this run's stages.
+    """
+    made = {run.label: (run.kind, float(run.artifact.meta["seconds"])) for run in workspace.history.values()}
+    made = {label: (kind, seconds) for label, (kind, seconds) in made.items() if seconds > MADE}
+    waiting = {label: kind for label, kind in workspace.planned.items() if label not in workspace.history}
+    known = {label: seconds for label, kind in waiting.items() if (seconds := _last_time(workspace, kind, label))}
+    typical = sum(TYPICAL_SECONDS.get(kind, 1.0) for kind, _ in made.values())
+    if not typical and len(known) < len(waiting):
+        return {}
+    scale = sum(seconds for _, seconds in made.values()) / typical if typical else 1.0
+    return {label: known.get(label, scale * TYPICAL_SECONDS.get(kind, 1.0)) for label, kind in waiting.items()}
+
+
+def _last_time(workspace: Workspace, kind: str, label: str) -> float | None:
+    """Seconds that the newest artifact of a label took; None if there is none."""
+    with suppress(AfarmError, LookupError, ValueError):  # a damaged one, which is reported where it is used
+        return float(workspace.store.of_stage(kind, label)[-1].meta["seconds"])
+    return None
+
+
+def roughly(seconds: float) -> str:
+    """Round a time, as an estimate deserves."""
+    if seconds < 90:
+        return f"{max(10, round(seconds, -1)):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def in_short(summary: Mapping[str, Any]) -> str:
+    """The few figures of a stage's summary that say how it went."""
+    shown = ["rows", "mean_characters", "loss", "eval_accuracy", "objective/scores", "objective/kl"]
+    figures = {name: summary[name] for name in shown if name in summary}
+    outcomes = summary.get("outcomes", {})
+    identical = summary.get("members", {}).get("(identical)", 0)
+    counts = {"identical": identical, "draws": outcomes.get("draw", 0) - identical}
+    counts |= {name: outcomes.get(name, summary.get(name, 0)) for name in ("unparsed", "refused", "empty")}
+    figures |= {name: count for name, count in counts.items() if count > 0}
+    for name in ("rows_unusable", "rows_evaluated_on", "pairs_left_out", "examples_cut", "outputs_cut"):
+        if count := summary.get(name):
+            figures[name.replace("_", " ")] = int(count)
+    return ", ".join(f"{name} {_number(value)}" for name, value in figures.items())
+
+
+def _number(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
