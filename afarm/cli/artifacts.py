@@ -6,7 +6,10 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from difflib import get_close_matches
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,10 +17,16 @@ import typer
 
 from afarm.cli.console import ProgressBars, err, out
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
-from afarm.core.errors import StoreError, did_you_mean
+from afarm.core.errors import StoreError
+from afarm.storage.contents import META
+from afarm.storage.text import markup
 
 if TYPE_CHECKING:
-    from afarm.storage.artifacts import Store
+    from afarm.storage.artifacts import Artifact, Store
+
+
+SUGGESTED = 20
+"""Artifacts that the error about an unknown key lists."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -39,23 +48,82 @@ def _open(output_dir: Path) -> Store:
     return Store(output_dir)
 
 
-def list_artifacts(output_dir: OutputDir = DEFAULT_OUTPUT_DIR) -> None:
-    """List all artifacts, with their size, their age and whether a finished run uses them."""
-    from rich.table import Column, Table
+def list_artifacts(output_dir: OutputDir = DEFAULT_OUTPUT_DIR, as_json: Json = False) -> None:
+    """List all artifacts: stage with its method, seed, key, age, size, and the runs that use them."""
+    store = _open(output_dir)
+    uses = store.uses()
+    rows = [_row(store, stage, key, uses) for stage, key in _stored(store)]
+    rows += [_unfinished_row(partial) for partial in store.partials()]
+    if as_json:
+        sys.stdout.write(json.dumps(rows, ensure_ascii=False) + "\n")
+    else:
+        _show_list(rows, list(uses))
 
+
+def _stored(store: Store) -> list[tuple[str, str]]:
+    """List the kinds of stage and the keys of all artifacts, the oldest of each kind first."""
+    stored = [(stage, key) for stage in store.stages() for key in store.keys(stage)]
+    made = {names: (store.artifacts.joinpath(*names) / META).stat().st_mtime for names in stored}
+    return sorted(stored, key=lambda names: (names[0], made[names], names[1]))
+
+
+def _row(store: Store, stage: str, key: str, uses: Mapping[str, Collection[str]]) -> dict[str, Any]:
+    """Describe an artifact as a row of JSON; one whose metadata cannot be read is "damaged"."""
     from afarm.storage.disk import tree_size
 
-    store = _open(output_dir)
-    used = store.in_use()
-    columns = [Column(name, no_wrap=True) for name in ("stage", "key", "made", "took", "size", "used")]
-    table = Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for artifact in store.all():
-        made = time.strftime("%d %b %H:%M", time.localtime(artifact.meta["created"]))
-        took, size = f"{artifact.meta['seconds']:.1f} s", _size(tree_size(artifact.path))
-        table.add_row(artifact.stage, artifact.key, made, took, size, "yes" if artifact.name in used else "no")
-    for partial in store.partials():
-        table.add_row(partial.parent.name, partial.stem, "unfinished", "", _size(tree_size(partial)), "no")
+    path = store.artifacts / stage / key
+    row: dict[str, Any] = {"stage": stage, "key": key, "label": stage, "method": None, "seed": None, "state": "damaged"}
+    row |= {"created": None, "seconds": None, "bytes": tree_size(path), "path": str(path)}
+    row["runs"] = [run for run, names in uses.items() if f"{stage}/{key}" in names]
+    with suppress(StoreError):
+        if artifact := store.find(stage, key):
+            label, fields = artifact.meta.get("label") or stage, artifact.key_fields
+            row |= {"label": label, "method": _method(stage, label, fields), "seed": fields.get("seed")}
+            row |= {"state": "finished", "created": artifact.meta["created"], "seconds": artifact.meta["seconds"]}
+    return row
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Write ascending numbers shortly, as "1-3,5"."""
+    grouped = groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
+    runs = [[number for _, number in group] for _, group in grouped]
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _method(stage: str, label: str, fields: Mapping[str, Any]) -> str | None:
+    """Return the method that an artifact is of; None if all methods share it."""
+    if stage == "train":
+        return str(fields["method"]["name"])
+    if stage in ("outputs", "evaluate"):
+        return label.removeprefix(f"{stage} ").partition(" ")[0]
+    return None
+
+
+def _unfinished_row(partial: Path) -> dict[str, Any]:
+    from afarm.storage.disk import tree_size
+
+    stage = partial.parent.name
+    row = {"stage": stage, "key": partial.stem, "label": stage, "method": None, "seed": None, "state": "unfinished"}
+    return row | {"created": None, "seconds": None, "bytes": tree_size(partial), "path": str(partial), "runs": []}
+
+
+def _show_list(rows: Sequence[Mapping[str, Any]], runs: Sequence[str]) -> None:
+    from rich.table import Column, Table
+
+    using = [run for run in runs if any(run in row["runs"] for row in rows)]
+    numbers = {run: number for number, run in enumerate(using, start=1)}
+    columns = [Column(name, no_wrap=True) for name in ("seed", "key", "made", "size", "runs")]
+    table = Table(Column("stage", overflow="fold"), *columns, box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for row in rows:
+        made = row["state"]
+        if row["created"] is not None:
+            made = time.strftime("%d %b %H:%M", time.localtime(row["created"]))
+        used = _ranges([numbers[run] for run in row["runs"]]) or "none"
+        seed = "" if row["seed"] is None else str(row["seed"])
+        table.add_row(markup(row["label"]), seed, row["key"], made, _size(row["bytes"]), used)
     out().print(table)
+    for run, number in numbers.items():
+        out().print(f"run {number}: {run}", highlight=False, soft_wrap=True, markup=False)
 
 
 def gc(
@@ -97,26 +165,40 @@ def why(
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Show what an artifact was made from, and what sets it apart from its nearest relative."""
-    from afarm.storage.reuse import flatten, nearest
+    from afarm.storage.reuse import flatten
 
     store = _open(output_dir)
-    stored = [(stage, other) for stage in store.stages() for other in store.keys(stage)]
-    artifact = store.find(*_only(store, stored, key))
+    artifact = store.find(*_only(store, key))
     assert artifact is not None  # its key is stored
-    out().print(f"[bold]{artifact.name}[/] was made from", highlight=False)
+    label = artifact.meta.get("label") or artifact.stage
+    out().print(f"[bold]{markup(artifact.name)}[/] ({markup(label)}) was made from", highlight=False, soft_wrap=True)
     for name, value in flatten(artifact.key_fields).items():
         out().print(f"  {name}: {value}", highlight=False, soft_wrap=True, markup=False)
     runs = [run for run, names in store.uses().items() if artifact.name in names]
-    out().print(f"Used by: {', '.join(runs) or 'no finished run'}", highlight=False, soft_wrap=True)
-    alike = store.of_stage(artifact.stage, artifact.meta.get("label"))
-    relative = nearest(artifact.key_fields, (a for a in alike if a.key != artifact.key))
+    out().print(f"Used by: {', '.join(runs) or 'no finished run'}", highlight=False, soft_wrap=True, markup=False)
+    for line in _relation(store, artifact, label):
+        out().print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+def _relation(store: Store, artifact: Artifact, label: str) -> Iterator[str]:
+    """Say what sets an artifact apart from the nearest of its label, or else of its kind."""
+    from afarm.storage.reuse import nearest
+
+    others = [other for other in store.of_stage(artifact.stage) if other.key != artifact.key]
+    own = [other for other in others if other.meta.get("label") == artifact.meta.get("label")]
+    relative = nearest(artifact.key_fields, own or others)
+    if not own and (others or label != artifact.stage):
+        yield f"It is the only artifact of {label!r}: there was none that it could have been reused for."
     if relative is None:
-        out().print(f"There is no other {artifact.stage} artifact. It is reused whenever all of the above is the same.")
+        if not others:
+            yield f"There is no other artifact of the kind {artifact.stage!r} to compare it with."
+        yield "It is reused whenever all of the above is the same."
         return
-    other, said = relative
-    out().print(f"It was not reused for, nor made from, {other.name}, because (there → here):", highlight=False)
-    for line in said:
-        out().print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
+    other, differences = relative
+    name = f"{other.name} ({other.meta.get('label') or other.stage})"
+    count = f"{len(differences)} difference{'s' if len(differences) > 1 else ''}"
+    yield f"Its nearest relative is {name}, with {count} (there → here):"
+    yield from (f"  {line}" for line in differences)
 
 
 def verify(
@@ -135,8 +217,7 @@ def verify(
     moved.
     """
     store = _open(output_dir)
-    stored = [(stage, key) for stage in store.stages() for key in store.keys(stage)]
-    wanted = [_only(store, stored, key) for key in keys] if keys else stored
+    wanted = [_only(store, key) for key in keys] if keys else _stored(store)
     rows: list[dict[str, Any]] = []
     for stage, key in ProgressBars(err())(wanted, "artifacts"):
         label, damages = store.inspect(stage, key)
@@ -160,9 +241,12 @@ def verify(
         raise typer.Exit(1)
 
 
-def _only(store: Store, stored: Sequence[tuple[str, str]], key: str) -> tuple[str, str]:
-    """Return the one artifact of those `stored` whose key begins so. Raises `StoreError` if none does."""
-    wanted = key.rpartition("/")[2]
+def _only(store: Store, key: str) -> tuple[str, str]:
+    """Return the stage and the key of the one artifact whose key begins like `key`.
+
+    Raises `StoreError` if there is none, listing those that are there, or if there are several.
+    """
+    stored, wanted = _stored(store), key.rpartition("/")[2]
     if not wanted:
         raise StoreError("name an artifact by its key, or its first characters: `afarm artifacts list` shows them")
     fitting = [(stage, other) for stage, other in stored if other.startswith(wanted)]
@@ -170,7 +254,15 @@ def _only(store: Store, stored: Sequence[tuple[str, str]], key: str) -> tuple[st
         return fitting[0]
     if fitting:
         raise StoreError(f"{key!r} fits {', '.join('/'.join(names) for names in fitting)}: give more characters")
-    raise StoreError(f"no artifact {key!r} in {store.root}.{did_you_mean(key, [other for _, other in stored])}")
+    message = f"no artifact {key!r} in {store.root}"
+    if near := get_close_matches(wanted, [other for _, other in stored], cutoff=0.7):
+        message += f". Did you mean {' or '.join(map(repr, near))}?"
+    elif stored:
+        rows = [_row(store, stage, other, {}) for stage, other in stored[-SUGGESTED:]]
+        more = len(stored) - len(rows)
+        message += ", which has" + (f" {more} others (`afarm artifacts list`) and" if more else "") + "\n"
+        message += "\n".join(f"  {row['key']}  {row['label']}" for row in rows)
+    raise StoreError(message)
 
 
 def _size(count: float) -> str:

@@ -383,13 +383,28 @@ def test_artifacts_are_listed_explained_and_collected(afarm: Afarm, tmp_path: Pa
     assert len(keys) == 8
     assert all(key in listed.out for key in keys), "a key must be there whole, to be copied"
     lines = [line.rstrip() for line in listed.out.splitlines()]
-    assert sum(any(key in line for key in keys) and line.endswith("yes") for line in lines) == 8, "no row is broken"
+    assert sum(any(key in line for key in keys) and line.endswith("  1") for line in lines) == 8, "no row is broken"
     assert max(map(len, lines)) <= 80
+    [run] = (tmp_path / "afarm-runs" / "runs").iterdir()
+    assert lines[-1] == f"run 1: {run.name}"
+    rows = {row["label"]: row for row in afarm("artifacts", "list", "--json").json}
+    assert {row["key"] for row in rows.values()} == keys
+    assert {(row["seed"], row["state"], *row["runs"]) for row in rows.values()} == {(42, "finished", run.name)}
+    shown = {label: row["method"] for label, row in rows.items() if row["method"]}
+    against = "evaluate nudge against base"
+    named = {"train nudge": "light/nudge", "outputs nudge": "nudge", "outputs base": "base", against: "nudge"}
+    assert shown == named
     assert "0 artifacts" in afarm("artifacts", "gc").out
 
     loose = afarm("train", *LIGHT, "--set", "nudge.skill=0.25", "--json").json
+    only = afarm("artifacts", "why", rows["fit-reward"]["key"]).out
+    assert "There is no other artifact of the kind 'fit-reward' to compare it with." in only
+    sampled = afarm("artifacts", "why", rows["outputs base"]["key"]).out
+    assert "It is the only artifact of 'outputs base'" in sampled
+    assert f"Its nearest relative is outputs/{rows['outputs nudge']['key']} (outputs nudge), with 1 diff" in sampled
     why = afarm("artifacts", "why", loose["key"][:8])
     assert why.code == 0
+    assert f"Its nearest relative is train/{rows['train nudge']['key']} (train nudge), with 1 difference" in why.out
     assert "method.settings.skill: 0.5 → 0.25" in why.out
     assert "no finished run" in why.out
     assert "0 artifacts" in afarm("artifacts", "gc", "--yes").out, "a run may still be using what is a minute old"
@@ -414,13 +429,22 @@ def test_unfinished_artifacts_are_listed_and_kept_unless_asked_for(afarm: Afarm,
     assert not partial.exists()
 
 
+def test_an_artifact_with_damaged_metadata_is_listed_as_such(afarm: Afarm) -> None:
+    made = afarm("sample", *LIGHT, "--json").json
+    (Path(made["path"]) / "artifact.json").write_text("{")
+    listed = afarm("artifacts", "list")
+    assert listed.code == 0
+    [line] = [line for line in listed.out.splitlines() if made["key"] in line]
+    assert "damaged" in line
+
+
 def test_artifacts_that_are_not_there_are_errors(afarm: Afarm, tmp_path: Path) -> None:
     failed(afarm("artifacts", "list"), "afarm-runs does not exist", "--output-dir")
     (tmp_path / "empty").mkdir()
     assert afarm("artifacts", "list", "--output-dir", "empty").code == 0
     assert list((tmp_path / "empty").iterdir()) == [], "looking changes nothing"
     made = afarm("sample", *LIGHT, "--json").json
-    failed(afarm("artifacts", "why", "zzzz"), "no artifact 'zzzz'")
+    failed(afarm("artifacts", "why", "zzzz"), "no artifact 'zzzz'", f"{made['key']}  sample", "  base")
     failed(afarm("artifacts", "why", ""), "afarm artifacts list")
     failed(afarm("artifacts", "why", "sample/"), "afarm artifacts list")
     near = ("0" if made["key"][0] != "0" else "1") + made["key"][1:]

@@ -71,7 +71,8 @@ def test_commands_that_make_a_farm_take_the_same_options(
     ("command", "own"),
     [
         ("report", ["--output-dir"]),
-        ("artifacts list", ["--output-dir"]),
+        ("artifacts list", ["--output-dir", "--json"]),
+        ("artifacts verify", ["--output-dir", "--remove", "--json"]),
         ("artifacts gc", ["--output-dir", "--yes", "--unfinished", "--days"]),
         ("artifacts why", ["--output-dir"]),
         ("plugins", ["--json"]),
