@@ -102,7 +102,7 @@ def _served(port: int, limiter: Limiter) -> Judge:
     def no_reward_model(name: str) -> Any:
         raise NotImplementedError(name)
 
-    context = BuildContext(no_reward_model, throttled=limiter.throttled)
+    context = BuildContext(no_reward_model, allowed=limiter.allowed)
     judge: Judge = component.load()(f"bench@http://127.0.0.1:{port}/v1", component.settings({}), context)
     return judge
 

@@ -56,7 +56,7 @@ class BuildContext:
     one, and `identify` gives a text that changes whenever its source, settings or files do. `source` digests the
     plugin's own source. A simulated judge puts both into its identity, so that editing a formula never reuses
     yesterday's answers. `backend` loads torch when it is called. `price` gives the price of a provider's model, None if
-    it is unknown. Call `throttled` for every answer that asks to slow down, with the seconds to wait if it says so.
+    it is unknown. Call `allowed` with the requests that an answer's headers allow, and the seconds until their reset.
     """
 
     reward_model: Callable[[str], RewardModel]
@@ -64,7 +64,7 @@ class BuildContext:
     source: str = ""
     backend: Callable[[], Backend] = _no_backend
     price: Callable[[str, str], Price | None] = lambda provider, model: None
-    throttled: Callable[[float | None], None] = lambda seconds: None
+    allowed: Callable[[float, float], None] = lambda requests, seconds: None
 
 
 class Checkpoints(Protocol):

@@ -172,7 +172,8 @@ class Judge(ABC):
     async def complete(self, request: ChatRequest) -> Completion:
         """Answer one request. Await `answer_lost` before sending one again.
 
-        Raises `JudgeError` if no answer was received, with `charged=False` if surely none was charged for.
+        Raises `JudgeError` if no answer was received, with `charged=False` if surely none was charged for;
+        `afarm.judging.SlowDown` to be asked again.
         """
 
     async def submit(self, requests: Sequence[ChatRequest]) -> str:

@@ -48,7 +48,7 @@ class Judges:
         name, _, argument = spec.partition(":")
         component, limiter = self._components.component("judges", name), Limiter(run.max_concurrency)
         price = partial(Prices(run.prices, run.price).of, spec)
-        context = replace(self._components.context(component), price=price, throttled=limiter.throttled)
+        context = replace(self._components.context(component), price=price, allowed=limiter.allowed)
         cls, config = component.load(), self._components.settings.of(component)
         with attributed_to("judges", name):
             judge: Judge = cls(argument, config, context)

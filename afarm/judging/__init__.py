@@ -1,4 +1,4 @@
-"""The door for annotators: from a pair to a label by way of LLM judges.
+"""The door for annotators and judges: from a pair to a label by way of LLM judges.
 
 Behind it lies the metered way to those judges: dispatch, budget and ledger. Importing it loads neither.
 """
@@ -24,6 +24,7 @@ from afarm.judging.pairwise import (
     show_pair,
 )
 from afarm.judging.prompt_annotator import PromptAnnotator
+from afarm.judging.rate_limit import SlowDown
 
 __all__ = [
     "CHARACTERS_PER_TOKEN",
@@ -36,6 +37,7 @@ __all__ = [
     "ParsedVerdict",
     "Presentation",
     "PromptAnnotator",
+    "SlowDown",
     "annotate_in_chunks",
     "collect_judgements",
     "drawn_order",

@@ -7,12 +7,18 @@ instead of buying it again, whoever asks for it and in whichever way.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from afarm.core.judge import Completion
 from afarm.judging.completions import require_completion
 from afarm.judging.dispatch import Dispatcher, JudgeQueue, PendingRequest, may_be_charged
+from afarm.judging.rate_limit import LONGEST_PAUSE, PATIENCE, PAUSE, SlowDown
+
+T = TypeVar("T")
 
 
 async def answer_in_batches(dispatcher: Dispatcher, queue: JudgeQueue, requests: Sequence[PendingRequest]) -> None:
@@ -49,11 +55,25 @@ async def answer_in_batches(dispatcher: Dispatcher, queue: JudgeQueue, requests:
             await asyncio.sleep(1.0)  # until what else is in flight releases money
 
 
+async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """Await `ask()`, again after each wait that a judge asks for. Raises `SlowDown` after too long."""
+    began, pause = time.monotonic(), PAUSE
+    while True:
+        try:
+            return await ask()
+        except SlowDown as refusal:
+            wait = pause if refusal.seconds is None else refusal.seconds
+            if time.monotonic() - began + wait > PATIENCE:
+                raise
+        await asyncio.sleep(wait)
+        pause = min(2 * pause, LONGEST_PAUSE)
+
+
 async def _submit(dispatcher: Dispatcher, queue: JudgeQueue, requests: Sequence[PendingRequest]) -> str:
     """Submit a batch and record its id. Not to be cancelled in between: what is submitted is paid for."""
     ledger, run = dispatcher.shared.ledger, dispatcher.shared.run
     try:
-        batch_id = await queue.judge.submit([pending.request for pending in requests])
+        batch_id = await patiently(partial(queue.judge.submit, [pending.request for pending in requests]))
     except Exception as error:
         keys = [pending.key for pending in requests]
         if may_be_charged(error):
@@ -72,7 +92,7 @@ async def _collect(dispatcher: Dispatcher, queue: JudgeQueue, batch_id: str) -> 
     dispatcher.batch_ids.add(batch_id)
     try:
         while ledger.is_batch_pending(batch_id):  # until here, or in another process, it is collected
-            answers: Sequence[Completion | None] | None = await queue.judge.collect(batch_id)
+            answers: Sequence[Completion | None] | None = await patiently(partial(queue.judge.collect, batch_id))
             if answers is not None:
                 answers = [answer and require_completion(answer, queue.identity) for answer in answers]
                 ledger.collected(batch_id, answers, dispatcher.shared.stage())

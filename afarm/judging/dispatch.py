@@ -22,7 +22,7 @@ from afarm.judging.completions import require_completion, require_price
 from afarm.judging.degraded import unsupported
 from afarm.judging.ledger import Ledger
 from afarm.judging.ledger_schema import encodable
-from afarm.judging.rate_limit import Limiter
+from afarm.judging.rate_limit import PATIENCE, Attempt, Limiter, SlowDown
 from afarm.storage.text import dollars
 
 HEARTBEAT_SECONDS = 2.0
@@ -108,7 +108,7 @@ class Dispatcher:
         self.results: SimpleQueue[list[Answered] | BaseException | None] = SimpleQueue()
         self.waiting: dict[JudgeQueue, deque[PendingRequest]] = {}
         self.held_elsewhere: list[PendingRequest] = []
-        self.in_flight: dict[asyncio.Task[Completion], PendingRequest] = {}
+        self.in_flight: dict[asyncio.Task[Completion], tuple[PendingRequest, Attempt]] = {}
         self.retrying: dict[asyncio.Future[None], PendingRequest] = {}
         """Requests in flight that wait until the budget allows another attempt."""
         self.batches: set[asyncio.Task[None]] = set()
@@ -178,6 +178,7 @@ class Dispatcher:
     async def _wait(self) -> None:
         """Sleep until an answer, more requests, an opened rate limit, or the next look or heartbeat."""
         times = [queue.limiter.seconds_until_open() for queue, waiting in self.waiting.items() if waiting]
+        times += [pending.queue.limiter.seconds_held() for pending in self.retrying.values()]
         times = [seconds for seconds in times if seconds > 0]
         if self.held_elsewhere:
             times.append(HELD_SECONDS)
@@ -205,13 +206,17 @@ class Dispatcher:
         answered: list[Answered] = []
         free: list[str] = []
         charged: list[str] = []
+        refused: list[PendingRequest] = []
         for task in completed:
-            pending = self.in_flight.pop(task, None)
-            if pending is None:
+            if task not in self.in_flight:
                 continue
+            pending, attempt = self.in_flight.pop(task)
             error = task.exception() if not task.cancelled() else asyncio.CancelledError()
-            pending.queue.limiter.completed(error is None)
-            if error is None:
+            self._tell_limiter(pending, attempt, error)
+            if isinstance(error, SlowDown) and (error := out_of_patience(error, pending)) is None:
+                free.append(pending.key)
+                refused.append(pending)
+            elif error is None:
                 answered.append((pending, finished(pending, task.result())))
                 if task.result().price is None and pending.queue.judge.worst_case_price(pending.request):
                     charged.append(pending.key)
@@ -220,16 +225,28 @@ class Dispatcher:
                 self._failure = self._failure or explained(error, pending)
         answers = [(pending.request, pending.queue.identity, completion) for pending, completion in answered]
         self.shared.ledger.resolve(answers, self.shared.run, free, charged, self.shared.stage())
+        for pending in reversed(refused):
+            self.waiting.setdefault(pending.queue.direct or pending.queue, deque()).appendleft(pending)
         self.deliver(answered)
         if len(self.shared.dispatchers) > 1:
             self.shared.wake()
 
+    @staticmethod
+    def _tell_limiter(pending: PendingRequest, attempt: Attempt, error: BaseException | None) -> None:
+        limiter = pending.queue.limiter
+        if error is None:
+            limiter.answered(attempt)
+        elif isinstance(error, SlowDown):
+            limiter.refused(attempt, error.seconds)
+        else:
+            limiter.failed()
+
     def _give_up_in_flight(self) -> None:
         """Count requests in flight as charged without an answer: nobody waits for them any more."""
-        for pending in self.in_flight.values():
-            pending.queue.limiter.completed(False)
+        for pending, _ in self.in_flight.values():
+            pending.queue.limiter.failed()
         try:
-            keys = [pending.key for pending in self.in_flight.values()]
+            keys = [pending.key for pending, _ in self.in_flight.values()]
             self.shared.ledger.resolve([], self.shared.run, charged_without_answer=keys)
         except AfarmError as error:
             self._failure = self._failure or error
@@ -270,9 +287,8 @@ class Dispatcher:
         granted = requests if queue.judge.simulated else self.claim(queue, requests, prices, waiting)
         loop = asyncio.get_running_loop()
         for pending in granted:
-            queue.limiter.sent()
             task = loop.create_task(self._complete(pending))
-            self.in_flight[task] = pending
+            self.in_flight[task] = pending, queue.limiter.sent()
             task.add_done_callback(self._on_completed)
 
     async def _complete(self, pending: PendingRequest) -> Completion:
@@ -288,11 +304,13 @@ class Dispatcher:
         await allowed
 
     def _send_again(self) -> None:
-        """Let those attempt again whose next attempt the budget allows.
+        """Let those attempt again whose next attempt the budget and their judge allow.
 
         Raises `BudgetError` if nothing is in flight to release money.
         """
         for allowed, pending in list(self.retrying.items()):
+            if pending.queue.limiter.seconds_held() > 0:
+                continue
             price = self.worst_case_price(pending.queue.direct or pending.queue, pending)
             if not self.shared.ledger.reserve_again(pending.key, price, self.shared.run, self.shared.budget):
                 if not (self.shared.in_flight or self.batch_ids):
@@ -372,6 +390,16 @@ class Dispatcher:
 def finished(pending: PendingRequest, completion: Completion) -> Completion:
     """Prepare a judge's answer as it is stored and handed on."""
     return replace(completion, key=pending.key, text=encodable(completion.text), degraded=pending.degraded)
+
+
+def out_of_patience(refusal: SlowDown, pending: PendingRequest) -> JudgeError | None:
+    """The error to end with after `refusal`; None as long as its request is to be sent again."""
+    if (refusal.seconds or 0.0) > PATIENCE:
+        return refusal
+    if pending.queue.limiter.refused_for > PATIENCE:
+        minutes = f"refused every request for {PATIENCE / 60:.0f} minutes"
+        return JudgeError(f"{pending.queue.identity} has {minutes}; the last time: {refusal}", charged=False)
+    return None
 
 
 def may_be_charged(error: BaseException) -> bool:

@@ -67,9 +67,14 @@ class VendorConfig(Config):
     base_url: str = setting("", "where the API is; empty takes the vendor's own")
     key_variable: str = setting("", "the environment variable that holds the key", changes_result=False)
     max_retries: int = setting(
-        6, "times a request is sent again after 429, 5xx, a dropped connection or nonsense", ge=0, changes_result=False
+        6,
+        "times a request is sent again after 5xx, a dropped connection, a timeout or nonsense (429 is waited for)",
+        ge=0,
+        changes_result=False,
     )
-    timeout: float = setting(120.0, "seconds to wait for an answer to one request", gt=0, changes_result=False)
+    timeout: float = setting(
+        120.0, "seconds that one attempt may take, to the last byte of its answer", gt=0, changes_result=False
+    )
     effort: str = setting("", "how hard a reasoning model thinks (none, low, medium, high …); empty leaves its default")
     thinking_tokens: int = setting(
         4096, "added to the token limit of models that think first: vendors count thoughts as output", ge=0

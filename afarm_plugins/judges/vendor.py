@@ -1,15 +1,17 @@
 """Judges behind a vendor's HTTP API: one client, the vendor's own retries, prices, plain errors.
 
-The SDKs send, retry and wait. Three things of ours stand in their way, around each attempt of the HTTP client, so that
-they hold with every transport: an answer that asks to slow down is passed on to afarm's engine; an answer with status
-200 that holds no answer (cut off JSON, no choices) is turned into a broken connection, which the SDKs retry; and before
-another attempt the engine is told of each that may have been charged for, as all are that were neither refused nor
-unsent. Requests go through the SDKs' generic `post` and answers are read as plain JSON: building their typed objects
-took as long as all the rest.
+The SDKs send and retry. Four things of ours stand in their way, around each attempt of the HTTP client, so that they
+hold with every transport: an attempt ends after `timeout` seconds, however slowly its answer drips; an answer that asks
+to slow down is not retried but handed to afarm's engine, which sends the request again when the judge has room; an
+answer with status 200 that holds no answer (cut off JSON, no choices) is turned into a broken connection, which the
+SDKs retry; and before another attempt the engine is told of each that may have been charged for, as all are that were
+neither refused nor unsent. Requests go through the SDKs' generic `post` and answers are read as plain JSON: building
+their typed objects took as long as all the rest.
 """
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import importlib.util
 import json
@@ -26,31 +28,40 @@ from typing import Any
 
 import httpx2
 
-from afarm import BuildContext, Capabilities, ChatRequest, Completion, Judge, JudgeError, Price, answer_lost, seeding
-from afarm.judging import unsupported
+from afarm import (
+    BuildContext,
+    Capabilities,
+    ChatRequest,
+    Completion,
+    Judge,
+    JudgeError,
+    Price,
+    answer_lost,
+    seeding,
+)
+from afarm.judging import SlowDown, unsupported
 from afarm_plugins.judges import VendorConfig
 from afarm_plugins.judges.payloads import TOO_LONG, margin, texts, unwrapped, wrapped
+from afarm_plugins.judges.rate_headers import allowance, wait_asked
 from afarm_plugins.judges.vendor_errors import (
     CAPABILITY_OF,
-    NO_CREDIT,
     SLOW_DOWN,
     NoAnswer,
     causes_of,
     details,
     is_filtered,
     is_too_long,
+    lacks_credit,
     nonsense,
     redacted,
-    retry_after,
     unsent,
 )
 
 GO_ON = "the same command goes on from here: nothing that was answered is asked again"
-LONGEST_WAIT = 120.0
-"""Seconds. Who asks for a longer one is out of quota for the day: better to stop and say so."""
-
 CONNECT_SECONDS = 10.0
 BODY = "afarm_body"
+LIMITS = ("x-ratelimit-", "anthropic-ratelimit-")
+"""Beginnings of the headers about rate limits."""
 
 BEYOND = {
     "completion": "complete a text",
@@ -274,7 +285,7 @@ class VendorJudge(Judge):
         """One attempt of the SDK's: see the module."""
         asks = request.url.path.endswith(("/completions", "/messages"))
         try:
-            response = await send(request, **options)
+            response = await self._in_time(send, request, **options) if asks else await send(request, **options)
             self._inspect(response, asks)
         except Exception as error:
             last = int(request.headers.get("x-stainless-retry-count", 0)) >= self.config.max_retries
@@ -283,14 +294,18 @@ class VendorJudge(Judge):
             raise
         return response
 
+    async def _in_time(self, send: Callable[..., Awaitable[Any]], request: Any, **options: Any) -> Any:
+        """Send within `timeout` seconds in all. HTTP clients bound the wait for each piece only."""
+        try:
+            async with asyncio.timeout(self.config.timeout):
+                return await send(request, **options)
+        except TimeoutError as error:
+            raise httpx2.ReadTimeout("no answer in time", request=request) from error
+
     def _inspect(self, response: Any, asks: bool) -> None:
-        """Raises `NoAnswer` where a response that was to hold one does not."""
+        """Raises `NoAnswer` if a response that was to hold one does not."""
         if response.status_code in SLOW_DOWN:
-            seconds = retry_after(response.headers)
-            if (seconds or 0) > LONGEST_WAIT or any(word in response.text for word in NO_CREDIT):
-                response.headers["x-should-retry"] = "false"  # which both SDKs obey
-            else:
-                self._context.throttled(seconds)
+            response.headers["x-should-retry"] = "false"  # which both SDKs obey
         elif response.is_success and asks:
             try:
                 body = json.loads(response.content)
@@ -299,6 +314,10 @@ class VendorJudge(Judge):
             if not self.holds_answer(body):
                 raise NoAnswer(nonsense(body, response.text), request=response.request)
             response.extensions[BODY] = body
+            if any(name.startswith(LIMITS) for name in response.headers):
+                read = self.read(body)
+                if allowed := allowance(response.headers, read.input_tokens + read.output_tokens):
+                    self._context.allowed(*allowed)
 
     # ------------------------------------------------------------------------------------------------------- errors
 
@@ -322,7 +341,10 @@ class VendorJudge(Judge):
         if isinstance(error, JudgeError):
             return error
         if isinstance(error, self.sdk.APIStatusError):
-            return JudgeError(self._of_status(error.status_code, self.shown(error), error), charged=False)
+            message = self._of_status(error.status_code, self.shown(error), error)
+            if error.status_code in SLOW_DOWN and not lacks_credit(error):
+                return SlowDown(message, wait_asked(error.response.headers))
+            return JudgeError(message, charged=False)
         cause = next((cause for cause in reversed(causes_of(error)) if str(cause)), error)
         if isinstance(cause, NoAnswer):
             failure = f"answered {self._tries} with nothing that can be read ({self.shown(cause)})"
@@ -350,10 +372,10 @@ class VendorJudge(Judge):
                 f"{self.identity}: {self.vendor} at {self.base_url} has no model {self.model!r} (any more) ({said}); "
                 "name another with --judge"
             )
-        if status == 402 or any(word in said or word in str(error.body) for word in NO_CREDIT):
+        if lacks_credit(error):
             return f"{self.identity}: the account has no credit left ({said}); add some, and {GO_ON}"
         if status in SLOW_DOWN:
-            seconds = retry_after(error.response.headers)
+            seconds = wait_asked(error.response.headers)
             wait = f" and wait {seconds:.0f} s" if seconds and seconds >= 1 else ""
             return (
                 f"{self.identity} asks to slow down{wait} ({status}: {said}); {GO_ON}, and a lower --max-concurrency "

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import email.utils
 import re
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -97,6 +95,11 @@ def details(error: BaseException) -> Mapping[str, Any]:
     return inner if isinstance(inner, Mapping) else {}
 
 
+def lacks_credit(error: Any) -> bool:
+    """True if a request was refused since the account is empty: no wait will do."""
+    return error.status_code == 402 or any(word in f"{error} {error.body}" for word in NO_CREDIT)
+
+
 def is_filtered(error: Any) -> bool:
     """True if a request was refused for its content. Azure, OpenAI and Anthropic word it differently."""
     message = str(error).lower()
@@ -114,16 +117,3 @@ def is_too_long(error: Any) -> bool:
         not TOO_LONG_CODES.isdisjoint(map(str, (vendor_error.get("code"), vendor_error.get("type"))))
         or any(words in message for words in TOO_LONG_WORDS)
     )
-
-
-def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait, from milliseconds, seconds or a date; None where it does not say."""
-    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
-        try:
-            return max(0.0, float(headers[name]) / unit)
-        except (KeyError, ValueError):
-            continue
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(headers["retry-after"]).timestamp() - time.time())
-    except (KeyError, ValueError):
-        return None

@@ -23,7 +23,7 @@ from afarm.core.judge import Capabilities, ChatRequest, Completion, Judgement, J
 from afarm.judging.accounting import open_items
 from afarm.judging.client import BLOCK, JudgeClient
 from afarm.judging.ledger import Ledger, request_key
-from afarm.judging.rate_limit import Limiter
+from afarm.judging.rate_limit import Limiter, SlowDown
 
 
 @pytest.fixture
@@ -228,26 +228,73 @@ def test_two_processes_share_the_answers_of_a_free_server(ledger: Ledger) -> Non
 # ---------------------------------------------------------------------------------------------------- slowing down
 
 
-def test_a_judge_that_says_it_is_asked_too_much_is_asked_less_and_then_more_again(ledger: Ledger) -> None:
-    limiter = Limiter(16)
+class Refusing(ScriptedJudge):
+    """Refuses what exceeds `most_at_once`, and then what comes within `wait` seconds; counts what it refused."""
 
-    class Busy(ScriptedJudge):
-        flights: list[int] = []
+    def __init__(self, most_at_once: int, *, wait: float = 0.0, names_wait: bool = True, **settings: Any):
+        super().__init__(**settings)
+        self.most_at_once, self.wait, self.names_wait = most_at_once, wait, names_wait
+        self.refused: list[str] = []
+        self.too_early = 0
+        self._open_at = 0.0
 
-        async def complete(self, request: ChatRequest) -> Completion:
-            number = int(request.prompt[1:])
-            self.flights.append(self.in_flight + 1)
-            if number == 20:
-                limiter.throttled(0.05)
-                assert limiter.free_slots() == 0
+    async def complete(self, request: ChatRequest) -> Completion:
+        if time.monotonic() < self._open_at:
+            self.too_early += 1
+        elif self.in_flight < self.most_at_once:
             return await super().complete(request)
+        else:
+            await asyncio.sleep(0)
+            self._open_at = time.monotonic() + self.wait
+        self.refused.append(request.prompt)
+        raise SlowDown("asks to slow down", self.wait if self.names_wait else None)
 
-    judge = Busy(seconds=0.005)
-    ask = JudgeClient({"*": judge}, ledger, max_concurrency=16, limiters={judge: limiter})
-    assert len(ask(questions(200))) == 200
-    assert max(judge.flights[:17]) == 16
-    assert max(judge.flights[40:60]) <= 12
-    assert 8 < limiter.limit <= 16
+
+@pytest.mark.parametrize("names_wait", [True, False])
+def test_what_a_judge_refuses_is_asked_again_until_it_is_answered_and_paid_once(
+    ledger: Ledger, names_wait: bool
+) -> None:
+    judge = Refusing(4, wait=0.05 * names_wait, names_wait=names_wait, seconds=0.01, price=0.1, worst=0.2)
+    ask = JudgeClient({"*": judge}, ledger, run="run", budget=20.0, max_concurrency=64)
+    assert [a.text for a in ask(questions(100))] == [f"echo q{i}" for i in range(100)]
+    assert len(judge.refused) >= 56, "all but four of the first volley"
+    assert sorted(judge.asked) == sorted(f"q{i}" for i in range(100)), "each was answered once"
+    assert ledger.committed("run") == pytest.approx(10.0), "a refusal costs nothing, and holds nothing back"
+    assert open_items(ledger)["in_flight"] == {"requests": 0, "reserved": 0}
+    assert ask.spend.calls == 100
+
+
+def test_a_wait_that_is_asked_for_holds_every_request_to_that_judge_and_none_to_another(ledger: Ledger) -> None:
+    busy, free = Refusing(2, wait=0.3, seconds=0.01), ScriptedJudge("free", seconds=0.01)
+    ask = JudgeClient({"busy": busy, "*": free}, ledger, max_concurrency=16)
+    answers = ask([question(f"q{i}", "busy" if i % 2 else "free") for i in range(40)])
+    assert len(answers) == 40
+    in_flight_at_first = 15
+    assert busy.too_early <= in_flight_at_first, "only what was sent before the first refusal came back"
+
+
+def test_a_budget_holds_while_requests_are_refused(ledger: Ledger) -> None:
+    judge = Refusing(3, wait=0.02, seconds=0.005, price=0.1, worst=0.2)
+    with pytest.raises(BudgetError):
+        JudgeClient({"*": judge}, ledger, run="run", budget=2.0, max_concurrency=16)(questions(50))
+    assert len(judge.asked) <= 20
+    assert ledger.committed("run") == pytest.approx(0.1 * len(judge.asked))
+
+
+@pytest.mark.parametrize(
+    ("wait", "says"), [(7200.0, "asks to slow down"), (0.0, "scripted has refused every request for 15 minutes; ")]
+)
+def test_a_judge_that_refuses_for_very_long_ends_the_run(
+    ledger: Ledger, wait: float, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge = Refusing(0, wait=wait, price=0.1, worst=0.2)
+    limiter = Limiter(16)
+    monkeypatch.setattr(Limiter, "refused_for", property(lambda self: 901.0 if self.refusals > 3 else 10.0))
+    ask = JudgeClient({"*": judge}, ledger, run="run", budget=1.0, limiters={judge: limiter})
+    with pytest.raises(JudgeError, match=says):
+        ask(questions(20))
+    assert judge.asked == []
+    assert ledger.committed("run") == 0.0
 
 
 # ------------------------------------------------------------------------------------------- what a judge cannot take
@@ -395,8 +442,7 @@ def test_another_attempt_is_not_made_after_a_failure(ledger: Ledger) -> None:
 
     judge = Failing(1000, worst=0.5, seconds=0.001)
     limiter = Limiter(4)
-    limiter.sent()
-    limiter.completed(True)
+    limiter.answered(limiter.sent())
     with pytest.raises(JudgeError, match="refused"):
         JudgeClient({"*": judge}, ledger, run="run", limiters={judge: limiter})(questions(4))
     assert len(judge.asked) < 1000

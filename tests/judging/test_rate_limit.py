@@ -1,8 +1,11 @@
-"""How much a judge is asked at once: less when it asks to slow down, slowly more again."""
+"""How much a judge is asked, and how often: as much as it takes, less when it refuses, slowly more again."""
 
 from __future__ import annotations
 
-from afarm.judging.rate_limit import ALONE, LONGEST_PAUSE, PAUSE, Limiter
+import pytest
+from simulated_servers import AtOnce, Bucket, PerWindow, Run, Server
+
+from afarm.judging.rate_limit import ALONE, LONGEST_PAUSE, PATIENCE, PAUSE, Attempt, Limiter
 
 
 class Clock:
@@ -17,16 +20,78 @@ def limiter(maximum: int = 16) -> tuple[Limiter, Clock]:
     """One that was answered before."""
     clock = Clock()
     one = Limiter(maximum, clock)
-    one.sent()
-    one.completed(True)
-    one._successes = 0
+    one.answered(one.sent())
+    clock.now += 0.1
     return one, clock
 
 
-def succeed(one: Limiter, times: int) -> None:
-    for _ in range(times):
-        one.sent()
-        one.completed(True)
+def send_all(one: Limiter) -> list[Attempt]:
+    return [one.sent() for _ in range(one.free_slots())]
+
+
+# ----------------------------------------------------------------------------------------------- against fixed rates
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("server", "in_flight", "answers"),
+    [
+        (AtOnce(8), 64, 805),
+        (AtOnce(8, retry_after=1.0), 64, 805),
+        (AtOnce(20), 256, 805),
+        (AtOnce(1), 64, 200),
+        (PerWindow(2, retry_after=5.0), 64, 805),
+        (PerWindow(2), 64, 805),
+        (PerWindow(40), 256, 1610),
+        (Bucket(40, 40), 256, 805),
+        (Bucket(2, 120, retry_after=5.0), 64, 805),
+        (Bucket(8, 500, retry_after=1.0), 64, 3220),
+    ],
+    ids=str,
+)
+def test_a_run_against_a_fixed_rate_gets_nine_tenths_of_it(
+    server: Server, in_flight: int, answers: int, seed: int
+) -> None:
+    run = Run(server.__class__(**_settings(server)), answers=answers, in_flight=in_flight, seed=seed).finish()
+    assert run.share >= 0.9, f"in {run.now:.0f} s with {run.refused} refusals"
+
+
+@pytest.mark.parametrize("server", [PerWindow(120, 60.0, 5.0), Bucket(2, 2, 5.0), Bucket(2, 1, 5.0)], ids=str)
+def test_a_rate_that_is_hard_to_learn_is_missed_by_little(server: Server) -> None:
+    assert Run(server).finish().share >= 0.83
+
+
+def _settings(server: Server) -> dict[str, float | None]:
+    names = {"count", "seconds", "rate", "burst", "retry_after"}
+    return {name: value for name, value in vars(server).items() if name in names}
+
+
+@pytest.mark.parametrize("server", [AtOnce(8, 1.0), PerWindow(2, 1.0, 5.0), PerWindow(40)], ids=str)
+def test_a_refusal_gets_rarer_the_longer_a_run_takes(server: Server) -> None:
+    short, long = (Run(server.__class__(**_settings(server)), answers=n).finish().refused for n in (805, 3220))  # type: ignore[arg-type]
+    assert long - short <= 8
+
+
+def test_a_server_that_takes_more_later_is_asked_more_again() -> None:
+    run = Run(AtOnce(2), answers=3000)
+    run._after(30.0, lambda: setattr(run.server, "count", 64))
+    run.finish()
+    assert run.now < 30 + 3000 * 0.4 / 64 + 40
+
+
+def test_headers_keep_a_run_from_being_refused_at_all() -> None:
+    bucket = Bucket(500 / 60, 500)
+
+    def told(now: float) -> tuple[float, float]:
+        level = min(bucket.burst, bucket.level + (now - bucket.at) * bucket.rate)
+        return (level, (bucket.burst - level) / bucket.rate) if level < 100 else (float("inf"), 0.0)
+
+    run = Run(bucket, answers=2000, latency=(1.0, 3.0), headers=told).finish()
+    assert run.refused == 0
+    assert run.share >= 0.9
+
+
+# ------------------------------------------------------------------------------------------------------- room and holds
 
 
 def test_room_is_what_is_not_in_flight() -> None:
@@ -36,87 +101,99 @@ def test_room_is_what_is_not_in_flight() -> None:
     assert one.free_slots() == 1
     one.sent()
     assert one.free_slots() == 0
-    one.completed(False)
+    one.failed()
     assert one.free_slots() == 1
 
 
-def test_a_wave_of_refusals_halves_the_limit_once_and_holds_until_the_wait_is_over() -> None:
+def test_a_wave_of_refusals_leaves_the_number_that_was_taken_and_holds_until_the_wait_is_over() -> None:
     one, clock = limiter(16)
-    for _ in range(16):
-        one.throttled(5.0)
-    assert (one.limit, one.free_slots(), one.seconds_until_open()) == (8, 0, 5.0)
+    sent = send_all(one)
+    for attempt in sent[10:]:
+        one.refused(attempt, 5.0)
+    assert (one.limit, one.free_slots(), one.seconds_until_open()) == (10, 0, 5.0)
     clock.now += 4.0
-    one.throttled(5.0)
-    assert (one.limit, one.seconds_until_open()) == (8, 5.0), "the same wave, but its wait is longer"
+    one.refused(sent[9], 5.0)
+    assert (one.limit, one.seconds_until_open()) == (9, 5.0), "the same wave, but its wait is longer"
+    for attempt in sent[:9]:
+        one.answered(attempt)
     clock.now += 5.0
-    assert one.free_slots() == 8
-    one.throttled(0.0)
-    assert one.limit == 4, "after the wait it is another wave"
+    assert one.free_slots() == 9
 
 
-def test_a_refusal_without_a_wait_or_with_an_absurd_one_holds_for_a_sensible_time() -> None:
+def test_a_wait_holds_everything_as_long_as_it_asks_within_reason() -> None:
     one, clock = limiter()
-    one.throttled(None)
-    assert one.seconds_until_open() == PAUSE
-    one.throttled(1e9)
-    assert one.seconds_until_open() == LONGEST_PAUSE
-    clock.now += LONGEST_PAUSE
-    one.throttled(-3.0)
-    assert one.seconds_until_open() == 0.0
-    one.throttled(-3.0)
-    assert one.limit == 4, "a wave lasts a while even if there is nothing to wait for"
+    one.refused(one.sent(), 1e9)
+    assert one.seconds_until_open() == PATIENCE
+    clock.now += PATIENCE
+    other, _ = limiter()
+    other.refused(other.sent(), -3.0)
+    assert other.seconds_until_open() <= 0.0
+
+
+def test_without_a_wait_each_refusal_in_a_row_holds_for_longer() -> None:
+    one, clock = limiter()
+    waits = []
+    for _ in range(12):
+        one.refused(one.sent())
+        waits.append(one.seconds_until_open())
+        clock.now += waits[-1]
+    assert waits[:3] == [PAUSE, 2 * PAUSE, 4 * PAUSE]
+    assert waits == pytest.approx(sorted(waits))
+    assert waits[-1] == pytest.approx(LONGEST_PAUSE)
+    assert one.refused_for > 60
+    one.answered(one.sent())
+    assert one.refused_for == 0.0
 
 
 def test_the_first_request_goes_alone_until_it_is_answered_or_takes_long() -> None:
     clock = Clock()
     one = Limiter(16, clock)
     assert one.free_slots() == 1
-    one.sent()
+    first = one.sent()
     assert (one.free_slots(), one.seconds_until_open()) == (0, ALONE)
-    one.completed(False)
+    one.failed()
     assert (one.free_slots(), one.seconds_until_open()) == (1, 0.0), "after a failure the next one is the first"
-    one.sent()
+    first = one.sent()
     clock.now += ALONE
     assert (one.free_slots(), one.seconds_until_open()) == (15, 0.0)
-    one.completed(True)
+    one.answered(first)
     assert one.free_slots() == 16
     other = Limiter(16, clock)
-    other.sent()
-    other.completed(True)
+    other.answered(other.sent())
     assert other.free_slots() == 16, "at once"
 
 
 def test_the_limit_never_falls_below_one() -> None:
     one, clock = limiter(2)
     for _ in range(5):
-        one.throttled(0.0)
-        clock.now += PAUSE
+        for attempt in send_all(one):
+            one.refused(attempt, 0.0)
+        clock.now += PATIENCE
     assert one.limit == one.free_slots() == 1
 
 
-def test_each_full_round_of_successes_makes_room_for_one_more_up_to_the_maximum() -> None:
-    one, clock = limiter(8)
-    one.throttled(0.0)
-    clock.now += PAUSE
-    succeed(one, 3)
-    assert one.limit == 4
-    succeed(one, 1)
-    assert one.limit == 5
-    succeed(one, 5 + 6 + 7)
-    assert one.limit == 8
-    succeed(one, 100)
-    assert one.limit == 8
+def test_what_headers_still_allow_is_spread_until_their_reset() -> None:
+    one, clock = limiter()
+    one.allowed(10, 20.0)
+    one.sent()
+    assert (one.free_slots(), one.seconds_until_open()) == (0, pytest.approx(2.0, abs=0.2))
+    clock.now += 2.0
+    assert one.free_slots() == 1
+    one.allowed(0, 30.0)
+    assert one.seconds_held() == 30.0, "nothing remains"
+    one.allowed(float("inf"), 0.0)
+    assert one.free_slots() == 15, "the newest headers count"
 
 
-def test_failures_are_no_successes_and_a_refusal_starts_the_round_anew() -> None:
-    one, clock = limiter(8)
-    one.throttled(0.0)
-    clock.now += PAUSE
-    for _ in range(10):
-        one.sent()
-        one.completed(False)
-    assert one.limit == 4
-    succeed(one, 3)
-    one.throttled(0.0)
-    succeed(one, 1)
-    assert one.limit == 2
+# --------------------------------------------------------------------------------------------------- what people see
+
+
+def test_what_is_waited_for_is_said() -> None:
+    one, clock = limiter(16)
+    assert one.state == ""
+    sent = send_all(one)
+    for attempt in sent[8:]:
+        one.refused(attempt, 5.0)
+    assert one.state == "asks to slow down: waiting 5 s"
+    clock.now += 6.0
+    assert one.state == "asks to slow down: at most 8 at once"

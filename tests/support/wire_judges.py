@@ -35,7 +35,7 @@ def no_reward_model(name: str) -> RewardModel:
 
 
 def make(
-    name: str, server: WireServer, model: str = "", throttles: list[float | None] | None = None, **settings: Any
+    name: str, server: WireServer, model: str = "", allowances: list[tuple[float, float]] | None = None, **settings: Any
 ) -> VendorJudge:
     """The judge `name` as afarm builds it, with `server` in its vendor's place."""
     config = PLUGINS.get("judges", name).settings({"max_retries": 2, "timeout": 5, **settings})
@@ -44,8 +44,12 @@ def make(
         spec = f"{spec}@{server.openai_url}"
     else:
         config = config.model_copy(update={"base_url": server.openai_url if name == "openai" else server.url})
-    asked = [] if throttles is None else throttles
-    context = BuildContext(no_reward_model, price=lambda provider, model: PRICE, throttled=asked.append)
+    told = [] if allowances is None else allowances
+    context = BuildContext(
+        no_reward_model,
+        price=lambda provider, model: PRICE,
+        allowed=lambda requests, seconds: told.append((requests, seconds)),
+    )
     return CLASSES[name](spec, config, context)
 
 

@@ -65,13 +65,27 @@ class Hang:
 
 
 @dataclass(frozen=True)
+class Drip:
+    """Status 200 and headers, then a space every so many seconds, for ever."""
+
+    gap: float = 0.05
+
+
+@dataclass(frozen=True)
+class Told:
+    """An answer with these headers as well."""
+
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class Body:
     """Status 200 with this body, bytes as they are."""
 
     body: Any
 
 
-Fault = Status | Drop | Hang | Body | None
+Fault = Status | Drop | Hang | Drip | Told | Body | None
 
 
 # ------------------------------------------------------------------------------------------------------------- server
@@ -87,6 +101,8 @@ class WireServer:
         self.charged = 0
         """Requests for an answer that a vendor could have charged for: all that were not refused by a status."""
         self.in_flight = self.most_in_flight = 0
+        self.refuses_beyond: int | None = None
+        """Requests for an answer beyond this number at once are refused with a 429."""
         self._faults: deque[Fault] = deque()
         self._files: dict[str, bytes] = {}
         self.batches: dict[str, dict[str, Any]] = {}
@@ -174,6 +190,10 @@ class WireServer:
 
     async def _respond(self, received: Received, writer: asyncio.StreamWriter) -> bool:
         """Whether the connection stays open."""
+        if self.refuses_beyond is not None and self.in_flight > self.refuses_beyond:
+            writer.write(refusal(Status(429, retry_after_ms=50), anthropic="messages" in received.path))
+            await writer.drain()
+            return True
         if self.latency:
             await asyncio.sleep(self.latency)
         fault = self._next_fault(received)
@@ -184,13 +204,20 @@ class WireServer:
             return False
         if isinstance(fault, Hang):
             await asyncio.Event().wait()
+        if isinstance(fault, Drip):
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100000\r\n\r\n")
+            while True:
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.sleep(fault.gap)
         if isinstance(fault, Status):
             writer.write(refusal(fault, anthropic="messages" in received.path))
         elif isinstance(fault, Body):
             body = fault.body if isinstance(fault.body, bytes) else json.dumps(fault.body).encode()
             writer.write(response(200, body))
         else:
-            writer.write(response(*self._route(received)))
+            told = fault.headers if isinstance(fault, Told) else None
+            writer.write(response(*self._route(received), told))
         await writer.drain()
         return True
 

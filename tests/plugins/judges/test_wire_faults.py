@@ -7,20 +7,22 @@ import json
 import logging
 import traceback
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from email.utils import formatdate
 from pathlib import Path
 from time import time
 
 import pytest
-from wire_judges import CLASSES, KEY, MODELS, ask, chat, make
-from wire_server import Body, Drop, Hang, Status, WireServer
+from wire_judges import CLASSES, KEY, MODELS, WORTH, ask, chat, make
+from wire_server import Body, Drip, Drop, Hang, Status, Told, WireServer
 
 from afarm.cli import main
 from afarm.core.errors import JudgeError
 from afarm.judging.client import JudgeClient
 from afarm.judging.ledger import Ledger
+from afarm.judging.rate_limit import SlowDown
+from afarm_plugins.judges.rate_headers import retry_after, seconds_until, wait_asked
 from afarm_plugins.judges.vendor import VendorJudge
-from afarm_plugins.judges.vendor_errors import retry_after
 
 VENDORS = list(MODELS)
 TRIES = 3  # the first and the two retries that `make` sets
@@ -61,10 +63,8 @@ def refused(judge: VendorJudge, *, quotes: str = KEY) -> str:
 @pytest.mark.parametrize(
     "fault",
     [
-        Status(429),
         Status(500),
         Status(503),
-        Status(529),
         Drop(),
         Drop(sent=40),
         Drop(sent=150),
@@ -92,7 +92,6 @@ def test_a_fault_is_asked_about_again_and_the_answer_is_taken(
     ("fault", "says"),
     [
         (Status(500, "the server broke"), "failed 3 times (500: the server broke)"),
-        (Status(429, "too many requests"), "asks to slow down (429: too many requests)"),
         (Drop(), "could not be reached at http://127.0.0.1"),
         (Body(b'{"choices": [{"mess'), "answered 3 times with nothing that can be read (no JSON: "),
         (Body({"choices": []}), "answered 3 times with nothing that can be read (no answer in "),
@@ -120,6 +119,19 @@ def test_a_hang_ends_with_the_timeout(server: WireServer, name: str) -> None:
     assert len(server.asked) == 2
 
 
+def test_an_answer_that_drips_for_ever_ends_with_the_timeout_too(server: WireServer, name: str, tmp_path: Path) -> None:
+    server.script(Drip(), Drip())
+    judge = make(name, server, timeout=0.3, max_retries=1)
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        client = JudgeClient({"*": judge}, ledger, run="r")
+        with pytest.raises(JudgeError, match=r"did not answer within 0\.3 s, 2 times;"):
+            client([chat()])
+        client.close()
+        assert len(server.asked) == 2
+        worst = judge.worst_case_price(chat()) or 0.0
+        assert ledger.committed("r") == pytest.approx(2 * worst), "each attempt may have been charged for"
+
+
 def test_a_hang_is_asked_about_again(server: WireServer, name: str) -> None:
     server.script(Hang())
     assert ask(make(name, server, timeout=0.2), chat())[0].text == "Output (a)"
@@ -142,30 +154,72 @@ def test_a_server_that_is_not_there_is_named(name: str) -> None:
         (Status(429, retry_after_ms=2), 0.002),
         (Status(429, retry_after_ms=None), None),
         (Status(529, retry_after_ms=3), 0.003),
+        (Status(429, "daily limit", retry_after="7200", retry_after_ms=None), 7200.0),
     ],
     ids=str,
 )
-def test_every_call_to_slow_down_reaches_the_engine(
-    server: WireServer, name: str, fault: Status, seconds: float | None
+def test_a_refusal_is_handed_to_the_engine_at_once(
+    server: WireServer, judge: VendorJudge, fault: Status, seconds: float | None
 ) -> None:
-    throttles: list[float | None] = []
-    server.script(fault, fault)
-    ask(make(name, server, throttles=throttles), chat())
-    assert throttles == [seconds, seconds]
+    server.script(fault)
+    with pytest.raises(SlowDown, match="asks to slow down") as caught:
+        ask(judge, chat())
+    assert caught.value.seconds == pytest.approx(seconds)
+    assert not caught.value.charged
+    assert len(server.asked) == 1, "the SDK does not retry by itself"
 
 
-def test_an_answer_and_an_error_slow_nothing_down(server: WireServer, name: str) -> None:
-    throttles: list[float | None] = []
-    server.script(Status(500), None)
-    ask(make(name, server, throttles=throttles), chat())
-    assert throttles == []
+def test_what_headers_allow_reaches_the_engine(server: WireServer, name: str) -> None:
+    allowances: list[tuple[float, float]] = []
+    judge = make(name, server, allowances=allowances)
+    form = "anthropic-ratelimit-{}-{}" if name == "anthropic" else "x-ratelimit-{1}-{0}"
+    for kind, limit, remaining in (("requests", "500", "499"), ("requests", "500", "30"), ("tokens", "9000", "214")):
+        values = {"limit": limit, "remaining": remaining, "reset": "1m30s"}
+        server.script(Told({form.format(kind, what): value for what, value in values.items()}))
+        ask(judge, chat())
+    assert allowances == [(float("inf"), 0.0), (30.0, 90.0), (2.0, 90.0)], "an answer takes 107 tokens"
+    ask(judge, chat())
+    assert len(allowances) == 3, "without headers nothing is told"
 
 
-def test_a_wait_of_hours_is_not_sat_out(server: WireServer, judge: VendorJudge) -> None:
-    server.script(Status(429, "daily limit", retry_after="7200", retry_after_ms=None))
-    message = refused(judge)
-    assert "asks to slow down and wait 7200 s (429: daily limit)" in message
-    assert len(server.asked) == 1
+@pytest.mark.parametrize(
+    ("reset", "seconds"),
+    [
+        ("1s", 1),
+        ("6m0s", 360),
+        ("120ms", 0.12),
+        ("1h2m", 3720),
+        ("1.5", 1.5),
+        ("soon", None),
+        ("", None),
+        ("nan", None),
+    ],
+)
+def test_the_time_of_a_reset_is_read_in_every_form(reset: str, seconds: float | None) -> None:
+    assert seconds_until(reset) == (None if seconds is None else pytest.approx(seconds))
+    date = seconds_until(datetime.fromtimestamp(time() + 60, UTC).isoformat())
+    assert date == pytest.approx(60, abs=5)
+
+
+def test_nothing_left_is_waited_for_without_retry_after(server: WireServer) -> None:
+    used_up = {"x-ratelimit-limit-requests": "60", "x-ratelimit-remaining-requests": "0"}
+    assert wait_asked({**used_up, "x-ratelimit-reset-requests": "12s"}) == 12.0
+    assert wait_asked({**used_up, "x-ratelimit-reset-requests": "12s", "retry-after": "3"}) == 3.0
+    assert wait_asked({}) is None
+
+
+def test_refused_requests_are_asked_again_until_all_are_answered(name: str, tmp_path: Path) -> None:
+    """A server that takes few at once: what exceeds it is refused, nothing is answered twice."""
+    at_once = 4
+    with WireServer(latency=0.02) as server, Ledger(tmp_path / "ledger.sqlite") as ledger:
+        server.refuses_beyond = at_once
+        client = JudgeClient({"*": make(name, server)}, ledger, run="r", budget=5.0, max_concurrency=32)
+        answers = client([chat(f"Question {i}?") for i in range(60)])
+        client.close()
+        assert [answer.text for answer in answers] == ["Output (a)"] * 60
+        assert server.charged == client.spend.calls == 60
+        assert len(server.asked) > 60
+        assert ledger.committed("r") == pytest.approx(60 * WORTH)
 
 
 @pytest.mark.parametrize(
@@ -191,6 +245,8 @@ def test_retry_after_is_read_in_every_form() -> None:
     assert hour is not None
     assert 3500 < hour <= 3600
     assert retry_after({"retry-after": "soon"}) is None
+    assert retry_after({"retry-after": "nan"}) is None
+    assert retry_after({"retry-after": "1e400"}) is None
     assert retry_after({}) is None
 
 

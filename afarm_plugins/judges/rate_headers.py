@@ -1,0 +1,88 @@
+"""Headers about rate limits, in the forms of OpenAI's and Anthropic's APIs."""
+
+from __future__ import annotations
+
+import email.utils
+import math
+import re
+import time
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+
+SCARCE = 0.2
+"""Share of a limit below which what remains is spread over the time to its reset."""
+
+UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+FORMS = (
+    ("x-ratelimit-{what}-{kind}", ("requests", "tokens")),
+    ("anthropic-ratelimit-{kind}-{what}", ("requests", "tokens", "input-tokens", "output-tokens")),
+)
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds to wait, from milliseconds, seconds or a date; None if they do not say."""
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        try:
+            seconds = float(headers[name]) * unit
+        except (KeyError, ValueError):
+            continue
+        if math.isfinite(seconds):
+            return max(0.0, seconds)
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(headers["retry-after"]).timestamp() - time.time())
+    except (KeyError, ValueError):
+        return None
+
+
+def wait_asked(headers: Mapping[str, str]) -> float | None:
+    """Seconds that a refused request is to wait: `retry_after`, otherwise until what is used up is reset."""
+    asked = retry_after(headers)
+    if asked is not None:
+        return asked
+    return max((seconds for _, remaining, _, seconds in _limits(headers) if remaining <= 0), default=None)
+
+
+def allowance(headers: Mapping[str, str], tokens: int) -> tuple[float, float] | None:
+    """Requests of `tokens` each that are allowed, and the seconds until the reset of that limit.
+
+    Infinitely many while no limit is near; None if no header says.
+    """
+    limits = list(_limits(headers))
+    scarce = [
+        (remaining if kind == "requests" else remaining / max(1, tokens), seconds)
+        for kind, remaining, limit, seconds in limits
+        if remaining < SCARCE * limit and seconds > 0
+    ]
+    if not limits:
+        return None
+    return min(scarce, key=lambda found: found[0] / found[1], default=(math.inf, 0.0))
+
+
+def _limits(headers: Mapping[str, str]) -> Iterator[tuple[str, float, float, float]]:
+    """Yield (kind, remaining, limit, seconds until the reset) of each limit that is told in full."""
+    for form, kinds in FORMS:
+        for kind in kinds:
+            said = [headers.get(form.format(kind=kind, what=what)) for what in ("remaining", "limit", "reset")]
+            try:
+                remaining, limit = float(said[0] or ""), float(said[1] or "")
+            except ValueError:
+                continue
+            seconds = seconds_until(said[2] or "")
+            if seconds is not None:
+                yield kind, remaining, limit, seconds
+
+
+def seconds_until(reset: str) -> float | None:
+    """Seconds from "6m0s", "120ms", "1.5" or a date in ISO's form; None for any other text."""
+    if parts := re.fullmatch(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+", reset):
+        pieces = re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", parts[0])
+        return sum(float(number) * UNITS[unit] for number, unit in pieces)
+    try:
+        return max(0.0, float(reset)) if math.isfinite(float(reset)) else None
+    except ValueError:
+        pass
+    try:
+        date = datetime.fromisoformat(reset)
+    except ValueError:
+        return None
+    return max(0.0, date.timestamp() - time.time())
