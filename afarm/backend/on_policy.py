@@ -122,8 +122,11 @@ class OnPolicyTrainer(ABC, Generic[R]):
         if config.gradient_checkpointing:
             enable_gradient_checkpointing(self.models)
         self.trained = {name: p for name, p in self.models.named_parameters() if p.requires_grad}
+        by_peak: dict[float, list[nn.Parameter]] = defaultdict(list)
+        for name, parameter in self.trained.items():
+            by_peak[self.peak_learning_rate(name)].append(parameter)
         self.optimizer = torch.optim.AdamW(
-            self.trained.values(),
+            [{"params": group, "factor": peak / config.learning_rate} for peak, group in by_peak.items()],
             lr=config.learning_rate,
             eps=config.adam_epsilon,
             weight_decay=0.0,
@@ -162,6 +165,14 @@ class OnPolicyTrainer(ABC, Generic[R]):
     def build_other_networks(self) -> Mapping[str, nn.Module]:
         """Build what is trained beside the policy, by name: a value model, say."""
         return {}
+
+    def peak_learning_rate(self, name: str) -> float:
+        """The peak of the learning rate of the trained parameter `name`.
+
+        Override for a network with one of its own. All rates rise and fall together.
+        """
+        peak: float = self.config.learning_rate
+        return peak
 
     def sampling_policy(self, step: int) -> CheckpointPolicy:
         """The policy that `step` samples with, of the weights that are trained."""
@@ -374,7 +385,7 @@ class OnPolicyTrainer(ABC, Generic[R]):
         config = self.config
         passes = Passes(linear_schedule(step, config.learning_rate, config.warmup_steps, config.total_steps))
         for group in self.optimizer.param_groups:
-            group["lr"] = passes.learning_rate
+            group["lr"] = passes.learning_rate * group["factor"]
         if config.gradient_checkpointing:
             set_checkpointing_layers_to_train(self.models)
         left = iter(minibatches)

@@ -29,6 +29,9 @@ class PPOConfig(OnPolicyConfig):
 
     num_ppo_epochs: int = setting(2, "passes over each rollout", gt=0)
     learning_rate: float = setting(1e-5, "peak learning rate of policy and value model", gt=0)
+    value_head_learning_rate: float | None = setting(
+        None, "peak learning rate of the value model's head (unset: learning_rate)", gt=0
+    )
     max_grad_norm: float = setting(1.0, "L2 norm that gradients (policy and value together) are clipped to", gt=0)
     kl_coef: float = setting(0.002, "weight of the per-token KL penalty to the start policy", ge=0)
     kl_controller: Literal["fixed", "adaptive"] = setting(

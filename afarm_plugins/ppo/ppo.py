@@ -92,6 +92,12 @@ class PPOTrainer(PolicyGradientTrainer[ValuedRollouts]):
         assert self.inputs.reward_model is not None  # named in `needs`
         return start_value_model(self.start, self.inputs.reward_model, self.config)
 
+    def peak_learning_rate(self, name: str) -> float:
+        network, *path = name.split(".")
+        is_head = network == "value" and (self.config.layout == "shared" or "score" in path)
+        own = self.config.value_head_learning_rate if is_head else None
+        return own or self.config.learning_rate
+
     @property
     def selects_checkpoint(self) -> bool:
         return self.config.checkpoint == "best"

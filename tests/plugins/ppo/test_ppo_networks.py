@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from test_ppo import (
 from afarm.backend import Backend, CheckpointPolicy, active_adapter, response_logprobs
 from afarm.backend.batching import join_and_pad
 from afarm.core.config import BackendConfig
-from afarm.core.interfaces import MethodInputs
+from afarm.core.interfaces import MethodInputs, RewardModel
+from afarm.core.records import Instruction, Score
 from afarm_plugins.ppo import PPOConfig
 from afarm_plugins.ppo.networks import SeparateNetworks, SharedNetworks
 from afarm_plugins.ppo.ppo import PPOTrainer
@@ -207,3 +209,47 @@ def test_log_probabilities_of_the_sampler_are_those_that_would_be_read(tmp_path:
 def test_a_shared_backbone_says_what_it_needs(missing: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=r"ppo\.lora=\{\} and --set ppo\.value_init=sft"):
         PPOConfig(**{**SMALL, **SHARED, **missing})
+
+
+# ------------------------------------------------------------------------------------- the value head's learning rate
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({}, {"value.score.weight", "value.score.bias"}),
+        (LORA, None),
+        (SHARED, {"value.weight", "value.bias"}),
+        ({**SHARED, "shared_value": "adapter"}, {"value.weight", "value.bias"}),
+    ],
+)
+def test_the_head_alone_learns_at_its_own_rate(
+    tmp_path: Path, settings: dict[str, Any], names: set[str] | None
+) -> None:
+    trainer = trainer_for(tmp_path, value_head_learning_rate=0.5, **settings)
+    shares = {id(p): group["factor"] for group in trainer.optimizer.param_groups for p in group["params"]}
+    own = {name for name, p in trainer.trained.items() if shares[id(p)] == 0.5 / trainer.config.learning_rate}
+    assert len(own) == 2
+    assert all(name.startswith("value.") for name in own)
+    assert names is None or own == names
+    assert {shares[id(p)] for name, p in trainer.trained.items() if name not in own} == {1.0}
+
+
+class OfPrompt(RewardModel):
+    """A reward that the prompt decides, so that the states before each token can tell it."""
+
+    def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[Score]:
+        return [Score(4.0 * (len(set(i.instruction.split())) > 2)) for i in instructions]
+
+
+def test_a_head_with_a_rate_of_its_own_comes_to_explain_what_a_slow_one_does_not(tmp_path: Path) -> None:
+    def explained(rate: float | None) -> float:
+        run, start = Run(tmp_path / str(rate)), tiny_policy()
+        inputs = MethodInputs(start, reward_model=OfPrompt(), unlabeled=INSTRUCTIONS)
+        settings = {"total_steps": 8, "rollout_batch_size": 24, "mini_batch_size": 8, "num_ppo_epochs": 4}
+        settings |= {"learning_rate": 1e-4, "value_init": "sft", "cliprange_value": 5.0, "whiten_rewards": "none"}
+        train(tmp_path, run, inputs, **settings, kl_coef=0.0, value_head_learning_rate=rate)
+        return run.metrics[-1]["val/explained_variance"]
+
+    assert abs(explained(None)) < 0.05
+    assert explained(1e-2) > 0.2
