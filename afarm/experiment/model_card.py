@@ -71,10 +71,10 @@ def _introduction(run: RunRecord) -> list[str]:
         f"{run.get('afarm_version')} from the base model `{run.section('config').get('model')}`."
     ]
     if any(judge.get("simulated") for judge in _mappings(run.rows("judges"))):
+        what = "Its win rate is" if run.section("config").get("preferences") else "Its preferences and win rate are"
         lines += [
             "",
-            "**Its preferences and its win rate are simulated by a formula**, not by people or a language model: "
-            "a gain is a gain in that formula.",
+            f"**{what} simulated by a formula**, not by people or a language model: a gain is a gain in that formula.",
         ]
     return [*lines, "", "No licence is set here: those of the base model and of the data apply."]
 
@@ -131,12 +131,18 @@ def _recipe(run: RunRecord, pairs: int, without: int) -> list[str]:
     labelling = config.get("annotate")
     noise = labelling.get("label_noise") if isinstance(labelling, Mapping) else None
     judges = [str(judge.get("identity")) for judge in _mappings(run.rows("judges"))]
+    own_preferences = config.get("preferences")
+    labels = (
+        f"`{own_preferences}`, preferences of one's own"
+        if own_preferences
+        else f"annotator `{run.get('annotator')}`, label noise {noise}"
+    )
     facts = {
         "recipe": run.get("recipe"),
         "method": run.get("method"),
         "seed": run.get("seed"),
         "data": config.get("dataset"),
-        "training labels": f"annotator `{run.get('annotator')}`, label noise {noise}",
+        "training labels": labels,
         "judge": ", ".join(f"`{judge}`" for judge in judges),
         "reward model": config.get("reward_model"),
         "preferences": f"{pairs:,}, and {without:,} that prefer neither output and are left out here" if pairs else "",

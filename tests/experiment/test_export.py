@@ -17,6 +17,7 @@ from afarm.cli import main
 from afarm.core.errors import DataError
 from afarm.core.records import Instruction, JudgedPair, Message, Output, Pair, Preference
 from afarm.experiment.export import alpaca_eval_rows, export_run, trl_rows
+from afarm.experiment.model_card import model_card
 from afarm.experiment.run_record import record
 from afarm.storage.hub import push_folder, require_token
 from afarm.storage.runs import RunRecord, read_run
@@ -254,3 +255,14 @@ def test_a_hub_that_refuses_is_named_with_what_to_do(run: RunRecord, tmp_path: P
 def test_what_is_no_name_of_a_repository_is_refused(name: str) -> None:
     with pytest.raises(DataError, match="no name of a repository"):
         require_token(name)
+
+
+def test_a_card_tells_own_preferences_from_simulated_ones(run: RunRecord, tmp_path: Path) -> None:
+    simulated = {**run, "judges": [{"role": "*", "identity": "offline", "simulated": True}]}
+    card = model_card(RunRecord(run.directory, simulated), tmp_path, "", 1, 0)
+    assert "**Its preferences and win rate are simulated by a formula**" in card
+    own = {**simulated, "config": {**run.section("config"), "preferences": "/home/me/mine.jsonl"}}
+    card = model_card(RunRecord(run.directory, own), tmp_path, "", 1, 0)
+    assert "**Its win rate is simulated by a formula**" in card
+    assert "training labels: `mine.jsonl`, preferences of one's own" in card
+    assert "/home/me" not in card
