@@ -65,9 +65,11 @@ def take_fingerprint(made: Policy | RewardModel) -> Fingerprint:
         if isinstance(held, nn.Module):
             named = (*held.named_parameters(remove_duplicate=False), *held.named_buffers(remove_duplicate=False))
             weights[place] = {name: _digest(tensor) for name, tensor in named}
-            settings += [getattr(held, name).to_json_string() for name in CONFIGS if hasattr(held, name)]
-        elif isinstance(held, Tensor | np.ndarray):
-            weights[place] = {"": _digest(torch.as_tensor(held))}
+            settings += [_text_of(getattr(held, name)) for name in CONFIGS if hasattr(held, name)]
+        elif isinstance(held, Tensor):
+            weights[place] = {"": _digest(held)}
+        elif isinstance(held, np.ndarray):
+            weights[place] = {"": f"{held.dtype} {held.shape} {zlib.crc32(np.ascontiguousarray(held).data):08x}"}
         else:
             settings.append([len(held), held.padding_side, str(held.special_tokens_map)])
     return Fingerprint(weights, hashlib.sha256(json.dumps(settings).encode()).hexdigest())
@@ -93,14 +95,30 @@ def _held(holder: object, place: str, seen: set[int]) -> Iterator[tuple[str, Any
             yield from _held(value, f"{place}.{key}", seen)
 
 
+def _text_of(config: Any) -> str:
+    return str(config.to_json_string()) if hasattr(config, "to_json_string") else repr(config)
+
+
 def _digest(tensor: Tensor) -> str:
     if isinstance(tensor, DTensor) or tensor.is_meta:
         return ELSEWHERE
-    bits = tensor.detach().contiguous().view(-1).view(torch.uint8)
-    if bits.device.type == "cpu":
-        return f"{tensor.dtype} {tuple(tensor.shape)} {zlib.crc32(bits.numpy().data):08x}"
-    # Summed where it is: along both dimensions, so that rows or columns that change places are seen.
-    integers = bits.view(INTEGERS.get(tensor.element_size(), torch.uint8))
-    table = integers.view(tensor.shape[0], -1) if tensor.dim() > 1 else integers.view(1, -1)
+    try:
+        bits = tensor.detach().contiguous().view(-1).view(torch.uint8)
+        on_cpu = bits.device.type == "cpu"
+        digest = f"{zlib.crc32(bits.numpy().data):08x}" if on_cpu else digest_on_device(tensor)
+    except (RuntimeError, TypeError, NotImplementedError):  # sparse or quantised by a class of its own
+        return ELSEWHERE
+    return f"{tensor.dtype} {tuple(tensor.shape)} {digest}"
+
+
+def digest_on_device(tensor: Tensor) -> str:
+    """Digest a tensor's bits where it is, by their sums along both dimensions.
+
+    So what changes places is seen too.
+    """
+    if not tensor.numel():
+        return ""
+    integers = tensor.detach().contiguous().view(-1).view(INTEGERS.get(tensor.element_size(), torch.uint8))
+    table = integers.view(tensor.shape[0], -1) if tensor.dim() > 1 else integers.view(-1, 1)
     sums = [table.sum(dimension, dtype=torch.int64).cpu().numpy().tobytes() for dimension in (0, 1)]
-    return f"{tensor.dtype} {tuple(tensor.shape)} {hashlib.sha256(b''.join(sums)).hexdigest()}"
+    return hashlib.sha256(b"".join(sums)).hexdigest()

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from light_farm import LightBackend, Make, light_farm
 from light_plugin import Nudge, WordPolicy, WordReward
 from torch import nn
 
-from afarm.backend.fingerprints import take_fingerprint
+from afarm.backend.fingerprints import digest_on_device, take_fingerprint
 from afarm.core.errors import PluginError, TrainingError
-from afarm.core.interfaces import MethodInputs
+from afarm.core.interfaces import MethodInputs, Policy
 from afarm.testing.models import tiny_policy
 
 Change = Callable[[MethodInputs], Any]
@@ -179,3 +181,41 @@ def test_a_fingerprint_sees_any_change_and_passes_over_what_is_put_back() -> Non
     policy.tokenizer.padding_side = "left" if policy.tokenizer.padding_side == "right" else "right"
     assert before.changed(take_fingerprint(policy)) == []
     assert take_fingerprint(policy) != before
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int8, torch.bool])
+@pytest.mark.parametrize("shape", [(), (7,), (4, 6), (2, 3, 4), (0, 3)])
+def test_on_a_device_sums_tell_tensors_apart(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    tensor = torch.arange(1, 1 + math.prod(shape)).reshape(shape).to(dtype)
+    before = digest_on_device(tensor)
+    assert digest_on_device(tensor.clone()) == before
+    if tensor.numel() > 1 and dtype != torch.bool:
+        assert digest_on_device(tensor.flip(0)) != before
+        assert digest_on_device(tensor.flip(-1)) != before
+    if tensor.numel():
+        tensor.view(-1)[0] = 0
+        assert digest_on_device(tensor) != before
+
+
+class Odd(Policy):
+    """What a stranger's policy may hold."""
+
+    def __init__(self) -> None:
+        self.module = nn.Linear(1, 1)
+        self.module.config = {"a": 1}  # type: ignore[assignment]
+        self.sparse = torch.eye(3).to_sparse()
+        self.words = [np.array(["a"]), np.arange(3, dtype=np.uint16), {"inner": self}]
+
+    def sample(self, *arguments: Any, **more: Any) -> Any: ...
+    def save(self, directory: Path) -> None: ...
+    @classmethod
+    def load(cls, directory: Path, context: Any) -> Any: ...
+
+
+def test_what_cannot_be_read_is_no_error_and_not_taken_for_unchanged() -> None:
+    odd = Odd()
+    before = take_fingerprint(odd)
+    assert not before.is_complete
+    odd.words[1][0] = 7
+    odd.sparse = torch.zeros(3, 3).to_sparse()
+    assert before.changed(take_fingerprint(odd)) == ["words.1"]
