@@ -131,7 +131,7 @@ def _recipe(run: RunRecord, pairs: int, without: int) -> list[str]:
     labelling = config.get("annotate")
     noise = labelling.get("label_noise") if isinstance(labelling, Mapping) else None
     judges = [str(judge.get("identity")) for judge in _mappings(run.rows("judges"))]
-    own_preferences = config.get("preferences")
+    own_preferences = str(config.get("preferences") or "").rpartition("/")[2]  # not where it lies on this machine
     labels = (
         f"`{own_preferences}`, preferences of one's own"
         if own_preferences

@@ -28,7 +28,7 @@ def test_a_result_is_a_line_a_table_a_frame_and_json(farm: Make) -> None:
     result = farm().evaluate()
     line = repr(result)
     assert line.startswith(f"Result(nudge: win rate {result.win_rate:.1f} % (95 % ")
-    assert line.endswith(")")
+    assert f"; reward {result.metric('reward'):.3f} (reference {result.metric('reward_reference'):.3f}, diff" in line
     assert len(line) < LONGEST_REPR
     html = result._repr_html_()
     assert html.count("<tr>") == 1 + len(result.evaluations)
