@@ -30,7 +30,7 @@ from afarm.cli.console import err, take_down_bars
 from afarm.cli.plugin_commands import add_plugin_commands
 from afarm.core.errors import AfarmError, ConfigError, PluginError
 from afarm.core.plugins import discover
-from afarm.storage.text import markup
+from afarm.storage.text import markup, without_keys
 
 INTERRUPTED = 130
 """The exit code of a command that was stopped with Ctrl-C, as shells have it."""
@@ -132,5 +132,5 @@ def main(arguments: list[str] | None = None) -> Any:
 
 def _fail(message: str) -> NoReturn:
     who = f"Error in process {launch.process_info().rank}" if launch.process_info().is_distributed else "Error"
-    err().print(f"[bold red]{who}:[/] {markup(message)}", highlight=False, soft_wrap=True)
+    err().print(f"[bold red]{who}:[/] {markup(without_keys(message))}", highlight=False, soft_wrap=True)
     sys.exit(1)

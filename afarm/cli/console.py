@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from functools import cache
@@ -17,6 +18,8 @@ T = TypeVar("T")
 
 PATIENCE = 1.0
 """Seconds after which a loop deserves a progress bar."""
+LOG_SECONDS = 30.0
+"""Seconds between two lines about a loop if the console is no terminal."""
 
 
 @cache
@@ -103,11 +106,11 @@ class ProgressBars:
             self._loops.clear()
 
     def __call__(self, items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
-        if not self.console.is_terminal:
-            yield from items
-            return
         if total is None and isinstance(items, Sized):
             total = len(items)
+        if not self.console.is_terminal:
+            yield from self._logged(items, description, total)
+            return
         started, done = time.monotonic(), 0
         # Beside a stage's line a bar is there at once, to show after a second even if the first item takes minutes.
         task = self._start(description, total) if self._open else None
@@ -123,13 +126,29 @@ class ProgressBars:
             if task is not None:
                 self._stop(task)
 
+    def _logged(self, items: Iterable[T], description: str, total: int | None) -> Iterator[T]:
+        """Tell of the loop from time to time, also while no item comes."""
+        done, ended, began = 0, threading.Event(), time.monotonic()
+
+        def tell() -> None:
+            while not ended.wait(LOG_SECONDS):
+                count = f"{done:,} of {total:,}" if total is not None else f"{done:,}"
+                rate = f"{done / (time.monotonic() - began):,.2g}/s"
+                self.tell(", ".join(filter(None, [f"{description}: {count}", rate, self.note()])))
+
+        threading.Thread(target=tell, name="afarm-log", daemon=True).start()
+        try:
+            for item in items:
+                yield item
+                done += 1
+        finally:
+            ended.set()
+
     def _show(self, task: Any, done: int, total: int | None, rate: float) -> None:
         self._loops[task] = done / total if total else 0.0
         left = f"{_clock((total - done) / rate)} left" if total and done else ""
         count = f"{done}/{total}" if total is not None else f"{done}"
-        self._bars.update(
-            task, completed=done, count=count, rate=f"{rate:,.1f}/s" if done else "", left=left, note=self.note()
-        )
+        self._bars.update(task, completed=done, count=count, rate=f"{rate:,.1f}/s" if done else "", left=left)
 
     def _start(
         self, description: str, total: float | None, count: str = "", left: Any = "", stage: bool = False
@@ -141,8 +160,9 @@ class ProgressBars:
             self._bars.start()
         self._open += 1
         shown = count or (f"0/{total}" if total is not None else "")
+        note = "" if stage else lambda: self.note()
         task = self._bars.add_task(
-            one_line(description), total=total, count=shown, rate="", left=left, note="", stage=stage
+            one_line(description), total=total, count=shown, rate="", left=left, note=note, stage=stage
         )
         if not stage:
             self._loops[task] = 0.0
@@ -163,12 +183,18 @@ def _bars_on(console: Console) -> Any:
     from rich import progress as rich
     from rich.text import Text
 
-    class Left(rich.ProgressColumn):
+    class Live(rich.ProgressColumn):
+        """A field's text, or what it says when it is called: also while no item comes."""
+
         max_refresh = 0.5
 
+        def __init__(self, field: str, style: str = "") -> None:
+            super().__init__()
+            self.field, self.style = field, style
+
         def render(self, task: rich.Task) -> Text:
-            left = task.fields["left"]
-            return Text(left() if callable(left) else left, style="progress.remaining", no_wrap=True)
+            value = task.fields[self.field]
+            return Text(value() if callable(value) else value, style=self.style, no_wrap=True)
 
     class Bars(rich.Progress):
         def get_renderables(self) -> Iterator[Any]:
@@ -182,8 +208,8 @@ def _bars_on(console: Console) -> Any:
         rich.TextColumn("{task.fields[count]}", markup=False),
         rich.TextColumn("{task.fields[rate]}", markup=False),
         rich.TimeElapsedColumn(),
-        Left(),
-        rich.TextColumn("{task.fields[note]}", markup=False),
+        Live("left", "progress.remaining"),
+        Live("note"),
         console=console,
         transient=True,
     )

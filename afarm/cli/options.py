@@ -348,12 +348,13 @@ def _judges(options: list[str]) -> dict[str, str]:
 
 
 def _spent(workspace: "Workspace") -> str:
-    """Say what has been paid so far, for the end of a progress bar; nothing if judges cost nothing."""
+    """Say what has been paid so far and which judges ask to slow down, for the end of a progress bar."""
     from afarm.storage.text import dollars
 
     spend = workspace.judges.spend
     unknown = f" + {spend.unpriced_calls} calls of unknown price" if spend and spend.unpriced_calls else ""
-    return f"{dollars(spend.dollars)}{unknown}" if spend and (spend.dollars or unknown) else ""
+    paid = f"{dollars(spend.dollars)}{unknown}" if spend and (spend.dollars or unknown) else ""
+    return ", ".join(filter(None, [paid, *workspace.judges.slowed]))
 
 
 def _prices(options: list[str]) -> dict[str, str]:

@@ -91,6 +91,12 @@ class Judges:
         """The cost of the judges so far, None before the first was asked."""
         return self.client.spend if "client" in self.__dict__ else None
 
+    @property
+    def slowed(self) -> list[str]:
+        """Say which judges ask to slow down, and what is waited for."""
+        limiters = {judge.identity: limiter.state for judge, limiter in list(self._limiters.items())}
+        return [f"{name} {state}" for name, state in limiters.items() if state]
+
     @contextmanager
     def charged_to(self, artifact: str) -> Iterator[None]:
         """Book what is bought inside on the account of an artifact, by its name."""

@@ -165,7 +165,7 @@ def spend(workspace: Workspace, history: Iterable[StageRun]) -> dict[str, Any]:
     made = [run.artifact.meta.get("spend", {}) for run in history]
     return {
         **_rounded({name: sum(spent.get(name, 0) for spent in made) for name in STAGE_SPEND}),
-        "this_time": {**_rounded(this_time), "answers_reused": bought.answers_reused + bought.judgements_reused},
+        "this_time": {**_rounded(this_time), "answers_reused": bought.answers_reused},
     }
 
 

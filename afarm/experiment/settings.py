@@ -7,6 +7,7 @@ from pydantic import field_validator
 from afarm.core.config import BackendConfig, Config, setting
 from afarm.core.errors import did_you_mean
 from afarm.core.interfaces import Decoding
+from afarm.storage.text import without_keys
 
 
 class RowsConfig(Config):
@@ -160,6 +161,12 @@ class RunConfig(Config):
     @classmethod
     def _refuse_unknown_roles(cls, judge: dict[str, str]) -> dict[str, str]:
         unknown = [f"unknown role {role!r}.{did_you_mean(role, JUDGE_ROLES)}" for role in judge.keys() - JUDGE_ROLES]
+        unknown += [f"{role}: a key goes into an environment variable, never into a URL" for role in _with_keys(judge)]
         if unknown:
             raise ValueError("; ".join(sorted(unknown)))
         return judge
+
+
+def _with_keys(judges: dict[str, str]) -> list[str]:
+    """The roles of judges with a user name, password or parameters in the URL of their spec."""
+    return [role for role, spec in judges.items() if without_keys(spec) != spec]

@@ -162,8 +162,7 @@ class JudgeClient:
                 indices[request.key] = [index]
                 pending.append(request)
         if stored:
-            self.spend.answers_reused += len(stored)
-            self.ledger.reused(self.run, list(stored))
+            self.spend.answers_reused += self.ledger.reused(self.run, list(stored))
         return answers, pending
 
     def _pending(self, request: ChatRequest) -> PendingRequest:
@@ -185,7 +184,8 @@ class JudgeClient:
         judgements = self.ledger.recall(keys)
         if judgements:
             self.spend.judgements_reused += len(judgements)
-            self.ledger.reused(self.run, [judgement.completion for judgement in judgements.values()])
+            read = [judgement.completion for judgement in judgements.values()]  # several from one answer
+            self.spend.answers_reused += self.ledger.reused(self.run, read)
         return judgements
 
     def learn(self, judgements: Mapping[JudgementKey, Judgement]) -> None:

@@ -414,10 +414,10 @@ class Ledger:
         with self.transaction() as db:
             db.executemany("INSERT OR IGNORE INTO judgements VALUES (?,?,?,?,?,?,?,?,?)", rows)
 
-    def reused(self, run: str, keys: Sequence[str]) -> None:
-        """Count the answers with these keys as reused by `run`: they are not paid again."""
+    def reused(self, run: str, keys: Sequence[str]) -> int:
+        """Count the answers with these keys as reused by `run`, not paid again. Returns their number."""
         day = time.strftime("%Y-%m-%d")
-        counts: dict[tuple[str, str], list[float]] = {}
+        counts: dict[tuple[str, str], list[Any]] = {}
         for chunk, marks in _chunks(list(dict.fromkeys(keys))):
             grouped = f"FROM completions WHERE key IN ({marks}) GROUP BY judge, annotator"
             for judge, annotator, count, dollars in self.read(
@@ -431,6 +431,7 @@ class Ledger:
         if rows:
             with self.transaction() as db:
                 db.executemany(f"INSERT INTO reuse VALUES (?,?,?,?,?,?) {more}", rows)
+        return sum(row[4] for row in rows)
 
 
 def _committed(db: sqlite3.Connection, run: str) -> float:

@@ -6,6 +6,7 @@ Names and outputs come from anybody's files: no control character, markup or tab
 from __future__ import annotations
 
 import math
+import re
 from itertools import takewhile
 
 _MARKDOWN = str.maketrans({**{c: f"\\{c}" for c in "\\`*_[]|#~!"}, "<": "&lt;", ">": "&gt;", "&": "&amp;"})
@@ -15,6 +16,12 @@ def one_line(text: str, most: int = 80) -> str:
     """Put `text` on one line, without what a terminal acts on, cut after `most` characters."""
     printable = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return printable if len(printable) <= most else f"{printable[: most - 1]}…"
+
+
+def without_keys(text: str) -> str:
+    """Replace user names, passwords and parameters in the URLs of `text`, which may be keys."""
+    named = re.sub(r"(https?://)[^\s/@]+@", r"\1[key]@", text)
+    return re.sub(r"(https?://[^\s?#]*)[?#][^\s'\",;)]*", r"\1?[key]", named)
 
 
 def markdown(text: str) -> str:

@@ -86,7 +86,7 @@ class VendorConfig(Config):
     @field_validator("base_url")
     @classmethod
     def _refuse_keys(cls, url: str) -> str:
-        if "@" in url:
+        if set(url) & set("@?#"):
             raise ValueError("a key goes into the environment variable that key_variable names, never into a URL")
         return url
 

@@ -25,6 +25,7 @@ TOO_LONG_WORDS = (
 LONGEST_MESSAGE = 300
 
 LIKE_A_KEY = re.compile(r"\b(sk|pk|key|Bearer)[-_][\w*.…-]{4,}|\*{4,}")
+BEARER = re.compile(r"\bBearer\s+\S+", re.IGNORECASE)
 
 CAPABILITY_OF = {
     "temperature": "temperature",
@@ -49,13 +50,17 @@ NOT_CONNECTED = frozenset(
 def redacted(text: str, key: str) -> str:
     """`text` in one line, cut, without words that look like a key or begin as `key` does.
 
-    Vendors quote a refused key, most with stars in the middle.
+    Vendors quote a refused key, most with stars in the middle. A key of a few characters is a word of its own.
     """
     start = key[:6]
+    long = len(start) == 6
     words = [
-        "[key]" if (len(start) == 6 and start in word) or LIKE_A_KEY.search(word) else word for word in text.split()
+        "[key]"
+        if (start and (start in word if long else start in re.split(r"\W+", word))) or LIKE_A_KEY.search(word)
+        else word
+        for word in text.split()
     ]
-    line = " ".join(words)
+    line = BEARER.sub("[key]", " ".join(words))
     return line if len(line) <= LONGEST_MESSAGE else line[: LONGEST_MESSAGE - 1] + "…"
 
 

@@ -52,6 +52,16 @@ def test_the_same_command_again_still_says_what_the_run_has_cost(afarm: Afarm) -
     assert spend["calls"] > 0
 
 
+def test_what_is_reused_is_counted_in_answers_as_the_ledger_counts(afarm: Afarm) -> None:
+    """One answer of a batch holds several judgements."""
+    afarm("annotate", "--recipe", "light.yaml", "--annotator", "gpt4_1")
+    counted = CountingJudge.asked
+    shutil.rmtree("afarm-runs/artifacts/annotate")
+    again = afarm("run", "--recipe", "light.yaml", "--annotator", "gpt4_1", "--json").json["spend"]["this_time"]
+    assert again["answers_reused"] == sum(row["reused"] for row in afarm("ledger", "--json").json["by"]["run"])
+    assert 0 < again["answers_reused"] <= counted
+
+
 def test_half_the_estimate_as_a_budget_stops_at_or_under_it_and_says_how_to_go_on(afarm: Afarm) -> None:
     most = afarm("cost", "--recipe", "light.yaml", "--json").json["judges"][0]["most_dollars"]
     stopped = afarm("run", "--recipe", "light.yaml", "--budget", str(most / 2))

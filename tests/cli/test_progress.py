@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from light_farm import light_farm
 from rich.console import Console
 from said import Afarm
@@ -40,6 +41,35 @@ def test_a_short_loop_gets_no_bar() -> None:
 
 def test_a_log_gets_one_line_a_stage_and_no_bars() -> None:
     assert shown_on(terminal=False, seconds=0) == "… train ppo\n"
+
+
+def test_a_log_tells_of_a_loop_once_in_a_while_also_while_no_item_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("afarm.cli.console.LOG_SECONDS", 0.01)
+    text = io.StringIO()
+    bars = ProgressBars(Console(file=text, force_terminal=False, width=200))
+    bars.note = lambda: "$0.12, openai:gpt-4o asks to slow down: waiting 4 s"
+    for item in bars(range(2), "judging", 805):
+        while item and "judging: 1 of 805, " not in text.getvalue():
+            time.sleep(0.005)
+    line = text.getvalue().splitlines()[-1]
+    assert re.fullmatch(
+        r"… judging: 1 of 805, [\d.e+,]+/s, \$0\.12, openai:gpt-4o asks to slow down: waiting 4 s", line
+    )
+
+
+def test_a_bar_says_what_is_waited_for_while_no_item_comes() -> None:
+    text = io.StringIO()
+    bars = ProgressBars(Console(file=text, force_terminal=True, width=120))
+    said = "openai:gpt-4o asks to slow down: waiting 4 s"
+    bars.begin("annotate")
+    for _ in bars(range(1), "judging", 1):
+        time.sleep(PATIENCE * 1.2)
+        bars.note = lambda: said
+        deadline = time.monotonic() + 20
+        while said not in text.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.05)
+    bars.end()
+    assert said in text.getvalue()
 
 
 def test_every_item_comes_through_in_order() -> None:

@@ -266,6 +266,16 @@ def test_a_refused_key_names_the_variable_and_never_the_key(
     assert len(server.asked) == 1
 
 
+@pytest.mark.parametrize("key", ["abc", "x1"])
+def test_a_key_of_a_few_characters_is_not_repeated_either(
+    server: WireServer, judge: VendorJudge, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(judge.config.key_variable, key)
+    server.script(Status(401, f"Incorrect API key ({key}): got 'Bearer {key}'"))
+    message = refused(judge, quotes=f"({key})")
+    assert key not in message.replace(judge.identity, "")
+
+
 def test_a_model_that_is_gone_stops_at_once_and_names_model_and_setting(server: WireServer, judge: VendorJudge) -> None:
     server.script(Status(404, "The model does not exist", error={"code": "model_not_found"}))
     message = refused(judge)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import bpe_openai
 import pytest
-from wire_judges import KEY, MODELS, PLUGINS, PRICE, WORTH, ask, chat, make
+from wire_judges import KEY, MODELS, PRICE, WORTH, ask, chat, make
 from wire_server import Body, WireServer, completion, message
 
+from afarm.cli import main
 from afarm.core.errors import JudgeError
 from afarm.core.judge import Capabilities, ChatRequest, Tool
 from afarm.core.records import Message
@@ -400,10 +402,27 @@ def test_a_compatible_spec_that_is_none_is_refused_without_repeating_a_key(serve
     assert KEY not in str(caught.value)
 
 
-def test_a_url_with_a_key_in_it_is_refused_without_repeating_it(server: WireServer) -> None:
-    with pytest.raises(ValueError, match="never into a URL") as caught:
-        PLUGINS.get("judges", "openai").settings({"base_url": f"https://me:{KEY}@proxy/v1"})
-    assert f"me:{KEY}" not in str(caught.value.errors(include_input=False))
+@pytest.mark.parametrize(
+    "url", [f"https://me:{KEY}@proxy/v1", f"https://proxy/v1?api-key={KEY}", f"https://p/v1#{KEY}"]
+)
+def test_a_url_with_a_key_in_it_is_refused_without_repeating_it(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("recipe.yaml").write_text(f"extends: toy\nopenai: {{base_url: '{url}'}}\n")
+    for options in (
+        ["--set", f"openai.base_url={url}"],
+        ["--judge", f"openai-compatible:llama3@{url}"],
+        ["--judge", f"light=openai-compatible:llama3@{url}"],
+        ["--judge", f"openai-compatible:llama3@{url}", "--set", f"judge=openai-compatible:other@{url}"],
+        ["--price", f"openai-compatible:llama3@{url}=1/2"],
+        ["--recipe", "recipe.yaml"],
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(["cost", *options])
+        said = capsys.readouterr()
+        assert ended.value.code == 1, options
+        assert KEY not in said.err + said.out, options
 
 
 def test_a_judge_without_a_model_says_how_to_name_one(server: WireServer) -> None:
