@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from afarm.experiment.farm import Farm
     from afarm.experiment.result import Result
     from afarm.experiment.setting_errors import explain_validation_error
+    from afarm.storage.conversations import with_turns
     from afarm.storage.hub import is_on_hub, load_from_hub
     from afarm.storage.model_files import local_path, model_identity, require_local, require_on_hub
     from afarm.storage.preference_files import Unusable, own_preferences
@@ -104,6 +105,7 @@ _ON_FIRST_USE = {
     "require_on_hub": "storage.model_files",
     "standard_error": "evaluation.metrics",
     "why_no_file": "storage.rows",
+    "with_turns": "storage.conversations",
     "write_rows": "storage.rows",
 }
 """Names above the core, by their module: `afarm --help` and a plugin that needs none of them do not wait for it."""
@@ -182,6 +184,7 @@ __all__ = [
     "setting",
     "standard_error",
     "why_no_file",
+    "with_turns",
     "write_rows",
 ]
 

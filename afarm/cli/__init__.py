@@ -27,6 +27,7 @@ from afarm.cli import (
     stage_commands,
 )
 from afarm.cli.console import err, take_down_bars
+from afarm.cli.method_names import CommandsAndMethods
 from afarm.cli.plugin_commands import add_plugin_commands
 from afarm.core.errors import AfarmError, ConfigError, PluginError
 from afarm.core.plugins import discover
@@ -52,6 +53,7 @@ def make_app() -> typer.Typer:
     """The application, with the commands that plugins add."""
     app = typer.Typer(
         name="afarm",
+        cls=CommandsAndMethods,
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,

@@ -10,6 +10,7 @@ from afarm.core.records import Instruction, Output
 from afarm.core.seeding import digest
 from afarm.experiment.components import Components
 from afarm.experiment.promises import require_outputs
+from afarm.storage.conversations import with_turns
 from afarm.storage.hub import is_on_hub
 from afarm.storage.rows import names_a_file, placed_rows, require_distinct
 
@@ -110,7 +111,7 @@ def evaluation_set(components: Components, source: str) -> list[Output]:
     Raises `DataError` naming the file, the row and the field that is wrong.
     """
     if names_a_file(source):
-        return [Output.from_row({"output": "", **row}, where) for where, row in placed_rows(source)]
+        return [Output.from_row({"output": "", **with_turns(row, where)}, where) for where, row in placed_rows(source)]
     with attributed_to("datasets", source):
         loaded = components.dataset(source).load("evaluation")
     return require_outputs(loaded, source, "evaluation")

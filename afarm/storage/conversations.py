@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from afarm.core.errors import DataError, did_you_mean
-from afarm.core.records import Instruction, Message
+from afarm.core.records import Instruction, Message, Row
 
 ROLES = {
     **dict.fromkeys(("system", "developer"), "system"),
@@ -33,7 +33,7 @@ class UnusableError(DataError):
 
 def is_transcript(text: str) -> bool:
     """Tell a transcript, which begins with a person's turn, from other text."""
-    return bool(re.match(r"\s*Human:", text))
+    return bool(re.match(r"\n\nHuman:|\s*Human:(?s:.*)\n\nAssistant:", text))
 
 
 def split_transcript(text: str) -> Turns:
@@ -88,3 +88,47 @@ def as_instruction(turns: Turns, where: str) -> Instruction:
     if not turns or turns[-1].role != "user":
         raise UnusableError(f"{where}: has no turn of the user to answer at its end; add one")
     return Instruction(turns[-1].content, messages=turns[:-1])
+
+
+def prompt_turns(value: Any, where: str) -> Turns:
+    """Return the turns of a text, which is the user's, of a transcript or of a list of messages.
+
+    An empty last turn of the assistant is where the answer goes. Raises `DataError`.
+    """
+    if isinstance(value, str) and not is_transcript(value):
+        return (Message("user", value.strip()),) if value.strip() else ()
+    turns = turns_of(value, where)
+    return turns[:-1] if turns and turns[-1] == Message("assistant", "") else turns
+
+
+def turns_of(value: Any, where: str) -> Turns:
+    """Return the turns of a transcript or of a list of messages. Raises `DataError`."""
+    if isinstance(value, str):
+        return split_transcript(value)
+    if isinstance(value, list | tuple):
+        return read_messages(value, where)
+    raise DataError(f"{where} must be text or a list of messages, not {type(value).__name__}")
+
+
+def with_turns(row: Row, where: str) -> Row:
+    """Return a row with afarm's fields in place of a transcript, a prompt or a chat, if it has one.
+
+    A `completion` is the output, as is the assistant's turn that a chat ends with. Raises `DataError`.
+    """
+    text = row.get("instruction")
+    if text is not None:
+        column = "instruction" if isinstance(text, str) and is_transcript(text) else ""
+    else:
+        column = next((name for name in ("prompt", "messages", "conversations") if row.get(name)), "")
+    if not column:
+        return row
+    place = f"{where}: field {column!r}"
+    turns = prompt_turns(row[column], place)
+    output: Any = row.get("completion")
+    if isinstance(output, list):
+        turns, output = (*turns, *read_messages(output, f"{where}: field 'completion'")), None
+    if turns and turns[-1].role == "assistant":
+        *before, last = turns
+        turns, output = tuple(before), last.content
+    answer = {} if output is None else {"output": output}
+    return {**answer, **row, **as_instruction(turns, place).to_row(), "dataset": row.get("dataset")}

@@ -28,9 +28,10 @@ from afarm.storage.conversations import (
     UnusableError,
     as_instruction,
     is_transcript,
-    read_messages,
+    prompt_turns,
     require_turns,
     split_transcript,
+    turns_of,
 )
 from afarm.storage.hub import is_on_hub
 from afarm.storage.row_shapes import what_it_holds
@@ -164,7 +165,7 @@ def _task(row: Row, where: str) -> Row:
         if not value.strip() and not row.get("input"):
             raise UnusableError(f"{place} is blank; write the prompt, or take the row out")
         return {"instruction": value, "input": row.get("input") if name != "input" else ""}
-    return {**as_instruction(_prompt_turns(value, place), place).to_row(), "dataset": row.get("dataset")}
+    return {**as_instruction(prompt_turns(value, place), place).to_row(), "dataset": row.get("dataset")}
 
 
 def _label(value: Any, column: str, where: str) -> float | None:
@@ -225,30 +226,11 @@ def _chosen_over(instruction: Instruction, chosen: str, rejected: str, name: str
 
 def _prompt(row: Row, column: str, where: str) -> Turns:
     """Return the prompt's turns behind the row's system prompt, if it has one; none of an empty text."""
-    turns = _prompt_turns(row[column], f"{where}: field {column!r}")
+    turns = prompt_turns(row[column], f"{where}: field {column!r}")
     system = row.get("system")
     if turns and isinstance(system, str) and system.strip() and turns[0].role != "system":
         return (Message("system", system.strip()), *turns)
     return turns
-
-
-def _prompt_turns(value: Any, where: str) -> Turns:
-    """Return the turns of a text, which is the user's, of a transcript or of a list of messages.
-
-    An empty last turn of the assistant is where the answer goes. Raises `DataError`.
-    """
-    if isinstance(value, str) and not is_transcript(value):
-        return (Message("user", value.strip()),) if value.strip() else ()
-    turns = _turns(value, where)
-    return turns[:-1] if turns and turns[-1] == Message("assistant", "") else turns
-
-
-def _turns(value: Any, where: str) -> Turns:
-    if isinstance(value, str):
-        return split_transcript(value)
-    if isinstance(value, list | tuple):
-        return read_messages(value, where)
-    raise DataError(f"{where} must be text or a list of messages, not {type(value).__name__}")
 
 
 def _chat(row: Row, field: str, prompt: Turns, column: str, where: str) -> Turns:
@@ -264,7 +246,7 @@ def _chat(row: Row, field: str, prompt: Turns, column: str, where: str) -> Turns
             )
         chat = (*prompt, Message("assistant", value.strip()))
     else:
-        chat = _turns(value, place)
+        chat = turns_of(value, place)
         spoken = [turn for turn in chat if turn.role != "system"]
         if prompt and spoken and spoken[0].role == "assistant":
             chat = (*prompt, *chat)

@@ -21,6 +21,7 @@ from typing import IO, Any, TypeVar, overload
 
 from afarm.core.errors import DataError
 from afarm.core.records import Instruction, JudgedPair, Output, Row
+from afarm.storage.conversations import with_turns
 from afarm.storage.csv_files import FORMAT as CSV
 from afarm.storage.csv_files import csv_rows
 from afarm.storage.disk import storage_errors
@@ -177,12 +178,13 @@ def stem(source: str) -> str:
 def read_outputs(path: Path | str, instructions: Iterable[Instruction] = ()) -> list[Output]:
     """Read the outputs of one system (or demonstrations). Raises `DataError` naming file, row and field.
 
+    Prompts that are chats or transcripts are split into turns.
     Rows share those `instructions` that they answer, and names, which are half of what many short rows take.
     """
     shared = {instruction: instruction for instruction in instructions}
 
     def parse(row: Row, where: str) -> Output:
-        output = Output.from_row(row, where)
+        output = Output.from_row(with_turns(row, where), where)
         instruction = shared.get(output.instruction, output.instruction)
         return replace(output, instruction=instruction, generator=sys.intern(output.generator))
 

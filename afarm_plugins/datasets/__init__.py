@@ -6,6 +6,9 @@ from afarm import Config, Register, hookimpl, setting
 class FilesConfig(Config):
     """Files of rows with `instruction`, optional `input`, and `output` if the split needs one.
 
+    An instruction may be a transcript, or the row may have a `prompt` (text or messages) with its `completion`, or a
+    chat in `messages`.
+
     Name a file for each split, or one in `path` that is split by hash: each instruction then belongs to one split,
     whatever the order of the rows.
     """

@@ -17,6 +17,7 @@ from afarm import (
     require_distinct,
     seeding,
     why_no_file,
+    with_turns,
 )
 from afarm_plugins.datasets import FilesConfig
 
@@ -53,7 +54,7 @@ class Files(Dataset):
         path = self.own.get(split) or self.config.path
         if not path:
             raise DataError(f"split {split!r} has no file: --set files.{split}=FILE, or --data FILE for all splits")
-        rows = [(row, where) for where, row in placed_rows(path)]
+        rows = [(with_turns(row, where), where) for where, row in placed_rows(path)]
         # Checked before the file is cut up, so that errors name rows of the file.
         require_distinct((Output(_instruction(row, where), "") for row, where in rows), path)
         needed = split == "sft" or (split == "evaluation" and any("output" in row for row, _ in rows))

@@ -25,6 +25,8 @@ SHARED = [
     "--model",
     "--dataset",
     "--data",
+    "--preferences",
+    "--on-unusable",
     "--eval-set",
     "--set",
     "--seed",

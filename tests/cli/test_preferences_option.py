@@ -35,6 +35,16 @@ def test_each_stage_that_learns_from_preferences_takes_them(afarm: Afarm, own: l
     assert "own.jsonl" in Path(record["report"]).read_text()
 
 
+def test_a_method_is_a_command_that_trains_it(afarm: Afarm, own: list[str]) -> None:
+    trained = afarm("direct", *own, *LIGHT, "--json")
+    assert json.loads(trained.out)["stage"] == "train direct"
+    assert json.loads(afarm("train", "--method", "direct", *own, *LIGHT, "--json").out)["reused"]
+    assert "preferences" in afarm("dpo", *own, *LIGHT, "--dry-run").out
+    refused = afarm("direct", "--method", "nudge", *LIGHT)
+    assert (refused.code, "'direct' is the method; leave --method out" in refused.err) == (2, True)
+    assert "No such command 'dpp'" in afarm("dpp").err
+
+
 def test_the_plan_has_no_samples_and_no_calls_for_labels(afarm: Afarm, own: list[str]) -> None:
     shown = afarm("run", "--method", "direct", *own, *LIGHT, "--dry-run")
     assert shown.code == 0, shown.err
