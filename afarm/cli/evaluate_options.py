@@ -292,9 +292,10 @@ def stored_comparisons(
 
     Raises `DataError` as `annotated_systems` does, `ConfigError` for what only outputs can be asked.
     """
-    from afarm.comparison.annotations import AnnotationComparison, SpillToDisk
+    from afarm.comparison.annotations import AnnotationComparison
     from afarm.evaluation.annotation_files import annotated_systems
     from afarm.evaluation.matching import MatchPolicy
+    from afarm.evaluation.spilled_rows import SpillToDisk
 
     problems = [f"--annotations and {name} contradict each other: they are judged" for name in _of(options, JUDGING)]
     problems += [f"--annotations and {name} contradict each other: nothing is trained" for name in _of(options, RUNS)]

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +15,7 @@ from afarm.cli.console import err, out
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
 from afarm.core.errors import ConfigError, DataError, StoreError
 from afarm.storage.disk import write_whole
+from afarm.storage.row_shapes import require_file_of_annotations
 from afarm.storage.text import markup
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ def leaderboard(
     ] = False,
     evaluator: Annotated[
         list[str] | None,
-        typer.Option("--evaluator", help="Also the figures of bradley_terry or elo over each board; repeatable."),
+        typer.Option("--evaluator", help="Also the figures of this evaluator, from judgements; repeatable."),
     ] = None,
     order_by: Annotated[
         list[str] | None,
@@ -100,6 +102,9 @@ def leaderboard(
     given = sources or ([] if annotations else [_runs(output_dir)])
     boards, left_out = read_boards(given, annotations or [], order_by or (), evaluator or ())
     if not boards:
+        for directory in map(Path, given):
+            if not (directory / "runs").is_dir():
+                require_file_of_annotations(directory)
         raise DataError(f"{', '.join(map(str, given))}: no run with a win rate" + "".join(f"\n{s}" for s in left_out))
     for number, board in enumerate(boards):
         if ranks or correlate or board.wins is not None:
@@ -132,7 +137,8 @@ def _in_order(
     boards: list[Leaderboard], evaluators: Sequence[str], orders: Sequence[str], sources: Sequence[str]
 ) -> tuple[list[Leaderboard], list[str]]:
     """Add the metrics of evaluators over all systems (`_evaluated`), and order the boards."""
-    from afarm.leaderboard.sources import in_order, looks_at_all_systems
+    from afarm.leaderboard.ranking import looks_at_all_systems
+    from afarm.leaderboard.sources import in_order
 
     over_all = [name for name in orders if not _has(boards, name) and looks_at_all_systems(name)]
     lacking: list[str] = []
@@ -144,23 +150,26 @@ def _in_order(
 def _evaluated(
     boards: Sequence[Leaderboard], evaluators: Sequence[str], sources: Sequence[str]
 ) -> tuple[list[Leaderboard], list[str]]:
-    """Add the metrics of evaluators over all systems, and say which boards have none.
+    """Add the metrics of evaluators, and say which boards have none.
 
     Raises `DataError` if no board has any.
     """
-    from afarm.leaderboard.ranking import evaluated, stored_judgements
+    from afarm.leaderboard.ranking import evaluated, looks_at_all_systems, stored_judgements, stored_rows
     from afarm.leaderboard.sources import holds_annotations
 
     files = [Path(source) for source in dict.fromkeys(sources) if holds_annotations(Path(source))]
     complete = [all(_has([board], name) for name in evaluators) for board in boards]
-    stored = {} if all(complete) else stored_judgements(files)
+    over_all = [looks_at_all_systems(name) for name in evaluators]
     found, lacking = [], []
-    for board, is_complete in zip(boards, complete, strict=True):
-        try:
-            found.append(board if is_complete else evaluated(board, evaluators, stored))
-        except DataError as error:
-            lacking.append(str(error))
-            found.append(board)
+    with TemporaryDirectory() as directory:
+        stored = stored_judgements(files) if any(over_all) and not all(complete) else {}
+        texts = {} if all(over_all) or all(complete) else stored_rows(files, Path(directory))
+        for board, is_complete in zip(boards, complete, strict=True):
+            try:
+                found.append(board if is_complete else evaluated(board, evaluators, stored, texts))
+            except DataError as error:
+                lacking.append(str(error))
+                found.append(board)
     if len(lacking) == len(boards):
         raise DataError("\n".join(lacking))
     return found, lacking

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from afarm.core.errors import DataError
+from afarm.core.errors import AfarmError, DataError
+from afarm.core.interfaces import EvaluationInputs, Evaluator
+from afarm.core.plugins import discover
 from afarm.core.records import Instruction, JudgedPair, Row
 from afarm.evaluation.annotation_files import RowSink, annotated_systems
-from afarm.evaluation.metrics import finite_number
+from afarm.evaluation.metrics import finite_number, main_metric, warnings
+from afarm.evaluation.spilled_rows import SpillToDisk, stored_inputs
 from afarm.leaderboard.board import Entry, Leaderboard, Metric, ranked
-from afarm.storage.rows import read_rows
+from afarm.storage.rows import preferences_on_disk, read_rows
 
 if TYPE_CHECKING:
     from afarm.evaluation.win_table import WinTable
@@ -133,23 +136,86 @@ def stored_judgements(files: Sequence[Path]) -> dict[str, list[JudgedPair]]:
     return by_protocol
 
 
-def evaluated(
-    board: Leaderboard, names: Sequence[str], stored: Mapping[str, Sequence[JudgedPair]] | None = None
-) -> Leaderboard:
-    """Add the metrics of the evaluators `names` over the judgements of the board's runs, or `stored` ones.
+def stored_rows(files: Sequence[Path], directory: Path) -> dict[tuple[str, str], Path]:
+    """Spill the rows of annotation files to `directory`, one file per (id of the protocol, system).
 
-    `stored` are `stored_judgements`. Raises `DataError` if there are none, and as `with_metrics` does.
+    Raises `DataError` as `afarm.evaluation.annotation_files.annotated_systems` does.
     """
-    bare = WithoutTexts().bare
-    rows: Sequence[JudgedPair] = [bare(row) for entry in board.entries for row in judgements(entry)]
-    rows = rows or (stored or {}).get(board.protocol.id, ())
-    if not rows:
-        raise DataError(
-            f"{board.heading}: {', '.join(names)}: no judgements are at hand for this: give runs or annotations"
-        )
+    return {(one.protocol.id, one.system): one.rows for one in annotated_systems(files, SpillToDisk(directory))}
+
+
+def evaluated(
+    board: Leaderboard,
+    names: Sequence[str],
+    stored: Mapping[str, Sequence[JudgedPair]] | None = None,
+    with_texts: Mapping[tuple[str, str], Path] | None = None,
+) -> Leaderboard:
+    """Add the metrics of the evaluators `names` over the judgements of the board's runs, or stored ones.
+
+    `stored` are `stored_judgements` for evaluators over all systems, `with_texts` `stored_rows` for those of one.
+    Raises `DataError` if there are none, and as `with_metrics` does.
+    """
     for name in dict.fromkeys(names):
-        board = with_metrics(board, name, rows)
+        if looks_at_all_systems(name):
+            bare = WithoutTexts().bare
+            rows: Sequence[JudgedPair] = [bare(row) for entry in board.entries for row in judgements(entry)]
+            rows = rows or (stored or {}).get(board.protocol.id, ())
+            board = with_metrics(board, name, rows) if rows else _refuse(board, name)
+        else:
+            board = _with_metrics_of_each(board, name, with_texts or {})
     return board
+
+
+def _refuse(board: Leaderboard, name: str) -> NoReturn:
+    raise DataError(f"{board.heading}: {name}: no judgements are at hand for this: give runs or annotations")
+
+
+def looks_at_all_systems(name: str) -> bool:
+    """Return True for an evaluator over all systems of a leaderboard, False for any other name."""
+    try:
+        return bool(discover(check_configs=False).get("evaluators", name).load().many)
+    except AfarmError:
+        return False
+
+
+def _evaluator(name: str) -> Evaluator:
+    component = discover(check_configs=False).get("evaluators", name)
+    build = component.load()
+    evaluator: Evaluator = build(component.settings({})) if component.config else build()
+    return evaluator
+
+
+def _with_metrics_of_each(board: Leaderboard, name: str, with_texts: Mapping[tuple[str, str], Path]) -> Leaderboard:
+    """Add the metric of an evaluator of one system to each entry that has judgements."""
+    evaluator, entries = _evaluator(name), []
+    if lacking := sorted(evaluator.needs - {"judgements", "ratings"}):
+        raise DataError(f"evaluator {name!r} needs {', '.join(lacking)}: evaluate a method with it")
+    for entry in board.entries:
+        path = with_texts.get((board.protocol.id, entry.system))
+        judged: Sequence[JudgedPair] = list(judgements(entry)) if path is None else preferences_on_disk(path)
+        if judged:
+            entry = _with_main_metric(entry, name, evaluator.evaluate(stored_inputs(entry.system, judged)).metrics)
+        entries.append(entry)
+    if not any(entry.figure(name) is not None for entry in entries):
+        _refuse(board, name)
+    return replace(board, entries=tuple(entries))
+
+
+def _with_main_metric(entry: Entry, name: str, metrics: Mapping[str, Any]) -> Entry:
+    main, n = main_metric(name, metrics), finite_number(metrics.get("n_total"))
+    if main is None or name == "win_rate":  # which it has
+        return entry
+    flag = "; ".join(warnings(metrics).values())
+    if name == "length_controlled":
+        return replace(
+            entry,
+            length_controlled=main.value,
+            length_controlled_error=main.error,
+            length_controlled_source=str(metrics.get("lc_source") or ""),
+            length_controlled_warning=flag,
+        )
+    metric = Metric(main.value, main.error, n=None if n is None else round(n), flag=flag)
+    return replace(entry, metrics={**entry.metrics, name: metric})
 
 
 def with_metrics(board: Leaderboard, name: str, rows: Sequence[JudgedPair]) -> Leaderboard:
@@ -157,17 +223,9 @@ def with_metrics(board: Leaderboard, name: str, rows: Sequence[JudgedPair]) -> L
 
     Raises `DataError` for an evaluator that does not look at all systems at once, and what the evaluator raises itself.
     """
-    from afarm.core.interfaces import EvaluationInputs
-    from afarm.core.plugins import discover
-
-    component = discover(check_configs=False).get("evaluators", name)
-    build = component.load()
-    evaluator = build(component.settings({})) if component.config else build()
+    evaluator = _evaluator(name)
     if not evaluator.many:
-        raise DataError(
-            f"evaluator {name!r} looks at one system: evaluate each with it (afarm evaluate --annotations FILE… "
-            f"--evaluator {name}), and the boards of those runs have its figure (afarm leaderboard --order-by {name})"
-        )
+        raise DataError(f"evaluator {name!r} looks at one system: it ranks no systems that met each other")
     met = [row for row in rows if row.pair.generator_1 != row.pair.generator_2]
     by_system = _metrics(name, evaluator.evaluate(EvaluationInputs("", (), judgements=met)).rows)
     entries = [

@@ -159,7 +159,7 @@ def columns(board: Leaderboard) -> list[Column]:
         Column("seconds", lambda e: _number(e.seconds, ".0f"), spared=10),
         Column("seeds", lambda e: ", ".join(map(str, e.seeds)) or None, spared=9),
     )
-    order = HEADINGS.get(board.order, one_line(board.order))
+    order = one_line(board.order) if board.order in metrics else HEADINGS.get(board.order, one_line(board.order))
     first = [replace(column, spared=0) for column in figures if column.heading == order]
     every = (*names, *first, *(column for column in figures if column.heading != order))
     return [column for column in every if any(column.cell(entry) for entry in board.entries)]

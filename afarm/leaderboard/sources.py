@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
-from afarm.core.errors import AfarmError, DataError, did_you_mean
-from afarm.core.plugins import discover
+from afarm.core.errors import DataError, did_you_mean
 from afarm.leaderboard.board import FIGURES, Leaderboard, ordered
 from afarm.leaderboard.from_annotations import boards_of_annotations
 from afarm.leaderboard.from_csv import TABLES, imported
 from afarm.leaderboard.from_round_robin import round_robins
 from afarm.leaderboard.from_runs import boards_of_runs
 from afarm.leaderboard.merging import group
+from afarm.leaderboard.ranking import looks_at_all_systems
 
 REFERENCE_BOARDS = {"paper": "paper.json"}
 """Leaderboards that ship with afarm, by name."""
@@ -75,15 +75,6 @@ def in_order(boards: Sequence[Leaderboard], orders: Sequence[str]) -> list[Leade
             f"afarm leaderboard --order-by {name}"
         )
     return [ordered(board, orders) for board in boards]
-
-
-def looks_at_all_systems(name: str) -> bool:
-    """Return True for the name of an evaluator over all systems of a leaderboard."""
-    registry = discover(check_configs=False)
-    try:
-        return bool(registry.get("evaluators", name).load().many)
-    except AfarmError:
-        return False
 
 
 # ----------------------------------------------------------------------------------------------------------- files

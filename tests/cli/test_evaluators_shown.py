@@ -74,3 +74,14 @@ def test_a_plugins_evaluator_reaches_the_boards_of_runs_and_compare(afarm: Afarm
     assert all("reward" not in entry["metrics"] for entry in board["entries"]), "a run's own reward model"
     (first, *_) = afarm("leaderboard", "--order-by", "words_said", "--json").json["boards"][0]["entries"]
     assert words[first["system"]] == max(words.values())
+
+
+def test_a_plugins_evaluator_is_worked_out_for_boards_of_annotations(afarm: Afarm, tmp_path: Path) -> None:
+    files = [annotations(tmp_path / f"{name}.json", name, [2, 1, 2]) for name in ("one", "two or three words")]
+    said = afarm("leaderboard", *files, "--evaluator", "words_said", "--order-by", "words_said", "--json")
+    assert said.code == 0, said.err
+    (board,) = said.json["boards"]
+    figures = [(entry["system"], entry["metrics"]["words_said"]["value"]) for entry in board["entries"]]
+    assert figures == [("two or three words", 6.0), ("one", 3.0)]
+    stray = afarm("leaderboard", str(tmp_path))
+    assert "is a directory: name its files of annotations" in stray.err, "no run in it"

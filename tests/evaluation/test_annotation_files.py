@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from afarm.comparison.annotations import SpillToDisk
 from afarm.core.errors import DataError
 from afarm.evaluation.annotation_files import AnnotatedSystem, annotated_systems
 from afarm.evaluation.matching import MatchPolicy
+from afarm.evaluation.spilled_rows import SpillToDisk
 from afarm.storage.rows import read_preferences
 
 
@@ -323,7 +323,7 @@ PEAK = """
 import sys
 from pathlib import Path
 from afarm.evaluation.annotation_files import annotated_systems
-from afarm.comparison.annotations import SpillToDisk
+from afarm.evaluation.spilled_rows import SpillToDisk
 annotated_systems(sys.argv[1:2], SpillToDisk(Path(sys.argv[2])))
 print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
 """

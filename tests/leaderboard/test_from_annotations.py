@@ -13,7 +13,7 @@ from places import SHARED_DATA
 
 from afarm.core.errors import DataError
 from afarm.leaderboard import Leaderboard, read_boards
-from afarm.leaderboard.ranking import evaluated, stored_judgements, with_ranks
+from afarm.leaderboard.ranking import evaluated, stored_judgements, stored_rows, with_ranks
 
 pytest.importorskip("scipy")
 DATA = SHARED_DATA / "alpaca_eval"
@@ -182,8 +182,25 @@ def test_an_evaluator_over_all_systems_adds_its_figure(tmp_path: Path) -> None:
     assert (itself.win_rate, itself.standard_error, itself.draws) == (50.0, 0.0, 40)
     by_system = {e.system: e for e in evaluated(board, ["bradley_terry"], stored_judgements([path])).entries}
     assert by_system["good"].metrics == {"bradley_terry": good.metrics["bradley_terry"]}, "a draw with itself is none"
-    with pytest.raises(DataError, match="looks at one system"):
-        evaluated(board, ["win_rate"], stored_judgements([path]))
+
+
+def test_an_evaluator_of_one_system_adds_its_figure_too(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    rows = [
+        row(i, name, 1 + (i % n == 0), output_2="x" * (10 + i)) for name, n in (("a", 2), ("b", 3)) for i in range(40)
+    ]
+    path.write_text(json.dumps(rows))
+    (board,), _ = read_boards([path])
+    with pytest.raises(DataError, match="length_controlled: no judgements are at hand"):
+        evaluated(board, ["length_controlled"])
+    (tmp_path / "kept").mkdir()
+    both = evaluated(
+        board, ["length_controlled", "elo"], stored_judgements([path]), stored_rows([path], tmp_path / "kept")
+    )
+    assert all(entry.length_controlled_source == "fit without difficulty, gamed" for entry in both.entries)
+    assert all(entry.figure("length_controlled") and entry.metrics["elo"] for entry in both.entries)
+    with pytest.raises(DataError, match="evaluator 'reward' needs reward_model"):
+        evaluated(board, ["reward"])
 
 
 @pytest.mark.parametrize(
