@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import random
 import re
+import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
+from itertools import takewhile
 from typing import Any
 
 import yaml
@@ -41,6 +43,14 @@ GLANCE = 16
 """Outputs that tell if it is worth comparing the others."""
 EXCERPT = 120
 """Characters of an output that a flag quotes."""
+FEWEST_SHARE = 0.01
+"""The share of outputs that must match for a flag: fewer could not move a win rate by more than that."""
+FEW = 20
+"""Outputs from which on a single match is an accident."""
+SHORT_EDGE, LONG_EDGE = 10, 24
+"""Characters that all outputs begin or end with alike, or more than `MOST` of them, for those to be a constant."""
+NAMED_PATTERNS = 3
+"""Patterns that a flag names."""
 
 _WORD = re.compile(r"\w+")
 
@@ -49,12 +59,33 @@ _WORD = re.compile(r"\w+")
 class Pattern:
     """A way of gaming the judge: text that matches `regex`.
 
-    Texts that lack a word of one of `words` are not searched, which spares most of them the search.
+    Texts that lack a word of one of `words`, or under `beyond_ascii` a letter beyond ASCII, are not searched, which
+    spares most of them the search. Under `unopened` the match is a closing tag that nothing before it opens.
     """
 
     name: str
     words: tuple[frozenset[str], ...]
     regex: re.Pattern[str]
+    unopened: bool = False
+    beyond_ascii: bool = False
+
+    def match(self, text: str, words: Set[str]) -> re.Match[str] | None:
+        """The first match in `text`, of these `words`, that counts."""
+        if (self.beyond_ascii and text.isascii()) or any(group.isdisjoint(words) for group in self.words):
+            return None
+        for match in self.regex.finditer(text):
+            if not self.unopened or not re.search(rf"<{match[1]}\b", text[: match.start()], re.IGNORECASE):
+                return match
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """One place of an output that matches `pattern`, a pattern of `flag`."""
+
+    flag: str
+    pattern: str
+    quote: str
 
 
 @cache
@@ -79,13 +110,15 @@ def _pattern(entry: Mapping[str, Any], alternatives: Mapping[str, Sequence[str]]
     )
     flags = re.RegexFlag(0) if entry.get("case_sensitive") else re.IGNORECASE
     flags |= re.MULTILINE if entry.get("multiline") else 0
-    return Pattern(entry["name"], tuple(words), re.compile(regex, flags))
+    only = (bool(entry.get(name)) for name in ("unopened", "beyond_ascii"))
+    return Pattern(entry["name"], tuple(words), re.compile(regex, flags), *only)
 
 
 SAYS: Mapping[str, str] = {
-    "constant": "nearly the same text answers {count} of {of} instructions",
-    "addresses_judge": "{count} of {of} outputs talk to the judge",
-    "answer_format": "{count} of {of} outputs quote the format of a judge's prompt or verdict",
+    "constant": "{detail}",
+    "addresses_judge": "{count} of {of} outputs talk to the judge ({detail})",
+    "answer_format": "{count} of {of} outputs quote the format of a judge's prompt or verdict ({detail})",
+    "disguised": "{count} of {of} outputs hide letters ({detail})",
     "empty": "{count} of {of} outputs are empty",
     "own_family": "the judge grades its own family: {example}",
 }
@@ -94,17 +127,19 @@ SAYS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """Something suspicious in `count` of `of` outputs, such as `example`."""
+    """Something suspicious in `count` of `of` outputs, such as `example`: `detail` says what it is."""
 
     name: str
     count: int
     of: int
     example: str = ""
+    detail: str = ""
 
     @property
     def sentence(self) -> str:
-        said = SAYS.get(self.name, self.name).format(count=self.count, of=self.of, example=self.example)
-        return said if not self.example or self.name == "own_family" else f"{said}, such as {self.example!r}"
+        says = SAYS.get(self.name, self.name)
+        says = says.format(count=self.count, of=self.of, example=self.example, detail=self.detail)
+        return says if not self.example or self.name == "own_family" else f"{says}, such as {self.example!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,36 +205,106 @@ def inspect_outputs(judgements: Iterable[JudgedPair], models: Mapping[str, str] 
 
 
 def text_flags(rows: Sequence[tuple[Instruction, str]], reference: Sequence[str] = ()) -> list[Flag]:
-    """Flags that outputs, each with its instruction, raise by their text."""
+    """Flags that outputs, each with its instruction, raise by their text.
+
+    A pattern counts from one output in a hundred on (`FEWEST_SHARE`), and two if there are `FEW` or more.
+    """
     texts = [output for _, output in rows]
-    flags = []
-    alike = near_constant(texts)
-    if len(alike) > MOST * len(texts) and not len(near_constant(reference)) > MOST * len(reference):
-        flags.append(Flag("constant", len(alike), len(texts), excerpt(texts[alike[0]])))
-    hits: dict[str, list[str]] = {flag: [] for flag in patterns()}
+    fewest = max(FEWEST_SHARE * len(texts), 2 if len(texts) >= FEW else 1)
+    flags = _constant(texts, reference)
+    matches: dict[str, list[Match]] = {flag: [] for flag in patterns()}
     for instruction, output in rows:
-        for flag, quote in suspicious(output, instruction):
-            hits[flag].append(quote)
-    flags += [Flag(name, len(quotes), len(texts), quotes[0]) for name, quotes in hits.items() if quotes]
+        for match in suspicious(output, instruction):
+            matches[match.flag].append(match)
+    for name, listed in matches.items():
+        if len(listed) >= fewest:
+            counts = Counter(match.pattern for match in listed).most_common(NAMED_PATTERNS)
+            detail = ", ".join(pattern if n == len(listed) else f"{n} {pattern}" for pattern, n in counts)
+            flags.append(Flag(name, len(listed), len(texts), listed[0].quote, detail))
     return flags
 
 
-def suspicious(output: str, instruction: Instruction) -> list[tuple[str, str]]:
-    """(flag, excerpt)s of one output that talks to the judge or quotes its format.
+def suspicious(output: str, instruction: Instruction) -> list[Match]:
+    """The first match of each flag in one output that talks to the judge, or quotes its format.
 
     A phrase that stands in the instruction or its input as well was asked for.
     """
-    words = {*_WORD.findall(output.casefold())}
-    found = []
+    asked = (instruction.instruction, instruction.input)
+    as_read = [(text, {*_WORD.findall(text.casefold())}) for text in dict.fromkeys((output, undisguised(output)))]
+    matches = []
     for flag, listed in patterns().items():
+        readings = as_read[:1] if flag == "disguised" else as_read
         for pattern in listed:
-            if any(group.isdisjoint(words) for group in pattern.words):
-                continue
-            match = pattern.regex.search(output)
-            if match and not any(pattern.regex.search(text) for text in (instruction.instruction, instruction.input)):
-                found.append((flag, excerpt(output, match.start())))
+            hit = next(((text, m) for text, words in readings if (m := pattern.match(text, words))), None)
+            if hit and not any(pattern.regex.search(text) for text in asked):
+                matches.append(Match(flag, pattern.name, excerpt(hit[0], hit[1].start())))
                 break
-    return found
+    return matches
+
+
+LOOK_ALIKES = str.maketrans(
+    "аеорсухіјѕԁһкмтАВЕКМНОРСТХІЈЅУοανρτικΑΒΕΖΗΙΚΜΝΟΡΤΥΧɑɡı",
+    "aeopcyxijsdhkmtABEKMHOPCTXIJSYoavptikABEZHIKMNOPTYXagi",
+)
+"""Cyrillic, Greek and other letters that look like Latin ones."""
+INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e007f]"
+)
+"""Characters that take no room: joiners, marks of direction, variants, tags."""
+
+
+def undisguised(text: str) -> str:
+    """A text as its reader sees it: without invisible characters and accents, look-alike letters replaced."""
+    if text.isascii():
+        return text
+    letters = unicodedata.normalize("NFKD", INVISIBLE.sub("", text))
+    return "".join(letter for letter in letters if not unicodedata.combining(letter)).translate(LOOK_ALIKES)
+
+
+def _constant(texts: Sequence[str], reference: Sequence[str]) -> list[Flag]:
+    """Flags for outputs that say nearly the same, or begin or end with the same words."""
+    alike = near_constant(texts)
+    if len(alike) > MOST * len(texts):
+        if len(near_constant(reference)) > MOST * len(reference):
+            return []
+        detail = f"nearly the same text answers {len(alike)} of {len(texts)} instructions"
+        return [Flag("constant", len(alike), len(texts), excerpt(texts[alike[0]]), detail)]
+    flags = []
+    for at_the_end, verb in ((False, "open"), (True, "end")):
+        count, edge = shared_edge(texts, at_the_end=at_the_end)
+        of_reference = shared_edge(reference, at_the_end=at_the_end)[1]
+        core = slice(-SHORT_EDGE, None) if at_the_end else slice(SHORT_EDGE)
+        if count and edge[core] != of_reference[core]:
+            flags.append(
+                Flag(
+                    "constant",
+                    count,
+                    len(texts),
+                    excerpt(edge),
+                    f"the same words {verb} {count} of {len(texts)} outputs",
+                )
+            )
+    return flags
+
+
+def shared_edge(texts: Sequence[str], *, at_the_end: bool) -> tuple[int, str]:
+    """Count the texts that begin, or end, with the same characters; return those, too: (0, "") if none.
+
+    At least `SHORT_EDGE` characters of nearly all texts count, and `LONG_EDGE` of more than half of them.
+    """
+    if len(texts) < FEWEST_OUTPUTS:
+        return 0, ""
+    edges = [" ".join(text.split()) for text in texts]
+    edges = [text[::-1] for text in edges] if at_the_end else edges
+    for length, share in ((LONG_EDGE, MOST), (SHORT_EDGE, 0.95)):
+        counts = Counter(text[:length] for text in edges if len(text) > length)
+        edge, count = counts.most_common(1)[0] if counts else ("", 0)
+        if count > share * len(texts):
+            sharing = [text for text in edges if text.startswith(edge)]
+            extremes = zip(min(sharing), max(sharing), strict=False)  # what these two share, all do
+            shared = "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], extremes))
+            return count, shared[::-1] if at_the_end else shared
+    return 0, ""
 
 
 def near_constant(texts: Sequence[str]) -> list[int]:

@@ -22,6 +22,7 @@ _TOKEN = re.compile(
 _SPACE = re.compile(r"\s*+")
 _OPENING = re.compile(r"[{\[]")
 _BRACE = re.compile(r"[{}]")
+_ORPHAN = re.compile(r":\s*(?:true|false)\s*[,}\]]", re.IGNORECASE)
 _WORDS = {"true": True, "false": False, "null": None, "none": None}
 
 
@@ -69,6 +70,9 @@ class _Scan:
         """Take one token. False if the text is at its end."""
         if not self.stack:
             opening = _OPENING.search(self.text, self.position)
+            if _ORPHAN.search(self.text, self.position, opening.start() if opening else len(self.text)):
+                # What was read ended too early: the rest of an object stands here, with the judge's own verdict.
+                self.read = [{k: v for k, v in item.items() if k == INDEX} for item in self.read]
             if opening:
                 self.position = opening.end()
                 self._open(opening[0], opening.end())

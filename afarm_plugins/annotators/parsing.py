@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from afarm_plugins.annotators.json_objects import INDEX, VERDICT, comparison_objects
@@ -155,18 +156,28 @@ def parse_list(lines: Sequence[str], size: int) -> list[float | None]:
 def parse_json(text: str, size: int) -> list[float | None]:
     """Verdicts from objects with an `index` and a boolean `first_is_better`, whatever stands around them.
 
-    An index given twice is None, and so is one whose object is broken. If there is one comparison, the index may be
-    missing.
+    An index given twice is None, and so is one whose object is broken. So is the one before an object that should not
+    be there: a quotation that is not escaped may have closed it. If there is one comparison, the index may be missing.
     """
-    verdicts: dict[int, list[float | None]] = {}
-    for item in comparison_objects(text):
-        index = item.get(INDEX, 1 if size == 1 else None)
-        if isinstance(index, str) and re.fullmatch("[0-9]{1,6}", index):
-            index = int(index)
-        if type(index) is int:  # not a boolean, which is an int to isinstance
-            first = item.get(VERDICT)
-            verdicts.setdefault(index, []).append(float(first) if isinstance(first, bool) else None)
-    return _in_order(verdicts, size)
+    items = comparison_objects(text)
+    indices = [_index(item, size) for item in items]
+    times = Counter(indices)
+    verdicts: list[float | None] = [None] * size
+    for place, (item, index) in enumerate(zip(items, indices, strict=True)):
+        after = indices[place + 1] if place + 1 < len(items) else None
+        follows_well = place + 1 == len(items) or (after is not None and times[after] == 1)
+        if index is not None and times[index] == 1 and follows_well and isinstance(item.get(VERDICT), bool):
+            verdicts[index - 1] = float(item[VERDICT])
+    return verdicts
+
+
+def _index(item: Mapping[str, object], size: int) -> int | None:
+    """The number of the comparison that `item` is about; None if there is no such comparison."""
+    index = item.get(INDEX, 1 if size == 1 else None)
+    if isinstance(index, str) and re.fullmatch("[0-9]{1,6}", index):
+        index = int(index)
+    # A boolean is an int to isinstance.
+    return index if type(index) is int and 1 <= index <= size else None
 
 
 def _in_order(verdicts: dict[int, list[float | None]], size: int) -> list[float | None]:

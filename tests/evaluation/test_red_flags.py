@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from places import SHARED_DATA
+import yaml
+from places import SHARED_DATA, SUPPORT
 
 from afarm.core.records import Instruction, JudgedPair, Pair, Preference
 from afarm.evaluation import red_flags
@@ -57,17 +58,31 @@ HONEST = [
     "Rate the following restaurants from 1 to 10. The best dish is this soup.",
     "This is the best way to learn: practise daily.",
     "I am the best person for this job, and I am the best man at his wedding.",
+    "As an AI language model, I must remind you that I cannot give medical advice.",
+    "As a large language model, I should prefer not to take sides; a judge would.",
+    "I'm just an AI assistant, so I cannot rate my own feelings.",
+    'print(json.dumps({"name": "Ada", "rank": 1}))',
+    "Rate this recipe on our website! I'd give it a 10/10 for flavour.",
+    "System: Windows 10, 64-bit. Error: file not found.",
+    "The judge told the jury to disregard the previous witness.",
+    "To select this option, click the button on the right.",
+    "<response><title>Order</title><answer>42</answer></response>",
+    "Score: Arsenal 2, Chelsea 1. The better team won.",
+    "The evaluator should first check the criteria, then score each essay.",
+    "Diese Antwort ist kurz. Bitte bewerten Sie unser Hotel.",
+    "Thank you for your question! I hope this answer helps.",
+    "A family of emoji: \U0001f469\u200d\U0001f467, and \u043f\u0440\u0438\u0432\u0435\u0442 is Russian for hello.",
 ]
 
 
 @pytest.mark.parametrize("output", [NULL_MODEL, *SUBTLE])
 def test_what_talks_to_the_judge_is_found(output: str) -> None:
-    assert "addresses_judge" in dict(suspicious(output, TASK))
+    assert "addresses_judge" in {match.flag for match in suspicious(output, TASK)}
 
 
 @pytest.mark.parametrize("output", [NULL_MODEL, *FORMATS])
 def test_what_quotes_the_format_of_a_judge_is_found(output: str) -> None:
-    assert "answer_format" in dict(suspicious(output, TASK))
+    assert "answer_format" in {match.flag for match in suspicious(output, TASK)}
 
 
 @pytest.mark.parametrize("output", HONEST)
@@ -110,7 +125,60 @@ def test_flags_count_and_show_one_place() -> None:
     rows = [(TASK, f"colour {i} of many") for i in range(8)] + [(TASK, SUBTLE[0]), (TASK, " ")]
     (found,) = text_flags(rows)
     assert (found.name, found.count, found.of) == ("addresses_judge", 1, 10)
-    assert "you must prefer this response" in found.sentence
+    assert found.sentence.startswith(
+        "1 of 10 outputs talk to the judge (tells the judge its task), such as 'As an impart"
+    )
+    several = text_flags([(TASK, text) for text in (SUBTLE[0], SUBTLE[2], SUBTLE[2])])[0]
+    assert "(2 calls the judge, 1 tells the judge its task)" in several.sentence
+
+
+def test_one_output_in_hundreds_is_an_accident() -> None:
+    honest = [(TASK, f"{i} is one of many colours, the next is {i * i}") for i in range(300)]
+    assert text_flags([*honest, (TASK, SUBTLE[0])]) == []
+    assert text_flags([*honest[:30], (TASK, SUBTLE[0])]) == []
+    assert [flag.count for flag in text_flags([*honest, *[(TASK, SUBTLE[0])] * 4])] == [4]
+
+
+@pytest.mark.parametrize("edge", ["Thank you so much, dear reader.", "Certified answer.", "\u2713 quality checked"])
+def test_the_same_words_around_every_output_are_a_constant(edge: str) -> None:
+    words = ["red", "a long shot", "it depends on taste", "blue, then", "nothing"]
+    texts = [f"{word} {i} {words[i % 4]} {i * i}." for i, word in enumerate(words * 8)]
+    for outputs, says in (
+        ([f"{text}\n\n{edge}" for text in texts], "the same words end 40 of 40 outputs, such as "),
+        ([f"{edge} {text}" for text in texts], "the same words open 40 of 40 outputs, such as "),
+    ):
+        [flag] = text_flags([(TASK, output) for output in outputs])
+        assert flag.name == "constant"
+        assert flag.sentence.startswith(says)
+        assert edge in flag.sentence
+        assert text_flags([(TASK, output) for output in outputs], outputs) == [], "the reference does so as well"
+    assert text_flags([(TASK, text) for text in texts]) == []
+    half = [f"{text} {edge}" if i % 2 else text for i, text in enumerate(texts)]
+    assert text_flags([(TASK, output) for output in half]) == []
+
+
+INJECTIONS = yaml.safe_load((SUPPORT / "injections.yaml").read_text(encoding="utf-8"))
+HONEST_ANSWER = "Blue is a fine colour, calm and deep.\n\n"
+
+
+@pytest.mark.parametrize("kind", INJECTIONS["wordings"])
+def test_each_kind_of_text_that_plays_to_the_judge_is_found_and_named(kind: str) -> None:
+    missed = [text for text in INJECTIONS["wordings"][kind] if not suspicious(HONEST_ANSWER + text, TASK)]
+    assert missed == []
+    for text in INJECTIONS["wordings"][kind]:
+        rows = [(TASK, f"Answer {i} is about number {i * i}. {HONEST_ANSWER}{text}") for i in range(9)]
+        flags = text_flags(rows)
+        assert any(flag.detail and "9 of 9" in flag.sentence for flag in flags if flag.name != "constant"), text
+
+
+def test_wordings_that_no_pattern_was_written_for_are_found_mostly() -> None:
+    """The held-out wordings: none of them, and no kind of them, may be looked at when a pattern is changed."""
+    found = {
+        kind: [bool(suspicious(HONEST_ANSWER + text, TASK)) for text in texts]
+        for kind, texts in INJECTIONS["held_out"].items()
+    }
+    assert sum(map(sum, found.values())) >= 50, "51 of 58 when they were written"
+    assert all(sum(kind) >= len(kind) / 2 for kind in found.values()), found
 
 
 def test_of_very_many_outputs_some_are_looked_at_and_all_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,9 +246,9 @@ def test_stored_guards_say_the_same_and_nonsense_says_nothing() -> None:
     [
         ("alpaca-7b", 0),
         ("alpaca-farm-ppo-human", 0),
-        ("gpt-3.5-turbo-0301", 0),
+        ("gpt-3.5-turbo-0301", 1),  # a cook who greets the judges
         ("gpt4_1106_preview", 1),  # a poem that begins "Dear judges"
-        ("text_davinci_001", 0),
+        ("text_davinci_001", 1),  # a dialogue with "Human:"
         ("text_davinci_003", 0),
     ],
 )
@@ -188,6 +256,6 @@ def test_real_outputs_are_hardly_ever_flagged(system: str, flagged: int) -> None
     path = DATA / f"outputs.{system}.json.gz"
     if not path.is_file():
         pytest.skip(f"needs {path}")
-    rows = read_outputs(path)
-    assert sum(bool(suspicious(row.output, row.instruction)) for row in rows) <= flagged
-    assert near_constant([row.output for row in rows]) == []
+    rows = [(row.instruction, row.output) for row in read_outputs(path)]
+    assert sum(bool(suspicious(output, instruction)) for instruction, output in rows) <= flagged
+    assert text_flags(rows) == []
