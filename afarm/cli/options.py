@@ -132,16 +132,18 @@ class FarmOptions:
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR
     as_json: Json = False
 
-    def farm(self, llm_systems: Sequence[str] = ()) -> "Farm":
+    def farm(self, llm_systems: Sequence[str] = (), stage: str = "") -> "Farm":
         """Open the farm that the options describe, telling on stderr what each stage does.
 
-        `llm_systems` are judge LLMs that will answer the instructions themselves.
+        `llm_systems` are judge LLMs that will answer the instructions themselves. Checked is what a `stage` needs, or
+        the whole run.
         """
         from afarm.experiment import preflight
         from afarm.experiment.farm import Farm
 
         self._launch()
-        checks = [*preflight.of_run(llm_systems), *preflight.access(llm_systems)]
+        checks = preflight.of_stage(stage) if stage else preflight.of_run(llm_systems)
+        checks += preflight.access(llm_systems, stage)
         return Farm.over(self._open(checks, self.output_dir, launch.process_info()))
 
     def judging_workspace(self) -> "Workspace":

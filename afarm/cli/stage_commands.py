@@ -77,7 +77,7 @@ def _make(name: str, options: FarmOptions, policy: str | None = None) -> None:
     """Have a farm make a step's artifact, and say where it is. Nothing of it is read back."""
     from afarm.report.run import cut_off
 
-    with options.farm(_llm_systems(policy)) as farm:
+    with options.farm(_llm_systems(policy), "" if policy else name) as farm:
         workspace = farm.workspace
         if stage := _stage(workspace, name, policy):
             workspace.ensure(stage)
@@ -107,7 +107,8 @@ def _show_step(name: str, options: FarmOptions, policy: str | None = None) -> No
     from afarm.experiment import preflight
     from afarm.experiment.dry_run import plan_stage
 
-    with options.dry_run(preflight.of_run(_llm_systems(policy))) as workspace:
+    checks = preflight.of_run(_llm_systems(policy)) if policy else preflight.of_stage(name)
+    with options.dry_run(checks) as workspace:
         stage = _stage(workspace, name, policy)
         planned = plan_stage(workspace, stage) if stage else []
         show_plan(workspace, workspace.config.method, options.as_json, planned=planned)

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from afarm.comparison.outputs import OutputComparison
-from afarm.core.errors import ConfigError
+from afarm.core.errors import ConfigError, type_name
 from afarm.core.records import Output
 from afarm.evaluation.matching import STRICT, MatchPolicy
 from afarm.experiment import preflight
 from afarm.experiment.farm import Farm, as_overrides
 from afarm.experiment.opening import open_workspace
 from afarm.experiment.result import Result, read_result
+from afarm.storage.rows import read_outputs, stem
 
 TEXT_JUDGE = "offline:text_utility"
 """Who judges files of outputs if neither a judge nor a recipe is named."""
 
+Outputs = str | Path | Sequence[Output]
+"""Outputs of a system, or the file or data set of the Hub that holds them."""
+
 
 def compare_outputs(
-    outputs: Sequence[Output],
-    reference: Sequence[Output],
+    outputs: Outputs,
+    reference: Outputs,
     *,
     annotator: str | None = None,
     match_policy: MatchPolicy = STRICT,
@@ -35,8 +40,8 @@ def compare_outputs(
     """Return the win rate of any outputs over any others. It is kept and reused, on a budget of its own.
 
     Args:
-        outputs: The system's outputs, called by their `generator`.
-        reference: The reference's outputs.
+        outputs: The system's outputs, called by their `generator`, or the file (or `hf:` name) that holds them.
+        reference: The reference's outputs, in the same way.
         annotator: Who judges; `evaluate.annotator` if not given.
         match_policy: What is done with rows that do not fit.
         farm: A farm whose configuration, judges and output directory are used. The arguments below are for use without
@@ -49,6 +54,7 @@ def compare_outputs(
 
     Raises `DataError` if rows do not fit and `match_policy` is strict, `ConfigError` with every problem at once.
     """
+    ours, theirs = _rows(outputs, "outputs"), _rows(reference, "reference")
     unused = [*choices, *(["settings"] if settings else []), *(["recipe"] if recipe else [])]
     unused += ["output_dir"] if output_dir else []
     if farm is not None and unused:
@@ -63,5 +69,18 @@ def compare_outputs(
             overrides = as_overrides(judge) + as_overrides(settings, **choices)
             place = output_dir or "afarm-runs"
             workspace = stack.enter_context(open_workspace(recipe or "toy", overrides, place, checks=checks))
-        comparison = OutputComparison.of(workspace, outputs, reference, annotator, match_policy)
+        comparison = OutputComparison.of(workspace, ours, theirs, annotator, match_policy)
         return read_result(comparison.system, [comparison.run().artifact])
+
+
+def _rows(given: object, what: str) -> list[Output]:
+    """Return the outputs, read from a file if `given` names one, and called by its name."""
+    if isinstance(given, str | Path):
+        stored = read_outputs(given)
+        return [row if row.generator else replace(row, generator=stem(str(given))) for row in stored]
+    rows: list[Any] = list(given) if isinstance(given, Iterable) and not isinstance(given, Mapping) else [given]
+    if strange := [row for row in rows if not isinstance(row, Output)]:
+        raise ConfigError(
+            f"compare_outputs: {what} must be a list of afarm.Output, or a file of them, not {type_name(strange[0])}"
+        )
+    return rows

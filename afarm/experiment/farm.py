@@ -73,13 +73,14 @@ class Farm:
         """
         chosen = as_overrides(settings, annotator=annotator, **choices)
         wraps, on_stage = shown_by(progress)
+        checks = preflight.of_run() if "method" in choices else preflight.of_farm()
 
         def open_with(method: str | None = None, seed: int | None = None) -> Workspace:
             return open_workspace(
                 recipe,
                 [*chosen, {name: value for name, value in (("method", method), ("seed", seed)) if value is not None}],
                 output_dir,
-                checks=[*preflight.of_run(), *preflight.access()],
+                checks=[*(preflight.of_run() if method else checks), *preflight.access()],
                 plugins=plugins,
                 progress=wraps,
                 on_stage=on_stage,

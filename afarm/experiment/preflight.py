@@ -21,6 +21,9 @@ from afarm.storage.disk import require_writable
 from afarm.storage.model_files import require_local
 from afarm.storage.prompt_templates import read_prompt_template
 
+ASKING = ("annotate", "fit-reward", "train")
+"""The stages that make training preferences first, and so ask judges."""
+
 Check = Callable[[Workspace], object]
 """A look at one thing. Raises an `AfarmError` that says what is wrong with it."""
 
@@ -30,34 +33,64 @@ def of_run(llm_systems: Sequence[str] = ()) -> list[Check]:
 
     `llm_systems` are judge LLMs that will answer the instructions themselves, by their specs.
     """
-    training: list[Check] = [
-        lambda workspace: require_local(workspace.config.model),
-        lambda workspace: read_prompt_template(workspace.config.prompt_template),
-        require_device,
-        lambda workspace: require_trackers(workspace.config.backend.trackers),
-        lambda workspace: require_method(workspace.components, workspace.config.method),
-        lambda workspace: workspace.data.dataset,
+    return [
+        *_training(),
+        require_method_of_run,
         require_rows,
         require_preferences,
         require_known_tasks,
         require_ratings,
+        *_judges(_asked_in_a_run, llm_systems),
+        require_evaluators,
     ]
-    return [_output_dir, *training, *_judges(_asked_in_a_run, llm_systems)]
+
+
+def of_farm() -> list[Check]:
+    """Return the checks of a run whose method is still to be named: its own check is made when it is."""
+    return [check for check in of_run() if check is not require_method_of_run]
+
+
+def of_stage(stage: str) -> list[Check]:
+    """Return the checks of one stage with those before it: sft, sample, annotate, fit-reward or train."""
+    checks: list[Check] = [*_training(), partial(require_rows, stage=stage)]
+    if stage in ASKING:
+        checks += [require_preferences, *_judges(_training_annotators)]
+    return [*checks, require_method_of_run] if stage == "train" else checks
+
+
+def _training() -> list[Check]:
+    return [
+        _output_dir,
+        lambda workspace: require_local(workspace.config.model),
+        lambda workspace: read_prompt_template(workspace.config.prompt_template),
+        require_device,
+        lambda workspace: require_trackers(workspace.config.backend.trackers),
+        lambda workspace: workspace.data.dataset,
+    ]
+
+
+def require_method_of_run(workspace: Workspace) -> None:
+    """Raise `ConfigError` if the needs of the run's method are not met, or its settings do not fit."""
+    require_method(workspace.components, workspace.config.method)
+
+
+def _training_annotators(config: RunConfig) -> list[str]:
+    return [] if config.preferences else [config.annotate.annotator]
 
 
 def _asked_in_a_run(config: RunConfig) -> list[str]:
     """The annotators of the evaluation, and of the training pairs unless those have labels already."""
-    return [config.evaluate.annotator, *([] if config.preferences else [config.annotate.annotator])]
+    return [config.evaluate.annotator, *_training_annotators(config)]
 
 
 def of_judging() -> list[Check]:
     """Return the checks of what only judges outputs that are there: no data, model or torch is looked for."""
-    return [_output_dir, *_judges(lambda config: [config.evaluate.annotator])]
+    return [_output_dir, *_judges(lambda config: [config.evaluate.annotator]), require_evaluators]
 
 
-def access(llm_systems: Sequence[str] = ()) -> list[Check]:
-    """Return the check that judges can be asked, which a dry run does without."""
-    return [partial(require_access, llm_systems=llm_systems)]
+def access(llm_systems: Sequence[str] = (), stage: str = "") -> list[Check]:
+    """Return the check that judges can be asked, which a dry run and a `stage` that asks none do without."""
+    return [partial(require_access, llm_systems=llm_systems)] if stage in ("", *ASKING) else []
 
 
 def _output_dir(workspace: Workspace) -> None:
@@ -65,7 +98,7 @@ def _output_dir(workspace: Workspace) -> None:
 
 
 def _judges(annotators: Callable[[RunConfig], Sequence[str]], llm_systems: Sequence[str] = ()) -> list[Check]:
-    """The checks of the judges, of those `annotators` that a configuration names, and of its evaluators."""
+    """The checks of the judges, and of those `annotators` that a configuration names."""
     return [
         partial(require_used_prices, llm_systems=llm_systems),
         lambda workspace: require_fitting_judges(workspace, annotators(workspace.config)),
@@ -92,12 +125,16 @@ def _failures(looks: Iterable[Callable[[], object]]) -> Iterator[str]:
 
 
 def require_buildable(workspace: Workspace, annotators: Sequence[str]) -> None:
-    """Raise `ConfigError` for annotators or evaluators that cannot be built from their settings."""
-    components, evaluators = workspace.components, workspace.config.evaluate.evaluators
-    looks: list[Callable[[], object]] = [partial(components.annotator, name) for name in annotators]
-    looks += [partial(components.evaluator, name) for name in evaluators]
-    if found := list(_failures(looks)):
-        raise ConfigError(found)
+    """Raise `ConfigError` for annotators that cannot be built from their settings."""
+    if problems := list(_failures(partial(workspace.components.annotator, name) for name in annotators)):
+        raise ConfigError(problems)
+
+
+def require_evaluators(workspace: Workspace) -> None:
+    """Raise `ConfigError` for evaluators that cannot be built from their settings."""
+    names = workspace.config.evaluate.evaluators
+    if problems := list(_failures(partial(workspace.components.evaluator, name) for name in names)):
+        raise ConfigError(problems)
 
 
 def require_device(workspace: Workspace) -> None:
@@ -131,15 +168,15 @@ def require_trackers(names: Sequence[str]) -> None:
         raise ConfigError(problems)
 
 
-def require_rows(workspace: Workspace) -> None:
-    """Raise `ConfigError` for splits that do not hold what the run asks of them.
+def require_rows(workspace: Workspace, stage: str = "") -> None:
+    """Raise `ConfigError` for splits that do not hold what the run, or a `stage` of it, asks of them.
 
     A split that is missing is left to the stage that needs it: `afarm sft` does without most. If another does not
     hold enough either, or none is there, all of that is said at once. What comes over the network is left alone.
     """
     if workspace.data.remote:
         return
-    needed = list(dict.fromkeys(splits_needed(workspace)))
+    needed = list(dict.fromkeys(splits_needed(workspace, stage)))
     missing: dict[str, str] = {}
     problems: list[str] = []
     for split in needed:
@@ -210,15 +247,18 @@ def require_used_prices(workspace: Workspace, llm_systems: Sequence[str] = ()) -
         raise ConfigError(problems)
 
 
-def splits_needed(workspace: Workspace) -> Iterator[str]:
-    """Yield the splits that the whole run reads, from the first demonstration to the evaluation."""
+def splits_needed(workspace: Workspace, stage: str = "") -> Iterator[str]:
+    """Yield the splits that the whole run reads, or a `stage` of it with those before."""
     config = workspace.config
-    needs = set(workspace.components.method(config.method).needs)
-    if config.start == "sft":
-        needs.add("demonstrations")
+    needs = {"demonstrations"} if config.start == "sft" else set()
+    if stage in ("", "train"):
+        needs |= workspace.components.method(config.method).needs
+    elif stage != "sft":
+        needs.add("preferences")
     if "reward_model" in needs and is_fitted(workspace.components.reward_model_class(config.reward_model)):
         needs.add("preferences")
     yield from (split for need, splits in NEEDS.items() if need in needs for split in splits)
     if "preferences" in needs and not config.preferences:
         yield "preference"
-    yield "evaluation"
+    if not stage:
+        yield "evaluation"

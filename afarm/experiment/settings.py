@@ -11,13 +11,18 @@ from afarm.storage.text import without_keys
 
 
 class RowsConfig(Config):
-    """The rows of each split that are used, from the first on; 0 takes all."""
+    """The rows of each split that are used, from the first on; `all` (or 0) takes all."""
 
-    sft: int = setting(0, "demonstrations for SFT; 0: all", ge=0)
-    preference: int = setting(0, "instructions for which samples are compared; 0: all", ge=0)
-    unlabeled: int = setting(0, "instructions that methods sample on (PPO, expert iteration); 0: all", ge=0)
-    validation: int = setting(0, "instructions to choose checkpoints on; 0: all", ge=0)
-    evaluation: int = setting(0, "instructions on which systems are compared; 0: all", ge=0)
+    sft: int = setting(0, "demonstrations for SFT; all: every one", ge=0)
+    preference: int = setting(0, "instructions for which samples are compared; all: every one", ge=0)
+    unlabeled: int = setting(0, "instructions that methods sample on (PPO, expert iteration); all: every one", ge=0)
+    validation: int = setting(0, "instructions to choose checkpoints on; all: every one", ge=0)
+    evaluation: int = setting(0, "instructions on which systems are compared; all: every one", ge=0)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _all_is_no_limit(cls, value: object) -> object:
+        return 0 if value == "all" else value
 
 
 class SampleConfig(Config):
