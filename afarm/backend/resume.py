@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,14 +44,19 @@ def restore(
 ) -> tuple[int, Path, dict[str, Any]] | None:
     """Restore `trained` and `optimizer` from the newest checkpoint, if there is one.
 
-    Returns its step, its directory and the whole state. Raises `TrainingError` if it is of other weights.
+    Returns its step, its directory and the whole state. Raises `TrainingError` if it is damaged or of other weights.
     """
     latest = checkpoints.latest()
     if latest is None:
         return None
     done, directory = latest
     device = next(iter(trained.values())).device
-    state = torch.load(directory / _STATE_FILE, map_location=device, weights_only=True)
+    try:
+        state = torch.load(directory / _STATE_FILE, map_location=device, weights_only=True)
+    except (RuntimeError, EOFError, pickle.UnpicklingError, FileNotFoundError) as error:
+        cause = str(error).partition(".")[0] or "it is empty"
+        remedy = "remove that directory, and the same command trains from the start"
+        raise TrainingError(f"{directory / _STATE_FILE} is truncated or damaged ({cause}): {remedy}") from error
     if state["weights"].keys() != trained.keys():
         raise TrainingError(f"{directory} holds a checkpoint of another model or of other settings: remove it")
     with torch.no_grad():

@@ -17,6 +17,7 @@ from afarm.experiment.components import Components
 from afarm.experiment.model_card import model_card
 from afarm.experiment.recipe import Settings
 from afarm.experiment.settings import RunConfig
+from afarm.storage.artifacts import require_sound_directory
 from afarm.storage.disk import storage_errors, write_json
 from afarm.storage.rows import read_outputs, read_preferences, read_rows, write_rows
 from afarm.storage.runs import RunRecord
@@ -86,6 +87,7 @@ def _artifact(run: RunRecord, stage: Mapping[str, Any]) -> Path:
     if not (path / "artifact.json").is_file():
         command = f": `{run.get('command')}` makes it again" if run.get("command") else ""
         raise DataError(f"{run.name}: the artifact of {stage.get('stage')!r} is gone ({path}){command}")
+    require_sound_directory(path)
     return path
 
 

@@ -14,7 +14,7 @@ import pytest
 from light_farm import Make, light_plugins
 
 from afarm.cli import main
-from afarm.core.errors import DataError
+from afarm.core.errors import DataError, StoreError
 from afarm.core.records import Instruction, JudgedPair, Message, Output, Pair, Preference
 from afarm.experiment.export import alpaca_eval_rows, export_run, trl_rows
 from afarm.experiment.model_card import model_card
@@ -121,6 +121,15 @@ def test_an_artifact_that_is_gone_is_named_with_the_command_that_makes_it(run: R
     (stage(run, "train nudge") / "artifact.json").unlink()
     with pytest.raises(DataError, match=r"'train nudge' is gone .*: `afarm run --method nudge` makes it"):
         exported(run, tmp_path / "exported")
+
+
+@pytest.mark.parametrize(("made", "file"), [("train nudge", "model/policy.json"), ("annotate", "preferences.jsonl")])
+def test_a_damaged_artifact_is_not_exported(made: str, file: str, run: RunRecord, tmp_path: Path) -> None:
+    path = stage(run, made) / file
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(StoreError, match=rf"{file} has .* bytes, not .*afarm artifacts verify --remove"):
+        exported(run, tmp_path / "exported")
+    assert not (tmp_path / "exported").exists()
 
 
 def test_a_run_without_a_policy_says_so(run: RunRecord, tmp_path: Path) -> None:
