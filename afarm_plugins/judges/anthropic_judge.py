@@ -24,6 +24,8 @@ PATH = "/v1/messages"
 MOST_IN_A_BATCH = 100_000
 DO_NOT_THINK_BY_THEMSELVES = re.compile(r"^claude-(\d|[a-z]+-[34]\b)")
 """Up to the fourth generation. Later models think unless they are told not to, and some even then."""
+OLDER_THAN_SCHEMAS = re.compile(r"^claude-(\d|instant|[a-z]+-3\b|[a-z]+-4(?!-[2-9]\b))")
+"""Up to version 4.1: structured outputs came with 4.5."""
 
 FINISH = {"end_turn": "stop", "stop_sequence": "stop", "tool_use": "stop", "max_tokens": "length"}
 
@@ -36,7 +38,7 @@ class AnthropicJudge(VendorJudge):
     beyond = frozenset({"completion", "logit_bias", "logprobs"})
 
     def capabilities_of_model(self) -> Capabilities:
-        return Capabilities(temperature=False, schema=True, tool=True, batch=True)
+        return Capabilities(temperature=False, schema=not OLDER_THAN_SCHEMAS.match(self.model), tool=True, batch=True)
 
     @property
     def thinks(self) -> bool:

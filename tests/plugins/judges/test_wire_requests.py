@@ -218,6 +218,15 @@ def test_a_later_claude_can_be_told_not_to_think(server: WireServer) -> None:
 
 
 def test_models_older_than_schemas_are_sent_none(server: WireServer) -> None:
+    for model in (
+        *("claude-3-haiku-20240307", "claude-3-7-sonnet-latest", "claude-instant-1.2"),
+        *("claude-sonnet-4-20250514", "claude-opus-4-0", "claude-opus-4-1-20250805"),
+    ):
+        ask(make("anthropic", server, model), chat(schema=VERDICT))
+        assert "output_config" not in server.bodies[-1], model
+    for model in ("claude-haiku-4-5", "claude-sonnet-4-5-20250929", "claude-opus-4-6", "claude-opus-5-5"):
+        ask(make("anthropic", server, model), chat(schema=VERDICT))
+        assert server.bodies[-1]["output_config"]["format"]["type"] == "json_schema", model
     for model in ("gpt-4-0613", "gpt-3.5-turbo", "gpt-4-turbo", "ft:gpt-4:me::1"):
         ask(make("openai", server, model), chat(schema=VERDICT))
         assert "response_format" not in server.bodies[-1], model
