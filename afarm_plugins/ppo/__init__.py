@@ -34,6 +34,11 @@ class PPOConfig(OnPolicyConfig):
     )
     max_grad_norm: float = setting(1.0, "L2 norm that gradients (policy and value together) are clipped to", gt=0)
     kl_coef: float = setting(0.002, "weight of the per-token KL penalty to the start policy", ge=0)
+    kl_penalty: Literal["k1", "clamped"] = setting(
+        "k1",
+        "what a token is charged kl_coef for: k1, its log ratio to the start policy, whose mean is the KL; clamped, "
+        "that but never below 0, as in the reference implementation",
+    )
     kl_controller: Literal["fixed", "adaptive"] = setting(
         "fixed", "fixed: kl_coef stays, as in the paper; adaptive: it follows the KL to kl_target from there"
     )

@@ -12,7 +12,7 @@ Not as in the paper or its reference implementation, and why:
 - Pads enter no statistic, loss, value or KL, and each minibatch's loss is divided by its response tokens, so results
   depend neither on padding nor on how a minibatch is cut for memory. (There: no masks, statistics per device.)
 - The KL of a token is not clamped at 0: clamped, its mean is no longer the KL divergence but something larger, so one
-  `kl_coef` is a stronger penalty there than here.
+  `kl_coef` is a stronger penalty there than here. `kl_penalty=clamped` does it.
 - Rewards are divided by their standard deviation over response tokens. The reference implementation standardises them
   over all positions, pads included, and adds the mean back: a constant at every position, in all the same for every
   length. `whiten_rewards=shift` does that.
@@ -117,7 +117,7 @@ class PPOTrainer(PolicyGradientTrainer[ValuedRollouts]):
         scores = self.penalise_cut_off(scores, samples)
         kl = kl_estimates(logprobs, ref_logprobs, mask)
         self.require_near_start(step, scores, float(kl.k1.sum(1).mean()))
-        rewards = self.shape_rewards(scores, kl.k1, mask)
+        rewards = self.shape_rewards(scores, self.charged(kl), mask)
         advantages, returns = self.estimate_advantages(rewards, values, mask)
         rollout = ValuedRollouts(samples, scores, mask, logprobs, ref_logprobs, advantages, values, returns)
         return rollout, self.rollout_metrics(rollout, kl)
@@ -141,6 +141,10 @@ class PPOTrainer(PolicyGradientTrainer[ValuedRollouts]):
             raise self.diverged(step, "a score or a log-probability is not a finite number")
         self.watch_kl(step, kl)
 
+    def charged(self, kl: KLEstimates) -> Tensor:
+        """The log ratios [B, R] that tokens are charged for, by `kl_penalty`."""
+        return kl.k1.clamp(min=0) if self.config.kl_penalty == "clamped" else kl.k1
+
     def shape_rewards(self, scores: Tensor, kl: Tensor, mask: Tensor) -> Tensor:
         """Rewards [B, R]: the score [B] on the last token, less the KL penalty on each; scaled as configured."""
         rewards = kl_penalised_rewards(scores, kl, mask, self.kl_coef)
@@ -163,7 +167,7 @@ class PPOTrainer(PolicyGradientTrainer[ValuedRollouts]):
     def rollout_metrics(self, rollout: ValuedRollouts, kl: KLEstimates) -> dict[str, float]:
         """Metrics of what was sampled, before the update."""
         scores, mask = rollout.scores, rollout.mask
-        non_score = -self.kl_coef * kl.k1.sum(1)
+        non_score = -self.kl_coef * self.charged(kl).sum(1)
         metrics: dict[str, Tensor | float] = {
             "objective/kl": kl.k1.sum(1).mean(),
             "objective/kl_k2": kl.k2.sum(1).mean(),

@@ -381,6 +381,7 @@ def test_the_code_s_recipe_differs_from_the_paper_s_where_the_code_does() -> Non
     assert (quark["num_quantiles"], quark["num_epochs"]) == (4, 1)
     assert quark["rollout_batch_size"] // quark["num_quantiles"] <= quark["mini_batch_size"], "one step per rollout"
     assert (paper["quark"]["num_epochs"], code["ppo"]["whiten_rewards"]) == (2, "shift")
+    assert (paper["ppo"].get("kl_penalty", "k1"), code["ppo"]["kl_penalty"]) == ("k1", "clamped")
     pairs = [
         r["bradley_terry"]["per_device_train_batch_size"] * r["bradley_terry"]["gradient_accumulation_steps"]
         for r in (paper, code)

@@ -26,6 +26,7 @@ from afarm.backend import (
     PromptTemplate,
     TorchRewardModel,
     device,
+    kl_estimates,
     logprobs,
     policy_gradient,
     response_logprobs,
@@ -167,6 +168,26 @@ def gradients(trainer: PPOTrainer) -> dict[str, torch.Tensor]:
 
 def assert_same_weights(one: torch.nn.Module, two: torch.nn.Module, **tolerance: float) -> None:
     torch.testing.assert_close(dict(one.state_dict()), dict(two.state_dict()), **(tolerance or {"rtol": 0, "atol": 0}))
+
+
+# ---------------------------------------------------------------------------------------------- what a token is charged
+
+
+@pytest.mark.parametrize(("penalty", "charged"), [("k1", [0.3, -0.2, 0.0, 0.5]), ("clamped", [0.3, 0.0, 0.0, 0.5])])
+def test_a_token_is_charged_its_log_ratio_or_that_clamped_at_0(
+    tmp_path: Path, penalty: str, charged: list[float]
+) -> None:
+    run, settings = Run(tmp_path / "run"), {"kl_penalty": penalty, "kl_coef": 2.0, "whiten_rewards": "none"}
+    trainer = trainer_for(tmp_path, **settings)
+    ratios, mask = torch.tensor([[0.3, -0.2, 0.0, 0.5]]), torch.ones(1, 4, dtype=torch.bool)
+    kl = kl_estimates(ratios, torch.zeros(1, 4), mask)
+    rewards = trainer.shape_rewards(torch.tensor([1.0]), trainer.charged(kl), mask)
+    torch.testing.assert_close(rewards, -2 * torch.tensor([charged]) + torch.tensor([[0.0, 0.0, 0.0, 1.0]]))
+    train(tmp_path, run, total_steps=3, **settings)
+    logged = run.metrics[-1]
+    lacking = logged["objective/non_score_reward"] - -2 * logged["objective/kl"]
+    assert (abs(lacking) < 1e-5) == (penalty == "k1")
+    assert lacking < 1e-5, "clamped, the penalty exceeds the KL"
 
 
 # ------------------------------------------------------------------------------------------------------- invariances
