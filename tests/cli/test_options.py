@@ -77,7 +77,7 @@ def test_commands_that_make_a_farm_take_the_same_options(
         ("artifacts verify", ["--output-dir", "--remove", "--json"]),
         ("artifacts gc", ["--output-dir", "--yes", "--unfinished", "--days"]),
         ("artifacts why", ["--output-dir"]),
-        ("plugins", ["--json"]),
+        ("plugins", ["--check", "--json"]),
         ("recipes", []),
         ("diff", ["--flips", "--output-dir", "--json"]),
     ],

@@ -32,7 +32,9 @@ def test_each_stage_that_learns_from_preferences_takes_them(afarm: Afarm, own: l
     assert (record["preferences"], record["annotator"]) == ("own.jsonl", "pool")
     assert [stage["kind"] for stage in record["stages"]][:3] == ["base", "preferences", "fit-reward"]
     assert record["annotators"]["training"] == {"own": 40}
-    assert "own.jsonl" in Path(record["report"]).read_text()
+    page = Path(record["report"]).read_text()
+    assert "own.jsonl" in page
+    assert "These preferences are simulated" not in page
 
 
 def test_a_method_is_a_command_that_trains_it(afarm: Afarm, own: list[str]) -> None:

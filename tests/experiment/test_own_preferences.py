@@ -16,6 +16,7 @@ from afarm.core.plugins import discover
 from afarm.experiment.dry_run import plan_run, plan_stage
 from afarm.experiment.pipeline import fit_reward
 from afarm.experiment.recipe import parse_override, resolve
+from afarm.storage import hub
 
 GOOD = {"prompt": "p", "chosen": "word word", "rejected": "word"}
 
@@ -167,3 +168,27 @@ def test_without_a_data_set_the_prompts_are_the_instructions(tmp_path: Path) -> 
 def test_the_name_of_a_run_is_that_of_its_labels(farm: Make, tmp_path: Path) -> None:
     assert "-own-seed" in farm(preferences=own(tmp_path)).workspace.run_name("direct")
     assert "-pool-seed" in farm().workspace.run_name("direct")
+
+
+def test_the_hub_is_asked_by_the_stage_and_its_rows_are_in_the_key(farm: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = [{**GOOD, "prompt": f"prompt {n}"} for n in range(3)]
+    asked: list[str] = []
+
+    def load_dataset(*names: Any, **more: Any) -> Any:
+        asked.append(f"{names[0]}:{more['split']}")
+        return list(rows)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(hub, "_require_reachable", lambda repository, remedy: None)
+    source = "hf:owner/name:train[:3]"
+    opened = farm(preferences=source)
+    assert asked == [], "no network before the first stage"
+    assert len(opened.annotate()) == 3
+    assert set(asked) == {"owner/name:train[:3]"}
+    again = farm(preferences=source)
+    again.annotate()
+    assert again.workspace.history["preferences"].reused
+    rows.append(GOOD)
+    assert len(farm(preferences=source).annotate()) == 4
+    assert ":" not in farm(preferences=source).workspace.run_name("direct")
