@@ -7,7 +7,7 @@ Nothing here loads a model or imports a plugin's heavy parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
@@ -56,9 +56,13 @@ class Settings:
         """Return what the sections set that changes results; sections without any are left out."""
         found: dict[str, dict[str, Any]] = {}
         for component in components:
-            config = self.of(component) if component.full_name in self.sections else None
-            fields = config.result_fields() if config else {}
-            given = {name: fields[name] for name in self.sections.get(component.full_name, ()) if name in fields}
+            section = self.sections.get(component.full_name, {})
+            try:
+                config = self.of(component) if section else None
+                fields = config.result_fields() if config else {}
+            except ValidationError:  # of a method that does not run: see `_check_section`
+                fields = dict(section)
+            given = {name: fields[name] for name in section if name in fields}
             if given:
                 found[component.full_name] = found.get(component.full_name, {}) | given
         return found
@@ -190,10 +194,11 @@ def resolve(
     run, wrong = _validate(own)
     problems = [*unreadable, *wrong]
     names = _components_by_name(plugins)
+    runs = {run.method, "sft"} if run else set(names)
     for name, section in sections.items():
         # What a recipe says about a plugin that failed to load must not stop a run that does not use it.
         if name in names or not plugins.broken or shipped.get(name) != section:
-            problems += _check_section(name, section, names, plugins)
+            problems += _check_section(name, section, names, plugins, runs)
     if run is None:
         raise ConfigError(_said_once(problems))
     settings = Settings(recipe, run, _by_full_name(sections, names))
@@ -269,7 +274,10 @@ def _by_full_name(sections: Mapping[str, Any], names: Mapping[str, list[Componen
     return found
 
 
-def _check_section(name: str, section: Any, names: Mapping[str, list[Component]], plugins: Plugins) -> list[str]:
+def _check_section(
+    name: str, section: Any, names: Mapping[str, list[Component]], plugins: Plugins, runs: Collection[str]
+) -> list[str]:
+    """List problems of a section. A method that is none of `runs` may have settings that do not fit."""
     if rivals := [f"'{c.full_name}'" for c in plugins.registry if c.name == name] if name not in names else []:
         return [f"section {name!r} is ambiguous: write {' or '.join(rivals)}"]
     if name not in names:
@@ -289,6 +297,9 @@ def _check_section(name: str, section: Any, names: Mapping[str, list[Component]]
             component.settings({k: v for k, v in section.items() if k in own or k not in known})
         except ValidationError as error:
             assert component.config is not None
+            idle = component.kind == "methods" and not {component.name, component.full_name} & set(runs)
+            if idle and not any(finding["loc"] for finding in error.errors()):
+                continue
             problems += explain_validation_error(error, component.config, f"{name}.", unknown=UNKNOWN, missing=REQUIRED)
     return list(dict.fromkeys(problems))
 

@@ -7,11 +7,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
+from afarm.core.config import Config
 from afarm.core.errors import ConfigError, did_you_mean
 from afarm.core.interfaces import Method, MethodInputs, Policy, RewardModel
 from afarm.core.records import Instruction, JudgedPair
 from afarm.experiment.components import Components
 from afarm.experiment.promises import require_returned
+from afarm.experiment.recipe import UNKNOWN
+from afarm.experiment.setting_errors import explain_validation_error
 from afarm.experiment.stage import Inputs, Stage
 from afarm.experiment.workspace import Workspace
 from afarm.storage.artifacts import Artifact
@@ -113,7 +118,13 @@ def training_stage(
 
 def require_method(components: Components, name: str) -> Method:
     """Return the method. Raises `ConfigError` if its needs are not met, or its settings do not fit."""
-    method = components.method(name)
+    try:
+        method = components.method(name)
+    except ValidationError as error:
+        if name == components.settings.run.method:  # reported with the other settings
+            raise
+        config = components.component("methods", name).config or Config
+        raise ConfigError(explain_validation_error(error, config, f"{name}.", unknown=UNKNOWN)) from error
     needs_reward = "reward_model" in method.needs
     reward_model = components.reward_model_class(components.settings.run.reward_model) if needs_reward else None
     problems = [f"{name}: {problem}" for problem in method.check(reward_model)]

@@ -43,7 +43,7 @@ def problems(plugins: Plugins, *settings: str | dict[str, Any]) -> list[str]:
         ("ppo.bs=8", "ppo.bs: unknown setting. Did you mean 'rollout_batch_size' or 'per_device_train_batch_size'?"),
         ("sft.epochs=8", "sft.epochs: unknown setting. Did you mean 'num_train_epochs'?"),
         ("dpo.beta=-1", "dpo.beta: must be greater than 0 (given: -1)"),
-        ("ppo.learing_rate=1", "ppo.learing_rate: unknown setting. Did you mean 'learning_rate'?"),
+        ("ppo.learing_rate=1", "ppo.learing_rate: unknown setting. Did you mean 'learning_rate'"),
         ("grop.total_steps=3", "unknown setting or section 'grop'. Did you mean 'grpo'"),
         ("rloo.total_steps=3", "section 'rloo' is ambiguous: write 'afarm-x/rloo' or 'afarm-y/rloo'"),
         ("method=grop", "unknown method 'grop'. Did you mean 'grpo'?"),
@@ -76,6 +76,15 @@ def test_a_setting_that_cannot_be_read_hides_no_other(plugins: Plugins) -> None:
     assert [text.split(":")[0].split(" is ")[0] for text in said] == [
         *("--set 'seed'", "--set 'ppo.lora={r", "budget", "ppo.lr"),
     ]
+
+
+def test_settings_of_a_method_that_does_not_run_need_not_fit_together(plugins: Plugins, tmp_path: Path) -> None:
+    with Farm(settings="quark.total_steps=1", output_dir=tmp_path) as farm:
+        with pytest.raises(ConfigError, match=r"quark: warmup_steps \(\d+\) must be below total_steps \(1\)"):
+            farm.train("quark")
+        assert farm.workspace.history == {}, "before anything runs"
+    assert "quark: warmup_steps" in problems(plugins, "quark.total_steps=1", "method=quark")[0]
+    assert problems(plugins, "quark.total_steps=many") == ["quark.total_steps: must be a whole number (given: 'many')"]
 
 
 def test_one_judge_is_for_all_roles(plugins: Plugins) -> None:

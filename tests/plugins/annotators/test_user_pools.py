@@ -165,7 +165,7 @@ def test_identity_and_fingerprints_change_with_the_file_and_its_templates_and_no
     ("old", "new", "said"),
     [
         ("grumpy, plain]", "grumpi]", "members: no prompt annotator 'grumpi'. Did you mean 'grumpy'"),
-        ("max_tokens: 5", "max_tokens: many", "plain: max_tokens: .*integer"),
+        ("max_tokens: 5", "max_tokens: many", "plain: max_tokens: .*whole number"),
         ("max_tokens: 5", "max_tokens: 5\n    colour: red", "plain: colour: unknown field"),
         ("    max_tokens: 5\n", "", "plain: max_tokens: is missing"),
         ("batch_size: 1", "batch_size: 3", "plain: batch_size: an answer of the format 'single' is about one"),
