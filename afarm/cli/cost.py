@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import typer
 
 from afarm.cli import evaluate_options as output_files
-from afarm.cli.console import out
+from afarm.cli.console import err, out
 from afarm.cli.evaluate_options import EvaluateOptions
 from afarm.cli.options import with_options
 from afarm.storage.text import dollars, markup
@@ -58,7 +58,8 @@ def show_plan(
     from afarm.experiment.dry_run import plan_run
 
     title = f"{workspace.settings.recipe} · {method}" if all_stages else ""
-    _show({"method": method}, plan_run(workspace, method) if planned is None else planned, as_json, title)
+    planned = plan_run(workspace, method) if planned is None else planned
+    _show({"method": method}, planned, as_json, title, workspace)
 
 
 def show_plan_of_files(given: Sequence[OutputComparison], as_json: bool, all_stages: bool = True) -> None:
@@ -68,15 +69,32 @@ def show_plan_of_files(given: Sequence[OutputComparison], as_json: bool, all_sta
     systems, reference = ", ".join(one.system for one in given), given[0].reference_name
     title = f"{systems} against {reference}" if all_stages else ""
     planned = [plan_comparison(one) for one in given]
-    _show({"system": systems, "reference": reference}, planned, as_json, title)
+    _show({"system": systems, "reference": reference}, planned, as_json, title, given[0].workspace)
 
 
-def _show(what: Mapping[str, str], planned: Sequence[PlannedStage], as_json: bool, title: str) -> None:
+def warn_of_budget(workspace: Workspace, planned: Callable[[], Sequence[PlannedStage]]) -> None:
+    """Say on stderr, before anything is bought, that a plan does not fit the budget."""
+    if workspace.config.budget is None or not any(judge.price() for judge in workspace.judges.by_role.values()):
+        return
+    if problem := _over_budget(workspace, planned()):
+        err().print(f"[yellow]{markup(problem)}.[/]", highlight=False, soft_wrap=True)
+
+
+def _over_budget(workspace: Workspace, planned: Sequence[PlannedStage]) -> str:
+    from afarm.experiment.dry_run import over_budget
+
+    return over_budget(planned, workspace.config.budget, workspace.judges.committed)
+
+
+def _show(
+    what: Mapping[str, str], planned: Sequence[PlannedStage], as_json: bool, title: str, workspace: Workspace
+) -> None:
     """Without a `title` the table of stages is left out."""
-    from afarm.experiment.dry_run import by_judge
+    from afarm.experiment.dry_run import by_judge, thoughts_sentence
 
+    problem = _over_budget(workspace, planned)
     if as_json:
-        sys.stdout.write(json.dumps({**what, **_as_json(planned)}) + "\n")
+        sys.stdout.write(json.dumps({**what, **_as_json(planned), "over_budget": problem}) + "\n")
         return
     if title:
         _show_stages(title, planned)
@@ -89,9 +107,13 @@ def _show(what: Mapping[str, str], planned: Sequence[PlannedStage], as_json: boo
     most = sum(total.most_dollars or 0.0 for total in priced)
     unknown = [total.judge for total in totals if total.most_dollars is None]
     plus = f", plus the calls of {' and '.join(unknown)}, whose price is unknown (--price)" if unknown else ""
-    said = f"About {calls:,} judge calls: {_dollars(expected)} expected, at most {dollars(most)}{plus}"
+    least = [total.least_dollars for total in priced]
+    low = f"{dollars(sum(least))} without thoughts, " if expected and sum(least) < expected else ""  # type: ignore[arg-type]
+    said = f"About {calls:,} judge calls: {low}{_dollars(expected)} expected, at most {dollars(most)}{plus}"
     again = ", unreadable answers that are asked for again not counted" if calls else ""
     out().print(f"{said}{again}. Nothing was sent.", highlight=False, soft_wrap=True)
+    if problem or (problem := thoughts_sentence(totals)):
+        out().print(f"[yellow]{markup(problem)}.[/]", highlight=False, soft_wrap=True)
 
 
 def _as_json(planned: Sequence[PlannedStage]) -> dict[str, object]:

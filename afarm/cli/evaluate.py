@@ -12,7 +12,7 @@ import typer
 from afarm.cli import evaluate_options as output_files
 from afarm.cli import human_labels
 from afarm.cli.console import err
-from afarm.cli.cost import show_plan_of_files
+from afarm.cli.cost import show_plan_of_files, warn_of_budget
 from afarm.cli.evaluate_options import EvaluateOptions, OutputFiles
 from afarm.cli.options import DryRun, with_options
 from afarm.cli.run import command_line, run_experiment
@@ -83,6 +83,7 @@ def evaluate_outputs(
     started: float,
 ) -> None:
     """Have files of outputs judged against a reference's, all of them or until it is decided."""
+    from afarm.comparison.dry_run import plan_comparison
     from afarm.comparison.until_decided import ALPHA, SequentialComparison
     from afarm.experiment import preflight
 
@@ -92,6 +93,8 @@ def evaluate_outputs(
         if dry_run:
             show_plan_of_files(compared, options.as_json)
         else:
+            if not sequential:
+                warn_of_budget(workspace, lambda: [plan_comparison(one) for one in compared])
             _run(workspace, sequential.run() if sequential else compared, files.named, options.as_json, started)
 
 

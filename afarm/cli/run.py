@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from afarm.cli.console import err, out
-from afarm.cli.cost import show_plan
+from afarm.cli.cost import show_plan, warn_of_budget
 from afarm.cli.options import DryRun, FarmOptions, Stray, refuse_stray, with_options
 from afarm.storage.text import dollars, markup
 
@@ -51,8 +51,12 @@ def run_experiment(options: FarmOptions, dry_run: bool, started: float) -> None:
         with options.dry_run(preflight.of_run()) as workspace:
             show_plan(workspace, workspace.config.method, options.as_json)
         return
+    from afarm.experiment.dry_run import plan_run
+
     with options.farm() as farm:
-        record, report = finish(farm, farm.workspace.config.method, started)
+        workspace = farm.workspace
+        warn_of_budget(workspace, lambda: plan_run(workspace, workspace.config.method))
+        record, report = finish(farm, workspace.config.method, started)
     show_run(record, report, options.as_json)
 
 

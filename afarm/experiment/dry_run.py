@@ -31,10 +31,11 @@ from afarm.storage.artifacts import Artifact, artifact_key
 from afarm.storage.disk import require_writable
 from afarm.storage.reuse import why_not_reused
 from afarm.storage.rows import read_outputs
+from afarm.storage.text import dollars
 
 TYPICAL_OUTPUT = {"single": 6, "list": 8, "json": 60, "rating": 4}
 """Tokens of an answer in each format, for each comparison, where the ledger has no such answers to go by."""
-ENOUGH_ANSWERS = 20
+ENOUGH_ANSWERS = 5
 """Answers in the ledger from which their mean length is taken for the expected one."""
 
 
@@ -42,8 +43,10 @@ ENOUGH_ANSWERS = 20
 class JudgeEstimate:
     """The requests to one judge and their price, None in dollars if it is unknown.
 
-    `output_tokens` and `dollars` are expected, going by earlier answers of the same annotator if there are enough;
-    `most_output_tokens` and `most_dollars` are what a budget reserves. Re-asks of unreadable answers are not in it.
+    `output_tokens` and `dollars` are expected, going by earlier answers of the same annotator or else of the same judge
+    if there are enough; `least_dollars` is without the thoughts that a judge may have before an answer, which the
+    setting `without_thoughts` turns off; `most_output_tokens` and `most_dollars` are what a budget reserves. `assumed`
+    counts the calls whose thoughts no earlier answer tells. Re-asks of unreadable answers are not in it.
     """
 
     judge: str
@@ -53,6 +56,9 @@ class JudgeEstimate:
     most_output_tokens: int = 0
     dollars: float | None = 0.0
     most_dollars: float | None = 0.0
+    least_dollars: float | None = 0.0
+    without_thoughts: str = ""
+    assumed: int = 0
 
     def __add__(self, other: JudgeEstimate) -> JudgeEstimate:
         return JudgeEstimate(
@@ -63,6 +69,9 @@ class JudgeEstimate:
             self.most_output_tokens + other.most_output_tokens,
             _sum([self.dollars, other.dollars]),
             _sum([self.most_dollars, other.most_dollars]),
+            _sum([self.least_dollars, other.least_dollars]),
+            self.without_thoughts or other.without_thoughts,
+            self.assumed + other.assumed,
         )
 
 
@@ -103,6 +112,35 @@ def by_judge(planned: Sequence[PlannedStage]) -> list[JudgeEstimate]:
     for estimate in (estimate for stage in planned for estimate in stage.judges):
         found[estimate.judge] = found.get(estimate.judge, JudgeEstimate(estimate.judge)) + estimate
     return list(found.values())
+
+
+def over_budget(planned: Sequence[PlannedStage], budget: float | None, committed: float) -> str:
+    """Say that a plan is not expected to fit its budget, of which `committed` dollars are spent.
+
+    Empty if it fits, if there is no budget, or if a price is unknown.
+    """
+    totals = by_judge(planned)
+    expected, least = (_sum([getattr(t, name) for t in totals]) for name in ("dollars", "least_dollars"))
+    if budget is None or expected is None or least is None or committed + expected <= budget:
+        return ""
+    spent = f", of which {dollars(committed)} is spent" if committed else ""
+    text = f"The plan does not fit the budget of {dollars(budget)}{spent}: it is expected to cost {dollars(expected)}"
+    if thoughts := thoughts_sentence(totals):
+        text += f". {thoughts}"
+    return f"{text}. What is bought is kept, and a larger --budget goes on from there"
+
+
+def thoughts_sentence(totals: Sequence[JudgeEstimate]) -> str:
+    """Say that thoughts dominate an estimate, and the settings without them; empty if they do not."""
+    expected, least = (_sum([getattr(t, name) for t in totals]) for name in ("dollars", "least_dollars"))
+    settings = dict.fromkeys(t.without_thoughts for t in totals if t.without_thoughts)
+    if expected is None or least is None or not settings or expected < 2 * least:
+        return ""
+    assumed = sum(t.assumed for t in totals)
+    source = "as long as they may be, since no answer tells yet" if assumed else "going by earlier answers"
+    share = f"{100 * (1 - least / expected):.0f}% of it is thoughts before the answers, {source}"
+    options = " ".join(f"--set {setting}" for setting in settings)
+    return f"{share}: with {options} it is expected to cost {dollars(least)}"
 
 
 @contextmanager
@@ -227,10 +265,28 @@ def _estimate(client: JudgeClient, request: ChatRequest, lengths: _AnswerLengths
     judge = client.judge_of(request.role)
     tokens, answer = judge.count_tokens(request), lengths.expected(request)
     price, most = judge.price(), client.worst_case_price(request)
-    dollars = 0.0 if most == 0 else None if price is None else price.of(tokens, answer)
-    if price is not None and dollars and client.batch_api and judge.capabilities.batch:
-        dollars *= price.batch
-    return JudgeEstimate(judge.identity, 1, tokens, answer, judge.most_output_tokens(request), dollars, most)
+    longest, share = judge.most_output_tokens(request), 1.0
+    if price is not None and client.batch_api and judge.capabilities.batch:
+        share = price.batch
+
+    def cost(output_tokens: int) -> float | None:
+        return 0.0 if most == 0 else None if price is None else share * price.of(tokens, output_tokens)
+
+    least = cost(min(answer, typical_output(request)))
+    assumed = int(longest > request.max_tokens and not lengths.known(request))
+    return JudgeEstimate(
+        judge.identity, 1, tokens, answer, longest, cost(answer), most, least, without_thoughts(judge), assumed
+    )
+
+
+def without_thoughts(judge: Judge) -> str:
+    """Name the setting that keeps a judge from thinking before it answers; empty if there is none."""
+    return str(getattr(judge, "without_thoughts", ""))
+
+
+def typical_output(request: ChatRequest) -> int:
+    """The tokens of an answer in the format of `request`, without thoughts."""
+    return TYPICAL_OUTPUT.get(request.answer_format, request.max_tokens) * max(1, len(request.comparisons))
 
 
 class _AnswerLengths:
@@ -238,21 +294,31 @@ class _AnswerLengths:
 
     def __init__(self, client: JudgeClient):
         self._client = client
-        self._means: dict[tuple[str, str], float | None] = {}
+        self._means: dict[tuple[str, str | None], float | None] = {}
 
     def expected(self, request: ChatRequest) -> int:
         """Return the mean of this annotator's earlier answers, in tokens.
 
-        Without enough of them, what is typical of the answer format, after as many thoughts as there may be.
+        Without enough of them, the mean of this judge's answers to any annotator, if it thinks first; otherwise what is
+        typical of the answer format, after as many thoughts as there may be.
         """
         most = self._client.judge_of(request.role).most_output_tokens(request)
-        who = self._client.judge(request.role), request.annotator
+        thoughts, typical = most - request.max_tokens, typical_output(request)
+        mean = self._mean(request.role, request.annotator)
+        if mean is None and thoughts:
+            mean = self._mean(request.role, None)
+        return min(math.ceil(thoughts + typical if mean is None else mean), most)
+
+    def known(self, request: ChatRequest) -> bool:
+        """True if earlier answers of the judge tell how long its answers are."""
+        return self._mean(request.role, request.annotator) is not None or self._mean(request.role, None) is not None
+
+    def _mean(self, role: str, annotator: str | None) -> float | None:
+        who = self._client.judge(role), annotator
         if who not in self._means:
             average, count = mean_output_tokens(self._client.ledger, *who)
             self._means[who] = average if count >= ENOUGH_ANSWERS else None
-        mean = self._means[who]
-        typical = TYPICAL_OUTPUT.get(request.answer_format, request.max_tokens) * max(1, len(request.comparisons))
-        return min(math.ceil(most - request.max_tokens + typical if mean is None else mean), most)
+        return self._means[who]
 
 
 def _pairs(workspace: Workspace, kind: str, inputs: Inputs) -> Sequence[Pair]:

@@ -92,6 +92,11 @@ class Judges:
         return self.client.spend if "client" in self.__dict__ else None
 
     @property
+    def committed(self) -> float:
+        """The dollars of this run that are spent or may be."""
+        return self.ledger.committed(self.client.run) if self._ledger_path.exists() else 0.0
+
+    @property
     def slowed(self) -> list[str]:
         """Say which judges ask to slow down, and what is waited for."""
         limiters = {judge.identity: limiter.state for judge, limiter in list(self._limiters.items())}

@@ -111,9 +111,11 @@ def unanswered(ledger: Ledger) -> list[tuple[str, int]]:
     return [(str(reason or ""), int(count)) for reason, count in ledger.read(query)]
 
 
-def mean_output_tokens(ledger: Ledger, judge: str, annotator: str) -> tuple[float, int]:
-    """Mean output tokens of the answers that `judge` gave `annotator`, and the number of those answers."""
-    query = "SELECT AVG(output_tokens), COUNT(*) FROM completions WHERE judge = ? AND annotator = ?"
+def mean_output_tokens(ledger: Ledger, judge: str, annotator: str | None) -> tuple[float, int]:
+    """Mean output tokens of the answers that `judge` gave `annotator`, None for any, and their number."""
+    query = (
+        "SELECT AVG(output_tokens), COUNT(*) FROM completions WHERE judge = ? AND annotator = COALESCE(?, annotator)"
+    )
     [(mean, count)] = ledger.read(query, [judge, annotator])
     return float(mean or 0.0), int(count)
 

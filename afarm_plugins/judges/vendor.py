@@ -237,6 +237,11 @@ class VendorJudge(Judge):
         """True if the model thinks before it answers, which takes tokens of the answer's limit."""
         return False
 
+    @property
+    def without_thoughts(self) -> str:
+        """The setting that keeps the model from thinking; empty if it does not think."""
+        return f"{self.section}.effort=none" if self.thinks else ""
+
     def check_access(self) -> Sequence[str]:
         """Report a missing or broken key before anything runs."""
         name = self.config.key_variable

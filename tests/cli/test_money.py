@@ -12,6 +12,9 @@ import pytest
 from light_plugin import RAN, CountingJudge
 from said import Afarm
 
+from afarm.core.judge import ChatRequest, Completion
+from afarm.experiment.dry_run import ENOUGH_ANSWERS
+from afarm.judging.ledger import Ledger
 from afarm.storage.text import dollars
 
 
@@ -40,6 +43,40 @@ def test_what_a_model_may_think_is_in_the_tokens_and_the_dollars_of_an_estimate(
     without = afarm("cost", "--recipe", "light.yaml", *judge, "--set", "openai.thinking_tokens=0", "--json").json
     (less,) = without["judges"]
     assert total["most_output_tokens"] - less["most_output_tokens"] == 4096 * total["calls"]
+
+
+THINKS = ["--judge", "openai:gpt-5", "--price", "openai:gpt-5=0/100", "--allow-degraded"]
+
+
+def test_a_plan_over_its_budget_says_so_and_which_setting_makes_it_fit(afarm: Afarm) -> None:
+    plan = afarm("cost", "--recipe", "light.yaml", *THINKS, "--json").json["judges"][0]
+    assert plan["least_dollars"] < plan["dollars"] / 2
+    assert plan["assumed"] == plan["calls"]
+    budget = str(2 * plan["least_dollars"])
+    dry = afarm("run", "--recipe", "light.yaml", *THINKS, "--budget", budget, "--dry-run")
+    for word in (
+        "The plan does not fit the budget",
+        "of it is thoughts before the answers, as long as they may be, since no answer tells yet",
+        f"with --set openai.effort=none it is expected to cost {dollars(plan['least_dollars'])}",
+    ):
+        assert word in " ".join(dry.out.split())
+    mended = afarm(
+        "run", "--recipe", "light.yaml", *THINKS, "--budget", budget, "--dry-run", "--set", "openai.effort=none"
+    )
+    assert "does not fit" not in mended.out
+    assert "does not fit" not in afarm("run", "--recipe", "light.yaml", *THINKS, "--budget", "1e6", "--dry-run").out
+
+
+def test_an_estimate_goes_by_the_first_answers_of_the_judge(afarm: Afarm) -> None:
+    judge = afarm("cost", "--recipe", "light.yaml", *THINKS, "--json").json["judges"][0]
+    with Ledger(Path("afarm-runs/ledger.sqlite")) as ledger:
+        for number in range(ENOUGH_ANSWERS):
+            answer = Completion("Output (a)", 100, 250, key=f"k{number}")
+            ledger.resolve([(ChatRequest("strong", annotator="somebody"), judge["judge"], answer)], "earlier")
+    learned = afarm("cost", "--recipe", "light.yaml", *THINKS, "--json").json["judges"][0]
+    assert learned["output_tokens"] == 250 * learned["calls"] < judge["output_tokens"]
+    assert learned["assumed"] == 0
+    assert learned["most_dollars"] == judge["most_dollars"], "a budget reserves the worst case all the same"
 
 
 def test_the_same_command_again_still_says_what_the_run_has_cost(afarm: Afarm) -> None:

@@ -1,0 +1,103 @@
+"""The commands that README and the guides print, as printed.
+
+Every one is parsed by the command line's own parser, so that no option or command in them is unknown. Those with a
+judge that costs money are looked at with --dry-run: settings, prices, what the judge takes and the budget. One is run
+whole against a local server in the vendor's place. That whole experiments run is tested elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+from places import DOCS, ROOT
+from said import Afarm
+from wire_server import WireServer
+
+from afarm.cli import make_app
+
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("start/*.md")), *sorted(DOCS.glob("guides/*.md"))]
+PAGES += sorted(DOCS.glob("methods/*.md"))
+PAID = ("openai:", "anthropic:")
+
+
+def commands_of(page: Path) -> list[str]:
+    """The lines of code blocks that call afarm, with what follows a backslash, without comments."""
+    text = re.sub(r" *\\\n +", " ", page.read_text(encoding="utf-8"))
+    return [re.sub(r"\s{2,}#.*| # .*", "", line) for line in re.findall(r"^    (afarm .*)$", text, re.M)]
+
+
+PRINTED = [(page, command) for page in PAGES for command in commands_of(page) if "…" not in command]
+PRICED = [
+    command
+    for _, command in PRINTED
+    if any(name in command for name in PAID) and command.split()[1] in ("run", "cost") and "my-model" not in command
+]
+
+
+def test_the_pages_print_commands() -> None:
+    assert len(PRINTED) > 60
+    assert len(PRICED) > 8
+
+
+@pytest.mark.parametrize("command", sorted({command for _, command in PRINTED}))
+def test_a_printed_command_is_one_that_the_command_line_knows(command: str) -> None:
+    words = [word for word in shlex.split(command)[1:] if not re.fullmatch(r"[<>|].*", word)]
+    known = typer.main.get_command(make_app())
+    while subcommands := getattr(known, "commands", {}):
+        if not words or words[0].startswith("-"):
+            return  # of the group itself, such as `afarm --help`
+        assert words[0] in subcommands, f"no command {words[0]}"
+        known = subcommands[words.pop(0)]
+    if "--help" not in words:
+        known.make_context("afarm", words or ["--json"] if known.no_args_is_help else words)
+
+
+@pytest.fixture(autouse=True)
+def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.setenv(variable, "planted")
+
+
+@pytest.mark.parametrize("command", sorted(set(PRICED)))
+def test_a_printed_plan_with_a_paid_judge_can_be_made_and_fits_its_budget(afarm: Afarm, command: str) -> None:
+    words = [word for word in shlex.split(command)[1:] if word != "--dry-run"]
+    if files := [word for word in words if word.endswith(".json")]:
+        for name in files:
+            rows = [{"instruction": f"Question {i}?", "output": f"{name} {i}", "generator": name} for i in range(20)]
+            Path(name).write_text(json.dumps(rows))
+    else:
+        words += ["--recipe", "light.yaml"]
+    asked = afarm(*words, "--json", *(["--dry-run"] if words[0] == "run" else []))
+    assert asked.code == 0, asked.err
+    assert asked.json["over_budget"] == ""
+    assert sum(judge["calls"] for judge in asked.json["judges"]) > 0
+
+
+def test_the_priced_example_of_the_readme_fits_its_budget_as_it_is_printed(afarm: Afarm) -> None:
+    [command] = [c for c in commands_of(ROOT / "README.md") if "--budget" in c]
+    plan = afarm(*shlex.split(command)[1:], "--dry-run", "--json").json
+    assert plan["over_budget"] == ""
+    assert 0 < sum(judge["most_dollars"] for judge in plan["judges"]) < 5.0
+
+
+def test_a_printed_paid_command_runs_against_a_server_in_the_vendors_place(afarm: Afarm) -> None:
+    """The guide on comparing files, with a budget that is too small, as printed, and again: that buys nothing."""
+    [command] = [c for c in commands_of(DOCS / "guides/compare-files.md") if "--budget 2" in c]
+    for name in ("mine", "theirs"):
+        rows = [{"instruction": f"Question {i}?", "output": f"{name} {i}"} for i in range(8)]
+        Path(f"{name}.json").write_text(json.dumps(rows))
+    with WireServer() as server:
+        words = [*shlex.split(command)[1:], "--set", f"openai.base_url={server.openai_url}"]
+        poor = afarm(*(word if word != "2" else "0.0001" for word in words))
+        assert poor.code == 1
+        assert poor.err.startswith("The plan does not fit the budget of $0.0001")
+        assert server.asked == [], "it is said before anything is bought"
+        for _ in range(2):
+            done = afarm(*words)
+            assert done.code == 0, done.err
+            assert len(server.asked) == 8
