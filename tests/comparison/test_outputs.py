@@ -23,6 +23,7 @@ from afarm.experiment import preflight
 from afarm.experiment.farm import Farm
 from afarm.experiment.result import Result, read_result
 from afarm.experiment.run_record import record
+from afarm.judging.ledger import Ledger
 from afarm.storage.rows import read_preferences, read_rows
 from afarm.storage.runs import read_run
 
@@ -206,6 +207,7 @@ def test_a_comparison_is_planned_from_its_own_prompts(farm: Make) -> None:
     compare(one, MINE, THEIRS)
     one.close()
     one.workspace.store.ledger_path.unlink()
+    Ledger(one.workspace.store.ledger_path).close()  # begun anew on purpose
     planned = plan_comparison(compared(farm(JUDGED_BY), MINE, THEIRS))
     assert (planned.reused, planned.calls) == (True, 0), "whatever the ledger holds"
     noisy = plan_comparison(compared(farm(JUDGED_BY, "evaluate.label_noise=0.5"), MINE, THEIRS))
