@@ -27,6 +27,7 @@ from afarm.cli import (
     stage_commands,
 )
 from afarm.cli.console import err, take_down_bars
+from afarm.cli.help_pages import arrange
 from afarm.cli.method_names import CommandsAndMethods
 from afarm.cli.plugin_commands import add_plugin_commands
 from afarm.core.errors import AfarmError, ConfigError, PluginError
@@ -55,7 +56,6 @@ def make_app() -> typer.Typer:
         name="afarm",
         cls=CommandsAndMethods,
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # rich tables in --help cost more time than all the rest of the start
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -80,6 +80,7 @@ def make_app() -> typer.Typer:
         part.add_to(app)
     for problem in add_plugin_commands(app, discover(check_configs=False)):
         err().print(f"[yellow]Warning:[/] {markup(problem)}", highlight=False, soft_wrap=True)
+    arrange(app)
     return app
 
 

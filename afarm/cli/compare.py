@@ -46,10 +46,9 @@ Seeds = Annotated[str | None, typer.Option("--seeds", help="Several seeds, with 
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("compare")(compare)
+    app.command("compare")(with_options(compare, without={"method"}))
 
 
-@with_options
 def compare(
     stray: Stray = None,
     methods: Methods = ALL,
@@ -66,14 +65,12 @@ def compare(
 
     started = time.time()
     refuse_stray(stray)
-    if options.method is not None:
-        raise ConfigError(["compare takes several methods: --methods ppo,best_of_n, or all"])
     records: list[RunRecord] = []
     with ExitStack() as farms:
         laid_out, left_out = _lay_out(options, methods, _seeds(options, seeds), farms, dry_run)
         account = account_of(workspace.run_name(system) for system, workspace in laid_out)
         for name, why in left_out.items():
-            err().print(f"[yellow]Left out:[/] {name}: {why}", highlight=False, soft_wrap=True)
+            err().print(f"[yellow]Left out:[/] {markup(name)}: {markup(why)}", highlight=False, soft_wrap=True)
         if dry_run:
             show_plan(laid_out[0][1], methods, options.as_json, planned=_planned(laid_out))
             return
@@ -99,7 +96,7 @@ def compare(
             except AfarmError as error:
                 name = f"{system} (seed {workspace.config.seed})" if seeds else system
                 failed[name] = error
-                err().print(f"[red]Failed:[/] {name}: {markup(str(error))}", highlight=False, soft_wrap=True)
+                err().print(f"[red]Failed:[/] {markup(name)}: {markup(str(error))}", highlight=False, soft_wrap=True)
             workspace.close()
     if not records and failed:
         raise next(iter(failed.values()))

@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
-from afarm.storage.text import one_line
+from afarm.storage.text import one_line, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,17 +25,29 @@ LOG_SECONDS = 30.0
 @cache
 def out() -> Console:
     """The console on stdout. Made when something is printed, as rich takes a tenth of the start to import."""
-    from rich.console import Console
-
-    return Console()
+    return console_on()
 
 
 @cache
 def err() -> Console:
     """The console on stderr."""
-    from rich.console import Console
+    return console_on(stderr=True)
 
-    return Console(stderr=True)
+
+def console_on(**options: Any) -> Console:
+    """A console that names from files can neither break nor command: what is no markup is text."""
+    from rich.console import Console
+    from rich.errors import MarkupError
+    from rich.text import Text
+
+    class NamesAreText(Console):
+        def render_str(self, text: str, **how: Any) -> Text:
+            try:
+                return super().render_str(visible(text), **how)
+            except MarkupError:
+                return super().render_str(visible(text), **(how | {"markup": False}))
+
+    return NamesAreText(**options)
 
 
 _SHOWN: WeakSet[ProgressBars] = WeakSet()

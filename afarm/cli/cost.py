@@ -14,7 +14,7 @@ from afarm.cli import evaluate_options as output_files
 from afarm.cli.console import err, out
 from afarm.cli.evaluate_options import EvaluateOptions
 from afarm.cli.options import with_options
-from afarm.storage.text import dollars, markup
+from afarm.storage.text import dollars, markup, one_line
 
 if TYPE_CHECKING:
     from afarm.comparison.outputs import OutputComparison
@@ -99,7 +99,7 @@ def _show(
     if title:
         _show_stages(title, planned)
     if any(stage.judges for stage in planned):
-        _show_judges(planned)
+        _show_judges(planned, by_stage=not title)
     totals = by_judge(planned)
     calls = sum(total.calls for total in totals)
     priced = [total for total in totals if total.most_dollars is not None]
@@ -134,12 +134,17 @@ def _show_stages(title: str, planned: Sequence[PlannedStage]) -> None:
         price = _dollars(p.most_dollars)
         asks = p.calls > 0
         table.add_row(
-            p.label, "reuse" if p.reused else "run", str(p.calls) if asks else "", price if asks else "", p.why
+            markup(one_line(p.label)),
+            "reuse" if p.reused else "run",
+            str(p.calls) if asks else "",
+            price if asks else "",
+            markup(p.why),
         )
     out().print(table)
 
 
-def _show_judges(planned: Sequence[PlannedStage]) -> None:
+def _show_judges(planned: Sequence[PlannedStage], by_stage: bool) -> None:
+    """Without `by_stage` only the sums, as beside the table of stages."""
     from rich import box
     from rich.table import Table
 
@@ -155,10 +160,11 @@ def _show_judges(planned: Sequence[PlannedStage]) -> None:
     for column in ("calls", "tokens in", "out", "at most", "dollars", "at most"):
         table.add_column(column, justify="right", no_wrap=True)  # texts give way to figures
     if len(rows) > len(totals):
-        rows += [("all", total) for total in totals]
+        rows = [*(rows if by_stage else []), *(("all", total) for total in totals)]
     for label, e in rows:
         tokens = (f"{e.calls:,}", f"{e.input_tokens:,}", f"{e.output_tokens:,}", f"{e.most_output_tokens:,}")
-        table.add_row(label, *([e.judge] if several else []), *tokens, _dollars(e.dollars), _dollars(e.most_dollars))
+        names = [one_line(label), *([e.judge] if several else [])]
+        table.add_row(*map(markup, names), *tokens, _dollars(e.dollars), _dollars(e.most_dollars))
     out().print(table)
 
 

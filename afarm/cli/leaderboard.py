@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from afarm.cli.console import err, out
+from afarm.cli.console import console_on, err, out
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
 from afarm.core.errors import ConfigError, DataError, StoreError
 from afarm.storage.disk import write_whole
@@ -215,7 +215,6 @@ def show_board(console: Console, board: Leaderboard, elsewhere: str = "--format 
     A terminal that is too narrow is spared the columns that say least; `elsewhere` says where they are.
     """
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     from afarm.leaderboard.rendering import columns, fitting, flags, remarks
@@ -228,7 +227,7 @@ def show_board(console: Console, board: Leaderboard, elsewhere: str = "--format 
         table.add_column(column.heading, justify="right" if column.number else "left", overflow="fold", no_wrap=True)
     for entry in board.entries:
         table.add_row(*(markup(column.cell(entry) or "") for column in shown))
-    Console(file=console.file, width=width).print(table)
+    console_on(file=console.file, width=width).print(table)
     spared = [column.heading for column in every if column not in shown]
     lines = [*remarks(board), *(f"Flag: {sentence}" for sentence in flags(board))]
     lines += [f"No room for {', '.join(spared)}: {elsewhere}."] if spared else []

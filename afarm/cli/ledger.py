@@ -12,6 +12,7 @@ import typer
 from afarm.cli.console import err, out
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
 from afarm.core.errors import StoreError
+from afarm.storage.text import markup
 
 if TYPE_CHECKING:
     from afarm.judging.ledger import Ledger
@@ -106,7 +107,7 @@ def _show(ledger: Ledger) -> None:
         for title in columns:
             table.add_column(title, justify="right", no_wrap=True)  # names give way
         for number, account in enumerate(rows):
-            table.add_row(account.name or "–", *(cells[number] for cells in columns.values()))
+            table.add_row(markup(account.name) or "–", *(cells[number] for cells in columns.values()))
         out().print(table)
     _show_unanswered(ledger)
     _show_open(open_items(ledger))

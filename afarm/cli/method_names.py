@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
+from afarm.cli.help_pages import Commands
 from afarm.core.plugins import discover
 
 
-class CommandsAndMethods(TyperGroup):
+class CommandsAndMethods(Commands):
     """The commands, and beside them each method by its name, for its training."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

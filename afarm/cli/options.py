@@ -5,7 +5,7 @@
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from inspect import Parameter
@@ -49,14 +49,20 @@ class FarmOptions:
     """
 
     method: Annotated[
-        str | None, typer.Option("--method", help="The method to train (`afarm plugins` lists them).")
+        str | None,
+        typer.Option("--method", show_default="the recipe's", help="The method to train (`afarm plugins` lists them)."),
     ] = None
-    annotator: Annotated[str | None, typer.Option("--annotator", help="Who labels the training pairs.")] = None
+    annotator: Annotated[
+        str | None, typer.Option("--annotator", show_default="the recipe's", help="Who labels the training pairs.")
+    ] = None
     both_orders: Annotated[
         bool | None, typer.Option("--both-orders", help="Judge each pair in both orders; where they disagree, a draw.")
     ] = None
     votes: Annotated[
-        int | None, typer.Option("--votes", min=1, help="Independent draws of the judgement of each pair.")
+        int | None,
+        typer.Option(
+            "--votes", min=1, show_default="the recipe's", help="Independent draws of the judgement of each pair."
+        ),
     ] = None
     vote: Annotated[
         str | None, typer.Option("--vote", help="How votes make a label: majority, or mean.", metavar="RULE")
@@ -64,19 +70,34 @@ class FarmOptions:
     label_noise: Annotated[
         float | None,
         typer.Option(
-            "--label-noise", min=0, max=0.5, help="Share of training labels flipped; with two files, of judgements."
+            "--label-noise",
+            min=0,
+            max=0.5,
+            show_default="the recipe's",
+            help="Share of training labels flipped; with two files, of judgements.",
         ),
     ] = None
     judge: Annotated[
         list[str] | None,
-        typer.Option("--judge", help="The judge LLM, as NAME:SPEC, or ROLE=NAME:SPEC for one family role; repeatable."),
+        typer.Option(
+            "--judge",
+            show_default="the recipe's",
+            help="The judge LLM, as NAME:SPEC, or ROLE=NAME:SPEC for one family role; repeatable.",
+        ),
     ] = None
-    reward_model: Annotated[str | None, typer.Option("--reward-model", help="The reward model to fit or use.")] = None
+    reward_model: Annotated[
+        str | None, typer.Option("--reward-model", show_default="the recipe's", help="The reward model to fit or use.")
+    ] = None
     recipe: Annotated[str | None, typer.Option("--recipe", help=RECIPE_HELP)] = DEFAULT_RECIPE
     model: Annotated[
-        str | None, typer.Option("--model", help="The base model: a Hub id, a directory or a .gguf file.")
+        str | None,
+        typer.Option(
+            "--model", show_default="the recipe's", help="The base model: a Hub id, a directory or a .gguf file."
+        ),
     ] = None
-    dataset: Annotated[str | None, typer.Option("--dataset", help="The data set, by name.")] = None
+    dataset: Annotated[
+        str | None, typer.Option("--dataset", show_default="the recipe's", help="The data set, by name.")
+    ] = None
     data: Annotated[Path | None, typer.Option("--data", help="Your own file of instructions, cut into splits.")] = None
     preferences: Annotated[
         str | None,
@@ -95,13 +116,19 @@ class FarmOptions:
     ] = None
     eval_set: Annotated[
         str | None,
-        typer.Option("--eval-set", help="What is evaluated on: a data set by name, a file, or hf:OWNER/NAME[:SPLIT]."),
+        typer.Option(
+            "--eval-set",
+            show_default="the recipe's",
+            help="What is evaluated on: a data set by name, a file, or hf:OWNER/NAME[:SPLIT].",
+        ),
     ] = None
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="A setting, as section.name=value; repeatable.", metavar="NAME=VALUE"),
     ] = None
-    seed: Annotated[int | None, typer.Option("--seed", help="The seed that every draw derives from.")] = None
+    seed: Annotated[
+        int | None, typer.Option("--seed", show_default="the recipe's", help="The seed that every draw derives from.")
+    ] = None
     budget: Annotated[float | None, typer.Option("--budget", help="Dollars that judges may cost at most.")] = None
     price: Annotated[
         list[str] | None,
@@ -254,11 +281,15 @@ class FarmOptions:
         return name.partition(":")[0]
 
 
-def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace the parameter `options` of a command, a dataclass, by one parameter per field for Typer."""
+def with_options(command: Callable[..., None], without: Collection[str] = ()) -> Callable[..., None]:
+    """Replace the parameter `options` of a command, a dataclass, by one parameter per field for Typer.
+
+    Fields named in `without` are none of the command's, and keep their defaults.
+    """
     parameters = dict(inspect.signature(command, eval_str=True).parameters)
     options: type[FarmOptions] = parameters["options"].annotation
     own = [Parameter(f.name, Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type) for f in fields(options)]
+    own = [parameter for parameter in own if parameter.name not in without]
 
     def expanded(**given: Any) -> None:
         command(options=options(**{parameter.name: given.pop(parameter.name) for parameter in own}), **given)

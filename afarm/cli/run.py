@@ -15,7 +15,7 @@ import typer
 from afarm.cli.console import err, out
 from afarm.cli.cost import show_plan, warn_of_budget
 from afarm.cli.options import DryRun, FarmOptions, Stray, refuse_stray, with_options
-from afarm.storage.text import dollars, markup
+from afarm.storage.text import dollars, markup, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -98,7 +98,9 @@ def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = Fals
     results = record["results"]
     reference = results[0]["reference"]
     main = next((result for result in results if result["evaluator"] == "win_rate"), None)
-    table = Table(title=f"{record['method']} against {reference}", title_justify="left", show_header=False)
+    table = Table(
+        title=markup(one_line(f"{record['method']} against {reference}")), title_justify="left", show_header=False
+    )
     table.add_column(style="bold")
     table.add_column()
     if main is not None:
@@ -110,9 +112,9 @@ def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = Fals
             table.add_row(label, markup(line))
     for result in results:
         if result is not main:
-            table.add_row(*result_row(result, reference))
+            table.add_row(*map(markup, result_row(result, reference)))
     for line in degraded(record["stages"]):
-        table.add_row("degraded", line)
+        table.add_row("degraded", markup(line))
     for line in cut_off(record["stages"]):
         table.add_row("cut off", f"[yellow]{markup(line)}[/]")
     for line in training(record.get("checkpoint", {})):
@@ -128,8 +130,18 @@ def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = Fals
     table.add_row("reused", f"{reused} of {len(record['stages'])} stages")
     console.print(table)
     warn_of_simulation(console, record)
-    console.print(f"Report: {report}", soft_wrap=True, highlight=False, markup=False)
+    show_path(console, "Report:", report)
     console.print(f"Next:   {_next_command(record)}", soft_wrap=True, highlight=False, markup=False)
+
+
+def show_path(console: Console, label: str, path: Path) -> None:
+    """Print where something is: a link, on a line of its own if the screen is narrow."""
+    from rich.text import Text
+
+    name = str(path)
+    apart = "\n" if console.is_terminal and len(label) + 1 + len(name) > console.width else " "
+    link = Text(name, style=f"link {path.resolve().as_uri()}")
+    console.print(Text.assemble(label, apart, link), soft_wrap=True, highlight=False)
 
 
 def error_of(metrics: Mapping[str, Any]) -> str:
@@ -189,9 +201,14 @@ def _figure(value: float, error: float | None) -> str:
 
 
 def _next_command(record: Mapping[str, Any]) -> str:
-    """Another method on the same samples, preferences and reward model."""
+    """Another method on the same samples, preferences and reward model, without the settings of this one."""
     other = "best_of_n" if record["method"] == "ppo" else "ppo"
-    words = shlex.split(record["command"])
+    words: list[str] = []
+    for word in shlex.split(record["command"]):
+        if words and words[-1] == "--set" and word.startswith(f"{record['method']}."):
+            words.pop()
+        elif not word.startswith(f"--set={record['method']}."):
+            words.append(word)
     if "--method" in words[:-1]:
         words[words.index("--method") + 1] = other
     else:

@@ -26,16 +26,26 @@ STEPS: dict[str, str] = {
     "train": "Train a method's policy.",
 }
 
+_LABELS = frozenset({"annotator", "both_orders", "votes", "vote", "label_noise", "judge"})
+_ASKING = frozenset({"allow_degraded", "budget", "price", "max_concurrency", "batch_api"})
+UNUSED: dict[str, frozenset[str]] = {
+    "sft": _LABELS | _ASKING | {"method", "reward_model", "preferences", "on_unusable", "eval_set"},
+    "sample": _LABELS | {"method", "reward_model", "preferences", "on_unusable"},
+    "annotate": frozenset({"method", "reward_model", "eval_set"}),
+    "fit-reward": frozenset({"method", "eval_set"}),
+    "train": frozenset(),
+}
+"""The options of a run that a step has no use for."""
+
 
 def add_to(app: typer.Typer) -> None:
     for name, summary in STEPS.items():
-        step = sample if name == "sample" else _step(name)
+        step = with_options(sample, UNUSED[name]) if name == "sample" else _step(name)
         app.command(name, help=f"{summary} Earlier stages are run, or reused, first.")(step)
     app.command("report")(report)
 
 
 def _step(name: str) -> Callable[..., None]:
-    @with_options
     def step(stray: Stray = None, *, options: FarmOptions, dry_run: DryRun = False) -> None:
         refuse_stray(stray)
         if dry_run:
@@ -43,10 +53,9 @@ def _step(name: str) -> Callable[..., None]:
         else:
             _make(name, options)
 
-    return step
+    return with_options(step, UNUSED[name])
 
 
-@with_options
 def sample(
     stray: Stray = None,
     policy: Annotated[

@@ -28,6 +28,8 @@ TYPICAL_SECONDS = {
 MADE = 0.5
 """Seconds of a stage from which its time says how fast this machine is."""
 
+WIDEST = 44
+
 width = 28
 """The width of the column of labels: of the longest that is planned, so that lines of all stages are aligned."""
 
@@ -35,7 +37,7 @@ width = 28
 def make_room(labels: Iterable[str]) -> None:
     """Widen the column of labels for these."""
     global width
-    width = max([width, *(len(one_line(label)) for label in labels)])
+    width = max([width, *(min(len(one_line(label)), WIDEST) for label in labels)])
 
 
 class StageLines:

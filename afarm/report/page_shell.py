@@ -12,15 +12,24 @@ from importlib import resources
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
 
 from afarm.report.charts import pack
+from afarm.storage.text import visible
 
 
 def render_page(name: str, filters: Mapping[str, Callable[..., Any]] | None = None, **values: Any) -> str:
     """Render the template `{name}.html.jinja`. A value that it needs and is not in `values` is an error."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_shown
+    )
     environment.filters.update(filters or {})
     return environment.from_string(_file(f"{name}.html.jinja")).render(style=_file("page.css"), **values)
+
+
+def _shown(value: Any) -> Any:
+    """Show control characters of a text as text; what is markup already is the page's own."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def scripts(name: str, plotly: str | None) -> dict[str, Any]:

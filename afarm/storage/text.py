@@ -12,9 +12,19 @@ from itertools import takewhile
 _MARKDOWN = str.maketrans({**{c: f"\\{c}" for c in "\\`*_[]|#~!"}, "<": "&lt;", ">": "&gt;", "&": "&amp;"})
 
 
+_CONTROLS = [*range(32), *range(127, 160), 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+_VISIBLE = {c: f"\\x{c:02x}" if c < 256 else f"\\u{c:04x}" for c in _CONTROLS if chr(c) not in "\t\n\r"}
+"""What a terminal or a browser acts on instead of showing it: C0 and C1 controls, and those of writing direction."""
+
+
+def visible(text: str) -> str:
+    r"""Show control characters of `text` as text, such as \x1b; tabs and line ends are left alone."""
+    return text.translate(_VISIBLE)
+
+
 def one_line(text: str, most: int = 80) -> str:
-    """Put `text` on one line, without what a terminal acts on, cut after `most` characters."""
-    printable = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    """Put `text` on one line, control characters shown as text, cut after `most` characters."""
+    printable = " ".join("".join(c if c.isprintable() else " " for c in visible(text)).split())
     return printable if len(printable) <= most else f"{printable[: most - 1]}…"
 
 

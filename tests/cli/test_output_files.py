@@ -257,7 +257,7 @@ def test_hostile_names_reach_the_terminal_as_text(afarm: Afarm, tmp_path: Path) 
     assert said.code == 0
     for text in (said.out, said.err):
         assert "\x1b" not in text
-        assert "../x[red] [31mhey <script>" in text
+        assert r"../x[red]\x1b[31mhey <script>" in text
 
 
 def test_each_data_set_has_its_own_win_rate_in_the_record(afarm: Afarm, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_a_name_in_brackets_is_shown_as_it_is() -> None:
     for _ in bars(range(1), "judge[/x]", 1):
         time.sleep(PATIENCE * 1.3)
     bars.end()
-    assert "compare llama[/INST] with [31mred[bold]" in text.getvalue()
+    assert r"compare llama[/INST] with \x1b[31mred[bold]" in text.getvalue()
     assert "judge[/x]" in text.getvalue()
 
 

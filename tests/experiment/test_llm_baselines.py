@@ -6,7 +6,7 @@ import pytest
 from light_farm import Make
 from light_plugin import RAN, WritingJudge
 
-from afarm.cli.options import _one_line
+from afarm.cli.stage_lines import in_short
 from afarm.core.errors import BudgetError, ConfigError, PluginError
 from afarm.experiment.dry_run import plan_run
 
@@ -29,7 +29,7 @@ def test_answers_without_a_text_are_counted_and_shown(farm: Make) -> None:
     one.outputs("writing:9")
     summary = one.workspace.history["outputs writing:9"].artifact.meta["summary"]
     assert (summary["rows"], summary["empty"], summary["refused"]) == (10, 1, 0)
-    assert _one_line(summary).endswith("empty 1")
+    assert in_short(summary).endswith("empty 1")
 
 
 def test_it_is_told_how_long_its_answers_may_be(farm: Make) -> None:

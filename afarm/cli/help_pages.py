@@ -1,0 +1,164 @@
+"""Help pages: commands by what they are for, options in panels, plain words for values, examples.
+
+Written by hand over Typer's plain pages: its rich ones take longer to draw than all the rest of a start.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+GROUPS: Mapping[str, Sequence[str]] = {
+    "The experiment": ("run", "compare", "evaluate", "cost"),
+    "Its steps, each after those before it": ("sft", "sample", "annotate", "fit-reward", "train", "best-of-n"),
+    "Results": ("report", "leaderboard", "diff", "export"),
+    "Judges and annotators": ("annotators", "drift", "ledger"),
+    "Look up": ("settings", "recipes", "plugins", "artifacts"),
+}
+"""The commands under what they are for; those of plugins come last."""
+
+PANELS: Mapping[str, Sequence[str]] = {
+    "Method and model": ("method", "methods", "reward_model", "recipe", "model", "settings", "seed", "seeds"),
+    "Data": ("dataset", "data", "preferences", "on_unusable", "eval_set"),
+    "Judges": ("annotator", "judge", "both_orders", "votes", "vote", "label_noise", "allow_degraded"),
+    "Money and speed": ("budget", "price", "max_concurrency", "batch_api", "accelerate_config"),
+    "Output": ("output_dir", "output", "format", "as_json", "dry_run", "help"),
+}
+"""The shared options, by parameter; a command's own come before them."""
+
+VALUES: Mapping[str, str] = {
+    **dict.fromkeys(("method", "annotator", "reward_model", "dataset", "evaluator"), "NAME"),
+    "judge": "NAME:MODEL",
+    "recipe": "NAME|FILE",
+    "model": "MODEL",
+    "label_noise": "SHARE",
+    "vote": "RULE",
+    "data": "FILE",
+    "preferences": "FILE",
+    "eval_set": "NAME|FILE",
+    "reference": "NAME|FILE",
+    "budget": "DOLLARS",
+    "output_dir": "DIR",
+    "output": "FILE",
+    "methods": "NAMES",
+    "seeds": "NUMBERS",
+}
+"""Words for the values of options whose type says too little."""
+
+TYPES: Mapping[str, str] = {"int": "N", "float": "NUMBER", "path": "PATH", "str": "TEXT", "file": "FILE"}
+
+EXAMPLES: Mapping[str, tuple[str, str]] = {
+    "run": ("--method dpo --seed 1", "--judge openai:gpt-4o --budget 5 --dry-run"),
+    "compare": ("--methods ppo,best_of_n --seeds 1,2", "--methods all --dry-run"),
+    "sft": ("--set sft.num_train_epochs=1", "--data mine.json --model HuggingFaceTB/SmolLM2-135M"),
+    "sample": ("--set sample.n=4", "--policy ppo"),
+    "annotate": ("--annotator gpt4 --judge openai:gpt-4o", "--label-noise 0 --dry-run"),
+    "fit-reward": ("--set bradley_terry.num_train_epochs=2", "--annotator pool --label-noise 0.1"),
+    "train": ("--method dpo --set dpo.beta=0.2", "--method ppo --dry-run"),
+    "report": ("", "toy-ppo-pool-seed42-1a2b3c"),
+    "evaluate": ("mine.json --reference theirs.json --judge openai:gpt-4o", "--method dpo --seed 1"),
+    "export": ("toy-dpo-pool-seed42-1a2b3c policy/", "toy-dpo-pool-seed42-1a2b3c --push-to-hub me/policy --private"),
+    "leaderboard": ("", "afarm-runs leaderboard.csv --output board.html"),
+    "diff": ("toy-ppo-pool-seed42-1a2b3c toy-dpo-pool-seed42-4d5e6f", "one/run.json other/run.json --flips 3"),
+    "drift": ("afarm-runs/runs/NAME/outputs.jsonl --dry-run", "labels.jsonl --judge openai:gpt-4o --budget 1"),
+    "cost": ("--judge openai:gpt-4o", "mine.json --reference theirs.json --judge openai:gpt-4o"),
+    "ledger": ("", "--json"),
+    "plugins": ("", "--json"),
+    "recipes": ("", "toy"),
+    "settings": ("ppo", "dpo --recipe paper"),
+    "artifacts list": ("", "--output-dir afarm-runs"),
+    "artifacts gc": ("", "--yes --days 30"),
+    "artifacts why": ("1a2b3c4d", "1a2b --output-dir afarm-runs"),
+    "artifacts verify": ("", "1a2b3c4d"),
+    "annotators compare": ("labels.jsonl", "gpt4.json --humans people.json"),
+    "best-of-n": ("--n 1 --n 4", "--n 16 --seed 1"),
+}
+"""Two ways to call each command, without the command itself."""
+
+NAMED_DEFAULT = re.compile(r"\[default: \(([^)]*)\)")
+"""A default in words, which Typer puts in brackets."""
+
+
+def arrange(app: typer.Typer) -> None:
+    """Let every command of an application, and of its groups, have these pages."""
+    for command in app.registered_commands:
+        command.cls = Page
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            arrange(group.typer_instance)
+
+
+class Page(TyperCommand):
+    """A command whose help has panels of options and examples."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)
+        return params
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Leave out hidden arguments: they are there to be refused."""
+        arguments = [param for param in self.get_params(ctx) if param.param_type_name == "argument"]
+        return [self.options_metavar or "", *(in_usage(param) for param in arguments if not param.hidden)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        panels: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], **{name: [] for name in PANELS}}
+        panel_of = {name: panel for panel, names in PANELS.items() for name in names}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is None:
+                continue
+            is_argument = param.param_type_name == "argument"
+            panel = "Arguments" if is_argument else panel_of.get(param.name, "Options")
+            panels[panel].append((in_plain_words(param, record[0]), NAMED_DEFAULT.sub(r"[default: \1", record[1])))
+        for name, rows in panels.items():
+            if rows:
+                with formatter.section(name):
+                    formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        _, _, path = ctx.command_path.removeprefix("python -m ").partition(" ")
+        command = path or str(self.name)
+        if examples := EXAMPLES.get(command):
+            with formatter.section("Examples"):
+                for example in examples:
+                    formatter.write(f"{'':{formatter.current_indent}}afarm {command} {example}".rstrip() + "\n")
+        super().format_epilog(ctx, formatter)
+
+
+def in_usage(argument: Any) -> str:
+    """An argument as it stands in the line of usage: NAME, or [NAME]... if there may be none or several."""
+    word = (argument.metavar or argument.name).strip("[].").upper()
+    return f"{word if argument.required else f'[{word}]'}{'...' if argument.nargs != 1 else ''}"
+
+
+def in_plain_words(param: Any, declared: str) -> str:
+    """Name an option's value in a word: `--seed N`, not its type in Python."""
+    if param.param_type_name == "argument":
+        return in_usage(param)
+    if param.metavar or "<" not in declared:
+        return declared
+    names, _, kind = declared.partition("<")
+    kind = kind.rstrip(">").removeprefix("list[").rstrip("]").removesuffix(" range")
+    word = VALUES.get(param.name, kind if "|" in kind else TYPES.get(kind.lower(), kind.upper()))
+    return f"{names}{word}"
+
+
+class Commands(TyperGroup):
+    """The commands, under what they are for."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        left = dict.fromkeys(self.list_commands(ctx))
+        for title, names in [*GROUPS.items(), ("Of plugins", tuple(left))]:
+            rows = []
+            for name in names:
+                command = self.get_command(ctx, name)
+                if name in left and command is not None and not command.hidden:
+                    rows.append((name, command.get_short_help_str(200)))
+                left.pop(name, None)
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
