@@ -16,13 +16,13 @@ SMALL = [
     *("rows={sft: 64, preference: 64, unlabeled: 64, validation: 16}", "sft.num_train_epochs=1"),
     *("bradley_terry.num_train_epochs=1", "ppo={total_steps: 2, warmup_steps: 0, save_steps: 1}"),
 ]
-TIMES = 5
+TIMES = 3
 PAIRS = 100_000
 
 
 def command_line() -> list[str]:
     """CPU seconds of each command (median; interpreter included), and the peak memory of a hundred thousand pairs."""
-    lines = ["| command | CPU seconds, median of 5 | peak memory, MB |", "|---|---|---|"]
+    lines = ["| command | CPU seconds, median of 3 | peak memory, MB |", "|---|---|---|"]
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)
         write_outputs(folder, 805)

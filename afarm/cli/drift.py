@@ -26,11 +26,12 @@ def add_to(app: typer.Typer) -> None:
 @with_options
 def drift(
     labels: Annotated[
-        Path, typer.Argument(help="Stored labels to ask about again: a file of judgements, or a run's directory.")
+        Path, typer.Argument(help="Stored labels to ask about again: a file of judgements, or a run, by name or path.")
     ],
     pairs: Annotated[int, typer.Option("--pairs", min=1, help="Labels to ask about, each twice.")] = 100,
     epoch: Annotated[
-        str | None, typer.Option("--epoch", help="The probe's name: the same goes on, another asks anew.  [today]")
+        str | None,
+        typer.Option("--epoch", help="The probe's name: the same goes on, another asks anew.", show_default="today"),
     ] = None,
     *,
     options: FarmOptions,
@@ -40,6 +41,8 @@ def drift(
     from afarm.analysis.judge_drift import probe
     from afarm.experiment import preflight
 
+    by_name = options.output_dir / "runs" / labels
+    labels = by_name if not labels.exists() and by_name.is_dir() else labels
     name = epoch or datetime.now(UTC).date().isoformat()
     if dry_run:
         with options.dry_run(preflight.of_judging()) as workspace:

@@ -147,7 +147,9 @@ def given(outputs: Sequence[Path] | None, reference: str | None, options: Evalua
         raise ConfigError([f"{outputs[0]} and {name} contradict each other: files are not trained" for name in trained])
     reference = reference or options.eval_set
     if reference is None:
-        raise ConfigError([f"{outputs[0]} needs something to be compared with: --reference FILE, or --eval-set NAME"])
+        told = f"{outputs[0]} needs something to be compared with: --reference FILE, or --eval-set NAME"
+        both = f"; the two with each other: afarm evaluate {outputs[0]} --reference {outputs[-1]}"
+        raise ConfigError([told + both if len(outputs) == 2 else told])
     return OutputFiles(tuple(outputs), reference)
 
 

@@ -364,6 +364,7 @@ def test_files_that_cannot_be_compared_are_explained(afarm: Afarm, tmp_path: Pat
     partial.write_text(json.dumps([{"instruction": "i0"}]))
     empty = write_outputs(tmp_path / "empty.json", [], "")
     failed(afarm("evaluate", mine, *LIGHT), "--reference FILE")
+    failed(afarm("evaluate", mine, short, *LIGHT), f"afarm evaluate {mine} --reference {short}")
     failed(afarm("evaluate", "--reference", mine, *LIGHT), "--reference needs a file of outputs before it")
     failed(afarm("evaluate", mine, "--reference", short, *LIGHT), "do not match the reference")
     failed(afarm("evaluate", mine, "--reference", str(twice), *LIGHT), "rows 0 and 1 hold the same instruction")
