@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.boards import boards
 from benchmarks.command_line import command_line
 from benchmarks.evaluators import evaluators
-from benchmarks.judging import judging
+from benchmarks.judging import judging, rate_limits
 from benchmarks.ppo import ppo
 from benchmarks.throughput import SMOL
 
@@ -123,6 +123,7 @@ def main() -> None:
         "Throughput": lambda: throughput(repeats),
         "PPO": ppo,
         "Judging": judging,
+        "Rate limits": rate_limits,
         "Evaluation": lambda: [*boards(), "", *evaluators()],
     }
     parser.add_argument("--repeats", type=int, default=3, help="how often each throughput is measured")

@@ -1,7 +1,8 @@
 """A language model's stand-in for benchmarks: answers OpenAI's chat format after a fixed latency, on this machine.
 
 What it answers is drawn from the prompt: `Output (a)` or `Output (b)`, or the ranking that AlpacaEval's asks for.
-`python -m benchmarks.judge_server --latency 0.2` prints its port and serves until its standard input closes.
+`python -m benchmarks.judge_server --latency 0.2` prints its port and serves until its standard input closes. With
+`--at-once` or `--per-second` it refuses what exceeds that with a 429, and with `--retry-after` says for how long.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ import argparse
 import asyncio
 import json
 import sys
+import time
 import zlib
+from collections import deque
+from typing import ClassVar
 
 RANKINGS = ["[{'model': 'model_1', 'rank': 1}, {'model': 'model_2', 'rank': 2}]"]
 RANKINGS.append(RANKINGS[0].replace("1}", "x}").replace("2}", "1}").replace("x}", "2}"))
@@ -21,6 +25,9 @@ class Connection(asyncio.Protocol):
     """One client: requests one after the other, as HTTP/1.1 has them."""
 
     latency = 0.2
+    at_once = per_second = retry_after = 0.0
+    running = 0
+    taken: ClassVar[deque[float]] = deque()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -36,9 +43,25 @@ class Connection(asyncio.Protocol):
         if len(rest) < length:
             return
         body, self.received = rest[:length], rest[length:]
+        if not self.takes():
+            wait = b"Retry-After: %d\r\n" % self.retry_after if self.retry_after else b""
+            self.transport.write(b"HTTP/1.1 429 Too Many Requests\r\n%sContent-Length: 2\r\n\r\n{}" % wait)
+            return
+        Connection.running += 1
         asyncio.get_running_loop().call_later(self.latency, self.answer, body)
 
+    def takes(self) -> bool:
+        """True if the fixed rate allows one more request."""
+        now, taken = time.monotonic(), Connection.taken
+        while taken and taken[0] <= now - 1:
+            taken.popleft()
+        if (self.at_once and Connection.running >= self.at_once) or (self.per_second and len(taken) >= self.per_second):
+            return False
+        taken.append(now)
+        return True
+
     def answer(self, body: bytes) -> None:
+        Connection.running -= 1
         if self.transport.is_closing():
             return
         drawn = zlib.crc32(body) & 1
@@ -52,8 +75,9 @@ class Connection(asyncio.Protocol):
         self.transport.write(head + answer)
 
 
-async def serve(latency: float) -> None:
-    Connection.latency = latency
+async def serve(options: argparse.Namespace) -> None:
+    Connection.latency, Connection.at_once = options.latency, options.at_once
+    Connection.per_second, Connection.retry_after = options.per_second, options.retry_after
     server = await asyncio.get_running_loop().create_server(Connection, "127.0.0.1", 0, backlog=1024)
     sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()
@@ -63,4 +87,6 @@ async def serve(latency: float) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--latency", type=float, default=0.2, help="seconds")
-    asyncio.run(serve(parser.parse_args().latency))
+    for name in ("--at-once", "--per-second", "--retry-after"):
+        parser.add_argument(name, type=float, default=0.0)
+    asyncio.run(serve(parser.parse_args()))

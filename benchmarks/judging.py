@@ -111,9 +111,9 @@ def _served(port: int, limiter: Limiter) -> Judge:
 
 
 @contextmanager
-def server() -> Iterator[int]:
-    """The port of a server in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.judge_server", "--latency", str(LATENCY)]
+def server(*limits: str) -> Iterator[int]:
+    """The port of a server in a process of its own, with the options `limits`."""
+    command = [sys.executable, "-m", "benchmarks.judge_server", "--latency", str(LATENCY), *limits]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
     assert process.stdout is not None
@@ -146,6 +146,23 @@ def row(name: str, in_flight: int, found: dict[str, float], count: int = PAIRS) 
     return (
         f"| {name} | {in_flight} | {found['wall']:.1f} | {rate:.0f} | {milliseconds:.2f} | {found['memory_mb']:.0f} |"
     )
+
+
+def rate_limits() -> list[str]:
+    """Finishing rates against servers that refuse what exceeds a fixed rate with a 429."""
+    lines = ["| server | in flight | seconds | pairs/s | share of its rate |", "|---|---|---|---|---|"]
+    cases: list[tuple[str, tuple[str, ...], int, float, int]] = [
+        ("8 at once", ("--at-once", "8"), 64, 8 / LATENCY, PAIRS),
+        ("8 at once, Retry-After 1 s", ("--at-once", "8", "--retry-after", "1"), 64, 8 / LATENCY, PAIRS),
+        ("20 at once", ("--at-once", "20"), 256, 20 / LATENCY, 2 * PAIRS),
+        ("40 per second", ("--per-second", "40"), 256, 40, PAIRS),
+        ("2 per second, Retry-After 5 s", ("--per-second", "2", "--retry-after", "5"), 64, 2, 200),
+    ]
+    for name, limits, in_flight, rate, count in cases:
+        with server(*limits) as port, tempfile.TemporaryDirectory() as scratch:
+            wall = measured(port, count, in_flight, scratch)["wall"]
+        lines.append(f"| {name} | {in_flight} | {wall:.1f} | {count / wall:.1f} | {100 * count / wall / rate:.0f}% |")
+    return lines
 
 
 def judging() -> list[str]:

@@ -257,6 +257,8 @@ class Pace:
 
     def sent(self, attempt: Attempt) -> None:
         """Remember an attempt, and let the next one wait for its turn."""
+        if len(self._log) < 2:  # the first request goes alone, the second begins the work
+            self._resumed = attempt.at
         self._log.append(attempt)
         spacing = 1 / self.rate
         self.next_at = max(self.next_at, attempt.at - spacing) + spacing  # catches up by one at most
