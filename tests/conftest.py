@@ -43,6 +43,14 @@ def pytest_runtest_teardown() -> None:
     freeze_modules()
 
 
+@pytest.fixture(autouse=True)
+def fresh_consoles() -> None:
+    """No test inherits a console of another one, with its width and colours."""
+    if console := sys.modules.get("afarm.cli.console"):
+        console.out.cache_clear()
+        console.err.cache_clear()
+
+
 @pytest.fixture(scope="session")
 def gguf() -> str:
     """SmolLM2-135M-Instruct as a GGUF file; without one, the test is skipped."""

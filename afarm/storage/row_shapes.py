@@ -80,5 +80,5 @@ def require_file_of_annotations(path: Path) -> None:
         likely = [file for file in held if "annotation" in Path(file).name] or held
         means = f"a directory: name its files of annotations, such as {min(likely)}"
     else:
-        means = "a directory without a .json or .jsonl file: name a file of annotations"
+        means = "a directory with no run and no file of annotations: name one that has either"
     raise DataError(f"{path}: is {means}")

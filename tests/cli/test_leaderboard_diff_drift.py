@@ -184,7 +184,7 @@ def test_wrong_sources_are_clear(afarm: Afarm) -> None:
     assert "does not exist" in afarm("leaderboard").err
     assert "no such file" in afarm("leaderboard", "nowhere.csv").err
     Path("empty").mkdir()
-    assert "no run with a win rate" in afarm("leaderboard", "empty").err
+    assert "empty: is a directory with no run and no file" in afarm("leaderboard", "empty").err
 
 
 def test_a_run_tells_what_is_to_be_known_of_its_win_rate(afarm: Afarm) -> None:

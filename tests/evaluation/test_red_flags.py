@@ -191,7 +191,7 @@ def test_of_very_many_outputs_some_are_looked_at_and_all_are_counted(monkeypatch
 
 
 def test_an_excerpt_moves_no_cursor() -> None:
-    assert excerpt("a\x1b[2Jb\nc") == "a [2Jb c"
+    assert excerpt("a\x1b[2Jb\nc") == r"a\x1b[2Jb c"
     assert len(excerpt("word " * 100)) == 120
 
 

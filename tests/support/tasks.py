@@ -178,7 +178,7 @@ def quark_even(directory: Path, stop_after: int | None = None) -> Trained:
 
 def expert_iteration(directory: Path) -> Trained:
     """Two rounds, each sampled in four chunks. AdamW at ten times the rate magnifies the last bits to 6e-5."""
-    from afarm_plugins.expert_iteration import ExpertIterationConfig
+    from afarm_plugins.expert_iteration import ExpertIteration, ExpertIterationConfig
     from afarm_plugins.expert_iteration import expert_iteration as module
 
     config = ExpertIterationConfig(
@@ -186,7 +186,7 @@ def expert_iteration(directory: Path) -> Trained:
     )
     with pytest.MonkeyPatch.context() as patch:  # other tests of this process have their chunks whole
         patch.setattr(module, "PROMPTS_PER_FILE", 4)
-        return method(module.ExpertIteration(config), directory)
+        return method(ExpertIteration(config), directory)
 
 
 def ppo_adapters_even(directory: Path) -> Trained:
