@@ -25,7 +25,7 @@ from typing import Any
 import yaml
 
 from afarm.core.records import Instruction, JudgedPair, Row
-from afarm.evaluation.biases import family_of, family_of_judge, longer, with_list
+from afarm.evaluation.biases import SIGNIFICANT_LENGTH, family_of, family_of_judge, longer, with_list
 from afarm.evaluation.metrics import Estimate, clustered_mean
 from afarm.storage.text import one_line
 
@@ -373,12 +373,15 @@ def flag_sentences(row: Any) -> list[str]:
 
 
 def judge_bias(row: Any) -> str:
-    """The judge's bias for length and lists as stored red flags have it; empty if nothing is known."""
-    kinds = {"prefers_longer": "the longer output", "prefers_lists": "the one with a list"}
-    estimates = {name: row.get(kind) for kind, name in kinds.items()} if isinstance(row, Mapping) else {}
+    """The judge's bias for length and lists in stored red flags, and over which pairs; "" if unknown."""
+    kinds = {
+        "prefers_longer": ("the longer output", f"lengths differ by more than {SIGNIFICANT_LENGTH} characters"),
+        "prefers_lists": ("the one with a list", "only one has a list"),
+    }
+    estimates = {kind: row.get(kind) for kind in kinds} if isinstance(row, Mapping) else {}
     shares = [
-        f"{name} {100 * estimate['value']:.0f} % of {estimate['n']} times"
-        for name, estimate in estimates.items()
+        f"{kinds[kind][0]} {100 * estimate['value']:.0f} % of {estimate['n']} times ({kinds[kind][1]})"
+        for kind, estimate in estimates.items()
         if isinstance(estimate, Mapping) and estimate.get("n")
     ]
     return f"chose {', '.join(shares)}" if shares else ""

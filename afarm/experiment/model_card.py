@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from afarm.core.records import Evaluation
-from afarm.evaluation.red_flags import red_flag_lines
+from afarm.evaluation.red_flags import flag_sentences, judge_bias
 from afarm.experiment.result import evaluation_text
 from afarm.storage.model_files import local_path
 from afarm.storage.runs import RunRecord
@@ -122,7 +122,9 @@ def _results(run: RunRecord) -> list[str]:
     judges = ", ".join(f"`{judge}`" for judge in dict.fromkeys(_values(main.protocol.get("judges"))))
     asking = f", asking {judges}" if judges else ""
     lines += ["", f"Judged by the annotator `{main.protocol.get('annotator')}`{asking}."]
-    flags = [f"- **{label}**: {markdown(text)}" for label, text in red_flag_lines(main.red_flags)]
+    if bias := judge_bias(main.red_flags):
+        lines += ["", f"The judge {markdown(bias)}."]
+    flags = [f"- {markdown(sentence)}" for sentence in flag_sentences(main.red_flags)]
     return [*lines, *(["", "Red flags:", "", *flags] if flags else [])]
 
 

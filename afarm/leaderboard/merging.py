@@ -51,12 +51,34 @@ def _merged(parts: Sequence[Leaderboard]) -> Leaderboard:
 
 def _once(entries: Iterable[Entry]) -> list[Entry]:
     """Drop entries that are the same result, read or computed twice, but for the newest."""
-    newest: dict[tuple[Any, ...], Entry] = {}
+    return [max(same, key=lambda entry: entry.source.created) for same in _same_results(entries)]
+
+
+def _same_results(entries: Iterable[Entry]) -> list[list[Entry]]:
+    """Gather the entries that are the same result."""
+    results: dict[tuple[Any, ...], list[Entry]] = {}
     for entry in entries:
         key = entry.system, entry.win_rate, entry.standard_error, entry.n, entry.length
-        if entry.source.created > newest.setdefault(key, entry).source.created:
-            newest[key] = entry
-    return list(newest.values())
+        results.setdefault(key, []).append(entry)
+    return list(results.values())
+
+
+def repeated(boards: Iterable[Leaderboard]) -> list[str]:
+    """Name the sources whose results `group` leaves out because another source has the same, as sentences."""
+    by_protocol: dict[str, list[Entry]] = {}
+    for board in boards:
+        by_protocol.setdefault(board.id, []).extend(board.entries)
+    sentences: dict[str, None] = {}
+    for same in (same for entries in by_protocol.values() for same in _same_results(entries)):
+        (kept,) = _once(same)
+        for entry in same:
+            if Path(entry.source.name).resolve() != Path(kept.source.name).resolve():
+                sentences[
+                    f"{entry.source.name or 'a board'}: its result of {entry.system} equals that of "
+                    f"{kept.source.name or 'another board'} (win rate, error, number of judgements, mean length), "
+                    "which stands for both"
+                ] = None
+    return list(sentences)
 
 
 def _with_distinct_names(entries: Sequence[Entry]) -> list[Entry]:

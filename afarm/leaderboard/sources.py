@@ -13,7 +13,7 @@ from afarm.leaderboard.from_annotations import boards_of_annotations
 from afarm.leaderboard.from_csv import TABLES, imported
 from afarm.leaderboard.from_round_robin import round_robins
 from afarm.leaderboard.from_runs import boards_of_runs
-from afarm.leaderboard.merging import group
+from afarm.leaderboard.merging import group, repeated
 from afarm.leaderboard.ranking import looks_at_all_systems
 
 REFERENCE_BOARDS = {"paper": "paper.json"}
@@ -56,7 +56,7 @@ def read_boards(
         boards += round_robins(judged, over_all, evaluators)
     elif judged:
         boards += boards_of_annotations(judged)
-    return group(boards), left_out
+    return group(boards), left_out + repeated(boards)
 
 
 def in_order(boards: Sequence[Leaderboard], orders: Sequence[str]) -> list[Leaderboard]:

@@ -217,7 +217,10 @@ def test_the_judge_s_taste_is_that_of_its_own_choices() -> None:
     assert (found.prefers_longer.value, found.prefers_longer.n) == (pytest.approx(2 / 3), 3)
     assert found.prefers_lists is not None
     assert (found.prefers_lists.value, found.prefers_lists.n) == (1.0, 1)
-    assert judge_bias(found.to_row()) == "chose the longer output 67 % of 3 times, the one with a list 100 % of 1 times"
+    assert judge_bias(found.to_row()) == (
+        "chose the longer output 67 % of 3 times (lengths differ by more than 30 characters), "
+        "the one with a list 100 % of 1 times (only one has a list)"
+    )
     assert judge_bias(None) == ""
 
 

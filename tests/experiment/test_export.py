@@ -275,3 +275,12 @@ def test_a_card_tells_own_preferences_from_simulated_ones(run: RunRecord, tmp_pa
     assert "**Its win rate is simulated by a formula**" in card
     assert "training labels: `mine.jsonl`, preferences of one's own" in card
     assert "/home/me" not in card
+
+
+def test_the_judges_bias_stands_with_the_results_and_is_no_red_flag(run: RunRecord, tmp_path: Path) -> None:
+    first, *others = run.rows("results")
+    bias = {"prefers_longer": {"value": 0.5, "error": 0.1, "n": 4}, "flags": []}
+    biased = {**run, "results": [{**first, "red_flags": bias}, *others]}
+    card = model_card(RunRecord(run.directory, biased), tmp_path, "", 1, 0)
+    assert "The judge chose the longer output 50 % of 4 times (lengths differ by more than 30 characters)." in card
+    assert "Red flags" not in card

@@ -143,6 +143,17 @@ def test_two_results_of_one_system_are_told_apart_and_the_same_one_stands_once(t
     assert [entry.system for entry in boards[0].entries] == ["ppo (ppo-a)", "ppo (ppo-b)"]
 
 
+def test_a_run_that_does_not_stand_because_another_has_the_same_result_is_named(tmp_path: Path) -> None:
+    """Two runs trained on different preferences may give equal outputs: neither vanishes without a word."""
+    run(tmp_path, "dpo-mine", 51.0, system="dpo", record={"created": 5})
+    run(tmp_path, "dpo-theirs", 51.0, system="dpo", record={"created": 9})
+    ((board,), (line,)) = read_boards([tmp_path])
+    assert [Path(entry.source.name).name for entry in board.entries] == ["dpo-theirs"]
+    mine, theirs = (str(tmp_path / "runs" / name) for name in ("dpo-mine", "dpo-theirs"))
+    assert line.startswith(f"{mine}: its result of dpo equals that of {theirs} (win rate")
+    assert read_boards([mine, tmp_path / "runs" / "dpo-mine"])[1] == []
+
+
 @pytest.mark.parametrize("newest", ["a", "b"])
 def test_of_several_evaluations_of_the_same_judgements_the_newest_stands(tmp_path: Path, newest: str) -> None:
     for name in ("a", "b"):
