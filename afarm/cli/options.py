@@ -100,7 +100,7 @@ class FarmOptions:
     ] = None
     data: Annotated[Path | None, typer.Option("--data", help="Your own file of instructions, cut into splits.")] = None
     preferences: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--preferences",
             help="Your own preferences to train on, a file or hf:OWNER/NAME[:SPLIT]: nothing is sampled or labelled.",
@@ -171,7 +171,8 @@ class FarmOptions:
         self._launch()
         checks = preflight.of_stage(stage) if stage else preflight.of_run(llm_systems)
         checks += preflight.access(llm_systems, stage)
-        return Farm.over(self._open(checks, self.output_dir, launch.process_info()))
+        trains = stage in ("", "train")
+        return Farm.over(self._open(checks, self.output_dir, launch.process_info(), trains))
 
     def judging_workspace(self) -> "Workspace":
         """Open the workspace for what judges files: nothing trains, so that only the main process goes on."""
@@ -183,13 +184,16 @@ class FarmOptions:
         return self._open([*preflight.of_judging(), *preflight.access()], self.output_dir)
 
     @contextmanager
-    def dry_run(self, checks: "Sequence[Check]") -> "Iterator[Workspace]":
-        """Open the workspace for a look at what it would do. No output directory is made."""
+    def dry_run(self, checks: "Sequence[Check]", trains: bool = True) -> "Iterator[Workspace]":
+        """Open the workspace for a look at what it would do, if no method `trains` too. No directory is made."""
         from afarm.experiment.dry_run import output_dir_to_look_at
 
         if not launch.process_info().is_main_process:
             raise typer.Exit
-        with output_dir_to_look_at(self.output_dir) as output_dir, self._open(checks, output_dir) as workspace:
+        with (
+            output_dir_to_look_at(self.output_dir) as output_dir,
+            self._open(checks, output_dir, trains=trains) as workspace,
+        ):
             yield workspace
 
     def _launch(self) -> None:
@@ -199,7 +203,11 @@ class FarmOptions:
             launch.relaunch(self.accelerate_config)
 
     def _open(
-        self, checks: "Sequence[Check]", output_dir: Path, process_info: ProcessInfo = SINGLE_PROCESS
+        self,
+        checks: "Sequence[Check]",
+        output_dir: Path,
+        process_info: ProcessInfo = SINGLE_PROCESS,
+        trains: bool = True,
     ) -> "Workspace":
         from afarm.experiment.opening import open_workspace
         from afarm.judging.ledger_schema import network_file_system
@@ -216,6 +224,7 @@ class FarmOptions:
             progress=bars,
             notify=bars.tell,
             process_info=process_info,
+            trains=trains,
         )
         bars.note = lambda: _spent(workspace)
         workspace.on_stage = StageLines(bars, workspace)
@@ -239,18 +248,29 @@ class FarmOptions:
             given["judge"] = _judges(self.judge)
         if labels := self.labels():
             given["annotate"] = labels
-        if self.preferences and labels:
-            raise ConfigError(
-                f"--preferences and --{name.replace('_', '-')} contradict each other: the file has the labels"
-                for name in labels
-            )
-        if judging := self.judging():
+        judging = self.judging()
+        if self.preferences:
+            given["preferences"] = self._one_source(self.preferences, [*labels, *judging])
+        if judging:
             given[self._section(judging)] = judging
         if self.data is not None:
             if given.get("dataset", "files") != "files":
                 raise ConfigError([f"--data {self.data} and --dataset {self.dataset} contradict each other: give one"])
             given |= {"dataset": "files", "files": {"path": str(self.data)}}
         return given
+
+    @staticmethod
+    def _one_source(sources: Sequence[str], labelling: Sequence[str]) -> str:
+        """Return the file of own preferences. Raises `ConfigError` for several, or options that label pairs."""
+        problems = [
+            f"--preferences and --{name.replace('_', '-')} contradict each other: the file has the labels"
+            for name in labelling
+        ]
+        if len(sources) > 1:
+            problems.append(f"--preferences takes one file at a time: join {' and '.join(sources)} into one")
+        if problems:
+            raise ConfigError(problems)
+        return sources[0]
 
     def judging(self) -> dict[str, Any]:
         """Return the settings of the annotator that have options of their own, those that were given."""

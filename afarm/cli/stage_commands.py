@@ -117,7 +117,7 @@ def _show_step(name: str, options: FarmOptions, policy: str | None = None) -> No
     from afarm.experiment.dry_run import plan_stage
 
     checks = preflight.of_run(_llm_systems(policy)) if policy else preflight.of_stage(name)
-    with options.dry_run(checks) as workspace:
+    with options.dry_run(checks, trains=bool(policy) or name == "train") as workspace:
         stage = _stage(workspace, name, policy)
         planned = plan_stage(workspace, stage) if stage else []
         show_plan(workspace, workspace.config.method, options.as_json, planned=planned)

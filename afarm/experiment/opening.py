@@ -28,6 +28,7 @@ def open_workspace(
     notify: Callable[[str], None] = lambda text: None,
     on_stage: OnStage = ignore_stage,
     process_info: ProcessInfo = SINGLE_PROCESS,
+    trains: bool = True,
 ) -> Workspace:
     """Open a workspace.
 
@@ -42,6 +43,7 @@ def open_workspace(
         notify: Called with what a user should hear of.
         on_stage: Called as stages begin and end.
         process_info: This process among those that run the same.
+        trains: False for what trains no method, whose settings then need not fit each other.
 
     Raises `ConfigError` with every problem at once, before any model is loaded.
     """
@@ -56,7 +58,7 @@ def open_workspace(
         opened.append(Workspace(components, DataSplits(components), judges, store, on_stage))
         return problems_of(opened[0], checks)
 
-    resolve(recipe, list_overrides(settings), plugins, preflight)
+    resolve(recipe, list_overrides(settings), plugins, preflight, trains)
     [workspace] = opened
     workspace.store.create()
     workspace.meet()

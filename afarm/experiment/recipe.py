@@ -176,25 +176,28 @@ def resolve(
     overrides: Iterable[Override],
     plugins: Plugins,
     check: Callable[[Settings], list[str]] = lambda settings: [],
+    trains: bool = True,
 ) -> Settings:
     """Validate a recipe under its overrides. Raises `ConfigError` with every problem found.
 
     `check` looks for further problems once the fields are valid (a missing file, say), so that they are reported too.
+    If no method `trains`, the settings of the recipe's need not fit each other.
     """
     values = shipped = read_recipe(recipe)
+    given: dict[str, Any] = {}
     unreadable: list[str] = []
     for override in overrides:
         try:
-            values = merge(values, parse_override(override) if isinstance(override, str) else override)
+            given = merge(given, parse_override(override) if isinstance(override, str) else override)
         except ConfigError as error:
             unreadable += error.problems
-    values = _with_prompts_of_preferences(values)
+    values = _with_prompts_of_preferences(merge(values, given))
     own = {k: v for k, v in values.items() if k in RunConfig.model_fields}
     sections = {str(k): v for k, v in values.items() if k not in own}
     run, wrong = _validate(own)
-    problems = [*unreadable, *wrong]
+    problems = [*unreadable, *wrong, *_idle_labels(values, given)]
     names = _components_by_name(plugins)
-    runs = {run.method, "sft"} if run else set(names)
+    runs = ({run.method, "sft"} if trains else {"sft"}) if run else set(names)
     for name, section in sections.items():
         # What a recipe says about a plugin that failed to load must not stop a run that does not use it.
         if name in names or not plugins.broken or shipped.get(name) != section:
@@ -216,6 +219,14 @@ def _with_prompts_of_preferences(values: dict[str, Any]) -> dict[str, Any]:
     if not preferences or values.get("dataset") != "files" or named:
         return values
     return merge(values, {"dataset": "prompts", "prompts": {"path": preferences}})
+
+
+def _idle_labels(values: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """List the overrides that tell how to label pairs, if own preferences have the labels already."""
+    labels = given.get("annotate")
+    if not values.get("preferences") or not isinstance(labels, Mapping):
+        return []
+    return [f"preferences and annotate.{name} contradict each other: the file has the labels" for name in labels]
 
 
 def _said_once(problems: Iterable[str]) -> list[str]:

@@ -58,14 +58,28 @@ def test_the_plan_has_no_samples_and_no_calls_for_labels(afarm: Afarm, own: list
 
 
 def test_labels_are_taken_as_they_are(afarm: Afarm, own: list[str]) -> None:
-    refused = afarm("run", *own, *LIGHT, "--annotator", "pool", "--label-noise", "0.1")
+    labelling = ["--annotator", "pool", "--label-noise", "0.1", "--votes", "3", "--both-orders"]
+    refused = afarm("run", *own, *LIGHT, *labelling)
     assert refused.code == 1
-    for option in ("--annotator", "--label-noise"):
+    for option in ("--annotator", "--label-noise", "--votes", "--both-orders"):
         assert f"--preferences and {option} contradict each other: the file has the labels" in refused.err
     refused = afarm("evaluate", "mine.json", "--reference", "theirs.json", *own)
     assert "mine.json and --preferences contradict each other: files are not trained" in refused.err
     refused = afarm("run", *own, *LIGHT, "--set", "preferences=other.jsonl")
     assert "--preferences own.jsonl and --set preferences=other.jsonl contradict each other" in refused.err
+
+
+def test_one_file_is_taken_at_a_time(afarm: Afarm, own: list[str]) -> None:
+    refused = afarm("fit-reward", *own, "--preferences", "more.jsonl", *LIGHT)
+    assert refused.code == 1
+    assert "--preferences takes one file at a time: join own.jsonl and more.jsonl into one" in refused.err
+
+
+def test_a_dry_run_says_that_there_is_nothing_to_learn_from(afarm: Afarm, tmp_path: Path) -> None:
+    (tmp_path / "draws.jsonl").write_text(json.dumps({"prompt": "p", "chosen": "x", "rejected": "x"}))
+    refused = afarm("run", "--preferences", "draws.jsonl", *LIGHT, "--dry-run")
+    assert refused.code == 1
+    assert "draws.jsonl: nothing to learn from: draws 1, without a label 0" in refused.err
 
 
 def test_what_was_left_out_is_on_the_screen(afarm: Afarm, tmp_path: Path) -> None:

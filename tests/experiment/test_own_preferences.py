@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from light_farm import Make
+from light_farm import RECIPE, Make
 from light_plugin import RAN, CountingJudge
 
-from afarm.core.errors import ConfigError, DataError
+from afarm import Farm
+from afarm.core.errors import ConfigError
 from afarm.core.plugins import discover
 from afarm.experiment.dry_run import plan_run, plan_stage
 from afarm.experiment.pipeline import fit_reward
@@ -94,8 +95,8 @@ def test_what_is_evaluated_on_is_not_trained_on(farm: Make, tmp_path: Path) -> N
     one = farm(preferences=write(tmp_path, *rows))
     assert [row.pair.instruction.instruction for row in one.annotate()] == ["p"], "whatever rows.evaluation takes"
     assert one.workspace.history["preferences"].artifact.meta["summary"]["rows_evaluated_on"] == 2
-    with pytest.raises(DataError, match=r"own\.jsonl: all its preferences answer instructions that are evaluated on"):
-        farm(preferences=write(tmp_path, *rows[:2])).annotate()
+    with pytest.raises(ConfigError, match=r"own\.jsonl: all its preferences answer instructions that are evaluated on"):
+        farm(preferences=write(tmp_path, *rows[:2]))
 
 
 def test_rows_that_cannot_be_learned_from_are_refused_together_or_dropped_and_counted(
@@ -124,6 +125,38 @@ def test_equal_answers_are_draws_which_learners_leave_out_and_count(farm: Make, 
     assert one.workspace.history["preferences"].artifact.meta["summary"]["outcomes"] == {"decided": 1, "draw": 1}
 
 
+def test_a_file_without_a_better_output_is_refused_before_anything_runs(farm: Make, tmp_path: Path) -> None:
+    pair = {"instruction": "i", "output_1": "x", "output_2": "y"}
+    draws = [{**pair, "preference": 0}, {**pair, "instruction": "j", "preference": 1.5}]
+    source = write(tmp_path, *draws, {**pair, "instruction": "k", "preference": None})
+    with pytest.raises(ConfigError) as caught:
+        farm(preferences=source)
+    assert str(caught.value) == (
+        f"{source}: nothing to learn from: draws 2, without a label 1; say in each row which output is better: "
+        "label 1 or 2, or a 'chosen' unlike its 'rejected'"
+    )
+    assert RAN == []
+    farm(preferences=write(tmp_path, *draws, {**pair, "preference": 2})).annotate()
+
+
+def test_learners_that_keep_draws_may_have_nothing_else(tmp_path: Path) -> None:
+    source = write(tmp_path, *({**GOOD, "prompt": f"p {n}", "rejected": "word word"} for n in range(3)))
+    given = {"preferences": source, "method": "dpo", "output_dir": tmp_path / "out"}
+    with pytest.raises(ConfigError, match=r"draws 3, without a label 0.*with --set dpo\.keep_draws=true"):
+        Farm("toy", **given)
+    Farm("toy", settings="dpo.keep_draws=true", **given).close()
+
+
+@pytest.mark.parametrize("label", [{"annotator": "pool"}, {"label_noise": 0.1}])
+def test_settings_of_labels_are_refused_beside_them(farm: Make, tmp_path: Path, label: dict[str, Any]) -> None:
+    [name] = label
+    said = f"preferences and annotate.{name} contradict each other: the file has the labels"
+    with pytest.raises(ConfigError, match=said):
+        farm(preferences=own(tmp_path), annotate=label)
+    with pytest.raises(ConfigError, match=said):
+        farm(f"annotate.{name}={label[name]}", preferences=own(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
@@ -144,12 +177,14 @@ def test_another_file_is_refused_before_anything_runs(
         farm(preferences=str(tmp_path / "nowhere.jsonl"))
 
 
-def test_settings_that_only_labels_need_are_not_asked_for(farm: Make, tmp_path: Path) -> None:
-    """A judge that annotators could not ask stops only who has pairs labelled."""
-    needed = ["annotate.annotator=reward:nowhere"]
+def test_settings_that_only_labels_need_are_not_asked_for(
+    farm: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An annotator of the recipe that cannot be asked stops only who has pairs labelled."""
+    monkeypatch.setitem(RECIPE, "annotate", {"annotator": "reward:nowhere"})
     with pytest.raises(ConfigError, match="nowhere"):
-        farm(*needed)
-    farm(*needed, preferences=own(tmp_path)).train("direct")
+        farm()
+    farm(preferences=own(tmp_path)).train("direct")
 
 
 def test_without_a_data_set_the_prompts_are_the_instructions(tmp_path: Path) -> None:

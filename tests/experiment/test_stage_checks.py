@@ -13,8 +13,10 @@ from light_plugin import CountingJudge, Nudge
 from afarm import Farm, compare_outputs
 from afarm.core.errors import ConfigError
 from afarm.core.interfaces import RewardModel
+from afarm.core.plugins import discover
 from afarm.core.records import Instruction, Output
 from afarm.experiment import pipeline, preflight
+from afarm.experiment.recipe import resolve
 
 STAGES = ("sft", "sample", "annotate", "fit-reward", "train")
 
@@ -56,6 +58,15 @@ def test_a_farm_checks_a_method_when_it_is_named(dislikes_words: None, tmp_path:
         Farm(recipe, method="nudge", **given)
     with Farm(recipe, **given) as farm, pytest.raises(ConfigError, match="no trunk"):
         farm.train()
+
+
+def test_settings_of_a_method_that_does_not_train_need_not_fit_each_other() -> None:
+    settings, plugins = ["ppo.total_steps=2", "ppo.warmup_steps=5"], discover()
+    with pytest.raises(ConfigError, match=r"ppo: warmup_steps \(5\) must be below total_steps"):
+        resolve("toy", settings, plugins)
+    assert resolve("toy", settings, plugins, trains=False).run.method == "ppo"
+    with pytest.raises(ConfigError, match="total_steps"):
+        resolve("toy", ["ppo.total_steps=many"], plugins, trains=False)
 
 
 @pytest.mark.parametrize(
