@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from afarm.experiment.setting_list import ListedSetting
 
 
+NARROWEST = 30
+"""Characters that a description needs to stand in a column of its own."""
+GAPS = 6
+"""Blanks between the columns of a table of settings, for up to three columns before the description."""
+
+
 def add_to(app: typer.Typer) -> None:
     app.command("settings")(settings)
 
@@ -75,19 +81,31 @@ def _show_sections(plugins: Plugins, as_json: bool) -> None:
 def _show(
     owner: str, rows: Sequence[ListedSetting], prefix: str, recipe: str | None, of_recipe: Mapping[str, Any]
 ) -> None:
+    """Print a table or, if it would leave descriptions no room, each setting with its description below."""
+    from rich.padding import Padding
     from rich.table import Column, Table
 
     from afarm.experiment.setting_list import value_text
 
-    columns = [Column("setting", overflow="fold"), Column("default", overflow="fold")]
-    columns += [Column(markup(recipe), overflow="fold")] if recipe else []
-    table = Table(*columns, Column("", ratio=1), title=markup(owner), title_justify="left", box=None, expand=True)
+    headings = ["setting", "default", *([recipe] if recipe else [])]
+    lines, abouts = [], []
     for row in rows:
         value = at(of_recipe, row.name)
-        cells = [f"[bold]{markup(prefix + row.name)}[/]", markup(row.default)]
-        cells += [markup(value_text(value)) if value is not None else ""] if recipe else []
-        about = markup(row.description) + ("" if row.changes_result else " [dim](changes no result)[/]")
-        table.add_row(*cells, about)
+        lines.append([prefix + row.name, row.default])
+        lines[-1] += [value_text(value) if value is not None else ""] if recipe else []
+        abouts.append(markup(row.description) + ("" if row.changes_result else " [dim](changes no result)[/]"))
+    taken = sum(max(map(len, column)) for column in zip(headings, *lines, strict=True))
+    if out().width - taken - GAPS < NARROWEST:
+        out().print(f"[italic]{markup(owner)}[/]")
+        for (name, default, *values), about in zip(lines, abouts, strict=True):
+            of_one = "".join(f" ({markup(f'{recipe}: {value}')})" for value in values if value)
+            out().print(f"[bold]{markup(name)}[/] = {markup(default)}{of_one}", highlight=False)
+            out().print(Padding(about, (0, 0, 0, 4)), highlight=False)
+        return
+    columns = [Column(markup(heading), overflow="fold") for heading in headings]
+    table = Table(*columns, Column("", ratio=1), title=markup(owner), title_justify="left", box=None, expand=True)
+    for (name, *cells), about in zip(lines, abouts, strict=True):
+        table.add_row(f"[bold]{markup(name)}[/]", *map(markup, cells), about)
     out().print(table)
 
 

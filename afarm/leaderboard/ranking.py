@@ -170,6 +170,14 @@ def _refuse(board: Leaderboard, name: str) -> NoReturn:
     raise DataError(f"{board.heading}: {name}: no judgements are at hand for this: give runs or annotations")
 
 
+def scores_with_own_model(name: str) -> bool:
+    """Return True for an evaluator that scores each run with that run's reward model."""
+    try:
+        return "reward_model" in discover(check_configs=False).get("evaluators", name).load().needs
+    except AfarmError:
+        return False
+
+
 def looks_at_all_systems(name: str) -> bool:
     """Return True for an evaluator over all systems of a leaderboard, False for any other name."""
     try:

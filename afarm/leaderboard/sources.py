@@ -14,7 +14,7 @@ from afarm.leaderboard.from_csv import TABLES, imported
 from afarm.leaderboard.from_round_robin import round_robins
 from afarm.leaderboard.from_runs import boards_of_runs
 from afarm.leaderboard.merging import group, repeated
-from afarm.leaderboard.ranking import looks_at_all_systems
+from afarm.leaderboard.ranking import looks_at_all_systems, scores_with_own_model
 
 REFERENCE_BOARDS = {"paper": "paper.json"}
 """Leaderboards that ship with afarm, by name."""
@@ -69,9 +69,14 @@ def in_order(boards: Sequence[Leaderboard], orders: Sequence[str]) -> list[Leade
         there = {name for name in FIGURES if name and any(entry.figure(name) is not None for entry in entries)}
         there |= {name for entry in entries for name in entry.metrics}
         name = orders[0]
+        if scores_with_own_model(name):
+            raise DataError(
+                f"--order-by {name}: each run has this figure from its own reward model, so runs cannot be ranked by "
+                f"it. Choose one of {', '.join(sorted(there))}"
+            )
         raise DataError(
-            f"--order-by {name}: no system has such a figure.{did_you_mean(name, there)} There are "
-            f"{', '.join(sorted(there))}. Evaluators add theirs to runs: afarm evaluate … --evaluator {name}, then "
+            f"--order-by {name}: no system has such a figure.{did_you_mean(name, there)} "
+            f"Evaluators add theirs to runs: afarm evaluate … --evaluator {name}, then "
             f"afarm leaderboard --order-by {name}"
         )
     return [ordered(board, orders) for board in boards]

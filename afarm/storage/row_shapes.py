@@ -45,9 +45,17 @@ def what_it_holds(row: Mapping[str, Any], file: str) -> str:
     return f"its fields are {fields}" + (f". These look like {meaning}" if meaning else "")
 
 
-def _other_shape(row: Mapping[str, Any], file: str) -> str:
-    """Name the shape of a row and the command for such a file; empty if it is unknown."""
+def no_output(row: Mapping[str, Any], file: str) -> str:
+    """Say what a row of `file` looks like that was read as an output and is none; empty if it is unknown."""
+    meaning = "" if "output" in row else _other_than_output(row, file)
+    return f". These look like {meaning}" if meaning else ""
+
+
+def _other_than_output(row: Mapping[str, Any], file: str) -> str:
+    """Name the shape of a row that holds no single output, with its command; empty if unknown."""
     fields = row.keys()
+    if fields >= ANNOTATION:
+        return f"annotations: afarm evaluate --annotations {file}"
     if {"chosen", "rejected"} <= fields:
         return f"preferences to train on, in TRL's form: {training_pairs(file)}"
     if {"request", "text"} <= fields:
@@ -56,6 +64,14 @@ def _other_shape(row: Mapping[str, Any], file: str) -> str:
         return f"a leaderboard: afarm leaderboard {file}"
     if ANNOTATION - {"preference"} <= fields:
         return "pairs without labels: 'preference' must say which output is better, 1 or 2"
+    return ""
+
+
+def _other_shape(row: Mapping[str, Any], file: str) -> str:
+    """Name the shape of a row and the command for such a file; empty if it is unknown."""
+    fields = row.keys()
+    if shape := _other_than_output(row, file):
+        return shape
     if {"prompt", "completion", "label"} <= fields:
         return "unpaired feedback (TRL's KTO): put a better and a worse answer to each prompt into one row"
     if "output" in fields:

@@ -26,6 +26,7 @@ from afarm.storage.csv_files import FORMAT as CSV
 from afarm.storage.csv_files import csv_rows
 from afarm.storage.disk import storage_errors
 from afarm.storage.hub import hub_rows, is_on_hub
+from afarm.storage.row_shapes import no_output
 
 T = TypeVar("T")
 
@@ -184,7 +185,10 @@ def read_outputs(path: Path | str, instructions: Iterable[Instruction] = ()) -> 
     shared = {instruction: instruction for instruction in instructions}
 
     def parse(row: Row, where: str) -> Output:
-        output = Output.from_row(with_turns(row, where), where)
+        try:
+            output = Output.from_row(with_turns(row, where), where)
+        except DataError as error:
+            raise DataError(f"{error}{no_output(row, str(path))}") from error
         instruction = shared.get(output.instruction, output.instruction)
         return replace(output, instruction=instruction, generator=sys.intern(output.generator))
 

@@ -52,6 +52,17 @@ def test_a_setting_has_its_default_its_meaning_and_the_recipes_value(say: Say) -
     assert "weight of the per-token KL penalty" in text
 
 
+def test_descriptions_have_room_on_a_narrow_terminal(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = say("ppo", "--recipe", "toy").splitlines()
+    assert "ppo.kl_coef = 0.002 (toy: 0.2)" in [line.rstrip() for line in lines]
+    assert max(map(len, lines)) <= 80
+    below = lines[[line.rstrip() for line in lines].index("ppo.kl_coef = 0.002 (toy: 0.2)") + 1]
+    assert below.startswith("    ")
+    assert "weight of the per-token KL penalty" in below
+    assert len(say("run", "--recipe", "toy").splitlines()) < 400, "no column of single letters"
+
+
 def test_the_runs_own_settings_are_found_by_name_and_by_part(say: Say) -> None:
     assert {"seed", "annotate.label_noise", "evaluate.temperature"} <= rows(say, "run").keys()
     found = rows(say, "annotate", "--recipe", "toy")

@@ -49,6 +49,15 @@ def test_a_board_is_in_the_order_of_any_figure_it_has(tmp_path: Path) -> None:
         caught.value
     )
     assert "afarm evaluate … --evaluator length_control" in str(caught.value)
+    with pytest.raises(DataError) as caught:
+        in_order([board], ["zzz"])
+    assert str(caught.value).count("win_rate") == 1, "figures are listed once"
+
+
+def test_no_board_is_ordered_by_each_runs_own_reward_model() -> None:
+    board = Leaderboard(EvaluationProtocol("judge", reference="r"), (Entry("a", 60.0), Entry("b", 50.0)))
+    with pytest.raises(DataError, match=r"from its own reward model, so runs cannot be ranked by it\. .* win_rate"):
+        in_order([board], ["reward"])
 
 
 def test_what_compares_win_rates_is_left_out_of_another_order() -> None:

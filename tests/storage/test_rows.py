@@ -279,3 +279,24 @@ def test_what_the_hub_does_not_give_is_explained(monkeypatch: pytest.MonkeyPatch
     fake_hub(monkeypatch, ValueError("no such split"))
     with pytest.raises(DataError, match=r"owner/name .x. cannot be loaded: no such split.*name a file instead"):
         read_outputs("hf:owner/name:x")
+
+
+@pytest.mark.parametrize(
+    ("row", "command"),
+    [
+        ({"prompt": "p", "chosen": "a", "rejected": "b"}, "preferences to train on, in TRL's form: afarm fit-reward"),
+        (
+            {"instruction": "p", "output_1": "a", "output_2": "b", "preference": 1},
+            "annotations: afarm evaluate --annotations",
+        ),
+    ],
+)
+def test_what_is_no_file_of_outputs_is_named_with_its_command(
+    row: dict[str, Any], command: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "other.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    with pytest.raises(DataError, match="field 'output' is missing; its fields are") as caught:
+        read_outputs(path)
+    assert f". These look like {command}" in str(caught.value)
+    assert str(path) in str(caught.value).partition(command)[2]
