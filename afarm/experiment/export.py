@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from afarm.experiment.model_card import model_card
 from afarm.experiment.recipe import Settings
 from afarm.experiment.settings import RunConfig
 from afarm.storage.artifacts import require_sound_directory
-from afarm.storage.disk import storage_errors, write_json
+from afarm.storage.disk import output_dir_errors, storage_errors, write_json
 from afarm.storage.rows import read_outputs, read_preferences, read_rows, write_rows
 from afarm.storage.runs import RunRecord
 
@@ -41,22 +42,27 @@ def export_run(run: RunRecord, directory: Path, plugins: Plugins | None = None) 
     Raises `DataError` if `directory` holds anything, or the run or what it made is not what an export needs, and
     `ModelError` if the policy has no form that other software reads.
     """
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+    if directory.is_file():
+        raise DataError(f"{directory} is a file: name a new directory")
+    if directory.is_dir() and any(directory.iterdir()):
         raise DataError(f"{directory} is not empty: name a new directory, or empty it")
+    directory = directory.resolve()  # what a link points to is written
     components = _components(run, plugins or discover())
     policy: Policy = components.load(_policy_artifact(run))
-    beside = directory.parent / f".{directory.name}.partial"
-    with storage_errors(beside):
+    with output_dir_errors(directory.parent):
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=".afarm-export-", dir=directory.parent))
+    try:
+        with storage_errors(beside):
+            policy.export(beside)
+            pairs, without = _write_preferences(run, policy, beside)
+            _write_evaluation(run, beside)
+            example = _example_prompt(policy)
+            (beside / "README.md").write_text(model_card(run, beside, example, pairs, without), encoding="utf-8")
+            beside.chmod(0o755)  # temporary directories are their owner's alone
+            beside.replace(directory)
+    finally:
         shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
-        policy.export(beside)
-        pairs, without = _write_preferences(run, policy, beside)
-        _write_evaluation(run, beside)
-        example = _example_prompt(policy)
-        (beside / "README.md").write_text(model_card(run, beside, example, pairs, without), encoding="utf-8")
-        if directory.exists():
-            directory.rmdir()
-        beside.rename(directory)
     return directory
 
 

@@ -155,7 +155,10 @@ class Limiter:
             self.limit = max(1, min(self.limit, self._wave.taken))
             if self._wave.first:
                 self.pace.burst = self.limit + 1
-        self._hold(now, self._pause(self._wave) if seconds is None else max(0.0, seconds))
+        pause = self._pause(self._wave)
+        if seconds is not None:  # a judge that says 0 again and again is not asked without end
+            pause = max(0.0, seconds, pause if self._failed_alone > 1 else 0.0)
+        self._hold(now, pause)
 
     def _begin_wave(self, now: float) -> None:
         if self._wave is not None and now >= self._quiet_until:

@@ -291,7 +291,7 @@ class Store:
 def require_sound_directory(directory: Path) -> None:
     """Raise `StoreError` if `directory` is that of an artifact in a store, and damaged."""
     path = directory.resolve()
-    if path.parents[1].name == "artifacts":
+    if len(path.parents) > 2 and path.parents[1].name == "artifacts":
         store = Store(path.parents[2])
         if artifact := store.find(path.parent.name, path.name):
             store.require_sound(artifact)

@@ -31,10 +31,12 @@ WORST, BEST = 1, 7
 _NUMBER = re.compile(r"[(\[]?(?:comparison |example |no\. ?)?([0-9]{1,6}) ?[.):\]–-]", re.IGNORECASE)
 _ITEM = re.compile(r"(?:[0-9]{1,2}[.)]|[(\[][0-9]{1,2}[)\]])\s+(?=\S)")
 
-_MARKS = r"[\s*_`\"']*"
+_MARKS = r"[\s*_`\"']*+"
 _NOUN = r"(?:output|one|response|answer|choice|option)"
 _BETTER = r"(?:better|best|preferred|preferable|superior|stronger|winning)"
-_ADVERB = r"(?:(?:clearly|much|slightly|definitely|far|marginally|significantly|somewhat|overall|simply|still|a bit) )*"
+_ADVERB = (
+    r"(?:(?:clearly|much|slightly|definitely|far|marginally|significantly|somewhat|overall|simply|still|a bit) )*+"
+)
 _OPENING = (
     r"(?:(?:so|therefore|thus|hence|overall|finally|in (?:conclusion|short|summary|my (?:opinion|view|judge?ment))"
     r"|to conclude|on balance|all in all)\b,? |(?:after|having|based on|considering|comparing|given)\b[^.:;,]{1,80}, )?"

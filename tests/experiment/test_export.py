@@ -101,10 +101,23 @@ def test_a_folder_that_is_not_empty_is_refused_and_left_as_it_is(run: RunRecord,
     with pytest.raises(DataError, match="taken is not empty: name a new directory"):
         exported(run, taken)
     assert [path.name for path in taken.iterdir()] == ["mine.txt"]
-    with pytest.raises(DataError, match=r"mine.txt is not empty"):
+    with pytest.raises(DataError, match=r"mine\.txt is a file"):
         exported(run, taken / "mine.txt")
     (taken / "mine.txt").unlink()
     assert (exported(run, taken) / "README.md").is_file(), "an empty one is fine"
+
+
+def test_a_link_to_an_empty_folder_is_followed_and_folders_beside_are_left(run: RunRecord, tmp_path: Path) -> None:
+    real, mine = tmp_path / "real", tmp_path / ".exported.partial"
+    for folder in (real, mine):
+        folder.mkdir()
+    (mine / "mine.txt").write_text("mine")
+    (tmp_path / "link").symlink_to(real)
+    exported(run, tmp_path / "link")
+    exported(run, tmp_path / "exported")
+    assert (real / "README.md").is_file()
+    assert (mine / "mine.txt").is_file()
+    assert not list(tmp_path.glob(".afarm-export-*"))
 
 
 def test_an_export_that_fails_leaves_no_folder(run: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,6 +128,7 @@ def test_an_export_that_fails_leaves_no_folder(run: RunRecord, tmp_path: Path, m
     with pytest.raises(Exception, match="No space left"):
         exported(run, tmp_path / "exported")
     assert not (tmp_path / "exported").exists()
+    assert not list(tmp_path.glob(".afarm-export-*"))
 
 
 def test_an_artifact_that_is_gone_is_named_with_the_command_that_makes_it(run: RunRecord, tmp_path: Path) -> None:

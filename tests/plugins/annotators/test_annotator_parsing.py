@@ -323,6 +323,19 @@ def test_time_grows_with_the_length_and_no_faster(answer_format, repeated):
     assert any(seconds(80_000) < 0.05 + 24 * seconds(10_000) for _ in range(3))
 
 
+@pytest.mark.parametrize(
+    ("opening", "repeated", "end"),
+    [("Output (a) is ", "clearly ", ""), ("Output (a)", " ", "x"), ("Output (a) is better", " ", "x")],
+)
+def test_a_long_run_of_one_thing_behind_a_label_takes_no_longer(opening, repeated, end):
+    def seconds(length):
+        start = time.process_time()
+        parse(opening + repeated * (length // len(repeated)) + end, "single", 1)
+        return time.process_time() - start
+
+    assert any(seconds(40_000) < 0.05 + 24 * seconds(5_000) for _ in range(3))
+
+
 def test_an_unknown_format_is_an_error():
     with pytest.raises(ValueError, match="unknown answer format 'xml'"):
         parse("Output (a)", "xml", 1)
