@@ -198,7 +198,7 @@ def _stage(workspace: Workspace, run: StageRun) -> dict[str, Any]:
         "reused": run.reused,
         "why": run.why,
         "spend": _rounded(run.artifact.meta.get("spend", {})),
-        "seconds": round(run.seconds, 2) if not run.reused else run.artifact.meta["seconds"],
+        "seconds": round(run.artifact.meta["seconds"], 3) if run.reused else round(run.seconds, 2),
         "artifact": str(run.artifact.path.relative_to(workspace.store.root)),
         "summary": dict(run.artifact.meta["summary"]),
     }

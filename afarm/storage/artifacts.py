@@ -163,7 +163,7 @@ class Store:
             if artifact := self._find_sound(stage, key):  # another process made it while we waited for the lock
                 return artifact, True
             partial.mkdir(parents=True, exist_ok=True)
-            started = time.time()
+            created, started = time.time(), time.perf_counter()
             summary = dict(write(partial))
             shutil.rmtree(partial / CHECKPOINTS, ignore_errors=True)
             files = record_files(partial)
@@ -174,8 +174,8 @@ class Store:
                 "key_fields": key_fields,
                 "content": content_of(files),
                 "files": files,
-                "created": started,
-                "seconds": round(time.time() - started, 3),
+                "created": created,
+                "seconds": round(time.perf_counter() - started, 6),  # not 0.0, which would be no time at all
                 "spend": dict(spend()),
                 "summary": summary,
                 "versions": dict(versions or {}),
