@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from afarm.core.errors import ModelError
 from afarm.core.records import Instruction, JudgedPair
+from afarm.storage.conversations import chat_messages
 from afarm.storage.prompt_templates import NAMED, TemplateSource, render_template
 
 if TYPE_CHECKING:
@@ -69,10 +70,8 @@ class PromptTemplate:
         if not isinstance(self.source, str):
             return render_template(self.source, instruction)
         if self.name == "chat":
-            task = "\n".join(part for part in (instruction.instruction, instruction.input) if part)
-            turns = [{"role": m.role, "content": m.content} for m in instruction.messages]
-            turns.append({"role": "user", "content": task})
-            return self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+            messages = chat_messages(instruction)
+            return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         turns_before = "".join(f"### {m.role.capitalize()}:\n{m.content}\n\n" for m in instruction.messages)
         opening = (_WITH_INPUT if instruction.input else _OPENING) + _CLOSING
         input_section = f"### Input:\n{instruction.input}\n\n" if instruction.input else ""

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from afarm.cli import evaluate_options as output_files
-from afarm.cli import human_labels
 from afarm.cli.console import err
 from afarm.cli.cost import show_plan_of_files, warn_of_budget
 from afarm.cli.evaluate_options import EvaluateOptions, OutputFiles
 from afarm.cli.options import DryRun, with_options
 from afarm.cli.run import command_line, run_experiment
-from afarm.cli.screens import present
 from afarm.core.errors import ConfigError, DataError
 from afarm.storage.text import markup
 
@@ -111,6 +109,8 @@ def evaluate_annotations(
         output_files.stored_comparisons(workspace, files, reference, options) as compared,
     ):
         if humans:
+            from afarm.cli import human_labels
+
             compared = human_labels.with_people(compared, humans, options.on_missing == "skip")
         named = [{"outputs": ", ".join(one.stored.files), "reference": one.reference_name} for one in compared]
         _run(workspace, compared, named, options.as_json, started)
@@ -128,6 +128,7 @@ def _run(
     Raises `DataError`, after those that could be made, where some could not.
     """
     from afarm import report
+    from afarm.cli.screens import present
     from afarm.comparison.run_record import record_comparison
     from afarm.experiment.farm import read_result
     from afarm.judging.client import Spend

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -33,6 +32,8 @@ def export_policy(
     as_json: Json = False,
 ) -> None:
     """Write a run's policy for transformers, its preferences for TRL and its outputs for AlpacaEval."""
+    import tempfile
+
     from afarm.experiment.export import export_run
     from afarm.storage.hub import push_folder, require_token
     from afarm.storage.runs import find_run, read_run

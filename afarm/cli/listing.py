@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -75,6 +74,8 @@ def plugins(
 
 def _check(name: str) -> None:
     """Check the components of that name, of whatever kinds. Exits with 1 if one breaks a promise."""
+    import tempfile
+
     from afarm.core.plugins import discover
     from afarm.testing import ConformanceError, check_component
 

@@ -167,7 +167,9 @@ def spent(spend: Mapping[str, Any]) -> str:
 
 
 def warn_of_simulation(console: Console, record: Mapping[str, Any]) -> None:
-    if any(judge["simulated"] for judge in record["judges"]):
+    from afarm.storage.runs import is_simulated
+
+    if is_simulated(record):
         console.print(
             "[yellow]The offline judge is a formula, no person or language model: a gain is a gain in that formula.[/]"
         )
@@ -175,7 +177,7 @@ def warn_of_simulation(console: Console, record: Mapping[str, Any]) -> None:
 
 def result_row(result: Mapping[str, Any], main_reference: str) -> tuple[str, str]:
     """A further evaluation in one line: its main figure, the reference's, and their paired difference."""
-    from afarm.evaluation.metrics import main_metric
+    from afarm.evaluation.metrics import main_metric, with_error
 
     metrics, name = result["metrics"], result["evaluator"]
     label = name if result["reference"] == main_reference else f"{name}, against {result['reference']}"
@@ -185,19 +187,14 @@ def result_row(result: Mapping[str, Any], main_reference: str) -> tuple[str, str
     if found is None:
         shown = [f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}" for k, v in list(metrics.items())[:4]]
         return label, ", ".join(shown)
-    text = (
-        _figure(found.value, found.error) if found.name == name else f"{found.name} {_figure(found.value, found.error)}"
-    )
+    figure = with_error(found.value, found.error)
+    text = figure if found.name == name else f"{found.name} {figure}"
     if found.reference is not None:
         text += f" (reference {found.reference:.3f}"
         gap = found.difference
-        text += ")" if gap is None else f"; paired difference {_figure(gap, found.difference_error)})"
+        text += ")" if gap is None else f"; paired difference {with_error(gap, found.difference_error)})"
     said = [value for key, value in metrics.items() if isinstance(value, str) and not key.endswith("_warning")]
     return label, ", ".join([text, *said])
-
-
-def _figure(value: float, error: float | None) -> str:
-    return f"{value:.3f}" if error is None else f"{value:.3f} ± {error:.3f}"
 
 
 def _next_command(record: Mapping[str, Any]) -> str:

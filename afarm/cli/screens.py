@@ -16,6 +16,7 @@ from afarm.cli.run import error_of, outcomes, result_row, spent, warn_of_simulat
 from afarm.core.errors import PluginError
 from afarm.evaluation.matching import Coverage
 from afarm.evaluation.metrics import BY_PEOPLE, undetectable_difference, win_rate_interval
+from afarm.storage.runs import is_simulated
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -87,7 +88,7 @@ def _as_json(record: Record, directory: Path) -> dict[str, Any]:
         **record,
         **{name: main[name] for name in ("system", "reference", "metrics", "degraded")},
         "interval": win_rate_interval(main["metrics"]),
-        "simulated": any(judge["simulated"] for judge in record["judges"]),
+        "simulated": is_simulated(record),
         "report": _report(directory),
     }
 

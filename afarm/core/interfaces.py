@@ -202,9 +202,9 @@ def _one_score_per_row(score: Callable[..., Sequence[Score]]) -> Callable[..., S
         with attributed_to("reward_models", name):
             scores = score(self, *rows, **named)
         listed, wanted = isinstance(scores, Sequence), len(named["outputs"] if "outputs" in named else rows[-1])
-        fits = listed and len(scores) == wanted and all(isinstance(row, Score) for row in scores)
         strange = {type_name(row) for row in scores if not isinstance(row, Score)} if listed else {type_name(scores)}
         broken = f"not {', '.join(sorted(strange))}" if strange else f"{len(scores)} for {wanted} rows"
+        fits = not strange and len(scores) == wanted
         require_promise(fits, "reward_models", name, f"score must return one afarm.Score per row, {broken}")
         return scores
 

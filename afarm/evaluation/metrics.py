@@ -50,6 +50,11 @@ def main_metric(evaluator: str, metrics: Mapping[str, Any]) -> MainMetric | None
     return MainMetric(name, value, error, *beside)
 
 
+def with_error(value: float, error: float | None) -> str:
+    """Write a figure with its standard error, if it has one."""
+    return f"{value:.3f}" if error is None else f"{value:.3f} ± {error:.3f}"
+
+
 def warning_flags(evaluator: str, metrics: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Turn an evaluator's own warnings into stored red flags (`afarm.evaluation.red_flags`)."""
     for name, text in warnings(metrics).items():

@@ -19,6 +19,7 @@ from afarm.experiment.model_card import model_card
 from afarm.experiment.recipe import Settings
 from afarm.experiment.settings import RunConfig
 from afarm.storage.artifacts import require_sound_directory
+from afarm.storage.conversations import chat_messages
 from afarm.storage.disk import output_dir_errors, storage_errors, write_json
 from afarm.storage.rows import read_outputs, read_preferences, read_rows, write_rows
 from afarm.storage.runs import RunRecord
@@ -80,12 +81,11 @@ def _components(run: RunRecord, plugins: Plugins) -> Components:
 
 
 def _policy_artifact(run: RunRecord) -> Path:
-    method = str(run.get("method", ""))
-    labels = [f"train {method}", method] if method != "base" else ["base"]
-    for stage in run.stages:
-        if stage.get("label", stage.get("stage")) in labels:
-            return _artifact(run, stage)
-    raise DataError(f"{run.name} trained no policy, so there is none to export: export a run of `afarm run`")
+    method = str(run.get("method"))
+    stage = run.stage(f"train {method}") or run.stage(method)  # the starting policy's stage is called like its method
+    if stage is None:
+        raise DataError(f"{run.name} trained no policy, so there is none to export: export a run of `afarm run`")
+    return _artifact(run, stage)
 
 
 def _artifact(run: RunRecord, stage: Mapping[str, Any]) -> Path:
@@ -130,17 +130,10 @@ def trl_rows(judged: Iterable[JudgedPair], template: Any = None) -> Iterator[Row
             yield {"prompt": template.render(instruction), "chosen": chosen, "rejected": rejected}
         else:
             yield {
-                "prompt": chat_turns(instruction),
+                "prompt": chat_messages(instruction),
                 "chosen": [{"role": "assistant", "content": chosen}],
                 "rejected": [{"role": "assistant", "content": rejected}],
             }
-
-
-def chat_turns(instruction: Instruction) -> list[Row]:
-    """Write an instruction as chat messages, its input below it as in prompts."""
-    turns = [{"role": message.role, "content": message.content} for message in instruction.messages]
-    task = "\n".join(part for part in (instruction.instruction, instruction.input) if part)
-    return [*turns, {"role": "user", "content": task}]
 
 
 # -------------------------------------------------------------------------------------------------------- evaluation
@@ -148,11 +141,10 @@ def chat_turns(instruction: Instruction) -> list[Row]:
 
 def _write_evaluation(run: RunRecord, directory: Path) -> None:
     """Write the outputs of the main evaluation, the reference's, and its judgements."""
-    method = str(run.get("method"))
-    main = next((s for s in run.stages if str(s.get("stage")).startswith(f"evaluate {method} ")), None)
+    method, against = str(run.get("method")), next((result.reference for result in run.results), "")
+    main, outputs = run.stage(f"evaluate {method} against {against}"), run.stage(f"outputs {method}")
     if main is None:
         return
-    outputs = next((s for s in run.stages if s.get("stage") == f"outputs {method}"), None)
     if outputs is not None:
         answered = read_outputs(_artifact(run, outputs) / "outputs.jsonl")
         write_json(directory / OUTPUTS, alpaca_eval_rows(answered, method))
@@ -160,8 +152,7 @@ def _write_evaluation(run: RunRecord, directory: Path) -> None:
     rows = list(read_rows(judgements))
     pairs = [JudgedPair.from_row(row, f"{judgements}: row {number}") for number, row in enumerate(rows)]
     reference = [Output(j.pair.instruction, j.pair.output_1, j.pair.generator_1) for j in pairs]
-    name = next((result.reference for result in run.results), "reference")
-    write_json(directory / REFERENCE, alpaca_eval_rows(reference, name))
+    write_json(directory / REFERENCE, alpaca_eval_rows(reference, against))
     write_json(directory / ANNOTATIONS, rows)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from afarm.core.records import Evaluation
 from afarm.evaluation.red_flags import flag_sentences, judge_bias
 from afarm.experiment.result import evaluation_text
 from afarm.storage.model_files import local_path
-from afarm.storage.runs import RunRecord
+from afarm.storage.runs import RunRecord, is_simulated
 from afarm.storage.text import markdown
 
 FILES = {
@@ -70,7 +70,7 @@ def _introduction(run: RunRecord) -> list[str]:
         f"A policy trained with `{run.get('method')}` by [afarm](https://pypi.org/project/afarm/) "
         f"{run.get('afarm_version')} from the base model `{run.section('config').get('model')}`."
     ]
-    if any(judge.get("simulated") for judge in _mappings(run.rows("judges"))):
+    if is_simulated(run):
         what = "Its win rate is" if run.section("config").get("preferences") else "Its preferences and win rate are"
         lines += [
             "",
@@ -132,7 +132,7 @@ def _recipe(run: RunRecord, pairs: int, without: int) -> list[str]:
     config = run.section("config")
     labelling = config.get("annotate")
     noise = labelling.get("label_noise") if isinstance(labelling, Mapping) else None
-    judges = [str(judge.get("identity")) for judge in _mappings(run.rows("judges"))]
+    judges = [str(judge.get("identity")) for judge in run.rows("judges") if isinstance(judge, Mapping)]
     own_preferences = str(config.get("preferences") or "").rpartition("/")[2]  # not where it lies on this machine
     labels = (
         f"`{own_preferences}`, preferences of one's own"
@@ -164,10 +164,6 @@ def _files(directory: Path) -> Iterator[tuple[str, str]]:
             yield path.name, "runs the policy, with torch and transformers alone"
         elif path.name in FILES:
             yield path.name, FILES[path.name]
-
-
-def _mappings(rows: Iterable[Any]) -> list[Mapping[str, Any]]:
-    return [row for row in rows if isinstance(row, Mapping)]
 
 
 def _values(mapping: Any) -> Sequence[str]:

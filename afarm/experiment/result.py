@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from afarm.core.records import Evaluation, JudgedPair, Row
-from afarm.evaluation.metrics import main_metric, win_rate_interval
+from afarm.evaluation.metrics import main_metric, win_rate_interval, with_error
 from afarm.storage.artifacts import Artifact
 from afarm.storage.rows import preferences_on_disk, read_rows
 from afarm.storage.table import Tabular, html_table
@@ -71,22 +71,18 @@ def evaluation_text(evaluation: Evaluation) -> str:
     if main is None:
         return evaluation.evaluator
     if main.name != "win_rate":
-        text = f"{main.name} {_figure(main.value, main.error)}"
+        text = f"{main.name} {with_error(main.value, main.error)}"
         if main.reference is not None:
             text += f" (reference {main.reference:.3f}"
-            text += (
-                ")" if main.difference is None else f", difference {_figure(main.difference, main.difference_error)})"
-            )
+            if main.difference is not None:
+                text += f", difference {with_error(main.difference, main.difference_error)}"
+            text += ")"
         return text
     between = win_rate_interval(evaluation.metrics)
     text = f"win rate {main.value:.1f} %"
     text += "" if between is None else f" (95 % {between[0]:.1f} to {between[1]:.1f})"
     count = evaluation.metrics.get("n_total")
     return text + (f", n {count:,}" if isinstance(count, int) else "")
-
-
-def _figure(value: float, error: float | None) -> str:
-    return f"{value:.3f}" if error is None else f"{value:.3f} ± {error:.3f}"
 
 
 def read_result(system: str, artifacts: Iterable[Artifact]) -> Result:

@@ -45,6 +45,13 @@ def split_transcript(text: str) -> Turns:
     )
 
 
+def chat_messages(instruction: Instruction) -> list[Row]:
+    """Write an instruction as chat messages, its input below it: what a chat template renders."""
+    turns = [{"role": message.role, "content": message.content} for message in instruction.messages]
+    task = "\n".join(part for part in (instruction.instruction, instruction.input) if part)
+    return [*turns, {"role": "user", "content": task}]
+
+
 def read_messages(turns: Sequence[Any], where: str) -> Turns:
     """Read a list of messages, each stripped. Raises `DataError` naming the turn that is none."""
     return tuple(_message(turn, f"{where}: turn {number}") for number, turn in enumerate(turns))

@@ -90,6 +90,10 @@ class RunRecord(Mapping[str, Any]):
     def stages(self) -> list[Mapping[str, Any]]:
         return [stage for stage in self.rows("stages") if isinstance(stage, Mapping)]
 
+    def stage(self, label: str) -> Mapping[str, Any] | None:
+        """The stage of that label; None if the run had none."""
+        return next((stage for stage in self.stages if stage.get("stage") == label), None)
+
     @property
     def artifacts(self) -> set[str]:
         """The names of the artifacts that the run refers to.
@@ -114,6 +118,12 @@ def read_run(directory: Path) -> RunRecord:
         what = f"is no record of a run: it must hold a JSON object, not {type(values).__name__}"
         raise DataError(f"{path}: {what}; the same `afarm` command writes it afresh")
     return RunRecord(directory, values)
+
+
+def is_simulated(record: Mapping[str, Any]) -> bool:
+    """Tell if a judge of the run is a formula, no language model."""
+    judges = record.get("judges")
+    return isinstance(judges, list) and any(_mapping(judge).get("simulated") for judge in judges)
 
 
 def run_directories(runs: Path) -> list[Path]:

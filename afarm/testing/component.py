@@ -47,16 +47,15 @@ def check_component(
         is_random: True for an annotator whose labels differ from seed to seed though it asks no judge.
     """
     cls = component.load()
-    trains = component.kind == "methods" or (component.kind == "reward_models" and _is_fitted(cls))
-    if trains:
-        shared = {k: v for k, v in FITTED.items() if component.kind == "reward_models"}
-        fields = component.config.model_fields if component.config else {}
-        shared = {name: value for name, value in shared.items() if name in fields}
+    is_fitted_model = component.kind == "reward_models" and _is_fitted(cls)
+    if component.kind == "methods" or is_fitted_model:
+        fields = component.config.model_fields if component.config and is_fitted_model else {}
+        shared = {name: value for name, value in FITTED.items() if name in fields}
         configs = [tiny_config(component.config, **component.defaults, **{**shared, **own}) for own in variants]
-        if component.kind == "methods":
-            check_method([cls() if config is None else cls(config) for config in configs], directory)
-        else:
+        if is_fitted_model:
             check_fitted_reward_model(cls, configs, directory)
+        else:
+            check_method([cls() if config is None else cls(config) for config in configs], directory)
         return
     for values in variants:
         config = component.settings(values)

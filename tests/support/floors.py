@@ -25,6 +25,7 @@ NARROW = {
     "backend": {
         "storage": {
             "afarm.storage.checkpoints",
+            "afarm.storage.conversations",
             "afarm.storage.gguf",
             "afarm.storage.model_files",
             "afarm.storage.prompt_templates",
