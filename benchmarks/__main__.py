@@ -54,10 +54,12 @@ def start_up() -> list[str]:
         times = [timed(command) for _ in range(10)][1:]
         lines.append(f"| `{name}` | {statistics.median(times):.3f} | {min(times):.3f} |")
     probe = (
-        "import sys, afarm.cli; afarm.cli.make_app(); "
-        f"print(' '.join(sorted(set(sys.modules) & set({HEAVY!r}.split()))) or 'none')"
+        "import atexit, sys; "
+        f"names = set({HEAVY!r}.split()); "
+        "atexit.register(lambda: sys.stderr.write(' '.join(sorted(set(sys.modules) & names)) or 'none')); "
+        "from afarm.cli import main; main(['--help'])"
     )
-    loaded = subprocess.run([sys.executable, "-c", probe], check=True, capture_output=True, text=True).stdout.strip()
+    loaded = subprocess.run([sys.executable, "-c", probe], check=True, capture_output=True, text=True).stderr.strip()
     return [*lines, "", f"Of {HEAVY.replace(' ', ', ')}, loaded by `afarm --help`: {loaded}."]
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from afarm import Farm
 from afarm.core.interfaces import AnnotateContext
 from afarm.core.records import Pair, Preference
-from afarm_plugins.annotators import PROMPTS
+from afarm_plugins.annotators.settings import PROMPTS
 from tools.toy.calibrate import MUCH_LONGER, draw_pairs
 
 PAGE = Path("docs/guides/annotators.md")

@@ -69,8 +69,8 @@ def pairs(count: int) -> Iterator[Pair]:
 
 def work(port: int, count: int, in_flight: int, directory: Path) -> dict[str, float]:
     """Judge `count` pairs and measure; port 0 is the judge in the process."""
-    from afarm_plugins.annotators import PoolConfig
     from afarm_plugins.annotators.pool import PoolAnnotator
+    from afarm_plugins.annotators.settings import PoolConfig
 
     limiter = Limiter(in_flight)
     judge = _served(port, limiter) if port else Prompt()

@@ -163,10 +163,12 @@ def quoted(names: list[str]) -> str:
 
 def leaves(command: Any, name: str) -> Iterator[tuple[str, Any]]:
     """Yield every command that does something, with its words."""
-    for inner, sub in getattr(command, "commands", {}).items():
-        yield from leaves(sub, f"{name} {inner}".strip())
-    if not getattr(command, "commands", None):
+    if not hasattr(command, "list_commands"):
         yield name, command
+        return
+    context = command.make_context("afarm", [], resilient_parsing=True)
+    for inner in command.list_commands(context):
+        yield from leaves(command.get_command(context, inner), f"{name} {inner}".strip())
 
 
 def is_option(parameter: Any) -> bool:
@@ -288,7 +290,7 @@ OBJECTS = {
 
 def below_assignment(module: types.ModuleType, name: str) -> str:
     """Return the string below the assignment of `name`, in `module` or wherever it imports it from."""
-    for node in tree(module.__name__).body:
+    for node in ast.walk(tree(module.__name__)):
         if isinstance(node, ast.ImportFrom) and node.module and any((a.asname or a.name) == name for a in node.names):
             return below_assignment(importlib.import_module(node.module), name)
     body = tree(module.__name__).body

@@ -9,29 +9,10 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from afarm.cli import (
-    annotators,
-    artifacts,
-    compare,
-    cost,
-    diff,
-    drift,
-    evaluate,
-    export,
-    launch,
-    leaderboard,
-    ledger,
-    listing,
-    run,
-    settings,
-    stage_commands,
-)
+from afarm.cli import launch
+from afarm.cli.commands import STEPS, Commands
 from afarm.cli.console import err, take_down_bars
-from afarm.cli.help_pages import arrange
-from afarm.cli.method_names import CommandsAndMethods
-from afarm.cli.plugin_commands import add_plugin_commands
 from afarm.core.errors import AfarmError, ConfigError, PluginError
-from afarm.core.plugins import discover
 from afarm.storage.text import markup, without_keys
 
 INTERRUPTED = 130
@@ -51,41 +32,21 @@ def _show_version(wanted: bool) -> None:
 
 
 def make_app() -> typer.Typer:
-    """The application, with the commands that plugins add."""
+    """The application, which imports a command when it is called."""
     app = typer.Typer(
         name="afarm",
-        cls=CommandsAndMethods,
+        cls=Commands,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # rich tables in --help cost more time than all the rest of the start
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(about)
-    for part in (
-        run,
-        compare,
-        stage_commands,
-        evaluate,
-        export,
-        leaderboard,
-        diff,
-        drift,
-        cost,
-        ledger,
-        artifacts,
-        listing,
-        settings,
-        annotators,
-    ):
-        part.add_to(app)
-    for problem in add_plugin_commands(app, discover(check_configs=False)):
-        err().print(f"[yellow]Warning:[/] {markup(problem)}", highlight=False, soft_wrap=True)
-    arrange(app)
     return app
 
 
-TOGETHER = {"run", "compare", "evaluate", *stage_commands.STEPS}
-"""The commands that train, and so the only ones that more than the first of several processes take part in."""
+TOGETHER = {"run", "compare", "evaluate", *STEPS}
+"""The commands that train, beside those of methods: in these alone others than the first of several processes join."""
 
 
 def about(
@@ -95,7 +56,10 @@ def about(
     ] = False,
 ) -> None:
     """A wind tunnel for learning from human feedback: from samples and preferences to a win rate."""
-    if not launch.process_info().is_main_process and context.invoked_subcommand not in TOGETHER:
+    if launch.process_info().is_main_process or context.invoked_subcommand in TOGETHER:
+        return
+    assert isinstance(context.command, Commands)
+    if context.invoked_subcommand not in context.command.methods:
         raise typer.Exit
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from afarm.cli.commands import OWN
 from afarm.cli.console import err, out
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
 from afarm.core.errors import ConfigError
@@ -48,7 +49,7 @@ WIDE = 4
 
 
 def add_to(app: typer.Typer) -> None:
-    group = typer.Typer(help="Who labels, and what their labels tell of them.")
+    group = typer.Typer(help=OWN["annotators"].summary)
     group.command("compare")(compare_labels)
     app.add_typer(group, name="annotators")
 

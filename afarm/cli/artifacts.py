@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from afarm.cli.commands import OWN
 from afarm.cli.console import ProgressBars, err, out
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
 from afarm.core.errors import StoreError
-from afarm.storage.contents import META
 from afarm.storage.text import markup
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ SUGGESTED = 20
 
 
 def add_to(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="What is stored, what can go, and what was reused.")
+    group = typer.Typer(no_args_is_help=True, help=OWN["artifacts"].summary)
     group.command("list")(list_artifacts)
     group.command("gc")(gc)
     group.command("why")(why)
@@ -62,6 +62,8 @@ def list_artifacts(output_dir: OutputDir = DEFAULT_OUTPUT_DIR, as_json: Json = F
 
 def _stored(store: Store) -> list[tuple[str, str]]:
     """List the kinds of stage and the keys of all artifacts, the oldest of each kind first."""
+    from afarm.storage.contents import META
+
     stored = [(stage, key) for stage in store.stages() for key in store.keys(stage)]
     made = {names: (store.artifacts.joinpath(*names) / META).stat().st_mtime for names in stored}
     return sorted(stored, key=lambda names: (names[0], made[names], names[1]))

@@ -1,4 +1,4 @@
-"""Help pages: commands by what they are for, options in panels, plain words for values, examples.
+"""Help pages of commands: options in panels, plain words for values, examples.
 
 Written by hand over Typer's plain pages: its rich ones take longer to draw than all the rest of a start.
 """
@@ -10,16 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
-
-GROUPS: Mapping[str, Sequence[str]] = {
-    "The experiment": ("run", "compare", "evaluate", "cost"),
-    "Its steps, each after those before it": ("sft", "sample", "annotate", "fit-reward", "train", "best-of-n"),
-    "Results": ("report", "leaderboard", "diff", "export"),
-    "Judges and annotators": ("annotators", "drift", "ledger"),
-    "Look up": ("settings", "recipes", "plugins", "artifacts"),
-}
-"""The commands under what they are for; those of plugins come last."""
+from typer.core import TyperCommand
 
 PANELS: Mapping[str, Sequence[str]] = {
     "Method and model": ("method", "methods", "reward_model", "recipe", "model", "settings", "seed", "seeds"),
@@ -86,7 +77,8 @@ NAMED_DEFAULT = re.compile(r"\[default: \(([^)]*)\)")
 def arrange(app: typer.Typer) -> None:
     """Let every command of an application, and of its groups, have these pages."""
     for command in app.registered_commands:
-        command.cls = Page
+        if not issubclass(command.cls or TyperCommand, Page):
+            command.cls = Page
     for group in app.registered_groups:
         if group.typer_instance is not None:
             arrange(group.typer_instance)
@@ -119,14 +111,24 @@ class Page(TyperCommand):
                 with formatter.section(name):
                     formatter.write_dl(rows)
 
+    def examples(self, command: str) -> Sequence[str]:
+        return EXAMPLES.get(command, ())
+
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         _, _, path = ctx.command_path.removeprefix("python -m ").partition(" ")
         command = path or str(self.name)
-        if examples := EXAMPLES.get(command):
+        if examples := self.examples(command):
             with formatter.section("Examples"):
                 for example in examples:
                     formatter.write(f"{'':{formatter.current_indent}}afarm {command} {example}".rstrip() + "\n")
         super().format_epilog(ctx, formatter)
+
+
+class MethodPage(Page):
+    """The page of a method's training."""
+
+    def examples(self, command: str) -> Sequence[str]:
+        return "--seed 1", "--recipe paper --dry-run"
 
 
 def in_usage(argument: Any) -> str:
@@ -145,20 +147,3 @@ def in_plain_words(param: Any, declared: str) -> str:
     kind = kind.rstrip(">").removeprefix("list[").rstrip("]").removesuffix(" range")
     word = VALUES.get(param.name, kind if "|" in kind else TYPES.get(kind.lower(), kind.upper()))
     return f"{names}{word}"
-
-
-class Commands(TyperGroup):
-    """The commands, under what they are for."""
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        left = dict.fromkeys(self.list_commands(ctx))
-        for title, names in [*GROUPS.items(), ("Of plugins", tuple(left))]:
-            rows = []
-            for name in names:
-                command = self.get_command(ctx, name)
-                if name in left and command is not None and not command.hidden:
-                    rows.append((name, command.get_short_help_str(200)))
-                left.pop(name, None)
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)

@@ -19,7 +19,6 @@ from afarm.cli.console import ProgressBars, err
 from afarm.cli.stage_lines import StageLines
 from afarm.core.errors import ConfigError, PluginError
 from afarm.core.processes import SINGLE_PROCESS, ProcessInfo
-from afarm.experiment.settings import AnnotateConfig, RunConfig
 
 if TYPE_CHECKING:
     from afarm.experiment.farm import Farm
@@ -240,6 +239,8 @@ class FarmOptions:
 
     def _given(self) -> dict[str, Any]:
         """Return the options as settings. Raises `ConfigError` if two contradict each other."""
+        from afarm.experiment.settings import RunConfig
+
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         given = {k: v for k, v in values.items() if k in RunConfig.model_fields and v not in (None, [])}
         if self.price:
@@ -285,6 +286,7 @@ class FarmOptions:
         """Return the section of the annotator in use. Raises `ConfigError` if it has no such settings."""
         from afarm.core.plugins import discover
         from afarm.experiment.recipe import merge, parse_override, read_recipe
+        from afarm.experiment.settings import AnnotateConfig
 
         name = self.annotator
         if name is None:

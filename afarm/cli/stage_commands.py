@@ -4,56 +4,77 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from afarm.cli.commands import STEPS
 from afarm.cli.console import err, out
 from afarm.cli.cost import show_plan
+from afarm.cli.help_pages import MethodPage
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, DryRun, FarmOptions, OutputDir, Stray, refuse_stray, with_options
 from afarm.storage.text import markup
 
 if TYPE_CHECKING:
+    from afarm.core.registry import Component
     from afarm.experiment.stage import Stage
     from afarm.experiment.workspace import Workspace
 
-STEPS: dict[str, str] = {
-    "sft": "Train the starting policy on demonstrations.",
-    "sample": "Sample the outputs that will be compared.",
-    "annotate": "Have the annotator compare the sampled outputs.",
-    "fit-reward": "Fit the reward model to the preferences.",
-    "train": "Train a method's policy.",
-}
+BEFORE = "Earlier stages are run, or reused, first."
 
 _LABELS = frozenset({"annotator", "both_orders", "votes", "vote", "label_noise", "judge"})
 _ASKING = frozenset({"allow_degraded", "budget", "price", "max_concurrency", "batch_api"})
+_PREFERENCES = frozenset({"preferences", "on_unusable"})
 UNUSED: dict[str, frozenset[str]] = {
-    "sft": _LABELS | _ASKING | {"method", "reward_model", "preferences", "on_unusable", "eval_set"},
-    "sample": _LABELS | {"method", "reward_model", "preferences", "on_unusable"},
+    "sft": _LABELS | _ASKING | _PREFERENCES | {"method", "reward_model", "eval_set"},
+    "sample": _LABELS | _PREFERENCES | {"method", "reward_model"},
     "annotate": frozenset({"method", "reward_model", "eval_set"}),
     "fit-reward": frozenset({"method", "eval_set"}),
-    "train": frozenset(),
+    "train": frozenset({"eval_set"}),
 }
 """The options of a run that a step has no use for."""
 
 
 def add_to(app: typer.Typer) -> None:
-    for name, summary in STEPS.items():
-        step = with_options(sample, UNUSED[name]) if name == "sample" else _step(name)
-        app.command(name, help=f"{summary} Earlier stages are run, or reused, first.")(step)
+    for name, listed in STEPS.items():
+        step = with_options(sample, UNUSED[name]) if name == "sample" else _step(name, UNUSED[name])
+        app.command(name, help=f"{listed.summary} {BEFORE}")(step)
     app.command("report")(report)
 
 
-def _step(name: str) -> Callable[..., None]:
+def add_method(app: typer.Typer, name: str, component: Component) -> None:
+    """Add the training of a method under its name, with the options that it has a use for.
+
+    Raises `PluginError` if its class cannot be loaded.
+    """
+    about = f"Train the policy of {name}: {component.summary or 'a method'}. {BEFORE}"
+    settings = f"`afarm settings {name}` lists its settings." if component.config else None
+    step = _step("train", unused_by(component.load().needs), method=name)
+    app.command(name, cls=MethodPage, help=about, epilog=settings)(step)
+
+
+def unused_by(needs: Collection[str]) -> frozenset[str]:
+    """Name the options that the training of a method with these needs has no use for."""
+    unused = UNUSED["train"] | {"method"}
+    if "reward_model" not in needs:
+        unused |= {"reward_model"}
+    if not {"reward_model", "preferences", "annotator"} & {*needs}:
+        unused |= _LABELS | _ASKING | _PREFERENCES
+    return unused
+
+
+def _step(name: str, unused: Collection[str], method: str | None = None) -> Callable[..., None]:
     def step(stray: Stray = None, *, options: FarmOptions, dry_run: DryRun = False) -> None:
         refuse_stray(stray)
+        options = replace(options, method=method or options.method)
         if dry_run:
             _show_step(name, options)
         else:
             _make(name, options)
 
-    return with_options(step, UNUSED[name])
+    return with_options(step, unused)
 
 
 def sample(

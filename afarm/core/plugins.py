@@ -12,16 +12,19 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from afarm.core.config import Config
 from afarm.core.errors import PluginError, did_you_mean
 from afarm.core.hooks import GROUP, KINDS, Hooks, hook_names
 from afarm.core.registry import Component, Registry
+
+if TYPE_CHECKING:
+    from afarm.core.config import Config
 
 
 @dataclass(slots=True)
@@ -36,10 +39,7 @@ class Plugin:
     error: str = ""
 
     def may_bring(self, name: str) -> bool:
-        """Judge by this plugin's name and its package's if it may bring a component `name`.
-
-        It may if the names are near or share a word (`package/name` does).
-        """
+        """Judge if it may bring a component `name`: its own or its package's is near, or shares a word."""
         own = [self.name.lower(), self.package.lower()]
         words = set(_words(self.name) + _words(self.package)) - {GROUP, "unknown"}
         return bool(words & set(_words(name)) or get_close_matches(name.lower(), own, cutoff=0.7))
@@ -62,19 +62,13 @@ class Plugins:
         return [p for p in self.found if p.error]
 
     def get(self, kind: str, name: str) -> Component:
-        """Look up a component. As `Registry.get`, but an error also names plugins that failed to load.
-
-        Other names are not suggested if one of those plugins is called like the unknown name.
-        """
+        """Look up a component. As `Registry.get`, but an error also names plugins that failed to load."""
         base = name.partition(":")[0].lower()
         named = any({base, base.partition("/")[0]} & {p.name.lower(), p.package.lower()} for p in self.broken)
         return self.registry.get(kind, name, self.why_unknown(name), suggest=not named)
 
     def why_unknown(self, name: str) -> str:
-        """Write the lines that a message about the unknown `name` ends with.
-
-        One per plugin that failed to load and may bring it, with its error, and how many others failed.
-        """
+        """Name each plugin that failed to load and may bring `name`, and count the others."""
         suspects = [p for p in self.broken if p.may_bring(name)]
         lines = [f"Plugin {p.name!r} ({p.package}) failed to load: {p.error}" for p in suspects]
         if others := len(self.broken) - len(suspects):
@@ -97,17 +91,20 @@ class Plugins:
 
 
 def discover(
-    entry_points: Iterable[importlib.metadata.EntryPoint] | None = None, *, check_configs: bool = True
+    entry_points: Iterable[EntryPoint] | None = None,
+    *,
+    check_configs: bool = True,
+    kinds: Iterable[str] = KINDS,
 ) -> Plugins:
     """Load all plugins of the environment, or those of `entry_points`. Never raises for a plugin's fault.
 
     Without `check_configs`, which takes nearly as long as all the rest, a config that pydantic cannot build passes:
-    enough if only the names or the commands are wanted.
+    enough if only the names are wanted. Only these `kinds` of components are registered: none for the commands alone.
     """
     plugins = Plugins(_manager(), Registry(), [])
     points = importlib.metadata.entry_points(group=GROUP) if entry_points is None else entry_points
     for point in sorted(points, key=lambda p: (p.value.partition(".")[0] != "afarm_plugins", p.name, p.value)):
-        plugins.found.append(_load(point, plugins, check_configs))
+        plugins.found.append(_load(point, plugins, check_configs, kinds))
     return plugins
 
 
@@ -117,14 +114,14 @@ def _manager() -> pluggy.PluginManager:
     return manager
 
 
-def _load(point: importlib.metadata.EntryPoint, plugins: Plugins, check_configs: bool) -> Plugin:
+def _load(point: EntryPoint, plugins: Plugins, check_configs: bool, kinds: Iterable[str]) -> Plugin:
     dist = point.dist
     plugin = Plugin(point.name, dist.name if dist else "unknown", dist.version if dist else "", point.value)
     name = f"{plugin.package}:{plugin.name}"
     try:
         module = point.load()
         relay = _relay(module, name)
-        for kind in KINDS:
+        for kind in kinds:
             getattr(relay, f"register_{kind}")(register=_register(kind, plugin, name, plugins.registry, module))
         if check_configs:
             for config in {component.config for component in plugin.components if component.config}:
@@ -192,6 +189,8 @@ def _register(kind: str, plugin: Plugin, plugin_name: str, registry: Registry, m
 
 def _wrong_type(name: Any, target: Any, config: Any, summary: Any, defaults: Any, spec: Any, sources: Any) -> str:
     """Explain which argument of `register` has a wrong type; empty if none has."""
+    from afarm.core.config import Config  # who registers nothing, as for commands alone, does without
+
     config_fits = config is None or (isinstance(config, type) and issubclass(config, Config))
     rules = (
         (isinstance(name, str), "the name must be text", name),

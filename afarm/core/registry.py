@@ -11,11 +11,13 @@ import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from afarm.core.config import Config
 from afarm.core.errors import PluginError, did_you_mean
 from afarm.core.hooks import KINDS
+
+if TYPE_CHECKING:
+    from afarm.core.config import Config
 
 FIRST_PARTY = "afarm"
 

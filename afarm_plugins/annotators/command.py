@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from afarm_plugins.annotators import PROMPTS, register_annotators
 from afarm_plugins.annotators.shipped import shipped_yaml
 
 NAME = "annotators"
@@ -41,7 +40,9 @@ def families() -> dict[str, Any]:
 
 def listing() -> dict[str, Any]:
     """The annotators as rows (name, role, what it varies), the roles, and their judges by year."""
+    from afarm_plugins.annotators import register_annotators
     from afarm_plugins.annotators.prompt_library import load_member
+    from afarm_plugins.annotators.settings import PROMPTS
 
     rows: list[dict[str, str]] = []
 

@@ -27,11 +27,11 @@ from afarm import (
     seeding,
 )
 from afarm.judging import CHARACTERS_PER_TOKEN, Presentation, collect_judgements, pending_requests
-from afarm_plugins.annotators import CriteriaConfig
 from afarm_plugins.annotators.bound_prompt import bind
 from afarm_plugins.annotators.parsing import parse_criteria
 from afarm_plugins.annotators.prompt_library import Library, PoolMember, environment
 from afarm_plugins.annotators.ratings import ALONE, label_of, outputs_of
+from afarm_plugins.annotators.settings import CriteriaConfig
 
 Criteria = Mapping[str, Sequence[str]]
 """The criteria by the id of their instruction."""

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from afarm import AnnotateContext, BuildContext, ConfigError, Pair, seeding
 from afarm.judging import PairwiseAnnotator, Presentation, drawn_order, show_pair
-from afarm_plugins.annotators import PoolConfig
 from afarm_plugins.annotators.bound_prompt import BoundPrompt, bind
 from afarm_plugins.annotators.prompt_library import load_member
+from afarm_plugins.annotators.settings import PoolConfig
 from afarm_plugins.annotators.user_pools import read_pool
 
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from afarm import AnnotateContext, Annotator, ChatRequest, Instruction, Judgement, Pair, Preference, ShownPair, seeding
 from afarm.judging import JudgePrompt, Presentation, collect_judgements, pending_requests
-from afarm_plugins.annotators import RatingsConfig
 from afarm_plugins.annotators.bound_prompt import BoundPrompt, bind
 from afarm_plugins.annotators.parsing import mark
 from afarm_plugins.annotators.prompt_library import Library, environment
+from afarm_plugins.annotators.settings import RatingsConfig
 
 ALONE = "alone"
 """The order under which scores are filed: nothing else is shown."""

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from afarm import AnnotateContext, Annotator, BuildContext, ConfigError, Output, Pair, Preference, RewardModel
-from afarm_plugins.annotators import RewardAnnotatorConfig
+from afarm_plugins.annotators.settings import RewardAnnotatorConfig
 
 
 class RewardAnnotator(Annotator):

@@ -8,18 +8,23 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 
-from afarm.cli import make_app
-from afarm.cli.help_pages import EXAMPLES, GROUPS, PANELS
+from afarm.cli import main, make_app
+from afarm.cli.commands import COMMANDS as LISTED
+from afarm.cli.commands import OWN
+from afarm.cli.help_pages import EXAMPLES, PANELS
 
 APP = typer.main.get_command(make_app())
 
 
-def commands(group: object = APP, above: tuple[str, ...] = ()) -> Iterator[tuple[str, object]]:
-    for name, command in group.commands.items():  # type: ignore[attr-defined]
+def commands(group: Any = APP, above: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    context = group.make_context("afarm", [], resilient_parsing=True)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         if hasattr(command, "commands"):
             yield from commands(command, (*above, name))
         else:
@@ -30,13 +35,12 @@ COMMANDS = dict(commands())
 
 
 def page(name: str) -> str:
-    context = None
-    parent, *rest = [APP, *name.split()]
-    context = parent.make_context("afarm", [], resilient_parsing=True)  # type: ignore[attr-defined]
-    for word in rest:
-        parent = parent.get_command(context, word)  # type: ignore[attr-defined]
-        context = type(context)(parent, info_name=word, parent=context, terminal_width=80)
-    return str(parent.get_help(context))  # type: ignore[attr-defined]
+    command: Any = APP
+    context = command.make_context("afarm", [], resilient_parsing=True)
+    for word in name.split():
+        command = command.get_command(context, word)
+        context = type(context)(command, info_name=word, parent=context, terminal_width=80)
+    return str(command.get_help(context))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -51,7 +55,7 @@ def test_a_page_is_in_plain_words_with_two_examples(name: str) -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_examples_parse(name: str) -> None:
     for example in EXAMPLES[name]:
-        COMMANDS[name].make_context(name, shlex.split(example))  # type: ignore[attr-defined]
+        COMMANDS[name].make_context(name, shlex.split(example))
 
 
 def test_options_stand_in_panels_with_their_defaults() -> None:
@@ -79,9 +83,18 @@ def test_a_command_has_its_own_options_only(name: str, lacks: list[str]) -> None
 
 def test_commands_are_grouped_and_told_whole() -> None:
     text = page("")
-    assert [title for title in GROUPS if f"{title}:" in text] == list(GROUPS)
+    assert [title for title in LISTED if f"{title}:" in text] == list(LISTED)
+    assert "Of plugins:" not in text
     assert "..." not in text.replace("[ARGS]...", "")
-    assert {name for names in GROUPS.values() for name in names} >= {name.split()[0] for name in COMMANDS}
+    assert {line.split()[0] for line in text.splitlines() if line.startswith("  ") and line[2:3].islower()} >= {
+        name.split()[0] for name in COMMANDS
+    }
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_command_is_listed_with_the_summary_of_its_own_page(name: str) -> None:
+    command = APP.get_command(APP.make_context("afarm", [], resilient_parsing=True), name)
+    assert OWN[name].summary == command.get_short_help_str(200)
 
 
 def test_a_shell_completes_commands(tmp_path: Path) -> None:
@@ -89,3 +102,35 @@ def test_a_shell_completes_commands(tmp_path: Path) -> None:
     afarm = Path(sys.executable).with_name("afarm")
     done = subprocess.run([afarm], env=os.environ | asked, capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout.split() == ["evaluate"]
+
+
+@pytest.mark.parametrize(
+    ("method", "has", "lacks"),
+    [
+        ("dpo", ["--annotator", "--preferences"], ["--method", "--reward-model", "--eval-set"]),
+        ("ppo", ["--annotator", "--reward-model", "--judge"], ["--method", "--eval-set"]),
+        ("sft_all", ["--model", "--set"], ["--method", "--judge", "--reward-model", "--preferences", "--budget"]),
+    ],
+)
+def test_a_method_has_a_page_of_its_own_with_what_it_needs(method: str, has: list[str], lacks: list[str]) -> None:
+    text = page(method)
+    options = {word for line in text.splitlines() for word in line.split() if word.startswith("--")}
+    assert (options & {*has, *lacks}) == {*has}
+    assert f"afarm settings {method}" in text
+    examples = text.partition("Examples:")[2].split("\n\n")[0].strip().splitlines()
+    assert [line.strip().partition(" --")[0] for line in examples] == [f"afarm {method}"] * 2
+    command = APP.get_command(APP.make_context("afarm", [], resilient_parsing=True), method)
+    for line in examples:
+        command.make_context(method, shlex.split(line)[2:])
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("dp", "'dpo'"), ("evalute", "'evaluate'"), ("best_of", "'best_of_n'")])
+def test_a_misspelt_command_is_told_the_nearest_of_commands_and_methods(
+    typed: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([typed])
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert f"No such command {typed!r}. Did you mean " in said
+    assert meant in said

@@ -270,14 +270,40 @@ def recipes():
     print("mine")
 """
     publish("cuckoo-farm", "cuckoo", COMMANDS.format(body=body))
-    for command, said in ((["recipes"], "toy"), (["artifacts", "list", "--help"], "List all"), (["shear"], "baa")):
+    for command, said, warned in (
+        (["recipes"], "toy", False),  # whose call needs no plugin
+        (["artifacts", "list", "--help"], "List all", True),
+        (["shear"], "baa", True),
+        (["--help"], "recipes    List the recipes, or show one.", True),
+    ):
         with pytest.raises(SystemExit) as stop:
             main(command)
         assert stop.value.code == 0
         shown = capsys.readouterr()
         assert said in shown.out
-        assert "plugin 'cuckoo-farm:cuckoo' may not replace the command 'recipes'" in shown.err
-        assert "plugin 'cuckoo-farm:cuckoo' may not replace the command 'artifacts'" in shown.err
+        for name in ("recipes", "artifacts"):
+            problem = f"plugin 'cuckoo-farm:cuckoo' may not replace the command {name!r}"
+            assert (problem in shown.err) == warned
+
+
+def test_a_plugin_is_loaded_for_its_commands_only_if_it_may_have_any(
+    publish: Publish, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish("herd-farm", "herd", good("herd"))
+    publish("starred-farm", "starred", "from bleating import *\n")
+    bleats = 'app.command("bleat")(lambda: print("baa"))'
+    (tmp_path / "site-packages" / "bleating.py").write_text(COMMANDS.format(body=bleats))
+    lows = (
+        'class Cow:\n    @hookimpl\n    def register_commands(self, app):\n        app.command("low")(lambda: None)\n'
+    )
+    publish("cow-farm", "cow", f"from afarm import hookimpl\n{lows}cow = Cow()\n", cow="cow:cow")
+    with pytest.raises(SystemExit) as stop:
+        main(["--help"])
+    assert stop.value.code == 0
+    shown = capsys.readouterr().out.partition("Of plugins:")[2]
+    assert "bleat" in shown
+    assert "low" in shown
+    assert "herd" not in sys.modules
 
 
 def test_a_plugin_that_fails_half_way_leaves_nothing_behind(publish: Publish) -> None:

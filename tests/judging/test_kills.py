@@ -28,7 +28,7 @@ from afarm.core.interfaces import AnnotateContext
 from afarm.judging.labelling import annotate_in_chunks
 from afarm.judging.ledger import Ledger
 from afarm.core.records import Instruction, Pair
-from afarm_plugins.annotators import PoolConfig
+from afarm_plugins.annotators.settings import PoolConfig
 from afarm_plugins.annotators.pool import PoolAnnotator
 
 port, count, in_flight = map(int, sys.argv[3:6])

@@ -9,8 +9,8 @@ from afarm.core.errors import JudgeError
 from afarm.core.interfaces import AnnotateContext
 from afarm.core.records import Instruction, Pair
 from afarm.core.seeding import uniform
-from afarm_plugins.annotators import POOL, PROMPTS, PoolConfig
 from afarm_plugins.annotators.pool import PoolAnnotator
+from afarm_plugins.annotators.settings import POOL, PROMPTS, PoolConfig
 
 NAMES = [*PROMPTS]
 

@@ -14,10 +14,10 @@ from pydantic import ValidationError
 from afarm.core.errors import ConfigError
 from afarm.core.judge import ShownPair
 from afarm.core.records import Instruction, Message
-from afarm_plugins.annotators import POOL, PROMPTS, PoolConfig
 from afarm_plugins.annotators import prompt_library as members
 from afarm_plugins.annotators.parsing import parse
 from afarm_plugins.annotators.prompt_library import load_member, shipped
+from afarm_plugins.annotators.settings import POOL, PROMPTS, PoolConfig
 
 NAMES = [*PROMPTS]
 

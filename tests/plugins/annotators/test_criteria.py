@@ -13,9 +13,9 @@ from afarm.core.records import Instruction, JudgedPair, Output, Pair
 from afarm.judging.client import JudgeClient
 from afarm.judging.ledger import Ledger
 from afarm.testing import FakeJudgeClient, judge_context
-from afarm_plugins.annotators import CriteriaConfig
 from afarm_plugins.annotators.criteria import CriteriaAnnotator
 from afarm_plugins.annotators.parsing import parse, parse_criteria
+from afarm_plugins.annotators.settings import CriteriaConfig
 from afarm_plugins.evaluators.pointwise import Pointwise
 from afarm_plugins.judges import OfflineConfig
 from afarm_plugins.judges.offline import OfflineJudge

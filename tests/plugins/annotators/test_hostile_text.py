@@ -8,8 +8,8 @@ from scripted_ask import ScriptedAsk, write
 from afarm.core.interfaces import AnnotateContext
 from afarm.core.judge import Completion
 from afarm.core.records import Instruction, Pair
-from afarm_plugins.annotators import PROMPTS, PoolConfig
 from afarm_plugins.annotators.pool import PoolAnnotator
+from afarm_plugins.annotators.settings import PROMPTS, PoolConfig
 
 NAMES = [*PROMPTS]
 

@@ -6,9 +6,9 @@ import typer
 from typer.testing import CliRunner
 
 from afarm.core.plugins import discover
-from afarm_plugins.annotators import PROMPTS
 from afarm_plugins.annotators.command import add_to, families, listing
 from afarm_plugins.annotators.prompt_library import load_member
+from afarm_plugins.annotators.settings import PROMPTS
 
 OTHERS = ["pool", "ratings", "criteria", "reward"]
 

@@ -11,8 +11,8 @@ from afarm.core.judge import Completion
 from afarm.core.records import JudgedPair
 from afarm.core.seeding import uniform
 from afarm.judging.pairwise import Verdict, combine_orders, combine_votes
-from afarm_plugins.annotators import PoolConfig
 from afarm_plugins.annotators.pool import PoolAnnotator
+from afarm_plugins.annotators.settings import PoolConfig
 
 ONE, TWO, DRAW = Verdict(0.0), Verdict(1.0), Verdict(None, "draw")
 UNPARSED, REFUSED = Verdict(None, "unparsed"), Verdict(None, "refused")

@@ -9,8 +9,8 @@ from scripted_ask import ScriptedAsk, make_pairs
 from afarm.core.interfaces import AnnotateContext
 from afarm.core.records import Instruction, Message, Pair
 from afarm.core.seeding import uniform
-from afarm_plugins.annotators import RatingsConfig
 from afarm_plugins.annotators.ratings import RatingsAnnotator
+from afarm_plugins.annotators.settings import RatingsConfig
 
 
 def rate(pairs, ask, seed=0, **settings):

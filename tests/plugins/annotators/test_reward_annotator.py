@@ -9,8 +9,8 @@ from afarm import Farm
 from afarm.core.errors import ConfigError, PluginError
 from afarm.core.interfaces import AnnotateContext, BuildContext, RewardModel
 from afarm.core.records import Instruction, Pair, Score
-from afarm_plugins.annotators import RewardAnnotatorConfig
 from afarm_plugins.annotators.reward_labels import RewardAnnotator
+from afarm_plugins.annotators.settings import RewardAnnotatorConfig
 
 
 class CountsX(RewardModel):

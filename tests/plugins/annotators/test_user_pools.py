@@ -9,9 +9,9 @@ from scripted_ask import ScriptedAsk, by_lot, make_pairs
 from afarm import Farm
 from afarm.core.errors import ConfigError, JudgeError
 from afarm.core.interfaces import AnnotateContext
-from afarm_plugins.annotators import PoolConfig
 from afarm_plugins.annotators.pool import PoolAnnotator
 from afarm_plugins.annotators.prompt_library import PromptSpec, load_member
+from afarm_plugins.annotators.settings import PoolConfig
 
 POOL = """
 members: [gpt4_4, gpt4_4, grumpy, plain]

@@ -17,8 +17,8 @@ from afarm.core.config import Config, setting
 from afarm.core.errors import DataError, ModelError, PluginError, TrainingError
 from afarm.core.interfaces import Decoding, MethodInputs, Policy, RewardModel, TrainContext
 from afarm.core.records import Instruction, Output, Sample, Score
-from afarm_plugins.best_of_n import BestOfN, BestOfNConfig
 from afarm_plugins.best_of_n.best_of_n import BestOfNPolicy
+from afarm_plugins.best_of_n.method import BestOfN, BestOfNConfig
 from afarm_plugins.best_of_n.subsets import Winners, best_of, kl_bound
 
 DECODING = Decoding(temperature=0.7, max_new_tokens=6, per_device_batch_size=8)

@@ -23,8 +23,8 @@ from afarm.judging.ledger import Ledger
 from afarm.testing import check_judge
 from afarm.testing.contexts import KeyedReward
 from afarm.testing.models import tiny_policy
-from afarm_plugins.annotators import PoolConfig
 from afarm_plugins.annotators.pool import PoolAnnotator
+from afarm_plugins.annotators.settings import PoolConfig
 from afarm_plugins.judges import LocalConfig
 from afarm_plugins.judges.local import LocalJudge
 from afarm_plugins.judges.local_model import FAVOURED_BIAS, LocalModel, without_system_turn

@@ -22,8 +22,8 @@ from afarm.judging.accounting import export
 from afarm.judging.client import JudgeClient
 from afarm.judging.ledger import Ledger
 from afarm.testing import check_judge
-from afarm_plugins.annotators import PoolConfig
 from afarm_plugins.annotators.pool import PoolAnnotator
+from afarm_plugins.annotators.settings import PoolConfig
 from afarm_plugins.judges import ReplayConfig
 from afarm_plugins.judges.replay import ReplayJudge
 
