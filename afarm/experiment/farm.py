@@ -24,7 +24,6 @@ from afarm.core.plugins import Plugins
 from afarm.core.records import JudgedPair, Output, Pair, Preference
 from afarm.experiment import pipeline, preflight
 from afarm.experiment.annotation import OnlineAnnotator
-from afarm.experiment.export import export_run
 from afarm.experiment.method_comparison import MethodComparison, account_of
 from afarm.experiment.notebook import shown_by
 from afarm.experiment.opening import open_workspace
@@ -176,6 +175,8 @@ class Farm:
         What is written and raised is what `afarm.experiment.export.export_run` says; `push_to_hub` names a model
         repository of the Hub that it is uploaded to as well.
         """
+        from afarm.experiment.export import export_run
+
         if push_to_hub:
             require_token(push_to_hub)
         name, started = method or self.workspace.config.method, time.time()

@@ -3,8 +3,10 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 
+import jinja2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -312,7 +314,7 @@ def test_an_unknown_member_is_an_error_that_names_the_nearest():
 def test_a_wrong_entry_is_an_error_that_names_it(change, message):
     broken = {f"broken {change}": {**load_member("gpt4_3").spec.model_dump(), **change}}
     with pytest.raises(ConfigError, match=f"(?s)members.yaml: broken.*{message}"):
-        replace(members.shipped(), entries=broken).member(f"broken {change}")
+        replace(shipped(), entries=broken).member(f"broken {change}")
 
 
 DOCS = DOCS / "guides" / "annotators.md"
@@ -340,3 +342,18 @@ def test_the_documented_code_shows_a_prompt(capsys):
     shown = capsys.readouterr().out
     assert shown.count("[user]") == 3
     assert shown.index("Output (a):\nEel.") < shown.index("Output (b):\nOak.")
+
+
+def test_templates_that_ship_do_without_the_sandbox_which_doubles_their_time():
+    assert not shipped().templates.sandboxed
+    assert members.environment(jinja2.DictLoader({})).sandboxed
+
+
+def test_a_template_that_many_members_import_is_parsed_once(monkeypatch: pytest.MonkeyPatch):
+    parsed: Counter[str] = Counter()
+    parse_once = jinja2.Environment.parse
+    monkeypatch.setattr(jinja2.Environment, "parse", lambda self, text: parsed.update([text]) or parse_once(self, text))
+    members._imported.cache_clear()
+    for name in POOL:
+        shipped().member(name)
+    assert max(parsed.values()) == 1
