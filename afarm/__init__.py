@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from afarm.experiment.setting_errors import explain_validation_error
     from afarm.storage.conversations import with_turns
     from afarm.storage.hub import is_on_hub, load_from_hub
+    from afarm.storage.label_scales import LabelReader
     from afarm.storage.model_files import local_path, model_identity, require_local, require_on_hub
     from afarm.storage.preference_files import Unusable, own_preferences
     from afarm.storage.rows import placed_rows, read_outputs, read_rows, require_distinct, why_no_file, write_rows
@@ -110,6 +111,7 @@ _ON_FIRST_USE = {
     "JudgedPair": "core.records",
     "Judgement": "core.judge",
     "JudgementKey": "core.judge",
+    "LabelReader": "storage.label_scales",
     "LoraConfig": "core.config",
     "Message": "core.records",
     "Method": "core.interfaces",
@@ -187,6 +189,7 @@ __all__ = [
     "JudgedPair",
     "Judgement",
     "JudgementKey",
+    "LabelReader",
     "LoraConfig",
     "Message",
     "Method",

@@ -28,7 +28,7 @@ from afarm.core.records import JudgedPair, Pair
 from afarm.core.seeding import integer, uniform
 from afarm.evaluation.drift_log import Probe, record_probe
 from afarm.judging.labelling import annotate_in_chunks
-from afarm.storage.rows import read_preferences
+from afarm.storage.annotations import read_annotations
 
 if TYPE_CHECKING:
     from afarm.experiment.workspace import Workspace
@@ -51,7 +51,7 @@ def stored_labels(path: Path, annotator: str | None, pairs: int) -> tuple[str, l
     """
     file = path / "outputs.jsonl" if path.is_dir() else path
     by_annotator: dict[str, dict[str, JudgedPair]] = {}
-    for row in read_preferences(file):
+    for _, _, row in read_annotations(file):
         if row.preference.source == "judge" and row.preference.outcome in ("decided", "draw"):
             by_annotator.setdefault(row.annotator, {}).setdefault(row.preference.pair_id, row)
     named = sorted(filter(None, by_annotator))

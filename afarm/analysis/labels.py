@@ -11,8 +11,7 @@ from typing import Any
 from afarm.core.errors import DataError, did_you_mean
 from afarm.core.judge import Completion
 from afarm.core.records import JudgedPair, Preference
-from afarm.storage.row_shapes import annotation, require_file_of_annotations
-from afarm.storage.rows import placed_rows
+from afarm.storage.annotations import read_annotations
 
 HUMANS = "humans"
 """The name of all people together: each of their labels is one of the same annotator's."""
@@ -62,7 +61,11 @@ class Label:
 
 
 def read_labels(
-    files: Sequence[Path | str], humans: Sequence[str] = (), by_member: bool = False, by_file: bool = False
+    files: Sequence[Path | str],
+    humans: Sequence[str] = (),
+    by_member: bool = False,
+    by_file: bool = False,
+    scale: str | None = None,
 ) -> dict[str, list[Label]]:
     """Read the labels of each annotator, by name, people's under `HUMANS`.
 
@@ -71,8 +74,9 @@ def read_labels(
     asked several judges, or judged in one order here and in both there, is several (`split_by_judge`). People are the
     annotators and files that `humans` names (a file that is not among `files` is read too); unless it names any,
     annotators called "human" or "humans", and rows whose source is human. Pairs of identical outputs are left out:
-    those are draws by rule, and agreeing on them is no merit. Raises `DataError` naming file, row and field if a row is
-    no judged pair, and if `humans` names nobody.
+    those are draws by rule, and agreeing on them is no merit. `scale` is that of the labels
+    (`afarm.storage.label_scales`). Raises `DataError` naming file, row and field if a row is no judged pair, and if
+    `humans` names nobody.
     """
     named, there = set(humans), {Path(file).resolve() for file in files}
     files = [*files, *(name for name in dict.fromkeys(humans) if _is_another_file(Path(name), there))]
@@ -82,9 +86,7 @@ def read_labels(
     for file in files:
         path, stem, title = Path(file), _stem(str(file)), titles[str(file)]
         aliases = {str(file), path.name, stem}
-        require_file_of_annotations(path)
-        for where, row in placed_rows(path):
-            judged = annotation(_with_known_order(row), path, where)
+        for _, row, judged in read_annotations(path, scale):
             if judged.pair.identical:
                 continue
             name = (_member(judged.preference) if by_member else "") or judged.annotator or stem
@@ -201,11 +203,6 @@ def _shared(label: Label, given: Sequence[tuple[Completion, int]]) -> Label:
     known = [price for price in prices if price is not None]
     seconds = sum(completion.seconds / among for completion, among in given)
     return replace(label, price=sum(known) if len(known) == len(prices) else None, seconds=seconds or None)
-
-
-def _with_known_order(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Clear an `order` that is not afarm's: other tools have columns of that name with other contents."""
-    return row if isinstance(row.get("order", ""), str) else {**row, "order": ""}
 
 
 def _member(preference: Preference) -> str:

@@ -70,6 +70,15 @@ def compare_labels(
             "--family", help="The model family of an annotator, judge or system; repeatable.", metavar="NAME=FAMILY"
         ),
     ] = None,
+    scale: Annotated[
+        str,
+        typer.Option(
+            "--labels",
+            help="The labels in files for the first output, the second and a draw, if not 1,2,0: 0,1, or A,B,tie.",
+            metavar="FIRST,SECOND[,DRAW]",
+            show_default=False,
+        ),
+    ] = "",
     html: Annotated[Path | None, typer.Option("--html", help="Also write a page with plots here.")] = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
     as_json: Json = False,
@@ -78,7 +87,7 @@ def compare_labels(
     from afarm import analysis
 
     families = _families(family or [])
-    labels = analysis.read_labels(files, humans or [], by_member, by_file)
+    labels = analysis.read_labels(files, humans or [], by_member, by_file, scale)
     comparison = analysis.compare_annotators(_with_prices(labels, output_dir), families)
     if html is not None:
         from afarm.report.annotators_page import write

@@ -25,7 +25,7 @@ def add_to(app: typer.Typer) -> None:
 
 @with_options
 def drift(
-    labels: Annotated[
+    file: Annotated[
         Path, typer.Argument(help="Stored labels to ask about again: a file of judgements, or a run, by name or path.")
     ],
     pairs: Annotated[int, typer.Option("--pairs", min=1, help="Labels to ask about, each twice.")] = 100,
@@ -41,8 +41,8 @@ def drift(
     from afarm.analysis.judge_drift import probe
     from afarm.experiment import preflight
 
-    by_name = options.output_dir / "runs" / labels
-    labels = by_name if not labels.exists() and by_name.is_dir() else labels
+    by_name = options.output_dir / "runs" / file
+    labels = by_name if not file.exists() and by_name.is_dir() else file
     name = epoch or datetime.now(UTC).date().isoformat()
     if dry_run:
         with options.dry_run(preflight.of_judging()) as workspace:

@@ -51,6 +51,8 @@ def evaluate(
         raise ConfigError(["--alpha says how sure to be with --until decided: give both, or neither"])
     if humans and (not annotations or not outputs):
         raise ConfigError(["--humans needs simulated labels to be put together with: --annotations FILE"])
+    if options.labels is not None and outputs and not annotations:
+        raise ConfigError(["--labels says how labels in files are read: files of outputs have none"])
     if annotations:
         if not outputs or dry_run:
             raise ConfigError(
@@ -111,7 +113,7 @@ def evaluate_annotations(
         if humans:
             from afarm.cli import human_labels
 
-            compared = human_labels.with_people(compared, humans, options.on_missing == "skip")
+            compared = human_labels.with_people(compared, humans, options.on_missing == "skip", options.labels or "")
         named = [{"outputs": ", ".join(one.stored.files), "reference": one.reference_name} for one in compared]
         _run(workspace, compared, named, options.as_json, started)
 

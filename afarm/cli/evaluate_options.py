@@ -112,12 +112,12 @@ class EvaluateOptions(FarmOptions):
         """
         from afarm.comparison.compare import TEXT_JUDGE
 
-        settings, given = self.settings or [], self.labels()
+        settings, given = self.settings or [], self.labelling()
         refuse_contradictions({"evaluate": given}, settings)
         meant = [f"evaluate.{name}={json.dumps(value)}" for name, value in given.items()]
         # The default recipe's judge knows the tasks of its own data set only.
         judge = [] if self.names_a_judge else [f"judge.*={TEXT_JUDGE}"]
-        return replace(self, label_noise=None, settings=[*judge, *meant, *settings])
+        return replace(self, label_noise=None, labels=None, settings=[*judge, *meant, *settings])
 
 
 @dataclass(frozen=True)
@@ -310,7 +310,8 @@ def stored_comparisons(
     _refuse_repeats(files)
     match_policy = MatchPolicy(options.on_missing or "skip", options.on_duplicate)  # type: ignore[arg-type]
     with TemporaryDirectory() as directory:
-        systems = annotated_systems(files, SpillToDisk(Path(directory)), reference or "", match_policy)
+        sink = SpillToDisk(Path(directory))
+        systems = annotated_systems(files, sink, reference or "", match_policy, options.labels or "")
         compared = [AnnotationComparison.of(workspace, system) for system in systems]
         _require_usable(workspace, options, compared)
         yield compared

@@ -14,7 +14,7 @@ from typer.core import TyperCommand
 
 PANELS: Mapping[str, Sequence[str]] = {
     "Method and model": ("method", "methods", "reward_model", "recipe", "model", "settings", "seed", "seeds"),
-    "Data": ("dataset", "data", "preferences", "on_unusable", "eval_set"),
+    "Data": ("dataset", "data", "preferences", "on_unusable", "labels", "eval_set"),
     "Judges": ("annotator", "judge", "both_orders", "votes", "vote", "label_noise", "allow_degraded"),
     "Money and speed": ("budget", "price", "max_concurrency", "batch_api", "accelerate_config"),
     "Output": ("output_dir", "output", "format", "as_json", "dry_run", "help"),

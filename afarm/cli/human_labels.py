@@ -12,8 +12,8 @@ from afarm.core.errors import DataError
 from afarm.core.records import JudgedPair, Pair
 from afarm.evaluation.matching import counted
 from afarm.evaluation.metrics import BY_PEOPLE
-from afarm.storage.row_shapes import annotation, require_file_of_annotations
-from afarm.storage.rows import placed_rows, preferences_on_disk
+from afarm.storage.annotations import read_annotations
+from afarm.storage.rows import preferences_on_disk
 from afarm.storage.text import markup
 
 if TYPE_CHECKING:
@@ -25,18 +25,17 @@ Label = tuple[JudgedPair, str]
 
 
 def with_people(
-    compared: Sequence[AnnotationComparison], files: Sequence[Path], leave_out: bool = False
+    compared: Sequence[AnnotationComparison], files: Sequence[Path], leave_out: bool = False, scale: str | None = None
 ) -> list[AnnotationComparison]:
     """Add people's labels to the comparisons of systems that they labelled too; name the others.
 
-    Labels about other outputs than the judge's are left out and counted if `leave_out`, else an error. Raises
+    Labels about other outputs than the judge's are left out and counted if `leave_out`, else an error. `scale` is that
+    of the files' labels (`afarm.storage.label_scales`). Raises
     `DataError` for that, if there is no label, or naming file, row and field of one that cannot be read.
     """
     from afarm.evaluation.win_table import wins
 
-    for path in files:
-        require_file_of_annotations(path)
-    labels = [(annotation(row, path, where), where) for path in files for where, row in placed_rows(path)]
+    labels = [(judged, where) for path in files for where, _, judged in read_annotations(path, scale)]
     found = [_labels(one, labels, leave_out) for one in compared]
     if not any(found):
         pairs = dict.fromkeys((label.pair.generator_2, label.pair.generator_1) for label, _ in labels)

@@ -14,8 +14,8 @@ import typer
 from afarm.cli.console import console_on, err, out
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
 from afarm.core.errors import ConfigError, DataError, StoreError
+from afarm.storage.annotations import require_file_of_annotations
 from afarm.storage.disk import write_whole
-from afarm.storage.row_shapes import require_file_of_annotations
 from afarm.storage.text import markup
 
 if TYPE_CHECKING:

@@ -113,6 +113,14 @@ class FarmOptions:
             metavar="POLICY",
         ),
     ] = None
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            "--labels",
+            help="The labels in files for the first output, the second and a draw, if not 1,2,0: 0,1, or A,B,tie.",
+            metavar="FIRST,SECOND[,DRAW]",
+        ),
+    ] = None
     eval_set: Annotated[
         str | None,
         typer.Option(
@@ -247,11 +255,11 @@ class FarmOptions:
             given["price"] = _prices(self.price)
         if self.judge:
             given["judge"] = _judges(self.judge)
-        if labels := self.labels():
-            given["annotate"] = labels
+        if labelling := self.labelling():
+            given["annotate"] = labelling
         judging = self.judging()
         if self.preferences:
-            given["preferences"] = self._one_source(self.preferences, [*labels, *judging])
+            given["preferences"] = self._one_source(self.preferences, [*labelling, *judging])
         if judging:
             given[self._section(judging)] = judging
         if self.data is not None:
@@ -277,7 +285,7 @@ class FarmOptions:
         """Return the settings of the annotator that have options of their own, those that were given."""
         return {name: value for name in JUDGING if (value := getattr(self, name)) is not None}
 
-    def labels(self) -> dict[str, Any]:
+    def labelling(self) -> dict[str, Any]:
         """Return the settings of the training labels, those that were given."""
         found = {"annotator": self.annotator, "label_noise": self.label_noise}
         return {name: value for name, value in found.items() if value is not None}

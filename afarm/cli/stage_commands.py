@@ -26,7 +26,7 @@ BEFORE = "Earlier stages are run, or reused, first."
 
 _LABELS = frozenset({"annotator", "both_orders", "votes", "vote", "label_noise", "judge"})
 _ASKING = frozenset({"allow_degraded", "budget", "price", "max_concurrency", "batch_api"})
-_PREFERENCES = frozenset({"preferences", "on_unusable"})
+_PREFERENCES = frozenset({"preferences", "on_unusable", "labels"})
 UNUSED: dict[str, frozenset[str]] = {
     "sft": _LABELS | _ASKING | _PREFERENCES | {"method", "reward_model", "eval_set"},
     "sample": _LABELS | _PREFERENCES | {"method", "reward_model"},

@@ -18,8 +18,9 @@ from afarm.core.records import Instruction, JudgedPair
 from afarm.core.seeding import digest
 from afarm.evaluation.matching import REFERENCES, Coverage, MatchPolicy, counted
 from afarm.evaluation.protocol import EvaluationProtocol, answers_digest, instructions_digest
-from afarm.storage.row_shapes import annotation, require_file_of_annotations, training_pairs
-from afarm.storage.rows import placed_rows, stem
+from afarm.storage.annotations import read_annotations
+from afarm.storage.row_shapes import training_pairs
+from afarm.storage.rows import stem
 
 MOST_NAMED = 3
 """Annotators of one file that are named; of more, their number is."""
@@ -120,18 +121,23 @@ class _File(Generic[K]):
 
 
 def annotated_systems(
-    files: Sequence[Path | str], sink: RowSink[K], reference: str = "", match_policy: MatchPolicy | None = None
+    files: Sequence[Path | str],
+    sink: RowSink[K],
+    reference: str = "",
+    match_policy: MatchPolicy | None = None,
+    scale: str | None = None,
 ) -> list[AnnotatedSystem[K]]:
     """Read the systems that `files` are about, in the order in which they come.
 
     One file may hold several systems, and several files may be about one. Which generator is the reference follows from
-    each file alone: rows of it with the reference second are swapped. `reference` names it for all files.
+    each file alone: rows of it with the reference second are swapped. `reference` names it for all files, `scale` is
+    that of their labels (`afarm.storage.label_scales`).
 
     Raises `DataError` naming file, row and field if a row is wrong, two contradict each other, there is none, it cannot
     be told which generator is the reference, files disagree on it, or systems were judged on different instructions.
     """
     match_policy = match_policy or MatchPolicy("skip")
-    reader = _Reader(sink, match_policy, reference)
+    reader = _Reader(sink, match_policy, reference, scale)
     read = [reader.read(str(path)) for path in files]
     grouped: dict[tuple[str, str, tuple[str, ...]], list[tuple[_File[K], _Part[K], bool]]] = {}
     for file in read:
@@ -167,7 +173,8 @@ def rows_by_annotators(files: Sequence[Path | str], sink: RowSink[K]) -> Iterato
 class _Reader(Generic[K]):
     """A reader that splits files by the generators that their rows name, and drops repeated judgements."""
 
-    def __init__(self, sink: RowSink[K], match_policy: MatchPolicy, reference: str = ""):
+    def __init__(self, sink: RowSink[K], match_policy: MatchPolicy, reference: str = "", scale: str | None = None):
+        self._scale = scale
         self._sink = sink
         self._match_policy = match_policy
         self._reference = reference
@@ -178,9 +185,7 @@ class _Reader(Generic[K]):
     def read(self, source: str) -> _File[K]:
         """Read one file. Raises `DataError` as `annotated_systems` does."""
         file: _File[K] = _File(source)
-        require_file_of_annotations(Path(source))
-        for at, (where, row) in enumerate(placed_rows(source)):
-            judged = annotation(row, source, where)
+        for at, (_, _, judged) in enumerate(read_annotations(source, self._scale)):
             named = bool(judged.pair.generator_1), bool(judged.pair.generator_2)
             file.named = file.named or named
             if named != file.named:
@@ -272,8 +277,8 @@ class _Reader(Generic[K]):
     def answers_second(self, file: _File[K], part: _Part[K]) -> Iterator[tuple[str, str]]:
         """The `answers` of `output_2` in a part, which is read again: few files have a swapped part."""
         players = next(players for players, other in file.parts.items() if other is part)
-        for at, (where, row) in enumerate(placed_rows(file.source)):
-            pair = self._with_players(annotation(row, file.source, where), file.source, at).pair
+        for at, (_, _, judged) in enumerate(read_annotations(file.source, self._scale)):
+            pair = self._with_players(judged, file.source, at).pair
             if (pair.generator_1, pair.generator_2) == players:
                 yield self.id_of(pair.instruction), self.digest_of(pair.output_2)
 

@@ -31,6 +31,7 @@ def preferences_stage(workspace: Workspace) -> Stage:
         "afarm": code_digest("preferences"),
         "data": source_digest_of(config.preferences),
         "on_unusable": config.on_unusable,
+        "labels": config.labels,
         "evaluated": digest(sorted(workspace.data.evaluated())),
     }
 
@@ -67,7 +68,7 @@ def usable_preferences(workspace: Workspace, tally: PreferenceCounts) -> Iterato
     """
     config, number, unusable = workspace.config, 0, tally.unusable
     evaluated = workspace.data.evaluated()
-    for judged in own_preferences(config.preferences, unusable):
+    for judged in own_preferences(config.preferences, unusable, scale=config.labels):
         number += 1
         if judged.pair.instruction.id in evaluated:
             tally.evaluated_on += 1

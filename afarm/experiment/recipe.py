@@ -218,13 +218,15 @@ def _with_prompts_of_preferences(values: dict[str, Any]) -> dict[str, Any]:
     named = isinstance(files, Mapping) and any(value and isinstance(value, str) for value in files.values())
     if not preferences or values.get("dataset") != "files" or named:
         return values
-    return merge(values, {"dataset": "prompts", "prompts": {"path": preferences}})
+    return merge(values, {"dataset": "prompts", "prompts": {"path": preferences, "labels": values.get("labels", "")}})
 
 
 def _idle_labels(values: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    """List the overrides that tell how to label pairs, if own preferences have the labels already."""
+    """List overrides without effect: how to label own preferences, or how to read them if there are none."""
     labels = given.get("annotate")
-    if not values.get("preferences") or not isinstance(labels, Mapping):
+    if not values.get("preferences"):
+        return ["labels: says how to read preferences: name them with --preferences"] if given.get("labels") else []
+    if not isinstance(labels, Mapping):
         return []
     return [f"preferences and annotate.{name} contradict each other: the file has the labels" for name in labels]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pydantic import field_validator
 
 from afarm.core.config import BackendConfig, Config, setting
-from afarm.core.errors import did_you_mean
+from afarm.core.errors import ConfigError, did_you_mean
 from afarm.core.interfaces import Decoding
+from afarm.storage.label_scales import LabelScale
 from afarm.storage.text import without_keys
 
 
@@ -120,6 +121,11 @@ class RunConfig(Config):
     on_unusable: str = setting(
         "error", "rows of `preferences` that cannot be learned from: error, or drop", pattern="^(error|drop)$"
     )
+    labels: str = setting(
+        "",
+        "the labels of the first output, the second and a draw in `preferences`, such as 0,1 or A,B,tie; empty for "
+        "1,2,0, a number between being weighted",
+    )
     method: str = setting("ppo", "the method")
     reward_model: str = setting("bradley_terry", "the reward model that is fitted or used")
     judge: dict[str, str] = setting(
@@ -156,6 +162,16 @@ class RunConfig(Config):
     evaluate: EvaluateConfig = setting(EvaluateConfig, "the comparison with the reference")
     answers: AnswersConfig = setting(AnswersConfig, "judge LLMs that answer the instructions themselves")
     backend: BackendConfig = setting(BackendConfig, "devices and precision")
+
+    @field_validator("labels")
+    @classmethod
+    def _is_a_scale(cls, labels: str) -> str:
+        if labels:
+            try:
+                LabelScale.parse(labels)
+            except ConfigError as error:
+                raise ValueError(str(error).removeprefix("labels: ")) from error
+        return labels
 
     @field_validator("judge", mode="before")
     @classmethod

@@ -1,11 +1,14 @@
 """Chats in the forms that files have: lists of messages, and transcripts of "Human:" and "Assistant:".
 
-A message has `role` and `content` (OpenAI, TRL) or `from` and `value` (ShareGPT). A transcript is HH-RLHF's: turns that
-begin with "Human:" or "Assistant:" behind a blank line.
+A message has `role` and `content` (OpenAI, TRL) or `from` and `value` (ShareGPT). A list of them may also be written
+into a text, as JSON or as Python does: tables have no other way. A transcript is HH-RLHF's: turns that begin with
+"Human:" or "Assistant:" behind a blank line.
 """
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -20,9 +23,13 @@ ROLES = {
     **dict.fromkeys(("assistant", "gpt", "bot", "chatbot", "model"), "assistant"),
 }
 """afarm's role by those that files have."""
+TOOLS = frozenset({"tool", "function", "ipython", "observation", "environment"})
+"""Roles of turns that no person wrote and no policy of afarm answers."""
 
 SPEAKERS = {"Human": "user", "Assistant": "assistant"}
 _TURN = re.compile(r"(?:\A|\n\n)\s*(Human|Assistant):")
+_LIST = re.compile(r"\s*\[\s*\{")
+_MESSAGES = re.compile(r"""\s*\[\s*\{\s*["'](?:role|content|from)["']\s*:""")
 
 Turns = tuple[Message, ...]
 
@@ -45,6 +52,29 @@ def split_transcript(text: str) -> Turns:
     )
 
 
+def unpacked(value: Any) -> Any:
+    """Return the messages that a text holds, as JSON or Python writes them; another value as it is."""
+    if not isinstance(value, str) or not _LIST.match(value):
+        return value
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            turns = parse(value)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        if isinstance(turns, list) and all(isinstance(turn, Mapping) and _role(turn) for turn in turns):
+            return turns
+    return value
+
+
+def require_text(text: str, where: str) -> str:
+    """Return a text that is no chat. Raises `UnusableError` if it begins like a list of messages."""
+    if _MESSAGES.match(text):
+        raise UnusableError(
+            f"{where}: begins like a list of messages and is none that can be read; write it with json.dumps(messages)"
+        )
+    return text
+
+
 def chat_messages(instruction: Instruction) -> list[Row]:
     """Write an instruction as chat messages, its input below it: what a chat template renders."""
     turns = [{"role": message.role, "content": message.content} for message in instruction.messages]
@@ -57,16 +87,28 @@ def read_messages(turns: Sequence[Any], where: str) -> Turns:
     return tuple(_message(turn, f"{where}: turn {number}") for number, turn in enumerate(turns))
 
 
+def _role(turn: Mapping[str, Any]) -> str:
+    """Return afarm's role of a message, or that of a tool; empty for no role."""
+    role = turn.get("role", turn.get("from"))
+    name = role.lower() if isinstance(role, str) else ""
+    return ROLES.get(name, name if name in TOOLS else "")
+
+
 def _message(turn: object, where: str) -> Message:
     if not isinstance(turn, Mapping):
         raise DataError(f"{where}: must be an object with 'role' and 'content', not {type(turn).__name__}")
-    role, content = turn.get("role", turn.get("from")), turn.get("content", turn.get("value"))
-    if not isinstance(role, str) or role.lower() not in ROLES:
-        near = did_you_mean(role, ROLES) if isinstance(role, str) else ""
-        raise DataError(f"{where}: 'role' is {role!r}; it must be system, user or assistant.{near}")
+    role, content = _role(turn), turn.get("content", turn.get("value"))
+    if role in TOOLS or turn.get("tool_calls"):
+        raise UnusableError(f"{where}: is a tool's or calls one; take the row out: policies learn from texts alone")
+    if not role:
+        name = turn.get("role", turn.get("from"))
+        near = did_you_mean(name, ROLES) if isinstance(name, str) else ""
+        raise DataError(f"{where}: 'role' is {name!r}; it must be system, user or assistant.{near}")
+    if isinstance(content, list | tuple) and all(isinstance(p, Mapping) and p.get("type") == "text" for p in content):
+        content = "\n".join(str(part.get("text", "")) for part in content)
     if not isinstance(content, str):
         raise DataError(f"{where}: 'content' must be text, not {type(content).__name__}")
-    return Message(ROLES[role.lower()], content.strip())
+    return Message(role, content.strip())
 
 
 def require_turns(turns: Turns, where: str) -> Turns:
@@ -89,23 +131,43 @@ def require_turns(turns: Turns, where: str) -> Turns:
     return turns
 
 
-def as_instruction(turns: Turns, where: str) -> Instruction:
-    """Make the last turn, the user's, an instruction with the turns before it. Raises `UnusableError`."""
+def as_instruction(turns: Turns, row: Row, where: str) -> Instruction:
+    """Make the last turn, the user's, an instruction, with the row's `input` and `dataset`.
+
+    The turns before it become its earlier ones; an input that it holds already is left out. Raises `UnusableError`.
+    """
     turns = require_turns(turns, where)
     if not turns or turns[-1].role != "user":
         raise UnusableError(f"{where}: has no turn of the user to answer at its end; add one")
-    return Instruction(turns[-1].content, messages=turns[:-1])
+    task, material, dataset = turns[-1].content, row.get("input") or "", row.get("dataset")
+    if not isinstance(material, str):
+        raise DataError(f"{where}: field 'input' must be text, not {type(material).__name__}")
+    if f"\n{task}".endswith(f"\n{material.strip()}"):
+        material = ""
+    return Instruction(task, material, dataset if isinstance(dataset, str) else "", turns[:-1])
 
 
-def prompt_turns(value: Any, where: str) -> Turns:
+def prompt_turns(value: Any, row: Row, where: str) -> Turns:
     """Return the turns of a text, which is the user's, of a transcript or of a list of messages.
 
-    An empty last turn of the assistant is where the answer goes. Raises `DataError`.
+    The row's `system` prompt goes before them. An empty last turn of the assistant is where the answer goes. Raises
+    `DataError`.
     """
-    if isinstance(value, str) and not is_transcript(value):
-        return (Message("user", value.strip()),) if value.strip() else ()
-    turns = turns_of(value, where)
-    return turns[:-1] if turns and turns[-1] == Message("assistant", "") else turns
+    value = unpacked(value)
+    if is_plain(value):
+        turns: Turns = (Message("user", require_text(value, where).strip()),) if value.strip() else ()
+    else:
+        turns = turns_of(value, where)
+        turns = turns[:-1] if turns and turns[-1] == Message("assistant", "") else turns
+    system = row.get("system")
+    if turns and isinstance(system, str) and system.strip() and turns[0].role != "system":
+        return (Message("system", system.strip()), *turns)
+    return turns
+
+
+def is_plain(value: Any) -> bool:
+    """Tell a text without turns from a transcript and a list of messages."""
+    return isinstance(value, str) and not is_transcript(value)
 
 
 def turns_of(value: Any, where: str) -> Turns:
@@ -124,13 +186,13 @@ def with_turns(row: Row, where: str) -> Row:
     """
     text = row.get("instruction")
     if text is not None:
-        column = "instruction" if isinstance(text, str) and is_transcript(text) else ""
+        column = "instruction" if isinstance(text, str) and not is_plain(unpacked(text)) else ""
     else:
         column = next((name for name in ("prompt", "messages", "conversations") if row.get(name)), "")
     if not column:
         return row
     place = f"{where}: field {column!r}"
-    turns = prompt_turns(row[column], place)
+    turns = prompt_turns(row[column], row, place)
     output: Any = row.get("completion")
     if isinstance(output, list):
         turns, output = (*turns, *read_messages(output, f"{where}: field 'completion'")), None
@@ -138,4 +200,4 @@ def with_turns(row: Row, where: str) -> Row:
         *before, last = turns
         turns, output = tuple(before), last.content
     answer = {} if output is None else {"output": output}
-    return {**answer, **row, **as_instruction(turns, place).to_row(), "dataset": row.get("dataset")}
+    return {**answer, **row, "messages": (), **as_instruction(turns, row, place).to_row()}

@@ -7,16 +7,14 @@ and names no line in its errors.
 from __future__ import annotations
 
 import csv
-import gzip
-import json
-import re
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from afarm.core.errors import DataError
 from afarm.core.records import SCORES, Row
+from afarm.storage.conversations import unpacked
+from afarm.storage.text_files import open_text
 
 FORMAT = ".csv"
 
@@ -25,8 +23,8 @@ DELIMITERS = ",;\t"
 
 NUMBERS = frozenset({"preference", "strength", "draw", "occurrence", *SCORES})
 """Columns whose cells are numbers, or empty for null."""
-CONVERSATIONS = frozenset({"messages", "prompt", "chosen", "rejected"})
-"""Columns whose cells may hold a chat, as a JSON list of turns."""
+CHAT = "messages"
+"""The column of afarm's whose cells hold a chat; others are told by those who read them."""
 
 LONGEST_CELL = 1 << 27
 """Characters that a cell may have: Python's limit of 131,072 is less than some conversations have."""
@@ -38,10 +36,9 @@ def csv_rows(path: Path) -> Iterator[tuple[int, Row]]:
     Raises `DataError` naming the line that cannot be read.
     """
     csv.field_size_limit(LONGEST_CELL)
-    opened: Any = gzip.open if path.name.endswith(".gz") else open
     line = 1
     try:
-        with opened(path, "rt", encoding="utf-8-sig", newline="") as handle:
+        with open_text(path, lambda: f"line {line}", newline="") as handle:
             first = handle.readline()
             handle.seek(0)
             delimiter = max(DELIMITERS, key=first.count)
@@ -54,12 +51,6 @@ def csv_rows(path: Path) -> Iterator[tuple[int, Row]]:
                 line = reader.line_num + 1
     except csv.Error as error:
         raise DataError(f"{path}: line {line}: not valid CSV: {_cause(str(error))}") from error
-    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise DataError(f"{path}: line {line}: its gzip is damaged or cut short ({error}); copy it anew") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: near line {line}: no UTF-8 text: save it as UTF-8") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _header(cells: Sequence[str], path: Path) -> list[str]:
@@ -77,21 +68,11 @@ def _row(names: Sequence[str], cells: Sequence[str], where: str) -> Row:
             f"{where}: has {len(cells)} cells, and line 1 names {len(names)} columns; put texts with commas or line "
             'breaks in double quotes, and write each quote within them twice ("")'
         )
-    return {name: _value(name, cell, where) for name, cell in zip(names, cells, strict=True)}
+    return {name: _value(name, cell) for name, cell in zip(names, cells, strict=True)}
 
 
-def _value(name: str, cell: str, where: str) -> Any:
-    if name in NUMBERS:
-        return _number(cell.strip())
-    if name in CONVERSATIONS and re.match(r"\s*\[\s*\{", cell):
-        try:
-            return json.loads(cell)
-        except ValueError as error:
-            raise DataError(
-                f"{where}: field {name!r} begins like a list of turns and is no JSON ({error}); write it with "
-                "json.dumps(turns)"
-            ) from error
-    return cell
+def _value(name: str, cell: str) -> Any:
+    return _number(cell.strip()) if name in NUMBERS else unpacked(cell) if name == CHAT else cell
 
 
 def _number(text: str) -> Any:

@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from afarm.core.errors import DataError
 from afarm.core.records import Instruction, JudgedPair, Message, Pair, Preference, Row
@@ -27,20 +26,26 @@ from afarm.storage.conversations import (
     Turns,
     UnusableError,
     as_instruction,
+    is_plain,
     is_transcript,
     prompt_turns,
+    require_text,
     require_turns,
     split_transcript,
     turns_of,
+    unpacked,
 )
 from afarm.storage.hub import is_on_hub
+from afarm.storage.label_scales import LabelReader
 from afarm.storage.row_shapes import what_it_holds
 from afarm.storage.rows import placed_rows, read_rows, stem, why_no_file
 
 PAIRS = (("output_1", "output_2"), ("response1", "response2"), ("response_1", "response_2"))
 """The names that the two outputs of a labelled pair have."""
-PROMPTS = ("prompt", "question", "instruction")
-"""The names that a prompt has beside `chosen` and `rejected`."""
+PROMPTS = ("prompt", "question", "instruction", "input")
+"""The names that a prompt has; an `input` beside another of them goes below it."""
+LABELS = ("preference", "label")
+"""The names that a label has."""
 PEOPLE = re.compile(r"annotator_?\d+")
 """The columns of several people's labels."""
 
@@ -64,23 +69,27 @@ class Unusable:
             self.examples.append(str(error))
 
 
-def own_preferences(source: Path | str, unusable: Unusable | None = None) -> Iterator[JudgedPair]:
+def own_preferences(source: Path | str, unusable: Unusable | None = None, *, scale: str = "") -> Iterator[JudgedPair]:
     """Yield the preferences of a file or of a data set of the Hub, one by one.
 
-    Rows that cannot be learned from are counted in `unusable`, or an error if it is None. Raises `DataError` naming
-    file, row and field if a row is wrong, or what the row looks like if it is no preference.
+    `scale` names the labels of the first output, of the second and of a draw, such as "0,1" or "A,B,tie"; empty for
+    afarm's, 1, 2 and 0. Rows that cannot be learned from are counted in `unusable`, or an error if it is None. Raises
+    `DataError` naming file, row and field if a row is wrong, what the row looks like if it is no preference, and, after
+    the last row, if its labels can be read in two ways.
     """
     name = stem(str(source))
     repeats: dict[str, int] = {}
+    labels = LabelReader(source, scale)
     for where, row in placed_rows(source):
         try:
-            judged = judged_row(row, where, name)
+            judged = judged_row(row, where, name, labels)
         except UnusableError as error:
             if unusable is None:
                 raise
             unusable.add(error, where)
             continue
         yield _numbered(judged, repeats)
+    labels.require_one_reading()
 
 
 def source_digest_of(source: str) -> str:
@@ -113,75 +122,67 @@ def _numbered(judged: JudgedPair, repeats: dict[str, int]) -> JudgedPair:
     return replace(judged, pair=pair, preference=replace(judged.preference, pair_id=pair.id))
 
 
-def judged_row(row: Row, where: str, name: str = "") -> JudgedPair:
+def judged_row(row: Row, where: str, name: str = "", labels: LabelReader | None = None) -> JudgedPair:
     """Parse one row; `name` is the annotator's if the row has none. Raises as `own_preferences` does."""
     if {"chosen", "rejected"} <= row.keys():
         return _from_chosen(row, where, name)
     for first, second in PAIRS:
         if first in row and second in row:
-            return _from_pair(row, (first, second), where, name)
+            return _from_pair(row, (first, second), where, name, labels or LabelReader(where, ""))
     raise DataError(f"{where}: is no preference, which has {FORMS}; {what_it_holds(row, where.rpartition(': ')[0])}")
 
 
 # ------------------------------------------------------------------------------------------------- labelled pairs
 
 
-def _from_pair(row: Row, names: tuple[str, str], where: str, name: str) -> JudgedPair:
+def _from_pair(row: Row, names: tuple[str, str], where: str, name: str, labels: LabelReader) -> JudgedPair:
     """Parse a pair of outputs with a label, or with those of several people: p2 is then their mean."""
     for output in names:
         if not isinstance(row[output], str):
             kind = type(row[output]).__name__
             raise UnusableError(f"{where}: field {output!r} must be text, not {kind}; write it in quotes")
     people = sorted(column for column in row if PEOPLE.fullmatch(column))
-    label = "preference" if "preference" in row else "label" if "label" in row else ""
+    label = next((column for column in LABELS if column in row), "")
     if not label and not people:
         raise DataError(
             f"{where}: has no label; add the column 'preference' with 1 or 2 for the better output; its fields are "
             f"{', '.join(map(repr, row))}"
         )
+    first, second = row[names[0]], row[names[1]]
+    is_draw = first == second or row.get("outcome") == "draw"
+    votes = [labels.number(row[column], column, where, is_draw) for column in ([label] if label else people)]
     plain = {
         **row,
         **_task(row, where),
-        "output_1": row[names[0]],
-        "output_2": row[names[1]],
-        "preference": _label(row[label], label, where) if label else None,
+        "output_1": first,
+        "output_2": second,
+        "preference": votes[0] if label else None,
         "annotator": row.get("annotator") or name,
     }
     judged = JudgedPair.from_row(plain, where)
+    if judged.pair.identical:
+        return replace(judged, preference=_draw(judged.pair))
     if label:
         return judged
-    votes = [_label(row[column], column, where) for column in people]
-    wins = [0.5 if vote in (0, 1.5) else vote - 1 for vote in votes if vote is not None]
-    return replace(judged, preference=_vote(judged.pair, wins))
+    return replace(judged, preference=_vote(judged.pair, [_win(vote) for vote in votes if vote is not None]))
 
 
 def _task(row: Row, where: str) -> Row:
     """Return the fields of the instruction, a transcript or a list of messages split into turns."""
-    name = next((name for name in (*PROMPTS, "input") if row.get(name) is not None), "")
+    name = next((name for name in PROMPTS if row.get(name) is not None), "")
     if not name:
         raise DataError(f"{where}: field 'instruction' is missing; its fields are {', '.join(map(repr, row))}")
-    value, place = row[name], f"{where}: field {name!r}"
-    if isinstance(value, str) and not is_transcript(value):
-        if not value.strip() and not row.get("input"):
-            raise UnusableError(f"{place} is blank; write the prompt, or take the row out")
-        return {"instruction": value, "input": row.get("input") if name != "input" else ""}
-    return {**as_instruction(prompt_turns(value, place), place).to_row(), "dataset": row.get("dataset")}
+    value, place = unpacked(row[name]), f"{where}: field {name!r}"
+    further = {**row, "input": row.get("input") if name != "input" else ""}
+    if is_plain(value) and not value.strip() and not further["input"]:
+        raise UnusableError(f"{place} is blank; write the prompt, or take the row out")
+    if is_plain(value) and name == "instruction" and not row.get("system"):
+        return {"instruction": value}  # as it is
+    return {"messages": (), **as_instruction(prompt_turns(value, row, place), further, place).to_row()}
 
 
-def _label(value: Any, column: str, where: str) -> float | None:
-    """Return a label: 1, 2, a number between, 0 or 1.5 for a draw, or None. Raises `DataError`."""
-    if value is None or value != value or value == "":
-        return None
-    try:
-        number = float(value) if isinstance(value, str) else value
-    except ValueError:
-        number = None
-    if isinstance(number, bool) or not isinstance(number, int | float) or not (number == 0 or 1 <= number <= 2):
-        raise DataError(
-            f"{where}: field {column!r} is {value!r}; a label is 1 or 2 for the better output, a number between for a "
-            "weighted one, 0 or 1.5 for a draw, or empty; write other labels so"
-        )
-    return number
+def _win(vote: float) -> float:
+    return 0.5 if vote in (0, 1.5) else vote - 1
 
 
 def _vote(pair: Pair, wins: Sequence[float]) -> Preference:
@@ -198,7 +199,7 @@ def _vote(pair: Pair, wins: Sequence[float]) -> Preference:
 def _from_chosen(row: Row, where: str, name: str) -> JudgedPair:
     """Parse `chosen` and `rejected`: answers to a prompt, or whole chats that differ in their last answer."""
     column = next((column for column in PROMPTS if row.get(column) is not None), "")
-    prompt = _prompt(row, column, where) if column else ()
+    prompt = prompt_turns(row[column], row, f"{where}: field {column!r}") if column else ()
     chosen = _chat(row, "chosen", prompt, column, where)
     rejected = _chat(row, "rejected", prompt, column, where)
     if chosen[:-1] != rejected[:-1]:
@@ -206,10 +207,8 @@ def _from_chosen(row: Row, where: str, name: str) -> JudgedPair:
             f"{where}: 'chosen' and 'rejected' differ in turn {_first_difference(chosen[:-1], rejected[:-1])}, before "
             "their last answer; give both the same prompt"
         )
-    instruction = as_instruction(chosen[:-1], f"{where}: field {column or 'chosen'!r}")
-    columns = ("input", "dataset") if column == "instruction" else ("dataset",)
-    if further := {field: row[field] for field in columns if isinstance(row.get(field), str)}:
-        instruction = replace(instruction, **further)
+    further = {**row, "input": row.get("input") if column != "input" else ""}
+    instruction = as_instruction(chosen[:-1], further, f"{where}: field {column or 'chosen'!r}")
     return _chosen_over(instruction, chosen[-1].content, rejected[-1].content, name)
 
 
@@ -220,22 +219,18 @@ def _chosen_over(instruction: Instruction, chosen: str, rejected: str, name: str
     if uniform("side", id) < 0.5:
         pair = pair.swapped()
     if pair.identical:
-        return JudgedPair(pair, Preference(id, None, "draw", "rule"), name)
+        return JudgedPair(pair, _draw(pair), name)
     return JudgedPair(pair, Preference(id, float(pair.output_2 == chosen)), name)
 
 
-def _prompt(row: Row, column: str, where: str) -> Turns:
-    """Return the prompt's turns behind the row's system prompt, if it has one; none of an empty text."""
-    turns = prompt_turns(row[column], f"{where}: field {column!r}")
-    system = row.get("system")
-    if turns and isinstance(system, str) and system.strip() and turns[0].role != "system":
-        return (Message("system", system.strip()), *turns)
-    return turns
+def _draw(pair: Pair) -> Preference:
+    """Return the label of identical outputs."""
+    return Preference(pair.id, None, "draw", "rule")
 
 
 def _chat(row: Row, field: str, prompt: Turns, column: str, where: str) -> Turns:
     """Return the whole chat of one side, the answer last. Raises `DataError`."""
-    value, place = row[field], f"{where}: field {field!r}"
+    value, place = unpacked(row[field]), f"{where}: field {field!r}"
     if isinstance(value, str) and not _is_whole(value, prompt):
         if not prompt and column:
             raise UnusableError(f"{where}: field {column!r} is empty; write the prompt, or take the row out")
@@ -244,7 +239,7 @@ def _chat(row: Row, field: str, prompt: Turns, column: str, where: str) -> Turns
                 f"{place} is a text without turns, and the row has no prompt; add the column 'prompt', or write whole "
                 "chats: lists of messages with 'role' and 'content', or transcripts of 'Human:' and 'Assistant:'"
             )
-        chat = (*prompt, Message("assistant", value.strip()))
+        chat = (*prompt, Message("assistant", require_text(value, place).strip()))
     else:
         chat = turns_of(value, place)
         spoken = [turn for turn in chat if turn.role != "system"]

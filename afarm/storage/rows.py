@@ -6,16 +6,14 @@ field.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import re
 import sys
-import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, TypeVar, overload
 
@@ -27,6 +25,7 @@ from afarm.storage.csv_files import csv_rows
 from afarm.storage.disk import storage_errors
 from afarm.storage.hub import hub_rows, is_on_hub
 from afarm.storage.row_shapes import no_output
+from afarm.storage.text_files import open_text
 
 T = TypeVar("T")
 
@@ -85,47 +84,74 @@ def why_no_file(path: Path | str) -> str:
 
 
 def _read_json(path: Path) -> Iterator[Row]:
-    name = path.name.removesuffix(".gz")
-    open_text: Any = gzip.open if path.name.endswith(".gz") else open
-    kind = "JSON lines" if name.endswith(".jsonl") else "JSON"
     number = 0
     try:
-        with open_text(path, "rt", encoding="utf-8-sig") as handle:
-            lines = (json.loads(line) for line in handle if line.strip())
-            for row in lines if kind == "JSON lines" else _list_items(handle, path):
+        with open_text(path, lambda: f"row {number}") as handle:
+            for row in _values(handle, path):
                 if not isinstance(row, dict):
                     raise DataError(f"{path}: row {number}: must be an object, not {type(row).__name__}")
                 yield row
                 number += 1
-    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise DataError(
-            f"{path}: after {number} rows: its gzip is damaged or cut short ({error}); copy it anew"
-        ) from error
+    except UnicodeDecodeError:  # a `ValueError` too
+        raise
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: row {number}: not valid {kind}: {_cause(error, kind)}") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+        raise DataError(f"{path}: row {number}: not valid {_cause(error)}") from error
 
 
-def _cause(error: Exception, kind: str) -> str:
-    if isinstance(error, UnicodeDecodeError):
-        return "no UTF-8 text: save it as UTF-8"
+class _LineError(ValueError):
+    """A line that is no JSON."""
+
+
+def _cause(error: Exception) -> str:
+    if isinstance(error, _LineError):
+        return f"JSON lines: {error}"
     if isinstance(error, RecursionError):
-        return "nested too deeply"
-    if isinstance(error, json.JSONDecodeError):  # its place is one in the parsed text, not in the file
-        return f"{error.msg} at column {error.colno}" if kind == "JSON lines" else error.msg
-    return str(error)
+        return "JSON: nested too deeply"
+    # The place of a JSONDecodeError is one in the parsed text, not in the file
+    return f"JSON: {error.msg if isinstance(error, json.JSONDecodeError) else error}"
 
 
-def _list_items(handle: IO[str], path: Path) -> Iterator[Any]:
-    """Yield the items of the JSON list in `handle` as they are read. Raises `DataError` if it is no list."""
+def _values(handle: IO[str], path: Path) -> Iterator[Any]:
+    """Yield the items of a JSON list, or the JSON of each line, whatever the file's name says.
+
+    Raises `DataError` for a JSON file that holds neither.
+    """
+    start = ""
+    while not start and (block := handle.read(BLOCK)):
+        start = block.lstrip()[:1]
+    handle.seek(0)
+    if start == "[":
+        yield from _list_items(handle)
+        return
+    lines: Iterator[str] = (line for line in handle if line.strip())
+    if path.name.removesuffix(".gz").endswith(".json"):
+        first, second = next(lines, ""), next(lines, "")
+        if not (second and _is_object(first)):
+            value = json.loads(first + second + "".join(lines))
+            kind = type(value).__name__
+            raise DataError(f"{path}: must hold a list of objects, not {kind}; or JSON lines, an object in each")
+        lines = chain((first, second), lines)
+    for line in lines:
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError as error:
+            advice = "" if line.rstrip().endswith("}") else "; each row is one line"
+            raise _LineError(f"{error.msg} at column {error.colno}{advice}") from error
+
+
+def _is_object(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
+
+
+def _list_items(handle: IO[str]) -> Iterator[Any]:
+    """Yield the items of the JSON list in `handle` as they are read."""
     decode, space = json.JSONDecoder().raw_decode, re.compile(r"[ \t\n\r]*")
     text = ""
-    while not text and (block := handle.read(BLOCK)):
-        text = block.lstrip()
-    if not text.startswith("["):
-        value = json.loads(text + handle.read())
-        raise DataError(f"{path}: must hold a list of objects, not {type(value).__name__}")
+    while not text:
+        text = handle.read(BLOCK).lstrip()
     at, delimiter = 1, "["
     while delimiter != "]":
         try:

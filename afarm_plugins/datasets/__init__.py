@@ -32,6 +32,7 @@ class PromptsConfig(Config):
     """The prompts of preferences, each in one split by its hash, with its chosen answer as output."""
 
     path: str = setting("", "the file of preferences, or hf:OWNER/NAME[:SPLIT]; every form of --preferences")
+    labels: str = setting("", "the labels in it of the first output, the second and a draw, as `labels` has them")
     shares: dict[str, float] = setting(
         {"sft": 0.0, "unlabeled": 0.75, "validation": 0.05, "evaluation": 0.2},
         "the share of the prompts that each split gets; pairs of the evaluation's are not trained on",

@@ -44,7 +44,7 @@ class Prompts(Dataset):
     def _splits(self) -> dict[str, dict[str, Output]]:
         """The rows of each split by the instruction's id, read once."""
         splits: dict[str, dict[str, Output]] = {}
-        for judged in own_preferences(self.config.path, Unusable()):
+        for judged in own_preferences(self.config.path, Unusable(), scale=self.config.labels):
             task, chosen = judged.pair.instruction, judged.chosen_rejected
             split = split_at(seeding.uniform("split", task.id), self.config.shares)
             answer = chosen[0] if chosen and split in WITH_OUTPUTS else ""

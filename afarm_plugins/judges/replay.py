@@ -28,10 +28,11 @@ from afarm import (
     Judge,
     JudgedPair,
     JudgeError,
+    LabelReader,
     Price,
     Row,
     ShownPair,
-    read_rows,
+    placed_rows,
     seeding,
     why_no_file,
 )
@@ -199,16 +200,16 @@ class ReplayJudge(Judge):
 def read_stored(path: Path) -> Stored:
     """Read the rows of `path`.
 
-    Raises `DataError` if there are none, and naming the first that is neither a judgement nor an answer.
+    Raises `DataError` if there are none, naming the first that is neither a judgement nor an answer, and if the labels
+    can be read in two ways.
     """
-    stored = Stored()
-    for number, row in enumerate(read_rows(path)):
-        where = f"{path}: row {number}"
+    stored, labels = Stored(), LabelReader(path)
+    for number, (where, row) in enumerate(placed_rows(path)):
         if "request" in row and "text" in row:
             asked, answer = _answered(row, where)
             stored.answered.setdefault(asked, []).append(answer)
         elif "output_1" in row:
-            judged = JudgedPair.from_row(row, where)
+            judged = labels.judged(row, where)
             kept = Judged(number, judged, _completion(row.get("raw_completion"), where))
             stored.judged.setdefault(judged.pair.id, []).append(kept)
         else:
@@ -218,6 +219,7 @@ def read_stored(path: Path) -> Stored:
             )
     if not stored.judged and not stored.answered:
         raise DataError(f"{path}: holds no rows")
+    labels.require_one_reading()
     return stored
 
 

@@ -75,6 +75,39 @@ def test_one_file_is_taken_at_a_time(afarm: Afarm, own: list[str]) -> None:
     assert "--preferences takes one file at a time: join own.jsonl and more.jsonl into one" in refused.err
 
 
+def test_labels_that_can_be_read_in_two_ways_wait_for_a_word(afarm: Afarm, tmp_path: Path) -> None:
+    rows = [
+        {"instruction": f"task {n}", "output_1": "word", "output_2": f"word {n}", "preference": label}
+        for n, label in enumerate([1, 0, 0, 0] * 2)
+    ]
+    named = {"generator_1": "a", "generator_2": "b", "annotator": "me"}
+    (tmp_path / "own.jsonl").write_text("\n".join(json.dumps({**row, **named}) for row in rows))
+    commands = (
+        ["fit-reward", "--preferences", "own.jsonl", *LIGHT],
+        ["evaluate", "--annotations", "own.jsonl"],
+        ["annotators", "compare", "own.jsonl"],
+    )
+    for command in commands:
+        refused = afarm(*command)
+        assert refused.code == 1, command
+        assert "own.jsonl: its labels are 0 and 1 and never 2, which can mean two things" in refused.err
+        assert "say --labels 0,1." in refused.err
+        told = afarm(*command, "--labels", "0,1")
+        assert told.code == 0, told.err
+    assert json.loads(afarm(*commands[1], "--labels", "1,0", "--json").out)["results"][0]["metrics"]["win_rate"] == 75
+    stored = next((tmp_path / "afarm-runs" / "artifacts" / "preferences").glob("*/preferences.jsonl"))
+    assert [json.loads(line)["preference"] for line in stored.read_text().splitlines()] == [2, 1, 1, 1] * 2
+    draws = afarm(*commands[0], "--labels", "1,2,0", "--json")
+    assert json.loads(draws.out)["stage"] == "fit-reward", "another reading is another artifact"
+    assert len([*stored.parent.parent.glob("*/preferences.jsonl")]) == 2
+
+
+def test_a_scale_needs_labels_to_be_read(afarm: Afarm, own: list[str]) -> None:
+    assert "labels: says how to read preferences" in afarm("fit-reward", *LIGHT, "--labels", "0,1").err
+    assert "files of outputs have none" in afarm("evaluate", "a.json", "--reference", "b.json", "--labels", "0,1").err
+    assert "labels: '0' must name the labels of the first" in afarm("fit-reward", *own, *LIGHT, "--labels", "0").err
+
+
 def test_a_dry_run_says_that_there_is_nothing_to_learn_from(afarm: Afarm, tmp_path: Path) -> None:
     (tmp_path / "draws.jsonl").write_text(json.dumps({"prompt": "p", "chosen": "x", "rejected": "x"}))
     refused = afarm("run", "--preferences", "draws.jsonl", *LIGHT, "--dry-run")

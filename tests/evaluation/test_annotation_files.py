@@ -246,7 +246,7 @@ def test_a_reference_that_answered_otherwise_is_told(tmp_path: Path) -> None:
         (annotation("j", preference=3), "row 1: field 'preference' is 3"),
         (annotation("j", preference=0.5), "row 1: field 'preference' is 0.5"),
         (annotation("j", preference=float("inf")), "row 1: field 'preference' is inf"),
-        (annotation("j", preference="2"), "row 1: field 'preference' is '2'"),
+        (annotation("j", preference="two"), "row 1: field 'preference' is 'two'"),
         ({**annotation("j"), "output_2": None}, "row 1: field 'output_2' is null"),
         (annotation("j", "ref"), "row 1: 'ref' is compared with itself"),
         (annotation("j", "ref", output_2="else", preference=1.5), "row 1: 'ref' is compared with itself"),

@@ -61,3 +61,23 @@ def test_a_chat_that_ends_with_nothing_to_answer_names_the_row(tmp_path: Path) -
     path.write_text(json.dumps([{"messages": [{"role": "system", "content": "Be brief."}]}]))
     with pytest.raises(DataError, match=r"row 0: field 'messages': has no turn of the user to answer at its end"):
         read_outputs(path)
+
+
+def test_a_chat_of_one_turn_has_no_earlier_ones(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps([{"messages": [ASK, RED]}, {"prompt": [ASK], "completion": "Red.", "messages": None}]))
+    outputs = read_outputs(path)
+    assert [(output.instruction, output.output) for output in outputs] == [(Instruction("Name a colour."), "Red.")] * 2
+
+
+@pytest.mark.parametrize("row", [{"prompt": "Name a colour.", "completion": "Red."}, {"messages": [ASK, RED]}])
+def test_an_input_beside_a_prompt_goes_below_it(row: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps([{**row, "input": "warm"}]))
+    assert read_outputs(path)[0].instruction == Instruction("Name a colour.", "warm")
+    held = {**ASK, "content": "Name a colour.\nwarm"}
+    path.write_text(json.dumps([{"messages": [held, RED], "input": "warm"}]))
+    assert read_outputs(path)[0].instruction == Instruction("Name a colour.\nwarm")
+    path.write_text(json.dumps([{**row, "input": 3}]))
+    with pytest.raises(DataError, match=r"row 0: field '(prompt|messages)': field 'input' must be text, not int"):
+        read_outputs(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,64 @@ def test_a_table_has_chats_as_json(tmp_path: Path) -> None:
     assert next(rows).pair.instruction == MULTI_TURN
     with pytest.raises(UnusableError, match=r"p\.csv: line 3: field 'rejected': must end with the assistant's turn"):
         next(rows)
+
+
+CODE = '[{"id": 1}, {"id": 2}]'
+BROKEN = '[{"role": "user", "content": "cut o'
+
+
+@pytest.mark.parametrize("text", [CODE, "[{x}]", "[{", '[{"id": 1', "[ { not JSON", 'As JSON: [{"role": "user"}]'])
+def test_a_text_that_only_looks_like_json_is_a_text(text: str, tmp_path: Path) -> None:
+    with (tmp_path / "p.csv").open("w", newline="") as handle:
+        csv.writer(handle).writerows([["prompt", "chosen", "rejected"], [text, text, "no"], ["p", "yes", text]])
+    pairs = list(own_preferences(tmp_path / "p.csv"))
+    assert [judged.chosen_rejected for judged in pairs] == [(text, "no"), ("yes", text)]
+    assert pairs[0].pair.instruction == Instruction(text)
+
+
+@pytest.mark.parametrize("write", [json.dumps, repr])
+def test_a_chat_written_as_text_is_a_chat_in_any_format(write: Callable[[Any], str], tmp_path: Path) -> None:
+    chats = {"chosen": write(turns(*CHAT, "Red.")), "rejected": write(turns(*CHAT, "Loud."))}
+    assert judged_row(chats, "f: row 0").pair.instruction == MULTI_TURN
+    assert judged_row({**chats, "prompt": write(turns(*CHAT))}, "f: row 0").pair.instruction == MULTI_TURN
+    texts = {"prompt": "p", "chosen": "a", "rejected": "b"}
+    for field in texts:
+        with pytest.raises(UnusableError, match=f"field '{field}': begins like a list of messages and is none that"):
+            judged_row({**texts, field: BROKEN}, "f: row 0")
+
+
+def test_an_input_beside_a_prompt_goes_below_it() -> None:
+    for row in ({"prompt": ASK}, {"question": ASK}, {"instruction": ASK}, {"prompt": turns(ASK)}):
+        for answers in ({"chosen": "a", "rejected": "b"}, {"output_1": "a", "output_2": "b", "preference": 1}):
+            judged = judged_row({**row, **answers, "input": "warm"}, "f: row 0")
+            assert judged.pair.instruction == WARM, row
+    alone = {"input": ASK, "chosen": "a", "rejected": "b"}
+    assert judged_row(alone, "f: row 0").pair.instruction == Instruction(ASK), "LLMBar's is the prompt"
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [{"role": "tool", "content": "42"}, {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}],
+)
+def test_turns_of_tools_are_not_learned_from(turn: dict[str, Any]) -> None:
+    start = [*turns("a"), turn]
+    row = {side: [*start, {"role": "assistant", "content": side}] for side in ("chosen", "rejected")}
+    with pytest.raises(
+        UnusableError, match=r"f: row 7: field 'chosen': turn 1: is a tool's or calls one; take the row"
+    ):
+        judged_row(row, "f: row 7")
+
+
+def test_contents_in_parts_of_text_are_joined() -> None:
+    ask = {"role": "user", "content": [{"type": "text", "text": ASK}]}
+    row = {side: [ask, {"role": "assistant", "content": side}] for side in ("chosen", "rejected")}
+    assert judged_row(row, "f: row 0").pair.instruction == Instruction(ASK)
+
+
+def test_equal_outputs_are_a_draw_whatever_their_label() -> None:
+    row = {"instruction": "i", "output_1": "same", "output_2": "same", "preference": 1}
+    preference = judged_row(row, "f: row 0").preference
+    assert (preference.outcome, preference.source, preference.p2) == ("draw", "rule", None)
 
 
 def test_memory_holds_no_rows_that_were_read(tmp_path: Path) -> None:

@@ -76,11 +76,16 @@ FORMATS: dict[str, Callable[[Path], None]] = {
     "outputs.parquet": as_parquet,
     "outputs.csv": as_csv,
     "windows.json": as_json_with_a_byte_order_mark,
+    "lines.json": as_lines,
+    "a_list.jsonl": as_json,
+    "windows.jsonl": as_json_with_a_byte_order_mark,
+    "unzipped.json.gz": as_json,
+    "zipped.jsonl": as_gzipped_lines,
 }
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_outputs_are_read_from_every_format(name: str, tmp_path: Path) -> None:
+def test_outputs_are_read_from_every_format_whatever_the_name_promises(name: str, tmp_path: Path) -> None:
     FORMATS[name](tmp_path / name)
     assert read_outputs(tmp_path / name) == [
         Output(Instruction("Name a colour."), "Red.", "a"),
@@ -133,7 +138,7 @@ def test_a_preference_that_is_wrong_is_named_with_its_file_and_row(tmp_path: Pat
         ("a.json", b"3", "must hold a list of objects, not int"),
         ("a.json", b"[{", "not valid JSON"),
         ("a.json", b"", "not valid JSON"),
-        ("a.json", b'[{"instruction": "\xff"}]', "not valid JSON"),
+        ("a.json", b'[{"instruction": "\xff"}]', "near row 0: no UTF-8 text: save it as UTF-8"),
         ("a.json", '[{"instruction": "x"}]'.encode("utf-16"), "save it as UTF-8"),
         ("a.json", b"[" * 200_000, "nested too deeply"),
         ("a.json", b'[{"instruction": ' + b"9" * 5000 + b"}]", "not valid JSON"),
@@ -144,7 +149,11 @@ def test_a_preference_that_is_wrong_is_named_with_its_file_and_row(tmp_path: Pat
         ),
         ("a.xlsx", b"instruction\nx", "reads .json, .jsonl, .csv (also as .gz) and .parquet"),
         ("a.jsonl", b'{"instruction": "x", "output": "y"}\n{"instr', "row 1: not valid JSON"),
-        ("a.json.gz", b"no gzip", "after 0 rows: its gzip is damaged or cut short"),
+        ("a.json.gz", b"no gzip", "row 0: not valid JSON"),
+        ("a.jsonl", b'{\n "instruction": "x"\n}', "row 0: not valid JSON lines: Expecting property name enclosed"),
+        ("a.jsonl", b'{\n "instruction": "x"\n}', "at column 1; each row is one line"),
+        ("a.json", b'{"instruction": "x", "output": "y"}\n{"instr', "row 1: not valid JSON lines"),
+        ("a.json", b'{\n "rows": [\n]}', "must hold a list of objects, not dict; or JSON lines, an object in each"),
         ("a.json.gz", gzip.compress(b"[{}]", mtime=0)[:-12], "its gzip is damaged or cut short"),
         ("a.json.gz", gzip.compress(b"[{}]", mtime=0)[:10] + b"\xa5" * 40, "its gzip is damaged or cut short"),
         ("a.parquet", b"PAR1 no", "not valid Parquet"),

@@ -1,0 +1,139 @@
+"""Scales of labels: the values with which a file says that the first output is better, or the second.
+
+afarm's scale is AlpacaEval's: 1 or 2 for the better output, a number between for a weighted label, 0 or 1.5 for a draw,
+null or empty without an answer. A file with 0 and 1 and never 2 may well be on another one, on which 1 is the second
+output: read by guess, its labels would teach or count the opposite, so such a file is refused until somebody says which
+it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from afarm.core.errors import ConfigError, DataError
+from afarm.core.records import JudgedPair
+
+OPTION = "--labels FIRST,SECOND[,DRAW]"
+COLUMN = "preference"
+"""The column of a pair's label."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelScale:
+    """The values of one scale, as text. Labels between two numbers are weighted."""
+
+    first: str
+    second: str
+    draw: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> LabelScale:
+        """Parse "0,1" or "A,B,tie". Raises `ConfigError` unless it names two or three different values."""
+        values = [_as_text(value) for value in text.split(",")]
+        if not 2 <= len(values) <= 3 or "" in values or len(set(values)) < len(values):
+            raise ConfigError(
+                [
+                    f"labels: {text!r} must name the labels of the first output, of the second and perhaps of a draw, "
+                    "such as 0,1 or A,B,tie"
+                ]
+            )
+        return cls(*values)
+
+    def number(self, label: Any) -> float | None:
+        """Return a label on afarm's scale, None for no answer. Raises `ValueError` for what is no label."""
+        if label is None or label != label or label == "":
+            return None
+        text = _as_text(label)
+        if text in (self.first, self.second, self.draw):
+            return (1, 2, 0)[(self.first, self.second, self.draw).index(text)]
+        low, high, number = _number(self.first), _number(self.second), _number(text)
+        if low is None or high is None or number is None or not min(low, high) <= number <= max(low, high):
+            raise ValueError(f"no label of this scale: {label!r}")
+        return 1 + (number - low) / (high - low)
+
+
+AFARMS = LabelScale("1", "2", "0")
+
+
+class LabelReader:
+    """The labels of one source, read on one scale.
+
+    Args:
+        source: The file or data set, for errors.
+        scale: The scale as `LabelScale.parse` reads it; empty for afarm's, None if the command has no option for it.
+    """
+
+    def __init__(self, source: Path | str, scale: str | None = None):
+        self._source = source
+        self._scale = LabelScale.parse(scale) if scale else None
+        self._has_option = scale is not None
+        self._zeros = 0
+        self._seconds = 0
+
+    def number(self, label: Any, column: str, where: str, is_draw: bool = False) -> float | None:
+        """Return the label of `column` on afarm's scale, None for no answer.
+
+        `is_draw` says that 0 can mean nothing else in this row. Raises `DataError` for what is no label.
+        """
+        try:
+            number = (self._scale or AFARMS).number(label)
+        except ValueError as error:
+            raise DataError(f"{where}: field {column!r} is {label!r}; {self._meaning()}") from error
+        if number is not None and self._scale is None and not is_draw:
+            self._zeros += number == 0
+            self._seconds += number > 1
+        return number
+
+    def judged(self, row: Mapping[str, Any], where: str) -> JudgedPair:
+        """Parse a labelled pair. Raises `DataError` naming the place and the field."""
+        if COLUMN not in row:
+            return JudgedPair.from_row(row, where)  # which says so
+        is_draw = row.get("output_1") == row.get("output_2") or row.get("outcome") == "draw"
+        return JudgedPair.from_row({**row, COLUMN: self.number(row[COLUMN], COLUMN, where, is_draw)}, where)
+
+    def require_one_reading(self) -> None:
+        """Raise `DataError` if the labels were 0 and 1 and nobody has said which means what.
+
+        To be called after the last row.
+        """
+        if not self._zeros or self._seconds:
+            return
+        if self._has_option:
+            indices, draws = "say --labels 0,1", "say --labels 1,2,0"
+            further = " (If 1 is the first output and 0 the second: --labels 1,0.)"
+        else:
+            indices, draws, further = "add 1 to each", "write draws as 1.5", ""
+        raise DataError(
+            f"{self._source}: its labels are 0 and 1 and never 2, which can mean two things. Either 0 says that the "
+            f"first output is better and 1 the second: {indices}. Or 1 is the first output and 0 a draw, as AlpacaEval "
+            f"writes them: {draws}.{further}"
+        )
+
+    def _meaning(self) -> str:
+        if self._scale is not None:
+            draw = "" if self._scale.draw is None else f", {self._scale.draw} a draw"
+            return f"by --labels {self._scale.first} is the first output, {self._scale.second} the second{draw}"
+        others = f"say what others mean with {OPTION}" if self._has_option else "write other labels so"
+        return (
+            "a label is 1 or 2 for the better output, a number between for a weighted one, 0 or 1.5 for a draw, or "
+            f"empty; {others}"
+        )
+
+
+def _as_text(label: Any) -> str:
+    """Write a label in one way, whatever its type in the file: 1, 1.0 and "1" alike."""
+    text = str(label).strip().casefold()
+    number = None if isinstance(label, bool) else _number(text)
+    return text if number is None else f"{number:.15g}"
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
