@@ -28,7 +28,7 @@ def annotation_stage(workspace: Workspace, outputs: Stage) -> Stage:
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
         pairs = adjacent_pairs(read_outputs(inputs["outputs"].path / "outputs.jsonl"), workspace.config.sample.n)
         path = directory / "preferences.jsonl"
-        return annotate_to_file(workspace, path, pairs, settings.annotator, settings.label_noise, "annotate")
+        return annotate_to_file(workspace, path, pairs, settings.annotator, settings.label_noise, LEARNING)
 
     return Stage("annotate", "annotate", {"outputs": outputs}, workspace.key_fields("annotate", **identity), write)
 
@@ -99,11 +99,17 @@ def annotation_identity(workspace: Workspace, annotator: str, label_noise: float
     }
 
 
+LEARNING, SELECTING = "annotate", "online"
+"""The purposes of the seeds of labels to learn from, whoever asks for them, and of those to select checkpoints by."""
+
+
 class OnlineAnnotator:
     """The run's annotator for pairs of one's own, within the run's budget, with its label noise.
 
-    A method that needs "annotator" is given it as `inputs.annotate`. Labels and noise are keyed by the pair: asked
-    again, in any company, a pair gets the same ones.
+    A method that needs "annotator" is given it as `inputs.annotate`. Labels to learn from have the draws of the stage
+    "annotate": a label is a function of seed and pair, so that a pair which was labelled there is neither paid nor
+    flipped anew. Noiseless ones, to select by, have draws of their own: a checkpoint that fits the member, order and
+    coin of its training labels would otherwise be selected for just that.
     """
 
     def __init__(self, workspace: Workspace, directory: Path | None = None):
@@ -138,7 +144,8 @@ class OnlineAnnotator:
 
     def _label(self, pairs: Sequence[Pair], noiseless: bool) -> list[Preference]:
         workspace, label_noise = self._workspace, 0.0 if noiseless else self._label_noise
-        context = AnnotateContext(workspace.seed("online"), workspace.judges.client, workspace.progress)
+        seed = workspace.seed(SELECTING if noiseless else LEARNING)
+        context = AnnotateContext(seed, workspace.judges.client, workspace.progress)
         annotator = workspace.components.annotator(self._name)
         judged = annotate_in_chunks(pairs, annotator, self._name, context, label_noise)
         return [row.preference for row in judged]

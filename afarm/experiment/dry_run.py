@@ -19,7 +19,7 @@ from afarm.core.judge import ChatRequest, Judge, Judgement, JudgementKey
 from afarm.core.records import Instruction, Pair
 from afarm.evaluation.matching import match_rows
 from afarm.experiment import pipeline
-from afarm.experiment.annotation import adjacent_pairs
+from afarm.experiment.annotation import SELECTING, adjacent_pairs
 from afarm.experiment.stage import Inputs, Stage
 from afarm.experiment.workspace import Workspace
 from afarm.judging.accounting import mean_output_tokens
@@ -215,7 +215,7 @@ def _asked(workspace: Workspace, stage: Stage, inputs: Inputs) -> tuple[JudgeEst
     if stage.plan_pairs:
         longest = config.evaluate.max_new_tokens
         pairs = [_stand_in(instruction, longest, number) for number, instruction in enumerate(stage.plan_pairs())]
-        return priced(workspace, "online", pairs, config.annotate.annotator, 0.0)
+        return priced(workspace, SELECTING, pairs, config.annotate.annotator, 0.0)
     if stage.plan_requests:
         requests = list(stage.plan_requests())
         client = _client(workspace, {request.role: workspace.judges.judge(request.role) for request in requests})

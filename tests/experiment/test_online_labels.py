@@ -74,6 +74,26 @@ def test_the_noise_of_a_pair_is_a_function_of_seed_and_pair(tmp_path: Path, monk
     assert [label.source for label in other] != [label.source for label in first]
 
 
+def test_a_pair_has_one_label_to_learn_from_whoever_asks(farm: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So an online method is neither told the opposite of what its start learned from, nor charged for it again."""
+    one = farm(NOISY)
+    offline = one.annotate()
+    assert {row.preference.source for row in offline} >= {"judge", "noise"}
+    asked = CountingJudge.asked
+    online = labels(one, monkeypatch, [row.pair for row in offline])
+    assert online == [row.preference for row in offline]
+    assert CountingJudge.asked == asked
+
+
+def test_checkpoints_are_selected_by_draws_that_nothing_was_trained_on(
+    farm: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the checkpoint that fits the drawn members and orders of its training labels is selected for that."""
+    learned = labels(farm(), monkeypatch, PAIRS)
+    selecting = farm().annotate_pairs(PAIRS)
+    assert sum(a.member == b.member for a, b in zip(learned, selecting, strict=True)) < 0.25 * len(PAIRS), "1 in 13"
+
+
 def test_another_label_noise_trains_an_online_method_anew(farm: Make) -> None:
     keys = {}
     for noise in (0.0, 0.25):
