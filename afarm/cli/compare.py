@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -20,7 +20,7 @@ from afarm.cli.launch import process_info
 from afarm.cli.leaderboard import show_board
 from afarm.cli.options import DryRun, FarmOptions, Stray, refuse_stray, with_options
 from afarm.cli.run import command_line, finish, warn_of_simulation
-from afarm.cli.stage_lines import make_room
+from afarm.cli.stage_lines import make_room, tell_once
 from afarm.core.errors import AfarmError, BudgetError, ConfigError, DataError, JudgeError
 from afarm.core.records import Row
 from afarm.storage.disk import write_json, write_whole
@@ -28,7 +28,6 @@ from afarm.storage.text import markup, one_line
 
 if TYPE_CHECKING:
     from afarm.experiment.dry_run import PlannedStage
-    from afarm.experiment.stage import StageRun
     from afarm.experiment.workspace import Workspace
     from afarm.leaderboard import Leaderboard
     from afarm.storage.runs import RunRecord
@@ -80,7 +79,7 @@ def compare(
             make_room(workspace.planned)
         for number, (system, workspace) in enumerate(laid_out, start=1):
             farm = Farm.over(workspace)
-            workspace.on_stage = partial(_tell_once, told, workspace.on_stage)
+            workspace.on_stage = partial(tell_once, told, workspace.on_stage)
             if workspace.process_info.is_main_process:
                 seed = f", seed {workspace.config.seed}" if seeds else ""
                 where = f"method {number} of {len(laid_out)}: {markup(one_line(system))}{seed}"
@@ -124,14 +123,6 @@ def compare(
     console.print(f"Board: {path} (took {time.time() - started:.0f} s)", soft_wrap=True, highlight=False, markup=False)
     if failed:
         raise typer.Exit(1)
-
-
-def _tell_once(told: set[str], tell: Callable[[str, StageRun | None], None], label: str, run: StageRun | None) -> None:
-    """Report a stage that systems share only the first time."""
-    if run is None or not (run.reused and run.artifact.key in told):
-        tell(label, run)
-    if run is not None:
-        told.add(run.artifact.key)
 
 
 def _seeds(options: FarmOptions, text: str | None) -> list[int | None]:

@@ -45,6 +45,7 @@ TYPES: Mapping[str, str] = {"int": "N", "float": "NUMBER", "path": "PATH", "str"
 EXAMPLES: Mapping[str, tuple[str, str]] = {
     "run": ("--method dpo --seed 1", "--judge openai:gpt-4o --budget 5 --dry-run"),
     "compare": ("--methods ppo,best_of_n --seeds 1,2", "--methods all --dry-run"),
+    "tune": ("--methods dpo,ppo --trials 16", "--methods dpo --space dpo.beta=0.05:0.5 --dry-run"),
     "sft": ("--set sft.num_train_epochs=1", "--data mine.json --model HuggingFaceTB/SmolLM2-135M"),
     "sample": ("--set sample.n=4", "--policy ppo"),
     "annotate": ("--annotator gpt4 --judge openai:gpt-4o", "--label-noise 0 --dry-run"),

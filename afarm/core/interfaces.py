@@ -265,8 +265,7 @@ class MethodInputs:
 
     `start` is the SFT policy (also the KL reference), or the base model for a method that begins there. `annotate` asks
     the run's annotator about new pairs within the run's budget: to learn from, or `noiseless` to select checkpoints by.
-    Of several processes all ask about the same pairs, and get what the main one is answered. `decoding` is that of the
-    evaluation, for methods that choose among checkpoints.
+    Of several processes all ask the same, and get the main one's answers. `decoding` is that of the evaluation.
     """
 
     start: Policy
@@ -283,12 +282,14 @@ class Method(ABC):
     """Learns a policy. Built as `Class(config)`, also for a dry run: `train` is the place to import torch."""
 
     needs: frozenset[str] = frozenset()
-    """Required inputs: preferences, reward_model, unlabeled, demonstrations (of the SFT split) or all_demonstrations
-    (of every split that is not evaluated on), validation, annotator. Of the class, or of the instance if they depend on
-    the settings."""
+    """Required inputs: preferences, reward_model, unlabeled, validation, annotator, demonstrations (of the SFT split),
+    all_demonstrations (of every split not evaluated on). Of the class, or of the instance if settings decide."""
 
     begins_with: ClassVar[Literal["start", "base"]] = "start"
     """The policy in `inputs.start`: the SFT policy that methods start from, or the base model itself."""
+
+    search_space: ClassVar[Mapping[str, tuple[Any, Any] | list[Any]]] = {}
+    """The settings that `afarm tune` searches: ranges (low, high), or lists of values to choose from."""
 
     def __init__(self, config: Any = None):
         self.config = config
@@ -339,9 +340,8 @@ class Evaluator(ABC):
     """Required inputs: "judgements", "ratings" (judgements by an annotator that rates), "reward_model", "human"."""
 
     many: ClassVar[bool] = False
-    """True for an evaluator of all systems of a leaderboard at once: `inputs.system` is empty, `judgements` are of
-    every system, named by `generator_1` and `generator_2` of pairs whose outputs are left empty, and `Evaluation.rows`
-    has one row per system."""
+    """True if it takes all systems of a leaderboard at once: `inputs.system` and the outputs of pairs are empty, pairs
+    name systems in `generator_1` and `generator_2`, and `Evaluation.rows` has one row per system."""
 
     def check(self, instructions: Sequence[Instruction]) -> Sequence[str]:
         """List problems with evaluating answers to these, one sentence each, before anything runs."""

@@ -28,6 +28,11 @@ class DataSplits:
         self._digests: dict[str, str] = {}
 
     @property
+    def evaluated_on(self) -> str:
+        """The split that systems are compared on."""
+        return self._components.settings.run.evaluate.split
+
+    @property
     def dataset(self) -> Dataset:
         """The run's data set, built when first asked for."""
         if self._dataset is None:

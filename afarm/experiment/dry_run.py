@@ -335,7 +335,8 @@ def _stand_ins(workspace: Workspace, kind: str) -> Iterator[Pair]:
     config = workspace.config
     settings = config.sample if kind == "annotate" else config.evaluate
     times = config.sample.n // 2 if kind == "annotate" else 1
-    for instruction in workspace.data.instructions("preference" if kind == "annotate" else "evaluation"):
+    split = "preference" if kind == "annotate" else workspace.data.evaluated_on
+    for instruction in workspace.data.instructions(split):
         for number in range(times):
             yield _stand_in(instruction, settings.max_new_tokens, number)
 

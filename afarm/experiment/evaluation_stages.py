@@ -51,7 +51,7 @@ def evaluation_stage(
     given = {"outputs": outputs, "reference": reference, "reward_model": reward_model}
     stages = {role: stage for role, stage in given.items() if stage is not None}
     takes_fixed_reward = scored and reward_model is None
-    own_outputs = workspace.data.digest("evaluation") if reference is None else ""
+    own_outputs = workspace.data.digest(workspace.data.evaluated_on) if reference is None else ""
     key_fields = workspace.key_fields(
         "evaluate",
         **annotation_identity(workspace, settings.annotator, settings.label_noise),
@@ -128,7 +128,7 @@ def write_results(
 
 def require_outputs_in_data(workspace: Workspace) -> None:
     """Raise `DataError` if the data set's rows have no outputs to compare with, before anything runs."""
-    if not any(row.output for row in workspace.data.rows("evaluation")):
+    if not any(row.output for row in workspace.data.rows(workspace.data.evaluated_on)):
         raise DataError(
             f"data set {workspace.config.dataset!r} has instructions only for evaluation, no outputs to compare with: "
             f"add them, or compare another method with {workspace.start_name!r} (--set evaluate.reference=sft)"
@@ -137,10 +137,11 @@ def require_outputs_in_data(workspace: Workspace) -> None:
 
 def data_outputs(workspace: Workspace) -> Sequence[Output]:
     """Return the data set's own outputs. Raises `DataError` if it has none to be compared with."""
-    rows = workspace.data.rows("evaluation")
+    split = workspace.data.evaluated_on
+    rows = workspace.data.rows(split)
     if not any(row.output.strip() for row in rows):
         raise DataError(
-            f"split 'evaluation' of data set {workspace.config.dataset!r} has no outputs to be compared with; "
+            f"split {split!r} of data set {workspace.config.dataset!r} has no outputs to be compared with; "
             "compare a trained method with the starting policy (--method ppo --set evaluate.reference=sft)"
         )
     return rows

@@ -38,9 +38,13 @@ def answers_stage(workspace: Workspace, spec: str) -> Stage:
             [f"{spec} is a formula that writes no answers: name a language model, such as openai:gpt-4.1"]
         )
     settings = workspace.config.answers
-    instructions = workspace.data.instructions("evaluation")
+    split = workspace.data.evaluated_on
+    instructions = workspace.data.instructions(split)
     key_fields = workspace.key_fields(
-        "answers", judge=judge.identity, settings=settings.result_fields(), data=workspace.data.digest("evaluation")
+        "answers",
+        judge=judge.identity,
+        settings=settings.result_fields(),
+        data=workspace.data.digest(split),
     )
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:

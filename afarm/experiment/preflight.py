@@ -200,7 +200,7 @@ def require_known_tasks(workspace: Workspace) -> None:
     if workspace.data.remote:
         return
     try:
-        instructions = workspace.data.instructions("evaluation")
+        instructions = workspace.data.instructions(workspace.data.evaluated_on)
     except DataError:  # which `require_rows` or the stage that reads them reports
         return
     evaluators = [(name, workspace.components.evaluator(name)) for name in workspace.config.evaluate.evaluators]
@@ -261,4 +261,4 @@ def splits_needed(workspace: Workspace, stage: str = "") -> Iterator[str]:
     if "preferences" in needs and not config.preferences:
         yield "preference"
     if not stage:
-        yield "evaluation"
+        yield workspace.data.evaluated_on

@@ -34,9 +34,10 @@ def outputs_stage(workspace: Workspace, system: str, policy: Stage, temperature:
     """A method's evaluation outputs, at the recipe's temperature unless another is given."""
     default = workspace.config.evaluate.decoding
     decoding = default if temperature is None else replace(default, temperature=temperature)
-    instructions = workspace.data.instructions("evaluation")
+    split = workspace.data.evaluated_on
+    instructions = workspace.data.instructions(split)
     fields = {"temperature": decoding.temperature, "top_p": decoding.top_p, "max_new_tokens": decoding.max_new_tokens}
-    key_fields = workspace.key_fields("outputs", decoding=fields, data=workspace.data.digest("evaluation"))
+    key_fields = workspace.key_fields("outputs", decoding=fields, data=workspace.data.digest(split))
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
         answering: Policy = workspace.load(inputs["policy"])

@@ -58,6 +58,11 @@ class EvaluateConfig(Config):
     reference: str = setting(
         "sft", "what systems are compared with: sft, or data (the data set's own outputs)", pattern="^(sft|data)$"
     )
+    split: str = setting(
+        "evaluation",
+        "the instructions that systems are compared on: evaluation, or validation while settings are still chosen",
+        pattern="^(evaluation|validation)$",
+    )
     evaluators: list[str] = setting(["win_rate", "reward"], "evaluators to run", min_length=1)
     temperature: float = setting(0.7, "sampling temperature of the outputs that are judged", ge=0)
     top_p: float = setting(1.0, "nucleus sampling of those outputs", gt=0, le=1)

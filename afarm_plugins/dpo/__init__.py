@@ -30,6 +30,7 @@ class DPO(Method):
     """DPO from `inputs.start` on `inputs.preferences`, with `inputs.start` as the reference."""
 
     needs = frozenset({"preferences"})
+    search_space = {"learning_rate": (1e-6, 1e-3), "beta": (0.03, 1.0), "num_train_epochs": [1, 2, 3]}
 
     def __init__(self, config: DPOConfig):
         self.config = config

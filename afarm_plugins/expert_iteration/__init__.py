@@ -49,6 +49,7 @@ class ExpertIteration(Method):
     """
 
     needs = frozenset({"reward_model", "unlabeled"})
+    search_space = {"learning_rate": (1e-6, 1e-3), "n": [4, 8, 16], "num_train_epochs": [1, 2, 3]}
 
     def __init__(self, config: ExpertIterationConfig | None = None):
         self.config: ExpertIterationConfig = config or ExpertIterationConfig()

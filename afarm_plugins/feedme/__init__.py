@@ -16,6 +16,7 @@ class FeedME(Method):
     """SFT from `inputs.start` on the preferred outputs of `inputs.preferences`."""
 
     needs = frozenset({"preferences"})
+    search_space = {"learning_rate": (1e-6, 1e-3), "num_train_epochs": [1, 2, 3]}
 
     def __init__(self, config: FeedMEConfig):
         self.config = config

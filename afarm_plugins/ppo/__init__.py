@@ -117,6 +117,12 @@ class PPO(Method):
     """PPO, which returns the policy of the best or the last step and leaves start and reward model alone."""
 
     needs = frozenset({"reward_model", "unlabeled"})
+    search_space = {
+        "learning_rate": (1e-6, 1e-3),
+        "value_head_learning_rate": (1e-4, 3e-2),
+        "kl_coef": (1e-3, 1.0),
+        "num_ppo_epochs": [1, 2, 4],
+    }
 
     def __init__(self, config: PPOConfig | None = None):
         self.config: PPOConfig = config or PPOConfig()

@@ -46,6 +46,7 @@ class Quark(Method):
     """Quark, which returns the policy after the last step and leaves start and reward model alone."""
 
     needs = frozenset({"reward_model", "unlabeled"})
+    search_space = {"learning_rate": (1e-6, 1e-3), "kl_coef": (0.01, 1.0), "num_quantiles": [3, 5, 10]}
 
     def __init__(self, config: QuarkConfig | None = None):
         self.config: QuarkConfig = config or QuarkConfig()

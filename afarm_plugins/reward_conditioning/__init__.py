@@ -45,6 +45,7 @@ class RewardConditioning(Method):
     """SFT from `inputs.start` on both outputs of `inputs.preferences`, each behind its control."""
 
     needs = frozenset({"preferences"})
+    search_space = {"learning_rate": (1e-6, 1e-3), "num_train_epochs": [1, 2, 3]}
 
     def __init__(self, config: RewardConditioningConfig):
         self.config = config

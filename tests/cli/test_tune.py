@@ -1,0 +1,126 @@
+"""`afarm tune`: settings chosen by trials."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from light_plugin import RAN
+from said import Afarm
+
+TUNE = ["tune", "--recipe", "light.yaml", "--methods", "nudge"]
+SKILLS = ["--space", "nudge.skill=0.05:0.9"]
+
+
+def test_trials_begin_with_the_recipes_settings_and_the_best_becomes_a_recipe(afarm: Afarm, tmp_path: Path) -> None:
+    said = afarm(*TUNE, *SKILLS, "--trials", "4", "--json")
+    assert said.code == 0, said.err
+    trials = said.json["trials"]["nudge"]
+    assert len(trials) == 4
+    assert trials[0]["values"] == {"skill": 0.5}
+    assert all(0.05 <= trial["values"]["skill"] <= 0.9 for trial in trials)
+    best = max(trials, key=lambda trial: trial["win_rate"])
+    assert said.json["best"]["nudge"] == best["number"]
+    recipe = yaml.safe_load(Path(said.json["recipe"]).read_text())
+    assert recipe == {"based_on": str(tmp_path / "light.yaml")} | ({"nudge": best["values"]} if best["number"] else {})
+    assert afarm("run", "--recipe", said.json["recipe"], "--method", "nudge", "--dry-run").code == 0
+    rows = list(csv.DictReader(Path(said.json["page"]).with_suffix(".csv").open()))
+    assert [json.loads(row["values"]) for row in rows] == [trial["values"] for trial in trials]
+    assert [float(row["win_rate"]) for row in rows] == [trial["win_rate"] for trial in trials]
+
+
+def test_trials_are_compared_on_the_validation_split_and_leave_no_run(afarm: Afarm) -> None:
+    assert afarm(*TUNE, *SKILLS, "--trials", "2").code == 0
+    judged = [
+        json.loads(line)
+        for path in Path("afarm-runs/artifacts/evaluate").glob("*/judgements.jsonl")
+        for line in path.open()
+    ]
+    assert judged
+    assert {row["instruction"].split()[0] for row in judged} == {"validation"}
+    assert not list(Path("afarm-runs/runs").glob("*"))
+
+
+def test_a_search_that_was_stopped_goes_on_as_if_it_had_not_been(afarm: Afarm) -> None:
+    whole = afarm(*TUNE, *SKILLS, "--trials", "8", "--output-dir", "whole", "--json").json["trials"]["nudge"]
+    assert afarm(*TUNE, *SKILLS, "--trials", "3").code == 0
+    before = len(RAN)
+    extended = afarm(*TUNE, *SKILLS, "--trials", "8", "--json").json["trials"]["nudge"]
+    assert [trial["values"] for trial in extended] == [trial["values"] for trial in whole]
+    assert [trial["win_rate"] for trial in extended] == [trial["win_rate"] for trial in whole]
+    assert sum(line == "Nudge step 1" for line in RAN[before:]) == 5, "three trials were there"
+
+
+def test_a_trial_that_fails_is_kept_and_the_search_goes_on(afarm: Afarm) -> None:
+    said = afarm(
+        "tune",
+        "--recipe",
+        "light.yaml",
+        "--methods",
+        "diverges",
+        "--space",
+        "diverges.skill=0.1:0.9",
+        "--trials",
+        "2",
+        "--json",
+    )
+    assert said.code == 1, "no trial of it succeeded"
+    trials = said.json["trials"]["diverges"]
+    assert ["loss is [nan]" in trial["error"] for trial in trials] == [True, True]
+    assert said.json["best"] == {"diverges": None}
+    assert (
+        "loss is \\[nan]" in Path(said.json["page"]).read_text()
+        or "loss is [nan]" in Path(said.json["page"]).read_text()
+    )
+
+
+def test_what_exceeds_a_limit_is_not_chosen(afarm: Afarm) -> None:
+    free = afarm(*TUNE, *SKILLS, "--trials", "6", "--json").json["trials"]["nudge"]
+    ratios = sorted(trial["figures"]["length_ratio"] for trial in free)
+    limit = (ratios[0] + ratios[1]) / 2
+    said = afarm(*TUNE, *SKILLS, "--trials", "6", "--max-length-ratio", str(limit), "--json")
+    trials = said.json["trials"]["nudge"]
+    chosen = trials[said.json["best"]["nudge"]]
+    assert chosen["figures"]["length_ratio"] <= limit
+    assert any(trial["win_rate"] > chosen["win_rate"] for trial in trials)
+    assert "past a limit" in said.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--methods", "nudge"], "nudge: it states no settings to search (search_space): name some with --space"),
+        (["--methods", "nudge", "--space", "nudge.skil=0.1:0.9"], "no such setting to search. Did you mean 'skill'"),
+        (["--methods", "nudge", "--space", "nudge.skill=0.9:0.1"], "is no range: two numbers, the lower first"),
+        (["--methods", "nudge", "--space", "nudge.skill=-1:0.5"], "-1 is refused"),
+        (["--methods", "nudge", "--space", "nudge.skill=0.5"], "leaves nothing to choose"),
+        (["--methods", "nudge", "--space", "skill"], "write METHOD.SETTING=LOW:HIGH"),
+        (["--methods", "nudge", "--space", "direct.skill=0.1:0.9"], "direct is not among --methods nudge"),
+        (["--methods", "nudg", *SKILLS], "Did you mean 'nudge'"),
+        (["--methods", "nudge", *SKILLS, "--seeds", "a"], "whole numbers"),
+        (["--methods", "nudge", *SKILLS, "--max-kl", "1", "--set", "evaluate.evaluators=[reward]"], "add win_rate"),
+    ],
+)
+def test_a_search_that_can_choose_nothing_is_refused_before_it_begins(
+    afarm: Afarm, arguments: list[str], message: str
+) -> None:
+    said = afarm("tune", "--recipe", "light.yaml", *arguments)
+    assert said.code == 1
+    assert message in said.err
+    assert RAN == []
+
+
+def test_one_trial_is_wrong_usage(afarm: Afarm) -> None:
+    said = afarm(*TUNE, *SKILLS, "--trials", "1")
+    assert said.code == 2
+    assert "--trials" in said.err
+
+
+def test_the_plan_says_how_many_trials_there_would_be(afarm: Afarm) -> None:
+    said = afarm(*TUNE, *SKILLS, "--trials", "5", "--seeds", "1,2", "--dry-run")
+    assert said.code == 0
+    assert "10 times" in said.out
+    assert RAN == []
