@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from afarm_plugins.annotators.own_words import is_embedded
+
 VERDICT, INDEX, EXPLANATION = "first_is_better", "index", "explanation"
 
 _TOKEN = re.compile(
@@ -30,8 +32,8 @@ def comparison_objects(text: str) -> list[Mapping[str, Any]]:
     """The objects in `text` that are about a comparison, in order, alone or inside lists and wrappers.
 
     Each has its `index` and `first_is_better` as they are there; one that is broken or cut off has no
-    `first_is_better`. Objects inside one about a comparison, or in an explanation, are quotations and left out. Linear
-    in the length of the text.
+    `first_is_better`, nor has one in the middle of a sentence or introduced as another's words. Objects inside one
+    about a comparison, or in an explanation, are quotations and left out. Linear in the length of the text.
     """
     scan = _Scan(text)
     while scan.step():
@@ -59,10 +61,15 @@ class _Container:
 
 @dataclass(slots=True)
 class _Scan:
-    """One pass over `text`, a token a step; `stack` holds the containers that are open at `position`."""
+    """One pass over `text`, a token a step; `stack` holds the containers that are open at `position`.
+
+    `outermost` is where the outermost container opened last, `read_before` how many objects were read before it.
+    """
 
     text: str
     position: int = 0
+    outermost: int = 0
+    read_before: int = 0
     stack: list[_Container] = field(default_factory=list)
     read: list[Mapping[str, Any]] = field(default_factory=list)
 
@@ -72,14 +79,16 @@ class _Scan:
             opening = _OPENING.search(self.text, self.position)
             if _ORPHAN.search(self.text, self.position, opening.start() if opening else len(self.text)):
                 # What was read ended too early: the rest of an object stands here, with the judge's own verdict.
-                self.read = [{k: v for k, v in item.items() if k == INDEX} for item in self.read]
+                self.read = _without_verdicts(self.read)
             if opening:
-                self.position = opening.end()
+                self.outermost, self.read_before, self.position = opening.start(), len(self.read), opening.end()
                 self._open(opening[0], opening.end())
             return opening is not None
         token = _TOKEN.match(self.text, self.position)
         if token and self._take(token):
             self.position = token.end()
+            if not self.stack and is_embedded(self.text, self.outermost, self.position):
+                self.read[self.read_before :] = _without_verdicts(self.read[self.read_before :])
             return True
         space = _SPACE.match(self.text, self.position)
         at = space.end() if space else self.position
@@ -153,6 +162,11 @@ class _Scan:
         while self.stack:
             self._close(whole=False)
         return False
+
+
+def _without_verdicts(items: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The objects of another, or broken ones: they are there, and say nothing."""
+    return [{k: v for k, v in item.items() if k == INDEX} for item in items]
 
 
 def _value(literal: str) -> Any:

@@ -14,12 +14,19 @@ MARKUP = " \t*_`\"'>#-"
 CLAUSE = 200
 """Characters at the end of a line that tell what it introduces."""
 
-_THINKING = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
+_THOUGHTS = re.compile(
+    r"^[ \t]*<(think|thinking|thoughts?|reasoning|reflection|scratchpad|analysis)>.*?(?P<end></\1>|\Z)",
+    re.DOTALL | re.MULTILINE | re.IGNORECASE,
+)
 _BLOCK_QUOTE = re.compile(r"^[ \t]*>.*$", re.MULTILINE)
 # A completion model that is done may go on with a comparison of its own making, whose verdicts are not ours.
 _RUN_ON = re.compile(r"^[ \t#*]*Instruction[ \t]*:", re.MULTILINE)
 _FENCE = re.compile(r"[ \t]*(?:`{3,}|~{3,})(?P<rest>[^`~]*)\Z")
 _GOES_ON = re.compile(r"[ \t]*(?:[;,]|(?:which|is|was|at (?:the|its) end|in order to)\b(?!:))")
+_GOES_ON_AFTER = re.compile(r"(?:\s*`{3,}[ \t]*\n?)?[ \t]*[,;]?[ \t]*[a-z]")
+_COLON = re.compile(":")
+_INLINE_QUOTE = re.compile(r"\"[^\"]*(?:\"|\Z)|“[^”]*(?:”|\Z)|«[^»]*(?:»|\Z)|`[^`]*`|(?<!\w)'[^']*'(?!\w)")
+_QUOTED_LABEL = re.compile(r".(?:output ?)?\(?[ab]\)?\.?.\Z", re.IGNORECASE)
 _BETWEEN_CLAUSES = re.compile(r"[.!?;,]\s+")
 
 _DECISION = (
@@ -50,8 +57,13 @@ _QUOTES_AT_THE_END = re.compile(rf"\b(?:{_QUOTES}|with|this|following|is)[\s*_`\
 
 
 def without_quotations(text: str) -> str:
-    """An answer without its thoughts and without lines quoted with ">", unless there is nothing else."""
-    text = _THINKING.sub("", text)
+    """An answer without its thoughts and without lines quoted with ">", unless there is nothing else.
+
+    Of an answer that ends in the middle of a thought nothing is left: the verdict would have come after it.
+    """
+    if any(not thought["end"] for thought in _THOUGHTS.finditer(text)):
+        return ""
+    text = _THOUGHTS.sub("", text)
     own = _BLOCK_QUOTE.sub("", text)
     return own if own.strip() else text
 
@@ -91,6 +103,31 @@ def own_lines(text: str) -> list[str]:
         introduced = not quoted and i not in closed_by and introduces(lines[i])
         i = end
     return kept
+
+
+def own_part(line: str) -> str:
+    """A line up to the words that it introduces as another's, its quotations as the one word "quotation".
+
+    A quoted label, as in `My answer: "Output (a)"`, stands for itself.
+    """
+    start = 0
+    for colon in _COLON.finditer(line):
+        if introduces(line[start : colon.end()]):
+            line = line[: colon.end()]
+            break
+        start = colon.end()
+    return _INLINE_QUOTE.sub(lambda quote: quote[0][1:-1] if _QUOTED_LABEL.match(quote[0]) else " quotation ", line)
+
+
+def is_embedded(text: str, start: int, end: int) -> bool:
+    """Tell if `text[start:end]` stands in the middle of a sentence, or is introduced as another's words."""
+    before = text[max(0, start - 2 * CLAUSE) : start].rstrip(" \t")
+    line = before.rpartition("\n")[2].strip()
+    if not line:
+        above = before.rstrip().removesuffix("```json").removesuffix("```").rstrip()
+        return introduces(above.rpartition("\n")[2]) or bool(_GOES_ON_AFTER.match(text, end))
+    mentioned = (line[-1].isalnum() or line[-1] == ",") and not _OWN.search(_BETWEEN_CLAUSES.split(line)[-1])
+    return mentioned or introduces(line) or bool(_GOES_ON_AFTER.match(text, end))
 
 
 def introduces(line: str) -> bool:

@@ -12,11 +12,12 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from afarm_plugins.annotators.json_objects import INDEX, VERDICT, comparison_objects
-from afarm_plugins.annotators.own_words import MARKUP, answer_lines, own_lines, without_quotations
+from afarm_plugins.annotators.own_words import MARKUP, answer_lines, own_lines, own_part, without_quotations
+from afarm_plugins.annotators.verdict_grammar import Statement, shape_of, statements_of, verdict_of
 
 FORMATS = ("single", "list", "json")
 """Answer formats of comparisons."""
@@ -31,51 +32,10 @@ WORST, BEST = 1, 7
 _NUMBER = re.compile(r"[(\[]?(?:comparison |example |no\. ?)?([0-9]{1,6}) ?[.):\]–-]", re.IGNORECASE)
 _ITEM = re.compile(r"(?:[0-9]{1,2}[.)]|[(\[][0-9]{1,2}[)\]])\s+(?=\S)")
 
-_MARKS = r"[\s*_`\"']*+"
-_NOUN = r"(?:output|one|response|answer|choice|option)"
-_BETTER = r"(?:better|best|preferred|preferable|superior|stronger|winning)"
-_ADVERB = (
-    r"(?:(?:clearly|much|slightly|definitely|far|marginally|significantly|somewhat|overall|simply|still|a bit) )*+"
-)
-_OPENING = (
-    r"(?:(?:so|therefore|thus|hence|overall|finally|in (?:conclusion|short|summary|my (?:opinion|view|judge?ment))"
-    r"|to conclude|on balance|all in all)\b,? |(?:after|having|based on|considering|comparing|given)\b[^.:;,]{1,80}, )?"
-)
-_LEAD = re.compile(
-    rf"{_OPENING}(?:"
-    rf"(?P<named>(?:my |the |final |overall )*(?:answer|verdict|pick|choice|preference|decision|conclusion|winner"
-    rf"|selection|response|result|judge?ment|{_BETTER}(?: {_NOUN})?)(?: is:?|:))"
-    r"|(?P<chosen>i(?:'d|’d)?(?: would| will| must| strongly| clearly| slightly| do)*"
-    r" (?:prefer|choose|pick|select|favou?r|go with|went with|vote for|chose|opt for))"
-    r"|(?P<believed>it(?:'s|’s| is| must be)"
-    r"|i(?:'d|’d)?(?: would| strongly)* (?:think|believe|find|feel|say|conclude)(?: that)?:?)"
-    rf")?{_MARKS}",
-    re.IGNORECASE,
-)
-_LABEL = re.compile(
-    r"(?:(?:the )?output ?\(?(?P<named>[ab])\)?|\((?P<bracketed>[ab])\)|(?P<bare>[ab])(?=\W*\Z))(?!\w)", re.IGNORECASE
-)
-_ANY_LABEL = re.compile(r"\boutput ?\(?[ab]\)?(?!\w)|\([ab]\)", re.IGNORECASE)
-_REASON = r"[\s.!,;]*(?:\Z|(?:because|since|as it|due to)\b)"
-_WINS = re.compile(
-    rf"{_MARKS}(?:(?:is|was|would be|seems|appears|seems to be|appears to be) {_ADVERB}(?:(?:the|a) )?{_ADVERB}"
-    rf"(?:(?:{_BETTER}|winner)(?: {_NOUN})?|my (?:final )?(?:choice|pick|preference|answer|verdict))|{_ADVERB}wins)"
-    r"(?![\w-])",
-    re.IGNORECASE,
-)
-_AFTER_A_WIN = re.compile(
-    rf"{_MARKS}(?:{_REASON}|[\s,]*(?:than|over|by far|overall|here|given)\b|\s*[,:–—-](?P<remark>\s))", re.IGNORECASE
-)
-_AFTER_A_CHOICE = re.compile(
-    rf"{_MARKS}(?:{_REASON}|[\s,]*(?:over|to|as the {_BETTER}|here)\b|\s*[,:–—-](?P<remark>\s))", re.IGNORECASE
-)
-_AFTER_A_LEAD = re.compile(rf"{_MARKS}(?:{_REASON}|\s*[,:–—-](?P<remark>\s))", re.IGNORECASE)
-_AFTER_A_LABEL = re.compile(rf"{_MARKS}{_REASON}", re.IGNORECASE)
-_REMARK = re.compile(r"\s*[–—-]+\s+(?=\w)")
-_SENTENCE_ENDS = re.compile(r"(?<![.!?;])[.!?;]++[\s*_`]+")
-_INLINE_QUOTE = re.compile(r'"[^"]*(?:"|\Z)|“[^”]*(?:”|\Z)|«[^»]*(?:»|\Z)')
-_HEDGE = re.compile(r"\b(?:or|maybe|perhaps|both|either|neither|equal|equally|tie|same|unsure)\b", re.IGNORECASE)
-_ANSWER_KEYS = ("answer", "verdict", "choice", "preference", "preferred", "better", "best", "winner", "output")
+_HEADING = re.compile(r"\s*(?:#|\*\*[^*]+\*\*\s*\Z)")
+_NAMES = re.compile(r"[XNnHFab]|\A[^I]{1,2}\Z")
+"""The shape of a heading that says what the label below it is: "Loser", "Shorter output", not "I have read it"."""
+_TAG = re.compile(r"<(?:/[a-z_]{1,30}|([a-z_]{1,30}))>", re.IGNORECASE)
 
 _MARK_LEAD = re.compile(
     r"(?:(?:my |the |final |overall )*(?:mark|rating|score|grade|answer|verdict)(?: from 1 to 7)?(?: is| of)?"
@@ -85,6 +45,12 @@ _MARK_LEAD = re.compile(
 _MARK = re.compile(
     r"(?P<mark>[0-9]{1,3}(?:\.[0-9]{1,3})?)(?:\s?(?:/|out of)\s?(?P<of>[0-9]{1,3}))?(?![\w/%]|[-–.,:][0-9])",
     re.IGNORECASE,
+)
+
+
+_AFTER_A_NUMBER = re.compile(r"[\s.!,;]*(?:\Z|(?:because|since|as it|due to)\b)", re.IGNORECASE)
+_REMARK_ON_A_MARK = re.compile(
+    r"[.!;]\s|\s*\(|\s*[,:–—-]\s*(?!(?:no|not|or|maybe|perhaps|wait)\b)[^\W\d]", re.IGNORECASE
 )
 
 
@@ -109,22 +75,35 @@ def parse(text: str, answer_format: str, size: int) -> list[float | None]:
 
 
 def parse_single(lines: Sequence[str]) -> float | None:
-    """The one verdict of `lines`: None if no line is a verdict, or if they contradict each other."""
-    read = [_read(_ITEM.sub("", line.strip(MARKUP), count=1)) for line in _answer_in_json(lines) or lines]
-    verdicts = {line.verdict for line in read if not line.is_remark}
-    remarks = {line.verdict for line in read if line.is_remark}
-    verdicts |= remarks if len(remarks) == 1 else set()  # remarks on both outputs are no verdicts
-    verdicts.discard(None)
-    only = verdicts.pop() if len(verdicts) == 1 else None
-    return None if any(line.others - {only} for line in read) else only
+    """Parse the one verdict of `lines`: None if there is none or two, or if it is taken back."""
+    fields = [field for field in _fields(lines) if statements_of(shape_of(f"{field.partition(':')[0]}: (a)"))]
+    return verdict_of(_statements(fields or lines))
+
+
+def _statements(lines: Iterable[str]) -> Iterator[Statement]:
+    """List statements of `lines`. A label on a line of its own is what the heading before it calls it."""
+    heading = ""
+    for line in lines:
+        shape = shape_of(_ITEM.sub("", own_part(line).strip(MARKUP), count=1))
+        if not shape:
+            continue
+        is_label = shape.rstrip(".") in ("a", "b")
+        for statement in statements_of(f"{heading}:{shape}" if is_label and _NAMES.search(heading) else shape):
+            is_heading = is_label and line.lstrip().startswith("#")
+            yield replace(statement, kind="remark") if is_heading else statement
+        heading = shape.rstrip(".:") if shape.endswith(":") or _HEADING.match(line) else ""
 
 
 def parse_rating(lines: Sequence[str]) -> float | None:
     """Parse the one mark of `lines`, as a share of the way from the worst to the best.
 
-    None if no line is a mark of the scale, or if lines contradict each other.
+    None if no line is a mark of the scale, if lines contradict each other, or if the mark is taken back.
     """
-    marks = {mark for line in lines if (mark := _mark(line)) is not None}
+    marks: set[float] = set()
+    for line in _fields(lines) or lines:
+        marks |= {mark for mark in (_mark(own_part(line)),) if mark is not None}
+        if marks and any(statement.kind == "doubt" for statement in statements_of(shape_of(line))):
+            return None
     only = marks.pop() if len(marks) == 1 else math.inf
     return (only - WORST) / (BEST - WORST) if WORST <= only <= BEST else None
 
@@ -144,14 +123,11 @@ def parse_list(lines: Sequence[str], size: int) -> list[float | None]:
     """Verdicts from lines such as `2. Output (a)`. An index given twice is None, even if both agree."""
     verdicts: dict[int, list[float | None]] = {}
     for line in lines:
-        line = line.strip(MARKUP)
+        line = own_part(line).strip(MARKUP)
         number = _NUMBER.match(line)
-        if not number:
-            continue
-        read = _read(line[number.end() :].strip(MARKUP))
-        if read.verdict is not None:
-            only = None if read.others - {read.verdict} else read.verdict
-            verdicts.setdefault(int(number[1]), []).append(only)
+        statements = statements_of(shape_of(line[number.end() :].strip(MARKUP))) if number else []
+        if number and any(statement.kind in ("for", "remark") for statement in statements):
+            verdicts.setdefault(int(number[1]), []).append(verdict_of(statements))
     return _in_order(verdicts, size)
 
 
@@ -188,74 +164,19 @@ def _in_order(verdicts: dict[int, list[float | None]], size: int) -> list[float 
     return [readings[0] if len(readings) == 1 else None for readings in by_index]
 
 
-def _answer_in_json(lines: Sequence[str]) -> list[str]:
-    """The texts under the keys of an answer, if `lines` are one object of JSON and nothing else."""
+def _fields(lines: Sequence[str]) -> list[str]:
+    """The fields of an answer as lines "key: value", if `lines` are one object of JSON and nothing else.
+
+    A key given twice makes two lines.
+    """
     text = "\n".join(lines).strip()
     if not (text.startswith("{") and text.endswith("}")):
         return []
     try:
-        values = json.loads(text, strict=False)
+        fields = json.loads(text, strict=False, object_pairs_hook=list)
     except (ValueError, RecursionError):
         return []
-    return [value for key, value in values.items() if key.lower() in _ANSWER_KEYS and isinstance(value, str)]
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A line as it was read: the verdict that it is, and those of its further sentences.
-
-    `is_remark`: a label and something about it after a dash, which is a verdict if only one output gets such a line.
-    """
-
-    verdict: float | None = None
-    is_remark: bool = False
-    others: frozenset[float] = frozenset()
-
-
-def _read(line: str) -> _Line:
-    """Read one line. Its first sentence may be a verdict; others can only contradict it."""
-    lead = _LEAD.match(line)
-    label = _LABEL.match(line, lead.end()) if lead else None
-    rest = _INLINE_QUOTE.sub("…", (line[label.end() :] if label else line).lstrip("*_`\"'”"))
-    tail, *further = _SENTENCE_ENDS.split(rest)
-    others = frozenset(v for sentence in further if (v := _read_sentence(sentence)) is not None)
-    if not (lead and label):
-        return _Line(others=others)
-    verdict = _side(label)
-    if _decides(lead, tail):
-        is_bare = lead.lastgroup is None and not _WINS.match(tail)
-        hedged = is_bare and any(_ANY_LABEL.search(s) and _HEDGE.search(s) for s in further)
-        return _Line(None if hedged else verdict, others=others)
-    remark = _REMARK.match(tail)
-    if remark and lead.lastgroup is None:
-        about = tail[remark.end() :]
-        if not _ANY_LABEL.search(rest) and not _REMARK.search(about):
-            return _Line(verdict, is_remark=True, others=others)
-    return _Line(others=others)
-
-
-def _read_sentence(sentence: str) -> float | None:
-    """The verdict that a sentence is by itself."""
-    lead = _LEAD.match(sentence)
-    label = _LABEL.match(sentence, lead.end()) if lead else None
-    return _side(label) if lead and label and _decides(lead, sentence[label.end() :]) else None
-
-
-def _side(label: re.Match[str]) -> float:
-    return 1.0 if (label["named"] or label["bracketed"] or label["bare"]).lower() == "a" else 0.0
-
-
-def _decides(lead: re.Match[str], tail: str) -> bool:
-    """Tell if a label between `lead` and `tail` is a verdict, as in "I prefer … to" or "… is better"."""
-    if lead["chosen"]:
-        after = _AFTER_A_CHOICE.match(tail)
-    elif wins := _WINS.match(tail):
-        after = _AFTER_A_WIN.match(tail, wins.end())
-    else:
-        after = _AFTER_A_LEAD.match(tail) if lead["named"] else _AFTER_A_LABEL.match(tail)
-    if after is None:
-        return False
-    return not ("remark" in after.re.groupindex and after["remark"] and _ANY_LABEL.search(tail, after.end()))
+    return [f"{key.replace('_', ' ')}: {value}" for key, value in fields if type(value) in (str, int, float)]
 
 
 def mark(share: float) -> float:
@@ -266,9 +187,10 @@ def mark(share: float) -> float:
 def _mark(line: str) -> float | None:
     """Parse the mark of a line: a number of its own, or after "Rating:" or before "/7".
 
-    A remark may follow those. A number on another scale (8/10) or below 0 is returned as infinite: it is out of range,
-    and contradicts any other.
+    A remark may follow those. A number on another scale (8/10), below 0 or in a range (4 to 5) is returned as infinite:
+    it is no mark, and contradicts any other.
     """
+    line = _TAG.sub(lambda tag: f"{tag[1]}: " if tag[1] else "", line)
     if re.match(r"[\s*_`]*[-−][0-9]", line):
         return math.inf
     line = line.strip(MARKUP)
@@ -276,8 +198,9 @@ def _mark(line: str) -> float | None:
     number = _MARK.match(line, lead.end() if lead else 0)
     if not number:
         return None
-    rest = line[number.end() :].lstrip(MARKUP)
-    # A bare number before other text is an item of a list, or a count of something.
-    if not (lead or number["of"]) and not re.match(_REASON, rest, re.IGNORECASE):
-        return None
-    return math.inf if number["of"] not in (None, str(BEST)) else float(number["mark"])
+    rest = line[number.end() :].lstrip("*_` ")
+    if not (lead or number["of"]):
+        # A bare number before other text is an item of a list, or a count of something.
+        return float(number["mark"]) if _AFTER_A_NUMBER.match(rest) else None
+    on_scale = number["of"] in (None, str(BEST)) and (_AFTER_A_NUMBER.match(rest) or _REMARK_ON_A_MARK.match(rest))
+    return float(number["mark"]) if on_scale else math.inf

@@ -1,14 +1,16 @@
 """Verdicts are read where the format puts them, whatever stands around them."""
 
+import gzip
 import itertools
 import json
+import re
 import time
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from places import SUPPORT
+from places import SHARED_DATA, SUPPORT
 
 from afarm_plugins.annotators.parsing import FORMATS, parse
 from afarm_plugins.judges.offline import FORMATS as OFFLINE
@@ -112,7 +114,7 @@ def test_a_single_verdict_is_a_line_of_its_own(text, verdict):
         ("Output (a) is better. It says of itself: “Good. Output (b) is better.”", A),
         ("Output (b) is better because Output (a) ends with this line:\nOutput (a)", B),
         ('Output (a) is better.\n"Output (b)"', UNREAD),
-        ("```\nOutput (b)\n```\nis what it wants to hear; my answer: Output (a)", UNREAD),
+        ("```\nOutput (b)\n```\nis what it wants to hear; my answer: Output (a)", A),
         ("```\nOutput (b)\n```\nI see it; my answer: Output (a)", UNREAD),
         ("One of them contains an instruction to me:\nI prefer Output (b).\nI do not follow it.", UNREAD),
         ("The last line of the second output is\n\nOutput (b)\n\nand the first is the better one.", UNREAD),
@@ -128,7 +130,7 @@ def test_a_quotation_decides_nothing(text, verdict):
         ("1. Output (a)\n2. Output (b)\n3. Output (a)", [A, B, A]),
         ("1. Output (a) is better. It is right.\n2. I prefer Output (b).\n3. Output (a) - it is short", [A, B, A]),
         ("1. Output (a). Its rival says:\n2. Output (b)\n3. Output (b)\n\n2. Output (a)\n3. Output (a)", [A, A, A]),
-        ("1. Output (a)\n2. Output (b). No: Output (a).\n3. Output (a). I prefer Output (b).", [A, B, UNREAD]),
+        ("1. Output (a)\n2. Output (b). No: Output (a).\n3. Output (a). I prefer Output (b).", [A, UNREAD, UNREAD]),
         ("3. Output (a)\n1. Output (b)\n2. Output (b)", [B, B, A]),
         ("Here you are:\n\n```\n1) Output (b)\n2) Output (a)\n3) Output (b)\n```\nAnything else?", [B, A, B]),
         ("**1.** Output (a)\n**2.** Output (b)\n- 3: Output (b)", [A, B, B]),
@@ -215,6 +217,73 @@ def test_one_json_object_needs_no_index():
 )
 def test_a_quoted_object_does_not_decide_a_single_comparison(text):
     assert parse(text, "json", 1) == [UNREAD]
+
+
+ANSWERS = yaml.safe_load((SUPPORT / "verdicts.yaml").read_text(encoding="utf-8"))
+
+
+def reading(answer, first, second):
+    """Read an answer of verdicts.yaml in which x is the letter `first`: "x", "y" or "unread"."""
+    letters = {"x": first, "y": second, "X": first.upper()}
+    text = re.sub(r"(?<=[(: ])[xyX]\b|\b[xy]\b", lambda letter: letters[letter[0]], answer)
+    verdict = parse(text, "single", 1)[0]
+    return "unread" if verdict is UNREAD else "x" if (verdict == A) == (first == "a") else "y"
+
+
+def right(kind, answer):
+    """Tell if an answer of verdicts.yaml is read as it must be."""
+    if kind == "rating":
+        mark, _, answer = answer.partition(" <- ")
+        return parse(answer, "rating", 1)[0] == pytest.approx((float(mark) - 1) / 6)
+    if kind == "no_rating":
+        return parse(answer, "rating", 1) == [UNREAD]
+    if kind in ("json", "json_captured"):
+        return parse(answer, "json", 1)[0] in ((A,) if kind == "json" else (A, UNREAD))
+    readings = {reading(answer, "a", "b"), reading(answer, "b", "a")}
+    return readings <= {"honest": {"x"}, "no_verdict": {"unread"}, "captured": {"x", "unread"}}[kind]
+
+
+@pytest.mark.parametrize("kind", ANSWERS["wordings"])
+def test_a_verdict_is_read_if_it_is_stated_once_and_not_taken_back(kind):
+    assert [answer for answer in ANSWERS["wordings"][kind] if not right(kind, answer)] == []
+
+
+def test_wordings_that_the_grammar_was_not_written_for_are_read_mostly_and_hardly_ever_wrongly():
+    """The held-out wordings: none of them may be looked at when the grammar is changed."""
+    share = {
+        kind: sum(right(kind, answer) for answer in answers) / len(answers)
+        for kind, answers in ANSWERS["held_out"].items()
+    }
+    assert share["honest"] >= 0.9, "46 of 49 when they were written; 21 by the grammar before"
+    assert share["no_verdict"] >= 0.98, "59 of 59; 52 before"
+    assert share["captured"] == 1, "18 of 18; 18 before"
+    assert min(share["rating"], share["no_rating"]) >= 0.9, "20 of 21; 12 before"
+    assert min(share["json"], share["json_captured"]) >= 0.85, "8 of 9; 5 before"
+
+
+@pytest.mark.parametrize("name", ["think", "thinking", "Thinking", "thought", "reasoning", "scratchpad", "analysis"])
+def test_thoughts_are_no_verdict_and_those_that_never_end_have_none(name):
+    assert parse(f"<{name}>\nOutput (b)\n</{name}>\nOutput (a)", "single", 1) == [A]
+    assert parse(f"<{name}>\n7\n</{name}>\n4", "rating", 1) == [0.5]
+    assert parse(f"<{name}>1. Output (b)</{name}>\n1. Output (a)", "list", 1) == [A]
+    assert parse(f"<{name}>\nOutput (b)\n", "single", 1) == [UNREAD]
+    assert parse(f'<{name}>\n{{"index": 1, "first_is_better": true}}', "json", 1) == [UNREAD]
+
+
+@pytest.mark.parametrize(("results", "fewest"), [("gpt-3.5-turbo", 255), ("pandalm-7b", 505)])
+def test_a_real_judges_reasons_are_read_as_its_result(results, fewest):
+    """PandaLM's test set: of 999 reasons, those that say which response is better. Some files contradict themselves."""
+    path = SHARED_DATA / "pandalm" / f"{results}-testset-v1.json.gz"
+    if not path.is_file():
+        pytest.skip(f"needs {path}")
+    agrees = wrong = 0
+    for row in json.loads(gzip.decompress(path.read_bytes())):
+        _, result, reason, _ = row.values()
+        verdict = parse(re.sub("[Rr]esponse ([12])", lambda r: f"Output ({' ab'[int(r[1])]})", reason), "single", 1)[0]
+        agrees += verdict is not UNREAD and verdict == {"1": A, "2": B}.get(str(result))
+        wrong += verdict is not UNREAD and verdict != {"1": A, "2": B}.get(str(result))
+    assert agrees >= fewest
+    assert wrong <= 4, "the sentence names the other response than the result beside it"
 
 
 INJECTIONS = yaml.safe_load((SUPPORT / "injections.yaml").read_text(encoding="utf-8"))
@@ -309,7 +378,11 @@ def test_no_text_makes_a_rating_off_the_scale(text):
 @pytest.mark.parametrize("answer_format", [*FORMATS, "rating", "criteria"])
 @pytest.mark.parametrize(
     "repeated",
-    ['{"a":', "{", "[", '{"a"', '{"index": 1,', "Output (a). ", "(a) ", ".", '"', "says: ", "1. ", "```\n", "> ", "a "],
+    [
+        *('{"a":', "{", "[", '{"a"', '{"index": 1,', '{"index": 1, "first_is_better": true}, ', "Output (a). ", "(a) "),
+        *(".", "...x", '"', "“", " '", "`", "says: ", "1. ", "4 to 5", "```\n", "> ", "a ", "no, ", "loser:\n(a)\n"),
+        *("<think>\n", "</think>", "<a>", "although (a) is better than (b), ", "(a) is better; ", "I would ", "the "),
+    ],
 )
 def test_time_grows_with_the_length_and_no_faster(answer_format, repeated):
     """Eight times the text takes 8 times as long, not 64; seconds of this process, so other load changes nothing."""
