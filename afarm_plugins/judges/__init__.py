@@ -1,13 +1,16 @@
-"""Judges: the language models behind prompt annotators, and `offline`, which simulates one."""
+"""Judges: the language models behind prompt annotators, and their stand-ins `offline` and `fitted`."""
 
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import field_validator
 
 from afarm import Capabilities, Config, Register, did_you_mean, hookimpl, setting
+
+if TYPE_CHECKING:
+    import typer
 
 
 class RoleNoise(Config):
@@ -114,6 +117,20 @@ class ReplayConfig(Config):
     )
 
 
+class FittedConfig(Config):
+    """A judge that `afarm judge fit` made; the one that ships unless a directory is named."""
+
+    encoder: str = setting(
+        "", "the sentence encoder's directory or Hub id, if it is not where the judge was fitted", changes_result=False
+    )
+
+
+class FittedAnnotatorConfig(FittedConfig):
+    """A fitted judge as annotator."""
+
+    soft: bool = setting(False, "label with the fitted probability, not with a draw from it")
+
+
 @hookimpl
 def register_judges(register: Register) -> None:
     register(
@@ -155,12 +172,43 @@ def register_judges(register: Register) -> None:
         config=ReplayConfig,
         summary="replay:FILE answers from stored annotations: AlpacaEval's, preferences, or an export of the ledger",
     )
+    register(
+        "fitted",
+        "afarm_plugins.judges.fitted.judge:FittedJudge",
+        config=FittedConfig,
+        summary="fitted to labels that exist (afarm judge fit), no call: fitted:DIRECTORY; alone, the one that ships",
+    )
+
+
+@hookimpl
+def register_annotators(register: Register) -> None:
+    register(
+        "fitted",
+        "afarm_plugins.judges.fitted.annotator:FittedAnnotator",
+        config=FittedAnnotatorConfig,
+        summary="a fitted judge as annotator, no prompt: fitted:DIRECTORY; alone, the one that ships",
+        spec="DIRECTORY",
+    )
 
 
 @hookimpl
 def register_reward_models(register: Register) -> None:
     register(
+        "fitted",
+        "afarm_plugins.judges.fitted.reward:FittedReward",
+        config=FittedConfig,
+        summary="a fitted judge's utility, in log-odds: fitted:DIRECTORY; alone, the one that ships",
+        spec="DIRECTORY",
+    )
+    register(
         "text_utility",
         "afarm_plugins.judges.text_utility:TextUtility",
         summary="a stated formula on real text (length, overlap, repetition, completeness); not quality",
     )
+
+
+@hookimpl
+def register_commands(app: typer.Typer) -> None:
+    from afarm_plugins.judges.fitted.command import add_to
+
+    add_to(app)

@@ -35,7 +35,7 @@ CANNOT_RUN_HERE = {
 TOY_WORLD_ONLY = {"annotators/crowd", "reward_models/gold", "evaluators/gold"}
 """Components that refuse every instruction but the toy world's."""
 
-RANDOM_WITHOUT_A_JUDGE = {"annotators/crowd"}
+RANDOM_WITHOUT_A_JUDGE = {"annotators/crowd", "annotators/fitted"}
 """Annotators whose labels differ from seed to seed though they ask no judge."""
 
 HERE = Path(__file__).parent
@@ -48,6 +48,7 @@ SPECS = {
     "judges/local": "pkg:afarm_plugins.toy/base",
     "judges/openai-compatible": "llama3:8b@http://localhost:11434/v1",
     "judges/replay": str(HERE / "judged.jsonl"),
+    "reward_models/fitted": "",
 }
 """The text after the name and a colon, for components that need one."""
 
@@ -102,7 +103,7 @@ def variants(component: Component, directory: Path) -> list[dict[str, Any]]:
 
 
 def spec(component: Component, directory: Path) -> str:
-    if component.kind == "reward_models" and component.spec:
+    if component.kind == "reward_models" and component.spec and key(component) not in SPECS:
         tiny_reward_model().save(directory / "reward")
         return str(directory / "reward")
     return SPECS.get(key(component), "")

@@ -1,0 +1,145 @@
+"""Candidates for a fitted judge, each predicting pairs of instructions that it never saw."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from afarm_plugins.judges.fitted.encoder import SentenceEncoder
+from afarm_plugins.judges.fitted.features import FEATURES, asked_text, feature_values
+from afarm_plugins.judges.fitted.labelled_pairs import LabelledPair
+from afarm_plugins.judges.fitted.learned_reward import LearnedReward
+from afarm_plugins.judges.fitted.logistic import Array, Labels, fit_ridged, fit_temperature, out_of_fold
+from afarm_plugins.judges.fitted.utility import FittedWeights
+
+LENGTH = "length"
+FEATURES_ALONE = "features"
+EMBEDDINGS = "embeddings"
+BOTH = "features + embeddings"
+REWARD_MODEL = "reward model"
+
+
+@dataclass
+class LabelledRows:
+    """The labelled pairs with their folds: `p2` and `folds` are [pairs]."""
+
+    pairs: Sequence[LabelledPair]
+    p2: Array
+    folds: Labels
+
+
+class JudgeCandidate(ABC):
+    """A kind of judge. `name` is its row in the table."""
+
+    name: str
+
+    @abstractmethod
+    def held_out(self, rows: LabelledRows) -> Array:
+        """Predict the logit [pairs] of each pair's second output by a fit to the other folds."""
+
+    def unseen(self, rows: LabelledRows, system: str) -> Array | None:
+        """Predict as `held_out`, by fits without any pair of `system`; None if that would cost too much."""
+        return None
+
+    @abstractmethod
+    def fit(self, rows: LabelledRows, directory: Path) -> FittedWeights:
+        """Fit to all pairs. What does not go into the weights is written to `directory`."""
+
+
+class LinearCandidate(JudgeCandidate):
+    """A logistic model of differences: of stated features, of embeddings, or of both."""
+
+    def __init__(self, name: str, features: Sequence[str], values: Array, encoder: SentenceEncoder | None = None):
+        """`values` [pairs, columns] are differences: of features, of embeddings, of relatedness."""
+        self.name = name
+        self._features, self._values, self._encoder = features, values, encoder
+        self.ridge = 0.0
+
+    def held_out(self, rows: LabelledRows) -> Array:
+        return out_of_fold(self._values, rows.p2, rows.folds)
+
+    def unseen(self, rows: LabelledRows, system: str) -> Array | None:
+        without = [system not in row.systems for row in rows.pairs]
+        return out_of_fold(self._values, rows.p2, rows.folds, without)
+
+    def fit(self, rows: LabelledRows, directory: Path) -> FittedWeights:
+        fitted = fit_ridged(self._values, rows.p2, rows.folds)
+        self.ridge = fitted.ridge
+        weights = [float(weight) for weight in fitted.weights]
+        named = dict(zip(self._features, weights, strict=False))
+        if self._encoder is None:
+            return FittedWeights(named)
+        return FittedWeights(
+            named,
+            encoder=self._encoder.model,
+            encoder_identity=self._encoder.identity,
+            embedding=tuple(weights[len(named) : -1]),
+            relatedness=weights[-1],
+        )
+
+
+class LearnedCandidate(JudgeCandidate):
+    """afarm's reward model, its differences made log-odds by one factor."""
+
+    name = REWARD_MODEL
+
+    def __init__(self, learned: LearnedReward):
+        self._learned = learned
+        self._gaps: Array = np.zeros(0)
+
+    def held_out(self, rows: LabelledRows) -> Array:
+        gaps, folds = np.zeros(len(rows.p2)), rows.folds
+        for fold in np.unique(folds):
+            inside = [row for row, own in zip(rows.pairs, folds, strict=True) if own != fold]
+            held = [row for row, own in zip(rows.pairs, folds, strict=True) if own == fold]
+            gaps[folds == fold] = self._learned.differences(inside, held)
+        self._gaps, logits = gaps, np.zeros(len(gaps))
+        for fold in np.unique(folds):
+            others = folds != fold
+            logits[~others] = gaps[~others] * fit_temperature(gaps[others], rows.p2[others])
+        return logits
+
+    def fit(self, rows: LabelledRows, directory: Path) -> FittedWeights:
+        """Fit to all pairs; the factor is that of the differences held out, which no fit has seen."""
+        self._learned.fit(rows.pairs, directory)
+        return FittedWeights({}, temperature=fit_temperature(self._gaps, rows.p2))
+
+
+def linear_candidates(pairs: Sequence[LabelledPair], encoder: SentenceEncoder | None) -> list[LinearCandidate]:
+    """Return the candidates of features and, with an `encoder`, those of embeddings."""
+    features = _differences([_features_of(row) for row in pairs])
+    names = list(FEATURES)
+    candidates = [
+        LinearCandidate(LENGTH, [LENGTH], features[:, [names.index(LENGTH)]]),
+        LinearCandidate(FEATURES_ALONE, names, features),
+    ]
+    if encoder is not None:
+        embedded = _embedded_differences(pairs, encoder)
+        candidates += [
+            LinearCandidate(EMBEDDINGS, [], embedded, encoder),
+            LinearCandidate(BOTH, names, np.hstack([features, embedded]), encoder),
+        ]
+    return candidates
+
+
+def _features_of(row: LabelledPair) -> tuple[list[float], list[float]]:
+    first, second = (feature_values(row.pair.instruction, output) for output in row.pair.canonical)
+    return list(first.values()), list(second.values())
+
+
+def _differences(rows: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Array:
+    values = np.array(rows, dtype=np.float64)
+    differences: Array = values[:, 1] - values[:, 0]
+    return differences
+
+
+def _embedded_differences(pairs: Sequence[LabelledPair], encoder: SentenceEncoder) -> Array:
+    texts = [text for row in pairs for text in (asked_text(row.pair.instruction), *row.pair.canonical)]
+    vectors = np.array(encoder.embed(texts)).reshape(len(pairs), 3, -1)
+    asked, between = vectors[:, 0], vectors[:, 2] - vectors[:, 1]
+    related = (asked * between).sum(axis=1, keepdims=True)
+    return np.hstack([between, related])

@@ -1,0 +1,131 @@
+"""`afarm judge fit`: a judge of one's own from labels that exist."""
+
+# Annotations are evaluated here, by Typer.
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from afarm import ConfigError
+
+if TYPE_CHECKING:
+    from afarm_plugins.judges.fitted.card import Provenance
+    from afarm_plugins.judges.fitted.fit import FitReport
+    from afarm_plugins.judges.fitted.learned_reward import LearnedReward
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the group `judge` with its command."""
+    group = typer.Typer(help="Judges of your own.", no_args_is_help=True)
+    group.callback()(own_judges)
+    group.command("fit")(fit_to_labels)
+    app.add_typer(group, name="judge")
+
+
+def own_judges() -> None:
+    """Fit judges to labels that exist."""
+
+
+def fit_to_labels(
+    annotations: Annotated[
+        list[str], typer.Argument(help="Files with labels, people's or a judge's; or hf:OWNER/NAME[:SPLIT].")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="The directory that the judge is written to.")],
+    embeddings: Annotated[
+        str, typer.Option("--embeddings", help="Also try embeddings of this sentence encoder.", metavar="MODEL")
+    ] = "",
+    reward_model: Annotated[
+        str, typer.Option("--reward-model", help="Also try a reward model on this small LM.", metavar="MODEL")
+    ] = "",
+    recipe: Annotated[str, typer.Option("--recipe", help="The recipe of the reward model's settings.")] = "smol",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A setting of the reward model; repeatable.", metavar="NAME=VALUE"),
+    ] = None,
+    folds: Annotated[int, typer.Option("--folds", min=3, help="Folds of instructions.")] = 5,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="The seed of the folds.")] = 0,
+    licence: Annotated[str, typer.Option("--licence", help="The licence of the labels, for the card.")] = "",
+    output_dir: Annotated[Path, typer.Option("--output-dir", help="Where reward models are kept.")] = Path(
+        "afarm-runs"
+    ),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Fit a judge to labels that exist; it then labels as --judge fitted:DIR at no cost per call."""
+    from afarm_plugins.judges.fitted.labelled_pairs import read_labelled
+
+    require_place(out)
+    if settings and not reward_model:
+        raise ConfigError(["--set is for the reward model: name its language model with --reward-model MODEL"])
+    pairs, counts = read_labelled(annotations)
+    for example in counts.unusable.examples:
+        typer.echo(f"left out: {example}", err=True)
+    # What follows loads scikit-learn, and torch if it is asked for.
+    from afarm_plugins.judges.fitted.card import write_judge
+    from afarm_plugins.judges.fitted.encoder import SentenceEncoder
+    from afarm_plugins.judges.fitted.fit import fit_judge
+
+    report = fit_judge(
+        pairs,
+        counts,
+        out,
+        folds=folds,
+        seed=seed,
+        encoder=SentenceEncoder(embeddings) if embeddings else None,
+        learned=_learned(reward_model, recipe, settings or [], output_dir, seed),
+        tell=lambda text: typer.echo(text, err=True),
+    )
+    write_judge(out, report, provenance(annotations, licence))
+    if as_json:
+        sys.stdout.write(json.dumps({"directory": str(out), **report.to_json()}) + "\n")
+    else:
+        typer.echo(screen(report, out))
+
+
+def require_place(out: Path) -> None:
+    """Raise `ConfigError` if `out` holds something else than a judge."""
+    if out.is_file():
+        raise ConfigError([f"--out {out} is a file: name a directory"])
+    if out.is_dir() and any(out.iterdir()) and not (out / "judge.json").is_file():
+        raise ConfigError([f"--out {out} holds other files: name a new directory"])
+
+
+def _learned(model: str, recipe: str, settings: list[str], output_dir: Path, seed: int) -> "LearnedReward | None":
+    if not model:
+        return None
+    from afarm_plugins.judges.fitted.learned_reward import LearnedReward
+
+    def tell(text: str) -> None:
+        typer.echo(text, err=True)
+
+    return LearnedReward(model, recipe, tuple(settings), output_dir, seed, tell)
+
+
+def provenance(annotations: list[str], licence: str) -> "Provenance":
+    """Return the card's data, licence, date and command."""
+    from datetime import date
+
+    from afarm_plugins.judges.fitted.card import Provenance
+
+    command = shlex.join(["afarm", *sys.argv[1:]])
+    return Provenance([Path(name).name for name in annotations], licence, date.today().isoformat(), command)
+
+
+def screen(report: "FitReport", out: Path) -> str:
+    """Return the figures for a terminal."""
+    chosen = report.chosen
+    lines = [
+        f"{report.kept}, on instructions it never saw ({chosen.pairs} pairs of {chosen.instructions}):",
+        f"  it agrees with        {chosen.agreement.text()} %",
+        f"  the longer wins       {chosen.longer.text()} %",
+        *([f"  one annotator         {report.people.text()} %"] if report.people else []),
+        *(f"  {name:<20}  {figures.agreement.text()} %" for name, figures in report.candidates.items()),
+        f"  Brier {chosen.brier:.3f}, calibration error {chosen.ece:.3f}",
+        *(f"  {name} unseen: {figures.agreement.text()} %" for name, figures in report.unseen.items()),
+        report.verdict,
+        f"Use it: --judge fitted:{out} or --annotator fitted:{out}. Its card: {out / 'README.md'}",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,141 @@
+"""Stated features of one output to an instruction. They read the surface and no meaning.
+
+A fitted judge prefers the output with the higher weighted sum of them, so that swapping two outputs mirrors its label.
+All are finite for any text, empty, huge or in any script, and cost time linear in its length.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from afarm import Instruction
+
+ENDINGS = tuple(".!?…。！？؟।)]}\"'”’»」`*|")
+SHORTEST_WORD = 4
+"""Letters that a word of the instruction must have to be looked for in an output."""
+LIST_ITEM = re.compile(r"^[ \t]*(?:[-*•]|\d{1,3}[.)])[ \t]+\S", re.MULTILINE)
+REFUSALS = re.compile(
+    r"\b(?:i(?:'m| am)? (?:sorry|unable|cannot|can't|apologi[sz]e)|as an ai|as a language model|not able to)\b"
+)
+
+
+def asked_text(instruction: Instruction) -> str:
+    """Return the instruction with its input, without earlier turns."""
+    return f"{instruction.instruction}\n{instruction.input}".strip()
+
+
+@dataclass(frozen=True)
+class Surface:
+    """One output beside its instruction, as the features see them."""
+
+    instruction: Instruction
+    output: str
+
+    @cached_property
+    def text(self) -> str:
+        return self.output.strip()
+
+    @cached_property
+    def words(self) -> list[str]:
+        return re.findall(r"\w+", self.text.lower())
+
+    @cached_property
+    def asked(self) -> str:
+        return asked_text(self.instruction)
+
+    @cached_property
+    def asked_words(self) -> set[str]:
+        return {word for word in re.findall(r"\w+", self.asked.lower()) if len(word) >= SHORTEST_WORD}
+
+    @cached_property
+    def triples(self) -> list[tuple[str, str, str]]:
+        return list(zip(self.words, self.words[1:], self.words[2:], strict=False))
+
+
+def _length(s: Surface) -> float:
+    return math.log1p(len(s.text))
+
+
+def _beyond_the_task(s: Surface) -> float:
+    return max(0.0, math.log1p(len(s.text)) - math.log1p(len(s.asked)))
+
+
+def _lines(s: Surface) -> float:
+    return math.log1p(s.text.count("\n"))
+
+
+def _list_items(s: Surface) -> float:
+    return math.log1p(len(LIST_ITEM.findall(s.text)))
+
+
+def _repetition(s: Surface) -> float:
+    return 1 - len(set(s.triples)) / len(s.triples) if s.triples else 0.0
+
+
+def _finished(s: Surface) -> float:
+    return float(s.text.endswith(ENDINGS))
+
+
+def _empty(s: Surface) -> float:
+    return float(not s.text)
+
+
+def _overlap(s: Surface) -> float:
+    return len(s.asked_words & set(s.words)) / len(s.asked_words) if s.asked_words else 0.0
+
+
+def _echo(s: Surface) -> float:
+    long = [word for word in s.words if len(word) >= SHORTEST_WORD]
+    return sum(word in s.asked_words for word in long) / len(long) if long else 0.0
+
+
+def _question(s: Surface) -> float:
+    return float(s.text.endswith(("?", "？", "؟")))
+
+
+def _refusal(s: Surface) -> float:
+    return float(bool(REFUSALS.search(s.text[:200].lower().replace("’", "'"))))
+
+
+def _word_length(s: Surface) -> float:
+    return math.log1p(sum(map(len, s.words)) / len(s.words)) if s.words else 0.0
+
+
+def _digits(s: Surface) -> float:
+    return sum(character.isdigit() for character in s.text) / len(s.text) if s.text else 0.0
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A feature: its formula in words, and as a function of the surface."""
+
+    formula: str
+    value: Callable[[Surface], float]
+
+
+FEATURES: Mapping[str, Feature] = {
+    "length": Feature("ln(1 + characters)", _length),
+    "beyond_the_task": Feature("ln(characters over those of instruction and input), at least 0", _beyond_the_task),
+    "lines": Feature("ln(1 + line breaks)", _lines),
+    "list_items": Feature("ln(1 + lines that begin as list items)", _list_items),
+    "repetition": Feature("share of word triples seen before", _repetition),
+    "finished": Feature("1 if it ends as sentences or blocks do", _finished),
+    "empty": Feature("1 if there is no text", _empty),
+    "overlap": Feature("share of the instruction's words of four letters or more that it uses", _overlap),
+    "echo": Feature("share of its own words of four letters or more that the instruction has", _echo),
+    "question": Feature("1 if it ends with a question mark", _question),
+    "refusal": Feature("1 if it opens with an apology, or as what an AI cannot do", _refusal),
+    "word_length": Feature("ln(1 + mean letters of a word)", _word_length),
+    "digits": Feature("share of digits among its characters", _digits),
+}
+"""All features by name, in the order of the weights."""
+
+
+def feature_values(instruction: Instruction, output: str) -> dict[str, float]:
+    """Compute every feature of `output` as an answer to `instruction`."""
+    surface = Surface(instruction, output)
+    return {name: feature.value(surface) for name, feature in FEATURES.items()}

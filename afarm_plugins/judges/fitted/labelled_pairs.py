@@ -1,0 +1,215 @@
+"""Labelled pairs for fitting: each pair once, in canonical order, with every label that it has.
+
+All forms of `afarm.own_preferences` are read, and files with a column per person, whose labels stay apart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from afarm import DataError, JudgedPair, Pair, Row, Unusable, own_preferences, placed_rows, seeding
+
+FEWEST_PAIRS = 50
+"""Pairs with a better output below which nothing is fitted: a share of 50 has a standard error of up to 7 points."""
+FEWEST_INSTRUCTIONS = 10
+OUTPUTS = (("output_1", "output_2"), ("response1", "response2"), ("response_1", "response_2"))
+PERSON = re.compile(r"annotator_?\d+")
+WINS: dict[Any, float] = {1: 0.0, 2: 1.0, 0: 0.5, 1.5: 0.5}
+"""A person's label as the win of the second output."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledPair:
+    """A pair in canonical order. `votes` are its labels, wins of its second output; a draw is 0.5."""
+
+    pair: Pair
+    votes: tuple[float, ...]
+
+    @property
+    def p2(self) -> float:
+        """The mean of the labels."""
+        return fmean(self.votes)
+
+    @property
+    def systems(self) -> set[str]:
+        """The names of the two systems, those that are known."""
+        return {self.pair.generator_1, self.pair.generator_2} - {""}
+
+
+@dataclass(slots=True)
+class LabelCounts:
+    """The labels of all files, and the reasons for which some are not learned from."""
+
+    labels: int = 0
+    draws: int = 0
+    without_label: int = 0
+    identical: int = 0
+    flipped: int = 0
+    by_rule: int = 0
+    torn: int = 0
+    unusable: Unusable = field(default_factory=Unusable)
+    annotators: Counter[str] = field(default_factory=Counter)
+    sides: Counter[int] = field(default_factory=Counter)
+    """Labels for the first and for the second output as the files have them."""
+    winners: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """The reasons that occur, with their numbers."""
+        reasons = {
+            "draws": self.draws,
+            "without a label": self.without_label,
+            "of identical outputs": self.identical,
+            "flipped as label noise": self.flipped,
+            "decided by a rule": self.by_rule,
+            "rows that cannot be read": self.unusable.rows,
+        }
+        return {reason: count for reason, count in reasons.items() if count}
+
+
+def read_labelled(sources: Sequence[Path | str]) -> tuple[list[LabelledPair], LabelCounts]:
+    """Read the pairs whose labels choose, in an order that does not depend on that of files or rows.
+
+    Labels of the same outputs by the same systems are several labels of one pair.
+
+    Raises `DataError` if there are too few, none, or all labels are for one side.
+    """
+    counts = LabelCounts()
+    votes: dict[tuple[str, str, str], list[float]] = {}
+    pairs: dict[tuple[str, str, str], Pair] = {}
+    for pair, wins in chain.from_iterable(_rows_of(source, counts) for source in sources):
+        canonical = replace(pair if pair.is_canonical else pair.swapped(), occurrence=0)
+        # Two systems may have written the same texts: their pairs stay apart.
+        key = (canonical.id, canonical.generator_1, canonical.generator_2)
+        pairs[key] = canonical
+        votes.setdefault(key, []).extend(wins if pair.is_canonical else [1 - win for win in wins])
+    labelled = [LabelledPair(pairs[key], tuple(sorted(votes[key]))) for key in sorted(votes)]
+    torn = [row for row in labelled if abs(row.p2 - 0.5) < 1e-9]
+    counts.torn = sum(len(set(row.votes)) > 1 for row in torn)
+    chosen = [row for row in labelled if abs(row.p2 - 0.5) >= 1e-9]
+    require_enough(chosen, counts, ", ".join(map(str, sources)))
+    return chosen, counts
+
+
+def require_enough(chosen: Sequence[LabelledPair], counts: LabelCounts, where: str) -> None:
+    """Raise `DataError` naming what is lacking, and how to get it."""
+    left_out = ", ".join(f"{count} {reason}" for reason, count in counts.left_out.items())
+    if not chosen:
+        raise DataError(
+            f"{where}: no label to learn from: {left_out or 'no rows'}; a fitted judge needs labels that choose one "
+            "of two outputs: afarm annotate, or people's"
+        )
+    instructions = len({row.pair.instruction.id for row in chosen})
+    if len(chosen) < FEWEST_PAIRS or instructions < FEWEST_INSTRUCTIONS:
+        raise DataError(
+            f"{where}: {len(chosen)} pairs of {instructions} instructions have a better output"
+            f"{f' ({left_out} left out)' if left_out else ''}: too few to fit a judge and to say how good it is; at "
+            f"least {FEWEST_PAIRS} pairs of {FEWEST_INSTRUCTIONS} instructions: label more with afarm annotate"
+        )
+    if counts.sides and len(counts.sides) == 1:
+        side = next(iter(counts.sides))
+        winner = next(iter(counts.winners)) if len(counts.winners) == 1 else ""
+        raise DataError(
+            f"{where}: all {counts.sides[side]} labels are for output_{side}{f' ({winner})' if winner else ''}: with "
+            "one label only it cannot be told what it follows; add annotations in which the other side wins, or write "
+            "the columns 'chosen' and 'rejected' if the better output is always put there on purpose"
+        )
+
+
+def _rows_of(source: Path | str, counts: LabelCounts) -> Iterator[tuple[Pair, list[float]]]:
+    """Yield the pairs of a file with their labels, and count what is left out."""
+    rows = placed_rows(source)
+    first = next(rows, None)
+    if first is None:
+        return
+    if any(PERSON.fullmatch(column) for column in first[1]) and "preference" not in first[1]:
+        for where, row in chain([first], rows):
+            yield from _by_people(row, where, counts)
+        return
+    has_sides = "chosen" not in first[1]
+    for judged in own_preferences(source, counts.unusable):
+        yield from _by_one(judged, has_sides, counts)
+
+
+def _by_one(judged: JudgedPair, has_sides: bool, counts: LabelCounts) -> Iterator[tuple[Pair, list[float]]]:
+    preference, pair = judged.preference, judged.pair
+    counts.labels += 1
+    if pair.identical:
+        counts.identical += 1
+    elif preference.source == "noise":
+        counts.flipped += 1
+    elif preference.source == "rule":
+        counts.by_rule += 1
+    elif preference.win is None:
+        counts.without_label += 1
+    else:
+        counts.annotators[judged.annotator or "unnamed"] += 1
+        counts.draws += preference.win == 0.5
+        _count_side(pair, preference.win, has_sides, counts)
+        yield pair, [preference.win]
+
+
+def _by_people(row: Row, where: str, counts: LabelCounts) -> Iterator[tuple[Pair, list[float]]]:
+    """Yield a pair with the labels of several people, each in a column of their own."""
+    first, second = next((names for names in OUTPUTS if names[0] in row and names[1] in row), OUTPUTS[0])
+    systems = str(row.get("cmp_key") or "").split("_")
+    systems = systems if len(systems) == 2 else ["", ""]
+    plain = {
+        "generator_1": systems[0],
+        "generator_2": systems[1],
+        **row,
+        "output_1": as_text(row.get(first)),
+        "output_2": as_text(row.get(second)),
+        "preference": None,
+        "annotator": "",
+    }
+    pair = JudgedPair.from_row(plain, where).pair
+    people = {column: row[column] for column in sorted(row) if PERSON.fullmatch(column)}
+    wins = {person: _win(label, f"{where}: field {person!r}") for person, label in people.items()}
+    counts.labels += len(people)
+    if pair.identical:
+        counts.identical += len(people)
+        return
+    counts.without_label += sum(win is None for win in wins.values())
+    answered = {person: win for person, win in wins.items() if win is not None}
+    for person, win in answered.items():
+        counts.annotators[person] += 1
+        counts.draws += win == 0.5
+        _count_side(pair, win, True, counts)
+    if answered:
+        yield pair, list(answered.values())
+
+
+def _count_side(pair: Pair, win: float, has_sides: bool, counts: LabelCounts) -> None:
+    if has_sides and win != 0.5:
+        counts.sides[1 + (win > 0.5)] += 1
+        counts.winners[pair.generator_2 if win > 0.5 else pair.generator_1] += 1
+
+
+def as_text(value: Any) -> Any:
+    """Return a response that a table has turned into a boolean or a number as the text that it was."""
+    return str(value) if isinstance(value, bool | int | float) else value
+
+
+def _win(label: Any, where: str) -> float | None:
+    if label is None or label != label or label == "":
+        return None
+    try:
+        return WINS["" if isinstance(label, bool) else float(label)]
+    except (KeyError, ValueError, TypeError):
+        raise DataError(
+            f"{where} is {label!r}; a person's label is 1 or 2 for the better output, 0 or 1.5 for a draw, or empty"
+        ) from None
+
+
+def folds_of(instructions: Iterable[str], count: int, seed: int) -> dict[str, int]:
+    """Deal instructions, by their ids, into `count` folds of equal size, drawn under `seed`."""
+    drawn = sorted(set(instructions), key=lambda id: seeding.uniform(seed, "fold", id))
+    return {id: place % count for place, id in enumerate(drawn)}
