@@ -176,7 +176,7 @@ def turns_of(value: Any, where: str) -> Turns:
         return split_transcript(value)
     if isinstance(value, list | tuple):
         return read_messages(value, where)
-    raise DataError(f"{where} must be text or a list of messages, not {type(value).__name__}")
+    raise UnusableError(f"{where} must be text or a list of messages, not {type(value).__name__}")
 
 
 def with_turns(row: Row, where: str) -> Row:

@@ -145,8 +145,8 @@ def _from_pair(row: Row, names: tuple[str, str], where: str, name: str, labels: 
     label = next((column for column in LABELS if column in row), "")
     if not label and not people:
         raise DataError(
-            f"{where}: has no label; add the column 'preference' with 1 or 2 for the better output; its fields are "
-            f"{', '.join(map(repr, row))}"
+            f"{where}: has no label; call its column 'preference', with 1 or 2 for the better output (other words by "
+            f"--labels FIRST,SECOND[,DRAW]); its fields are {', '.join(map(repr, row))}"
         )
     first, second = row[names[0]], row[names[1]]
     is_draw = first == second or row.get("outcome") == "draw"

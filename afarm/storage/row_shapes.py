@@ -63,4 +63,7 @@ def _other_shape(row: Mapping[str, Any], file: str) -> str:
         return f"instructions without outputs; have a policy answer them: afarm evaluate --eval-set {file}"
     if {"messages", "conversations", "completion"} & fields:
         return "demonstrations, one answer to each prompt: put a better and a worse one into 'chosen' and 'rejected'"
+    lower = {field.lower(): value for field, value in row.items()}
+    if lower.keys() != fields and (shape := _other_shape(lower, file)):
+        return f"{shape}, if its names were in lower case: rename them"
     return ""

@@ -62,7 +62,7 @@ def placed_rows(path: Path | str) -> Iterator[tuple[str, Row]]:
     path = Path(path).expanduser()
     if problem := why_no_file(path):
         raise DataError(f"{path}: {problem}")
-    name = path.name.removesuffix(".gz")
+    name = path.name.lower().removesuffix(".gz")
     if not name.endswith(FORMATS):
         raise DataError(
             f"{path}: unknown format: afarm reads {', '.join(FORMATS[:-1])} (also as .gz) and {FORMATS[-1]}"
@@ -79,7 +79,10 @@ def why_no_file(path: Path | str) -> str:
     place = Path(path).expanduser()
     if not place.is_dir():
         return "" if place.is_file() else "no such file"
-    inside = next((file for file in sorted(place.iterdir()) if file.name.removesuffix(".gz").endswith(FORMATS)), None)
+    try:
+        inside = next((file for file in sorted(place.iterdir()) if _is_named_so(file.name)), None)
+    except OSError as error:
+        return f"a directory that cannot be read: {error.strerror}"
     return f"a directory: name a file in it{f', such as {inside}' if inside else ''}"
 
 
@@ -120,16 +123,21 @@ def _values(handle: IO[str], path: Path) -> Iterator[Any]:
     while not start and (block := handle.read(BLOCK)):
         start = block.lstrip()[:1]
     handle.seek(0)
+    is_lines = path.name.lower().removesuffix(".gz").endswith(".jsonl")
+    if not start and not is_lines:
+        raise DataError(f"{path}: is empty")
     if start == "[":
         yield from _list_items(handle)
         return
     lines: Iterator[str] = (line for line in handle if line.strip())
-    if path.name.removesuffix(".gz").endswith(".json"):
+    if not is_lines:
         first, second = next(lines, ""), next(lines, "")
         if not (second and _is_object(first)):
             value = json.loads(first + second + "".join(lines))
-            kind = type(value).__name__
-            raise DataError(f"{path}: must hold a list of objects, not {kind}; or JSON lines, an object in each")
+            raise DataError(
+                f"{path}: must hold a list of objects, not {type(value).__name__}; or JSON lines, an object in each"
+                f"{_lists_in(value)}"
+            )
         lines = chain((first, second), lines)
     for line in lines:
         try:
@@ -137,6 +145,12 @@ def _values(handle: IO[str], path: Path) -> Iterator[Any]:
         except json.JSONDecodeError as error:
             advice = "" if line.rstrip().endswith("}") else "; each row is one line"
             raise _LineError(f"{error.msg} at column {error.colno}{advice}") from error
+
+
+def _lists_in(value: Any) -> str:
+    """Name the lists in an object that may be the rows."""
+    names = [name for name, rows in value.items() if isinstance(rows, list)] if isinstance(value, dict) else []
+    return f". Write the list of {' or '.join(map(repr, names[:SHOWN_DUPLICATES]))} alone" if names else ""
 
 
 def _is_object(line: str) -> bool:
@@ -193,7 +207,11 @@ def _read_parquet(path: Path) -> Iterator[Row]:
 
 def names_a_file(source: str) -> bool:
     """Tell the name of a file, or of a data set of the Hub, from the name of a component."""
-    return is_on_hub(source) or source.removesuffix(".gz").endswith(FORMATS) or Path(source).exists()
+    return is_on_hub(source) or _is_named_so(source) or Path(source).exists()
+
+
+def _is_named_so(name: str) -> bool:
+    return name.lower().removesuffix(".gz").endswith(FORMATS)
 
 
 def stem(source: str) -> str:

@@ -261,6 +261,14 @@ UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
         "field 'chosen': holds a whole chat without the prompt of field 'prompt'; let them agree, or take the column "
         "'prompt' out",
     ),
+    "a number for a prompt": (
+        {"prompt": 3, "chosen": "x", "rejected": "y"},
+        "field 'prompt' must be text or a list of messages, not int",
+    ),
+    "no answer at all": (
+        {"prompt": "p", "chosen": None, "rejected": "y"},
+        "field 'chosen' must be text or a list of messages, not NoneType",
+    ),
     "an output that is no text": (
         {"instruction": "i", "response1": True, "response2": "y", "annotator1": 1},
         "field 'response1' must be text, not bool; write it in quotes",
@@ -307,7 +315,7 @@ NO_PREFERENCE: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "annotations without labels": (
         {"instruction": "i", "output_1": "x", "output_2": "y"},
-        "has no label; add the column 'preference' with 1 or 2 for the better output",
+        "has no label; call its column 'preference', with 1 or 2 for the better output",
     ),
     "annotations without outputs": (
         {"instruction": "i", "preference": 1},
@@ -336,7 +344,15 @@ NO_PREFERENCE: dict[str, tuple[dict[str, Any], str]] = {
         {"chosen": [{"role": "user", "content": [{"text": "a"}]}], "rejected": turns("a", "c")},
         "field 'chosen': turn 0: 'content' must be text, not list",
     ),
-    "numbers": ({"prompt": 3, "chosen": "x", "rejected": "y"}, "field 'prompt' must be text or a list of messages"),
+    "capitals": (
+        {"Prompt": "p", "Chosen": "x", "Rejected": "y"},
+        "These look like preferences to train on, in TRL's form: afarm fit-reward --preferences f.jsonl, if its names "
+        "were in lower case: rename them",
+    ),
+    "another column for the label": (
+        {"instruction": "i", "output_1": "x", "output_2": "y", "winner": "a"},
+        "has no label; call its column 'preference', with 1 or 2 for the better output (other words by --labels",
+    ),
 }
 
 

@@ -81,6 +81,7 @@ FORMATS: dict[str, Callable[[Path], None]] = {
     "windows.jsonl": as_json_with_a_byte_order_mark,
     "unzipped.json.gz": as_json,
     "zipped.jsonl": as_gzipped_lines,
+    "CAPITALS.JSON": as_json,
 }
 
 
@@ -137,7 +138,8 @@ def test_a_preference_that_is_wrong_is_named_with_its_file_and_row(tmp_path: Pat
         ("a.json", b'{"instruction": "x"}', "must hold a list of objects, not dict"),
         ("a.json", b"3", "must hold a list of objects, not int"),
         ("a.json", b"[{", "not valid JSON"),
-        ("a.json", b"", "not valid JSON"),
+        ("a.json", b" \n", "is empty"),
+        ("a.json", b'{"data": [{"instruction": "x"}]}', "an object in each. Write the list of 'data' alone"),
         ("a.json", b'[{"instruction": "\xff"}]', "near row 0: no UTF-8 text: save it as UTF-8"),
         ("a.json", '[{"instruction": "x"}]'.encode("utf-16"), "save it as UTF-8"),
         ("a.json", b"[" * 200_000, "nested too deeply"),
