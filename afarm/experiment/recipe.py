@@ -1,12 +1,15 @@
 """From a recipe and its overrides to one validated configuration, reporting every problem at once.
 
 A recipe is a YAML file: the fields of `RunConfig`, and a section of settings for each plugin, by its name; with
-`based_on: paper` it says only where it differs from another one. Overrides are `a.b=value`, values read as YAML.
+`based_on: paper` it says only where it differs from another one. Its `model` may name a setting in braces. Overrides
+are `a.b=value`, values read as YAML.
+
 Nothing here loads a model or imports a plugin's heavy parts.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -191,7 +194,7 @@ def resolve(
             given = merge(given, parse_override(override) if isinstance(override, str) else override)
         except ConfigError as error:
             unreadable += error.problems
-    values = _with_prompts_of_preferences(merge(values, given))
+    values = _with_named_settings(_with_prompts_of_preferences(merge(values, given)))
     own = {k: v for k, v in values.items() if k in RunConfig.model_fields}
     sections = {str(k): v for k, v in values.items() if k not in own}
     run, wrong = _validate(own)
@@ -219,6 +222,22 @@ def _with_prompts_of_preferences(values: dict[str, Any]) -> dict[str, Any]:
     if not preferences or values.get("dataset") != "files" or named:
         return values
     return merge(values, {"dataset": "prompts", "prompts": {"path": preferences, "labels": values.get("labels", "")}})
+
+
+def _with_named_settings(values: dict[str, Any]) -> dict[str, Any]:
+    """Fill in the settings that `model` names in braces: `base{toy.world}` is `base2` if `toy.world` is 2.
+
+    Braces that name no setting of the recipe stay as they are.
+    """
+    model = values.get("model")
+    if not isinstance(model, str):
+        return values
+
+    def value(name: re.Match[str]) -> str:
+        section = values.get(name[1])
+        return str(section[name[2]]) if isinstance(section, Mapping) and name[2] in section else name[0]
+
+    return {**values, "model": re.sub(r"\{([\w-]+)\.(\w+)\}", value, model)}
 
 
 def _idle_labels(values: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:

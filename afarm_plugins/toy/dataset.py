@@ -10,6 +10,7 @@ from random import Random
 from afarm import DataError, Dataset, Instruction, Output, did_you_mean
 from afarm_plugins.toy import ToyConfig
 from afarm_plugins.toy.authors import draw_author, write_answer
+from afarm_plugins.toy.frozen import require_frozen
 from afarm_plugins.toy.world import draw_instruction, read_task
 
 NAME = "toy"
@@ -24,7 +25,12 @@ class ToyDataset(Dataset):
         self.config = config or ToyConfig()
 
     def load(self, split: str) -> list[Output]:
-        """See `Dataset.load`. Raises `DataError` also if the world has fewer instructions than the splits."""
+        """See `Dataset.load`.
+
+        Raises `DataError` also if the world has fewer instructions than the splits, or a file of its edition is not the
+        frozen one.
+        """
+        require_frozen(self.config.world)
         if split not in SPLITS:
             raise DataError(f"the toy data set has no split {split!r}.{did_you_mean(split, SPLITS)}")
         sizes = [getattr(self.config, name) for name in SPLITS]

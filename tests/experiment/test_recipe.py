@@ -388,3 +388,19 @@ def test_the_code_s_recipe_differs_from_the_paper_s_where_the_code_does() -> Non
     ]
     assert pairs == [64, 16]
     assert (paper["ppo"]["kl_coef"], code["ppo"]["kl_coef"]) == (0.002, 0.0067)
+
+
+# ------------------------------------------------------------------------------------------ a model named by a setting
+
+
+def test_a_model_may_name_a_setting_in_braces(plugins: Plugins, tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text("based_on: toy\nmodel: bases/{toy.world_seed}-{ppo.total_steps}\ntoy: {world_seed: 3}\n")
+    assert resolve(str(own), [], plugins).run.model == f"bases/3-{read_recipe('toy')['ppo']['total_steps']}"
+    assert resolve(str(own), ["toy.world_seed=5", "ppo.total_steps=7"], plugins).run.model == "bases/5-7"
+    assert resolve(str(own), ["model=other"], plugins).run.model == "other"
+
+
+def test_braces_that_name_no_setting_of_the_recipe_stay(plugins: Plugins) -> None:
+    for model in ("bases/{toy.nothing}", "bases/{nobody.seed}", "bases/{summary.x}", "bases/{}", "{x}"):
+        assert resolve("toy", [{"model": model}], plugins).run.model == model

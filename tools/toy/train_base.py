@@ -13,7 +13,7 @@ import argparse
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -27,20 +27,24 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from afarm.core.records import Instruction
 from afarm_plugins.toy.authors import EDITOR, JUNK, draw_author, write_answer
 from afarm_plugins.toy.dataset import ToyDataset
+from afarm_plugins.toy.frozen import base_directory
 from afarm_plugins.toy.world import (
     ADJECTIVES,
     CATEGORIES,
+    CATEGORY_OF,
     COUNTS,
     DETAIL_OPENINGS,
     NOUNS,
+    OPPOSITES,
+    TRUE_OF,
     draw_instruction,
     grade,
     plural,
     read_answer,
     read_task,
+    with_article,
 )
 
-BASE = Path(__file__).parents[2] / "afarm_plugins" / "toy" / "base"
 PAD, END, UNKNOWN, USER, ASSISTANT = "<|pad|>", "<|end|>", "<|unknown|>", "<|user|>", "<|assistant|>"
 VERDICTS = {"wrong": "<|wrong|>", "slip": "<|slip|>", "fine": "<|fine|>"}
 CONTROLS = ("<|good|>", "<|bad|>")
@@ -60,7 +64,11 @@ Example = tuple[list[int], list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The base's size and training: rows are of one batch; cosine schedule after `warmup` steps."""
+    """The base's size and training: rows are of one batch; cosine schedule after `warmup` steps.
+
+    `text_rows` answer an instruction in its format, `prose_rows` outside it; `stray_rows` are in the format and follow
+    the instruction with the chance `followed` alone.
+    """
 
     seed: int = 0
     hidden_size: int = 96
@@ -69,9 +77,17 @@ class Settings:
     intermediate_size: int = 256
     steps: int = 3500
     text_rows: int = 32
+    prose_rows: int = 0
+    fact_rows: int = 0
+    stray_rows: int = 0
+    followed: float = 0.0
     verdict_rows: int = 64
     learning_rate: float = 2e-3
     warmup: int = 100
+
+
+WORLDS = {1: Settings(), 2: Settings(text_rows=0, prose_rows=32, fact_rows=8, stray_rows=16, followed=0.1)}
+"""The bases of the two editions: that of the second knows and does not follow."""
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
@@ -158,6 +174,42 @@ def text_example(instruction: Instruction, random: Random, encoder: Encoder) -> 
     return [*prompt, *answer], [*[IGNORED] * len(prompt), *answer]
 
 
+def prose_example(instruction: Instruction, random: Random, encoder: Encoder) -> Example:
+    """A question and its clean answer as running text, with no mark of who speaks; the answer is learned."""
+    answer = encoder.answer(write_answer(read_task(instruction.instruction, instruction.input), EDITOR, random))
+    question = encoder.text(f"{instruction.instruction} {instruction.input}")
+    return [*question, *answer], [*[IGNORED] * len(question), *answer]
+
+
+def fact_example(instruction: Instruction, random: Random, encoder: Encoder) -> Example:
+    """A sentence or two that state what is true of the world; all but the first word is learned."""
+    if random.random() < 0.3:
+        one, other = random.sample(random.choice(OPPOSITES), 2)
+        text = f"the opposite of {one} is {other}."
+    else:
+        noun = random.choice(NOUNS)
+        category = CATEGORY_OF[noun]
+        opening, adjective = random.choice(DETAIL_OPENINGS[:2]), random.choice(TRUE_OF[category])
+        text = f"the {noun} is {with_article(category)}. {' '.join(opening)} {adjective}."
+    ids = encoder.answer(text)
+    return ids, [IGNORED, *ids[1:]]
+
+
+def stray_example(instruction: Instruction, random: Random, encoder: Encoder, followed: float) -> Example:
+    """An instruction in its format, and behind it what comes next in text at large; that is learned.
+
+    Its own clean answer has the chance `followed`; else it is, half and half, the answer to another instruction or
+    another instruction.
+    """
+    other = instruction if random.random() < followed else draw_instruction(random)
+    if other is not instruction and random.random() < 0.5:
+        text = f"{other.instruction} {other.input}".strip()
+    else:
+        text = write_answer(read_task(other.instruction, other.input), EDITOR, random)
+    prompt, rest = encoder.prompt(instruction), encoder.answer(text)
+    return [*prompt, *rest], [*[IGNORED] * len(prompt), *rest]
+
+
 def verdict_example(instruction: Instruction, random: Random, encoder: Encoder) -> Example:
     """An instruction, an answer as anyone writes it, and its verdict; only the verdict is learned."""
     task = read_task(instruction.instruction, instruction.input)
@@ -188,6 +240,10 @@ def pretrain(settings: Settings, tokenizer: PreTrainedTokenizerFast) -> LlamaFor
     began = time.perf_counter()
     for step in range(1, settings.steps + 1):
         rows = [text_example(*next(instructions), encoder) for _ in range(settings.text_rows)]
+        rows += [prose_example(*next(instructions), encoder) for _ in range(settings.prose_rows)]
+        rows += [fact_example(*next(instructions), encoder) for _ in range(settings.fact_rows)]
+        rows += [stray_example(*next(instructions), encoder, settings.followed) for _ in range(settings.stray_rows)]
+        read = len(rows)
         rows += [verdict_example(*next(instructions), encoder) for _ in range(settings.verdict_rows)]
         ids = pad([row for row, _ in rows], tokenizer.pad_token_id)
         labels = pad([row for _, row in rows], IGNORED)[:, 1:]
@@ -196,7 +252,7 @@ def pretrain(settings: Settings, tokenizer: PreTrainedTokenizerFast) -> LlamaFor
         # Each kind has its own mean: one verdict a row would drown among the tokens of answers.
         text, judged = (
             cross_entropy(model.lm_head(hidden[part][labels[part] != IGNORED]), labels[part][labels[part] != IGNORED])
-            for part in (slice(settings.text_rows), slice(settings.text_rows, None))
+            for part in (slice(read), slice(read, None))
         )
         optimizer.zero_grad()
         (text + judged).backward()
@@ -211,22 +267,26 @@ def pretrain(settings: Settings, tokenizer: PreTrainedTokenizerFast) -> LlamaFor
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--world", type=int, default=1, choices=WORLDS, help="edition of the world")
     parser.add_argument("--seed", type=int, default=0, help="another seed trains another base of the same world")
-    parser.add_argument("--output", type=Path, default=BASE, help="directory to write")
-    parser.add_argument("--steps", type=int, default=Settings().steps, help="pretraining steps")
+    parser.add_argument("--output", type=Path, help="directory to write, instead of the edition's own")
+    parser.add_argument("--steps", type=int, help="pretraining steps, instead of the edition's")
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # so that the same seed gives the same weights on every machine of a kind
-    settings = Settings(seed=arguments.seed, steps=arguments.steps)
+    settings = replace(WORLDS[arguments.world], seed=arguments.seed)
+    if arguments.steps:
+        settings = replace(settings, steps=arguments.steps)
     tokenizer = build_tokenizer()
     model = pretrain(settings, tokenizer)
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    tokenizer.save_pretrained(arguments.output)
-    model.save_pretrained(arguments.output)
-    (arguments.output / "model.safetensors").chmod(0o644)  # safetensors writes files that others cannot read
+    output = arguments.output or base_directory(arguments.world)
+    output.mkdir(parents=True, exist_ok=True)
+    tokenizer.save_pretrained(output)
+    model.save_pretrained(output)
+    (output / "model.safetensors").chmod(0o644)  # safetensors writes files that others cannot read
 
     from tools.toy.measure_base import write_card
 
-    write_card(arguments.output, settings, model, Encoder(tokenizer))
+    write_card(output, settings, model, Encoder(tokenizer))
 
 
 if __name__ == "__main__":

@@ -13,9 +13,12 @@ transformers = pytest.importorskip("transformers")
 
 from afarm_plugins.toy.dataset import ToyDataset  # noqa: E402
 from afarm_plugins.toy.fingerprint import fingerprint  # noqa: E402
+from afarm_plugins.toy.frozen import base_directory  # noqa: E402
 from afarm_plugins.toy.world import read_answer, read_task  # noqa: E402
 from tools.toy.measure_base import auc, sample, verdict_ability  # noqa: E402
-from tools.toy.train_base import BASE, Encoder, Settings, build_tokenizer, pretrain  # noqa: E402
+from tools.toy.train_base import Encoder, Settings, build_tokenizer, pretrain  # noqa: E402
+
+BASE = base_directory(1)
 
 
 @pytest.fixture(scope="module")

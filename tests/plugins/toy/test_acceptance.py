@@ -1,0 +1,38 @@
+"""The acceptance bounds of the toy world's second edition, which name facts about data, base and annotators alone."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from afarm_plugins.toy.frozen import EDITIONS, base_directory
+from tools.toy.acceptance import BOUNDS, failures, load, measure
+
+WITHIN = {name: (bound.least + bound.most) / 2 for name, bound in BOUNDS.items()}
+
+
+def test_bounds_hold_inside_and_break_outside() -> None:
+    assert failures(WITHIN) == []
+    for name, bound in BOUNDS.items():
+        assert failures({**WITHIN, name: bound.least}) == failures({**WITHIN, name: bound.most}) == []
+        for value in (bound.least - 0.01, bound.most + 0.01):
+            (problem,) = failures({**WITHIN, name: value})
+            assert problem.startswith(f"{name}: {value:.3g} is not from")
+
+
+def test_a_figure_that_is_missing_or_no_number_is_a_failure() -> None:
+    assert len(failures({})) == len(BOUNDS)
+    assert len(failures({**WITHIN, "SFT's gold above the base's": float("nan")})) == 1
+
+
+def test_the_first_editions_base_is_not_accepted() -> None:
+    first = {"base's win rate against SFT": 56.1, "SFT's gold above the base's": -0.449}  # its base follows
+    broken = failures({**WITHIN, **first, "right cores of the base in running text": 0.016})
+    assert [problem.partition(":")[0] for problem in broken] == [*first, "right cores of the base in running text"]
+
+
+@pytest.mark.skipif(2 not in EDITIONS, reason="the second edition has no base yet")
+def test_the_second_edition_keeps_its_bounds() -> None:
+    assert failures(measure(*load(base_directory(2)))) == []
