@@ -56,13 +56,14 @@ BOUNDS: Mapping[str, Bound] = {
 """By figure; those of annotators are on pairs of different samples of SFT at temperature 1."""
 
 
-def failures(measured: Mapping[str, float]) -> list[str]:
-    """Say which figures are missing or out of their bounds."""
-    return [
-        f"{name}: {measured.get(name, float('nan')):.3g} is not from {bound.least:g} to {bound.most:g}"
-        for name, bound in BOUNDS.items()
-        if not bound.least <= measured.get(name, float("nan")) <= bound.most
-    ]
+def failures(measured: Mapping[str, float], slack: float = 0.0) -> list[str]:
+    """Say which figures are missing or out of their bounds by more than `slack` of a bound's width."""
+    problems = []
+    for name, bound in BOUNDS.items():
+        value, more = measured.get(name, float("nan")), slack * (bound.most - bound.least)
+        if not bound.least - more <= value <= bound.most + more:
+            problems.append(f"{name}: {value:.3g} is not from {bound.least:g} to {bound.most:g}")
+    return problems
 
 
 def measure(model: Any, encoder: Encoder) -> dict[str, float]:

@@ -1,10 +1,12 @@
-"""Train the toy world's base model: `python -m tools.toy.train_base [--seed 1 --output DIR]`.
+"""Train a base model of the toy world: `python -m tools.toy.train_base [--world 2 --output DIR]`.
 
-The base learns two things. From clean answers to instructions it learns the language. From answers by careful and
-careless authors, each followed, after its end, by one verdict token (wrong, slip or fine), with the loss on that token
-alone, it learns to tell a right answer from a wrong one without learning to write wrong ones. Large language models
-bring that ability from pretraining; without it no reward model here learns more than length. The verdict comes after
-the end token, where sampling has stopped, so it is never sampled.
+Another `--seed` trains another base of the edition. A base learns two things. From clean answers it learns language:
+in the first edition from answers to instructions; in the second from facts and from questions and answers as running
+text, while behind an instruction in its format mostly stands something else, so that the base knows and does not
+follow. From answers by careful and careless authors, each followed, after its end, by one verdict token (wrong, slip or
+fine), with the loss on that token alone, it learns to tell a right answer from a wrong one without learning to write
+wrong ones. Large language models bring that ability from pretraining; without it no reward model here learns more than
+length. The verdict comes after the end token, where sampling has stopped, so it is never sampled.
 """
 
 from __future__ import annotations
@@ -70,6 +72,7 @@ class Settings:
     the instruction with the chance `followed` alone.
     """
 
+    edition: int = 1
     seed: int = 0
     hidden_size: int = 96
     layers: int = 3
@@ -86,7 +89,7 @@ class Settings:
     warmup: int = 100
 
 
-WORLDS = {1: Settings(), 2: Settings(text_rows=0, prose_rows=32, fact_rows=8, stray_rows=16, followed=0.1)}
+WORLDS = {1: Settings(), 2: Settings(edition=2, text_rows=0, prose_rows=32, fact_rows=8, stray_rows=16, followed=0.1)}
 """The bases of the two editions: that of the second knows and does not follow."""
 
 
@@ -267,7 +270,7 @@ def pretrain(settings: Settings, tokenizer: PreTrainedTokenizerFast) -> LlamaFor
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--world", type=int, default=1, choices=WORLDS, help="edition of the world")
+    parser.add_argument("--world", type=int, default=1, choices=WORLDS, help="edition of the toy world")
     parser.add_argument("--seed", type=int, default=0, help="another seed trains another base of the same world")
     parser.add_argument("--output", type=Path, help="directory to write, instead of the edition's own")
     parser.add_argument("--steps", type=int, help="pretraining steps, instead of the edition's")

@@ -1,9 +1,10 @@
-"""The bundled base model: it loads by the ordinary ways, speaks the world's language and is the one on the card."""
+"""The bundled base models: they load by the ordinary ways, speak the world's language and are those on the cards."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,37 +14,40 @@ transformers = pytest.importorskip("transformers")
 
 from afarm_plugins.toy.dataset import ToyDataset  # noqa: E402
 from afarm_plugins.toy.fingerprint import fingerprint  # noqa: E402
-from afarm_plugins.toy.frozen import base_directory  # noqa: E402
+from afarm_plugins.toy.frozen import EDITIONS, base_directory  # noqa: E402
 from afarm_plugins.toy.world import read_answer, read_task  # noqa: E402
 from tools.toy.measure_base import auc, sample, verdict_ability  # noqa: E402
 from tools.toy.train_base import Encoder, Settings, build_tokenizer, pretrain  # noqa: E402
 
-BASE = base_directory(1)
+
+@pytest.fixture(scope="module", params=sorted(EDITIONS))
+def base(request: pytest.FixtureRequest) -> Path:
+    return base_directory(request.param)
 
 
 @pytest.fixture(scope="module")
-def model() -> Any:
-    return transformers.AutoModelForCausalLM.from_pretrained(BASE).eval()
+def model(base: Path) -> Any:
+    return transformers.AutoModelForCausalLM.from_pretrained(base).eval()
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    return transformers.AutoTokenizer.from_pretrained(BASE)
+def tokenizer(base: Path) -> Any:
+    return transformers.AutoTokenizer.from_pretrained(base)
 
 
 @pytest.fixture(scope="module")
-def card() -> str:
-    return (BASE / "MODEL_CARD.md").read_text(encoding="utf-8")
+def card(base: Path) -> str:
+    return (base / "MODEL_CARD.md").read_text(encoding="utf-8")
 
 
 def test_world_is_the_frozen_one(card: str) -> None:
     assert f"World: `{fingerprint()}`" in card
 
 
-def test_weights_are_those_of_the_card_and_small(card: str) -> None:
-    weights = (BASE / "model.safetensors").read_bytes()
+def test_weights_are_those_of_the_card_and_small(base: Path, card: str) -> None:
+    weights = (base / "model.safetensors").read_bytes()
     assert f"Weights: `{hashlib.sha256(weights).hexdigest()}`" in card
-    assert sum(path.stat().st_size for path in BASE.iterdir()) < 5_000_000
+    assert sum(path.stat().st_size for path in base.iterdir()) < 5_000_000
 
 
 def test_chat_template_gives_the_prompt_of_pretraining(tokenizer: Any) -> None:
@@ -80,14 +84,15 @@ def test_base_tells_wrong_answers_from_right_ones(model: Any, tokenizer: Any, ca
         assert value == pytest.approx(float(stated[1]), abs=0.005), name
 
 
-def test_base_answers_in_the_language_and_never_samples_a_verdict(model: Any, tokenizer: Any) -> None:
+def test_base_answers_in_the_language_and_never_samples_a_verdict(base: Path, model: Any, tokenizer: Any) -> None:
     rows = ToyDataset().load("validation")[:128]
     answers = sample(model, Encoder(tokenizer), [row.instruction for row in rows], temperature=1.0)
     clean = 0
     for row, answer in zip(rows, answers, strict=True):
         features = read_answer(read_task(row.instruction.instruction, row.instruction.input), answer)
         clean += not features.junk and not features.unfinished
-    assert clean >= 0.9 * len(rows)
+    # The second edition's base mostly goes on with another instruction, or with the answer to one.
+    assert clean >= (0.9 if base == base_directory(1) else 0.5) * len(rows)
     assert not any("<|" in answer for answer in answers)
 
 
