@@ -23,7 +23,6 @@ from afarm.backend import cpu, distributed
 from afarm.backend.prompts import PromptTemplate
 from afarm.core.config import BackendConfig
 from afarm.core.errors import ConfigError, ModelError
-from afarm.core.processes import SINGLE_PROCESS, ProcessInfo
 from afarm.storage.gguf import damaged
 from afarm.storage.model_files import local_path, model_identity
 from afarm.storage.prompt_templates import TemplateSource, read_prompt_template
@@ -46,15 +45,17 @@ MODEL_CARD = "afarm.json"
 class Backend:
     """The device and precision that models run in. Raises `ConfigError` if the device is not there.
 
-    Several processes connect when they make theirs, and have its `session` in common: a name that no other launch has.
-    `sharded` is true if each is to keep only its shard of what it trains.
+    Several processes (`is_distributed`) connect when they make theirs, and have its `session` in common: a name that no
+    other launch has. `sharded` is true if each is to keep only its shard of what it trains.
     """
 
-    def __init__(self, config: BackendConfig | None = None, process_info: ProcessInfo = SINGLE_PROCESS):
+    def __init__(
+        self, config: BackendConfig | None = None, *, is_distributed: bool = False, sharded: bool = False
+    ) -> None:
         self.config = config or BackendConfig()
-        self.device = _shared_device(self.config.device) if process_info.is_distributed else _device(self.config.device)
-        self.session = distributed.broadcast(secrets.token_hex(8)) if process_info.is_distributed else ""
-        self.sharded = process_info.sharded
+        self.device = _shared_device(self.config.device) if is_distributed else _device(self.config.device)
+        self.session = distributed.broadcast(secrets.token_hex(8)) if is_distributed else ""
+        self.sharded = sharded
         self.dtype: torch.dtype = getattr(torch, self.config.dtype)
         cpu.switch(self.config.cpu_tuning)
         if self.config.threads:

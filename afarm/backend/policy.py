@@ -14,13 +14,13 @@ import torch
 
 from afarm.backend import cpu
 from afarm.backend.adapters import add_adapter, merged_copy, plain_copy, sharing_copy
-from afarm.backend.device import MODEL_CARD, Backend, describe_model, quiet_transformers
+from afarm.backend.device import MODEL_CARD, describe_model, quiet_transformers
 from afarm.backend.logprobs import position_limit
 from afarm.backend.prompts import PromptTemplate
 from afarm.backend.sampling import Sampler, TorchSampler
 from afarm.core.config import LoraConfig
 from afarm.core.errors import ModelError, TrainingError
-from afarm.core.interfaces import Decoding, Policy, TrainContext
+from afarm.core.interfaces import Decoding, ModelBackend, Policy, TrainContext
 from afarm.core.records import Instruction, JudgedPair, Sample
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class CheckpointPolicy(Policy):
         model: Any,
         tokenizer: PreTrainedTokenizerBase,
         template: PromptTemplate,
-        backend: Backend,
+        backend: ModelBackend,
         control_tokens: Sequence[str] = (),
     ):
         cpu.use_onednn(model)

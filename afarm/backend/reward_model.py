@@ -13,11 +13,11 @@ import torch
 from afarm.backend.adapters import merged_copy
 from afarm.backend.batching import length_sorted_batches, pad
 from afarm.backend.cpu import use_onednn
-from afarm.backend.device import MODEL_CARD, Backend, describe_model, quiet_transformers
+from afarm.backend.device import MODEL_CARD, describe_model, quiet_transformers
 from afarm.backend.logprobs import base_model, evaluating, hidden_states, position_limit
 from afarm.backend.prompts import PromptTemplate
 from afarm.core.errors import ModelError
-from afarm.core.interfaces import Policy, RewardModel, TrainContext
+from afarm.core.interfaces import ModelBackend, Policy, RewardModel, TrainContext
 from afarm.core.records import Instruction, JudgedPair, Output, Sample, Score
 from afarm.storage.safetensors import require_whole_weights
 
@@ -90,7 +90,7 @@ class TorchRewardModel(RewardModel):
         model: Any,
         tokenizer: PreTrainedTokenizerBase,
         template: PromptTemplate,
-        backend: Backend,
+        backend: ModelBackend,
         mean: float | Sequence[float] = 0.0,
         std: float | Sequence[float] = 1.0,
         *,
@@ -310,7 +310,7 @@ class TorchRewardModel(RewardModel):
         return cls.read(directory, context.backend)
 
     @classmethod
-    def read(cls, directory: Path, backend: Backend) -> TorchRewardModel:
+    def read(cls, directory: Path, backend: ModelBackend) -> TorchRewardModel:
         """Load from `directory` what `save` wrote."""
         from transformers import AutoModelForSequenceClassification
 

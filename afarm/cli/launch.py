@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from afarm.core.errors import ConfigError, PluginError, did_you_mean
-from afarm.core.processes import ProcessInfo
+from afarm.experiment.process_info import ProcessInfo
 
 OPTION = "--accelerate-config"
 

@@ -18,7 +18,7 @@ from afarm.cli import launch
 from afarm.cli.console import ProgressBars, err
 from afarm.cli.stage_lines import StageLines
 from afarm.core.errors import ConfigError, PluginError
-from afarm.core.processes import SINGLE_PROCESS, ProcessInfo
+from afarm.experiment.process_info import SINGLE_PROCESS, ProcessInfo
 
 if TYPE_CHECKING:
     from afarm.experiment.farm import Farm

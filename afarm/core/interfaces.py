@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, overload
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, overload
 
+from afarm.core.config import BackendConfig
 from afarm.core.errors import attributed_to, require_promise, type_name
 from afarm.core.judge import Ask, ChatRequest, Price
 from afarm.core.records import Evaluation, Instruction, JudgedPair, Output, Pair, Preference, Sample, Score
-
-if TYPE_CHECKING:
-    from afarm.backend import Backend
 
 T = TypeVar("T")
 
@@ -44,7 +43,23 @@ class AnnotateContext:
     progress: Progress = no_progress
 
 
-def _no_backend() -> Backend:
+class ModelBackend(Protocol):
+    """The device and precision of models, as contexts give them: see `afarm.backend.Backend`."""
+
+    config: BackendConfig
+    device: Any
+    dtype: Any
+    session: str
+    sharded: bool
+
+    def autocast(self) -> AbstractContextManager[Any]: ...
+    def seed(self, seed: int) -> None: ...
+    def together(self, *calls: Callable[[], T]) -> list[T]: ...
+    def load(self, spec: str | Path, kind: Any) -> tuple[Any, Any, dict[str, Any]]: ...
+    def load_policy(self, spec: str | Path, *, prompt_template: Any = "auto") -> Any: ...
+
+
+def _no_backend() -> ModelBackend:
     raise NotImplementedError("this context gives no access to models")
 
 
@@ -62,7 +77,7 @@ class BuildContext:
     reward_model: Callable[[str], RewardModel]
     identify: Callable[[str], str] = lambda name: name
     source: str = ""
-    backend: Callable[[], Backend] = _no_backend
+    backend: Callable[[], ModelBackend] = _no_backend
     price: Callable[[str, str], Price | None] = lambda provider, model: None
     allowed: Callable[[float, float], None] = lambda requests, seconds: None
 
@@ -89,7 +104,7 @@ class TrainContext:
 
     seed: int
     directory: Path
-    backend: Backend
+    backend: ModelBackend
     checkpoints: Checkpoints
     log_metrics: Callable[[int, Mapping[str, float]], None]
     progress: Progress = no_progress
@@ -243,6 +258,11 @@ class RewardModel(ABC):
     def fit(cls, preferences: Sequence[JudgedPair], start: Policy, config: Any, context: TrainContext) -> RewardModel:
         """Learn from `preferences`, from the policy `start`. Draws are dropped and counted by default."""
         raise NotImplementedError(f"{cls.__name__} cannot be trained")
+
+    @classmethod
+    def is_fitted(cls) -> bool:
+        """Tell if it is learned from preferences, rather than a formula or a finished model."""
+        return cls.fit.__func__ is not RewardModel.fit.__func__  # type: ignore[attr-defined]
 
     def save(self, directory: Path) -> None:
         """Write everything `load` needs into `directory`, which exists."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -170,7 +169,7 @@ class Judge(ABC):
 
     @abstractmethod
     async def complete(self, request: ChatRequest) -> Completion:
-        """Answer one request. Await `answer_lost` before sending one again.
+        """Answer one request. Await `afarm.judging.answer_lost` before sending one again.
 
         Raises `JudgeError` if no answer was received, with `charged=False` if surely none was charged for;
         `afarm.judging.SlowDown` to be asked again.
@@ -219,20 +218,6 @@ class Judge(ABC):
 
     async def close(self) -> None:  # noqa: B027  (most judges hold nothing open)
         """Release connections."""
-
-
-ANSWER_LOST: ContextVar[Callable[[], Awaitable[None]]] = ContextVar("ANSWER_LOST")
-"""Called by `answer_lost` for the current request; set by the engine."""
-
-
-async def answer_lost() -> None:
-    """Report that the current request may have been charged for, got no answer, and will be sent again.
-
-    The engine goes on counting it and returns when the budget allows another attempt; if it never will, the request is
-    cancelled. Does nothing outside of the engine.
-    """
-    if report := ANSWER_LOST.get(None):
-        await report()
 
 
 class Ask(Protocol):

@@ -24,10 +24,10 @@ from afarm.core.interfaces import (
     no_progress,
 )
 from afarm.core.plugins import Plugins
-from afarm.core.processes import SINGLE_PROCESS, ProcessInfo
 from afarm.core.records import Evaluation
 from afarm.core.registry import FIRST_PARTY, Component
 from afarm.experiment.plugin_code import files_digest, package_of, plugin_digest
+from afarm.experiment.process_info import SINGLE_PROCESS, ProcessInfo
 from afarm.experiment.promises import require_flat, require_returned
 from afarm.experiment.recipe import Settings
 from afarm.experiment.stage_code import door_digest
@@ -139,7 +139,7 @@ class Components:
 
     def fixed_reward_model(self, name: str) -> RewardModel:
         """A reward model that is built, not fitted. Raises `ConfigError` for one that must be fitted."""
-        if is_fitted(self.reward_model_class(name)):
+        if self.reward_model_class(name).is_fitted():
             raise ConfigError([f"reward model {name!r} must be fitted first: name one that needs no fitting here"])
         made: RewardModel = self._build("reward_models", name, RewardModel)
         return made
@@ -195,7 +195,8 @@ class Components:
                 from afarm.backend import Backend
             except ModuleNotFoundError as error:
                 raise PluginError(f"training needs {error.name!r}: pip install 'afarm[train]'") from error
-            self._backend = Backend(self.settings.run.backend, self.process_info)
+            several, sharded = self.process_info.is_distributed, self.process_info.sharded
+            self._backend = Backend(self.settings.run.backend, is_distributed=several, sharded=sharded)
         backend: Backend = self._backend
         return backend
 
@@ -293,8 +294,3 @@ def _module_of_fitted(directory: Path) -> str:
     if found is None or found.origin is None:
         raise StoreError(f"{directory} was made by {module}:{name}, which is not installed; install its plugin again")
     return module
-
-
-def is_fitted(reward_model: type[RewardModel]) -> bool:
-    """Tell if a reward model is learned from preferences, rather than a formula or a finished model."""
-    return reward_model.fit.__func__ is not RewardModel.fit.__func__  # type: ignore[attr-defined]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from afarm.core.interfaces import Progress, no_progress
 from afarm.core.plugins import Plugins, discover
-from afarm.core.processes import SINGLE_PROCESS, ProcessInfo
 from afarm.experiment.components import Components
 from afarm.experiment.data import DataSplits
 from afarm.experiment.judges import Judges
 from afarm.experiment.preflight import Check, problems_of
+from afarm.experiment.process_info import SINGLE_PROCESS, ProcessInfo
 from afarm.experiment.recipe import Override, Settings, list_overrides, resolve
 from afarm.experiment.workspace import OnStage, Workspace, ignore_stage
 from afarm.storage.artifacts import Store

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 from afarm.core.errors import ConfigError
 from afarm.experiment.annotation import OnlineAnnotator, annotation_stage
-from afarm.experiment.components import is_fitted
 from afarm.experiment.evaluation_stages import evaluation_stage, require_outputs_in_data
 from afarm.experiment.llm_baselines import answers_stage, is_llm_system
 from afarm.experiment.preferences import preferences_stage
@@ -46,7 +45,7 @@ def annotate(workspace: Workspace) -> Stage:
 
 def fit_reward(workspace: Workspace) -> Stage | None:
     """The reward model's training; None if it is one that needs no fitting."""
-    if not is_fitted(workspace.components.reward_model_class(workspace.config.reward_model)):
+    if not workspace.components.reward_model_class(workspace.config.reward_model).is_fitted():
         return None
     return reward_fit_stage(workspace, start(workspace), annotate(workspace))
 

@@ -11,7 +11,6 @@ from functools import partial
 from pydantic import ValidationError
 
 from afarm.core.errors import AfarmError, ConfigError, DataError, PluginError, did_you_mean
-from afarm.experiment.components import is_fitted
 from afarm.experiment.dry_run import require_fitting_judges
 from afarm.experiment.preferences import require_preferences
 from afarm.experiment.settings import RunConfig
@@ -255,7 +254,7 @@ def splits_needed(workspace: Workspace, stage: str = "") -> Iterator[str]:
         needs |= workspace.components.method(config.method).needs
     elif stage != "sft":
         needs.add("preferences")
-    if "reward_model" in needs and is_fitted(workspace.components.reward_model_class(config.reward_model)):
+    if "reward_model" in needs and workspace.components.reward_model_class(config.reward_model).is_fitted():
         needs.add("preferences")
     yield from (split for need, splits in NEEDS.items() if need in needs for split in splits)
     if "preferences" in needs and not config.preferences:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from afarm.core.processes import ProcessInfo
+from afarm.experiment.process_info import ProcessInfo
 from afarm.storage.artifacts import Artifact, Store
 from afarm.storage.checkpoints import CHECKPOINTS, wait_for
 from afarm.storage.disk import write_json

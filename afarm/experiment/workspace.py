@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Self
 from afarm.core.errors import TrainingError
 from afarm.core.hooks import KINDS
 from afarm.core.interfaces import RewardModel
-from afarm.core.processes import ProcessInfo
 from afarm.core.registry import Component
 from afarm.core.seeding import integer
 from afarm.experiment.components import Components
 from afarm.experiment.data import DataSplits
+from afarm.experiment.process_info import ProcessInfo
 from afarm.experiment.processes import announce, follow
 from afarm.experiment.stage import Inputs, Stage, StageRun
 from afarm.experiment.stage_code import code_digest

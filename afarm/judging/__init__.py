@@ -6,6 +6,7 @@ Behind it lies the metered way to those judges: dispatch, budget and ledger. Imp
 from afarm.core.judge import CHARACTERS_PER_TOKEN
 from afarm.judging.degraded import unsupported
 from afarm.judging.labelling import annotate_in_chunks
+from afarm.judging.lost_answers import answer_lost
 from afarm.judging.pairwise import (
     REFUSALS,
     SAMPLES_PER_VOTE,
@@ -39,6 +40,7 @@ __all__ = [
     "PromptAnnotator",
     "SlowDown",
     "annotate_in_chunks",
+    "answer_lost",
     "collect_judgements",
     "drawn_order",
     "judgements_from",

@@ -17,11 +17,12 @@ from queue import SimpleQueue
 from typing import Any
 
 from afarm.core.errors import AfarmError, BudgetError, JudgeError
-from afarm.core.judge import ANSWER_LOST, ChatRequest, Completion, Judge
+from afarm.core.judge import ChatRequest, Completion, Judge
 from afarm.judging.completions import require_completion, require_price
 from afarm.judging.degraded import unsupported
 from afarm.judging.ledger import Ledger
 from afarm.judging.ledger_schema import encodable
+from afarm.judging.lost_answers import ANSWER_LOST
 from afarm.judging.rate_limit import PATIENCE, Attempt, Limiter, SlowDown
 from afarm.storage.text import dollars
 
@@ -296,7 +297,7 @@ class Dispatcher:
         return require_completion(await pending.queue.judge.complete(pending.request), pending.queue.identity)
 
     async def _answer_lost(self, pending: PendingRequest) -> None:
-        """See `afarm.answer_lost`."""
+        """See `afarm.judging.answer_lost`."""
         self.shared.ledger.charged_without_answer(pending.key)
         allowed = asyncio.get_running_loop().create_future()
         self.retrying[allowed] = pending

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from afarm.core.interfaces import RewardModel
 from afarm.core.records import Instruction
 from afarm.core.registry import Component
 from afarm.testing.annotators import check_annotator
@@ -47,7 +46,7 @@ def check_component(
         is_random: True for an annotator whose labels differ from seed to seed though it asks no judge.
     """
     cls = component.load()
-    is_fitted_model = component.kind == "reward_models" and _is_fitted(cls)
+    is_fitted_model = component.kind == "reward_models" and cls.is_fitted()
     if component.kind == "methods" or is_fitted_model:
         fields = component.config.model_fields if component.config and is_fitted_model else {}
         shared = {name: value for name, value in FITTED.items() if name in fields}
@@ -72,7 +71,3 @@ def check_component(
             check_evaluator(made, evaluation_inputs(instructions[:12], outputs) if instructions else None)
         else:
             check_dataset(made)
-
-
-def _is_fitted(reward_model: type[RewardModel]) -> bool:
-    return reward_model.fit.__func__ is not RewardModel.fit.__func__  # type: ignore[attr-defined]

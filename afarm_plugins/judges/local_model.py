@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import jinja2
 import torch
 
-from afarm import ChatRequest, Decoding, JudgeError, seeding
-from afarm.backend import Backend, TorchSampler, hidden_states, join_and_pad, pad, project
+from afarm import ChatRequest, Decoding, JudgeError, ModelBackend, seeding
+from afarm.backend import TorchSampler, hidden_states, join_and_pad, pad, project
 from afarm_plugins.judges.payloads import TOO_LONG
 
 ANSWER_LABELS = ("Output (a)", "Output (b)")
@@ -37,7 +37,7 @@ class ModelAnswer:
 class LocalModel:
     """A causal LM with its tokenizer. Raises `ModelError` if it cannot be loaded."""
 
-    def __init__(self, spec: str, backend: Backend):
+    def __init__(self, spec: str, backend: ModelBackend):
         # A judge's prompts are the annotator's: the template by which a policy is prompted is not used.
         self.policy = backend.load_policy(spec, prompt_template="alpaca")
         self.spec = spec

@@ -36,10 +36,9 @@ from afarm import (
     Judge,
     JudgeError,
     Price,
-    answer_lost,
     seeding,
 )
-from afarm.judging import SlowDown, unsupported
+from afarm.judging import SlowDown, answer_lost, unsupported
 from afarm_plugins.judges import VendorConfig
 from afarm_plugins.judges.payloads import TOO_LONG, margin, texts, unwrapped, wrapped
 from afarm_plugins.judges.rate_headers import allowance, wait_asked

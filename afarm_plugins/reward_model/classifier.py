@@ -12,7 +12,7 @@ import logging
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from transformers import AutoModelForSequenceClassification
@@ -21,6 +21,7 @@ from afarm import (
     BuildContext,
     ConfigError,
     Instruction,
+    ModelBackend,
     ModelError,
     Output,
     RewardModel,
@@ -42,9 +43,6 @@ from afarm.backend import (
     without_lone_surrogates,
 )
 from afarm_plugins.reward_model import ClassifierConfig
-
-if TYPE_CHECKING:
-    from afarm.backend import Backend
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +119,7 @@ def _require_classifier(spec: str) -> None:
 class Reader:
     """A classifier that others trained, on the device, with its tokenizer and the format that it reads."""
 
-    def __init__(self, spec: str, config: ClassifierConfig, backend: Backend):
+    def __init__(self, spec: str, config: ClassifierConfig, backend: ModelBackend):
         self.config = config
         self.backend = backend
         self.model: Any

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-from floors import BACKEND_IN_FUNCTIONS, FLOORS, FOR_TYPES, NARROW
+from floors import BACKEND_IN_FUNCTIONS, FLOORS, NARROW
 from syntax import AFARM, ALL, PLUGINS, Import, Module, is_module, within
 
 HEAVY = {
@@ -58,8 +58,6 @@ def test_no_room_imports_one_above_it() -> None:
         if module.room not in FLOORS or not within(imported.module, "afarm"):
             return False
         room = room_of(imported.module)
-        if imported.typing and (module.name, imported.module) in FOR_TYPES:
-            return False
         if not room:  # the façade, above all rooms but the command line
             return module.room != "cli"
         narrow = NARROW.get(module.room, {}).get(room)
@@ -67,12 +65,6 @@ def test_no_room_imports_one_above_it() -> None:
         return not fits
 
     assert offences(AFARM, wrong) == []
-
-
-@pytest.mark.parametrize(("module", "above"), FOR_TYPES)
-def test_an_exception_is_still_needed(module: str, above: str) -> None:
-    [importing] = [m for m in AFARM if m.name == module]
-    assert [i.module for i in importing.imports if i.module == above and i.typing] == [above]
 
 
 @pytest.mark.parametrize("room", [room for room in FLOORS if room != "cli"])
@@ -137,7 +129,7 @@ def edges(counts: Callable[[Module, Import], bool]) -> dict[str, set[str]]:
 
 def test_no_import_cycle_runs_through_two_rooms() -> None:
     """Not even by way of type checkers or functions: such rooms could only be understood together."""
-    graph = edges(lambda module, imported: (module.name, imported.module) not in FOR_TYPES)
+    graph = edges(lambda module, imported: True)
     crossing = [circle for circle in circles(graph) if len({room_of(name) for name in circle}) > 1]
     assert crossing == []
 

@@ -12,9 +12,9 @@ from said import Afarm
 
 from afarm.cli import launch
 from afarm.core.errors import DataError
-from afarm.core.processes import RANK, SIZE
 from afarm.experiment.components import Components
 from afarm.experiment.farm import Farm
+from afarm.experiment.process_info import RANK, SIZE
 
 
 @pytest.fixture(autouse=True)

@@ -12,10 +12,10 @@ from light_farm import LightBackend, Make, light_farm
 from light_plugin import CountingJudge, Online, WordPolicy
 
 from afarm.core.interfaces import MethodInputs, PairLabels, Policy, TrainContext
-from afarm.core.processes import ProcessInfo
 from afarm.core.records import Instruction, Pair, Preference
 from afarm.experiment.components import Components
 from afarm.experiment.farm import Farm
+from afarm.experiment.process_info import ProcessInfo
 
 PAIRS = [Pair(Instruction(f"task {n}"), "word", "word word") for n in range(400)]
 """The counting judge prefers the second of each."""

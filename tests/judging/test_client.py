@@ -19,10 +19,11 @@ from scripted_judges import ScriptedJudge, question, questions
 
 from afarm.core.errors import BudgetError, JudgeError
 from afarm.core.interfaces import BuildContext
-from afarm.core.judge import Capabilities, ChatRequest, Completion, Judgement, JudgementKey, answer_lost
+from afarm.core.judge import Capabilities, ChatRequest, Completion, Judgement, JudgementKey
 from afarm.judging.accounting import open_items
 from afarm.judging.client import BLOCK, JudgeClient
 from afarm.judging.ledger import Ledger, request_key
+from afarm.judging.lost_answers import answer_lost
 from afarm.judging.rate_limit import Limiter, SlowDown
 
 

@@ -36,9 +36,6 @@ NARROW = {
 }
 """Rooms that may import certain modules of a room only."""
 
-FOR_TYPES = {("afarm.core.interfaces", "afarm.backend"): "contexts hold a Backend, which core cannot import"}
-"""The one import that goes up, for type checkers only, with its reason."""
-
 BACKEND_IN_FUNCTIONS = {
     "experiment": {"afarm.experiment.components"},
     "testing": {"afarm.testing.contexts", "afarm.testing.models"},

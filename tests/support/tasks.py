@@ -18,8 +18,8 @@ from torch import Tensor
 from afarm.backend import Backend, CheckpointPolicy
 from afarm.core.config import BackendConfig
 from afarm.core.interfaces import Decoding, Method, MethodInputs, TrainContext
-from afarm.core.processes import ProcessInfo
 from afarm.core.records import JudgedPair, Output, Pair, Preference
+from afarm.experiment.process_info import ProcessInfo
 from afarm.storage.checkpoints import DirectoryCheckpoints, FollowedCheckpoints
 from afarm.testing.contexts import KeyedReward
 from afarm.testing.examples import make_instructions
@@ -50,7 +50,9 @@ def context(directory: Path, rows: list[dict[str, float]]) -> TrainContext:
 
     directory.mkdir(parents=True, exist_ok=True)
     checkpoints = DirectoryCheckpoints(directory) if PROCESS.is_main_process else FollowedCheckpoints(directory)
-    return TrainContext(3, directory, Backend(BackendConfig(device="cpu"), PROCESS), checkpoints, log)
+    config, several = BackendConfig(device="cpu"), PROCESS.is_distributed
+    backend = Backend(config, is_distributed=several, sharded=PROCESS.sharded)
+    return TrainContext(3, directory, backend, checkpoints, log)
 
 
 def demonstrations() -> list[Output]:

@@ -13,9 +13,9 @@ import pytest
 from light_farm import LightBackend, light_farm
 from light_plugin import RAN, CountingJudge, WordPolicy
 
-from afarm.core.processes import SINGLE_PROCESS, ProcessInfo
 from afarm.experiment.components import Components
 from afarm.experiment.farm import Farm
+from afarm.experiment.process_info import SINGLE_PROCESS, ProcessInfo
 from afarm.experiment.processes import announce, follow
 from afarm.storage.artifacts import Store, artifact_key
 from afarm.storage.checkpoints import DirectoryCheckpoints, FollowedCheckpoints
