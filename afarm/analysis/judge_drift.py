@@ -27,6 +27,7 @@ from afarm.core.interfaces import AnnotateContext
 from afarm.core.records import JudgedPair, Pair
 from afarm.core.seeding import integer, uniform
 from afarm.evaluation.drift_log import Probe, record_probe
+from afarm.experiment.promises import requests_planned
 from afarm.judging.labelling import annotate_in_chunks
 from afarm.storage.annotations import read_annotations
 
@@ -106,7 +107,7 @@ def estimate_probe(
     planned = workspace.components.annotator(annotator)
     client = workspace.judges.client
     contexts = [AnnotateContext(seed_of(epoch, draw), client) for draw in range(DRAWS)]
-    requests = (request for context in contexts for request in planned.plan(stored_pairs, context))
+    requests = (r for context in contexts for r in requests_planned(planned, annotator, stored_pairs, context))
     prices = [client.worst_case_price(request) for request in requests]
     known = [price for price in prices if price is not None]
     return len(prices), math.fsum(known) if len(known) == len(prices) else None

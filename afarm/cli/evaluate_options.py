@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -259,6 +260,8 @@ def _require_usable(workspace: "Workspace", options: EvaluateOptions, compared: 
             said = f"Left out of {options.recipe}, for they need more than these files: {', '.join(left)}"
             err().print(f"[dim]{markup(said)}[/]", highlight=False, soft_wrap=True)
         return
+    from afarm.experiment.promises import problems_seen
+
     built = {name: workspace.components.evaluator(name) for name in names}
     problems = []
     for one in compared:
@@ -266,7 +269,8 @@ def _require_usable(workspace: "Workspace", options: EvaluateOptions, compared: 
         for name, evaluator in built.items():
             lacking = sorted(evaluator.needs - one.offered)
             problems += [_lacks(name, need, one.annotator) for need in lacking]
-            problems += [f"--evaluator {name}: {problem}" for problem in evaluator.check(asked)]
+            seen = problems_seen(partial(evaluator.check, asked), "evaluators", name, evaluator)
+            problems += [f"--evaluator {name}: {problem}" for problem in seen]
     if problems := list(dict.fromkeys(problems)):
         raise ConfigError(problems)
 

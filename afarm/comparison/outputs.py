@@ -6,16 +6,17 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self
 
-from afarm.core.interfaces import EvaluationInputs
+from afarm.core.interfaces import EvaluationInputs, Evaluator
 from afarm.core.records import Instruction, Output, Pair
 from afarm.core.seeding import digest
 from afarm.evaluation.matching import STRICT, MatchedRows, MatchPolicy, looks_swapped, match_rows
 from afarm.experiment.annotation import annotate_to_file, annotation_identity
 from afarm.experiment.evaluation_stages import protocol_of, write_results
+from afarm.experiment.promises import problems_seen
 from afarm.experiment.stage import Inputs, Stage, StageRun
 from afarm.experiment.workspace import Workspace
 from afarm.storage.rows import preferences_on_disk, rows_digest
@@ -91,7 +92,11 @@ class SystemComparison(ABC):
         names = dict.fromkeys(["win_rate", *self.workspace.config.evaluate.evaluators])
         built = [(name, self.workspace.components.evaluator(name)) for name in names]
         usable = [(name, e) for name, e in built if e.needs <= self.offered and not e.many]
-        return [name for name, e in usable if "judgements" in e.needs or not e.check(self.instructions)]
+
+        def knows(name: str, evaluator: Evaluator) -> bool:
+            return not problems_seen(partial(evaluator.check, self.instructions), "evaluators", name, evaluator)
+
+        return [name for name, e in usable if "judgements" in e.needs or knows(name, e)]
 
     @property
     def together(self) -> list[str]:

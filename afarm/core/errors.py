@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
+import re
 import traceback
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 
-from afarm.core.hooks import KINDS
+from afarm.core.hooks import GROUP, KINDS
 
 
 class AfarmError(Exception):
@@ -74,11 +76,11 @@ CONTEXTLIB = Path(contextlib.__file__)
 
 
 @contextlib.contextmanager
-def attributed_to(kind: str, name: str) -> Iterator[None]:
+def attributed_to(kind: str, name: str, owner: object = None) -> Iterator[None]:
     """Raise any failure inside as a `PluginError` that names the component and the line of its code.
 
-    `kind` is a plural of `KINDS`, or a noun of its own. The failure itself is the cause. An error that a user can act
-    on (`AfarmError`) passes as it is, and so does an interrupt.
+    `kind` is a plural of `KINDS`, or a noun of its own; `owner` is the component or its class. The failure itself is
+    the cause. An error that a user can act on (`AfarmError`) passes as it is, and so does an interrupt.
     """
     try:
         yield
@@ -86,13 +88,26 @@ def attributed_to(kind: str, name: str) -> Iterator[None]:
         raise
     except Exception as error:
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise PluginError(f"{KINDS.get(kind, kind)} {name!r} failed: {what} ({_place(error)})") from error
+        which = f"{KINDS.get(kind, kind)} {name!r}{_plugin_of(owner)}"
+        raise PluginError(f"{which} failed: {what} ({_place(error)})") from error
 
 
-def require_promise(kept: bool, kind: str, name: str, broken: str) -> None:
+def require_promise(kept: bool, kind: str, name: str, broken: str, owner: object = None) -> None:
     """Raise `PluginError` that the component has `broken` a promise of its interface, unless it is `kept`."""
     if not kept:
-        raise PluginError(f"{KINDS.get(kind, kind)} {name!r}: {broken}")
+        raise PluginError(f"{KINDS.get(kind, kind)} {name!r}{_plugin_of(owner)}: {broken}")
+
+
+def _plugin_of(owner: object) -> str:
+    """Name the third party's plugin, or else the distribution, that brings a class or an instance."""
+    package = (owner if isinstance(owner, type) else type(owner)).__module__.partition(".")[0]
+    if package in ("afarm", "afarm_plugins", "builtins"):
+        return ""
+    for point in importlib.metadata.entry_points(group=GROUP):
+        if point.dist and re.split("[.:]", point.value)[0] == package:
+            return f" of plugin {point.name!r} ({point.dist.name} {point.dist.version})"
+    distributions = importlib.metadata.packages_distributions().get(package)
+    return f" of {distributions[0]}" if distributions else ""
 
 
 def type_name(value: object) -> str:

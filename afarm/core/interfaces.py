@@ -214,15 +214,16 @@ def _one_score_per_row(score: Callable[..., Sequence[Score]]) -> Callable[..., S
     @wraps(score)
     def checked(self: RewardModel, *rows: Any, **named: Any) -> Sequence[Score]:
         name = f"{type(self).__module__}:{type(self).__qualname__}"
-        with attributed_to("reward_models", name):
+        with attributed_to("reward_models", name, self):
             scores = score(self, *rows, **named)
         listed, wanted = isinstance(scores, Sequence), len(named["outputs"] if "outputs" in named else rows[-1])
         strange = {type_name(row) for row in scores if not isinstance(row, Score)} if listed else {type_name(scores)}
         broken = f"not {', '.join(sorted(strange))}" if strange else f"{len(scores)} for {wanted} rows"
         fits = not strange and len(scores) == wanted
-        require_promise(fits, "reward_models", name, f"score must return one afarm.Score per row, {broken}")
+        require_promise(fits, "reward_models", name, f"score must return one afarm.Score per row, {broken}", self)
         return scores
 
+    vars(checked)["is_checked"] = True
     return checked
 
 
@@ -238,8 +239,10 @@ class RewardModel(ABC):
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
-        for name in {"score", "score_outputs"} & vars(cls).keys():
-            setattr(cls, name, _one_score_per_row(vars(cls)[name]))
+        for name in ("score", "score_outputs"):  # also one that a base beside this class brings
+            function = getattr(cls, name)
+            if function is not getattr(RewardModel, name) and not hasattr(function, "is_checked"):
+                setattr(cls, name, _one_score_per_row(function))
 
     @property
     def identity(self) -> str:

@@ -125,7 +125,8 @@ class Score:
     """A reward model's score of one output. Higher `value` is better. `spans` are (start, end, value).
 
     `spread` is the standard deviation over the members of an ensemble, in the unit of `value`; None for one model.
-    Raises `ValueError` for a number that is NaN or infinite: compared with others it would win or lose for no reason.
+    Raises `ValueError` for a number that is NaN or infinite: compared with others it would win or lose for no reason,
+    and `TypeError` for what is no number.
     """
 
     value: float
@@ -133,6 +134,7 @@ class Score:
     spread: float | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "value", float(self.value))  # JSON has no float32 of numpy
         for number in (self.value, self.spread or 0.0, *(value for *_, value in self.spans or ())):
             if not math.isfinite(number):
                 raise ValueError(f"a score must be a finite number, not {number}")

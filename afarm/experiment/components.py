@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from afarm.core.errors import ConfigError, PluginError, StoreError, attributed_to
+from afarm.core.errors import ConfigError, PluginError, StoreError, attributed_to, require_promise, type_name
 from afarm.core.interfaces import (
     Annotator,
     BuildContext,
@@ -28,7 +28,7 @@ from afarm.core.records import Evaluation
 from afarm.core.registry import FIRST_PARTY, Component
 from afarm.experiment.plugin_code import files_digest, package_of, plugin_digest
 from afarm.experiment.process_info import SINGLE_PROCESS, ProcessInfo
-from afarm.experiment.promises import require_flat, require_returned
+from afarm.experiment.promises import require_evaluation, require_needs, require_returned
 from afarm.experiment.recipe import Settings
 from afarm.experiment.stage_code import door_digest
 from afarm.storage.artifacts import require_sound_directory
@@ -91,16 +91,13 @@ class Components:
     def _build(self, kind: str, name: str, interface: type) -> Any:
         component = self.component(kind, name)
         cls, config = component.load(), self.settings.of(component)
-        with attributed_to(kind, name):
+        with attributed_to(kind, name, cls):
             if component.spec:
                 made = cls(config, name.partition(":")[2], self.context(component))
             else:
                 made = cls() if config is None else cls(config)
-        if not isinstance(made, interface):
-            raise PluginError(
-                f"{component.full_name!r} of plugin {component.plugin!r} makes a {type(made).__name__}, "
-                f"no {interface.__name__}"
-            )
+        broken = f"{component.target} makes {type_name(made)}, no afarm.{interface.__name__}"
+        require_promise(isinstance(made, interface), kind, name, broken, cls)
         return made
 
     def dataset(self, name: str = "") -> Dataset:
@@ -120,21 +117,27 @@ class Components:
 
     def method(self, name: str) -> Method:
         made: Method = self._build("methods", name, Method)
+        require_needs(made, "methods", name)
         return made
 
     def evaluator(self, name: str) -> Evaluator:
         made: Evaluator = self._build("evaluators", name, Evaluator)
+        require_needs(made, "evaluators", name)
         return made
 
     def evaluate(self, name: str, inputs: EvaluationInputs) -> Evaluation:
         """Run the evaluator `name`. Raises `PluginError` if it fails, or returns no figures."""
-        with attributed_to("evaluators", name):
-            returned = self.evaluator(name).evaluate(inputs)
-        require_returned(Evaluation, returned, "evaluators", name, "evaluate")
-        return require_flat(returned, name)
+        evaluator, component = self.evaluator(name), self.component("evaluators", name)
+        with attributed_to("evaluators", name, evaluator):
+            returned = evaluator.evaluate(inputs)
+        same = (c for c in self.plugins.registry if (c.kind, c.target) == (component.kind, component.target))
+        names = [other for c in same for other in dict.fromkeys([c.name, c.full_name])]
+        return require_evaluation(returned, name, names, inputs.system, evaluator)
 
     def reward_model_class(self, name: str) -> type[RewardModel]:
         loaded: type[RewardModel] = self.component("reward_models", name).load()
+        fits = isinstance(loaded, type) and issubclass(loaded, RewardModel)
+        require_promise(fits, "reward_models", name, f"{loaded!r} is no class of afarm.RewardModel", loaded)
         return loaded
 
     def fixed_reward_model(self, name: str) -> RewardModel:
@@ -218,9 +221,10 @@ class Components:
         kind and name. Of several processes all but the first only read what is in `directory`, and none leaves before
         the others.
         """
+        owner = self.component(kind, name).load()
         if not self.process_info.is_main_process:
             followed = FollowedCheckpoints(directory)
-            with attributed_to(kind, name), self.backend.autocast():
+            with attributed_to(kind, name, owner), self.backend.autocast():
                 yield TrainContext(seed, directory, self.backend, followed, lambda *_: None)
             self.backend.barrier()
             return
@@ -230,7 +234,7 @@ class Components:
             self.notify(f"{label}: going on from step {newest[0]}")
         metrics = MetricsFile(directory / "metrics.jsonl", resume_from=newest[0] if newest else None)
         tracked = self.backend.tracked(label, directory / "trackers", metrics)
-        with attributed_to(kind, name), storage_errors(directory), tracked as log, self.backend.autocast():
+        with attributed_to(kind, name, owner), storage_errors(directory), tracked as log, self.backend.autocast():
             yield TrainContext(seed, directory, self.backend, checkpoints, log, self.progress)
         if self.process_info.is_distributed:
             self.backend.barrier()
@@ -243,7 +247,7 @@ class Components:
         """Write what the component of that kind and name trained, and which class reads it."""
         model = directory / "model"
         model.mkdir(exist_ok=True)
-        with attributed_to(kind, name), storage_errors(model):
+        with attributed_to(kind, name, made), storage_errors(model):
             made.save(model)
         read_by = f"{type(made).__module__}:{type(made).__qualname__}"
         holds = "reward_model" if isinstance(made, RewardModel) else "policy"
@@ -269,9 +273,9 @@ class Components:
                 f"{directory} was made by {record['class']}, which cannot be loaded ({error}); install its plugin again"
             ) from error
         kind, interface = ("reward model", RewardModel) if record["kind"] == "reward_model" else ("policy", Policy)
-        with attributed_to(kind, record["class"]):
+        with attributed_to(kind, record["class"], cls):
             loaded = cls.load(directory / "model", self.load_context(directory))
-        require_returned(interface, loaded, kind, record["class"], "load")
+        require_returned(interface, loaded, kind, record["class"], "load", cls)
         return loaded
 
 

@@ -53,9 +53,10 @@ class DataSplits:
             if split == "evaluation" and self._eval_set:
                 self._loaded[split] = evaluation_set(self._components, self._eval_set)
             else:
-                with attributed_to("datasets", self._name):
-                    loaded = self.dataset.load(split)
-                self._loaded[split] = require_outputs(loaded, self._name, split)
+                dataset = self.dataset
+                with attributed_to("datasets", self._name, dataset):
+                    loaded = dataset.load(split)
+                self._loaded[split] = require_outputs(loaded, self._name, split, dataset)
         return self._loaded[split]
 
     def rows(self, split: str) -> list[Output]:
@@ -117,6 +118,7 @@ def evaluation_set(components: Components, source: str) -> list[Output]:
     """
     if names_a_file(source):
         return [Output.from_row({"output": "", **with_turns(row, where)}, where) for where, row in placed_rows(source)]
-    with attributed_to("datasets", source):
-        loaded = components.dataset(source).load("evaluation")
-    return require_outputs(loaded, source, "evaluation")
+    dataset = components.dataset(source)
+    with attributed_to("datasets", source, dataset):
+        loaded = dataset.load("evaluation")
+    return require_outputs(loaded, source, "evaluation", dataset)

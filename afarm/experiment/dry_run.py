@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from afarm.core.errors import ConfigError, DataError, attributed_to
+from afarm.core.errors import ConfigError, DataError
 from afarm.core.interfaces import AnnotateContext
 from afarm.core.judge import ChatRequest, Judge, Judgement, JudgementKey
 from afarm.core.records import Instruction, Pair
 from afarm.evaluation.matching import match_rows
 from afarm.experiment import pipeline
 from afarm.experiment.annotation import SELECTING, adjacent_pairs
+from afarm.experiment.promises import requests_planned
 from afarm.experiment.stage import Inputs, Stage
 from afarm.experiment.workspace import Workspace
 from afarm.judging.accounting import mean_output_tokens
@@ -233,7 +234,7 @@ def priced(
     annotator = workspace.components.annotator(annotator_name)
     context = AnnotateContext(seed, client, workspace.progress)
     chunks = (pairs[start : start + CHUNK] for start in range(0, len(pairs), CHUNK))
-    return _estimates(client, (annotator.plan(chunk, context) for chunk in chunks))
+    return _estimates(client, (requests_planned(annotator, annotator_name, chunk, context) for chunk in chunks))
 
 
 class _ReadingClient(JudgeClient):
@@ -371,8 +372,7 @@ def require_fitting_judges(workspace: Workspace, annotators: Sequence[str]) -> N
         for name in dict.fromkeys(annotators):
             try:
                 annotator = components.annotator(name)
-                with attributed_to("annotators", name):
-                    requests = annotator.plan(pairs, AnnotateContext(0, client))
+                requests = requests_planned(annotator, name, pairs, AnnotateContext(0, client))
             except DataError:  # one that knows the instructions of its own world only
                 continue
             for request in requests:

@@ -15,6 +15,7 @@ from afarm.experiment.components import Components
 from afarm.judging.client import JudgeClient, Spend
 from afarm.judging.ledger import Ledger
 from afarm.judging.pricing import Prices
+from afarm.judging.promises import identity_of, require_judge
 from afarm.judging.rate_limit import Limiter
 from afarm.storage.artifacts import Store
 from afarm.storage.text import dollars
@@ -38,7 +39,7 @@ class Judges:
     @property
     def identities(self) -> dict[str, str]:
         """The identity of the judge of each family role."""
-        return {role: judge.identity for role, judge in sorted(self.by_role.items())}
+        return {role: identity_of(judge) for role, judge in sorted(self.by_role.items())}
 
     def judge(self, spec: str) -> Judge:
         """Return the judge of a spec, such as "openai:gpt-4.1", with a rate limit for it. Made once."""
@@ -50,8 +51,8 @@ class Judges:
         price = partial(Prices(run.prices, run.price).of, spec)
         context = replace(self._components.context(component), price=price, allowed=limiter.allowed)
         cls, config = component.load(), self._components.settings.of(component)
-        with attributed_to("judges", name):
-            judge: Judge = cls(argument, config, context)
+        with attributed_to("judges", name, cls):
+            judge = require_judge(cls(argument, config, context), name)
         self._made[spec], self._limiters[judge] = judge, limiter
         return judge
 

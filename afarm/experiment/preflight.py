@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from afarm.core.errors import AfarmError, ConfigError, DataError, PluginError, did_you_mean
 from afarm.experiment.dry_run import require_fitting_judges
 from afarm.experiment.preferences import require_preferences
+from afarm.experiment.promises import problems_seen
 from afarm.experiment.settings import RunConfig
 from afarm.experiment.training_stages import NEEDS, require_method
 from afarm.experiment.workspace import Workspace
@@ -203,9 +204,13 @@ def require_known_tasks(workspace: Workspace) -> None:
     except DataError:  # which `require_rows` or the stage that reads them reports
         return
     evaluators = [(name, workspace.components.evaluator(name)) for name in workspace.config.evaluate.evaluators]
-    problems = [f"evaluator {name!r}: {p}" for name, evaluator in evaluators for p in evaluator.check(instructions)]
+    problems: list[str] = []
+    for name, evaluator in evaluators:
+        found = problems_seen(partial(evaluator.check, instructions), "evaluators", name, evaluator)
+        problems += [f"evaluator {name!r}: {problem}" for problem in found]
     for role, judge in workspace.judges.by_role.items():
-        problems += [f"judge of {'all roles' if role == '*' else role}: {p}" for p in judge.check(instructions)]
+        found = problems_seen(partial(judge.check, instructions), "judges", judge.identity, judge)
+        problems += [f"judge of {'all roles' if role == '*' else role}: {problem}" for problem in found]
     if problems:
         raise ConfigError(problems)
 
@@ -229,7 +234,8 @@ def no_ratings(annotator: str) -> str:
 def require_access(workspace: Workspace, llm_systems: Sequence[str] = ()) -> None:
     """Raise `ConfigError` for judges that cannot be asked, for want of a key, say."""
     judges = [*workspace.judges.by_role.values(), *map(workspace.judges.judge, llm_systems)]
-    if problems := [problem for judge in judges for problem in judge.check_access()]:
+    seen = [problems_seen(judge.check_access, "judges", judge.identity, judge) for judge in judges]
+    if problems := [problem for found in seen for problem in found]:
         raise ConfigError(dict.fromkeys(problems))
 
 

@@ -1,46 +1,93 @@
 """Returns of components, held to the promises of their interfaces.
 
-Each function raises `PluginError` that names the component, the promise, and what it returned instead. Labels are held
-to theirs by `afarm.judging.labelling`, answers by the engine that asks for them, scores by `RewardModel` itself.
+Each function raises `PluginError` that names the component, its plugin, the promise, and what it returned instead.
+Labels are held to theirs by `afarm.judging.labelling`, answers by the engine that asks for them, scores by
+`RewardModel` itself.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from afarm.core.errors import attributed_to, require_promise, type_name
-from afarm.core.interfaces import Decoding, Policy
-from afarm.core.records import Evaluation, Instruction, Output, Sample
+from afarm.core.interfaces import AnnotateContext, Annotator, Decoding, Evaluator, Method, Policy
+from afarm.core.judge import ChatRequest
+from afarm.core.records import Evaluation, Instruction, Message, Output, Pair, Sample
+from afarm.judging.promises import require_record
 
 
-def require_returned(wanted: type, returned: object, kind: str, name: str, function: str) -> None:
+def require_returned(wanted: type, returned: object, kind: str, name: str, function: str, owner: object = None) -> None:
     """Check that what `function` of a component `returned` is of the type `wanted`."""
     broken = f"{function} must return an afarm.{wanted.__name__}, not {type_name(returned)}"
-    require_promise(isinstance(returned, wanted), kind, name, broken)
+    require_promise(isinstance(returned, wanted), kind, name, broken, owner)
 
 
-def require_outputs(rows: object, name: str, split: str) -> list[Output]:
+def require_needs(component: Method | Evaluator, kind: str, name: str) -> None:
+    """Check that `needs` is a set of names."""
+    fits = isinstance(component.needs, frozenset | set) and all(isinstance(need, str) for need in component.needs)
+    require_promise(fits, kind, name, f"needs must be a frozenset of names, not {component.needs!r}", component)
+
+
+def problems_seen(check: Callable[[], object], kind: str, name: str, owner: object) -> list[str]:
+    """Return the problems that a component's `check` lists, if they are sentences."""
+    with attributed_to(kind, name, owner):
+        problems = check()
+    fits = isinstance(problems, list | tuple) and all(isinstance(problem, str) for problem in problems)
+    function = getattr(check, "__name__", "check")
+    require_promise(fits, kind, name, f"{function} must return a list of sentences, not {problems!r:.80}", owner)
+    assert isinstance(problems, list | tuple)
+    return list(problems)
+
+
+def requests_planned(
+    annotator: Annotator, name: str, pairs: Sequence[Pair], context: AnnotateContext
+) -> list[ChatRequest]:
+    """Return the requests that an annotator plans, if they are requests."""
+    with attributed_to("annotators", name, annotator):
+        requests = list(annotator.plan(pairs, context))
+    for request in requests:
+        broken = f"plan must return a list of afarm.ChatRequest, not {type_name(request)}"
+        require_promise(isinstance(request, ChatRequest), "annotators", name, broken, annotator)
+    return requests
+
+
+def require_outputs(rows: object, name: str, split: str, owner: object = None) -> list[Output]:
     """Return the rows that a data set loaded, if they are a list of `Output`."""
     what = f"load({split!r}) must return a list of afarm.Output"
-    require_promise(isinstance(rows, list | tuple), "datasets", name, f"{what}, not {type_name(rows)}")
+    require_promise(isinstance(rows, list | tuple), "datasets", name, f"{what}, not {type_name(rows)}", owner)
     assert isinstance(rows, list | tuple)
     for number, row in enumerate(rows):
-        whole = isinstance(row, Output) and isinstance(row.instruction, Instruction) and isinstance(row.output, str)
-        broken = f"{what}; row {number} is {type_name(row)}"
-        if isinstance(row, Output):
-            broken = f"{what}; row {number} has {type_name(row.instruction)} and {type_name(row.output)} in it"
-        require_promise(whole, "datasets", name, broken)
+        place = f"{what}; row {number}"
+        require_promise(isinstance(row, Output), "datasets", name, f"{place} is {type_name(row)}", owner)
+        require_record(row, Output, "datasets", name, place, owner)
+        require_record(row.instruction, Instruction, "datasets", name, place, owner)
+        for message in row.instruction.messages:
+            require_record(message, Message, "datasets", name, place, owner)
     return list(rows)
 
 
-def require_flat(evaluation: Evaluation, name: str) -> Evaluation:
-    """Return the evaluation, if its metrics are texts, finite numbers or None, as JSON has them."""
-    for metric, value in evaluation.metrics.items():
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        broken = f"evaluate must return flat JSON numbers: metric {metric!r} is {value!r}"
-        require_promise(value is None or isinstance(value, str) or number, "evaluators", name, broken)
-    return evaluation
+def require_evaluation(returned: object, name: str, names: Collection[str], system: str, owner: object) -> Evaluation:
+    """Return what evaluator `name` made of `system`, if it is an evaluation under one of its `names`.
+
+    Its metrics are texts, finite numbers or None by name, as JSON has them.
+    """
+    promise = "evaluate must return an afarm.Evaluation"
+    metrics = getattr(returned, "metrics", None)
+    if isinstance(returned, Evaluation):
+        flat = "evaluate must return flat JSON numbers"
+        require_promise(isinstance(metrics, Mapping), "evaluators", name, f"{flat} by name, not {metrics!r:.80}", owner)
+        for metric, value in returned.metrics.items():
+            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            fits = isinstance(metric, str) and (value is None or isinstance(value, str) or number)
+            require_promise(fits, "evaluators", name, f"{flat}: metric {metric!r} is {value!r:.80}", owner)
+    require_record(returned, Evaluation, "evaluators", name, promise, owner)
+    assert isinstance(returned, Evaluation)
+    own = f"{promise} of evaluator {' or '.join(map(repr, names))}, not of {returned.evaluator!r}"
+    require_promise(returned.evaluator in names, "evaluators", name, own, owner)
+    right = f"{promise} of system {system!r}, not of {returned.system!r}"
+    require_promise(returned.system == system, "evaluators", name, right, owner)
+    return returned
 
 
 def sampled(
@@ -50,12 +97,14 @@ def sampled(
     wanted = len(instructions) * decoding.n
     promise = f"sample must yield {decoding.n} afarm.Sample per instruction"
     count = 0
-    with attributed_to("methods", name):
+    with attributed_to("methods", name, policy):
         for sample in policy.sample(instructions, decoding, seed=seed):
-            require_promise(isinstance(sample, Sample), "methods", name, f"{promise}, not {type_name(sample)}")
+            require_record(sample, Sample, "methods", name, promise, policy)
+            finite = sample.score is None or math.isfinite(sample.score)
+            require_promise(finite, "methods", name, f"{promise}; its score is {sample.score}", policy)
             count += 1
             broken = f"{promise}: {len(instructions)} instructions gave more than {wanted}"
-            require_promise(count <= wanted, "methods", name, broken)
+            require_promise(count <= wanted, "methods", name, broken, policy)
             yield sample
     broken = f"{promise}: {len(instructions)} instructions gave {count} and not {wanted}"
-    require_promise(count == wanted, "methods", name, broken)
+    require_promise(count == wanted, "methods", name, broken, policy)

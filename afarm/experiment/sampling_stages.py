@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from afarm.core.errors import attributed_to
 from afarm.core.interfaces import Decoding, Policy
 from afarm.core.records import Instruction, Output
 from afarm.experiment.promises import require_returned, sampled
@@ -41,8 +42,9 @@ def outputs_stage(workspace: Workspace, system: str, policy: Stage, temperature:
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
         answering: Policy = workspace.load(inputs["policy"])
-        own = answering.decoding(decoding)
-        require_returned(Decoding, own, "methods", system, "decoding")
+        with attributed_to("methods", system, answering):
+            own = answering.decoding(decoding)
+        require_returned(Decoding, own, "methods", system, "decoding", answering)
         summary = write_outputs(workspace, directory, answering, instructions, own, system, "outputs")
         return {**summary, "temperature": own.temperature}
 

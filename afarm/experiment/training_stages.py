@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from afarm.core.config import Config
-from afarm.core.errors import ConfigError, did_you_mean
+from afarm.core.errors import ConfigError, attributed_to, did_you_mean
 from afarm.core.interfaces import Method, MethodInputs, Policy, RewardModel
 from afarm.core.records import Instruction, JudgedPair
 from afarm.experiment.components import Components
-from afarm.experiment.promises import require_returned
+from afarm.experiment.promises import problems_seen, require_returned
 from afarm.experiment.recipe import UNKNOWN
 from afarm.experiment.setting_errors import explain_validation_error
 from afarm.experiment.stage import Inputs, Stage
@@ -101,7 +102,7 @@ def training_stage(
         training = workspace.components.training("methods", name, label, directory, seed)
         with training as context, workspace.lent("methods", name, lent):
             policy = method.train(_method_inputs(workspace, method, inputs, asked), context)
-        require_returned(Policy, policy, "methods", name, "train")
+        require_returned(Policy, policy, "methods", name, "train", method)
         return policy
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
@@ -110,7 +111,8 @@ def training_stage(
 
     def plan_pairs() -> Sequence[Instruction]:
         splits = [split for need in method.needs for split in NEEDS[need]]
-        return method.plan_pairs({split: workspace.data.instructions(split) for split in splits})
+        with attributed_to("methods", name, method):
+            return list(method.plan_pairs({split: workspace.data.instructions(split) for split in splits}))
 
     plan = plan_pairs if annotator else None
     return Stage("train", label, stages, key_fields, write, run_collective=learn, plan_pairs=plan)
@@ -127,7 +129,9 @@ def require_method(components: Components, name: str) -> Method:
         raise ConfigError(explain_validation_error(error, config, f"{name}.", unknown=UNKNOWN)) from error
     needs_reward = "reward_model" in method.needs
     reward_model = components.reward_model_class(components.settings.run.reward_model) if needs_reward else None
-    problems = [f"{name}: {problem}" for problem in method.check(reward_model)]
+    problems = [
+        f"{name}: {problem}" for problem in problems_seen(partial(method.check, reward_model), "methods", name, method)
+    ]
     problems += [
         f"method {name!r} needs {need!r}, which no stage makes.{did_you_mean(need, NEEDS)}"
         for need in sorted(method.needs - NEEDS.keys())
@@ -168,7 +172,7 @@ def reward_fit_stage(workspace: Workspace, policy: Stage, preferences: Stage) ->
         training = workspace.components.training("reward_models", name, "fit-reward", directory, seed)
         with training as context, workspace.lent("reward_models", name, {"policy": inputs["policy"]}):
             fitted = cls.fit(judged, workspace.load(inputs["policy"]), config, context)
-        require_returned(RewardModel, fitted, "reward_models", name, "fit")
+        require_returned(RewardModel, fitted, "reward_models", name, "fit", cls)
         return fitted
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:

@@ -13,9 +13,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
+from afarm.core.errors import attributed_to, require_promise, type_name
 from afarm.core.judge import Completion
-from afarm.judging.completions import require_completion
 from afarm.judging.dispatch import Dispatcher, JudgeQueue, PendingRequest, may_be_charged
+from afarm.judging.promises import require_completion, short_repr
 from afarm.judging.rate_limit import LONGEST_PAUSE, PATIENCE, PAUSE, SlowDown
 
 T = TypeVar("T")
@@ -73,7 +74,10 @@ async def _submit(dispatcher: Dispatcher, queue: JudgeQueue, requests: Sequence[
     """Submit a batch and record its id. Not to be cancelled in between: what is submitted is paid for."""
     ledger, run = dispatcher.shared.ledger, dispatcher.shared.run
     try:
-        batch_id = await patiently(partial(queue.judge.submit, [pending.request for pending in requests]))
+        with attributed_to("judges", queue.identity, queue.judge):
+            batch_id = await patiently(partial(queue.judge.submit, [pending.request for pending in requests]))
+        promise = f"submit must return the id of the batch, not {short_repr(batch_id)}"
+        require_promise(isinstance(batch_id, str), "judges", queue.identity, promise, queue.judge)
     except Exception as error:
         keys = [pending.key for pending in requests]
         if may_be_charged(error):
@@ -92,9 +96,13 @@ async def _collect(dispatcher: Dispatcher, queue: JudgeQueue, batch_id: str) -> 
     dispatcher.batch_ids.add(batch_id)
     try:
         while ledger.is_batch_pending(batch_id):  # until here, or in another process, it is collected
-            answers: Sequence[Completion | None] | None = await patiently(partial(queue.judge.collect, batch_id))
+            answers: Sequence[Completion | None] | None
+            with attributed_to("judges", queue.identity, queue.judge):
+                answers = await patiently(partial(queue.judge.collect, batch_id))
             if answers is not None:
-                answers = [answer and require_completion(answer, queue.identity) for answer in answers]
+                promise = f"collect must return the answers of the batch, or None, not {type_name(answers)}"
+                require_promise(isinstance(answers, list | tuple), "judges", queue.identity, promise, queue.judge)
+                answers = [a if a is None else require_completion(a, queue.identity, queue.judge) for a in answers]
                 ledger.collected(batch_id, answers, dispatcher.shared.stage())
                 return
             await asyncio.sleep(dispatcher.shared.batch_poll_seconds)

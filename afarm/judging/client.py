@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,12 +16,13 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, TypeVar
 
-from afarm.core.errors import JudgeError, did_you_mean
+from afarm.core.errors import AfarmError, JudgeError, attributed_to, did_you_mean
 from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge, Judgement, JudgementKey
 from afarm.judging.batch_api import answer_in_batches
 from afarm.judging.degraded import unsupported, without
 from afarm.judging.dispatch import Dispatcher, JudgeQueue, PendingRequest, SharedState, misfits
 from afarm.judging.ledger import Ledger, request_key
+from afarm.judging.promises import identity_of
 from afarm.judging.rate_limit import Limiter
 
 T = TypeVar("T")
@@ -241,7 +243,7 @@ class JudgeClient:
         judge = self.judge_of(role)
         if judge not in self._queues:
             limiter = self._limiters.get(judge) or Limiter(self.max_concurrency)
-            direct = JudgeQueue(judge, limiter, judge.identity)
+            direct = JudgeQueue(judge, limiter, identity_of(judge))
             batch = self.batch_api and judge.capabilities.batch
             self._queues[judge] = replace(direct, direct=direct) if batch else direct
         return self._queues[judge]
@@ -283,7 +285,11 @@ class JudgeClient:
             return
         self._wait(_other_tasks_done())
         for judge in dict.fromkeys(self.judges.values()):
-            self._wait(judge.close())
+            try:
+                with attributed_to("judges", judge.identity, judge):
+                    self._wait(judge.close())
+            except AfarmError as error:  # what it has answered is stored, and the others are to be closed
+                warnings.warn(str(error), stacklevel=2)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

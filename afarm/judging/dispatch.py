@@ -16,13 +16,13 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-from afarm.core.errors import AfarmError, BudgetError, JudgeError
+from afarm.core.errors import AfarmError, BudgetError, JudgeError, PluginError, attributed_to
 from afarm.core.judge import ChatRequest, Completion, Judge
-from afarm.judging.completions import require_completion, require_price
 from afarm.judging.degraded import unsupported
 from afarm.judging.ledger import Ledger
 from afarm.judging.ledger_schema import encodable
 from afarm.judging.lost_answers import ANSWER_LOST
+from afarm.judging.promises import require_completion, require_price
 from afarm.judging.rate_limit import PATIENCE, Attempt, Limiter, SlowDown
 from afarm.storage.text import dollars
 
@@ -60,8 +60,9 @@ class JudgeQueue:
 
     def worst_case_price(self, request: ChatRequest) -> float | None:
         """The most that `request` can cost in dollars through this queue; None if prices are unknown."""
-        price, charged = self.judge.worst_case_price(request), self.judge.price()
-        require_price(price, self.identity, "worst_case_price")
+        with attributed_to("judges", self.identity, self.judge):
+            price, charged = self.judge.worst_case_price(request), self.judge.price()
+        require_price(price, self.identity, "worst_case_price", self.judge)
         if price is None or self.direct is None:
             return price
         return price * (charged.batch if charged else 0.5)
@@ -219,7 +220,7 @@ class Dispatcher:
                 refused.append(pending)
             elif error is None:
                 answered.append((pending, finished(pending, task.result())))
-                if task.result().price is None and pending.queue.judge.worst_case_price(pending.request):
+                if task.result().price is None and pending.queue.worst_case_price(pending.request):
                     charged.append(pending.key)
             else:
                 (charged if may_be_charged(error) else free).append(pending.key)
@@ -294,7 +295,10 @@ class Dispatcher:
 
     async def _complete(self, pending: PendingRequest) -> Completion:
         ANSWER_LOST.set(partial(self._answer_lost, pending))
-        return require_completion(await pending.queue.judge.complete(pending.request), pending.queue.identity)
+        judge, identity = pending.queue.judge, pending.queue.identity
+        with attributed_to("judges", identity, judge):
+            completion = await judge.complete(pending.request)
+        return require_completion(completion, identity, judge)
 
     async def _answer_lost(self, pending: PendingRequest) -> None:
         """See `afarm.judging.answer_lost`."""
@@ -429,8 +433,10 @@ def unpriced(judge: str) -> str:
 
 def explained(error: BaseException, pending: PendingRequest) -> AfarmError:
     """The error itself if it explains itself, otherwise one that names the judge."""
-    if isinstance(error, AfarmError):
+    failed = isinstance(error, PluginError) and error.__cause__ is not None
+    if isinstance(error, AfarmError) and not failed:
         return error
-    wrapped = JudgeError(f"{pending.queue.identity} failed: {type(error).__name__}: {error}")
-    wrapped.__cause__ = error
+    name = "" if failed else f"{pending.queue.identity} failed: {type(error).__name__}: "
+    wrapped = JudgeError(f"{name}{error}")
+    wrapped.__cause__ = error.__cause__ or error
     return wrapped

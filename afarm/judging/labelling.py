@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from afarm.core.errors import attributed_to, require_promise, type_name
+from afarm.core.errors import attributed_to, require_promise
 from afarm.core.interfaces import AnnotateContext, Annotator
 from afarm.core.records import JudgedPair, Pair, Preference
 from afarm.core.seeding import uniform
+from afarm.judging.promises import require_record
 
 CHUNK = 8192
 """Pairs handed to an annotator at once.
@@ -65,23 +66,23 @@ def annotate_in_chunks(
     for chunk in _batched(pairs, chunk_size):
         settled = [rule_or_noise(pair, context.seed, label_noise) for pair in chunk]
         open_pairs = [pair for pair, preference in zip(chunk, settled, strict=True) if preference is None]
-        with attributed_to("annotators", name):
+        with attributed_to("annotators", name, annotator):
             answers = list(annotator.annotate(open_pairs, context) or ()) if open_pairs else []
-        _require_one_each(answers, open_pairs, name)
+        _require_one_each(answers, open_pairs, name, annotator)
         remaining = iter(answers)
         for pair, preference in zip(chunk, settled, strict=True):
             yield JudgedPair(pair, preference or next(remaining), name)
 
 
-def _require_one_each(answers: Sequence[object], pairs: Sequence[Pair], name: str) -> None:
+def _require_one_each(answers: Sequence[object], pairs: Sequence[Pair], name: str, annotator: Annotator) -> None:
     promise = "annotate must return one afarm.Preference per pair, in the order of the pairs"
-    strange = next((answer for answer in answers if not isinstance(answer, Preference)), answers)
-    require_promise(strange is answers, "annotators", name, f"{promise}, not {type_name(strange)}")
+    for answer in answers:
+        require_record(answer, Preference, "annotators", name, promise, annotator)
     counted = f"{promise}: {len(answers)} for {len(pairs)} pairs"
-    require_promise(len(answers) == len(pairs), "annotators", name, counted)
+    require_promise(len(answers) == len(pairs), "annotators", name, counted, annotator)
     for number, (answer, pair) in enumerate(zip(answers, pairs, strict=True)):
         other = f"{promise}: number {number} is of another pair"
-        require_promise(getattr(answer, "pair_id", None) == pair.id, "annotators", name, other)
+        require_promise(getattr(answer, "pair_id", None) == pair.id, "annotators", name, other, annotator)
 
 
 def _batched(pairs: Iterable[Pair], size: int) -> Iterator[list[Pair]]:

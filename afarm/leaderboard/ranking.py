@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from afarm.core.errors import AfarmError, DataError
+from afarm.core.errors import AfarmError, DataError, attributed_to
 from afarm.core.interfaces import EvaluationInputs, Evaluator
 from afarm.core.plugins import discover
 from afarm.core.records import Instruction, JudgedPair, Row
@@ -202,7 +202,9 @@ def _with_metrics_of_each(board: Leaderboard, name: str, with_texts: Mapping[tup
         path = with_texts.get((board.protocol.id, entry.system))
         judged: Sequence[JudgedPair] = list(judgements(entry)) if path is None else preferences_on_disk(path)
         if judged:
-            entry = _with_main_metric(entry, name, evaluator.evaluate(stored_inputs(entry.system, judged)).metrics)
+            with attributed_to("evaluators", name, evaluator):
+                evaluated = evaluator.evaluate(stored_inputs(entry.system, judged))
+                entry = _with_main_metric(entry, name, evaluated.metrics)
         entries.append(entry)
     if not any(entry.figure(name) is not None for entry in entries):
         _refuse(board, name)
@@ -235,7 +237,8 @@ def with_metrics(board: Leaderboard, name: str, rows: Sequence[JudgedPair]) -> L
     if not evaluator.many:
         raise DataError(f"evaluator {name!r} looks at one system: it ranks no systems that met each other")
     met = [row for row in rows if row.pair.generator_1 != row.pair.generator_2]
-    by_system = _metrics(name, evaluator.evaluate(EvaluationInputs("", (), judgements=met)).rows)
+    with attributed_to("evaluators", name, evaluator):
+        by_system = _metrics(name, evaluator.evaluate(EvaluationInputs("", (), judgements=met)).rows)
     entries = [
         replace(entry, metrics={**entry.metrics, name: by_system[entry.system]}) if entry.system in by_system else entry
         for entry in board.entries

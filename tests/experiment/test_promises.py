@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -9,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import light_plugin
+import numpy as np
 import pytest
 from light_farm import Make
 from light_plugin import CountingJudge, Nudge, Numbers, Sft, WordPolicy, WordReward
 
 from afarm import compare_outputs
-from afarm.core.errors import AfarmError, PluginError
+from afarm.core.errors import AfarmError, JudgeError, PluginError
 from afarm.core.interfaces import Decoding, RewardModel
 from afarm.core.judge import ChatRequest, Completion
 from afarm.core.records import Evaluation, Instruction, Output, Sample, Score
@@ -88,7 +90,7 @@ RETURNS: dict[str, tuple[type, str, Callable[..., object] | object, Do, str]] = 
     "load, nothing": (Numbers, "load", lambda self, split: None, SFT, "data set 'numbers': load.* not None"),
     "load, numbers in rows": (
         *(Numbers, "load", lambda self, split: [Output(Instruction("a"), 1)], SFT),  # type: ignore[arg-type]
-        "data set 'numbers': .* row 0 has Instruction and int in it",
+        "data set 'numbers': .* row 0; its output is 1: Input should be a valid string",
     ),
     "evaluate, a mapping": (
         *(WinRate, "evaluate", lambda self, inputs: {"win_rate": 50.0}, EVALUATE),
@@ -99,6 +101,45 @@ RETURNS: dict[str, tuple[type, str, Callable[..., object] | object, Do, str]] = 
         "evaluator 'win_rate': evaluate must return flat JSON numbers: metric 'win_rate' is nan",
     ),
     "evaluate, nested": (WinRate, "evaluate", evaluated({"a": 1}), EVALUATE, "evaluator 'win_rate': .* is {'a': 1}"),
+    "evaluate, a list": (
+        *(WinRate, "evaluate", lambda self, inputs: Evaluation("win_rate", inputs.system, [1]), EVALUATE),  # type: ignore[arg-type]
+        r"evaluator 'win_rate': evaluate must return flat JSON numbers by name, not \[1\]",
+    ),
+    "evaluate, another's name": (
+        *(WinRate, "evaluate", lambda self, inputs: Evaluation("elo", inputs.system, {"a": 1}), EVALUATE),
+        "evaluator 'win_rate': evaluate must return an afarm.Evaluation of evaluator 'win_rate', not of 'elo'",
+    ),
+    "evaluate, another system": (
+        *(WinRate, "evaluate", lambda self, inputs: Evaluation("win_rate", "other", {"a": 1}), EVALUATE),
+        "evaluator 'win_rate': evaluate must return an afarm.Evaluation of system 'sft', not of 'other'",
+    ),
+    "evaluate, rows that are no JSON": (
+        *(WinRate, "evaluate", lambda self, inputs: Evaluation("win_rate", inputs.system, {}, ({"a": {1}},)), EVALUATE),
+        "evaluator 'win_rate': evaluate must .*; its rows is .*: Object of type set is not JSON serializable",
+    ),
+    "needs, a name": (WinRate, "needs", "judgements", EVALUATE, "evaluator 'win_rate': needs must be a frozenset"),
+    "check, a sentence": (
+        *(WinRate, "check", lambda self, instructions: "wrong", EVALUATE),
+        "evaluator 'win_rate': check must return a list of sentences, not 'wrong'",
+    ),
+    "check that fails": (Nudge, "check", breaks, TRAIN, "method 'nudge' failed: KeyError: 'missing'"),
+    "sample, no text": (
+        *(WordPolicy, "sample", lambda *a, **n: iter([Sample(None)]), SAMPLE),  # type: ignore[arg-type]
+        "method 'sft': sample must yield 2 .*; its text is None: Input should be a valid string",
+    ),
+    "sample, a score that is no number": (
+        *(WordPolicy, "sample", lambda *a, **n: iter([Sample("a", score=math.nan)]), SAMPLE),
+        "method 'sft': sample must yield 2 .*; its score is nan",
+    ),
+    "sample, details that are no JSON": (
+        *(WordPolicy, "sample", lambda *a, **n: iter([Sample("a", details={"a": b"b"})]), SAMPLE),
+        "method 'sft': sample must yield 2 .*; its details is .*: Object of type bytes is not JSON serializable",
+    ),
+    "decoding that fails": (WordPolicy, "decoding", breaks, OUTPUTS, "method 'nudge' failed: KeyError: 'missing'"),
+    "load, messages in rows": (
+        *(Numbers, "load", lambda self, split: [Output(Instruction("a", messages=("hi",)), "b")], SFT),  # type: ignore[arg-type]
+        "data set 'numbers': .* row 0; its messages is .*: Input should be .* instance of Message",
+    ),
 }
 """What breaks a promise: the class, its function and what that does instead, how it is found, and what is said."""
 
@@ -128,11 +169,13 @@ async def plain_text(self: CountingJudge, request: ChatRequest) -> str:
     ("complete", "message"),
     [
         (plain_text, "an answer must be an afarm.Completion, not str"),
-        (completion(text=None), "the text of an answer must be text, not None"),
+        (completion(text=None), "an answer must be an afarm.Completion; its text is None"),
         (completion(price=-3.0), "the price of an answer must be dollars of at least 0, or None .*, not -3.0"),
         (completion(price=math.nan), "the price of an answer must be .*, not nan"),
-        (completion(price="free"), "the price of an answer must be .*, not 'free'"),
+        (completion(price="free"), "an answer must be an afarm.Completion; its price is 'free'"),
         (completion(output_tokens=-1), "counts of tokens must be whole numbers of at least 0, not -1"),
+        (completion(finish_reason=3), "an answer must be an afarm.Completion; its finish_reason is 3"),
+        (completion(logprobs=[1.0]), "an answer must be an afarm.Completion; its logprobs is"),
     ],
 )
 def test_an_answer_that_cannot_be_counted_names_the_judge_and_is_never_stored(
@@ -152,6 +195,43 @@ def test_a_worst_case_that_would_talk_the_budget_down_is_refused(
     monkeypatch.setattr(CountingJudge, "worst_case_price", lambda self, request: price)
     with pytest.raises(AfarmError, match="judge 'counting:': worst_case_price must be dollars of at least 0"):
         farm("budget=1").annotate()
+
+
+@pytest.mark.parametrize("function", ["worst_case_price", "price"])
+def test_a_price_that_cannot_be_told_names_the_judge_and_its_line(
+    function: str, farm: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CountingJudge, function, breaks)
+    with pytest.raises(AfarmError, match=r"judge 'counting:' failed: KeyError: 'missing' \(experiment/test_promises"):
+        farm("budget=1").annotate()
+
+
+def test_a_judge_that_fails_is_named_with_its_line(farm: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def complete(self: CountingJudge, request: ChatRequest) -> Completion:
+        raise KeyError("missing")
+
+    monkeypatch.setattr(CountingJudge, "complete", complete)
+    with pytest.raises(
+        JudgeError, match=r"^judge 'counting:' failed: KeyError: 'missing' \(experiment/test_"
+    ) as caught:
+        farm().annotate()
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize("identity", ["", None, 3])
+def test_answers_are_filed_under_a_name(identity: object, farm: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CountingJudge, "identity", identity)
+    with pytest.raises(AfarmError, match="judge 'CountingJudge': identity must be a text that is not empty"):
+        farm().annotate()
+
+
+def test_a_judge_that_cannot_be_closed_spoils_no_result(farm: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def close(self: CountingJudge) -> None:
+        raise KeyError("missing")
+
+    monkeypatch.setattr(CountingJudge, "close", close)
+    with pytest.warns(UserWarning, match="judge 'counting:' failed: KeyError: 'missing'"), farm() as one:
+        assert one.annotate()
 
 
 # -------------------------------------------------------------------------------------------------- reward models
@@ -197,6 +277,27 @@ def test_the_reward_model_is_named_and_not_the_annotator_that_asks_it(
 ) -> None:
     with pytest.raises(PluginError, match=f"^reward model 'test_promises:Broken'(: | ){message}"):
         judged_by(values, farm, monkeypatch)
+
+
+def test_a_score_that_a_base_beside_the_interface_brings_is_checked_too() -> None:
+    class Scores:
+        def score(self, instructions: object, outputs: Sequence[str]) -> Any:
+            return [float(len(output)) for output in outputs]
+
+    class Mixed(Scores, RewardModel):
+        pass
+
+    model: RewardModel = Mixed()  # type: ignore[abstract]
+    for score in (
+        lambda: model.score([Instruction("i")], ["a"]),
+        lambda: model.score_outputs([Output(Instruction("i"), "a")]),
+    ):
+        with pytest.raises(PluginError, match=r"Mixed': score must return one afarm\.Score per row, not float"):
+            score()
+
+
+def test_a_score_of_numpy_is_a_number_of_json() -> None:
+    assert json.dumps(Score(np.float32(0.5)).value) == "0.5"
 
 
 def test_a_score_is_a_finite_number() -> None:

@@ -350,7 +350,7 @@ def test_the_first_failure_stops_sending_but_what_is_in_flight_is_stored(ledger:
 
 def test_an_unforeseen_error_names_the_judge_and_keeps_its_cause(ledger: Ledger) -> None:
     judge = ScriptedJudge(fail=lambda prompt: ZeroDivisionError("oops"))
-    with pytest.raises(JudgeError, match="scripted failed: ZeroDivisionError: oops") as caught:
+    with pytest.raises(JudgeError, match="judge 'scripted' failed: ZeroDivisionError: oops") as caught:
         JudgeClient({"*": judge}, ledger)(questions(1))
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 

@@ -1,0 +1,83 @@
+"""Answers of judges and labels of annotators, held to what is stored and counted.
+
+Each function raises `PluginError` that names the component, its plugin, the promise, and what it returned instead.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import fields
+from functools import cache
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from afarm.core.errors import require_promise, type_name
+from afarm.core.judge import Capabilities, Completion, Judge
+
+SHOWN = 80
+"""Characters of a wrong value that a message shows."""
+
+
+def require_record(record: object, wanted: type, kind: str, name: str, promise: str, owner: object = None) -> None:
+    """Check that a record is of the type `wanted`, and its fields of theirs; Any stands for JSON values."""
+    require_promise(isinstance(record, wanted), kind, name, f"{promise}, not {type_name(record)}", owner)
+    for field, adapter, is_json in _fields(wanted):
+        value = getattr(record, field)
+        try:
+            adapter.validate_python(value, strict=True)
+            if is_json and value:
+                json.dumps(value, allow_nan=False)
+        except (ValueError, TypeError, RecursionError) as error:  # pydantic's error is a ValueError
+            why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+            require_promise(False, kind, name, f"{promise}; its {field} is {short_repr(value)}: {why}", owner)
+
+
+@cache
+def _fields(record: type) -> list[tuple[str, TypeAdapter[Any], bool]]:
+    """List the fields of a record, with a validator of each, and True for one that holds any JSON values."""
+    hints = get_type_hints(record)
+    return [(field.name, TypeAdapter(hints[field.name]), "Any" in str(hints[field.name])) for field in fields(record)]
+
+
+def short_repr(value: object) -> str:
+    """Show a wrong value in a message, cut after `SHOWN` characters."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def require_judge(judge: object, name: str) -> Judge:
+    """Return what a judge's class made, if it is a judge that says who it is and what it takes."""
+    require_promise(isinstance(judge, Judge), "judges", name, f"makes a {type_name(judge)}, no afarm.Judge", judge)
+    assert isinstance(judge, Judge)
+    takes = f"capabilities must be an afarm.Capabilities, not {type_name(judge.capabilities)}"
+    require_promise(isinstance(judge.capabilities, Capabilities), "judges", name, takes, judge)
+    return judge
+
+
+def identity_of(judge: Judge) -> str:
+    """Return the name that the ledger files a judge's answers under, if it is one."""
+    identity = judge.identity
+    fits = isinstance(identity, str) and bool(identity)
+    broken = f"identity must be a text that is not empty, not {identity!r}"
+    require_promise(fits, "judges", type(judge).__qualname__, broken, judge)
+    return identity
+
+
+def require_completion(returned: object, judge: str, owner: object = None) -> Completion:
+    """Return the answer, if it is a text with counts of tokens and a price that can be added up."""
+    require_record(returned, Completion, "judges", judge, "an answer must be an afarm.Completion", owner)
+    assert isinstance(returned, Completion)
+    for count in (returned.input_tokens, returned.output_tokens, returned.cached_input_tokens):
+        broken = f"counts of tokens must be whole numbers of at least 0, not {count!r}"
+        require_promise(count >= 0, "judges", judge, broken, owner)
+    require_price(returned.price, judge, "the price of an answer", owner)
+    return returned
+
+
+def require_price(price: object, judge: str, what: str, owner: object = None) -> None:
+    """Check that a price is an amount of dollars, or None if it is unknown."""
+    amount = price is None or (isinstance(price, int | float) and math.isfinite(price) and price >= 0)
+    broken = f"{what} must be dollars of at least 0, or None if it is unknown, not {price!r}"
+    require_promise(amount, "judges", judge, broken, owner)
