@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import re
 import traceback
 from collections.abc import Iterable, Iterator
@@ -103,6 +102,8 @@ def _plugin_of(owner: object) -> str:
     package = (owner if isinstance(owner, type) else type(owner)).__module__.partition(".")[0]
     if package in ("afarm", "afarm_plugins", "builtins"):
         return ""
+    import importlib.metadata  # only now: it is a tenth of the start
+
     for point in importlib.metadata.entry_points(group=GROUP):
         if point.dist and re.split("[.:]", point.value)[0] == package:
             return f" of plugin {point.name!r} ({point.dist.name} {point.dist.version})"
