@@ -1,12 +1,15 @@
 """Rate limit of one judge, learned from its refusals and its headers.
 
-A refusal (429 and the like) holds every request to the judge, for as long as it asks. What to change after it follows
-from what the judge took before:
+A refusal (429 and the like) holds every request to the judge, for as long as it asks. One of two limits explains it:
 
-- refused beyond the number at once that it took: at most that many at once;
-- refused within it: at most as many per second as it took (`Pace`).
+- *at once*: at most as many in flight as were taken, if a judge refuses one beyond those and waits cost little;
+- *pace*: at most as many per second, if the number at once does not explain it, or finding out would cost a long wait.
 
-Either limit is raised again, in growing steps, after a quiet time that is long beside the wait that a refusal costs.
+The pace lies between one that was taken and one that was refused. If k attempts were taken in s seconds before a wait
+of w, then k / (s + w) per second is taken, for this could go on for ever, and k / s is refused. It begins at their
+geometric mean. It grows by steps, each twice the one before, up to the middle of what is left between the two, until
+they are close. Either limit is tried again after a quiet time that is long beside the wait that a refusal costs.
+
 Headers that say how much remains are spread over the time to their reset. The very first request goes alone for a
 moment, since a refused key or a wrong name is best found out once.
 """
@@ -15,31 +18,35 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from afarm.core.errors import JudgeError
 
-PAUSE = 1.0
-"""Seconds to hold requests if a judge refuses one and does not say for how long; twice as long each time in a row."""
-PACED_PAUSE = 0.25
-"""The same for a judge whose pace is known, which a refusal then exceeds by little."""
+PAUSE = 0.25
+"""Seconds to wait if a judge refuses one request and does not say for how long."""
+PAUSE_SHARE = 0.2
+"""The same while it refuses all, as a share of the seconds since it took one; at most `LONGEST_PAUSE`."""
 LONGEST_PAUSE = 10.0
-"""Seconds of the longest such pause."""
 PATIENCE = 900.0
 """Seconds of refusals without a single answer, or asked to wait at once, after which a run ends."""
 ALONE = 5.0
 """Seconds that the first request has for itself, unless its answer comes sooner."""
-QUIET = 8.0
-"""Waits for which a limit stays as it is after a refusal, four times as many after a step that was refused."""
+CHEAP_WAIT = 2.0
+"""Seconds of a wait up to which the number at once is tried before a pace."""
+ENOUGH = 3
+"""Attempts taken that show a pace."""
+FIRST_STEP, LATER_STEP = 0.06, 0.03
+"""Shares by which a pace grows first: after a refusal, after a quiet time."""
+CLOSE = 1.06
+"""The ratio of the pace refused to the pace taken from which it is not searched any more."""
+CUT = 0.95
+"""Share of a pace to go on with if it was taken before and is refused now."""
+QUIET = 32.0
+"""Costs of a refusal, in seconds, for which a limit stays as it is; twice as many after each that was tried in vain."""
 LONGEST_QUIET = 64.0
-
-
-STEP, SMALL_STEP = 0.07, 0.03
-"""Shares by which a pace is raised first: while it is searched, and after a quiet time; then half as much more each."""
-FIRST_CUT, CUT = 0.9, 0.96
-"""Shares to go on with: of the pace that was taken before the first refusal, of a pace that was refused."""
+SPREAD = 0.75
+"""Seconds between requests under a limit at once, as a share of those that an even stream has."""
 
 
 class SlowDown(JudgeError):
@@ -50,86 +57,141 @@ class SlowDown(JudgeError):
         self.seconds = seconds
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Attempt:
-    """A request that was sent, with the time of it. `counted` for the pace, until it is refused."""
+    """A request that was sent: its time, and the number in flight with it."""
 
     at: float
-    counted: bool = True
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedLimit:
+    """Believed limits of a judge: `at_once` or `pace` (per second) is finite, neither before a refusal.
+
+    The pace lies between the fastest `taken` and the slowest `refused`.
+    """
+
+    at_once: float = math.inf
+    pace: float = math.inf
+    taken: float = 0.0
+    refused: float = math.inf
+
+    @property
+    def closed(self) -> bool:
+        """True if there is nothing left to search."""
+        return self.refused < CLOSE * self.taken
+
+    def faster(self, step: float) -> LearnedLimit:
+        """The pace in force was taken: raise it by `step`, at most to the middle of what is left."""
+        taken = max(self.taken, self.pace)
+        return replace(self, taken=taken, pace=min(taken * (1 + step), math.sqrt(taken * self.refused)))
+
+    def slower(self, shown: float) -> LearnedLimit:
+        """The pace in force was refused, after a run that got `shown` per second, waits included."""
+        refused = min(self.refused, self.pace)
+        taken = max(shown, self.taken if self.pace > 1.01 * self.taken else CUT * self.pace)
+        taken = min(taken, 0.99 * refused)
+        return LearnedLimit(pace=taken, taken=taken, refused=refused)
 
 
 class Limiter:
     """Counts the attempts in flight to one judge. Not thread-safe: it lives on the engine's loop.
 
-    `limit` attempts may be in flight at once, `maximum` at most.
+    At most `maximum` attempts are in flight at once.
     """
 
     def __init__(self, maximum: int, clock: Callable[[], float] = time.monotonic):
         self.maximum = maximum
-        self.limit = maximum
-        self.pace = Pace()
+        self.limits = LearnedLimit()
         self.in_flight = 0
         self.refusals = 0
         self._clock = clock
-        self._held_until = 0.0
+        self._held_until = self._next_at = 0.0
         self._alone_until: float | None = None  # None until a first request, 0 once one was answered
         self._refused_since: float | None = None  # None if the last word was an answer
+        self._latency = 0.0  # of an answer, on average
+        self._most_taken = 0  # attempts in flight together
+        self._taken = 0  # attempts in all, those in flight included
+        self._began = self._resumed = _Mark(0.0, 0)  # the run of attempts that is judged by; the last wait's end
+        self._second_at = math.inf  # the time of the second attempt, the first that is not alone
         self._wave: _Wave | None = None
-        self._failed_alone = 0  # refusals in a row with nothing else in flight
-        self._step = 1
+        self._at_once_disproved = False
+        self._in_vain = 0  # waits in a row after which next to nothing was taken
         self._successes = 0
-        self._raised = True  # beyond what was refused last
-        self._quiet = QUIET
-        self._quiet_until = 0.0
+        self._changed = 0.0
+        self._step = 0.0  # by which a pace is raised next
+        self._more = 1  # by which the number at once is raised next
+        self._quiet, self._quiet_until = QUIET, 0.0
         self._allowed_at = self._allowed_spacing = 0.0  # by the headers: the next attempt, seconds to the one after
 
     # -------------------------------------------------------------------------------------------- may one be sent?
+
+    @property
+    def limit(self) -> int:
+        """The number of attempts that may be in flight at once."""
+        return int(min(self.limits.at_once, self.maximum))
 
     def free_slots(self) -> int:
         """The number of further requests that may be sent now."""
         if self.seconds_until_open() > 0:
             return 0
-        if self._alone_until is None:
-            return 1
         free = max(0, self.limit - self.in_flight)
-        return min(free, 1) if self.pace.rate < math.inf or self._allowed_spacing else free
+        alone = self._alone_until is None or self._spacing > 0 or self._allowed_spacing > 0
+        return min(free, 1) if alone else free
 
     def seconds_until_open(self) -> float:
         """Seconds until a request may be sent; 0 if nothing holds it."""
-        return max(self.seconds_held(), max(self._alone_until or 0.0, self.pace.next_at) - self._clock())
+        return max(self.seconds_held(), max(self._alone_until or 0.0, self._next_at) - self._clock())
 
     def seconds_held(self) -> float:
         """Seconds that the judge, or its headers, asked to wait for; 0 if they are over."""
         return max(0.0, max(self._held_until, self._allowed_at) - self._clock())
 
+    @property
+    def _spacing(self) -> float:
+        """Seconds between attempts: a judge that takes eight at once may not take eight in one moment."""
+        return 1 / self.limits.pace + SPREAD * self._latency / self.limits.at_once
+
     # -------------------------------------------------------------------------------------------- what became of it
 
     def sent(self) -> Attempt:
         """Count a request that is being sent."""
-        now = self._clock()
-        self.in_flight += 1
+        now, spacing = self._clock(), self._spacing
         if self._alone_until is None:
             self._alone_until = now + ALONE
+        if self._taken == 0:
+            self._began = self._resumed = _Mark(now, 0)
+        elif self._taken == 1:
+            self._second_at = min(self._second_at, now)
+        if self._resumed.at < self._held_until:
+            self._resumed = _Mark(now, self._taken)
+        self.in_flight += 1
+        self._taken += 1
+        self._next_at = max(self._next_at, now - spacing / 2) + spacing  # makes up for half of what it is late
         self._allowed_at = max(self._allowed_at, now - self._allowed_spacing) + self._allowed_spacing
-        attempt = Attempt(now)
-        self.pace.sent(attempt)
-        return attempt
+        return Attempt(now, self.in_flight)
 
     def answered(self, attempt: Attempt) -> None:
         """Count an attempt that the judge took."""
-        now = self._clock()
-        full = self.in_flight >= self.limit and now >= self.pace.next_at
+        now, full = self._clock(), self.in_flight >= self.limit
+        seconds = now - attempt.at
+        self._latency += (seconds - self._latency) * (0.1 if self._latency else 1.0)
         self._ended()
-        self._alone_until, self._refused_since, self._failed_alone = 0.0, None, 0
+        self._alone_until, self._refused_since, self._in_vain = 0.0, None, 0
         if self._wave is not None and attempt.at <= self._wave.began:
-            return  # sent before the limit in force
+            return
+        self._most_taken = max(self._most_taken, attempt.number)
+        if attempt.at < self._changed or self._wave is None:
+            return  # sent before the limits in force
         self._successes += 1
         quiet = now < self._quiet_until
-        if not full:
-            self.pace.answered(attempt, now, quiet)
-        elif not quiet and self.limit < self.maximum and self._successes >= self.limit:
-            self.limit = min(self.maximum, self.limit + self._step)
-            self._step, self._successes, self._raised = self._step * 2, 0, True
+        if self.limits.at_once < math.inf:
+            if full and not quiet and self._successes >= self.limit:
+                self._change(replace(self.limits, at_once=self.limits.at_once + self._more), now)
+                self._more *= 2
+        elif self._successes >= ENOUGH and now - self._changed >= 0.5 * max(1.0, self._wave.wait):
+            self._raise_pace(now, quiet)
 
     def failed(self) -> None:
         """Count an attempt that ended in an error other than a refusal."""
@@ -138,50 +200,96 @@ class Limiter:
     def refused(self, attempt: Attempt, seconds: float | None = None) -> None:
         """Slow down, since the judge says so; hold for `seconds`, if it says for how long.
 
-        What was in flight at the time will be refused as well: those refusals are one wave.
+        What was in flight at the time will be refused as well: those refusals are one wave, and each tells more of it.
         """
         now = self._clock()
         self._ended()
         self.refusals += 1
-        attempt.counted = False
+        self._taken -= 1
         if self._refused_since is None:
             self._refused_since = now
-        if self._wave is None or attempt.at > self._wave.began:
-            self._begin_wave(now)
+        wave = self._wave
+        if wave is None or attempt.at > wave.began:
+            wave = self._wave = self._new_wave(attempt, now)
         else:
-            self._wave.taken -= 1
-        assert self._wave is not None
-        if self._wave.at_once:
-            self.limit = max(1, min(self.limit, self._wave.taken))
-            if self._wave.first:
-                self.pace.burst = self.limit + 1
-        pause = self._pause(self._wave)
-        if seconds is not None:  # a judge that says 0 again and again is not asked without end
-            pause = max(0.0, seconds, pause if self._failed_alone > 1 else 0.0)
-        self._hold(now, pause)
+            wave.in_flight -= 1
+        some_taken = self._taken - wave.resumed.taken >= ENOUGH
+        self._began, self._in_vain = (wave.resumed, 0) if some_taken else (wave.run, wave.in_vain + 1)
+        spent = max(wave.began - self._began.at, 1e-3)
+        wave.wait = max(wave.wait, self._wait(wave, spent, seconds))
+        self._change(self._learned(wave, max(1, self._taken - self._began.taken), spent), now)
+        self._step, self._more = FIRST_STEP, 1
+        self._hold(wave, now)
 
-    def _begin_wave(self, now: float) -> None:
-        if self._wave is not None and now >= self._quiet_until:
-            self._quiet = min(LONGEST_QUIET, self._quiet * 4)
-        self._failed_alone = 0 if self.in_flight else self._failed_alone + 1
-        pause = PACED_PAUSE if self.pace.rate < math.inf and self._failed_alone <= 1 else PAUSE
-        pause = min(LONGEST_PAUSE, pause * 2 ** min(max(0, self._failed_alone - 1), 10))
-        self._wave = _Wave(now, self.in_flight, first=self._wave is None, at_once=self._raised, pause=pause)
-        if self._failed_alone > 1:
-            self.pace.refused_again(now)
-        elif not self._raised or self.pace.raised:
-            self.pace.refused(now)
-        self._raised, self._step, self._successes = False, 1, 0
+    def _new_wave(self, attempt: Attempt, now: float) -> _Wave:
+        last = self._wave
+        if last is not None:
+            self._most_taken = max(self._most_taken, last.in_flight)
+            if now >= self._quiet_until:
+                self._quiet = min(LONGEST_QUIET, 2 * self._quiet)
+        again = last is not None and last.most_taken == self._most_taken and not self._at_once_disproved
+        beyond = attempt.number > self._most_taken
+        return _Wave(
+            now, self.limits, self.in_flight, beyond, beyond and again, self._resumed, self._began, self._in_vain
+        )
 
-    def _pause(self, wave: _Wave) -> float:
-        """Seconds to hold requests if the judge does not say: none while answers will make room."""
-        return 0.0 if wave.at_once and self.in_flight else wave.pause
+    def _wait(self, wave: _Wave, spent: float, seconds: float | None) -> float:
+        """Seconds to hold requests: those that the judge says, none while its answers make room."""
+        if self._in_vain > 1:
+            pause = max(PAUSE, PAUSE_SHARE * spent)
+        elif wave.beyond and self.in_flight:
+            pause = 0.0
+        else:
+            pause = PAUSE if self._in_vain or wave.before.pace == math.inf else 2 / wave.before.pace
+        pause = min(pause, LONGEST_PAUSE)
+        if seconds is None:
+            return pause
+        return max(0.0, seconds, pause if self._in_vain > 2 else 0.0)  # one that says 0 is not asked without end
 
-    def _hold(self, now: float, seconds: float) -> None:
-        self._held_until = max(self._held_until, now + min(seconds, PATIENCE))
-        self._quiet_until = self._held_until + self._quiet * max(seconds, PAUSE)
-        if seconds:
-            self.pace.held(self._held_until, seconds)
+    def _learned(self, wave: _Wave, count: int, spent: float) -> LearnedLimit:
+        """The limits after `wave`, before which `count` attempts were taken in `spent` seconds."""
+        before = wave.before
+        taken = max(self._most_taken, wave.in_flight)
+        low, high = count / (spent + wave.wait), count / spent
+        if self._began.taken == 0 and count > 1:  # the very first was alone
+            high = max(high, (count - 1) / max(wave.began - self._second_at, self._latency, 1e-3))
+        between = LearnedLimit(pace=math.sqrt(low * high), taken=low)
+        if before.at_once < math.inf and wave.beyond:
+            return replace(before, at_once=max(1, min(before.at_once, taken)))
+        if before.at_once < math.inf:
+            self._at_once_disproved = True
+            return replace(before, at_once=math.inf, pace=before.taken) if before.taken else between
+        if before.pace == math.inf:
+            explains = wave.beyond and 1 < taken < self.maximum and wave.wait <= CHEAP_WAIT
+            return LearnedLimit(at_once=taken) if explains else between
+        if wave.beyond_again:  # the pace was another, the number is the same
+            return replace(before.slower(low), at_once=max(1, taken), pace=math.inf)
+        return between if self._in_vain else before.slower(low)
+
+    def _raise_pace(self, now: float, quiet: bool) -> None:
+        limits, step = replace(self.limits, taken=max(self.limits.taken, self.limits.pace)), self._step
+        if limits.closed:
+            if quiet:
+                return
+            limits, step = replace(limits, refused=math.inf), LATER_STEP
+        self._change(limits.faster(step), now)
+        self._step = min(1.0, 2 * step)
+
+    def _change(self, limits: LearnedLimit, now: float) -> None:
+        slowest = 1 / (6 * LONGEST_PAUSE)
+        self.limits = replace(limits, pace=max(limits.pace, slowest))
+        self._changed, self._successes = now, 0
+
+    def _hold(self, wave: _Wave, now: float) -> None:
+        wave.most_taken = max(self._most_taken, wave.in_flight)
+        cost = max(1.0, wave.wait)
+        if self.limits.at_once < math.inf:  # what is in flight is answered meanwhile
+            idle = wave.wait - self._latency / 2
+            cost = max(PAUSE, idle if wave.wait > self._latency else wave.wait**2 / (2 * self._latency or 1.0))
+        if wave.wait:
+            self._held_until = max(self._held_until, now + min(wave.wait, PATIENCE))
+        self._next_at = max(self._next_at, self._held_until, now + 1 / self.limits.pace)
+        self._quiet_until = max(now, self._held_until) + self._quiet * cost
 
     def _ended(self) -> None:
         self.in_flight -= 1
@@ -210,106 +318,47 @@ class Limiter:
 
     @property
     def state(self) -> str:
-        """The wait or the limits in words, for the screen; empty if nothing limits the judge."""
+        """The wait or the limit in words, for the screen; empty if nothing limits the judge."""
         waits = self._held_until - self._clock()
-        limits = [f"{self.limit} at once"] if self.limit < self.maximum else []
-        limits += [f"{self.pace.rate:.3g} per second"] if self.pace.rate < math.inf else []
         if waits > 0:
             return f"asks to slow down: waiting {math.ceil(waits)} s"
-        return f"asks to slow down: at most {' and '.join(limits)}" if limits and self.refusals else ""
+        if self.limits.pace < math.inf:
+            return f"asks to slow down: at most {self.limits.pace:.3g} per second"
+        return f"asks to slow down: at most {self.limit} at once" if self.limit < self.maximum else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A time, and the number of attempts taken until then."""
+
+    at: float
+    taken: int
 
 
 @dataclass(slots=True)
 class _Wave:
-    """Refusals of attempts that were in flight together; `taken` counts those not refused."""
+    """Refusals of attempts that were in flight together.
 
-    began: float
-    taken: int
-    first: bool
-    at_once: bool
-    """True if more were in flight than were ever taken: the number at once is to blame, otherwise the pace."""
-    pause: float
-
-
-class Pace:
-    """Attempts per second that a judge takes, searched between what it took and what it refused.
-
-    `burst` is what a judge may take at once after a rest, whatever its pace. So n attempts taken in t seconds show a
-    pace of at least (n - burst) / t.
+    Args:
+        began: The time of the first.
+        before: The limits until then.
+        in_flight: The attempts in flight that were not refused.
+        beyond: More were in flight than were ever taken.
+        beyond_again: And as many as at the wave before.
+        resumed: The end of the wait before.
+        run: The run of attempts until then.
+        in_vain: Waits in a row after which next to nothing was taken.
+        wait: Seconds for which requests are held.
+        most_taken: The most attempts in flight that were taken together.
     """
 
-    def __init__(self) -> None:
-        self.rate = math.inf
-        self.next_at = 0.0
-        self.burst = 1.0
-        self._log: deque[Attempt] = deque(maxlen=1024)
-        self._resumed = 0.0
-        self._wait = PAUSE
-        self._changed = 0.0
-        self._successes = 0
-        self._before = 0.0  # the pace before the last step up, none since the last refusal
-        self._settled = False
-        self._growth = 0.0
-        self._again = False  # refused several times in a row
-        self._cycle = 0.0  # the first attempt taken after such a time
-
-    @property
-    def raised(self) -> bool:
-        """True if the pace was stepped up since the last refusal."""
-        return self._before > 0
-
-    def sent(self, attempt: Attempt) -> None:
-        """Remember an attempt, and let the next one wait for its turn."""
-        if len(self._log) < 2:  # the first request goes alone, the second begins the work
-            self._resumed = attempt.at
-        self._log.append(attempt)
-        spacing = 1 / self.rate
-        self.next_at = max(self.next_at, attempt.at - spacing) + spacing  # catches up by one at most
-
-    def held(self, until: float, seconds: float) -> None:
-        """Begin anew at `until`, after a wait of `seconds`."""
-        self.next_at = max(self.next_at, until)
-        self._resumed, self._wait = until, seconds
-
-    def answered(self, attempt: Attempt, now: float, quiet: bool) -> None:
-        """Step up after enough answers: at once while the pace is searched, then after a quiet time only."""
-        self._successes += 1
-        if self._again:  # the first answer after several refusals in a row
-            self._again, self._cycle = False, attempt.at
-        if self.rate == math.inf or (self._settled and quiet):
-            return
-        if self._successes >= max(3, self.burst) and now - self._changed >= max(1.0, self._wait):
-            self._growth = min(1.0, 1.5 * self._growth) or (SMALL_STEP if self._settled else STEP)
-            self._before, self.rate = self.rate, self.rate * (1 + self._growth)
-            self._changed, self._successes = now, 0
-
-    def refused(self, now: float) -> None:
-        """Step down after a refusal that the number at once does not explain."""
-        taken = [attempt.at for attempt in self._log if attempt.counted]
-        shown = self._shown(taken, now)
-        if self.rate == math.inf:
-            if recent := sum(at >= self._resumed for at in taken):
-                self.rate = FIRST_CUT * recent / max(now - self._resumed, 1.0)
-        elif self._before:
-            self.rate, self._settled = max(0.99 * self._before, min(shown, CUT * self.rate)), True
-        else:
-            if shown >= 0.98 * self.rate:  # which was refused: more is taken at once than was thought
-                self.burst, shown = 1.5 * self.burst + 1, 0.0
-            self._settled = self._settled or shown > 0.85 * self.rate
-            self.rate = max(0.98 * shown, 0.8 * self.rate, 1 / LONGEST_PAUSE)
-        self._before, self._growth = 0.0, 0.0
-        self._changed, self._successes = now, 0
-
-    def refused_again(self, now: float) -> None:
-        """Take the average since the last such time: refusals in a row say that the wait is too short."""
-        taken = [attempt.at for attempt in self._log if attempt.counted and attempt.at >= self._cycle]
-        if taken:
-            average = max(len(taken) / (now - taken[0]), 1 / LONGEST_PAUSE)
-            self.rate, self._settled = min(self.rate, average), False
-            self._before, self._growth, self._changed, self._successes, self._again = 0.0, 0.0, now, 0, True
-
-    def _shown(self, taken: list[float], now: float) -> float:
-        """The fastest pace that the judge has shown for a second or more."""
-        count = len(taken)
-        paces = ((count - i - self.burst) / (now - at) for i, at in enumerate(taken) if now - at >= 1)
-        return max(paces, default=0.0)
+    began: float
+    before: LearnedLimit
+    in_flight: int
+    beyond: bool
+    beyond_again: bool
+    resumed: _Mark
+    run: _Mark
+    in_vain: int
+    wait: float = 0.0
+    most_taken: int = 0

@@ -41,8 +41,10 @@ def send_all(one: Limiter) -> list[Attempt]:
         (AtOnce(20), 256, 805),
         (AtOnce(1), 64, 200),
         (PerWindow(2, retry_after=5.0), 64, 805),
-        (PerWindow(2), 64, 805),
+        (PerWindow(2), 64, 1200),
         (PerWindow(40), 256, 1610),
+        (PerWindow(20, 10.0), 64, 805),
+        (PerWindow(400, 10.0, 1.0), 64, 4000),
         (Bucket(40, 40), 256, 805),
         (Bucket(2, 120, retry_after=5.0), 64, 805),
         (Bucket(8, 500, retry_after=1.0), 64, 3220),
@@ -56,9 +58,43 @@ def test_a_run_against_a_fixed_rate_gets_nine_tenths_of_it(
     assert run.share >= 0.9, f"in {run.now - run.began:.0f} s with {run.refused} refusals"
 
 
-@pytest.mark.parametrize("server", [PerWindow(120, 60.0, 5.0), Bucket(2, 2, 5.0), Bucket(2, 1, 5.0)], ids=str)
-def test_a_rate_that_is_hard_to_learn_is_missed_by_little(server: Server) -> None:
-    assert Run(server).finish().share >= 0.83
+@pytest.mark.parametrize(
+    ("server", "in_flight", "answers", "share"),
+    [
+        (AtOnce(8), 64, 805, 0.94),
+        (AtOnce(8, 1.0), 64, 805, 0.91),
+        (AtOnce(20), 256, 1610, 0.94),
+        (PerWindow(40), 256, 805, 0.93),
+        (PerWindow(2, 1.0, 5.0), 64, 200, 0.9),
+        (PerWindow(2, 1.0, 5.0), 64, 60, 0.75),  # two waits of 5 s, one for each limit: at most 0.78
+    ],
+    ids=str,
+)
+def test_the_benchmarks_runs_get_nine_tenths_unless_they_are_short(
+    server: Server, in_flight: int, answers: int, share: float
+) -> None:
+    run = Run(server, answers=answers, in_flight=in_flight, latency=(0.2, 0.203)).finish()
+    assert run.share >= share, f"in {run.now - run.began:.0f} s with {run.refused} refusals"
+
+
+@pytest.mark.parametrize(
+    ("server", "share"),
+    [
+        (PerWindow(120, 60.0, 5.0), 0.9),
+        (Bucket(2, 2, 5.0), 0.85),
+        (Bucket(2, 1, 5.0), 0.85),
+        (Bucket(8, 1, 1.0), 0.85),
+        (Bucket(40, 1), 0.5),  # two in 25 ms are too many, and the network delays each by up to 3: at most 0.85
+    ],
+    ids=str,
+)
+def test_a_rate_that_is_hard_to_learn_is_missed_by_little(server: Server, share: float) -> None:
+    assert Run(server).finish().share >= share
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_long_wait_is_not_paid_again_and_again_for_the_same_lesson(seed: int) -> None:
+    assert Run(Bucket(2, 1, 5.0), seed=seed).finish().refused < 80
 
 
 def _settings(server: Server) -> dict[str, float | None]:
@@ -109,35 +145,48 @@ def test_a_wave_of_refusals_leaves_the_number_that_was_taken_and_holds_until_the
     one, clock = limiter(16)
     sent = send_all(one)
     for attempt in sent[10:]:
-        one.refused(attempt, 5.0)
-    assert (one.limit, one.free_slots(), one.seconds_until_open()) == (10, 0, 5.0)
-    clock.now += 4.0
-    one.refused(sent[9], 5.0)
-    assert (one.limit, one.seconds_until_open()) == (9, 5.0), "the same wave, but its wait is longer"
+        one.refused(attempt, 2.0)
+    assert (one.limit, one.free_slots(), one.seconds_until_open()) == (10, 0, 2.0)
+    clock.now += 1.0
+    one.refused(sent[9], 2.0)
+    assert (one.limit, one.seconds_until_open()) == (9, 2.0), "the same wave, but its wait is longer"
     for attempt in sent[:9]:
         one.answered(attempt)
-    clock.now += 5.0
-    assert one.free_slots() == 9
+    clock.now += 2.0
+    taken = 0
+    while one.in_flight < one.limit:
+        clock.now += max(0.0, one.seconds_until_open())
+        taken += len(send_all(one))
+    assert (taken, one.free_slots()) == (9, 0)
+
+
+def test_after_a_long_wait_a_judge_is_asked_at_a_pace_between_what_was_taken_and_what_was_refused() -> None:
+    one, _ = limiter(16)
+    sent = send_all(one)
+    for attempt in sent[10:]:
+        one.refused(attempt, 30.0)
+    assert 11 / 30.1 < one.limits.pace < 10 / 0.1
+    assert one.limit == 16, "one explanation at a time"
 
 
 def test_a_wait_holds_everything_as_long_as_it_asks_within_reason() -> None:
     one, clock = limiter()
     one.refused(one.sent(), 1e9)
-    assert one.seconds_until_open() == PATIENCE
+    assert one.seconds_held() == PATIENCE
     clock.now += PATIENCE
     other, _ = limiter()
     other.refused(other.sent(), -3.0)
-    assert other.seconds_until_open() <= 0.0
+    assert other.seconds_held() <= 0.0
 
 
 def test_without_a_wait_each_refusal_in_a_row_holds_for_longer() -> None:
     one, clock = limiter()
     waits = []
-    for _ in range(12):
+    for _ in range(60):
+        clock.now += max(0.0, one.seconds_until_open())
         one.refused(one.sent())
-        waits.append(one.seconds_until_open())
-        clock.now += waits[-1]
-    assert waits[:3] == [PAUSE, 2 * PAUSE, 4 * PAUSE]
+        waits.append(one.seconds_held())
+    assert waits[0] == PAUSE
     assert waits == pytest.approx(sorted(waits))
     assert waits[-1] == pytest.approx(LONGEST_PAUSE)
     assert one.refused_for > 60
@@ -169,7 +218,8 @@ def test_the_limit_never_falls_below_one() -> None:
         for attempt in send_all(one):
             one.refused(attempt, 0.0)
         clock.now += PATIENCE
-    assert one.limit == one.free_slots() == 1
+    assert one.limit >= one.free_slots() == 1
+    assert one.limits.pace > 0
 
 
 def test_what_headers_still_allow_is_spread_until_their_reset() -> None:
@@ -193,7 +243,7 @@ def test_what_is_waited_for_is_said() -> None:
     assert one.state == ""
     sent = send_all(one)
     for attempt in sent[8:]:
-        one.refused(attempt, 5.0)
-    assert one.state == "asks to slow down: waiting 5 s"
-    clock.now += 6.0
+        one.refused(attempt, 2.0)
+    assert one.state == "asks to slow down: waiting 2 s"
+    clock.now += 3.0
     assert one.state == "asks to slow down: at most 8 at once"
