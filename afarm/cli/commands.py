@@ -78,7 +78,7 @@ COMMANDS: Mapping[str, Mapping[str, Listed]] = {
 }
 """afarm's own commands under what they are for: the help lists them without importing any."""
 
-PLACES = {"best-of-n": "Its steps, each after those before it"}
+PLACES = {"best-of-n": "Its steps, each after those before it", "judge": "Judges and annotators"}
 """Commands of plugins that stand among afarm's own."""
 
 EXTENSIBLE = {"annotators", "artifacts"}

@@ -67,6 +67,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "artifacts why": ("1a2b3c4d", "1a2b --output-dir afarm-runs"),
     "artifacts verify": ("", "1a2b3c4d"),
     "annotators compare": ("labels.jsonl", "gpt4.json --humans people.json"),
+    "judge fit": ("annotations.json --out mine", "people.jsonl --out mine --embeddings ./minilm --licence MIT"),
     "best-of-n": ("--n 1 --n 4", "--n 16 --seed 1"),
 }
 """Two ways to call each command, without the command itself."""

@@ -20,14 +20,9 @@ if TYPE_CHECKING:
 
 def add_to(app: typer.Typer) -> None:
     """Add the group `judge` with its command."""
-    group = typer.Typer(help="Judges of your own.", no_args_is_help=True)
-    group.callback()(own_judges)
+    group = typer.Typer(help="Make a judge of your own: fit one to labels that exist.", no_args_is_help=True)
     group.command("fit")(fit_to_labels)
     app.add_typer(group, name="judge")
-
-
-def own_judges() -> None:
-    """Fit judges to labels that exist."""
 
 
 def fit_to_labels(
