@@ -11,6 +11,7 @@ import typer
 
 from afarm.cli import launch
 from afarm.cli.commands import STEPS, Commands
+from afarm.cli.completion import VARIABLE
 from afarm.cli.console import err, take_down_bars
 from afarm.core.errors import AfarmError, ConfigError, PluginError
 from afarm.storage.text import markup, without_keys
@@ -68,6 +69,8 @@ def main(arguments: list[str] | None = None) -> Any:
 
     Exit codes: 0 done, 1 a problem that is explained, 2 wrong usage, 130 interrupted.
     """
+    if VARIABLE in os.environ:  # what it says would stand in the line that is being typed
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     try:
         try:
             with launch.only_the_first_speaks():

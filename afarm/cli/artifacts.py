@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from afarm.cli import completion
 from afarm.cli.commands import OWN
 from afarm.cli.console import ProgressBars, err, out
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
@@ -163,7 +164,13 @@ def gc(
 
 
 def why(
-    key: Annotated[str, typer.Argument(help="The key, or its first characters, as `afarm artifacts list` shows it.")],
+    key: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completion.artifacts,
+            help="The key, or its first characters, as `afarm artifacts list` shows it.",
+        ),
+    ],
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Show what an artifact was made from, and what sets it apart from its nearest relative."""
@@ -205,7 +212,10 @@ def _relation(store: Store, artifact: Artifact, label: str) -> Iterator[str]:
 
 def verify(
     keys: Annotated[
-        list[str] | None, typer.Argument(help="Keys, or their first characters; all artifacts without one.")
+        list[str] | None,
+        typer.Argument(
+            autocompletion=completion.artifacts, help="Keys, or their first characters; all artifacts without one."
+        ),
     ] = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
     remove: Annotated[

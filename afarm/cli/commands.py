@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 from typer.core import TyperGroup
 
+from afarm.cli.completion import VARIABLE
 from afarm.cli.console import err
 from afarm.cli.help_pages import arrange
 from afarm.cli.plugin_commands import add_plugin_commands
@@ -91,7 +93,8 @@ class Commands(TyperGroup):
     """The commands, and beside them each method by its name, for its training."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list({**OWN, **self.of_plugins})
+        """List the commands; methods are completed as well, but the help would be too long with them."""
+        return list({**OWN, **self.of_plugins, **(self.methods if VARIABLE in os.environ else {})})
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command of that name; None if there is none."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from afarm.cli import completion
 from afarm.cli.console import err, out
 from afarm.cli.cost import show_plan
 from afarm.cli.launch import process_info
@@ -38,6 +39,7 @@ Methods = Annotated[
     str,
     typer.Option(
         "--methods",
+        autocompletion=completion.several_methods,
         help="Methods by name, with commas between, or all; a judge LLM (openai:MODEL) answers as a system of its own.",
     ),
 ]

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from afarm.cli import completion
 from afarm.cli.console import out
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
 
 if TYPE_CHECKING:
     from afarm.analysis.run_diff import Diff
 
-Run = Annotated[str, typer.Argument(help="A run by its name, its directory or its run.json.")]
+Run = Annotated[
+    str, typer.Argument(autocompletion=completion.runs, help="A run by its name, its directory or its run.json.")
+]
 
 SAYS = {"label": "the label changed", "policy": "the policy changed", "reference": "the reference changed"}
 

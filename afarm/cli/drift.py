@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from afarm.cli import completion
 from afarm.cli.console import err, out
 from afarm.cli.options import DryRun, FarmOptions, with_options
 
@@ -26,7 +27,11 @@ def add_to(app: typer.Typer) -> None:
 @with_options
 def drift(
     file: Annotated[
-        Path, typer.Argument(help="Stored labels to ask about again: a file of judgements, or a run, by name or path.")
+        Path,
+        typer.Argument(
+            autocompletion=completion.runs,
+            help="Stored labels to ask about again: a file of judgements, or a run, by name or path.",
+        ),
     ],
     pairs: Annotated[int, typer.Option("--pairs", min=1, help="Labels to ask about, each twice.")] = 100,
     epoch: Annotated[

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import typer
 
+from afarm.cli import completion
 from afarm.cli.console import err
 from afarm.cli.options import RECIPE_HELP, FarmOptions, option_of, refuse_contradictions, refuse_stray
 from afarm.core.errors import ConfigError
@@ -38,7 +39,11 @@ Outputs = Annotated[
 ]
 Reference = Annotated[
     str | None,
-    typer.Option("--reference", help="The reference outputs: a file, hf:OWNER/NAME[:SPLIT], or a data set by name."),
+    typer.Option(
+        "--reference",
+        autocompletion=completion.datasets,
+        help="The reference outputs: a file, hf:OWNER/NAME[:SPLIT], or a data set by name.",
+    ),
 ]
 Annotations = Annotated[
     bool, typer.Option("--annotations", help="The files hold stored annotations: no judge is asked.")
@@ -72,22 +77,41 @@ class EvaluateOptions(FarmOptions):
 
     annotator: Annotated[
         str | None,
-        typer.Option("--annotator", help="Who judges files of outputs; with a method, who labels its training pairs."),
+        typer.Option(
+            "--annotator",
+            autocompletion=completion.annotators,
+            help="Who judges files of outputs; with a method, who labels its training pairs.",
+        ),
     ] = None
-    recipe: Annotated[str | None, typer.Option("--recipe", help=RECIPE_HELP, show_default="toy")] = None
+    recipe: Annotated[
+        str | None,
+        typer.Option("--recipe", autocompletion=completion.recipe_words, help=RECIPE_HELP, show_default="toy"),
+    ] = None
     evaluator: Annotated[
         list[str] | None,
-        typer.Option("--evaluator", help="What to work out, by name (`afarm plugins` lists them); repeatable."),
+        typer.Option(
+            "--evaluator",
+            autocompletion=completion.evaluators,
+            help="What to work out, by name (`afarm plugins` lists them); repeatable.",
+        ),
     ] = None
     on_missing: Annotated[
         str | None,
         typer.Option(
-            "--on-missing", help="Instructions without an output: error (the default), skip, or loss.", metavar="POLICY"
+            "--on-missing",
+            autocompletion=lambda: ["error", "skip", "loss"],
+            help="Instructions without an output: error (the default), skip, or loss.",
+            metavar="POLICY",
         ),
     ] = None
     on_duplicate: Annotated[
         str,
-        typer.Option("--on-duplicate", help="What contradicts an earlier row: error, or first.", metavar="POLICY"),
+        typer.Option(
+            "--on-duplicate",
+            autocompletion=lambda: ["error", "first"],
+            help="What contradicts an earlier row: error, or first.",
+            metavar="POLICY",
+        ),
     ] = "error"
 
     def _given(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from afarm.cli import completion
 from afarm.cli.console import err, out
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
 from afarm.core.errors import ConfigError
@@ -19,7 +20,9 @@ def add_to(app: typer.Typer) -> None:
 
 
 def export_policy(
-    run: Annotated[str, typer.Argument(help="A run by its name, its directory or its run.json.")],
+    run: Annotated[
+        str, typer.Argument(autocompletion=completion.runs, help="A run by its name, its directory or its run.json.")
+    ],
     directory: Annotated[
         Path | None, typer.Argument(help="A new or empty folder; none is kept if only pushed.", metavar="[DIR]")
     ] = None,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from afarm.cli import completion
 from afarm.cli.console import console_on, err, out
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
 from afarm.core.errors import ConfigError, DataError, StoreError
@@ -38,6 +39,27 @@ class Format(StrEnum):
 SUFFIXES = {".md": Format.markdown, ".csv": Format.csv, ".json": Format.json, ".html": Format.html}
 
 
+Evaluators = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--evaluator",
+        autocompletion=completion.evaluators,
+        help="Also the figures of this evaluator, from judgements; repeatable.",
+    ),
+]
+Orders = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--order-by",
+        autocompletion=completion.evaluators,
+        help="The figure to rank and correlate by: length_controlled, an evaluator's, a table's column; "
+        "repeatable: a board goes by the first it has. By bradley_terry or elo, annotations make one board of all "
+        "that met.",
+        metavar="FIGURE",
+    ),
+]
+
+
 def add_to(app: typer.Typer) -> None:
     app.command("leaderboard")(leaderboard)
 
@@ -57,20 +79,8 @@ def leaderboard(
     ranks: Annotated[
         bool, typer.Option("--ranks", help="Read the judgements of runs as well: ranks with intervals, differences.")
     ] = False,
-    evaluator: Annotated[
-        list[str] | None,
-        typer.Option("--evaluator", help="Also the figures of this evaluator, from judgements; repeatable."),
-    ] = None,
-    order_by: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--order-by",
-            help="The figure to rank and correlate by: length_controlled, an evaluator's, a table's column; "
-            "repeatable: a board goes by the first it has. By bradley_terry or elo, annotations make one board of all "
-            "that met.",
-            metavar="FIGURE",
-        ),
-    ] = None,
+    evaluator: Evaluators = None,
+    order_by: Orders = None,
     correlate: Annotated[
         bool, typer.Option("--correlate", help="How far each two boards agree on the systems that both have.")
     ] = False,

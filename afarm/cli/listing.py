@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from afarm.cli import completion
 from afarm.cli.console import out
 from afarm.cli.options import Json
 from afarm.core.errors import AfarmError, PluginError, did_you_mean
@@ -26,6 +27,7 @@ def plugins(
         str | None,
         typer.Option(
             "--check",
+            autocompletion=completion.components,
             help="Instead: hold this component, by its name or KIND/NAME[:SPEC], to what its interface promises.",
             metavar="NAME",
         ),
@@ -106,7 +108,9 @@ def _check(name: str) -> None:
 
 
 def recipes(
-    name: Annotated[str | None, typer.Argument(help="Show this recipe in full.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(autocompletion=completion.recipe_words, help="Show this recipe in full.")
+    ] = None,
 ) -> None:
     """List the recipes, or show one."""
     import yaml

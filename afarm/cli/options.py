@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from afarm.cli import launch
+from afarm.cli import completion, launch
 from afarm.cli.console import ProgressBars, err
 from afarm.cli.stage_lines import StageLines
 from afarm.core.errors import ConfigError, PluginError
@@ -49,10 +49,21 @@ class FarmOptions:
 
     method: Annotated[
         str | None,
-        typer.Option("--method", show_default="the recipe's", help="The method to train (`afarm plugins` lists them)."),
+        typer.Option(
+            "--method",
+            autocompletion=completion.methods,
+            show_default="the recipe's",
+            help="The method to train (`afarm plugins` lists them).",
+        ),
     ] = None
     annotator: Annotated[
-        str | None, typer.Option("--annotator", show_default="the recipe's", help="Who labels the training pairs.")
+        str | None,
+        typer.Option(
+            "--annotator",
+            autocompletion=completion.annotators,
+            show_default="the recipe's",
+            help="Who labels the training pairs.",
+        ),
     ] = None
     both_orders: Annotated[
         bool | None, typer.Option("--both-orders", help="Judge each pair in both orders; where they disagree, a draw.")
@@ -64,7 +75,13 @@ class FarmOptions:
         ),
     ] = None
     vote: Annotated[
-        str | None, typer.Option("--vote", help="How votes make a label: majority, or mean.", metavar="RULE")
+        str | None,
+        typer.Option(
+            "--vote",
+            autocompletion=lambda: ["majority", "mean"],
+            help="How votes make a label: majority, or mean.",
+            metavar="RULE",
+        ),
     ] = None
     label_noise: Annotated[
         float | None,
@@ -80,14 +97,23 @@ class FarmOptions:
         list[str] | None,
         typer.Option(
             "--judge",
+            autocompletion=completion.judges,
             show_default="the recipe's",
             help="The judge LLM, as NAME:SPEC, or ROLE=NAME:SPEC for one family role; repeatable.",
         ),
     ] = None
     reward_model: Annotated[
-        str | None, typer.Option("--reward-model", show_default="the recipe's", help="The reward model to fit or use.")
+        str | None,
+        typer.Option(
+            "--reward-model",
+            autocompletion=completion.reward_models,
+            show_default="the recipe's",
+            help="The reward model to fit or use.",
+        ),
     ] = None
-    recipe: Annotated[str | None, typer.Option("--recipe", help=RECIPE_HELP)] = DEFAULT_RECIPE
+    recipe: Annotated[
+        str | None, typer.Option("--recipe", autocompletion=completion.recipe_words, help=RECIPE_HELP)
+    ] = DEFAULT_RECIPE
     model: Annotated[
         str | None,
         typer.Option(
@@ -95,7 +121,10 @@ class FarmOptions:
         ),
     ] = None
     dataset: Annotated[
-        str | None, typer.Option("--dataset", show_default="the recipe's", help="The data set, by name.")
+        str | None,
+        typer.Option(
+            "--dataset", autocompletion=completion.datasets, show_default="the recipe's", help="The data set, by name."
+        ),
     ] = None
     data: Annotated[Path | None, typer.Option("--data", help="Your own file of instructions, cut into splits.")] = None
     preferences: Annotated[
@@ -109,6 +138,7 @@ class FarmOptions:
         str | None,
         typer.Option(
             "--on-unusable",
+            autocompletion=lambda: ["error", "drop"],
             help="Preferences that cannot be learned from: error (the default), or drop.",
             metavar="POLICY",
         ),
@@ -125,13 +155,19 @@ class FarmOptions:
         str | None,
         typer.Option(
             "--eval-set",
+            autocompletion=completion.datasets,
             show_default="the recipe's",
             help="What is evaluated on: a data set by name, a file, or hf:OWNER/NAME[:SPLIT].",
         ),
     ] = None
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="A setting, as section.name=value; repeatable.", metavar="NAME=VALUE"),
+        typer.Option(
+            "--set",
+            autocompletion=completion.set_words,
+            help="A setting, as section.name=value; repeatable.",
+            metavar="NAME=VALUE",
+        ),
     ] = None
     seed: Annotated[
         int | None, typer.Option("--seed", show_default="the recipe's", help="The seed that every draw derives from.")
@@ -159,6 +195,7 @@ class FarmOptions:
         str | None,
         typer.Option(
             "--accelerate-config",
+            autocompletion=completion.launch_configs,
             help="Run in several processes: two_processes, fsdp2, or a file of accelerate's.",
             metavar="NAME",
         ),

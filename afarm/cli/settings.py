@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from afarm.cli import completion
 from afarm.cli.console import out
 from afarm.cli.options import Json
 from afarm.core.hooks import KINDS
@@ -32,10 +33,19 @@ def add_to(app: typer.Typer) -> None:
 
 def settings(
     section: Annotated[
-        str | None, typer.Argument(help="A section, such as ppo, judge or run; without one, all are listed.")
+        str | None,
+        typer.Argument(
+            autocompletion=completion.section_names,
+            help="A section, such as ppo, judge or run; without one, all are listed.",
+        ),
     ] = None,
     recipe: Annotated[
-        str | None, typer.Option("--recipe", help="A recipe, whose values stand beside the defaults.")
+        str | None,
+        typer.Option(
+            "--recipe",
+            autocompletion=completion.recipe_words,
+            help="A recipe, whose values stand beside the defaults.",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:

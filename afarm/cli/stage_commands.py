@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from afarm.cli import completion
 from afarm.cli.commands import STEPS
 from afarm.cli.console import err, out
 from afarm.cli.cost import show_plan
@@ -83,6 +84,7 @@ def sample(
         str | None,
         typer.Option(
             "--policy",
+            autocompletion=completion.methods,
             help="Answer the evaluation instructions instead: with a method's policy, or a judge LLM (openai:MODEL).",
         ),
     ] = None,
@@ -159,7 +161,10 @@ def _stage(workspace: Workspace, name: str, policy: str | None) -> Stage | None:
 
 
 def report(
-    run: Annotated[str | None, typer.Argument(help="The run's name; the last one where none is given.")] = None,
+    run: Annotated[
+        str | None,
+        typer.Argument(autocompletion=completion.runs, help="The run's name; the last one if none is given."),
+    ] = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Write a run's report again."""

@@ -1,0 +1,139 @@
+"""Words for the shell to complete: names of components, recipes, runs, artifacts and settings.
+
+Each function gets the word so far and returns candidates, which Typer filters, some with a line
+that a shell may show. Files are left to the shell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from afarm.core.hooks import KINDS
+
+if TYPE_CHECKING:
+    from afarm.core.plugins import Plugins
+
+VARIABLE = "_AFARM_COMPLETE"
+"""Set by the shell while it asks for words."""
+
+
+@cache
+def _plugins() -> Plugins:
+    from afarm.core.plugins import discover
+
+    return discover(check_configs=False)
+
+
+def _of(kind: str) -> Callable[[str], list[tuple[str, str]]]:
+    """Return the function that names the components of a kind, judges with the colon before their model."""
+
+    def names(incomplete: str) -> list[tuple[str, str]]:
+        registry = _plugins().registry
+        end = ":" if kind == "judges" else ""
+        return [(registry.names_of(c)[-1] + end, c.summary) for c in registry if c.kind == kind]
+
+    return names
+
+
+methods, annotators, judges = _of("methods"), _of("annotators"), _of("judges")
+reward_models, datasets, evaluators = _of("reward_models"), _of("datasets"), _of("evaluators")
+
+
+def several_methods(incomplete: str) -> list[str]:
+    """Name methods after the last comma."""
+    before, comma, _ = incomplete.rpartition(",")
+    named = set(before.split(","))
+    names = [name for name, _ in methods("") if name not in named]
+    return [f"{before}{comma}{name}" for name in (names if comma else ["all", *names])]
+
+
+def components(incomplete: str) -> list[str]:
+    """Name every component, with its kind where another kind has one of that name."""
+    registry = _plugins().registry
+    names = [registry.names_of(c)[-1] for c in registry]
+    return [
+        name if names.count(name) == 1 else f"{KINDS[c.kind]}/{name}" for c, name in zip(registry, names, strict=True)
+    ]
+
+
+def recipe_words(incomplete: str) -> list[str]:
+    from afarm.experiment.recipe import recipe_names
+
+    return recipe_names()
+
+
+def launch_configs(incomplete: str) -> list[str]:
+    from afarm.cli.launch import CONFIGS
+
+    return [path.stem for path in CONFIGS.glob("*.yaml")]
+
+
+def runs(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Name the finished runs of --output-dir."""
+    from afarm.storage.runs import run_directories
+
+    return [run.name for run in run_directories(_output_dir(ctx) / "runs")]
+
+
+def artifacts(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Name the keys of the artifacts in --output-dir, as far as lists show them."""
+    from afarm.storage.artifacts import Store
+
+    store = Store(_output_dir(ctx))
+    return [(key, stage) for stage in store.stages() for key in store.keys(stage)]
+
+
+def _output_dir(ctx: typer.Context) -> Path:
+    return Path(ctx.params.get("output_dir") or "afarm-runs")
+
+
+def section_names(incomplete: str) -> list[str]:
+    """Name the sections of settings, and `run`."""
+    from afarm.experiment.setting_list import RUN, sections
+
+    return [RUN, *sections(_plugins())]
+
+
+def set_words(incomplete: str) -> list[tuple[str, str]]:
+    """Name settings as --set takes them: first the sections, then what is in one.
+
+    If one word alone fits, the shell would end it with a blank: a section goes on with its settings, and a setting
+    shows its default as well.
+    """
+    section, dot, _ = incomplete.partition(".")
+    named = dict(_settings_of(section)) if dot else dict(_first_words())
+    fitting = [word for word in named if word.startswith(incomplete)]
+    if not dot and len(fitting) == 1 and fitting[0].endswith("."):
+        named = dict(_settings_of(fitting[0].removesuffix(".")))
+        fitting = [*named]
+    if len(fitting) == 1:
+        [word] = fitting
+        default, about = named[word]
+        return [(word, about), (word + default, "the default")]
+    return [(word, named[word][1]) for word in fitting]
+
+
+def _first_words() -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield the settings of the run that are in no section, and the names of sections."""
+    from afarm.experiment.setting_list import listed_settings
+    from afarm.experiment.settings import RunConfig
+
+    for row in listed_settings(RunConfig):
+        first, dot, _ = row.name.partition(".")
+        yield (f"{first}.", ("", "")) if dot else (f"{first}=", (row.default, row.description))
+    yield from ((f"{name}.", ("", "")) for name in section_names("") if name != "run")
+
+
+def _settings_of(section: str) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield the settings of a section, each with its default and description."""
+    from afarm.experiment.setting_list import section_settings
+    from afarm.experiment.settings import RunConfig
+
+    prefix = "" if section in RunConfig.model_fields else f"{section}."
+    for rows in section_settings(section, _plugins()).values():
+        yield from ((f"{prefix}{row.name}=", (row.default, row.description)) for row in rows)
