@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,11 +20,11 @@ from afarm.cli.launch import process_info
 from afarm.cli.leaderboard import show_board
 from afarm.cli.options import DryRun, FarmOptions, Stray, refuse_stray, with_options
 from afarm.cli.run import command_line, finish, warn_of_simulation
-from afarm.cli.stage_lines import make_room, tell_once
-from afarm.core.errors import AfarmError, BudgetError, ConfigError, DataError, JudgeError
+from afarm.cli.stage_lines import make_room
+from afarm.core.errors import AfarmError, ConfigError, DataError
 from afarm.core.records import Row
 from afarm.storage.disk import write_json, write_whole
-from afarm.storage.text import markup, one_line
+from afarm.storage.text import markup
 
 if TYPE_CHECKING:
     from afarm.experiment.dry_run import PlannedStage
@@ -60,12 +59,25 @@ def compare(
 ) -> None:
     """Run several methods on the same samples, preferences and reward model, and rank them."""
     from afarm.experiment.farm import Farm
-    from afarm.experiment.method_comparison import account_of
+    from afarm.experiment.method_comparison import account_of, run_each
     from afarm.leaderboard.from_runs import board_of_systems
     from afarm.report.run import cut_off
+    from afarm.storage.runs import RunRecord
 
     started = time.time()
     refuse_stray(stray)
+
+    def run(system: str, workspace: Workspace) -> RunRecord | None:
+        """Evaluate a system and write its record and report; of several processes the main one does."""
+        if workspace.process_info.is_main_process:
+            return finish(Farm.over(workspace), system, started)[0]
+        Farm.over(workspace).evaluate(system)
+        return None
+
+    def tell(heading: str) -> None:
+        if process_info().is_main_process:
+            err().print(f"[bold]{markup(heading)}[/]", highlight=False)
+
     records: list[RunRecord] = []
     with ExitStack() as farms:
         laid_out, left_out = _lay_out(options, methods, _seeds(options, seeds), farms, dry_run)
@@ -76,29 +88,15 @@ def compare(
             show_plan(laid_out[0][1], methods, options.as_json, planned=_planned(laid_out))
             return
         failed: dict[str, AfarmError] = {}
-        told: set[str] = set()
         for _, workspace in laid_out:
             make_room(workspace.planned)
-        for number, (system, workspace) in enumerate(laid_out, start=1):
-            farm = Farm.over(workspace)
-            workspace.on_stage = partial(tell_once, told, workspace.on_stage)
-            if workspace.process_info.is_main_process:
-                seed = f", seed {workspace.config.seed}" if seeds else ""
-                where = f"method {number} of {len(laid_out)}: {markup(one_line(system))}{seed}"
-                err().print(f"[bold]{where}[/]", highlight=False)
-            try:
-                with workspace.judges.client.accounted_to(account):  # one budget for all of them
-                    if workspace.process_info.is_main_process:
-                        records.append(finish(farm, system, started)[0])
-                    else:
-                        farm.evaluate(system)
-            except (BudgetError, JudgeError):  # the others would come no further
-                raise
-            except AfarmError as error:
+        for system, workspace, outcome in run_each(laid_out, run, tell):
+            if isinstance(outcome, RunRecord):
+                records.append(outcome)
+            elif outcome is not None:
                 name = f"{system} (seed {workspace.config.seed})" if seeds else system
-                failed[name] = error
-                err().print(f"[red]Failed:[/] {markup(name)}: {markup(str(error))}", highlight=False, soft_wrap=True)
-            workspace.close()
+                failed[name] = outcome
+                err().print(f"[red]Failed:[/] {markup(name)}: {markup(str(outcome))}", highlight=False, soft_wrap=True)
     if not records and failed:
         raise next(iter(failed.values()))
     if not process_info().is_main_process:
@@ -150,6 +148,7 @@ def _lay_out(
     from afarm.core.plugins import discover
     from afarm.experiment import preflight
     from afarm.experiment.llm_baselines import is_llm_system
+    from afarm.experiment.method_comparison import is_compared_with, require_win_rate
     from afarm.experiment.pipeline import plan_evaluations
 
     every = methods == ALL
@@ -173,12 +172,11 @@ def _lay_out(
                 chosen = replace(options, method=method, seed=seed)
                 looked_at = chosen.dry_run(preflight.of_run(llm_systems)) if dry_run else None
                 workspace = farms.enter_context(looked_at or chosen.farm(llm_systems).workspace)
-                if name == workspace.start_name and workspace.config.evaluate.reference != "data":
+                if is_compared_with(workspace, name):
                     if not every:
                         left_out[name] = "it is what the others are compared with"
                     continue
-                if "win_rate" not in workspace.config.evaluate.evaluators:
-                    raise ConfigError(["compare ranks by the win rate: add win_rate to evaluate.evaluators"])
+                require_win_rate(workspace)
                 plan_evaluations(workspace, name)  # lays out its stages, which need their splits of the data set
                 found.append((name, workspace))
             except (ConfigError, DataError) as error:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+import pluggy
 import typer
 
 from afarm.core.hooks import GROUP
@@ -26,7 +27,7 @@ def add_plugin_commands(app: typer.Typer, taken: Collection[str]) -> list[str]:
     before = _commands(app)
     names = {*taken, *map(_name, before)}
     points = [point for point in importlib.metadata.entry_points(group=GROUP) if may_add_commands(point)]
-    for plugin, error in discover(points, kinds=()).call_each(HOOK, app=app):
+    for plugin, error in _call_each(discover(points, kinds=()).manager, app):
         if error:
             problems.append(f"plugin {plugin!r} could not add its commands: {type(error).__name__}: {error}")
         for command in _commands(app):
@@ -37,6 +38,20 @@ def add_plugin_commands(app: typer.Typer, taken: Collection[str]) -> list[str]:
         before = _commands(app)
         names |= {*map(_name, before)}
     return problems
+
+
+def _call_each(manager: pluggy.PluginManager, app: typer.Typer) -> Iterator[tuple[str, Exception | None]]:
+    """Call the hook of one plugin after another, and yield each one's name and failure before the next."""
+    implementing = {impl.plugin_name for impl in manager.hook.register_commands.get_hookimpls()}
+    for name, module in manager.list_name_plugin():
+        if name in implementing:
+            others = [plugin for plugin in manager.get_plugins() if plugin is not module]
+            try:
+                manager.subset_hook_caller(HOOK, others)(app=app)
+            except Exception as error:
+                yield name, error
+            else:
+                yield name, None
 
 
 def may_add_commands(point: importlib.metadata.EntryPoint) -> bool:

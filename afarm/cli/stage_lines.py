@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -38,14 +38,6 @@ def make_room(labels: Iterable[str]) -> None:
     """Widen the column of labels for these."""
     global width
     width = max([width, *(min(len(one_line(label)), WIDEST) for label in labels)])
-
-
-def tell_once(told: set[str], tell: Callable[[str, StageRun | None], None], label: str, run: StageRun | None) -> None:
-    """Report a stage that systems share only the first time; `told` are the keys of those that were."""
-    if run is None or not (run.reused and run.artifact.key in told):
-        tell(label, run)
-    if run is not None:
-        told.add(run.artifact.key)
 
 
 class StageLines:

@@ -20,7 +20,6 @@ from afarm.cli.console import err, out
 from afarm.cli.cost import show_plan
 from afarm.cli.options import DryRun, FarmOptions, Stray, refuse_stray, with_options
 from afarm.cli.run import command_line
-from afarm.cli.stage_lines import tell_once
 from afarm.core.errors import ConfigError, DataError
 from afarm.storage.disk import write_whole
 from afarm.storage.text import markup, one_line
@@ -76,6 +75,7 @@ def tune(
     """Choose the settings of methods by trials on the validation split, as many for each."""
     from afarm.experiment.method_comparison import account_of
     from afarm.experiment.tuning import Limits, Search, Tuning, tuning_directory
+    from afarm.experiment.workspace import tell_once
 
     refuse_stray(stray)
     options = replace(options, settings=[*(options.settings or []), "evaluate.split=validation"])

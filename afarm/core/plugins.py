@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint
@@ -75,19 +75,6 @@ class Plugins:
             counted = f"{others} {'other ' if suspects else ''}plugin{'s' if others > 1 else ''}"
             lines.append(f"{counted} failed to load: afarm plugins")
         return "".join(f"\n{line}" for line in lines)
-
-    def call_each(self, hook: str, **arguments: Any) -> Iterator[tuple[str, Exception | None]]:
-        """Call a hook of one plugin after another, and yield each one's name and failure before the next."""
-        implementing = {impl.plugin_name for impl in getattr(self.manager.hook, hook).get_hookimpls()}
-        for name, module in self.manager.list_name_plugin():
-            if name in implementing:
-                others = [plugin for plugin in self.manager.get_plugins() if plugin is not module]
-                try:
-                    self.manager.subset_hook_caller(hook, others)(**arguments)
-                except Exception as error:
-                    yield name, error
-                else:
-                    yield name, None
 
 
 def discover(

@@ -18,14 +18,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from afarm.core.errors import AfarmError, BudgetError, ConfigError, JudgeError
+from afarm.core.errors import ConfigError
 from afarm.core.interfaces import Policy, Progress, RewardModel
 from afarm.core.plugins import Plugins
 from afarm.core.records import JudgedPair, Output, Pair, Preference
 from afarm.experiment import pipeline, preflight
 from afarm.experiment.annotation import OnlineAnnotator
-from afarm.experiment.method_comparison import MethodComparison, account_of
-from afarm.experiment.notebook import shown_by
+from afarm.experiment.method_comparison import (
+    MethodComparison,
+    is_compared_with,
+    listed_seeds,
+    named_methods,
+    require_win_rate,
+    run_each,
+)
+from afarm.experiment.notebook import say_nothing, shown_by
 from afarm.experiment.opening import open_workspace
 from afarm.experiment.recipe import Override, list_overrides
 from afarm.experiment.result import Result, read_result
@@ -60,7 +67,7 @@ class Farm:
 
         Args:
             recipe: A recipe by name, or a YAML file.
-            settings: Overrides, one or several, as `"ppo.learning_rate=1e-5"` or as mappings.
+            settings: Overrides, one or several, as `"ppo.learning_rate=1e-5"` or mappings (`{"ppo.kl_coef": 0.1}`).
             output_dir: Where everything is kept.
             annotator: Short for `annotate.annotator`.
             plugins: The plugins; all that are installed if not given.
@@ -71,7 +78,7 @@ class Farm:
         Raises `ConfigError` with every problem at once, before any model is loaded.
         """
         chosen = as_overrides(settings, annotator=annotator, **choices)
-        wraps, on_stage = shown_by(progress)
+        wraps, on_stage, self._tell = shown_by(progress)
         checks = preflight.of_run() if "method" in choices else preflight.of_farm()
 
         def open_with(method: str | None = None, seed: int | None = None) -> Workspace:
@@ -92,7 +99,7 @@ class Farm:
     def over(cls, workspace: Workspace) -> Self:
         """Return the farm of a workspace that is open."""
         farm = cls.__new__(cls)
-        farm._open_with, farm.workspace = None, workspace
+        farm._open_with, farm._tell, farm.workspace = None, say_nothing, workspace
         return farm
 
     def __enter__(self) -> Self:
@@ -139,34 +146,33 @@ class Farm:
         stages = pipeline.evaluations(self.workspace, name)
         return read_result(name, [self.workspace.ensure(stage) for stage in stages])
 
-    def compare_methods(self, methods: Sequence[str], seeds: Sequence[int] = ()) -> MethodComparison:
-        """Evaluate several methods on shared artifacts, for each of `seeds`, under one budget.
+    def compare_methods(self, methods: str | Iterable[str], seeds: Iterable[int] = ()) -> MethodComparison:
+        """Evaluate several methods, or one, on shared artifacts, for each of `seeds`, under one budget.
 
         Without `seeds`, that is the run's seed.
 
         A method that fails is named in `failed`, and the others go on. Raises `ConfigError` before anything runs if a
-        method is unknown or cannot be run, and `BudgetError` and `JudgeError` as they come.
+        method is unknown, cannot be run or is what the others are compared with, and `BudgetError` and `JudgeError` as
+        they come.
         """
-        if self._open_with is None or not methods:
-            raise ConfigError(["compare_methods takes one method or more, of a farm made by afarm.Farm(…)"])
+        names, numbers = named_methods(methods), listed_seeds(seeds) or [self.workspace.config.seed]
+        if self._open_with is None:
+            raise ConfigError("compare_methods needs a farm made by afarm.Farm(…)")
+        require_win_rate(self.workspace)
+        if compared_with := [name for name in names if is_compared_with(self.workspace, name)]:
+            raise ConfigError(f"{compared_with[0]!r} is what the others are compared with: leave it out")
         results: dict[tuple[str, int], Result] = {}
         failed: dict[tuple[str, int], str] = {}
         with ExitStack() as opened:
-            farms = {
-                (method, seed): Farm.over(opened.enter_context(self._open_with(method, seed)))
-                for seed in dict.fromkeys(seeds or [self.workspace.config.seed])
-                for method in dict.fromkeys(methods)
-            }
-            account = account_of(farm.workspace.run_name(method) for (method, _), farm in farms.items())
-            for (method, seed), farm in farms.items():
-                try:
-                    with farm.workspace.judges.client.accounted_to(account):
-                        results[method, seed] = farm.evaluate(method)
-                except (BudgetError, JudgeError):  # the others would come no further
-                    raise
-                except AfarmError as error:
-                    failed[method, seed] = str(error)
-                farm.close()
+            open_with = self._open_with
+            laid_out = [(name, opened.enter_context(open_with(name, seed))) for seed in numbers for name in names]
+            evaluated = run_each(laid_out, lambda name, workspace: Farm.over(workspace).evaluate(name), self._tell)
+            for name, workspace, outcome in evaluated:
+                system = (name, workspace.config.seed)
+                if isinstance(outcome, Result):
+                    results[system] = outcome
+                else:
+                    failed[system] = str(outcome)
         return MethodComparison(results, failed)
 
     def export(self, directory: Path | str, method: str | None = None, *, push_to_hub: str = "") -> Path:
@@ -192,9 +198,9 @@ class Farm:
 
     def __repr__(self) -> str:
         config, settings = self.workspace.config, self.workspace.settings
-        annotator = config.annotate.annotator
+        labels = f"preferences {config.preferences}" if config.preferences else f"annotator {config.annotate.annotator}"
         where = self.workspace.store.root
-        return f"Farm({settings.recipe}, {config.method}, annotator {annotator}, seed {config.seed}, in {where})"
+        return f"Farm({settings.recipe}, {config.method}, {labels}, seed {config.seed}, in {where})"
 
     def _repr_html_(self) -> str:
         rows = [

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from numbers import Integral
+from typing import Any, TypeVar
 
+from afarm.core.errors import AfarmError, BudgetError, ConfigError, JudgeError
 from afarm.core.records import Row
 from afarm.core.seeding import digest
 from afarm.evaluation.metrics import win_rate_interval
 from afarm.experiment.result import Result
+from afarm.experiment.workspace import Workspace, tell_once
 from afarm.storage.table import Tabular, html_table
+from afarm.storage.text import one_line
 
-COLUMNS = ("method", "win_rate", "low", "high", "seeds")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -34,7 +40,8 @@ class MethodComparison(Tabular):
         """The methods, best first: `win_rate` in percent, the mean over seeds, with its 95% interval.
 
         Over several seeds `standard_error` and interval are those of their mean (Student's t), so they hold for other
-        seeds too; for one seed, those over its instructions.
+        seeds too; for one seed, those over its instructions. Seeds that agree to the last digit tell of no error: it is
+        then None, as the interval is.
         """
         rows = [self._row(method) for method in dict.fromkeys(name for name, _ in self.results)]
         return sorted(rows, key=lambda row: -row["win_rate"])
@@ -47,30 +54,108 @@ class MethodComparison(Tabular):
         seeds = ", ".join(map(str, results))
         if len(rates) > 1:
             over = mean(rates)
-            error, between = over.error, (over.low, over.high)
+            error = over.error or None
+            between = (max(0.0, over.low or 0.0), min(100.0, over.high or 0.0)) if error else None
         else:
             [result] = results.values()
             metrics = next(e.metrics for _, e in result.evaluations if "win_rate" in e.metrics)
-            error, between = result.standard_error, win_rate_interval(metrics) or (None, None)
+            error, between = result.standard_error, win_rate_interval(metrics)
         row: Row = {"method": method, "win_rate": sum(rates) / len(rates), "standard_error": error}
-        row |= {"low": between[0], "high": between[1], "seeds": seeds}
+        low, high = between or (None, None)
+        row |= {"low": low, "high": high, "seeds": seeds}
         return row | ({f"seed {seed}": result.win_rate for seed, result in results.items()} if len(rates) > 1 else {})
 
     def to_dict(self) -> list[Row]:
         return self.table_rows()
 
     def __repr__(self) -> str:
-        rows = [f"{row['method']} {row['win_rate']:.1f} %" for row in self.table_rows()]
-        failed = f"; {len(self.failed)} failed" if self.failed else ""
-        return f"MethodComparison({', '.join(rows)}{failed})"
+        rows = self.table_rows()
+        if not rows and not self.failed:
+            return "MethodComparison: nothing was compared"
+        width = max((len(name) for name in [*(row["method"] for row in rows), *self._failures()]), default=0)
+        seeds = f", seeds {rows[0]['seeds']}" if rows and "," in rows[0]["seeds"] else ""
+        lines = [f"  {row['method']:{width}}  {row['win_rate']:5.1f} %{_interval(row)}" for row in rows]
+        lines += [f"  {name:{width}}  failed: {one_line(why, 200)}" for name, why in self._failures().items()]
+        return "\n".join([f"MethodComparison: win rates{seeds}", *lines])
 
     def _repr_html_(self) -> str:
-        rows = [[row[name] for name in COLUMNS] for row in self.table_rows()]
-        return html_table(
-            COLUMNS, rows, "; ".join(f"{name}, seed {seed}: {why}" for (name, seed), why in self.failed.items())
-        )
+        rows = [
+            (row["method"], f"{row['win_rate']:.1f} %", _interval(row).strip(" ()"), row["seeds"])
+            for row in self.table_rows()
+        ]
+        failed = [(name, "failed", one_line(why, 200), "") for name, why in self._failures().items()]
+        return html_table(["method", "win rate", "interval", "seeds"], [*rows, *failed])
+
+    def _failures(self) -> dict[str, str]:
+        """The errors by method, with the seed if there are several."""
+        seeds = {seed for _, seed in [*self.results, *self.failed]}
+        return {(f"{name}, seed {seed}" if len(seeds) > 1 else name): why for (name, seed), why in self.failed.items()}
+
+
+def _interval(row: Row) -> str:
+    """Write the interval behind a win rate; nothing if it is unknown."""
+    return "" if row["low"] is None else f" (95 % {row['low']:.1f} to {row['high']:.1f})"
+
+
+# ------------------------------------------------------------------------------------------------ one after another
+
+
+def run_each(
+    laid_out: Sequence[tuple[str, Workspace]], run: Callable[[str, Workspace], T], tell: Callable[[str], None]
+) -> Iterator[tuple[str, Workspace, T | AfarmError]]:
+    """Run systems one after another, each in its workspace, and yield what came of each, or its error.
+
+    They share one budget (`account_of`), and a stage that several use is reported once. `tell` is called with a heading
+    for each of several. A workspace is closed when its system is through. Raises `BudgetError` and `JudgeError`, after
+    which the others would come no further.
+    """
+    account, told = account_of(workspace.run_name(system) for system, workspace in laid_out), set[str]()
+    seeds = len({workspace.config.seed for _, workspace in laid_out})
+    for number, (system, workspace) in enumerate(laid_out, start=1):
+        if len(laid_out) > 1:
+            seed = f", seed {workspace.config.seed}" if seeds > 1 else ""
+            tell(f"method {number} of {len(laid_out)}: {one_line(system)}{seed}")
+        workspace.on_stage = partial(tell_once, told, workspace.on_stage)
+        outcome: T | AfarmError
+        try:
+            with workspace.judges.client.accounted_to(account):
+                outcome = run(system, workspace)
+        except (BudgetError, JudgeError):
+            raise
+        except AfarmError as error:
+            outcome = error
+        workspace.close()
+        yield system, workspace, outcome
 
 
 def account_of(runs: Iterable[str]) -> str:
     """Name the account of a comparison of `runs`: the same command goes on with its budget."""
     return f"compare-{digest(sorted(runs), length=8)}"
+
+
+def is_compared_with(workspace: Workspace, system: str) -> bool:
+    """Tell if a system is the one that the others are compared with."""
+    return system == workspace.start_name and workspace.config.evaluate.reference != "data"
+
+
+def require_win_rate(workspace: Workspace) -> None:
+    """Raise `ConfigError` if the recipe does not evaluate the win rate, by which methods are ranked."""
+    if "win_rate" not in workspace.config.evaluate.evaluators:
+        raise ConfigError("compare ranks by the win rate: add win_rate to evaluate.evaluators")
+
+
+def named_methods(methods: Any) -> list[str]:
+    """List the methods of a comparison: names, or one text with commas between. Raises `ConfigError`."""
+    names = methods.split(",") if isinstance(methods, str) else list(methods) if isinstance(methods, Iterable) else []
+    if not names or not all(isinstance(name, str) and name.strip() for name in names):
+        raise ConfigError(f'compare_methods takes one method or more, such as ["ppo", "dpo"], not {methods!r:.80}')
+    return list(dict.fromkeys(name.strip() for name in names))
+
+
+def listed_seeds(seeds: Any) -> list[int]:
+    """List the seeds of a comparison. Raises `ConfigError` for what is no list of whole numbers."""
+    numbers = list(seeds) if isinstance(seeds, Iterable) and not isinstance(seeds, str) else [seeds]
+    whole = all(isinstance(seed, Integral) and not isinstance(seed, bool) for seed in numbers)
+    if not whole or not isinstance(seeds, Iterable):
+        raise ConfigError(f"seeds is a list of whole numbers, such as seeds=[1, 2, 3], not {seeds!r:.80}")
+    return [int(seed) for seed in dict.fromkeys(numbers)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from afarm.core.interfaces import Progress, no_progress
@@ -36,10 +36,17 @@ def tell_stage(label: str, run: StageRun | None) -> None:
         print(f"✓ {label}" + (", reused" if run.reused else f", {run.seconds:.0f} s"))
 
 
-def shown_by(progress: Progress | bool | None) -> tuple[Progress, OnStage]:
-    """Choose what shows the progress of a farm: True and False are on and off, None is on in notebooks."""
+def say_nothing(text: str) -> None:
+    """Print no line."""
+
+
+def shown_by(progress: Progress | bool | None) -> tuple[Progress, OnStage, Callable[[str], None]]:
+    """Choose what shows a farm's loops, stages and headings.
+
+    True and False are on and off, None is on in notebooks.
+    """
     if progress is None:
         progress = in_notebook()
     if isinstance(progress, bool):
-        return (bars, tell_stage) if progress else (no_progress, ignore_stage)
-    return progress, ignore_stage
+        return (bars, tell_stage, print) if progress else (no_progress, ignore_stage, say_nothing)
+    return progress, ignore_stage, say_nothing

@@ -157,12 +157,27 @@ def parse_override(text: str) -> dict[str, Any]:
 
 
 def list_overrides(settings: Override | Iterable[Override]) -> list[Override]:
-    """List overrides as a farm is given them: one or several, each as text (`a.b=value`) or as a mapping."""
+    """List overrides as a farm is given them: one or several, each as text (`a.b=value`) or as a mapping.
+
+    A mapping may name settings as texts do (`{"a.b": value}`).
+    """
     alone = isinstance(settings, str | Mapping) or not isinstance(settings, Iterable)
     overrides: list[Any] = [settings] if alone else list(settings)
     if strange := [override for override in overrides if not isinstance(override, str | Mapping)]:
         raise ConfigError(f"settings: {strange[0]!r} is neither text, such as 'ppo.learning_rate=1e-5', nor a mapping")
-    return overrides
+    return [override if isinstance(override, str) else _nested(override) for override in overrides]
+
+
+def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """`{"a.b": value}` as `{"a": {"b": value}}`."""
+    nested: dict[str, Any] = {}
+    for name, value in settings.items():
+        *sections, last = str(name).split(".")
+        inner = {last: value}
+        for section in reversed(sections):
+            inner = {section: inner}
+        nested = merge(nested, inner)
+    return nested
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

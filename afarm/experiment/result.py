@@ -57,8 +57,11 @@ class Result(Tabular):
             yield {"system": self.system, "reference": reference, "evaluator": found.evaluator, **found.metrics}
 
     def __repr__(self) -> str:
-        parts = [f"{evaluation_text(found)} against {reference}" for reference, found in self.evaluations]
-        return f"Result({self.system}: {'; '.join(parts) or 'no evaluation'})"
+        by_reference: dict[str, list[str]] = {}
+        for reference, found in self.evaluations:
+            by_reference.setdefault(reference, []).append(evaluation_text(found))
+        parts = [f"against {reference}: {'; '.join(texts)}" for reference, texts in by_reference.items()]
+        return f"Result({self.system} {' | '.join(parts) or 'without an evaluation'})"
 
     def _repr_html_(self) -> str:
         rows = [(reference, found.evaluator, evaluation_text(found)) for reference, found in self.evaluations]

@@ -41,6 +41,14 @@ def ignore_stage(label: str, run: StageRun | None) -> None:
     """Take no notice of stages."""
 
 
+def tell_once(told: set[str], tell: OnStage, label: str, run: StageRun | None) -> None:
+    """Report a stage that systems share only the first time; `told` are the keys of those that were."""
+    if run is None or not (run.reused and run.artifact.key in told):
+        tell(label, run)
+    if run is not None:
+        told.add(run.artifact.key)
+
+
 class Workspace:
     """One configuration with all that it names: components, data, judges and the store of artifacts.
 

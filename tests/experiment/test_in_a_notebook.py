@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from light_farm import Make, light_workspace
+from light_farm import Make, light_farm, light_workspace
 from light_plugin import WordPolicy
 
 from afarm.core.errors import BudgetError, ConfigError
@@ -18,6 +18,7 @@ from afarm.core.records import Evaluation, Instruction
 from afarm.experiment import notebook
 from afarm.experiment.farm import Farm
 from afarm.experiment.method_comparison import MethodComparison
+from afarm.experiment.recipe import list_overrides
 from afarm.experiment.result import Result
 from afarm.storage.table import Records, html_table
 
@@ -27,7 +28,8 @@ LONGEST_REPR = 400
 def test_a_result_is_a_line_a_table_a_frame_and_json(farm: Make) -> None:
     result = farm().evaluate()
     line = repr(result)
-    assert line.startswith(f"Result(nudge: win rate {result.win_rate:.1f} % (95 % ")
+    assert line.startswith(f"Result(nudge against sft: win rate {result.win_rate:.1f} % (95 % ")
+    assert line.count("against sft") == 1
     assert f"; reward {result.metric('reward'):.3f} (reference {result.metric('reward_reference'):.3f}, diff" in line
     assert len(line) < LONGEST_REPR
     html = result._repr_html_()
@@ -114,8 +116,42 @@ def test_methods_are_compared_over_seeds_on_shared_artifacts(tmp_path: Path) -> 
     assert compared.to_pandas().shape[0] == 2
     assert len(repr(compared)) < LONGEST_REPR
     assert compared._repr_html_().count("<tr>") == 3
+    assert "(95 % " in repr(compared)
     with pytest.raises(KeyError):
         compared["ppo"]
+
+
+def test_one_method_may_be_given_as_a_text_and_several_with_commas(tmp_path: Path) -> None:
+    farm = openable(tmp_path)
+    assert {*farm.compare_methods("nudge").results} == {("nudge", 42)}
+    assert {*farm.compare_methods("nudge, direct", seeds=(2,)).results} == {("nudge", 2), ("direct", 2)}
+
+
+def test_a_comparison_says_where_it_is_and_reports_a_shared_stage_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    farm = openable(tmp_path, on_stage=notebook.tell_stage)
+    farm._tell = print
+    farm.compare_methods(["nudge", "direct"], seeds=[1, 2])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("method")] == [
+        f"method {number} of 4: {method}, seed {seed}"
+        for number, (seed, method) in enumerate(((s, m) for s in (1, 2) for m in ("nudge", "direct")), start=1)
+    ]
+    assert sum("outputs sft" in line for line in lines) == 2 * 2, "announced and made, once a seed"
+    assert not any("outputs sft, reused" in line for line in lines)
+
+
+def test_a_setting_may_be_named_with_a_dot_in_a_mapping() -> None:
+    assert list_overrides({"ppo.kl_coef": 0.1, "ppo": {"total_steps": 3}, "seed": 2}) == [
+        {"ppo": {"kl_coef": 0.1, "total_steps": 3}, "seed": 2}
+    ]
+    assert list_overrides(["a.b=1", {"a": {"b": 2}}]) == ["a.b=1", {"a": {"b": 2}}]
+
+
+def test_a_farm_with_preferences_of_ones_own_names_them(tmp_path: Path) -> None:
+    with light_farm(tmp_path, preferences="mine.jsonl", checks=[]) as made:
+        assert "nudge, preferences mine.jsonl, seed 42" in repr(made)
 
 
 def test_one_seed_has_the_interval_over_instructions(tmp_path: Path) -> None:
@@ -133,17 +169,29 @@ def test_a_method_that_fails_is_named_and_the_others_go_on(tmp_path: Path, monke
     compared = openable(tmp_path).compare_methods(["nudge", "direct"])
     assert [name for name, _ in compared.results] == ["direct"]
     assert "the loss is NaN at step 2" in compared.failed["nudge", 42]
-    assert "1 failed" in repr(compared)
+    assert "nudge   failed: the loss is NaN at step 2" in repr(compared)
     assert "step 2" in compared._repr_html_()
 
 
 def test_a_comparison_with_a_wrong_method_or_without_money_ends(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nudge"):
         openable(tmp_path).compare_methods(["nudgee"])
-    with pytest.raises(ConfigError, match="one method or more"):
-        openable(tmp_path).compare_methods([])
+    farm: Any = openable(tmp_path)
+    for methods in ([], "", {"nudge": 1, 2: 3}, 3, ["nudge", None], None):
+        with pytest.raises(ConfigError, match=r'takes one method or more, such as \["ppo", "dpo"\], not'):
+            farm.compare_methods(methods)
+    for seeds in (3, "1,2", [1.5], [True], ["1"], None):
+        with pytest.raises(ConfigError, match=r"seeds=\[1, 2, 3\], not"):
+            farm.compare_methods("nudge", seeds=seeds)
+    with pytest.raises(ConfigError, match="'sft' is what the others are compared with"):
+        farm.compare_methods(["nudge", "sft"])
+    with pytest.raises(ConfigError, match=r"add win_rate to evaluate\.evaluators"):
+        openable(tmp_path, evaluate={"evaluators": ["reward"]}).compare_methods("nudge")
     with pytest.raises(BudgetError):
         openable(tmp_path, budget=0.0001).compare_methods(["nudge", "direct"])
+
+
+RATES = {"b": [60.0, 60.0], "c": [60.0, 80.0]}
 
 
 def test_a_comparison_of_known_results_has_their_order() -> None:
@@ -152,7 +200,23 @@ def test_a_comparison_of_known_results_has_their_order() -> None:
         return Result("x", (("sft", Evaluation("win_rate", "x", metrics)),))
 
     compared = MethodComparison({("a", 1): result(40.0), ("b", 1): result(60.0)})
-    assert repr(compared) == "MethodComparison(b 60.0 %, a 40.0 %)"
+    assert repr(compared) == (
+        "MethodComparison: win rates\n  b   60.0 % (95 % 55.3 to 63.9)\n  a   40.0 % (95 % 36.1 to 44.7)"
+    )
+    several = {(name, seed): result(rate) for name, rates in RATES.items() for seed, rate in enumerate(rates)}
+    compared = MethodComparison(several, {("a", 2): "the loss is NaN\nat step 2", ("longer", 1): "no"})
+    assert repr(compared) == (
+        "MethodComparison: win rates, seeds 0, 1\n"
+        "  c                70.0 % (95 % 0.0 to 100.0)\n"
+        "  b                60.0 %\n"
+        "  a, seed 2       failed: the loss is NaN at step 2\n"
+        "  longer, seed 1  failed: no"
+    )
+    [_, b] = compared.table_rows()
+    assert (b["standard_error"], b["low"], b["high"]) == (None, None, None), "two equal seeds tell of no spread"
+    assert "<td>0.0 to 100.0</td>" in compared._repr_html_().replace("95 % ", "")
+    assert "<td>the loss is NaN at step 2</td>" in compared._repr_html_()
+    assert repr(MethodComparison({})) == "MethodComparison: nothing was compared"
 
 
 # ------------------------------------------------------------------------------------------------------ progress
@@ -164,7 +228,8 @@ def test_notebooks_show_progress_unless_told_not_to(
     assert notebook.shown_by(None)[0] is no_progress, "this is no notebook"
     shell = SimpleNamespace(kernel=object())
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
-    wraps, on_stage = notebook.shown_by(None)
+    wraps, on_stage, tell = notebook.shown_by(None)
+    assert tell is print
     assert list(wraps(range(3), "counting")) == [0, 1, 2]
     on_stage("sft", None)
     assert capsys.readouterr().out == "… sft\n"
