@@ -49,7 +49,7 @@ def fit_to_labels(
     ),
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
-    """Fit a judge to labels that exist; it then labels as --judge fitted:DIR at no cost per call."""
+    """Fit a judge to labels that exist, for --judge fitted:DIR."""
     from afarm_plugins.judges.fitted.labelled_pairs import read_labelled
 
     require_place(out)

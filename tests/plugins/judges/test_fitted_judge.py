@@ -13,6 +13,8 @@ import pytest
 from light_farm import Make
 
 from afarm import BuildContext, ChatRequest, Completion, ConfigError, DataError, Instruction, JudgeError, Message, Pair
+from afarm.core.plugins import discover
+from afarm.experiment.recipe import resolve
 from afarm.judging import show_pair
 from afarm.testing import (
     annotate_context,
@@ -24,10 +26,10 @@ from afarm.testing import (
 )
 from afarm_plugins.judges import FittedAnnotatorConfig, FittedConfig
 from afarm_plugins.judges.fitted.annotator import FittedAnnotator
-from afarm_plugins.judges.fitted.features import feature_values
+from afarm_plugins.judges.fitted.features import FEATURES, feature_values
 from afarm_plugins.judges.fitted.judge import FittedJudge
 from afarm_plugins.judges.fitted.reward import FittedReward
-from afarm_plugins.judges.fitted.utility import FittedUtility
+from afarm_plugins.judges.fitted.utility import SHIPPED, FittedUtility
 
 TASK = Instruction("Name trees.")
 PAIR = Pair(TASK, "An oak.", "An oak, a birch and a beech.")
@@ -246,3 +248,15 @@ def test_features_beyond_the_weights_do_not_count(directory: str) -> None:
     [p] = FittedUtility(directory, context()).p_second([Pair(TASK, "oak", "oak.")])
     low, high = (feature_values(TASK, text)["length"] for text in ("oak", "oak."))
     assert p == pytest.approx(1 / (1 + math.exp(low - high)))
+
+
+def test_the_shipped_judge_is_smols_and_knows_its_card() -> None:
+    recipe = resolve("smol", [], discover())
+    assert recipe.run.judge == {"*": "fitted"}
+    assert judge().identity.startswith("fitted:people@")
+    card = (SHIPPED / "README.md").read_text(encoding="utf-8")
+    assert "Apache-2.0" in card
+    assert "(no better than length)" in card
+    weights = FittedUtility("", context()).weights
+    assert set(weights.features) == set(FEATURES)
+    assert all(f"| {name} | {weight:+.3f} |" in card for name, weight in weights.features.items())
