@@ -15,7 +15,7 @@ import typer
 
 from afarm.cli import completion
 from afarm.cli.console import err, out
-from afarm.cli.cost import show_plan
+from afarm.cli.cost import show_plan, warn_of_budget
 from afarm.cli.launch import process_info
 from afarm.cli.leaderboard import show_board
 from afarm.cli.options import DryRun, FarmOptions, Stray, refuse_stray, with_options
@@ -87,6 +87,8 @@ def compare(
         if dry_run:
             show_plan(laid_out[0][1], methods, options.as_json, planned=_planned(laid_out))
             return
+        with laid_out[0][1].judges.client.accounted_to(account):
+            warn_of_budget(laid_out[0][1], lambda: _planned(laid_out))
         failed: dict[str, AfarmError] = {}
         for _, workspace in laid_out:
             make_room(workspace.planned)

@@ -151,10 +151,12 @@ class ProgressBars:
         threading.Thread(target=tell, name="afarm-log", daemon=True).start()
         try:
             for item in items:
+                self._loops[ended] = done / total if total else 0.0
                 yield item
                 done += 1
         finally:
             ended.set()
+            self._loops.pop(ended, None)
 
     def _show(self, task: Any, done: int, total: int | None, rate: float) -> None:
         self._loops[task] = done / total if total else 0.0

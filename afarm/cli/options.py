@@ -270,8 +270,8 @@ class FarmOptions:
             process_info=process_info,
             trains=trains,
         )
-        bars.note = lambda: _spent(workspace)
-        workspace.on_stage = StageLines(bars, workspace)
+        workspace.on_stage = lines = StageLines(bars, workspace)
+        bars.note = lines.spent
         if kind := network_file_system(workspace.store.ledger_path):
             place = f"{output_dir} is on a network file system ({kind})"
             err().print(f"[yellow]{place}: locking is slower; prefer a local disk.[/]")
@@ -445,16 +445,6 @@ def _judges(options: list[str]) -> dict[str, str]:
         named = equals and ":" not in role and "@" not in role
         judges[role if named else "*"] = spec if named else option
     return judges
-
-
-def _spent(workspace: "Workspace") -> str:
-    """Say what has been paid so far and which judges ask to slow down, for the end of a progress bar."""
-    from afarm.storage.text import dollars
-
-    spend = workspace.judges.spend
-    unknown = f" + {spend.unpriced_calls} calls of unknown price" if spend and spend.unpriced_calls else ""
-    paid = f"{dollars(spend.dollars)}{unknown}" if spend and (spend.dollars or unknown) else ""
-    return ", ".join(filter(None, [paid, *workspace.judges.slowed]))
 
 
 def _prices(options: list[str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ import typer
 from afarm.cli import completion
 from afarm.cli.commands import STEPS
 from afarm.cli.console import err, out
-from afarm.cli.cost import show_plan
+from afarm.cli.cost import show_plan, warn_of_budget
 from afarm.cli.help_pages import MethodPage
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, DryRun, FarmOptions, OutputDir, Stray, refuse_stray, with_options
 from afarm.storage.text import markup
@@ -107,11 +107,13 @@ def _llm_systems(policy: str | None) -> list[str]:
 
 def _make(name: str, options: FarmOptions, policy: str | None = None) -> None:
     """Have a farm make a step's artifact, and say where it is. Nothing of it is read back."""
+    from afarm.experiment.dry_run import plan_stage
     from afarm.report.run import cut_off
 
     with options.farm(_llm_systems(policy), "" if policy else name) as farm:
         workspace = farm.workspace
         if stage := _stage(workspace, name, policy):
+            warn_of_budget(workspace, lambda: plan_stage(workspace, stage))
             workspace.ensure(stage)
     runs = list(workspace.history.values())
     if not runs:

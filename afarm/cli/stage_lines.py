@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from afarm.cli.console import ProgressBars, err
 from afarm.core.errors import AfarmError
-from afarm.storage.text import markup, one_line
+from afarm.storage.text import dollars, markup, one_line
 
 if TYPE_CHECKING:
     from afarm.experiment.stage import StageRun
@@ -27,6 +27,9 @@ TYPICAL_SECONDS = {
 
 MADE = 0.5
 """Seconds of a stage from which its time says how fast this machine is."""
+
+ENOUGH = 0.05
+"""The share of a stage from which its answers tell what all of them cost."""
 
 WIDEST = 44
 
@@ -47,10 +50,12 @@ class StageLines:
         self.bars = bars
         self.workspace = workspace
         self._expected: dict[str, float] = {}
+        self._paid_before = 0.0
 
     def __call__(self, label: str, run: StageRun | None) -> None:
         make_room(self.workspace.planned)
         if run is None:
+            self._paid_before = self._paid
             number, of = len(self.workspace.history) + 1, len(self.workspace.planned)
             place = f"stage {number} of {of}" if of > 1 else ""
             self._expected = expected_seconds(self.workspace)
@@ -67,6 +72,21 @@ class StageLines:
         this = spent * (1 - share) / share if share > 0.05 else self._expected.get(label, 0.0) - spent
         rest = sum(seconds for name, seconds in self._expected.items() if name != label)
         return f"≈ {roughly(max(0.0, this) + rest)} left"
+
+    @property
+    def _paid(self) -> float:
+        spend = self.workspace.judges.spend
+        return spend.dollars if spend else 0.0
+
+    def spent(self) -> str:
+        """Say what is paid so far, what that makes at the stage's end, and which judges ask to slow down."""
+        spend, share = self.workspace.judges.spend, self.bars.share
+        unknown = f" + {spend.unpriced_calls} calls of unknown price" if spend and spend.unpriced_calls else ""
+        texts = [f"{dollars(self._paid)}{unknown}" if self._paid or unknown else ""]
+        if share > ENOUGH and self._paid > self._paid_before:
+            at_end = self._paid_before + (self._paid - self._paid_before) / share
+            texts.append(f"≈ {dollars(at_end)} at the end of this stage")
+        return ", ".join(filter(None, [*texts, *self.workspace.judges.slowed]))
 
     def _print(self, label: str, run: StageRun) -> None:
         key = run.artifact.key[:8]

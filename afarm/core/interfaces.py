@@ -71,7 +71,7 @@ class BuildContext:
     one, and `identify` gives a text that changes whenever its source, settings or files do. `source` digests the
     plugin's own source. A simulated judge puts both into its identity, so that editing a formula never reuses
     yesterday's answers. `backend` loads torch when it is called. `price` gives the price of a provider's model, None if
-    it is unknown. Call `allowed` with the requests that an answer's headers allow, and the seconds until their reset.
+    it is unknown. Tell `allowed` the requests that an answer's headers allow, the seconds to their reset, their words.
     """
 
     reward_model: Callable[[str], RewardModel]
@@ -79,7 +79,7 @@ class BuildContext:
     source: str = ""
     backend: Callable[[], ModelBackend] = _no_backend
     price: Callable[[str, str], Price | None] = lambda provider, model: None
-    allowed: Callable[[float, float], None] = lambda requests, seconds: None
+    allowed: Callable[[float, float, str], None] = lambda requests, seconds, words: None
 
 
 class Checkpoints(Protocol):

@@ -30,6 +30,7 @@ HEARTBEAT_SECONDS = 2.0
 """Seconds between the signs of life of a process in the ledger."""
 HELD_SECONDS = 0.5
 """Seconds between looks for an answer that another process is waiting for."""
+GO_ON = "the same command goes on from here then: nothing that was answered is asked again"
 LARGEST_BATCH = 20_000
 """Requests submitted to a batch endpoint at once."""
 PATIENCE_SECONDS = 10.0
@@ -276,6 +277,8 @@ class Dispatcher:
             if queue.direct and waiting:
                 self._send_batches(queue, waiting)
                 continue
+            if waiting and (wait := queue.limiter.exhausted):
+                raise JudgeError(f"{queue.identity} {wait}; {GO_ON}", charged=False)
             # Again while there is room: what was taken may have been answered or in flight elsewhere.
             while n_free := min(queue.limiter.free_slots(), len(waiting)):
                 before = len(waiting)

@@ -20,6 +20,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 from afarm.core.errors import JudgeError
 
@@ -30,6 +31,8 @@ PAUSE_SHARE = 0.2
 LONGEST_PAUSE = 10.0
 PATIENCE = 900.0
 """Seconds of refusals without a single answer, or asked to wait at once, after which a run ends."""
+SOON = 60.0
+"""Seconds in which to spend what headers still allow if their reset is too far to wait for."""
 ALONE = 5.0
 """Seconds that the first request has for itself, unless its answer comes sooner."""
 CHEAP_WAIT = 2.0
@@ -124,6 +127,7 @@ class Limiter:
         self._more = 1  # by which the number at once is raised next
         self._quiet, self._quiet_until = QUIET, 0.0
         self._allowed_at = self._allowed_spacing = 0.0  # by the headers: the next attempt, seconds to the one after
+        self._allowed_until, self._allowed_words, self._none_allowed = 0.0, "", False
 
     # -------------------------------------------------------------------------------------------- may one be sent?
 
@@ -298,16 +302,27 @@ class Limiter:
 
     # ------------------------------------------------------------------------------------------------------ headers
 
-    def allowed(self, requests: float, seconds: float) -> None:
+    def allowed(self, requests: float, seconds: float, words: str = "") -> None:
         """Spread the `requests` that the judge's headers still allow over the `seconds` until their reset.
 
-        Newer headers replace older ones. Requests in flight are of those that are allowed.
+        `words` are the headers' own. Newer headers replace older ones. Requests in flight are of those that are
+        allowed. A reset beyond `PATIENCE` is not waited for, so what remains until then is spent soon.
         """
         now, left = self._clock(), requests - self.in_flight
-        self._allowed_spacing = min(seconds, PATIENCE) / max(1.0, left)
-        self._allowed_at = (
-            now + self._allowed_spacing if left < 1 else min(self._allowed_at, now + self._allowed_spacing)
-        )
+        self._allowed_words, self._allowed_until = words, now + seconds
+        self._allowed_spacing = (seconds if seconds <= PATIENCE else SOON) / max(1.0, left)
+        self._none_allowed = left < 1
+        self._allowed_at = now + seconds if left < 1 else min(self._allowed_at, now + self._allowed_spacing)
+
+    @property
+    def exhausted(self) -> str:
+        """The wait that the headers ask for, in words, if it is too long for a run; else empty."""
+        return self._held_by_headers() if self._allowed_at - self._clock() > PATIENCE else ""
+
+    def _held_by_headers(self) -> str:
+        seconds = self._allowed_at - self._clock()
+        said = f" ({self._allowed_words})" if self._allowed_words else ""
+        return f"allows no more requests {until(seconds)}{said}"
 
     # ---------------------------------------------------------------------------------------------------- for people
 
@@ -319,12 +334,23 @@ class Limiter:
     @property
     def state(self) -> str:
         """The wait or the limit in words, for the screen; empty if nothing limits the judge."""
-        waits = self._held_until - self._clock()
-        if waits > 0:
-            return f"asks to slow down: waiting {math.ceil(waits)} s"
+        now = self._clock()
+        if self._none_allowed and self._allowed_at > max(now, self._held_until):
+            return f"{self._held_by_headers()}: waiting"
+        if (waits := self._held_until - now) > 0:
+            return f"asks to slow down: waiting {math.ceil(waits)} s" + (f", {until(waits)}" if waits > 60 else "")
+        if self._allowed_spacing > 0 and self._allowed_until > now:
+            return f"allows one request per {self._allowed_spacing:.2g} s {until(self._allowed_until - now)}"
         if self.limits.pace < math.inf:
             return f"asks to slow down: at most {self.limits.pace:.3g} per second"
         return f"asks to slow down: at most {self.limit} at once" if self.limit < self.maximum else ""
+
+
+def until(seconds: float) -> str:
+    """Name the time of day in `seconds` from now, with the date if it is not today's."""
+    now = datetime.now()
+    then = now + timedelta(seconds=seconds)
+    return f"until {then:%H:%M:%S}" if then.date() == now.date() else f"until {then:%Y-%m-%d %H:%M}"
 
 
 @dataclass(frozen=True, slots=True)

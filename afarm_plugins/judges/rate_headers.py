@@ -58,6 +58,18 @@ def allowance(headers: Mapping[str, str], tokens: int) -> tuple[float, float] | 
     return min(scarce, key=lambda found: found[0] / found[1], default=(math.inf, 0.0))
 
 
+def scarcity(headers: Mapping[str, str]) -> str:
+    """The headers about limits of which less than `SCARCE` remains, as they came."""
+    names = [
+        form.format(kind=kind, what=what)
+        for form, kinds in FORMS
+        for kind in kinds
+        if any(kind == scarce and remaining < SCARCE * limit for scarce, remaining, limit, _ in _limits(headers))
+        for what in ("remaining", "reset")
+    ]
+    return ", ".join(f"{name}: {headers[name]}" for name in names if name in headers)
+
+
 def _limits(headers: Mapping[str, str]) -> Iterator[tuple[str, float, float, float]]:
     """Yield (kind, remaining, limit, seconds until the reset) of each limit that is told in full."""
     for form, kinds in FORMS:

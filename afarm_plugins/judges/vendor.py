@@ -41,11 +41,11 @@ from afarm import (
 from afarm.judging import SlowDown, answer_lost, unsupported
 from afarm_plugins.judges import VendorConfig
 from afarm_plugins.judges.payloads import TOO_LONG, margin, texts, unwrapped, wrapped
-from afarm_plugins.judges.rate_headers import allowance, wait_asked
+from afarm_plugins.judges.rate_headers import allowance, scarcity, wait_asked
 from afarm_plugins.judges.vendor_errors import (
     CAPABILITY_OF,
-    SLOW_DOWN,
     NoAnswer,
+    asks_to_slow_down,
     causes_of,
     details,
     is_filtered,
@@ -308,7 +308,7 @@ class VendorJudge(Judge):
 
     def _inspect(self, response: Any, asks: bool) -> None:
         """Raises `NoAnswer` if a response that was to hold one does not."""
-        if response.status_code in SLOW_DOWN:
+        if asks_to_slow_down(response.status_code, response.headers):
             response.headers["x-should-retry"] = "false"  # which both SDKs obey
         elif response.is_success and asks:
             try:
@@ -321,7 +321,7 @@ class VendorJudge(Judge):
             if any(name.startswith(LIMITS) for name in response.headers):
                 read = self.read(body)
                 if allowed := allowance(response.headers, read.input_tokens + read.output_tokens):
-                    self._context.allowed(*allowed)
+                    self._context.allowed(*allowed, scarcity(response.headers))
 
     # ------------------------------------------------------------------------------------------------------- errors
 
@@ -346,7 +346,7 @@ class VendorJudge(Judge):
             return error
         if isinstance(error, self.sdk.APIStatusError):
             message = self._of_status(error.status_code, self.shown(error), error)
-            if error.status_code in SLOW_DOWN and not lacks_credit(error):
+            if asks_to_slow_down(error.status_code, error.response.headers) and not lacks_credit(error):
                 return SlowDown(message, wait_asked(error.response.headers))
             return JudgeError(message, charged=False)
         cause = next((cause for cause in reversed(causes_of(error)) if str(cause)), error)
@@ -378,7 +378,7 @@ class VendorJudge(Judge):
             )
         if lacks_credit(error):
             return f"{self.identity}: the account has no credit left ({said}); add some, and {GO_ON}"
-        if status in SLOW_DOWN:
+        if asks_to_slow_down(status, error.response.headers):
             seconds = wait_asked(error.response.headers)
             wait = f" and wait {seconds:.0f} s" if seconds and seconds >= 1 else ""
             return (

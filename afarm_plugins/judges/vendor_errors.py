@@ -8,6 +8,8 @@ from typing import Any
 
 import httpx2
 
+from afarm_plugins.judges.rate_headers import retry_after
+
 SLOW_DOWN = frozenset({429, 529})
 NO_CREDIT = ("insufficient_quota", "credit balance is too low", "billing_hard_limit")
 FILTERED_CODES = frozenset({"content_filter", "content_policy_violation", "invalid_prompt"})
@@ -45,6 +47,11 @@ NOT_CONNECTED = frozenset(
     {"ClientConnectorError", "ConnectionTimeoutError", "ConnectError", "ConnectTimeout", "PoolTimeout"}
 )
 """Names of the errors of aiohttp (the first two) and httpcore that come before anything is sent."""
+
+
+def asks_to_slow_down(status: int, headers: Mapping[str, str]) -> bool:
+    """True for an answer that says to come later: also a status 503 (overloaded) that says when."""
+    return status in SLOW_DOWN or (status == 503 and retry_after(headers) is not None)
 
 
 def redacted(text: str, key: str) -> str:

@@ -12,7 +12,7 @@ import pytest
 from light_plugin import RAN, CountingJudge
 from said import Afarm
 
-from afarm.core.judge import ChatRequest, Completion
+from afarm.core.judge import ChatRequest, Completion, Price
 from afarm.experiment.dry_run import ENOUGH_ANSWERS
 from afarm.judging.ledger import Ledger
 from afarm.storage.text import dollars
@@ -208,3 +208,17 @@ def test_a_ledger_that_is_gone_beside_what_it_paid_for_is_noticed(afarm: Afarm, 
     assert afarm("run", "--recipe", "light.yaml").code == 0
     assert CountingJudge.asked > asked
     assert "is there: move it away first" in afarm("ledger", "--start-anew").err
+
+
+@pytest.mark.parametrize(
+    "command", [["run"], ["annotate"], ["fit-reward"], ["compare", "--methods", "direct,nudge"]], ids=str
+)
+def test_every_command_that_buys_says_first_that_its_plan_does_not_fit_the_budget(
+    afarm: Afarm, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CountingJudge, "price", lambda judge: Price(1.0, 100.0))
+    most = afarm("cost", "--recipe", "light.yaml", "--json").json["judges"][0]["most_dollars"]
+    said = afarm(*command, "--recipe", "light.yaml", "--budget", str(most / 1000))
+    assert said.code == 1
+    assert "The plan does not fit the budget" in " ".join(said.err.split())
+    assert CountingJudge.asked == 0

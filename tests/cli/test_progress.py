@@ -6,6 +6,8 @@ import re
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 from light_farm import light_farm
@@ -16,6 +18,7 @@ from terminal import run_in_terminal, screen
 from afarm.cli.console import PATIENCE, ProgressBars
 from afarm.cli.stage_lines import StageLines, expected_seconds, roughly
 from afarm.experiment import pipeline
+from afarm.judging.client import Spend
 
 
 def shown_on(terminal: bool, seconds: float) -> str:
@@ -151,3 +154,32 @@ def test_ctrl_c_takes_the_bars_down_and_leaves_the_prompt_a_line_of_its_own(tmp_
     assert not [line for line in shown if "━" in line], shown
     assert "Stopped. Nothing finished is lost" in " ".join(shown)
     assert shown[-1] == "▮", "the shell's prompt begins its own line"
+
+
+class Paid:
+    """A workspace whose judges have cost something."""
+
+    history: ClassVar[dict[str, Any]] = {}
+    planned: ClassVar[dict[str, str]] = {}
+
+    def __init__(self) -> None:
+        self.judges = SimpleNamespace(spend=Spend(), slowed=[])
+
+
+def test_what_a_stage_is_expected_to_cost_is_learned_from_its_own_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("afarm.cli.stage_lines.expected_seconds", lambda workspace: {})
+    for terminal in (True, False):
+        bars = ProgressBars(Console(file=io.StringIO(), force_terminal=terminal, width=200))
+        workspace: Any = Paid()
+        lines = StageLines(bars, workspace)
+        workspace.judges.spend.dollars = 1.0  # of the stage before
+        lines("annotate", None)
+        assert lines.spent() == "$1.00"
+        said = []
+        for _ in bars(range(10), "judging", 10):
+            workspace.judges.spend.dollars += 0.5
+            said.append(lines.spent())
+        assert said[:2] == ["$1.50", "$2.00, ≈ $11.00 at the end of this stage"]
+        assert said[5] == "$4.00, ≈ $7.00 at the end of this stage"
+        assert lines.spent() == "$6.00"
+        bars.end()

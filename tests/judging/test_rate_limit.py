@@ -235,6 +235,29 @@ def test_what_headers_still_allow_is_spread_until_their_reset() -> None:
     assert one.free_slots() == 15, "the newest headers count"
 
 
+def test_what_headers_hold_is_said_and_too_long_a_hold_is_no_wait() -> None:
+    one, clock = limiter()
+    one.allowed(0, 120.0, "x-ratelimit-reset-requests: 2m")
+    assert one.state.startswith("allows no more requests until ")
+    assert one.state.endswith(" (x-ratelimit-reset-requests: 2m): waiting")
+    assert not one.exhausted
+    clock.now += 120.0
+    assert one.free_slots() == 1
+    one.allowed(0, 24 * 3600.0, "x-ratelimit-reset-requests: 24h")
+    assert "24h" in one.exhausted
+    one.allowed(10, 24 * 3600.0)
+    assert not one.exhausted
+    assert one.seconds_until_open() < 10, "what is left is used, since nobody waits for the reset"
+
+
+def test_requests_that_are_spread_are_said() -> None:
+    one, _ = limiter()
+    one.allowed(10, 20.0)
+    assert one.state.startswith("allows one request per 2 s until ")
+    one.allowed(float("inf"), 0.0)
+    assert one.state == ""
+
+
 # --------------------------------------------------------------------------------------------------- what people see
 
 

@@ -48,7 +48,7 @@ def make(
     context = BuildContext(
         no_reward_model,
         price=lambda provider, model: PRICE,
-        allowed=lambda requests, seconds: told.append((requests, seconds)),
+        allowed=lambda requests, seconds, words: told.append((requests, seconds)),
     )
     return CLASSES[name](spec, config, context)
 

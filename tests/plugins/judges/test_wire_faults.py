@@ -7,6 +7,7 @@ import json
 import logging
 import traceback
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import formatdate
 from pathlib import Path
@@ -20,7 +21,7 @@ from afarm.cli import main
 from afarm.core.errors import JudgeError
 from afarm.judging.client import JudgeClient
 from afarm.judging.ledger import Ledger
-from afarm.judging.rate_limit import SlowDown
+from afarm.judging.rate_limit import Limiter, SlowDown
 from afarm_plugins.judges.rate_headers import retry_after, seconds_until, wait_asked
 from afarm_plugins.judges.vendor import VendorJudge
 
@@ -64,7 +65,7 @@ def refused(judge: VendorJudge, *, quotes: str = KEY) -> str:
     "fault",
     [
         Status(500),
-        Status(503),
+        Status(503, retry_after_ms=None),
         Drop(),
         Drop(sent=40),
         Drop(sent=150),
@@ -154,6 +155,7 @@ def test_a_server_that_is_not_there_is_named(name: str) -> None:
         (Status(429, retry_after_ms=2), 0.002),
         (Status(429, retry_after_ms=None), None),
         (Status(529, retry_after_ms=3), 0.003),
+        (Status(503, "overloaded", retry_after="4", retry_after_ms=None), 4.0),
         (Status(429, "daily limit", retry_after="7200", retry_after_ms=None), 7200.0),
     ],
     ids=str,
@@ -206,6 +208,26 @@ def test_nothing_left_is_waited_for_without_retry_after(server: WireServer) -> N
     assert wait_asked({**used_up, "x-ratelimit-reset-requests": "12s"}) == 12.0
     assert wait_asked({**used_up, "x-ratelimit-reset-requests": "12s", "retry-after": "3"}) == 3.0
     assert wait_asked({}) is None
+
+
+def test_a_limit_that_is_reset_tomorrow_ends_the_run_and_nothing_is_lost(name: str, tmp_path: Path) -> None:
+    form = "anthropic-ratelimit-requests-{}" if name == "anthropic" else "x-ratelimit-{}-requests"
+    values = {form.format("limit"): "200", form.format("remaining"): "0", form.format("reset"): "24h"}
+    with WireServer() as server, Ledger(tmp_path / "ledger.sqlite") as ledger:
+        server.script(Told(values))
+        limiter, judge = Limiter(4), make(name, server)
+        judge._context = replace(judge._context, allowed=limiter.allowed)
+        client = JudgeClient({"*": judge}, ledger, run="r", limiters={judge: limiter})
+        with pytest.raises(JudgeError, match="allows no more requests until 20") as caught:
+            client([chat(f"Question {i}?") for i in range(3)])
+        assert f"{form.format('remaining')}: 0, {form.format('reset')}: 24h" in str(caught.value)
+        assert "the same command goes on from here" in str(caught.value)
+        assert "allows no more requests until 20" in limiter.state
+        client.close()
+        tomorrow = JudgeClient({"*": make(name, server)}, ledger, run="r")
+        assert len(tomorrow([chat(f"Question {i}?") for i in range(3)])) == 3
+        tomorrow.close()
+        assert len(server.asked) == 3
 
 
 def test_refused_requests_are_asked_again_until_all_are_answered(name: str, tmp_path: Path) -> None:
