@@ -20,12 +20,12 @@ from pathlib import Path
 
 from afarm import Decoding, Evaluation, Farm, Output, compare_outputs
 from afarm.core.records import JudgedPair
-from afarm_plugins.toy import ToyConfig
-from afarm_plugins.toy.dataset import ToyDataset
 
 BEST_OF = (1, 4, 16, 64, 256)
 LONG_STEPS = (20, 80, 200)
 LONG_KL = 0.02
+HELD_OUT = 2000
+"""Preference instructions, the last ones, that no reward model is fitted on."""
 
 
 def measure(seed: int, output_dir: Path, settings: list[str]) -> dict[str, float]:
@@ -79,9 +79,10 @@ def label_accuracy(farm: Farm, judged: Sequence[JudgedPair]) -> float:
 def reward_accuracy(farm: Farm) -> float:
     """Share of pairs of SFT samples (T = 1) ranked as gold ranks them, pairs of equal gold left out.
 
-    On the 2,000 preference instructions that the recipe leaves unused: nothing was trained on them.
+    On the last preference instructions, which the run leaves unused: nothing was trained on them.
     """
-    rows = ToyDataset(ToyConfig()).load("preference")[farm.workspace.config.rows.preference :]
+    data = farm.workspace.data
+    rows = data.load("preference")[len(data.rows("preference")) :][-HELD_OUT:]
     instructions = [row.instruction for row in rows]
     decoding = Decoding(temperature=1.0, max_new_tokens=48, n=2, per_device_batch_size=512)
     texts = [s.text for s in farm.sft().sample(instructions, decoding, seed=farm.workspace.seed("reward accuracy"))]

@@ -390,7 +390,16 @@ def test_the_code_s_recipe_differs_from_the_paper_s_where_the_code_does() -> Non
     assert (paper["ppo"]["kl_coef"], code["ppo"]["kl_coef"]) == (0.002, 0.0067)
 
 
-# ------------------------------------------------------------------------------------------ a model named by a setting
+# ------------------------------------------------------------------------------------------------- the toy recipes
+
+
+def test_the_full_toy_recipe_has_the_papers_numbers_of_instructions(plugins: Plugins) -> None:
+    full = resolve("toy-full", [], plugins)
+    sizes = config_of(plugins, full, "datasets", "toy")
+    paper = {"sft": 10_000, "preference": 10_000, "unlabeled": 20_000}
+    assert {name: getattr(full.run.rows, name) for name in paper} == paper
+    assert {name: getattr(sizes, name) for name in paper} == paper
+    assert (sizes.validation, sizes.evaluation) == (2000, 805)
 
 
 def test_a_model_may_name_a_setting_in_braces(plugins: Plugins, tmp_path: Path) -> None:
