@@ -80,7 +80,7 @@ def _row(store: Store, stage: str, key: str, uses: Mapping[str, Collection[str]]
     row["runs"] = [run for run, names in uses.items() if f"{stage}/{key}" in names]
     with suppress(StoreError):
         if artifact := store.find(stage, key):
-            label, fields = artifact.meta.get("label") or stage, artifact.key_fields
+            label, fields = artifact.meta["label"] or stage, artifact.key_fields
             row |= {"label": label, "method": _method(stage, label, fields), "seed": fields.get("seed")}
             row |= {"state": "finished", "created": artifact.meta["created"], "seconds": artifact.meta["seconds"]}
     return row
@@ -145,7 +145,7 @@ def gc(
     newest = time.time() - days * 86400
     unused = [a for a in store.all() if a.name not in keep]
     going = [a.path for a in unused if a.meta["created"] <= newest]
-    spared = len(unused) - len(going)
+    spared, open_ones = len(unused) - len(going), 0
     if unfinished:
         left = store.abandoned(time.time())
         old = store.abandoned(newest)
@@ -153,10 +153,14 @@ def gc(
     freed = sum(tree_size(path) for path in going)
     for path in going:
         out().print(str(path.relative_to(store.root)), highlight=False)
-        if yes:
+        if yes and path.suffix == ".partial":
             shutil.rmtree(path)
+        elif yes:
+            open_ones += not store.remove(path.parent.name, path.name)
     verb = "freed" if yes else "could be freed (--yes deletes)"
     out().print(f"{len(going)} artifacts, {_size(freed)} {verb}.")
+    if open_ones:
+        out().print(f"{open_ones} of these are in use by an open run, and so not deleted: stop it, then repeat this.")
     if spared:
         out().print(
             f"{spared} that no run uses are spared, being younger than {days:g} days (--days 0 takes them too)."
@@ -179,7 +183,7 @@ def why(
     store = _open(output_dir)
     artifact = store.find(*_only(store, key))
     assert artifact is not None  # its key is stored
-    label = artifact.meta.get("label") or artifact.stage
+    label = artifact.meta["label"] or artifact.stage
     out().print(f"[bold]{markup(artifact.name)}[/] ({markup(label)}) was made from", highlight=False, soft_wrap=True)
     for name, value in flatten(artifact.key_fields).items():
         out().print(f"  {name}: {value}", highlight=False, soft_wrap=True, markup=False)
@@ -194,7 +198,7 @@ def _relation(store: Store, artifact: Artifact, label: str) -> Iterator[str]:
     from afarm.storage.reuse import nearest
 
     others = [other for other in store.of_stage(artifact.stage) if other.key != artifact.key]
-    own = [other for other in others if other.meta.get("label") == artifact.meta.get("label")]
+    own = [other for other in others if other.meta["label"] == artifact.meta["label"]]
     relative = nearest(artifact.key_fields, own or others)
     if not own and (others or label != artifact.stage):
         yield f"It is the only artifact of {label!r}: there was none that it could have been reused for."
@@ -204,7 +208,7 @@ def _relation(store: Store, artifact: Artifact, label: str) -> Iterator[str]:
         yield "It is reused whenever all of the above is the same."
         return
     other, differences = relative
-    name = f"{other.name} ({other.meta.get('label') or other.stage})"
+    name = f"{other.name} ({other.meta['label'] or other.stage})"
     count = f"{len(differences)} difference{'s' if len(differences) > 1 else ''}"
     yield f"Its nearest relative is {name}, with {count} (there → here):"
     yield from (f"  {line}" for line in differences)
@@ -233,23 +237,23 @@ def verify(
     rows: list[dict[str, Any]] = []
     for stage, key in ProgressBars(err())(wanted, "artifacts"):
         label, damages = store.inspect(stage, key)
-        if damages and remove:
-            store.remove(stage, key)
-        rows.append(
-            {"stage": stage, "key": key, "label": label, "damages": damages, "removed": remove and bool(damages)}
-        )
+        removed = bool(damages) and remove and store.remove(stage, key)
+        rows.append({"stage": stage, "key": key, "label": label, "damages": damages, "removed": removed})
     damaged = [row for row in rows if row["damages"]]
+    in_use = [row for row in damaged if remove and not row["removed"]]
     if as_json:
         sys.stdout.write(json.dumps({"checked": len(rows), "damaged": damaged}, ensure_ascii=False) + "\n")
     else:
         for row in damaged:
             name = f"{row['stage']}/{row['key']}" + (f" ({row['label']})" if row["label"] else "")
-            out().print(f"{name}: {'; '.join(row['damages'])}", highlight=False, soft_wrap=True, markup=False)
+            left = "; in use by an open run, and so not deleted" if row in in_use else ""
+            out().print(f"{name}: {'; '.join(row['damages'])}{left}", highlight=False, soft_wrap=True, markup=False)
         done = "none is damaged" if not damaged else f"{len(damaged)} damaged"
-        done += ", deleted: the next run makes them again" if damaged and remove else ""
+        done += ", deleted: the next run makes them again" if damaged and remove and not in_use else ""
+        done += f", {len(damaged) - len(in_use)} deleted: stop the run, then repeat this" if in_use else ""
         done += " (--remove deletes them: the next run makes them again)" if damaged and not remove else ""
         out().print(f"{len(rows)} artifacts checked, {done}.", highlight=False, soft_wrap=True)
-    if damaged and not remove:
+    if damaged and (in_use or not remove):
         raise typer.Exit(1)
 
 

@@ -127,7 +127,7 @@ def _require_ledger(path: Path) -> None:
     """Raise `StoreError` if the ledger is missing or empty beside artifacts that were paid for."""
     if path.is_file() and path.stat().st_size:
         return
-    spends = [artifact.meta.get("spend", {}) for artifact in Store(path.parent).all()]
+    spends = [artifact.meta["spend"] for artifact in Store(path.parent).all()]
     paid = [spend for spend in spends if spend.get("dollars") or spend.get("unpriced_calls")]
     if paid:
         calls, spent = (sum(spend.get(name, 0) for spend in paid) for name in ("calls", "dollars"))

@@ -162,7 +162,7 @@ def spend(workspace: Workspace, history: Iterable[StageRun]) -> dict[str, Any]:
     """
     bought = workspace.judges.client.spend
     this_time = {name: getattr(bought, name) for name in STAGE_SPEND}
-    made = [run.artifact.meta.get("spend", {}) for run in history]
+    made = [run.artifact.meta["spend"] for run in history]
     return {
         **_rounded({name: sum(spent.get(name, 0) for spent in made) for name in STAGE_SPEND}),
         "this_time": {**_rounded(this_time), "answers_reused": bought.answers_reused},
@@ -197,7 +197,7 @@ def _stage(workspace: Workspace, run: StageRun) -> dict[str, Any]:
         "key": run.artifact.key,
         "reused": run.reused,
         "why": run.why,
-        "spend": _rounded(run.artifact.meta.get("spend", {})),
+        "spend": _rounded(run.artifact.meta["spend"]),
         "seconds": round(run.artifact.meta["seconds"], 3) if run.reused else round(run.seconds, 2),
         "artifact": str(run.artifact.path.relative_to(workspace.store.root)),
         "summary": dict(run.artifact.meta["summary"]),

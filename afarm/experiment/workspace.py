@@ -132,7 +132,7 @@ class Workspace:
         else:
             collective = partial(stage.run_collective, inputs=inputs) if stage.run_collective else None
             artifact, reused = follow(self.store, stage.kind, key, self.session, collective), True
-        why = version_changes(artifact.meta.get("versions", {})) if reused else why
+        why = version_changes(artifact.meta["versions"]) if reused else why
         upstream_labels = tuple(upstream.label for upstream in stage.inputs.values())
         run = StageRun(stage.kind, stage.label, artifact, reused, time.perf_counter() - started, why, upstream_labels)
         self.history[stage.label] = run
@@ -209,8 +209,9 @@ class Workspace:
         self.close()
 
     def close(self) -> None:
-        """Stop the judges' thread and close the ledger. The workspace can be used again."""
+        """Stop the judges' thread, close the ledger, and let go of artifacts. The workspace can be used again."""
         self.judges.close()
+        self.store.release()
 
 
 def _changed_in_place(component: Component, role: str, weights: Sequence[str]) -> str:

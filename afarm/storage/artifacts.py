@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import shlex
 import shutil
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,7 +24,7 @@ from typing import Any
 from afarm.core.errors import DataError, StoreError
 from afarm.core.seeding import digest
 from afarm.storage.checkpoints import CHECKPOINTS
-from afarm.storage.contents import META, Inspection, Recorded, content_of, inspect_files, record_files
+from afarm.storage.contents import META, content_of, inspect_files, record_files
 from afarm.storage.disk import (
     last_change,
     output_dir_errors,
@@ -32,7 +34,11 @@ from afarm.storage.disk import (
     sync_tree,
     write_json,
 )
+from afarm.storage.metadata import metadata_digest, read_metadata
 from afarm.storage.runs import RECORD, read_run, run_directories
+
+HELD = 256
+"""Artifacts that a process keeps others from deleting, the newest: each takes an open file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,8 @@ class Store:
         self.notify = notify
         self.artifacts = root / "artifacts"
         self.runs = root / "runs"
+        self._held: dict[Path, int] = {}
+        weakref.finalize(self, _close_all, self._held)
 
     def create(self) -> Store:
         """Make the directories that are missing. Raises `StoreError` if they cannot be written."""
@@ -86,13 +94,11 @@ class Store:
         """Return the finished artifact, or None. Raises `StoreError` if it is damaged."""
         path = self.artifacts / stage / key
         try:
-            meta = json.loads((path / META).read_text(encoding="utf-8"))
-            # Development versions before 0.1 called them otherwise: listed and collected, never reused (other keys).
-            fields = meta["made_from"] if "made_from" in meta else meta["key_fields"]
-            return Artifact(stage, key, path, meta["content"], fields, meta)
+            meta = read_metadata(path)
+            return Artifact(stage, key, path, meta["content"], meta["key_fields"], meta)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError) as error:
             raise StoreError(f"the artifact {path} is damaged: {META}: {error}; {self._way_out}") from error
 
     @property
@@ -108,14 +114,10 @@ class Store:
 
         Files whose size and time of change are as recorded count as unchanged, unless `every_byte` is to be read.
         """
-        recorded: Recorded = artifact.meta.get("files", {})
-        try:
-            inspection = inspect_files(artifact.path, recorded, every_byte)
-            whole = content_of(recorded) == artifact.content and artifact_key(artifact.key_fields) == artifact.key
-        except (KeyError, TypeError, ValueError, AttributeError):
-            inspection, whole = Inspection(), False
-        if not whole:
+        recorded = artifact.meta["files"]
+        if content_of(recorded) != artifact.content or artifact_key(artifact.key_fields) != artifact.key:
             return [f"{META} is not as it was written"]
+        inspection = inspect_files(artifact.path, recorded, every_byte)
         if inspection.moved and not inspection.damages:
             with suppress(StoreError):  # a store that may only be read is digested each time
                 write_json(artifact.path / META, {**artifact.meta, "files": {**recorded, **inspection.moved}})
@@ -124,7 +126,7 @@ class Store:
     def require_sound(self, artifact: Artifact) -> None:
         """Raise `StoreError` with stage, damages and the way out if an artifact is not as it was made."""
         if damages := self.damages(artifact):
-            label = artifact.meta.get("label") or artifact.stage
+            label = artifact.meta["label"] or artifact.stage
             more = f" and {len(damages) - 3} more" if len(damages) > 3 else ""
             raise StoreError(
                 f"the artifact of stage {label!r} in {artifact.path} was changed after it was made, and is not used: "
@@ -167,11 +169,11 @@ class Store:
             summary = dict(write(partial))
             shutil.rmtree(partial / CHECKPOINTS, ignore_errors=True)
             files = record_files(partial)
-            meta: dict[str, Any] = {
+            written: dict[str, Any] = {
                 "stage": stage,
                 "label": label,
                 "key": key,
-                "key_fields": key_fields,
+                "key_fields": dict(key_fields),
                 "content": content_of(files),
                 "files": files,
                 "created": created,
@@ -180,7 +182,10 @@ class Store:
                 "summary": summary,
                 "versions": dict(versions or {}),
             }
-            write_json(partial / META, meta)
+            written["digest"] = metadata_digest(json.loads(json.dumps(written)))
+            write_json(partial / META, written)
+            meta = read_metadata(partial)
+            self._hold(partial, final)
             sync_tree(partial)
             if final.exists():  # a directory without its metadata: the remains of a deletion
                 shutil.rmtree(final)
@@ -189,10 +194,41 @@ class Store:
         return Artifact(stage, key, final, meta["content"], key_fields, meta), False
 
     def _find_sound(self, stage: str, key: str) -> Artifact | None:
-        artifact = self.find(stage, key)
-        if artifact is not None:
-            self.require_sound(artifact)
+        """Find an artifact that is as it was made, and hold it: what is in use is not deleted meanwhile."""
+        path = self.artifacts / stage / key
+        if not path.is_dir():
+            return None
+        self._hold(path, path)
+        try:
+            artifact = self.find(stage, key)
+            if artifact is None:  # deleted meanwhile, or what a deletion has left
+                self._let_go(path)
+            else:
+                self.require_sound(artifact)
+        except StoreError:
+            self._let_go(path)
+            raise
         return artifact
+
+    def _hold(self, directory: Path, name: Path) -> None:
+        """Lock `directory`, which is or will be `name`, for reading, until `release`; nothing waits for that."""
+        if name in self._held:
+            return
+        with suppress(OSError):  # a file system without locks, or too many open files
+            descriptor = os.open(directory, os.O_RDONLY)
+            self._held[name] = descriptor
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        while len(self._held) > HELD:
+            self._let_go(next(iter(self._held)))
+
+    def _let_go(self, name: Path) -> None:
+        if name in self._held:
+            os.close(self._held.pop(name))
+
+    def release(self) -> None:
+        """Let others delete what was made or reused here."""
+        for name in list(self._held):
+            self._let_go(name)
 
     @contextmanager
     def _locked(self, stage: str, key: str) -> Iterator[None]:
@@ -213,16 +249,22 @@ class Store:
         """
         try:
             artifact = self.find(stage, key)
-        except StoreError:
-            return "", [f"{META} cannot be read"]
-        return (artifact.meta.get("label", ""), self.damages(artifact, every_byte=True)) if artifact else ("", [])
+        except StoreError as error:
+            return "", [f"{META} cannot be read: {error.__cause__}"]
+        return (artifact.meta["label"], self.damages(artifact, every_byte=True)) if artifact else ("", [])
 
-    def remove(self, stage: str, key: str) -> None:
-        """Delete an artifact; what a kill leaves of it counts as absent. Raises `StoreError` if it cannot."""
+    def remove(self, stage: str, key: str) -> bool:
+        """Delete an artifact, and return True; return False, and leave it, if an open run uses it.
+
+        What a kill leaves of it counts as absent. Raises `StoreError` if it cannot be deleted.
+        """
         path = self.artifacts / stage / key
         with storage_errors(path), self._locked(stage, key):
+            if _is_held(path):
+                return False
             (path / META).unlink(missing_ok=True)
             shutil.rmtree(path)
+        return True
 
     def keys(self, stage: str) -> list[str]:
         """List the keys of the finished artifacts of a kind of stage, damaged ones too."""
@@ -236,7 +278,7 @@ class Store:
     def of_stage(self, stage: str, label: str | None = None) -> list[Artifact]:
         """List the finished artifacts of a kind of stage, or those made under `label`, the oldest first."""
         artifacts = [artifact for key in self.keys(stage) if (artifact := self.find(stage, key))]
-        labelled = [a for a in artifacts if label is None or a.meta.get("label") == label]
+        labelled = [a for a in artifacts if label is None or a.meta["label"] == label]
         return sorted(labelled, key=lambda a: a.meta["created"])
 
     def all(self) -> list[Artifact]:
@@ -286,6 +328,25 @@ class Store:
         with storage_errors(path):
             path.mkdir(parents=True, exist_ok=True)
         return path
+
+
+def _is_held(directory: Path) -> bool:
+    """Tell if an open run reads the artifact in `directory`."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _close_all(held: dict[Path, int]) -> None:
+    for descriptor in held.values():
+        os.close(descriptor)
 
 
 def require_sound_directory(directory: Path) -> None:

@@ -89,7 +89,8 @@ def test_a_damaged_artifact_is_refused_with_the_way_out(case: str, farm: Make) -
     for use in (lambda: again.evaluate("nudge"), lambda: plan_run(farm().workspace, "nudge")):
         with pytest.raises(StoreError) as caught:
             use()
-        for told in (name, str(directory), repr(LABEL[stage]), "`afarm artifacts verify --remove --output-dir"):
+        label = "is damaged" if name == contents.META else repr(LABEL[stage])
+        for told in (name, str(directory), label, "`afarm artifacts verify --remove --output-dir"):
             assert told in str(caught.value)
     assert RAN == []
 
@@ -206,6 +207,39 @@ def test_metadata_that_cannot_be_read_is_damage_that_can_be_removed(
     assert f"train/{directory.name}: artifact.json cannot be read" in capsys.readouterr().out
     farm().sft()
     assert directory.exists()
+
+
+def test_what_an_open_run_reads_is_not_removed_under_it(farm: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    with farm() as reading:
+        reading.sft()
+        directory = reading.workspace.history["sft"].artifact.path
+        root = str(reading.workspace.store.root)
+        (directory / contents.META).write_text("[" * 100_000)
+        for command in (["verify", "--remove"], ["verify", directory.name, "--remove"]):
+            with pytest.raises(SystemExit) as stop:
+                main(["artifacts", *command, "--output-dir", root])
+            assert stop.value.code == 1
+            assert "in use by an open run, and so not deleted" in capsys.readouterr().out
+        assert (directory / "model" / "policy.json").exists()
+    with pytest.raises(SystemExit) as stop:
+        main(["artifacts", "verify", "--remove", "--output-dir", root])
+    assert stop.value.code == 0
+    assert "it is nested too deeply" in capsys.readouterr().out
+    assert not directory.exists()
+
+
+def test_garbage_is_not_collected_under_an_open_run(farm: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    with farm() as reading:
+        reading.sft()
+        directory = reading.workspace.history["sft"].artifact.path
+        collect = ["artifacts", "gc", "--yes", "--days", "0", "--output-dir", str(reading.workspace.store.root)]
+        with pytest.raises(SystemExit):
+            main(collect)
+        assert "in use by an open run" in capsys.readouterr().out
+        assert directory.exists()
+    with pytest.raises(SystemExit):
+        main(collect)
+    assert not directory.exists()
 
 
 def test_a_fitted_reward_model_that_is_named_by_its_directory_is_checked(farm: Make) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -217,8 +219,9 @@ def test_only_what_a_finished_run_refers_to_is_in_use(store: Store) -> None:
 
 def test_an_artifact_of_a_development_version_is_read_as_one(store: Store) -> None:
     made, _ = store.make("sample", MADE_FROM, write_hello)
-    text = (made.path / META).read_text()
-    (made.path / META).write_text(text.replace('"key_fields"', '"made_from"'))
+    written = json.loads((made.path / META).read_text())
+    older = {name: written[name] for name in ("content", "created", "seconds")}
+    (made.path / META).write_text(json.dumps({**older, "made_from": written["key_fields"]}))
     found = store.find("sample", made.key)
     assert found is not None
     assert found.key_fields == made.key_fields
@@ -252,6 +255,66 @@ def test_a_damaged_artifact_is_an_error_that_says_what_to_delete(store: Store, d
     with pytest.raises(StoreError, match="damaged") as caught:
         store.make("sample", MADE_FROM, must_not_run)
     assert str(made.path) in str(caught.value)
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+WRONG_FIELDS: dict[str, Any] = {
+    "created": [None, "today", True, {}],
+    "seconds": [None, "1", []],
+    "versions": [None, [], {"torch": 2}],
+    "spend": [None, {"dollars": "1"}],
+    "summary": [None, []],
+    "files": [None, [], {"a": None}, {"a": {"size": "1"}}],
+    "key_fields": [None, []],
+    "content": [None, 1],
+    "label": [None, 3],
+}
+
+
+@pytest.mark.parametrize("field", WRONG_FIELDS)
+@pytest.mark.parametrize("with_digest", [True, False])
+def test_metadata_are_validated_in_one_place(store: Store, field: str, with_digest: bool) -> None:
+    made, _ = store.make("sample", MADE_FROM, write_hello, {"torch": "2"}, label="sample")
+    written = json.loads((made.path / META).read_text())
+    if not with_digest:
+        written.pop("digest", None)
+    wrong: list[Any] = [{**written, field: value} for value in WRONG_FIELDS[field]]
+    for text in [json.dumps(each) for each in wrong] + [
+        json.dumps({**written, "summary": 7})[:-1] + f', "x": {DEEP}}}'
+    ]:
+        (made.path / META).write_text(text)
+        with pytest.raises(StoreError, match=r"is damaged: artifact\.json: .*`afarm artifacts verify --remove"):
+            store.make("sample", MADE_FROM, must_not_run)
+        assert store.inspect("sample", made.key)[1][0].startswith("artifact.json cannot be read: ")
+    if with_digest or field in ("created", "seconds", "content"):
+        (made.path / META).write_text(json.dumps({k: v for k, v in written.items() if k != field}))
+        with pytest.raises(StoreError, match="is damaged"):
+            store.find("sample", made.key)
+    store.remove("sample", made.key)
+    assert store.make("sample", MADE_FROM, write_hello)[1] is False
+
+
+def test_what_another_run_uses_is_not_deleted(store: Store) -> None:
+    made, _ = store.make("sample", MADE_FROM, write_hello)
+    reader = Store(store.root)
+    assert reader.make("sample", MADE_FROM, must_not_run)[1]
+    store.release()
+    assert store.remove("sample", made.key) is False
+    assert (made.path / "hello.txt").exists()
+    reader.release()
+    assert store.remove("sample", made.key) is True
+    assert not made.path.exists()
+    made, _ = reader.make("sample", MADE_FROM, write_hello)
+    assert store.remove("sample", made.key) is False, "held from its making on"
+    del reader
+    gc.collect()
+    assert store.remove("sample", made.key) is True
+
+
+def test_what_is_deleted_by_hand_is_made_again_while_it_is_in_use(store: Store) -> None:
+    made, _ = store.make("sample", MADE_FROM, write_hello)
+    shutil.rmtree(made.path)
+    assert Store(store.root).make("sample", MADE_FROM, write_hello)[1] is False
 
 
 def test_a_directory_without_its_metadata_is_the_remains_of_a_deletion(store: Store) -> None:

@@ -1,0 +1,73 @@
+"""Metadata of artifacts, read and validated in one place: who has them needs no further check."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from afarm.core.seeding import digest
+from afarm.storage.contents import META
+
+WORKING = ("files", "digest")
+"""Fields that `digest` leaves out: `content` digests the files, whose times are renewed when a store is moved."""
+
+
+class RecordedFile(BaseModel):
+    """A file's size in bytes, its last change in nanoseconds, and the digest of its bytes."""
+
+    model_config = ConfigDict(strict=True)
+
+    size: int
+    modified: int
+    sha256: str
+
+
+class Metadata(BaseModel):
+    """The fields of `artifact.json`, from `Store.make`. `created` is in Unix seconds, `seconds` a duration."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, defer_build=True)
+
+    content: str
+    key_fields: dict[str, Any]
+    created: float
+    seconds: float
+    label: str
+    files: dict[str, RecordedFile]
+    spend: dict[str, float]
+    summary: dict[str, Any]
+    versions: dict[str, str]
+
+
+OLDER: Mapping[str, Any] = {"label": "", "files": {}, "spend": {}, "summary": {}, "versions": {}}
+"""Fields that development versions before 0.1 did not write: what they made is listed and collected, never reused."""
+
+
+def read_metadata(directory: Path) -> dict[str, Any]:
+    """Read the metadata of the artifact in `directory`.
+
+    Raises `FileNotFoundError` or `NotADirectoryError` if there is none, and `ValueError` saying what is wrong with it.
+    """
+    try:
+        read = json.loads((directory / META).read_text(encoding="utf-8"))
+        if not isinstance(read, dict):
+            raise ValueError("it holds no object")
+        if "digest" not in read:
+            read = {**OLDER, **({"key_fields": read["made_from"]} if "made_from" in read else {}), **read}
+        elif read["digest"] != metadata_digest(read):
+            raise ValueError("it is not as it was written")
+        Metadata.model_validate(read)
+        return read
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
+def metadata_digest(metadata: Mapping[str, Any]) -> str:
+    """Digest all that metadata say but for the files, whose digests `content` digests."""
+    return digest({name: value for name, value in metadata.items() if name not in WORKING})
