@@ -27,7 +27,7 @@ class RecordedFile(BaseModel):
 
 
 class Metadata(BaseModel):
-    """The fields of `artifact.json`, from `Store.make`. `created` is in Unix seconds, `seconds` a duration."""
+    """The fields of `artifact.json`; `created` is in Unix seconds, `seconds` a duration."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False, defer_build=True)
 
