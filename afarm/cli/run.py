@@ -167,11 +167,12 @@ def spent(spend: Mapping[str, Any]) -> str:
 
 
 def warn_of_simulation(console: Console, record: Mapping[str, Any]) -> None:
-    from afarm.storage.runs import is_simulated
+    from afarm.storage.runs import simulated_judges
 
-    if is_simulated(record):
+    if formulas := simulated_judges(record):
+        names = markup(" and the ".join(formulas))
         console.print(
-            "[yellow]The offline judge is a formula, no person or language model: a gain is a gain in that formula.[/]"
+            f"[yellow]The {names} judge is a formula, no person or language model: a gain is a gain in that formula.[/]"
         )
 
 

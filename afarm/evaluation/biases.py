@@ -51,6 +51,8 @@ FAMILIES: Mapping[str, str] = {
     "cohere": r"cohere|command-?r",
 }
 """Model family to a pattern for the names of its models, and of models derived from them."""
+FORMULAS = ("offline", "fitted")
+"""Judges that are no language model."""
 
 
 def family_of(name: str, known: Mapping[str, str]) -> str | None:
@@ -67,9 +69,12 @@ def family_of(name: str, known: Mapping[str, str]) -> str | None:
 def family_of_judge(judge: str, known: Mapping[str, str]) -> str | None:
     """The family of the judge with this identity: its vendor ("openai:…") or else its model's.
 
-    What follows the model's name in an identity (a server's address, a digest) is ignored.
+    What follows the model's name in an identity (a server's address, a digest) is ignored. A formula has no family,
+    whatever the directory that it was fitted into is called.
     """
     vendor, _, rest = judge.partition(":")
+    if vendor in FORMULAS:
+        return known.get(judge)
     model = re.split(r"[@\[]", rest)[0]
     for name in (judge, model):
         if name in known:

@@ -122,8 +122,15 @@ def read_run(directory: Path) -> RunRecord:
 
 def is_simulated(record: Mapping[str, Any]) -> bool:
     """Tell if a judge of the run is a formula, no language model."""
+    return bool(simulated_judges(record))
+
+
+def simulated_judges(record: Mapping[str, Any]) -> list[str]:
+    """Return the names of the run's judges that are formulas, such as "offline", each once."""
     judges = record.get("judges")
-    return isinstance(judges, list) and any(_mapping(judge).get("simulated") for judge in judges)
+    rows = [_mapping(judge) for judge in judges] if isinstance(judges, list) else []
+    names = [str(row.get("identity") or "").partition(":")[0] for row in rows if row.get("simulated")]
+    return list(dict.fromkeys(names))
 
 
 def run_directories(runs: Path) -> list[Path]:

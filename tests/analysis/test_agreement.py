@@ -282,6 +282,7 @@ def test_the_published_columns_mean_the_same_here() -> None:
         ("local:gemma-3-1b@0123456789ab", "google"),
         ("local:DeepSeek-R1-Distill-Llama-8B@0123456789ab", None),
         ("offline:text_utility@0123456789ab", None),
+        ("fitted:labels of gpt4@0123456789ab", None),
     ],
 )
 def test_the_family_of_a_judge_is_its_vendors_or_its_models(judge: str, family: str | None) -> None:

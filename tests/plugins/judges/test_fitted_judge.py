@@ -16,6 +16,7 @@ from afarm import BuildContext, ChatRequest, Completion, ConfigError, DataError,
 from afarm.core.plugins import discover
 from afarm.experiment.recipe import resolve
 from afarm.judging import show_pair
+from afarm.storage.runs import simulated_judges
 from afarm.testing import (
     annotate_context,
     check_annotator,
@@ -241,6 +242,13 @@ def test_a_run_is_labelled_and_evaluated_by_it(farm: Make, directory: str, tmp_p
     made = {label for label, run in changed.workspace.history.items() if not run.reused}
     assert "annotate" in made
     assert any(label.startswith("evaluate") for label in made)
+
+
+def test_the_screen_and_the_record_call_it_a_formula(directory: str) -> None:
+    record = {"judges": [{"identity": judge(directory).identity, "simulated": FittedJudge.simulated}]}
+    assert simulated_judges(record) == ["fitted"]
+    assert simulated_judges({"judges": [{"identity": "openai:gpt-5", "simulated": False}]}) == []
+    assert simulated_judges({"judges": None}) == []
 
 
 def test_features_beyond_the_weights_do_not_count(directory: str) -> None:
