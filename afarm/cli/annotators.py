@@ -14,7 +14,7 @@ from afarm.cli.commands import OWN
 from afarm.cli.console import err, out
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
 from afarm.core.errors import ConfigError
-from afarm.storage.text import markup
+from afarm.storage.text import markup, one_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -146,7 +146,7 @@ def _table(title: str, columns: Sequence[Column], profiles: Sequence[Profile]) -
     table = _empty(title, ["annotator", "pairs", "labels", *(heading for heading, _, _ in shown)])
     for profile in profiles:
         figures = [estimate_text(figure(profile), form) for _, figure, form in shown]
-        table.add_row(markup(profile.annotator), str(profile.pairs), str(profile.labels), *figures)
+        table.add_row(markup(one_line(profile.annotator)), str(profile.pairs), str(profile.labels), *figures)
     return table
 
 
@@ -155,13 +155,15 @@ def _matrix(comparison: AnnotatorReport) -> Table:
     names = [profile.annotator for profile in comparison.profiles]
     many = len(names) > WIDE
     title = "Agreement of one label with another, %" + ("" if many else " ± standard error (pairs)")
-    headings = [str(number) for number in range(1, len(names) + 1)] if many else [markup(name) for name in names]
+    headings = (
+        [str(number) for number in range(1, len(names) + 1)] if many else [markup(one_line(name)) for name in names]
+    )
     table = _empty(title, ["", *headings])
     table.padding = (0, 1 if many else 2, 0, 0)
     for number, one in enumerate(names, start=1):
         figures = [comparison.agreement(one, other) for other in names]
         cells = [(f"{f.value:.0f}" if many else f"{estimate_text(f, '.1f')} ({f.n})") if f else "-" for f in figures]
-        table.add_row(f"{number} {markup(one)}" if many else markup(one), *cells)
+        table.add_row(f"{number} {markup(one_line(one))}" if many else markup(one_line(one)), *cells)
     return table
 
 

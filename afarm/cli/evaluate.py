@@ -16,7 +16,7 @@ from afarm.cli.evaluate_options import EvaluateOptions, OutputFiles
 from afarm.cli.options import DryRun, with_options
 from afarm.cli.run import command_line, run_experiment
 from afarm.core.errors import ConfigError, DataError
-from afarm.storage.text import markup
+from afarm.storage.text import markup, one_line
 
 if TYPE_CHECKING:
     from afarm.comparison.outputs import SystemComparison
@@ -137,7 +137,7 @@ def _run(
     from afarm.storage.runs import read_run
 
     for note in dict.fromkeys(note for one in compared for note in one.notes):
-        err().print(f"[yellow]{markup(note)}[/]", highlight=False, soft_wrap=True)
+        err().print(f"[yellow]{markup(one_line(note, 1000))}[/]", highlight=False, soft_wrap=True)
     found: list[tuple[RunRecord, Path]] = []
     failed: list[DataError] = []
     for one, named in zip(compared, files, strict=True):

@@ -14,7 +14,7 @@ from afarm.evaluation.red_flags import flag_sentences, judge_bias
 from afarm.experiment.result import evaluation_text
 from afarm.storage.model_files import local_path
 from afarm.storage.runs import RunRecord, is_simulated
-from afarm.storage.text import markdown
+from afarm.storage.text import code, code_block, markdown
 
 FILES = {
     "model.safetensors": "the weights, with the tokenizer and the configurations beside them",
@@ -67,8 +67,8 @@ def _is_hub_id(model: str) -> bool:
 
 def _introduction(run: RunRecord) -> list[str]:
     lines = [
-        f"A policy trained with `{run.get('method')}` by [afarm](https://pypi.org/project/afarm/) "
-        f"{run.get('afarm_version')} from the base model `{run.section('config').get('model')}`."
+        f"A policy trained with {code(run.get('method'))} by [afarm](https://pypi.org/project/afarm/) "
+        f"{run.get('afarm_version')} from the base model {code(run.section('config').get('model'))}."
     ]
     if is_simulated(run):
         what = "Its win rate is" if run.section("config").get("preferences") else "Its preferences and win rate are"
@@ -84,7 +84,7 @@ def _use(run: RunRecord, directory: Path, example: str) -> list[str]:
     longest = evaluate.get("max_new_tokens", 300) if isinstance(evaluate, Mapping) else 300
     scripts = sorted(path.name for path in directory.glob("*.py"))
     if scripts:
-        code = [f'python {scripts[0]} "Name three rivers."']
+        script = [f'python {scripts[0]} "Name three rivers."']
     elif not (directory / "config.json").is_file():
         return ["The policy is stored in a form of its own: load it with the plugin that made it."]
     else:
@@ -97,7 +97,7 @@ def _use(run: RunRecord, directory: Path, example: str) -> list[str]:
         ]
         if card.get("prompt_template") != "chat":
             prompt = [f"prompt = tokenizer({json.dumps(example)}, return_tensors='pt')"]
-        code = [
+        script = [
             "from transformers import AutoModelForCausalLM, AutoTokenizer",
             "",
             'tokenizer = AutoTokenizer.from_pretrained(".")  # this directory, or the repository\'s name',
@@ -107,21 +107,21 @@ def _use(run: RunRecord, directory: Path, example: str) -> list[str]:
             "print(tokenizer.decode(answer, skip_special_tokens=True))",
         ]
     language = "sh" if scripts else "python"
-    shown = ["", "A prompt as it reads it:", "", "```text", example, "```"] if example else []
-    return [f"```{language}", *code, "```", *shown]
+    shown = ["", "A prompt as it reads it:", "", *code_block([example], "text")] if example else []
+    return [*code_block(script, language), *shown]
 
 
 def _results(run: RunRecord) -> list[str]:
     lines = ["| against | evaluator | result |", "|---|---|---|"]
     for result in run.results:
         text = evaluation_text(Evaluation(result.evaluator, result.system, result.metrics))
-        lines.append(f"| {markdown(result.reference)} | {result.evaluator} | {markdown(text)} |")
+        lines.append(f"| {markdown(result.reference)} | {markdown(result.evaluator)} | {markdown(text)} |")
     if len(lines) == 2:
         return []
     main = run.results[0]
-    judges = ", ".join(f"`{judge}`" for judge in dict.fromkeys(_values(main.protocol.get("judges"))))
+    judges = ", ".join(map(code, dict.fromkeys(_values(main.protocol.get("judges")))))
     asking = f", asking {judges}" if judges else ""
-    lines += ["", f"Judged by the annotator `{main.protocol.get('annotator')}`{asking}."]
+    lines += ["", f"Judged by the annotator {code(main.protocol.get('annotator'))}{asking}."]
     if bias := judge_bias(main.red_flags):
         lines += ["", f"The judge {markdown(bias)}."]
     flags = [f"- {markdown(sentence)}" for sentence in flag_sentences(main.red_flags)]
@@ -135,25 +135,25 @@ def _recipe(run: RunRecord, pairs: int, without: int) -> list[str]:
     judges = [str(judge.get("identity")) for judge in run.rows("judges") if isinstance(judge, Mapping)]
     own_preferences = str(config.get("preferences") or "").rpartition("/")[2]  # not where it lies on this machine
     labels = (
-        f"`{own_preferences}`, preferences of one's own"
+        f"{code(own_preferences)}, preferences of one's own"
         if own_preferences
-        else f"annotator `{run.get('annotator')}`, label noise {noise}"
+        else f"annotator {code(run.get('annotator'))}, label noise {noise}"
     )
     facts = {
-        "recipe": run.get("recipe"),
+        "recipe": markdown(str(run.get("recipe") or "")),
         "method": run.get("method"),
         "seed": run.get("seed"),
         "data": config.get("dataset"),
         "training labels": labels,
-        "judge": ", ".join(f"`{judge}`" for judge in judges),
+        "judge": ", ".join(map(code, judges)),
         "reward model": config.get("reward_model"),
         "preferences": f"{pairs:,}, and {without:,} that prefer neither output and are left out here" if pairs else "",
     }
     own = config.get(str(run.get("method")))
-    settings = ", ".join(f"`{name}={value}`" for name, value in own.items()) if isinstance(own, Mapping) else ""
+    settings = ", ".join(code(f"{name}={value}") for name, value in own.items()) if isinstance(own, Mapping) else ""
     lines = [f"- {name}: {value}" for name, value in {**facts, "settings of the recipe": settings}.items() if value]
     command = str(run.get("command") or "")
-    return [*lines, *(["", "```sh", command, "```"] if command else [])]
+    return [*lines, *(["", *code_block([command], "sh")] if command else [])]
 
 
 def _files(directory: Path) -> Iterator[tuple[str, str]]:

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from itertools import takewhile
 
 _MARKDOWN = str.maketrans({**{c: f"\\{c}" for c in "\\`*_[]|#~!"}, "<": "&lt;", ">": "&gt;", "&": "&amp;"})
 
 
-_CONTROLS = [*range(32), *range(127, 160), 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+_DIRECTIONS = [0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+_CONTROLS = [*range(32), *range(127, 160), *_DIRECTIONS, *range(0xD800, 0xE000)]
 _VISIBLE = {c: f"\\x{c:02x}" if c < 256 else f"\\u{c:04x}" for c in _CONTROLS if chr(c) not in "\t\n\r"}
-"""What a terminal or a browser acts on instead of showing it: C0 and C1 controls, and those of writing direction."""
+"""What a terminal or a browser acts on instead of showing it: C0 and C1 controls, and those of writing direction. And
+halves of surrogate pairs, which no stream takes."""
 
 
 def visible(text: str) -> str:
@@ -37,6 +40,25 @@ def without_keys(text: str) -> str:
 def markdown(text: str) -> str:
     """Escape `text` so that Markdown shows it as it is, on one line."""
     return one_line(text, 600).translate(_MARKDOWN)
+
+
+def code(text: object) -> str:
+    """Write `text` as a code span of Markdown, on one line."""
+    line = one_line(str(text), 600)
+    fence = "`" * (longest_run(line) + 1)
+    return f"{fence} {line} {fence}" if len(fence) > 1 else f"`{line}`"
+
+
+def code_block(lines: Iterable[str], language: str = "") -> list[str]:
+    """Fence `lines` as a code block of Markdown, control characters shown as text."""
+    body = [visible(line) for line in lines]
+    fence = "`" * max(3, longest_run("\n".join(body)) + 1)
+    return [f"{fence}{language}", *body, fence]
+
+
+def longest_run(text: str) -> int:
+    """Count the backticks of the longest run of them."""
+    return max(map(len, re.findall("`+", text)), default=0)
 
 
 def markup(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +22,7 @@ from afarm.experiment.model_card import model_card
 from afarm.experiment.run_record import record
 from afarm.storage.hub import push_folder, require_token
 from afarm.storage.runs import RunRecord, read_run
+from afarm.storage.text import longest_run
 
 
 @pytest.fixture
@@ -298,3 +300,26 @@ def test_the_judges_bias_stands_with_the_results_and_is_no_red_flag(run: RunReco
     card = model_card(RunRecord(run.directory, biased), tmp_path, "", 1, 0)
     assert "The judge chose the longer output 50 % of 4 times (lengths differ by more than 30 characters)." in card
     assert "Red flags" not in card
+
+
+@pytest.mark.parametrize(
+    "text", ["`x`\n# y\n```", "<script>alert(1)</script>", "\x1b[31mred\u202e\x00", "[a](http://b)"]
+)
+def test_names_and_prompts_in_a_card_are_text(text: str, run: RunRecord, tmp_path: Path) -> None:
+    config = {**run.section("config"), "model": text, "nudge": {"target": text}}
+    (result,) = run["results"][:1]
+    hostile = {**run, "recipe": text, "annotator": text, "command": text, "config": config}
+    hostile["results"] = [{**result, "protocol": {**result["protocol"], "annotator": text, "judges": {"*": text}}}]
+    hostile["judges"] = [{"identity": text}]
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "afarm.json").write_text("{}")
+    card = model_card(RunRecord(run.directory, hostile), tmp_path, text, 1, 0)
+    assert not any(character in card for character in "\x1b\u202e\x00")
+    for block in re.findall(r"^(`{3,})\w*\n.*?\n\1$", card, re.DOTALL | re.MULTILINE):
+        assert len(block) > longest_run(text) or len(block) == 3
+    body = card.split("\n---\n", 1)[1]
+    prose = re.sub(r"^(`{3,})\w*\n.*?\n\1$", "", body, flags=re.DOTALL | re.MULTILINE)
+    prose = re.sub(r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)", "", prose)
+    assert "\n# y" not in prose
+    assert "<script>" not in prose
+    assert "[a](http" not in prose
