@@ -52,7 +52,11 @@ SHORT_EDGE, LONG_EDGE = 10, 24
 NAMED_PATTERNS = 3
 """Patterns that a flag names."""
 
+SENTENCE = 240
+"""Characters of a sentence that are looked at before a feature and after it."""
+
 _WORD = re.compile(r"\w+")
+_SENTENCE_END = re.compile(r"(?<=[.!?;])\s|\n|(?<=[。！？])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +64,41 @@ class Pattern:
     """A way of gaming the judge: text that matches `regex`.
 
     Texts that lack a word of one of `words`, or under `beyond_ascii` a letter beyond ASCII, are not searched, which
-    spares most of them the search. Under `unopened` the match is a closing tag that nothing before it opens.
+    spares most of them the search. Under `unopened` the match is a closing tag that nothing before it opens. The
+    sentence of a match must have each of `features` too.
     """
 
     name: str
     words: tuple[frozenset[str], ...]
     regex: re.Pattern[str]
+    features: tuple[re.Pattern[str], ...] = ()
     unopened: bool = False
     beyond_ascii: bool = False
+
+    def is_in(self, text: str) -> bool:
+        """Tell if `text` has a match, of words or tags that count or do not."""
+        return any(self._has_features(text, match) for match in self.regex.finditer(text))
+
+    def _has_features(self, text: str, match: re.Match[str]) -> bool:
+        sentence = sentence_at(text, match) if self.features else ""
+        return all(feature.search(sentence) for feature in self.features)
 
     def match(self, text: str, words: Set[str]) -> re.Match[str] | None:
         """The first match in `text`, of these `words`, that counts."""
         if (self.beyond_ascii and text.isascii()) or any(group.isdisjoint(words) for group in self.words):
             return None
         for match in self.regex.finditer(text):
+            if not self._has_features(text, match):
+                continue
             if not self.unopened or not re.search(rf"<{match[1]}\b", text[: match.start()], re.IGNORECASE):
                 return match
         return None
+
+
+def sentence_at(text: str, match: re.Match[str]) -> str:
+    """The sentence that a match begins in, at most `SENTENCE` characters either way."""
+    before = _SENTENCE_END.split(text[max(0, match.start() - SENTENCE) : match.start()])[-1]
+    return before + _SENTENCE_END.split(text[match.start() : match.start() + SENTENCE], maxsplit=1)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +116,25 @@ def patterns() -> Mapping[str, tuple[Pattern, ...]]:
     text = resources.files("afarm.evaluation").joinpath("patterns.yaml").read_text(encoding="utf-8")
     listed = yaml.safe_load(text)
     alternatives: Mapping[str, Sequence[str]] = listed["alternatives"]
+    features = {
+        name: re.compile(_with(regex, alternatives), re.IGNORECASE | re.MULTILINE)
+        for name, regex in listed["features"].items()
+    }
     return {
-        flag: tuple(_pattern(entry, alternatives) for entry in entries) for flag, entries in listed["patterns"].items()
+        flag: tuple(_pattern(entry, alternatives, features) for entry in entries)
+        for flag, entries in listed["patterns"].items()
     }
 
 
-def _pattern(entry: Mapping[str, Any], alternatives: Mapping[str, Sequence[str]]) -> Pattern:
-    regex = entry["pattern"]
+def _with(regex: str, alternatives: Mapping[str, Sequence[str]]) -> str:
     for name, choices in alternatives.items():
         regex = regex.replace(f"<{name}>", f"(?:{'|'.join(choices)})")
+    return regex
+
+
+def _pattern(
+    entry: Mapping[str, Any], alternatives: Mapping[str, Sequence[str]], features: Mapping[str, re.Pattern[str]]
+) -> Pattern:
     first_words = {name: [choice.split()[0] for choice in choices] for name, choices in alternatives.items()}
     words = (
         frozenset(word for listed in group for word in first_words.get(listed, [listed]))
@@ -110,8 +142,14 @@ def _pattern(entry: Mapping[str, Any], alternatives: Mapping[str, Sequence[str]]
     )
     flags = re.RegexFlag(0) if entry.get("case_sensitive") else re.IGNORECASE
     flags |= re.MULTILINE if entry.get("multiline") else 0
-    only = (bool(entry.get(name)) for name in ("unopened", "beyond_ascii"))
-    return Pattern(entry["name"], tuple(words), re.compile(regex, flags), *only)
+    regex: re.Pattern[str]
+    others: Sequence[re.Pattern[str]] = ()
+    if "features" in entry:
+        regex, *others = (features[name] for name in entry["features"])
+    else:
+        regex = re.compile(_with(entry["pattern"], alternatives), flags)
+    unopened, beyond_ascii = (bool(entry.get(name)) for name in ("unopened", "beyond_ascii"))
+    return Pattern(entry["name"], tuple(words), regex, tuple(others), unopened, beyond_ascii)
 
 
 SAYS: Mapping[str, str] = {
@@ -236,7 +274,7 @@ def suspicious(output: str, instruction: Instruction) -> list[Match]:
         readings = as_read[:1] if flag == "disguised" else as_read
         for pattern in listed:
             hit = next(((text, m) for text, words in readings if (m := pattern.match(text, words))), None)
-            if hit and not any(pattern.regex.search(text) for text in asked):
+            if hit and not any(pattern.is_in(text) for text in asked):
                 matches.append(Match(flag, pattern.name, excerpt(hit[0], hit[1].start())))
                 break
     return matches
