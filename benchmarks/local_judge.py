@@ -27,8 +27,8 @@ from afarm.core.seeding import uniform
 from afarm.storage.rows import read_preferences
 from afarm_plugins.annotators.parsing import parse
 from afarm_plugins.annotators.prompt_library import load_member
-from afarm_plugins.judges import LocalConfig
 from afarm_plugins.judges.local import LocalJudge
+from afarm_plugins.judges.settings import LocalConfig
 
 BY_TEXT = ("chatgpt_4", "chatgpt_1", "gpt4_4", "davinci003_2", "chatgpt_2", "gpt4_3", "davinci003_3", "gpt4_1")
 BY_PROBABILITIES = ("chatgpt_4", "chatgpt_1", "gpt4_4", "davinci003_2", "davinci003_4")

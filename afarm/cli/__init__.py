@@ -24,6 +24,10 @@ TRACEBACK = "AFARM_TRACEBACK"
 """The variable that, set to anything, shows where in the code an error was raised."""
 
 
+WIDEST_HELP = 110
+"""Characters of a line of help, if the terminal has room: longer ones are hard to read."""
+
+
 def _show_version(wanted: bool) -> None:
     if wanted:
         from afarm import __version__
@@ -40,7 +44,7 @@ def make_app() -> typer.Typer:
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # rich tables in --help cost more time than all the rest of the start
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST_HELP},
     )
     app.callback()(about)
     return app

@@ -107,7 +107,7 @@ class Page(TyperCommand):
                 continue
             is_argument = param.param_type_name == "argument"
             panel = "Arguments" if is_argument else panel_of.get(param.name, "Options")
-            panels[panel].append((in_plain_words(param, record[0]), NAMED_DEFAULT.sub(r"[default: \1", record[1])))
+            panels[panel].append((in_plain_words(param, record[0]), bounds_in_words(record[1])))
         for name, rows in panels.items():
             if rows:
                 with formatter.section(name):
@@ -124,6 +124,13 @@ class Page(TyperCommand):
                 for example in examples:
                     formatter.write(f"{'':{formatter.current_indent}}afarm {command} {example}".rstrip() + "\n")
         super().format_epilog(ctx, formatter)
+
+
+def bounds_in_words(text: str) -> str:
+    """Write the default and the bounds that end a line of help as a sentence would: "0 to 0.5"."""
+    text = NAMED_DEFAULT.sub(r"[default: \1", text)
+    text = re.sub(r"([\d.]+)<=x<=([\d.]+)\]$", r"\1 to \2]", text)
+    return re.sub(r"x>=([\d.]+)\]$", r"at least \1]", text)
 
 
 class MethodPage(Page):

@@ -29,7 +29,7 @@ from afarm import (
     require_local,
     seeding,
 )
-from afarm_plugins.judges import LocalConfig
+from afarm_plugins.judges.settings import LocalConfig
 
 if TYPE_CHECKING:
     from afarm_plugins.judges.local_model import LocalModel

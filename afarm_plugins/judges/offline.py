@@ -34,7 +34,7 @@ from afarm import (
     ShownPair,
     seeding,
 )
-from afarm_plugins.judges import OfflineConfig, RoleNoise
+from afarm_plugins.judges.settings import OfflineConfig, RoleNoise
 
 CHARACTERS_PER_TOKEN = 4
 REMEMBERED_SCORES = 65536

@@ -10,8 +10,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from afarm import BuildContext, Capabilities, ChatRequest, Completion, JudgeError
-from afarm_plugins.judges import VendorConfig
 from afarm_plugins.judges.payloads import batch_id_of, batch_of, closed, margin, sendable, texts
+from afarm_plugins.judges.settings import VendorConfig
 from afarm_plugins.judges.vendor import VendorJudge, require_package
 from afarm_plugins.judges.vendor_errors import redacted
 

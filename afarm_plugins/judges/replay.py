@@ -37,8 +37,8 @@ from afarm import (
     why_no_file,
 )
 from afarm.judging import SAMPLES_PER_VOTE
-from afarm_plugins.judges import ReplayConfig
 from afarm_plugins.judges.offline import FORMATS
+from afarm_plugins.judges.settings import ReplayConfig
 
 T = TypeVar("T")
 

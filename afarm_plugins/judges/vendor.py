@@ -39,9 +39,9 @@ from afarm import (
     seeding,
 )
 from afarm.judging import SlowDown, answer_lost, unsupported
-from afarm_plugins.judges import VendorConfig
 from afarm_plugins.judges.payloads import TOO_LONG, margin, texts, unwrapped, wrapped
 from afarm_plugins.judges.rate_headers import allowance, scarcity, wait_asked
+from afarm_plugins.judges.settings import VendorConfig
 from afarm_plugins.judges.vendor_errors import (
     CAPABILITY_OF,
     NoAnswer,

@@ -34,22 +34,36 @@ def commands(group: Any = APP, above: tuple[str, ...] = ()) -> Iterator[tuple[st
 COMMANDS = dict(commands())
 
 
-def page(name: str) -> str:
+def page(name: str, width: int = 80) -> str:
     command: Any = APP
     context = command.make_context("afarm", [], resilient_parsing=True)
     for word in name.split():
         command = command.get_command(context, word)
-        context = type(context)(command, info_name=word, parent=context, terminal_width=80)
+        context = type(context)(command, info_name=word, parent=context, terminal_width=width)
     return str(command.get_help(context))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_page_is_in_plain_words_with_two_examples(name: str) -> None:
     text = page(name)
-    for leaked in ("[stray]", "STRAY", "<str", "<int", "<path", "<float", "list[", "[default: ("):
+    for leaked in ("[stray]", "STRAY", "<str", "<int", "<path", "<float", "list[", "[default: (", "x>=", "<=x"):
         assert leaked not in text, text
     examples = text.partition("Examples:")[2].split("\n\n")[0].split("\n")
     assert [line.strip().startswith(f"afarm {name}") for line in examples if line.strip()] == [True, True]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_page_fits_its_terminal_and_uses_it(name: str, width: int) -> None:
+    lines = page(name, width).splitlines()
+    assert max(map(len, lines)) <= width
+
+
+def test_a_wide_terminal_has_wide_pages(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    assert 90 < max(map(len, capsys.readouterr().out.splitlines())) <= 110
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -554,8 +554,8 @@ def test_the_offline_judge_answers_tens_of_thousands_of_comparisons(ledger: Ledg
     from afarm.core.judge import ShownPair
     from afarm.core.records import Instruction
     from afarm.testing import KeyedReward
-    from afarm_plugins.judges import OfflineConfig
     from afarm_plugins.judges.offline import OfflineJudge
+    from afarm_plugins.judges.settings import OfflineConfig
 
     context: Any = BuildContext(reward_model=lambda name: KeyedReward(), source="test")
     ask = JudgeClient({"*": OfflineJudge("", OfflineConfig(), context)}, ledger)

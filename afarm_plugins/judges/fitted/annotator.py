@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from afarm import AnnotateContext, Annotator, BuildContext, Pair, Preference
-from afarm_plugins.judges import FittedAnnotatorConfig
 from afarm_plugins.judges.fitted.utility import FittedUtility, second_wins
+from afarm_plugins.judges.settings import FittedAnnotatorConfig
 
 
 class FittedAnnotator(Annotator):

@@ -25,9 +25,9 @@ from afarm import (
 )
 from afarm.judging import CHARACTERS_PER_TOKEN
 from afarm.testing import render
-from afarm_plugins.judges import FittedConfig
 from afarm_plugins.judges.fitted.utility import FittedUtility, second_wins
 from afarm_plugins.judges.offline import FORMATS
+from afarm_plugins.judges.settings import FittedConfig
 
 LABELS = "labels"
 TOKENS = "tokens"

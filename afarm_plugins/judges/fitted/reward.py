@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from afarm import BuildContext, Instruction, Output, RewardModel, Score
-from afarm_plugins.judges import FittedConfig
 from afarm_plugins.judges.fitted.utility import FittedUtility
+from afarm_plugins.judges.settings import FittedConfig
 
 
 class FittedReward(RewardModel):

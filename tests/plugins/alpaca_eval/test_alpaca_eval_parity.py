@@ -23,8 +23,8 @@ from afarm_plugins.alpaca_eval import AlpacaEvalConfig
 from afarm_plugins.alpaca_eval.annotator import AlpacaEvalAnnotator, drawn_by_alpaca_eval
 from afarm_plugins.alpaca_eval.parsers import Parser
 from afarm_plugins.evaluators.win_rate import WinRate
-from afarm_plugins.judges import ReplayConfig
 from afarm_plugins.judges.replay import ReplayJudge, read_stored
+from afarm_plugins.judges.settings import ReplayConfig
 
 DATA = SHARED_DATA / "alpaca_eval"
 WEIGHTED = ["alpaca-7b", "gpt-3.5-turbo-0301"]

@@ -17,8 +17,8 @@ from afarm_plugins.annotators.criteria import CriteriaAnnotator
 from afarm_plugins.annotators.parsing import parse, parse_criteria
 from afarm_plugins.annotators.settings import CriteriaConfig
 from afarm_plugins.evaluators.pointwise import Pointwise
-from afarm_plugins.judges import OfflineConfig
 from afarm_plugins.judges.offline import OfflineJudge
+from afarm_plugins.judges.settings import OfflineConfig
 
 TASKS = [Instruction(f"Task {number}", "an input" if number % 2 else "") for number in range(4)]
 

@@ -25,9 +25,9 @@ from afarm.testing.contexts import KeyedReward
 from afarm.testing.models import tiny_policy
 from afarm_plugins.annotators.pool import PoolAnnotator
 from afarm_plugins.annotators.settings import PoolConfig
-from afarm_plugins.judges import LocalConfig
 from afarm_plugins.judges.local import LocalJudge
 from afarm_plugins.judges.local_model import FAVOURED_BIAS, LocalModel, without_system_turn
+from afarm_plugins.judges.settings import LocalConfig
 
 
 def word_tokenizer(chat: bool = True) -> Any:

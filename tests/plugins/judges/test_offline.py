@@ -14,8 +14,8 @@ from afarm.core.errors import JudgeError
 from afarm.core.interfaces import BuildContext, RewardModel
 from afarm.core.judge import ChatRequest, Completion, ShownPair
 from afarm.core.records import Instruction, Message, Score
-from afarm_plugins.judges import OfflineConfig, RoleNoise
 from afarm_plugins.judges.offline import OfflineJudge
+from afarm_plugins.judges.settings import OfflineConfig, RoleNoise
 
 TASK = Instruction("Say something.")
 

@@ -24,8 +24,8 @@ from afarm.judging.ledger import Ledger
 from afarm.testing import check_judge
 from afarm_plugins.annotators.pool import PoolAnnotator
 from afarm_plugins.annotators.settings import PoolConfig
-from afarm_plugins.judges import ReplayConfig
 from afarm_plugins.judges.replay import ReplayJudge
+from afarm_plugins.judges.settings import ReplayConfig
 
 PAIR = Pair(Instruction("Add 2 and 2."), "4", "5")
 
