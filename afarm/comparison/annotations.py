@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +21,7 @@ from afarm.evaluation.spilled_rows import LazyMap, stored_inputs
 from afarm.experiment.evaluation_stages import write_results
 from afarm.experiment.stage import Inputs, Stage
 from afarm.experiment.workspace import Workspace
+from afarm.storage.contents import file_digest
 from afarm.storage.disk import storage_errors
 from afarm.storage.rows import preferences_on_disk
 
@@ -87,8 +87,7 @@ class AnnotationComparison(SystemComparison):
     @cached_property
     def key_fields(self) -> Mapping[str, Any]:
         components, stored = self.workspace.components, self.stored
-        with stored.rows.open("rb") as handle:
-            rows = hashlib.file_digest(handle, "sha256").hexdigest()
+        rows = file_digest(stored.rows)
         return self.workspace.key_fields(
             "stored annotations",
             evaluators=[components.identity(components.component("evaluators", name)) for name in self.evaluators],

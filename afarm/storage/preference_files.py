@@ -22,6 +22,7 @@ from statistics import fmean
 from afarm.core.errors import DataError
 from afarm.core.records import Instruction, JudgedPair, Message, Pair, Preference, Row
 from afarm.core.seeding import uniform
+from afarm.storage.contents import file_digest
 from afarm.storage.conversations import (
     Turns,
     UnusableError,
@@ -103,8 +104,7 @@ def source_digest_of(source: str) -> str:
     if problem := why_no_file(path):
         raise DataError(f"{source}: {problem}")
     try:
-        with path.open("rb") as handle:
-            return hashlib.file_digest(handle, "sha256").hexdigest()
+        return file_digest(path)
     except OSError as error:
         raise DataError(f"{source}: cannot be read: {error.strerror}") from error
 
