@@ -7,6 +7,8 @@ import json
 import logging
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,6 +124,29 @@ class CheckpointPolicy(Policy):
         return TorchSampler(self.model, self.eos_ids, self.pad_id, bias)
 
     def sample(self, instructions: Sequence[Instruction], decoding: Decoding, *, seed: int) -> Iterator[Sample]:
+        limit = position_limit(self.model)
+        if not decoding.clipped or limit is None:
+            yield from self._sample(instructions, decoding, seed)
+            return
+        limits = [min(decoding.max_new_tokens, self._room(instruction, limit)) for instruction in instructions]
+        alike: dict[int, Iterator[Sample]] = {}  # a response does not depend on its companions
+        for most in dict.fromkeys(limits):
+            rows = [row for row, own in zip(instructions, limits, strict=True) if own == most]
+            alike[most] = self._sample(rows, replace(decoding, max_new_tokens=most), seed)
+        for most in limits:
+            yield from islice(alike[most], decoding.n)
+
+    def _room(self, instruction: Instruction, limit: int) -> int:
+        """Count the positions that an instruction's prompt leaves. Raises `ModelError` if it leaves none."""
+        length = len(self.template.encode_prompts([instruction])[0])
+        if length >= limit:
+            raise ModelError(
+                f"the prompt has {length} tokens and the model {limit} positions, which leaves none for a response: "
+                "shorten it, or give max_new_tokens to have its beginning cut"
+            )
+        return limit - length
+
+    def _sample(self, instructions: Sequence[Instruction], decoding: Decoding, seed: int) -> Iterator[Sample]:
         prompts = self.prompt_ids(instructions, self._longest_prompt(decoding))
         keys = [i.id for i in instructions]
         generations = self.sampler().generate(prompts, keys, decoding, seed=seed)

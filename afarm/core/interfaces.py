@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, overload
 
 from afarm.core.config import BackendConfig
-from afarm.core.errors import attributed_to, require_promise, type_name
+from afarm.core.errors import ConfigError, attributed_to, require_promise, type_name
 from afarm.core.judge import Ask, ChatRequest, Price
 from afarm.core.records import Evaluation, Instruction, JudgedPair, Output, Pair, Preference, Sample, Score
 
@@ -160,7 +160,8 @@ class Annotator(ABC):
 class Decoding:
     """Decoding parameters: `n` samples per instruction, each of at most `max_new_tokens`.
 
-    `temperature` 0 is greedy. `per_device_batch_size` bounds memory and changes no result.
+    `temperature` 0 is greedy. `per_device_batch_size` bounds memory and changes no result. With `clipped` a response is
+    no longer than its prompt leaves room for in the model; else that is an error. Raises `ConfigError` out of range.
     """
 
     temperature: float = 1.0
@@ -168,10 +169,18 @@ class Decoding:
     max_new_tokens: int = 300
     n: int = 1
     per_device_batch_size: int = 32
+    clipped: bool = False
+
+    def __post_init__(self) -> None:
+        for name, low in zip(self.__slots__, (0, 0, 1, 1, 1), strict=False):
+            if not (value := getattr(self, name)) >= low or (low and value % 1):
+                raise ConfigError(f"{name} must be a {'whole ' if low else ''}number from {low}, not {value!r}")
 
 
 class Policy(ABC):
     """A checkpoint, or a sampler around one (so that best-of-n is an honest method)."""
+
+    default_decoding: Decoding = Decoding()  # what `generate` uses; in a run, the evaluation's
 
     @abstractmethod
     def sample(self, instructions: Sequence[Instruction], decoding: Decoding, *, seed: int) -> Iterator[Sample]:
@@ -187,12 +196,18 @@ class Policy(ABC):
     @overload
     def generate(self, prompts: str | Instruction, *, seed: int = 0, **decoding: Any) -> str: ...
     @overload
-    def generate(self, prompts: Sequence[str | Instruction], *, seed: int = 0, **decoding: Any) -> list[str]: ...
+    def generate(self, prompts: Iterable[str | Instruction], *, seed: int = 0, **decoding: Any) -> list[str]: ...
     def generate(self, prompts: Any, *, seed: int = 0, **decoding: Any) -> str | list[str]:
-        """Answer one text, or each of a list. `decoding` are fields of `Decoding` (`temperature=0.7`)."""
-        alone = isinstance(prompts, str | Instruction)
-        tasks = [p if isinstance(p, Instruction) else Instruction(p) for p in ([prompts] if alone else prompts)]
-        texts = [s.text for s in self.sample(tasks, replace(Decoding(**decoding), n=1), seed=seed)]
+        """Answer one text, or each of a list. `decoding` are fields of `Decoding` (`temperature=0.7`).
+
+        Others are as in `default_decoding`. Raises `ConfigError` for what is no text, for no text, and out of range.
+        """
+        alone = isinstance(prompts, str | Instruction | Mapping) or not isinstance(prompts, Iterable)
+        tasks = [Instruction(task) if isinstance(task, str) else task for task in ([prompts] if alone else prompts)]
+        if not tasks or not all(isinstance(task, Instruction) for task in tasks):
+            raise ConfigError(f"generate takes a text or an afarm.Instruction, or a list of them, not {prompts!r:.80}")
+        chosen = replace(self.decoding(self.default_decoding), clipped="max_new_tokens" not in decoding)
+        texts = [s.text for s in self.sample(tasks, replace(chosen, **decoding, n=1), seed=seed)]
         return texts[0] if alone else texts
 
     @abstractmethod

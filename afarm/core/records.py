@@ -257,7 +257,6 @@ class JudgedPair:
 
     @property
     def win(self) -> float | None:
-        """The win credited to `output_2`: p2, one half for a draw, None without an answer."""
         return self.preference.win
 
     @property

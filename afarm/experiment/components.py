@@ -264,7 +264,9 @@ class Components:
         """
         record: Mapping[str, Any] = json.loads((directory / "class.json").read_text(encoding="utf-8"))
         if "model" in record:
-            return self.backend.load_policy(self.settings.run.model, prompt_template=record["prompt_template"])
+            loaded = self.backend.load_policy(self.settings.run.model, prompt_template=record["prompt_template"])
+            loaded.default_decoding = self.settings.run.evaluate.decoding
+            return loaded
         module, _, name = record["class"].partition(":")
         try:
             cls = getattr(importlib.import_module(module), name)
@@ -276,6 +278,9 @@ class Components:
         with attributed_to(kind, record["class"], cls):
             loaded = cls.load(directory / "model", self.load_context(directory))
         require_returned(interface, loaded, kind, record["class"], "load", cls)
+        if isinstance(loaded, Policy):
+            with suppress(AttributeError):  # as for the source of an annotator
+                loaded.default_decoding = self.settings.run.evaluate.decoding
         return loaded
 
 

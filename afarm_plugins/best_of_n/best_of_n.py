@@ -11,7 +11,7 @@ from dataclasses import replace
 from importlib import import_module, resources
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 
@@ -27,9 +27,6 @@ from afarm import (
 )
 from afarm.backend import CheckpointPolicy, TorchRewardModel, best_sample, sample_scorer, scored_samples
 from afarm_plugins.best_of_n.subsets import Winners
-
-if TYPE_CHECKING:
-    pass
 
 BEST_OF_N_CARD = "best_of_n.json"
 
@@ -112,7 +109,8 @@ class BestOfNPolicy(Policy):
         script = jinja2.Template(template.read_text("utf-8"), keep_trailing_newline=True).render(
             n=self.n,
             temperature=self.temperature,
-            max_new_tokens=Decoding().max_new_tokens,
+            top_p=self.default_decoding.top_p,
+            max_new_tokens=self.default_decoding.max_new_tokens,
             prompt=repr(policy.template.render(Instruction("{instruction}"))),
             special=policy.template.name != "chat",
             end=set(policy.eos_ids),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ import torch
 from bandit import BanditReward
 from tiny_models import make_instructions, make_policy, same_weights
 
-from afarm.backend import CheckpointPolicy, TorchRewardModel
+from afarm.backend import Backend, CheckpointPolicy, TorchRewardModel
+from afarm.core.config import BackendConfig
 from afarm.core.errors import ModelError
 from afarm.core.interfaces import Decoding
 from afarm.core.records import Instruction
@@ -93,7 +96,7 @@ def test_best_of_n_comes_with_a_script_that_scores_as_afarm_does(settings: dict[
     BestOfNPolicy(policy, reward_model, 4, temperature=0.7).export(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best_of_n.py", "policy", "reward_model"]
     lines = (tmp_path / "best_of_n.py").read_text().splitlines()
-    assert sum(bool(line.strip()) and not line.lstrip().startswith(('"', "#")) for line in lines) <= 30
+    assert sum(bool(line.strip()) and not line.lstrip().startswith(('"', "#")) for line in lines) <= 33
     script = script_of(tmp_path)
     assert script.N == 4
 
@@ -125,6 +128,63 @@ def test_the_script_returns_the_best_of_its_samples(tmp_path: Path, monkeypatch:
     answer = script.answer("w1 w2", max_new_tokens=6)
     assert len(scored) > 1
     assert answer == max(scored, key=lambda text: scored[text])
+
+
+def toy_best_of_n(directory: Path) -> BestOfNPolicy:
+    """Best-of-n around the toy base model, exported to `directory`."""
+    base = Backend(BackendConfig(device="cpu")).load_policy("pkg:afarm_plugins.toy/base1")
+    policy = BestOfNPolicy(base, head(base), 2)
+    policy.default_decoding = Decoding(max_new_tokens=300)
+    policy.export(directory)
+    return policy
+
+
+def test_the_script_answers_by_default_and_says_how_it_is_called(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A process of its own, as who downloads it runs it: the default of 300 tokens is beyond the toy's positions."""
+    toy_best_of_n(tmp_path)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(tmp_path / "best_of_n.py"), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+    answered = run("Name three rivers.", "Name a bird.")
+    assert answered.returncode == 0, answered.stderr
+    assert len(answered.stdout.splitlines()) >= 2
+    assert "maximum length" not in answered.stderr, "the model was not asked beyond its positions"
+    refused = run()
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("usage: best_of_n.py [-h] [--max-new-tokens")
+    assert "the following arguments are required: instruction" in refused.stderr
+    assert "(default: 300)" in run("--help").stdout
+    script = script_of(tmp_path)
+    for arguments, problem in ((("Hi", 0), "max_new_tokens 0"), (("river " * 300, 20), "positions left -")):
+        with pytest.raises(SystemExit):
+            script.answer(*arguments)
+        assert f"no room for an answer: {problem}" in capsys.readouterr().err.replace("max_new_tokens 20, ", "")
+
+
+def test_a_policy_answers_by_default_with_as_many_tokens_as_fit(tmp_path: Path) -> None:
+    policy = toy_best_of_n(tmp_path)
+    limit = 256
+    for answers, inner in ((policy, policy.policy), (policy.policy, policy.policy)):
+        assert isinstance(inner, CheckpointPolicy)
+        inner.default_decoding = Decoding(max_new_tokens=300)
+        long = "water the garden " * 60
+        prompt = len(inner.prompt_ids([Instruction(long)])[0])
+        assert limit // 2 < prompt < limit
+        alone = answers.generate("Name a bird.")
+        assert alone
+        with pytest.raises(ModelError, match="lower max_new_tokens"):
+            list(answers.sample([Instruction(long)], Decoding(max_new_tokens=300), seed=0))
+        [clipped] = answers.sample([Instruction(long)], Decoding(max_new_tokens=300, clipped=True), seed=0)
+        assert len(clipped.prompt_ids) == prompt, "none of it is cut"
+        assert answers.generate([long, "Name a bird."])[1] == alone, "whatever stands beside it"
+        with pytest.raises(ModelError, match=r"the prompt has \d+ tokens and the model 256 positions.*shorten it"):
+            answers.generate(long * 4)
+        with pytest.raises(ModelError, match="lower max_new_tokens"):
+            answers.generate("Name a bird.", max_new_tokens=256)
 
 
 def test_a_reward_without_weights_has_no_export(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 from light_farm import Make, light_farm, light_workspace
-from light_plugin import WordPolicy
+from light_plugin import RAN, WordPolicy
 
 from afarm.core.errors import BudgetError, ConfigError
 from afarm.core.interfaces import no_progress
@@ -84,10 +85,44 @@ def test_a_policy_answers_one_text_or_several() -> None:
     alone = policy.generate("Name a bird.", temperature=0.5)
     assert policy.generate(["Name a bird.", Instruction("Name a fish.")], temperature=0.5)[0] == alone
     assert set(alone.split()) == {"word"}
-    assert policy.generate([]) == []
-    assert policy.generate("Name a bird.", n=3) == policy.generate("Name a bird.")
+    assert policy.generate((text for text in ("Name a bird.",)), temperature=0.5) == [alone]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "decoding", "problem"),
+    [
+        (
+            {"role": "user", "content": "Hi"},
+            {},
+            "takes a text or an afarm.Instruction, or a list of them, not {'role': 'user', 'content': 'Hi'}",
+        ),
+        (["Hi", {"role": "user"}], {}, "not ['Hi', {'role': 'user'}]"),
+        (3, {}, "not 3"),
+        ([], {}, "not []"),
+        ("Hi", {"temperature": -1}, "temperature must be a number from 0, not -1"),
+        ("Hi", {"max_new_tokens": 0}, "max_new_tokens must be a whole number from 1, not 0"),
+        ("Hi", {"max_new_tokens": 2.5}, "max_new_tokens must be a whole number from 1, not 2.5"),
+    ],
+)
+def test_what_a_policy_cannot_answer_is_refused(prompts: Any, decoding: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        WordPolicy(1.0).generate(prompts, **decoding)
     with pytest.raises(TypeError, match="temprature"):
-        policy.generate("Name a bird.", temprature=0.5)
+        WordPolicy(1.0).generate("Hi", temprature=0.5)
+    with pytest.raises(TypeError, match="'n'"):
+        WordPolicy(1.0).generate("Hi", n=2)
+
+
+def test_a_policy_of_a_run_answers_as_the_run_decodes(farm: Make) -> None:
+    made = farm("evaluate.temperature=0.3", "evaluate.max_new_tokens=7")
+    for policy in (made.sft(), made.train("nudge")):
+        RAN.clear()
+        policy.generate("Name a bird.")
+        assert RAN == ["sample 1x1 at 0.3"]
+        assert policy.default_decoding.max_new_tokens == 7
+    RAN.clear()
+    made.train("hot").generate("Name a bird.")
+    assert RAN == ["sample 1x1 at 1"], "its own temperature, as in the run"
 
 
 # --------------------------------------------------------------------------------------------- several methods
