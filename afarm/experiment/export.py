@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +23,8 @@ from afarm.storage.artifacts import require_sound_directory
 from afarm.storage.conversations import chat_messages
 from afarm.storage.disk import output_dir_errors, storage_errors, write_json
 from afarm.storage.rows import read_outputs, read_preferences, read_rows, write_rows
-from afarm.storage.runs import RunRecord
+from afarm.storage.runs import OUTPUTS as JUDGED
+from afarm.storage.runs import RunRecord, read_run, run_directories
 
 PREFERENCES, OUTPUTS, REFERENCE, ANNOTATIONS = (
     "preferences.jsonl",
@@ -48,6 +50,7 @@ def export_run(run: RunRecord, directory: Path, plugins: Plugins | None = None) 
     if directory.is_dir() and any(directory.iterdir()):
         raise DataError(f"{directory} is not empty: name a new directory, or empty it")
     directory = directory.resolve()  # what a link points to is written
+    _require_policy(run)
     components = _components(run, plugins or discover())
     policy: Policy = components.load(_policy_artifact(run))
     with output_dir_errors(directory.parent):
@@ -60,11 +63,42 @@ def export_run(run: RunRecord, directory: Path, plugins: Plugins | None = None) 
             _write_evaluation(run, beside)
             example = _example_prompt(policy)
             (beside / "README.md").write_text(model_card(run, beside, example, pairs, without), encoding="utf-8")
-            beside.chmod(0o755)  # temporary directories are their owner's alone
+            _open_as_others(beside)
             beside.replace(directory)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return directory
+
+
+def _open_as_others(directory: Path) -> None:
+    """Give files and folders the rights of new ones: temporary ones are their owner's alone."""
+    mask = os.umask(0)
+    os.umask(mask)
+    for path in (directory, *directory.rglob("*")):
+        path.chmod((0o777 if path.is_dir() else 0o666) & ~mask)
+
+
+def _require_policy(run: RunRecord) -> None:
+    """Raise `DataError` for a run that made no policy, with what it is and the commands that export."""
+    if _policy_stage(run) is not None:
+        return
+    if files := run.section("files"):
+        what = f"compares the files {' and '.join(map(str, files.values()))}: it"
+    else:
+        what = f"is a run of {run.get('method') or 'no method'}, which"
+    others = [read_run(path) for path in run_directories(run.directory.resolve().parent)]
+    names = [other.name for other in others if _policy_stage(other) is not None]
+    runs = f" ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})" if names else ""
+    raise DataError(
+        f"{run.name} {what} trained no policy, so there is none to export. `afarm export` takes runs of `afarm run` "
+        f"and `afarm compare`{runs}; the figures of any run: `afarm leaderboard --output board.csv`, and its pairs "
+        f"lie in {run.directory / JUDGED}"
+    )
+
+
+def _policy_stage(run: RunRecord) -> Mapping[str, Any] | None:
+    method = str(run.get("method") or "")
+    return run.stage(f"train {method}") or run.stage(method)  # the starting policy's stage is called like its method
 
 
 def _components(run: RunRecord, plugins: Plugins) -> Components:
@@ -81,10 +115,8 @@ def _components(run: RunRecord, plugins: Plugins) -> Components:
 
 
 def _policy_artifact(run: RunRecord) -> Path:
-    method = str(run.get("method"))
-    stage = run.stage(f"train {method}") or run.stage(method)  # the starting policy's stage is called like its method
-    if stage is None:
-        raise DataError(f"{run.name} trained no policy, so there is none to export: export a run of `afarm run`")
+    stage = _policy_stage(run)
+    assert stage is not None  # `_require_policy` has seen it
     return _artifact(run, stage)
 
 

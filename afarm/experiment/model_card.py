@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import yaml
@@ -16,6 +18,8 @@ from afarm.storage.model_files import local_path
 from afarm.storage.runs import RunRecord, is_simulated
 from afarm.storage.text import code, code_block, markdown
 
+PLACE = re.compile(r"(?P<before>(?:[^/~]*[=:])?)(?P<path>(?:~|/|\.{1,2}/).*)", re.DOTALL)
+"""An absolute path, or one from here or from home, behind what may stand before it."""
 FILES = {
     "model.safetensors": "the weights, with the tokenizer and the configurations beside them",
     "preferences.jsonl": "the training preferences, as TRL and `datasets` read them: `prompt`, `chosen`, `rejected`",
@@ -68,7 +72,7 @@ def _is_hub_id(model: str) -> bool:
 def _introduction(run: RunRecord) -> list[str]:
     lines = [
         f"A policy trained with {code(run.get('method'))} by [afarm](https://pypi.org/project/afarm/) "
-        f"{run.get('afarm_version')} from the base model {code(run.section('config').get('model'))}."
+        f"{run.get('afarm_version')} from the base model {code(name_only(run.section('config').get('model')))}."
     ]
     if is_simulated(run):
         what = "Its win rate is" if run.section("config").get("preferences") else "Its preferences and win rate are"
@@ -119,9 +123,9 @@ def _results(run: RunRecord) -> list[str]:
     if len(lines) == 2:
         return []
     main = run.results[0]
-    judges = ", ".join(map(code, dict.fromkeys(_values(main.protocol.get("judges")))))
+    judges = ", ".join(map(code, map(name_only, dict.fromkeys(_values(main.protocol.get("judges"))))))
     asking = f", asking {judges}" if judges else ""
-    lines += ["", f"Judged by the annotator {code(main.protocol.get('annotator'))}{asking}."]
+    lines += ["", f"Judged by the annotator {code(name_only(main.protocol.get('annotator')))}{asking}."]
     if bias := judge_bias(main.red_flags):
         lines += ["", f"The judge {markdown(bias)}."]
     flags = [f"- {markdown(sentence)}" for sentence in flag_sentences(main.red_flags)]
@@ -132,28 +136,46 @@ def _recipe(run: RunRecord, pairs: int, without: int) -> list[str]:
     config = run.section("config")
     labelling = config.get("annotate")
     noise = labelling.get("label_noise") if isinstance(labelling, Mapping) else None
-    judges = [str(judge.get("identity")) for judge in run.rows("judges") if isinstance(judge, Mapping)]
-    own_preferences = str(config.get("preferences") or "").rpartition("/")[2]  # not where it lies on this machine
+    judges = [name_only(judge.get("identity")) for judge in run.rows("judges") if isinstance(judge, Mapping)]
+    own_preferences = name_only(config.get("preferences") or "")
     labels = (
         f"{code(own_preferences)}, preferences of one's own"
         if own_preferences
-        else f"annotator {code(run.get('annotator'))}, label noise {noise}"
+        else f"annotator {code(name_only(run.get('annotator')))}, label noise {noise}"
     )
     facts = {
-        "recipe": markdown(str(run.get("recipe") or "")),
+        "recipe": markdown(name_only(run.get("recipe") or "")),
         "method": run.get("method"),
         "seed": run.get("seed"),
-        "data": config.get("dataset"),
+        "data": name_only(config.get("dataset") or ""),
         "training labels": labels,
         "judge": ", ".join(map(code, judges)),
-        "reward model": config.get("reward_model"),
+        "reward model": name_only(config.get("reward_model") or ""),
         "preferences": f"{pairs:,}, and {without:,} that prefer neither output and are left out here" if pairs else "",
     }
     own = config.get(str(run.get("method")))
-    settings = ", ".join(code(f"{name}={value}") for name, value in own.items()) if isinstance(own, Mapping) else ""
+    named = own.items() if isinstance(own, Mapping) else ()
+    settings = ", ".join(code(f"{name}={name_only(value)}") for name, value in named)
     lines = [f"- {name}: {value}" for name, value in {**facts, "settings of the recipe": settings}.items() if value]
-    command = str(run.get("command") or "")
+    command = names_only(str(run.get("command") or ""))
     return [*lines, *(["", *code_block([command], "sh")] if command else [])]
+
+
+def name_only(value: object) -> str:
+    """Write a value; of a path on this machine, also behind `option=` or `plugin:`, its last part alone."""
+    text = str(value)
+    found = PLACE.fullmatch(text)
+    return f"{found['before']}{PurePath(found['path']).name}" if found else text
+
+
+def names_only(command: str) -> str:
+    """Write a command with the last parts alone of paths on this machine."""
+    try:
+        words = shlex.split(command)
+    except ValueError:  # quotes that do not close: a record changed by hand
+        words = command.split()
+    named = [name_only(word) for word in words]
+    return command if named == words else shlex.join(named)
 
 
 def _files(directory: Path) -> Iterator[tuple[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from light_farm import Make, light_plugins
+from light_plugin import WordPolicy
 
 from afarm.cli import main
 from afarm.core.errors import DataError, StoreError
@@ -148,10 +150,75 @@ def test_a_damaged_artifact_is_not_exported(made: str, file: str, run: RunRecord
     assert not (tmp_path / "exported").exists()
 
 
-def test_a_run_without_a_policy_says_so(run: RunRecord, tmp_path: Path) -> None:
+def test_a_run_without_a_policy_says_what_it_is_and_what_is_exported(run: RunRecord, tmp_path: Path) -> None:
     judged = {**run, "stages": [row for row in run.stages if row["stage"] != "train nudge"]}
-    with pytest.raises(DataError, match="trained no policy"):
+    with pytest.raises(DataError, match="is a run of nudge, which trained no policy") as refused:
         exported(RunRecord(run.directory, judged), tmp_path / "exported")
+    assert f"runs of `afarm run` and `afarm compare` ({run.name})" in str(refused.value)
+    config = {"seed": 42, "evaluate": {"evaluators": ["win_rate"]}, "judge": {}}
+    compared = {"name": "a-b", "files": {"outputs": "a.json", "reference": "b.json"}, "config": config, "stages": []}
+    with pytest.raises(DataError, match=r"a-b compares the files a\.json and b\.json: it trained no policy") as refused:
+        exported(RunRecord(run.directory, compared), tmp_path / "exported")
+    assert "another version" not in str(refused.value)
+    assert "`afarm leaderboard --output board.csv`" in str(refused.value)
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_exported_files_have_the_rights_of_new_ones(
+    mask: int, run: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def private(self: WordPolicy, directory: Path) -> None:
+        (directory / "inner").mkdir(mode=0o700)
+        for name in ("model.safetensors", "inner/model.safetensors"):
+            (directory / name).touch(mode=0o600)  # as safetensors writes its files
+
+    monkeypatch.setattr(WordPolicy, "export", private)
+    before = os.umask(mask)
+    try:
+        directory = exported(run, tmp_path / "exported")
+    finally:
+        os.umask(before)
+    modes = {path.relative_to(directory): path.stat().st_mode & 0o777 for path in (directory, *directory.rglob("*"))}
+    assert len(modes) > 8
+    assert {mode for name, mode in modes.items() if (directory / name).is_dir()} == {0o777 & ~mask}
+    assert {mode for name, mode in modes.items() if (directory / name).is_file()} == {0o666 & ~mask}
+
+
+def test_a_card_has_names_and_no_places_on_this_machine(run: RunRecord, tmp_path: Path) -> None:
+    own = {"adapter": "/home/me/secret/adapter", "batch": 3}
+    config = {**run.section("config"), "model": "/home/me/models/llama", "dataset": "../data/rows.json", "nudge": own}
+    first, *others = run.rows("results")
+    protocol = {"annotator": "reward:/home/me/runs/fit", "judges": {"*": "local:~/models/judge.gguf"}}
+    card = model_card(
+        RunRecord(
+            run.directory,
+            {
+                **run,
+                "config": {**config, "preferences": "hf:owner/pairs"},
+                "recipe": "/home/me/recipes/mine.yaml",
+                "command": "afarm run --recipe ~/mine.yaml --set files.sft=/home/me/a.json --model='/home/me/my model'",
+                "judges": [{"role": "*", "identity": "local:/home/me/judge.gguf"}],
+                "results": [{**first, "protocol": protocol}, *others],
+            },
+        ),
+        tmp_path,
+        "",
+        1,
+        0,
+    )
+    assert "/home/" not in card
+    assert "~/" not in card
+    assert "../" not in card
+    for name in (
+        "`llama`",
+        "recipe: mine.yaml",
+        "`adapter=adapter`",
+        "`reward:fit`",
+        "`local:judge.gguf`",
+        "hf:owner/pairs",
+    ):
+        assert name in card
+    assert "afarm run --recipe mine.yaml --set files.sft=a.json '--model=my model'" in card
 
 
 def test_a_record_of_another_version_says_what_it_does_not_know(run: RunRecord, tmp_path: Path) -> None:
