@@ -2,8 +2,10 @@
 
 Of a third party's component these are all files of its distribution, wherever its modules lie: those that pip recorded
 or, if it is installed in editable mode, the modules and packages that it declares. To them come the top-level modules
-of its entry point and of its target, and what `register(…, sources=…)` names. First-party plugins share a distribution,
-so each has the folder of its own: who edits PPO trains no DPO again.
+of its entry point and of its target, and what `register(…, sources=…)` names. Of a namespace package that several
+distributions share it is the own portion. What lies beside the modules of an editable project and is no part of it
+(tests, setup.py) does not count unless they import it. First-party plugins share a distribution, so each has the folder
+of its own: who edits PPO trains no DPO again.
 
 Nothing is imported here, and names are those that Python imports by: a wheel and an editable installation of the same
 files have one digest.
@@ -11,13 +13,17 @@ files have one digest.
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path, PurePath
+from urllib.parse import urlparse
+from urllib.request import url2pathname
 
 from afarm.core.errors import PluginError
 from afarm.core.registry import FIRST_PARTY, Component
@@ -27,10 +33,26 @@ PLUGINS = "afarm_plugins"
 """The package of the first-party plugins, in which each has a folder."""
 
 
+BESIDE = {
+    *("setup", "conftest", "test", "tests", "unit_test", "unit_tests", "example", "examples", "exercise", "exercises"),
+    *("benchmark", "benchmarks", "build", "dist", "ci", "bin", "scripts", "tools", "tasks", "manage", "noxfile"),
+    *("doc", "docs", "documentation", "manpages", "news", "newsfragments", "changelog", "htmlcov", "toxfile"),
+    *("debian", "pavement", "dodo", "fabfile", "conanfile"),
+}
+"""Modules and packages beside those of a project, as setuptools leaves them out of a flat layout."""
+
+
+@cache
 def package_of(module: str) -> str:
-    """Return the top-level package of a module, or the folder of the first-party plugin that it lies in."""
-    parts = module.split(".")
-    return ".".join(parts[:2]) if parts[0] == PLUGINS else parts[0]
+    """Return the outermost package that is one distribution's, or the folder of a first-party plugin.
+
+    That is the top-level package of `module`, or the first below namespace packages.
+    """
+    first, *inner = module.split(".")
+    name = first
+    while inner and (name == PLUGINS or _is_namespace(name)):
+        name = f"{name}.{inner.pop(0)}"
+    return name if name == first or _roots(name) else first
 
 
 def plugin_digest(component: Component) -> str:
@@ -55,7 +77,7 @@ def files_digest(distribution: str, modules: tuple[str, ...], sources: tuple[str
 
 def plugin_files(distribution: str, modules: Sequence[str], sources: Sequence[str | Path] = ()) -> dict[str, Path]:
     """Map the files that `files_digest` digests by the path from where Python finds them."""
-    files = {} if distribution == FIRST_PARTY else _distribution_files(distribution)
+    files = {} if distribution == FIRST_PARTY else _distribution_files(distribution, modules)
     for module in modules:
         if package_of(module) != FIRST_PARTY:
             files |= _module_files(package_of(module))
@@ -68,7 +90,7 @@ def plugin_files(distribution: str, modules: Sequence[str], sources: Sequence[st
     return files
 
 
-def _distribution_files(name: str) -> dict[str, Path]:
+def _distribution_files(name: str, modules: Sequence[str]) -> dict[str, Path]:
     """Map the files of an installed distribution; none if there is no distribution of that name."""
     try:
         distribution = importlib.metadata.distribution(name)
@@ -81,12 +103,21 @@ def _distribution_files(name: str) -> dict[str, Path]:
     files = {name: path for name, path in files.items() if path.is_file()}
     if links or not files:
         declared = (distribution.read_text("top_level.txt") or "").split()
+        folders = [*_linked_folders(links), *_project_folder(distribution)]
         for module in declared:
-            files |= _module_files(module)
+            files |= _module_files(module, folders)
         for folder in () if declared else _linked_folders(links):
-            for path in _top_level(folder):
+            for path in _top_level(folder, _reached(folder, modules)):
                 files |= source_files(path, folder)
     return files
+
+
+def _project_folder(distribution: importlib.metadata.Distribution) -> Iterator[Path]:
+    """Yield the folder that an editable distribution was installed from, if pip recorded it."""
+    with suppress(ValueError, KeyError, TypeError, AttributeError):
+        url = urlparse(json.loads(distribution.read_text("direct_url.json") or "{}")["url"])
+        if url.scheme == "file":
+            yield Path(url2pathname(url.path))
 
 
 def _is_recorded_source(path: PurePath) -> bool:
@@ -105,21 +136,51 @@ def _linked_folders(links: Sequence[Path]) -> Iterator[Path]:
                     yield link.parent / line
 
 
-def _top_level(folder: Path) -> Iterator[Path]:
-    """Yield the modules and packages in a folder, not what else lies there (runs, documentation)."""
+def _top_level(folder: Path, reached: Collection[str]) -> Iterator[Path]:
+    """Yield the modules and packages in a folder, not what else lies there (runs, documentation, tests).
+
+    What the plugin's modules have `reached` counts in any case.
+    """
     for path in sorted(folder.iterdir()):
-        if path.suffix == ".py" or (path / "__init__.py").is_file():
+        is_module = path.suffix == ".py" or (path / "__init__.py").is_file()
+        beside = path.stem.lower() in BESIDE or path.stem.startswith("test_") or path.stem.endswith("_test")
+        if (is_module and not beside) or path.stem in reached:
             yield path
 
 
-def _module_files(name: str) -> dict[str, Path]:
-    """Map the files of a module or of a whole package; none if there is no such module."""
-    spec = _spec(name)
-    if spec is None:
-        return {}
-    roots = [*spec.submodule_search_locations] if spec.submodule_search_locations else [spec.origin or ""]
+def _reached(folder: Path, modules: Iterable[str]) -> set[str]:
+    """Collect the top-level names in a folder that `modules` import, at any depth."""
+    reached: set[str] = set()
+    waiting = {module.partition(".")[0] for module in modules}
+    while waiting:
+        name = waiting.pop()
+        inside = [folder / f"{name}.py", *(folder / name).rglob("*.py")]
+        if name not in reached and any(path.is_file() for path in inside):
+            reached.add(name)
+            waiting |= {imported for path in inside if path.is_file() for imported in _imported(path)}
+    return reached
+
+
+def _imported(path: Path) -> Iterator[str]:
+    """Yield the top-level names that a file imports; none if it is no Python."""
+    with suppress(SyntaxError, ValueError, RecursionError):
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.Import):
+                yield from (alias.name.partition(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                yield str(node.module).partition(".")[0]
+
+
+def _module_files(name: str, own: Sequence[Path] = ()) -> dict[str, Path]:
+    """Map the files of a module or of a whole package; none if there is no such module.
+
+    Of a namespace package these are the portions in the folders `own`, if any are given.
+    """
     files: dict[str, Path] = {}
-    for root in filter(Path.is_absolute, map(Path, roots)):  # "built-in" is no path
+    shared = bool(own) and _is_namespace(name)
+    for root in _roots(name):
+        if shared and not any(root.resolve().is_relative_to(folder.resolve()) for folder in own):
+            continue
         if place := _place(root):
             files |= source_files(place, root.parents[name.count(".")])
     return files
@@ -131,15 +192,30 @@ def _place(path: Path) -> Path | None:
     return nearest if nearest == path or nearest.is_file() else None
 
 
-def _spec(name: str) -> ModuleSpec | None:
-    """Find a module without importing the packages that it lies in."""
-    top, *inner = name.split(".")
+def _is_namespace(name: str) -> bool:
+    """Tell if a package has no file of its own, so that several distributions may have portions of it."""
+    return _located(name)[1]
+
+
+def _roots(name: str) -> list[Path]:
+    """List the folders of a package, or the file of a module; empty if there is none."""
+    return _located(name)[0]
+
+
+def _located(name: str) -> tuple[list[Path], bool]:
+    """Find a module's places, and if it is a namespace package, without importing what it lies in."""
+    outer, _, last = name.rpartition(".")
+    places = _roots(outer) if outer else []
+    portions = [place / last for place in places if (place / last).is_dir()]
     try:
-        spec = find_spec(top)
+        spec = PathFinder.find_spec(name, [str(place) for place in places]) if outer else find_spec(name)
+    except KeyError:  # the outer package is not imported, and a namespace package asks for it
+        return portions, True
     except (ImportError, ValueError):  # ValueError: a module that was made rather than imported
-        return None
-    for part in inner:
-        if spec is None or spec.submodule_search_locations is None:
-            return None
-        spec = PathFinder.find_spec(f"{spec.name}.{part}", list(spec.submodule_search_locations))
-    return spec
+        return [], False
+    if spec is None:
+        return [], False
+    if spec.origin is None and spec.submodule_search_locations is not None:
+        return portions if outer else [Path(place) for place in spec.submodule_search_locations], True
+    found = [*spec.submodule_search_locations] if spec.submodule_search_locations else [spec.origin or ""]
+    return [place for place in map(Path, found) if place.is_absolute()], False  # "built-in" is no path

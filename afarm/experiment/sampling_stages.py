@@ -24,7 +24,7 @@ def samples_stage(workspace: Workspace, policy: Stage) -> Stage:
     key_fields = workspace.key_fields("sample", settings=settings.result_fields(), data=data)
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
-        start: Policy = workspace.load(inputs["policy"])
+        start: Policy = workspace.load_unchanged(inputs["policy"])
         name = workspace.start_name
         return write_outputs(workspace, directory, start, instructions, settings.decoding, name, "sample")
 
@@ -41,7 +41,7 @@ def outputs_stage(workspace: Workspace, system: str, policy: Stage, temperature:
     key_fields = workspace.key_fields("outputs", decoding=fields, data=workspace.data.digest(split))
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
-        answering: Policy = workspace.load(inputs["policy"])
+        answering: Policy = workspace.load_unchanged(inputs["policy"])
         with attributed_to("methods", system, answering):
             own = answering.decoding(decoding)
         require_returned(Decoding, own, "methods", system, "decoding", answering)

@@ -155,6 +155,13 @@ class Workspace:
         """Return the policy or reward model of an artifact. The last few are kept loaded."""
         return self._load(artifact)[0]
 
+    def load_unchanged(self, artifact: Artifact) -> Any:
+        """Return the policy or reward model of an artifact, loaded anew if who holds it has changed it since."""
+        made, before = self._load(artifact)
+        if self.components.backend.fingerprint(made) != before:
+            del self._loaded[artifact.name]
+        return self.load(artifact)
+
     def _load(self, artifact: Artifact) -> tuple[Any, Any]:
         if artifact.name not in self._loaded:
             while len(self._loaded) >= KEPT_MODELS:
@@ -173,9 +180,7 @@ class Workspace:
         """
         fingerprint = self.components.backend.fingerprint
         for artifact in artifacts.values():
-            made, before = self._load(artifact)
-            if fingerprint(made) != before:
-                del self._loaded[artifact.name]
+            self.load_unchanged(artifact)
         lent = {role: self._load(artifact) for role, artifact in artifacts.items()}
         changed: dict[str, list[str]] = {}
         unchanged: set[str] = set()
@@ -197,7 +202,7 @@ class Workspace:
         """Return the run's reward model: the fitted one, or without one that which needs no fitting."""
         if fitted is None:
             return self.components.fixed_reward_model(self.config.reward_model)
-        model: RewardModel = self.load(fitted)
+        model: RewardModel = self.load_unchanged(fitted)
         return model
 
     def __enter__(self) -> Self:

@@ -183,6 +183,72 @@ def test_a_fingerprint_sees_any_change_and_passes_over_what_is_put_back() -> Non
     assert take_fingerprint(policy) != before
 
 
+def replace_forward(policy: Any) -> None:
+    policy.model.forward = lambda *inputs, **named: None
+
+
+def replace_forward_of_a_class(policy: Any) -> None:
+    type(policy.model.lm_head).forward = lambda self, hidden: hidden
+
+
+def hook(policy: Any) -> None:
+    policy.model.lm_head.register_forward_hook(lambda module, inputs, output: -output)
+
+
+def hook_before(policy: Any) -> None:
+    policy.model.model.register_forward_pre_hook(lambda module, inputs: None)
+
+
+def drop_out(policy: Any) -> None:
+    next(m for m in policy.model.modules() if hasattr(m, "attention_dropout")).attention_dropout = 0.5
+
+
+def train_mode(policy: Any) -> None:
+    policy.model.train(not policy.model.training)
+
+
+def chat_template(policy: Any) -> None:
+    policy.tokenizer.chat_template = "{{ messages[0].content }}"
+
+
+def sample_otherwise(policy: Any) -> None:
+    policy.sample = lambda *arguments, **named: iter(())
+
+
+def control(policy: Any) -> None:
+    policy.control_tokens = ("<good>",)
+
+
+CHANGES = [
+    *(replace_forward, replace_forward_of_a_class, hook, hook_before, drop_out, train_mode, chat_template),
+    *(sample_otherwise, control),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_model_that_computes_otherwise_is_not_taken_for_the_original(
+    change: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = tiny_policy()
+    before = take_fingerprint(policy)
+    assert take_fingerprint(policy) == before
+    with monkeypatch.context() as patch:
+        patch.setattr(nn.Linear, "forward", nn.Linear.forward)  # put back what is changed for all
+        change(policy)
+        assert take_fingerprint(policy) != before
+
+
+def test_a_hook_on_a_lent_policy_reaches_no_method_and_no_output(
+    farm: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with light_farm(tmp_path / "clean") as clean:
+        expected = content_of_direct(clean)
+    one = farm()
+    one.sft().model.register_forward_hook(lambda module, inputs, output: -output)
+    one.sft().sample = lambda *arguments, **named: 1 / 0
+    assert content_of_direct(one) == expected
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int8, torch.bool])
 @pytest.mark.parametrize("shape", [(), (7,), (4, 6), (2, 3, 4), (0, 3)])
 def test_on_a_device_sums_tell_tensors_apart(dtype: torch.dtype, shape: tuple[int, ...]) -> None:

@@ -15,7 +15,7 @@ from afarm.core.errors import PluginError
 from afarm.core.hooks import GROUP
 from afarm.core.plugins import discover
 from afarm.core.registry import Component
-from afarm.experiment.plugin_code import plugin_digest, plugin_files
+from afarm.experiment.plugin_code import package_of, plugin_digest, plugin_files
 
 PLUGIN = """
 from afarm import hookimpl
@@ -178,3 +178,55 @@ def test_more_sources_are_modules_files_and_folders(tmp_path: Path, monkeypatch:
     for missing in ("lab.no_such", tmp_path / "nowhere"):
         with pytest.raises(PluginError, match=r"^plugin 'afarm-turned:turned': a source of .*turned', '.*', is no"):
             plugin_digest(component(missing))
+
+
+FLAT = {
+    "turned_plugin.py": "import turned_method, examples",
+    "turned_method.py": "",
+    "examples/__init__.py": "imported",
+    "tests/__init__.py": "",
+    "tests/test_losses.py": "1",
+    "test_more.py": "1",
+    "conftest.py": "1",
+    "setup.py": "1",
+    "scripts/__init__.py": "1",
+    "turned_kernels/__init__.py": "named in no import",
+}
+
+
+def test_tests_and_scripts_beside_the_modules_of_an_editable_project_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, project = tmp_path / "site", tmp_path / "project"
+    write(project, FLAT)
+    write(site, {"_afarm_turned.pth": f"{project}\n"})
+    install(site, RECORD=record("_afarm_turned.pth"))
+    monkeypatch.syspath_prepend(str(project))
+    monkeypatch.syspath_prepend(str(site))
+    own = {"turned_plugin.py", "turned_method.py", "examples/__init__.py", "turned_kernels/__init__.py"}
+    assert set(plugin_files("afarm-turned", ["turned_plugin"])) == own
+
+
+@pytest.mark.parametrize("declared", ["fleet", ""])
+def test_of_a_namespace_package_it_is_the_own_portion(
+    declared: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, project, stranger = tmp_path / "site", tmp_path / "project", tmp_path / "stranger"
+    write(project, {"fleet/words/__init__.py": "from fleet.shared import x", "fleet/shared/__init__.py": "x = 1"})
+    write(stranger, {"fleet/other/__init__.py": "theirs"})
+    write(site, {"_afarm_turned.pth": f"{project}\n"})
+    install(site, RECORD=record("_afarm_turned.pth"), top_level_txt=declared)
+    for folder in (stranger, project, site):
+        monkeypatch.syspath_prepend(str(folder))
+    package_of.cache_clear()
+    assert package_of("fleet.words.losses") == "fleet.words"
+    assert package_of("fleet.other") == "fleet.other"
+    own = {"fleet/words/__init__.py", "fleet/shared/__init__.py"}
+    assert set(plugin_files("afarm-turned", ["fleet.words"])) == own
+
+
+def test_a_source_may_be_a_folder_without_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, {"fat/__init__.py": "", "fat/runs/losses.py": "", "fat/runs/inner/words.txt": ""})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for source in ("fat.runs", "fat.runs.losses", "fat.runs.inner"):
+        assert plugin_files("unknown", [], (source,))
