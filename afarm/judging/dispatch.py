@@ -215,7 +215,8 @@ class Dispatcher:
                 continue
             pending, attempt = self.in_flight.pop(task)
             error = task.exception() if not task.cancelled() else asyncio.CancelledError()
-            self._tell_limiter(pending, attempt, error)
+            seconds = task.result().seconds if error is None else None
+            self._tell_limiter(pending, attempt, error, seconds)
             if isinstance(error, SlowDown) and (error := out_of_patience(error, pending)) is None:
                 free.append(pending.key)
                 refused.append(pending)
@@ -235,10 +236,12 @@ class Dispatcher:
             self.shared.wake()
 
     @staticmethod
-    def _tell_limiter(pending: PendingRequest, attempt: Attempt, error: BaseException | None) -> None:
+    def _tell_limiter(
+        pending: PendingRequest, attempt: Attempt, error: BaseException | None, seconds: float | None
+    ) -> None:
         limiter = pending.queue.limiter
         if error is None:
-            limiter.answered(attempt)
+            limiter.answered(attempt, seconds)
         elif isinstance(error, SlowDown):
             limiter.refused(attempt, error.seconds)
         else:

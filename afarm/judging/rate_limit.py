@@ -176,10 +176,12 @@ class Limiter:
         self._allowed_at = max(self._allowed_at, now - self._allowed_spacing) + self._allowed_spacing
         return Attempt(now, self.in_flight)
 
-    def answered(self, attempt: Attempt) -> None:
-        """Count an attempt that the judge took."""
+    def answered(self, attempt: Attempt, seconds: float | None = None) -> None:
+        """Count an attempt that the judge took, and answered in `seconds`, if those are known."""
         now, full = self._clock(), self.in_flight >= self.limit
-        seconds = now - attempt.at
+        seconds = seconds or now - attempt.at
+        if self._taken == 1:  # loading the vendor's SDK is no time of the judge's
+            self._began = self._resumed = _Mark(now - seconds, 0)
         self._latency += (seconds - self._latency) * (0.1 if self._latency else 1.0)
         self._ended()
         self._alone_until, self._refused_since, self._in_vain = 0.0, None, 0

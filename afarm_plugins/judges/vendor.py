@@ -154,9 +154,9 @@ class VendorJudge(Judge):
         nothing = Completion("", price=0.0, model=self.model)
         if self._too_long and seeding.digest(path, body) in self._too_long:
             return replace(nothing, finish_reason=TOO_LONG)
-        started = time.perf_counter()
         try:
-            response = await self._client.post(path, cast_to=httpx2.Response, body=body)
+            client, started = self._client, time.perf_counter()
+            response = await client.post(path, cast_to=httpx2.Response, body=body)
         except self.sdk.APIStatusError as error:
             if is_filtered(error):
                 return replace(nothing, finish_reason="content_filter")

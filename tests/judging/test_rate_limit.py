@@ -270,3 +270,17 @@ def test_what_is_waited_for_is_said() -> None:
     assert one.state == "asks to slow down: waiting 2 s"
     clock.now += 3.0
     assert one.state == "asks to slow down: at most 8 at once"
+
+
+def test_what_a_judge_takes_to_be_loaded_is_no_time_of_its_answers() -> None:
+    paces = []
+    for loading in (0.0, 20.0):
+        clock = Clock()
+        one = Limiter(16, clock)
+        first = one.sent()
+        clock.now += loading + 0.2
+        one.answered(first, 0.2)
+        for attempt in send_all(one)[1:]:
+            one.refused(attempt, 5.0)
+        paces.append(one.limits.pace)
+    assert paces[0] == pytest.approx(paces[1])
