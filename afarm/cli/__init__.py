@@ -12,7 +12,7 @@ import typer
 from afarm.cli import launch
 from afarm.cli.commands import STEPS, Commands
 from afarm.cli.completion import VARIABLE
-from afarm.cli.console import err, take_down_bars
+from afarm.cli.console import err, one_interrupt, take_down_bars
 from afarm.core.errors import AfarmError, ConfigError, PluginError
 from afarm.storage.text import markup, without_keys
 
@@ -72,12 +72,13 @@ def main(arguments: list[str] | None = None) -> Any:
     """Run the command line.
 
     Exit codes: 0 done, 1 a problem that is explained, 2 wrong usage, 130 interrupted.
+    A second Ctrl-C ends the process at once.
     """
     if VARIABLE in os.environ:  # what it says would stand in the line that is being typed
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     try:
         try:
-            with launch.only_the_first_speaks():
+            with launch.only_the_first_speaks(), one_interrupt():
                 return make_app()(arguments, standalone_mode=True)
         finally:
             take_down_bars()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
@@ -57,6 +61,32 @@ def take_down_bars() -> None:
     """Take away bars that an interrupt or an error left, so that what follows stands on its own line."""
     for bars in list(_SHOWN):
         bars.close()
+
+
+@contextmanager
+def one_interrupt() -> Iterator[None]:
+    """Raise `KeyboardInterrupt` at the first Ctrl-C; a second ends the process at once, whatever it does.
+
+    What a library or a long operation makes of the first cannot keep it: the system itself acts on the second.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def once(*_: object) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if sys.stderr.isatty():
+            os.write(sys.stderr.fileno(), b"\x1b[?25h")  # the cursor, which bars hide
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, once)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is once:
+            signal.signal(signal.SIGINT, before)
 
 
 class ProgressBars:
