@@ -8,6 +8,7 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from html import escape
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,11 @@ class CheckpointPolicy(Policy):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({describe_model(self.model)}, prompts {self.template.name})"
+
+    def _repr_html_(self) -> str:
+        decoding = self.default_decoding
+        longest = f"temperature {decoding.temperature:g}, at most {decoding.max_new_tokens} tokens"
+        return f"<code>{escape(repr(self))}</code><br>answers at {longest}: <code>policy.generate(&quot;…&quot;)</code>"
 
     @property
     def pad_id(self) -> int:

@@ -187,10 +187,22 @@ def why(
     out().print(f"[bold]{markup(artifact.name)}[/] ({markup(label)}) was made from", highlight=False, soft_wrap=True)
     for name, value in flatten(artifact.key_fields).items():
         out().print(f"  {name}: {value}", highlight=False, soft_wrap=True, markup=False)
+    if artifact.stage == "preferences":
+        out().print(pairs_of(artifact.meta["summary"]), highlight=False, soft_wrap=True, markup=False)
     runs = [run for run, names in store.uses().items() if artifact.name in names]
     out().print(f"Used by: {', '.join(runs) or 'no finished run'}", highlight=False, soft_wrap=True, markup=False)
     for line in _relation(store, artifact, label):
         out().print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+def pairs_of(summary: Mapping[str, Any]) -> str:
+    """Count the pairs of own preferences: those used by their labels, those left out by the reason."""
+    outcomes = {"decided": "decided", "draw": "drawn", "unparsed": "without a label", "refused": "without a label"}
+    used = [f"{count:,} {outcomes.get(name, name)}" for name, count in summary.get("outcomes", {}).items()]
+    reasons = {"rows_evaluated_on": "with an instruction that is evaluated on", "rows_unusable": "unusable"}
+    left_out = [f"{summary[name]:,} {reason}" for name, reason in reasons.items() if summary.get(name)]
+    source = summary.get("source", "The file")
+    return f"{source}: {summary['rows']:,} pairs used ({', '.join(used)}); left out: {', '.join(left_out) or 'none'}"
 
 
 def _relation(store: Store, artifact: Artifact, label: str) -> Iterator[str]:

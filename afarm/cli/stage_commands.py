@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -134,6 +135,21 @@ def _make(name: str, options: FarmOptions, policy: str | None = None) -> None:
         sys.stdout.write(json.dumps({**made, "summary": dict(last.artifact.meta["summary"])}) + "\n")
     else:
         out().print(str(last.artifact.path), soft_wrap=True, highlight=False)
+        if name == "train" and workspace.process_info.is_main_process:
+            _show_next(workspace)
+
+
+def _show_next(workspace: Workspace) -> None:
+    """Say how a policy that was trained alone is evaluated and taken out."""
+    method, arguments = workspace.config.method, sys.argv[2:]
+    chosen = [] if any(word.partition("=")[0] == "--method" for word in arguments) else ["--method", method]
+    command = shlex.join(["afarm", "run", *chosen, *arguments])
+    run = workspace.run_name(method)
+    where = (
+        "" if workspace.store.root == DEFAULT_OUTPUT_DIR else f" --output-dir {shlex.quote(str(workspace.store.root))}"
+    )
+    for label, text in (("Evaluate it:", command), ("Then export:", f"afarm export {shlex.quote(run)} DIR{where}")):
+        err().print(f"{label} {text}", soft_wrap=True, highlight=False, markup=False)
 
 
 def _show_step(name: str, options: FarmOptions, policy: str | None = None) -> None:

@@ -46,7 +46,8 @@ def preferences_stage(workspace: Workspace) -> Stage:
         count = write_rows(directory / "preferences.jsonl", rows())
         left_out = {"rows_evaluated_on": tally.evaluated_on} if tally.evaluated_on else {}
         left_out["rows_unusable"] = tally.unusable.rows
-        return {"rows": count, "outcomes": dict(tally.outcomes), "members": dict(people), "degraded": {}, **left_out}
+        counted = {"rows": count, "outcomes": dict(tally.outcomes), "members": dict(people), "degraded": {}}
+        return {"source": config.preferences, **counted, **left_out}
 
     return Stage("preferences", "preferences", {}, key_fields, write)
 

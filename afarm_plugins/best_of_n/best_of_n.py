@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from html import escape
 from importlib import import_module, resources
 from itertools import islice
 from pathlib import Path
@@ -55,6 +56,10 @@ class BestOfNPolicy(Policy):
 
     def __repr__(self) -> str:
         return f"BestOfNPolicy(best of {self.n} from {self.policy!r} by {self.reward_model!r})"
+
+    def _repr_html_(self) -> str:
+        inner = (f"<li><code>{escape(repr(part))}</code></li>" for part in (self.policy, self.reward_model))
+        return f"best of {self.n} at temperature {self.temperature:g}, from and by<ul>{''.join(inner)}</ul>"
 
     def decoding(self, default: Decoding) -> Decoding:
         return replace(default, temperature=self.temperature)

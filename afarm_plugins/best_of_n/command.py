@@ -25,14 +25,16 @@ def add_to(app: typer.Typer) -> None:
 
 @with_options
 def best_of_n(
-    n: Annotated[list[int] | None, typer.Option("--n", min=1, help="An n to evaluate; repeatable.")] = None,
+    n: Annotated[
+        list[str] | None, typer.Option("--n", help="An n to evaluate, or several with commas between; repeatable.")
+    ] = None,
     *,
     options: FarmOptions,
 ) -> None:
     """Evaluate best-of-n at several n, from one run of the largest (1, 4, 16, 64 unless --n is given)."""
     if options.method not in (None, "best_of_n"):
         raise ConfigError([f"best-of-n has a method of its own: leave out --method {options.method}"])
-    numbers = sorted(set(n or NUMBERS))
+    numbers = _numbers(n) if n else NUMBERS
     sampling = [*(options.settings or []), f"best_of_n.n={numbers[-1]}", "best_of_n.keep_scores=true"]
     with replace(options, method="best_of_n", settings=sampling).farm() as farm:
         if not options.as_json:
@@ -40,6 +42,14 @@ def best_of_n(
         for row in curve(farm, numbers):
             typer.echo(json.dumps(row) if options.as_json else line(row))
             sys.stdout.flush()
+
+
+def _numbers(texts: list[str]) -> list[int]:
+    """Read whole numbers from 1, also several with commas between. Raises `ConfigError`."""
+    found = [part.strip() for text in texts for part in text.split(",")]
+    if wrong := [part for part in found if not (part.isascii() and part.isdigit() and int(part))]:
+        raise ConfigError([f"--n {wrong[0]!r}: whole numbers from 1, with commas between, such as --n 1,4,16"])
+    return sorted({int(part) for part in found})
 
 
 def curve(farm: "Farm", numbers: list[int]) -> Iterator[dict[str, Any]]:

@@ -167,6 +167,8 @@ def test_the_script_answers_by_default_and_says_how_it_is_called(
 
 def test_a_policy_answers_by_default_with_as_many_tokens_as_fit(tmp_path: Path) -> None:
     policy = toy_best_of_n(tmp_path)
+    assert "LlamaForCausalLM" in policy._repr_html_()
+    assert policy._repr_html_().startswith("best of 2 at temperature 1, from and by<ul><li>")
     limit = 256
     for answers, inner in ((policy, policy.policy), (policy.policy, policy.policy)):
         assert isinstance(inner, CheckpointPolicy)
@@ -174,6 +176,7 @@ def test_a_policy_answers_by_default_with_as_many_tokens_as_fit(tmp_path: Path) 
         long = "water the garden " * 60
         prompt = len(inner.prompt_ids([Instruction(long)])[0])
         assert limit // 2 < prompt < limit
+        assert "at most 300 tokens" in inner._repr_html_()
         alone = answers.generate("Name a bird.")
         assert alone
         with pytest.raises(ModelError, match="lower max_new_tokens"):

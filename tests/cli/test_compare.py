@@ -148,6 +148,11 @@ def test_best_of_n_takes_the_options_of_a_run(afarm: Afarm) -> None:
     said = afarm("best-of-n", "--n", "1", "--data", "nowhere.json")
     assert said.code == 1
     assert "nowhere.json: no such file" in said.err
+    said = afarm("best-of-n", "--n", "1,2", "--n", "4", "--data", "nowhere.json")
+    assert "nowhere.json: no such file" in said.err
+    for wrong in ("0", "1,x", "1,,2", "-3"):
+        said = afarm("best-of-n", f"--n={wrong}")
+        assert "whole numbers from 1, with commas between, such as --n 1,4,16" in said.err
     said = afarm("best-of-n", "--method", "nudge")
     assert said.code == 1
     assert "leave out --method nudge" in said.err

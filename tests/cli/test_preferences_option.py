@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,29 @@ def test_a_method_is_a_command_that_trains_it(afarm: Afarm, own: list[str]) -> N
     refused = afarm("direct", "--method", "nudge", *LIGHT)
     assert (refused.code, "'direct' is the method; leave --method out" in refused.err) == (2, True)
     assert "No such command 'dpp'" in afarm("dpp").err
+
+
+@pytest.mark.parametrize("command", [["train", "--method", "direct"], ["direct"]])
+def test_training_alone_points_to_the_commands_that_evaluate_and_export(
+    command: list[str], afarm: Afarm, own: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["afarm", *command, *own, *LIGHT])
+    lines = afarm(*command, *own, *LIGHT).err.splitlines()
+    [evaluate] = [line.removeprefix("Evaluate it: ") for line in lines if line.startswith("Evaluate it: ")]
+    [export] = [line.removeprefix("Then export: ") for line in lines if line.startswith("Then export: ")]
+    record = json.loads(afarm(*shlex.split(evaluate)[1:], "--json").out)
+    assert {stage["reused"] for stage in record["stages"] if stage["stage"] == "train direct"} == {True}
+    assert export == f"afarm export {record['name']} DIR"
+
+
+def test_why_says_which_file_and_how_many_pairs_are_used_and_left_out(afarm: Afarm, own: list[str]) -> None:
+    path = Path("own.jsonl")
+    drawn, empty = ({"prompt": "more", "chosen": "word", "rejected": text} for text in ("word", ""))
+    path.write_text("\n".join([path.read_text(), json.dumps(drawn), json.dumps({**empty, "chosen": ""})]))
+    made = afarm("annotate", *own, *LIGHT, "--on-unusable", "drop", "--json")
+    assert made.code == 0, made.err
+    why = afarm("artifacts", "why", json.loads(made.out)["key"])
+    assert "own.jsonl: 41 pairs used (40 decided, 1 drawn); left out: 1 unusable" in why.out
 
 
 def test_the_plan_has_no_samples_and_no_calls_for_labels(afarm: Afarm, own: list[str]) -> None:
