@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from afarm.core.errors import attributed_to
 from afarm.core.records import Instruction
 from afarm.core.registry import Component
 from afarm.testing.annotators import check_annotator
+from afarm.testing.conformance import ConformanceError
 from afarm.testing.contexts import judge_context
 from afarm.testing.datasets import check_dataset
 from afarm.testing.evaluators import check_evaluator
@@ -34,7 +36,7 @@ def check_component(
 ) -> None:
     """Check a component by the conformance check of its kind.
 
-    Raises `ConformanceError` naming the broken promise.
+    Raises `ConformanceError` naming the broken promise, and `PluginError` naming component and line if it fails.
 
     Args:
         component: the registered component.
@@ -44,6 +46,36 @@ def check_component(
         instructions: for a component that knows only its own world.
         outputs: likewise.
         is_random: True for an annotator whose labels differ from seed to seed though it asks no judge.
+    """
+    conformance: ConformanceError | None = None
+    with attributed_to(component.kind, component.full_name, component.load()):
+        try:
+            _check(component, directory, spec, variants, instructions, outputs, is_random)
+        except ConformanceError as error:
+            conformance = error
+    if conformance is not None:
+        raise conformance
+
+
+def _check(
+    component: Component,
+    directory: Path,
+    spec: str,
+    variants: Sequence[Mapping[str, Any]],
+    instructions: Sequence[Instruction],
+    outputs: Sequence[str],
+    is_random: bool,
+) -> None:
+    """Check it; see `check_component` for the arguments.
+
+    Args:
+        component: the registered component.
+        directory: an empty one.
+        spec: the text after its name.
+        variants: settings.
+        instructions: of its world.
+        outputs: likewise.
+        is_random: if labels differ from seed to seed.
     """
     cls = component.load()
     is_fitted_model = component.kind == "reward_models" and cls.is_fitted()
