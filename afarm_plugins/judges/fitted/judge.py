@@ -24,7 +24,6 @@ from afarm import (
     ShownPair,
 )
 from afarm.judging import CHARACTERS_PER_TOKEN
-from afarm.testing import render
 from afarm_plugins.judges.fitted.utility import FittedUtility, second_wins
 from afarm_plugins.judges.offline import FORMATS
 from afarm_plugins.judges.settings import FittedConfig
@@ -72,9 +71,7 @@ class FittedJudge(Judge):
             positions = tuple(self._as_tokens(shown, request) for shown in request.comparisons)
             text = "".join(max(position, key=position.__getitem__) for position in positions)
             return Completion(text, size, len(positions), price=0.0, logprobs=positions)
-        text = render(
-            [self._first_wins(s, request) for s in request.comparisons], request.answer_format, request.labels
-        )
+        text = _written([self._first_wins(shown, request) for shown in request.comparisons], request)
         return Completion(text, size, math.ceil(len(text) / CHARACTERS_PER_TOKEN), price=0.0)
 
     def _first_wins(self, shown: ShownPair, request: ChatRequest) -> bool:
