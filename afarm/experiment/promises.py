@@ -14,7 +14,7 @@ from afarm.core.errors import attributed_to, require_promise, type_name
 from afarm.core.interfaces import AnnotateContext, Annotator, Decoding, Evaluator, Method, Policy
 from afarm.core.judge import ChatRequest
 from afarm.core.records import Evaluation, Instruction, Message, Output, Pair, Sample
-from afarm.judging.promises import require_record
+from afarm.storage.record_fields import require_record
 
 
 def require_returned(wanted: type, returned: object, kind: str, name: str, function: str, owner: object = None) -> None:

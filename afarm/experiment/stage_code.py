@@ -19,6 +19,7 @@ PACKAGE = Path(__file__).parents[1]
 _FOUNDATION = (
     *("core", "storage", "backend", "experiment/__init__.py"),
     *("experiment/stage.py", "experiment/stage_code.py", "experiment/plugin_code.py", "experiment/processes.py"),
+    "experiment/process_info.py",
     *("experiment/workspace.py", "experiment/components.py", "experiment/data.py", "experiment/recipe.py"),
     *("experiment/settings.py", "experiment/promises.py", "experiment/setting_errors.py"),
 )

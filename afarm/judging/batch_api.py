@@ -16,8 +16,9 @@ from typing import TypeVar
 from afarm.core.errors import attributed_to, require_promise, type_name
 from afarm.core.judge import Completion
 from afarm.judging.dispatch import Dispatcher, JudgeQueue, PendingRequest, may_be_charged
-from afarm.judging.promises import require_completion, short_repr
+from afarm.judging.promises import require_completion
 from afarm.judging.rate_limit import LONGEST_PAUSE, PATIENCE, PAUSE, SlowDown
+from afarm.storage.record_fields import short_repr
 
 T = TypeVar("T")
 

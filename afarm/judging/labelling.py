@@ -14,7 +14,7 @@ from afarm.core.errors import attributed_to, require_promise
 from afarm.core.interfaces import AnnotateContext, Annotator
 from afarm.core.records import JudgedPair, Pair, Preference
 from afarm.core.seeding import uniform
-from afarm.judging.promises import require_record
+from afarm.storage.record_fields import require_record
 
 CHUNK = 8192
 """Pairs handed to an annotator at once.

@@ -21,7 +21,7 @@ FLOORS = {
 FLOORS["cli"] = tuple(FLOORS)
 
 NARROW = {
-    "judging": {"storage": {"afarm.storage.disk", "afarm.storage.text"}},
+    "judging": {"storage": {"afarm.storage.disk", "afarm.storage.record_fields", "afarm.storage.text"}},
     "backend": {
         "storage": {
             "afarm.storage.checkpoints",
