@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from afarm.comparison.compare import compare_outputs
     from afarm.core import seeding
     from afarm.core.config import (
+        CheckpointChoice,
         Config,
         LoraConfig,
         OnPolicyConfig,
@@ -118,6 +119,7 @@ _ON_FIRST_USE = {
     "MethodInputs": "core.interfaces",
     "ModelBackend": "core.interfaces",
     "ModelError": "core.errors",
+    "CheckpointChoice": "core.config",
     "OnPolicyConfig": "core.config",
     "Output": "core.records",
     "Pair": "core.records",
@@ -172,6 +174,7 @@ __all__ = [
     "BuildContext",
     "Capabilities",
     "ChatRequest",
+    "CheckpointChoice",
     "Checkpoints",
     "Completion",
     "Config",

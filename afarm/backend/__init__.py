@@ -20,7 +20,7 @@ from afarm.backend.batching import (
     pad,
     usable_pairs,
 )
-from afarm.backend.checkpoint_selection import Candidate, CheckpointSelection
+from afarm.backend.checkpoint_selection import Candidate, CheckpointSelection, selection_of
 from afarm.backend.device import (
     Backend,
     enable_gradient_checkpointing,
@@ -97,12 +97,20 @@ from afarm.backend.rollouts import (
 )
 from afarm.backend.sampling import Generation, Sampler, TorchSampler
 from afarm.backend.sft import fit_supervised
-from afarm.backend.trl_bridge import LengthSortedTrainer, TrainerBridge, run_trainer, trained_model, trainer_arguments
+from afarm.backend.trl_bridge import (
+    CandidatePolicies,
+    LengthSortedTrainer,
+    TrainerBridge,
+    run_trainer,
+    trained_model,
+    trainer_arguments,
+)
 from afarm.storage.checkpoints import wait_for
 
 __all__ = [
     "Backend",
     "Candidate",
+    "CandidatePolicies",
     "CheckpointPolicy",
     "CheckpointSelection",
     "Chunk",
@@ -185,6 +193,7 @@ __all__ = [
     "sample_scorer",
     "saved_by_afarm",
     "scored_samples",
+    "selection_of",
     "set_checkpointing_layers_to_train",
     "shard",
     "shard_model",

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from afarm.backend.distributed import rank, world_size
+from afarm.core.config import CheckpointChoice
 from afarm.core.errors import TrainingError
 from afarm.core.interfaces import MethodInputs, Policy, TrainContext
 from afarm.core.records import Pair
@@ -40,6 +41,11 @@ class Candidate:
     win_rate: float
     standard_error: float | None
     kl: float | None = None
+
+
+def selection_of(config: CheckpointChoice, inputs: MethodInputs, context: TrainContext) -> CheckpointSelection | None:
+    """Return the selection that `config.checkpoint` asks for; None if the last checkpoint counts."""
+    return CheckpointSelection(inputs, context) if config.checkpoint == "best" else None
 
 
 class CheckpointSelection:
@@ -81,6 +87,7 @@ class CheckpointSelection:
             "validation/standard_error": candidate.standard_error,
             "validation/length": statistics.fmean(map(len, answers)),
             **{f"best/{name}": value for name, value in asdict(best).items()},
+            "best/labels": len(self.candidates) * len(answers),
             "last/step": candidate.step,
             "last/win_rate": candidate.win_rate,
         }

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from afarm.backend.checkpoint_selection import CheckpointSelection
+from afarm.backend.checkpoint_selection import selection_of
 from afarm.backend.device import enable_gradient_checkpointing, set_checkpointing_layers_to_train
 from afarm.backend.distributed import (
     all_finite,
@@ -141,7 +141,7 @@ class OnPolicyTrainer(ABC, Generic[R]):
             f"{self.section}.max_prompt_length",
         )
         self.left_out = len(inputs.unlabeled) - len(self.prompts)
-        self.selection = CheckpointSelection(inputs, context) if self.selects_checkpoint else None
+        self.selection = selection_of(config, inputs, context)
         self.kl: float | None = None
         self._ahead: tuple[R, dict[str, float]] | None = None
 
@@ -185,14 +185,6 @@ class OnPolicyTrainer(ABC, Generic[R]):
         `watch_kl` of the policy that it made.
         """
         self._ahead = self.collect(done)
-
-    @property
-    def selects_checkpoint(self) -> bool:
-        """True to keep the checkpoint with the highest win rate on the validation split, not the last one.
-
-        The method then needs "validation" and "annotator".
-        """
-        return False
 
     def state(self) -> dict[str, Any]:
         """State that a checkpoint must hold beside weights, optimiser and selection."""

@@ -14,10 +14,17 @@ import torch
 from datasets import Dataset
 from trl import SFTConfig, SFTTrainer
 
+from afarm.backend.checkpoint_selection import CheckpointSelection
 from afarm.backend.distributed import world_size
 from afarm.backend.logprobs import before_responses, token_loss
 from afarm.backend.policy import CheckpointPolicy, trainable_copy
-from afarm.backend.trl_bridge import LengthSortedTrainer, run_trainer, trained_model, trainer_arguments
+from afarm.backend.trl_bridge import (
+    CandidatePolicies,
+    LengthSortedTrainer,
+    run_trainer,
+    trained_model,
+    trainer_arguments,
+)
 from afarm.core.interfaces import TrainContext
 
 if TYPE_CHECKING:
@@ -37,6 +44,7 @@ def fit_supervised(
     context: TrainContext,
     setting: str,
     counts: Mapping[str, float] | None = None,
+    selection: CheckpointSelection | None = None,
 ) -> CheckpointPolicy:
     """Train a copy of `start` to give the responses of `examples` to their prompts.
 
@@ -51,6 +59,7 @@ def fit_supervised(
         context: of the training stage.
         setting: the config's name in a recipe ("sft"), for the advice in errors.
         counts: metrics to log at the last step, beside the number of examples.
+        selection: chooses among the checkpoints; without it the last counts.
     """
     context.backend.seed(context.seed)
     policy = trainable_copy(start, config.lora)
@@ -61,7 +70,8 @@ def fit_supervised(
         processing_class=policy.tokenizer,
     )
     trainer.model_accepts_loss_kwargs = True  # tokens are counted over the step, whatever the model's own loss can do
-    run_trainer(trainer, context, setting, setting)
+    candidates = CandidatePolicies(policy, selection) if selection else None
+    run_trainer(trainer, context, setting, setting, candidates)
     context.log_metrics(trainer.state.global_step, {"examples": len(examples), **(counts or {})})
     policy.model = trained_model(trainer)
     return policy

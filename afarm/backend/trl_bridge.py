@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,10 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from afarm.backend.adapters import merged_copy
+from afarm.backend.checkpoint_selection import CheckpointSelection
 from afarm.backend.device import quiet_transformers
 from afarm.backend.distributed import all_reduce_mean, barrier, rank, shard, world_size
-from afarm.core.config import TrainerConfig
+from afarm.core.config import CheckpointChoice, TrainerConfig
 from afarm.core.errors import ConfigError, TrainingError
 from afarm.core.interfaces import TrainContext
 from afarm.core.seeding import integer
@@ -25,9 +27,11 @@ from afarm.core.seeding import integer
 if TYPE_CHECKING:
     from transformers import Trainer
 
+    from afarm.backend.policy import CheckpointPolicy
+
 
 FEWEST_CHECKPOINTS = 5
-"""Checkpoints that a stage keeps in turn at least: one that is shorter than `save_steps` resumes too."""
+"""Checkpoints that a stage keeps in turn at least: one shorter than `save_steps` resumes too, and has candidates."""
 
 
 def trainer_arguments(kind: type, config: TrainerConfig, context: TrainContext, **more: Any) -> Any:
@@ -39,6 +43,7 @@ def trainer_arguments(kind: type, config: TrainerConfig, context: TrainContext, 
     """
     backend = context.backend
     batch_size, accumulation = shared_batch(config)
+    chooses = isinstance(config, CheckpointChoice) and config.checkpoint == "best"
     settings: dict[str, Any] = {
         "output_dir": str(context.directory / "trainer"),
         "learning_rate": config.learning_rate,
@@ -57,7 +62,7 @@ def trainer_arguments(kind: type, config: TrainerConfig, context: TrainContext, 
         "seed": context.seed % 2**32,
         "logging_steps": 1,  # each step's loss is looked at; what is logged costs far less than the step
         "logging_nan_inf_filter": False,
-        "save_strategy": "steps" if config.save_steps else "no",
+        "save_strategy": "steps" if config.save_steps or chooses else "no",
         "save_steps": config.save_steps or 1,
         "save_total_limit": 1,
         "report_to": "none",  # trackers get everything through context.log_metrics
@@ -216,15 +221,19 @@ class TrainerBridge(TrainerCallback):
     Raises `TrainingError` at the first step whose loss or gradient is not finite, before its weights are saved.
     """
 
-    def __init__(self, context: TrainContext, description: str, advice: str):
+    def __init__(
+        self, context: TrainContext, description: str, advice: str, candidates: CandidatePolicies | None = None
+    ):
         self.context = context
         self.description = description
         self.advice = advice
+        self.candidates = candidates
         self.interrupted = False
         self._bar: Iterator[int] = iter(())
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        state.save_steps = min(state.save_steps, math.ceil(state.max_steps / FEWEST_CHECKPOINTS))
+        between = math.ceil(state.max_steps / FEWEST_CHECKPOINTS)
+        state.save_steps = between if self.candidates else min(state.save_steps, between)
         remaining = range(state.global_step, state.max_steps)
         self._bar = iter(self.context.progress(remaining, self.description, state.max_steps - state.global_step))
         next(self._bar, None)
@@ -247,12 +256,18 @@ class TrainerBridge(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # The trainer writes its checkpoint in the open; only whole ones are published to resume from.
         barrier()  # each process has written a part
-        written = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        step = state.global_step
+        written = Path(args.output_dir) / f"checkpoint-{step}"
+        is_candidate = step % state.save_steps == 0 or step == state.max_steps  # not where a run was stopped
+        if self.candidates and is_candidate:
+            self.context.log_metrics(step, self.candidates.judge(step))
 
         def write(directory: Path) -> None:
             shutil.copytree(written, directory, dirs_exist_ok=True)
+            if self.candidates:
+                self.candidates.selection.save(step, self.candidates.weights(), directory)
 
-        self.context.checkpoints.save(state.global_step, write)
+        self.context.checkpoints.save(step, write)
         shutil.rmtree(written, ignore_errors=True)
 
     def _not_finite(self, name: str, value: float, step: int) -> str:
@@ -265,18 +280,57 @@ class TrainerBridge(TrainerCallback):
         return f"{self.description}: {name} is {value} at step {step}; {where}. {self.advice}"
 
 
-def run_trainer(trainer: Trainer, context: TrainContext, description: str, setting: str) -> None:
+@dataclass(frozen=True)
+class CandidatePolicies:
+    """The policy whose model a trainer trains, compared at each checkpoint, and the selection among those."""
+
+    policy: CheckpointPolicy
+    selection: CheckpointSelection
+
+    def judge(self, step: int) -> dict[str, float]:
+        """Compare the policy as it is now, without dropout. Returns metrics."""
+        model = self.policy.model
+        was_training = model.training
+        model.eval()
+        try:
+            with torch.no_grad():
+                return self.selection.compare(step, self.policy)
+        finally:
+            model.train(was_training)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Return what is trained."""
+        return {name: p.data for name, p in self.policy.model.named_parameters() if p.requires_grad}
+
+    @torch.no_grad()
+    def choose(self) -> None:
+        """Give the model the weights of the best candidate."""
+        best = self.selection.best_weights()
+        for name, weights in self.weights().items():
+            weights.copy_(best[name])
+
+
+def run_trainer(
+    trainer: Trainer,
+    context: TrainContext,
+    description: str,
+    setting: str,
+    candidates: CandidatePolicies | None = None,
+) -> None:
     """Run `trainer` to its end, from the stage's last checkpoint if there is one.
 
-    `setting` is the config's name in a recipe ("sft"), for the advice in errors. Raises `TrainingError` if the loss is
-    not finite, and `KeyboardInterrupt` if the run was asked to stop (after a checkpoint).
+    With `candidates` the model then has the weights of the best, else the last. `setting` is the config's name in a
+    recipe ("sft"), for the advice in errors. Raises `TrainingError` if the loss is not finite, and `KeyboardInterrupt`
+    if the run was asked to stop (after a checkpoint).
     """
     advice = f"Try a lower learning rate (--set {setting}.learning_rate={trainer.args.learning_rate / 10:g})"
-    bridge = TrainerBridge(context, description, advice)
+    bridge = TrainerBridge(context, description, advice, candidates)
     for noisy in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(noisy)
     trainer.add_callback(bridge)
     latest = context.checkpoints.latest()
+    if candidates and latest:
+        candidates.selection.load(latest[1])
     # Taken for wrapped already: `LengthSortedTrainer` does what accelerate's wrapper is for.
     trainer.model._is_accelerate_prepared = world_size() > 1
     with quiet_transformers(), torch.enable_grad():
@@ -287,6 +341,8 @@ def run_trainer(trainer: Trainer, context: TrainContext, description: str, setti
     shutil.rmtree(trainer.args.output_dir, ignore_errors=True)
     if bridge.interrupted:
         raise KeyboardInterrupt
+    if candidates:
+        candidates.choose()
 
 
 def trained_model(trainer: Trainer) -> Any:

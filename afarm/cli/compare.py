@@ -61,7 +61,7 @@ def compare(
     from afarm.experiment.farm import Farm
     from afarm.experiment.method_comparison import account_of, run_each
     from afarm.leaderboard.from_runs import board_of_systems
-    from afarm.report.run import cut_off
+    from afarm.report.run import chosen_checkpoints, cut_off
     from afarm.storage.runs import RunRecord
 
     started = time.time()
@@ -105,12 +105,15 @@ def compare(
         return
     left_out |= {name: str(error) for name, error in failed.items()}
     board = board_of_systems(records)
-    path = _write(options.output_dir / "boards" / f"{account}.md", board, records, left_out)
+    chosen = list(chosen_checkpoints(records))
+    path = _write(options.output_dir / "boards" / f"{account}.md", board, records, left_out, chosen)
     if options.as_json:
         rows = {"standings": _standings(board), "left_out": left_out, "board": str(path)}
         sys.stdout.write(json.dumps(rows) + "\n")
     console = err() if options.as_json else out()
     show_board(console, board, "the board has them")
+    for line in chosen:
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
     for line in dict.fromkeys(line for record in records for line in cut_off(record["stages"])):
         console.print(f"[yellow]Cut off:[/] {markup(line)}", highlight=False, soft_wrap=True)
     warn_of_simulation(console, records[0])
@@ -225,12 +228,24 @@ def _standings(board: Leaderboard) -> list[Row]:
     ]
 
 
-def _write(path: Path, board: Leaderboard, records: Sequence[RunRecord], left_out: Mapping[str, str]) -> Path:
+def _write(
+    path: Path,
+    board: Leaderboard,
+    records: Sequence[RunRecord],
+    left_out: Mapping[str, str],
+    remarks: Sequence[str],
+) -> Path:
     """Write the leaderboard as Markdown at `path`, and as JSON beside it. Returns `path`."""
     from afarm.leaderboard.rendering import as_markdown
 
     command = command_line()
-    lines = [f"`{command}`", "", as_markdown([board]), *(f"Left out: {name}: {why}" for name, why in left_out.items())]
+    lines = [
+        f"`{command}`",
+        "",
+        as_markdown([board]),
+        *remarks,
+        *(f"Left out: {name}: {why}" for name, why in left_out.items()),
+    ]
     write_whole(path, "\n".join(lines).rstrip() + "\n", "make room or choose another --output-dir")
     rows = {"command": command, "runs": [record["name"] for record in records], "standings": _standings(board)}
     write_json(path.with_suffix(".json"), {**rows, "left_out": left_out})

@@ -68,35 +68,24 @@ class BackendConfig(Config):
     """Device and precision that models run in."""
 
     device: str = setting(
-        "auto",
-        "auto, cpu, cuda, cuda:1 or mps; auto takes an accelerator if there is one. Recorded, not part of a key",
-        changes_result=False,
+        "auto", "auto (an accelerator if any), cpu, cuda, cuda:1 or mps. Recorded, in no key", changes_result=False
     )
     dtype: str = setting(
         "float32", "weights and arithmetic: float32, bfloat16 or float16", pattern="^(float32|bfloat16|float16)$"
     )
     mixed_precision: str = setting(
         "no",
-        "no or bf16 (fp16 would lose small gradients): weights stay in dtype and the matrix products run in this one; "
-        "with float32 weights it is how to train every weight in half precision, since small updates to half-precision "
-        "weights are rounded away",
+        "no or bf16 (fp16 would lose small gradients): weights stay in dtype and matrix products run in this one; with "
+        "float32 weights small updates count, which weights in half precision would round away",
         pattern="^(no|bf16)$",
     )
     threads: int = setting(
-        0,
-        "CPU threads for torch; 0 leaves torch's own choice. Recorded, not part of a key",
-        ge=0,
-        changes_result=False,
+        0, "CPU threads for torch; 0 leaves torch's choice. Recorded, not part of a key", ge=0, changes_result=False
     )
     cpu_tuning: bool = setting(
-        True,
-        "on a CPU, keep freed memory for the next training step and, if it is AMD's, multiply in float32 by oneDNN. "
-        "Recorded, not part of a key",
-        changes_result=False,
+        True, "on a CPU keep freed memory; on AMD's multiply float32 by oneDNN. In no key", changes_result=False
     )
-    trackers: list[str] = setting(
-        [], "accelerate's trackers to log to (tensorboard, wandb); none by default", changes_result=False
-    )
+    trackers: list[str] = setting([], "accelerate's trackers to log to (tensorboard, wandb)", changes_result=False)
 
     @field_validator("mixed_precision", mode="before")
     @classmethod
@@ -136,7 +125,15 @@ class TrainerConfig(Config):
     lora: LoraConfig | None = setting(None, "train adapters instead of all weights (unset: all weights)")
 
 
-class OnPolicyConfig(Config):
+class CheckpointChoice(Config):
+    """Settings of methods that may keep the best of their checkpoints: asking the annotator costs labels."""
+
+    checkpoint: Literal["best", "last"] = setting(
+        "last", "best: of the checkpoints, that with the highest win rate over the start policy on the validation split"
+    )
+
+
+class OnPolicyConfig(CheckpointChoice):
     """Settings of methods that learn from their own responses, scored by a reward model."""
 
     method_name: ClassVar[str]
@@ -173,7 +170,7 @@ class OnPolicyConfig(Config):
     lora: LoraConfig | None = setting(
         None, "train low-rank adapters instead of all weights, which are then held once (unset: all weights)"
     )
-    save_steps: int = setting(20, "steps between checkpoints to resume from", changes_result=False, gt=0)
+    save_steps: int = setting(20, "steps between checkpoints, to resume from and to choose from", gt=0)
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:

@@ -15,7 +15,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, overload
 
-from afarm.core.config import BackendConfig
+from afarm.core.config import BackendConfig, CheckpointChoice
 from afarm.core.errors import ConfigError, attributed_to, require_promise, type_name
 from afarm.core.judge import Ask, ChatRequest, Price
 from afarm.core.records import Evaluation, Instruction, JudgedPair, Output, Pair, Preference, Sample, Score
@@ -331,6 +331,8 @@ class Method(ABC):
 
     def __init__(self, config: Any = None):
         self.config = config
+        if isinstance(config, CheckpointChoice) and config.checkpoint == "best":
+            self.needs |= {"validation", "annotator"}
 
     @abstractmethod
     def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
@@ -343,7 +345,7 @@ class Method(ABC):
     def plan_pairs(self, instructions: Mapping[str, Sequence[Instruction]]) -> Sequence[Instruction]:
         """Return the instruction of each pair that `train` will have annotated, for estimates.
 
-        `instructions` are those of the splits that its needs name.
+        `instructions` are those of the splits that its needs name. Choosing a checkpoint is counted without it.
         """
         return ()
 

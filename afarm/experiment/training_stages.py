@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from afarm.core.config import Config
+from afarm.core.config import CheckpointChoice, Config, OnPolicyConfig
 from afarm.core.errors import ConfigError, attributed_to, did_you_mean
 from afarm.core.interfaces import Method, MethodInputs, Policy, RewardModel
 from afarm.core.records import Instruction, JudgedPair
@@ -38,6 +38,9 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "validation": ("validation",),
 }
 """The needs that a method can have, and the splits of the data set that serve each."""
+
+CANDIDATES = 5
+"""Checkpoints that a method compares that trains for epochs."""
 
 
 def base_stage(workspace: Workspace) -> Stage:
@@ -111,11 +114,20 @@ def training_stage(
 
     def plan_pairs() -> Sequence[Instruction]:
         splits = [split for need in method.needs for split in NEEDS[need]]
+        instructions = {split: workspace.data.instructions(split) for split in splits}
         with attributed_to("methods", name, method):
-            return list(method.plan_pairs({split: workspace.data.instructions(split) for split in splits}))
+            planned = list(method.plan_pairs(instructions))
+        return planned + instructions.get("validation", []) * candidates(method.config)
 
     plan = plan_pairs if annotator else None
     return Stage("train", label, stages, key_fields, write, run_collective=learn, plan_pairs=plan)
+
+
+def candidates(config: Any) -> int:
+    """Count the checkpoints of a method's training that are compared on the validation split."""
+    if not isinstance(config, CheckpointChoice) or config.checkpoint == "last":
+        return 0
+    return -(-config.total_steps // config.save_steps) if isinstance(config, OnPolicyConfig) else CANDIDATES
 
 
 def require_method(components: Components, name: str) -> Method:

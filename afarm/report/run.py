@@ -77,6 +77,19 @@ def cut_off(stages: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 STOPPED_AT = "stopped at step"
+
+
+def chosen_checkpoints(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Say which systems are the best of their checkpoints, and what labels that took; nothing if none is."""
+    labels: dict[str, list[int]] = {}
+    for record in records:
+        if count := record.get("checkpoint", {}).get("best/labels"):
+            labels.setdefault(record["method"], []).append(int(count))
+    if labels:
+        each = ", ".join(f"{name} ({max(counts):,} further labels)" for name, counts in labels.items())
+        yield f"{each}: the best of its checkpoints on the validation split; the others are as training left them."
+
+
 STOPPED = {"stopped/max_kl": "the KL exceeded its limit", "stopped/not_finite": "a figure was not finite"}
 
 

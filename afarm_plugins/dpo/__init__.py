@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from typing import Literal
 
-from afarm import Method, MethodInputs, Policy, Register, Scheduler, TrainContext, TrainerConfig, hookimpl, setting
+from afarm import (
+    CheckpointChoice,
+    Method,
+    MethodInputs,
+    Policy,
+    Register,
+    Scheduler,
+    TrainContext,
+    TrainerConfig,
+    hookimpl,
+    setting,
+)
 
 
-class DPOConfig(TrainerConfig):
+class DPOConfig(CheckpointChoice, TrainerConfig):
     """Direct preference optimisation. The defaults are the paper's (App. B, on LLaMA-7B)."""
 
     learning_rate: float = setting(1e-5, "peak learning rate of AdamW", gt=0)
@@ -29,11 +40,9 @@ class DPOConfig(TrainerConfig):
 class DPO(Method):
     """DPO from `inputs.start` on `inputs.preferences`, with `inputs.start` as the reference."""
 
+    config: DPOConfig
     needs = frozenset({"preferences"})
     search_space = {"learning_rate": (1e-6, 1e-3), "beta": (0.03, 1.0), "num_train_epochs": [1, 2, 3]}
-
-    def __init__(self, config: DPOConfig):
-        self.config = config
 
     def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
         from afarm_plugins.dpo.dpo import train_dpo

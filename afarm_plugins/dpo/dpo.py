@@ -29,6 +29,7 @@ from trl import DPOTrainer
 
 from afarm import JudgedPair, MethodInputs, TrainContext
 from afarm.backend import (
+    CandidatePolicies,
     CheckpointPolicy,
     LengthSortedTrainer,
     all_gather_object,
@@ -38,6 +39,7 @@ from afarm.backend import (
     require_checkpoint,
     response_logprobs,
     run_trainer,
+    selection_of,
     switch_off_dropout,
     trainable_copy,
     trained_model,
@@ -81,7 +83,9 @@ def train_dpo(config: DPOConfig, inputs: MethodInputs, context: TrainContext) ->
     trainer.settings = config
     if config.lora:
         trainer.model.delete_adapter("ref")  # TRL's own reference, which nothing asks
-    run_trainer(trainer, context, "dpo", "dpo")
+    selection = selection_of(config, inputs, context)
+    candidates = CandidatePolicies(policy, selection) if selection else None
+    run_trainer(trainer, context, "dpo", "dpo", candidates)
     context.log_metrics(trainer.state.global_step, {**counts, "outputs_cut": cut})
     policy.model = trained_model(trainer)
     return policy

@@ -6,10 +6,20 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from afarm import Method, MethodInputs, Policy, Register, TrainContext, TrainerConfig, hookimpl, setting
+from afarm import (
+    CheckpointChoice,
+    Method,
+    MethodInputs,
+    Policy,
+    Register,
+    TrainContext,
+    TrainerConfig,
+    hookimpl,
+    setting,
+)
 
 
-class ExpertIterationConfig(TrainerConfig):
+class ExpertIterationConfig(CheckpointChoice, TrainerConfig):
     """Expert iteration: best-of-n, then SFT on the best.
 
     The defaults are AlpacaFarm's for LLaMA-7B: one round of best-of-16, then SFT's (App. B).
@@ -48,11 +58,12 @@ class ExpertIteration(Method):
     The start policy and the reward model are left as they were.
     """
 
+    config: ExpertIterationConfig
     needs = frozenset({"reward_model", "unlabeled"})
     search_space = {"learning_rate": (1e-6, 1e-3), "n": [4, 8, 16], "num_train_epochs": [1, 2, 3]}
 
     def __init__(self, config: ExpertIterationConfig | None = None):
-        self.config: ExpertIterationConfig = config or ExpertIterationConfig()
+        super().__init__(config or ExpertIterationConfig())
 
     def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
         from afarm_plugins.expert_iteration.expert_iteration import train_in_rounds

@@ -34,6 +34,7 @@ from afarm.backend import (
     require_checkpoint,
     sample_scorer,
     scored_samples,
+    selection_of,
     shard,
     short_prompts,
     wait_for,
@@ -65,7 +66,8 @@ def train_in_rounds(config: ExpertIterationConfig, inputs: MethodInputs, context
         earlier = [read_winners(current.directory(number)) for number in range(first, current.number)]
         learned = [winner for of_round in [*earlier, winners] for winner in of_round]
         examples = [(winner.prompt_ids, winner.token_ids) for winner in learned]
-        policy = fit_supervised(start, examples, config, current.context, "expert_iteration")
+        selection = selection_of(config, inputs, current.context)
+        policy = fit_supervised(start, examples, config, current.context, "expert_iteration", selection=selection)
         if current.number == config.rounds:
             return policy
         current = Round(context, current.number + 1, current.last_step)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from afarm import Method, MethodInputs, Policy, Register, TrainContext, TrainerConfig, hookimpl
+from afarm import CheckpointChoice, Method, MethodInputs, Policy, Register, TrainContext, TrainerConfig, hookimpl
 
 
-class FeedMEConfig(TrainerConfig):
+class FeedMEConfig(CheckpointChoice, TrainerConfig):
     """Binary FeedME.
 
     The defaults are the paper's for SFT (App. B, on LLaMA-7B); it gives no others for FeedME.
@@ -15,11 +15,9 @@ class FeedMEConfig(TrainerConfig):
 class FeedME(Method):
     """SFT from `inputs.start` on the preferred outputs of `inputs.preferences`."""
 
+    config: FeedMEConfig
     needs = frozenset({"preferences"})
     search_space = {"learning_rate": (1e-6, 1e-3), "num_train_epochs": [1, 2, 3]}
-
-    def __init__(self, config: FeedMEConfig):
-        self.config = config
 
     def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
         from afarm_plugins.feedme.feedme import train_feedme

@@ -15,7 +15,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from afarm import MethodInputs, TrainContext
-from afarm.backend import CheckpointPolicy, chosen_and_rejected, fit_supervised, require_checkpoint, usable_pairs
+from afarm.backend import (
+    CheckpointPolicy,
+    chosen_and_rejected,
+    fit_supervised,
+    require_checkpoint,
+    selection_of,
+    usable_pairs,
+)
 
 if TYPE_CHECKING:
     from afarm_plugins.feedme import FeedMEConfig
@@ -31,4 +38,6 @@ def train_feedme(config: FeedMEConfig, inputs: MethodInputs, context: TrainConte
     instructions = [judged.pair.instruction for judged in pairs]
     chosen, _ = chosen_and_rejected(pairs)
     examples, cut = start.encode(instructions, chosen.texts, config.max_length, chosen.ended)
-    return fit_supervised(start, examples, config, context, "feedme", {**counts, "examples_cut": cut})
+    counts |= {"examples_cut": cut}
+    selection = selection_of(config, inputs, context)
+    return fit_supervised(start, examples, config, context, "feedme", counts, selection)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
 from afarm import (
-    Instruction,
     Method,
     MethodInputs,
     OnPolicyConfig,
@@ -84,11 +82,8 @@ class PPOConfig(OnPolicyConfig):
         "backbone",
         "what the value head of the shared layout reads: the policy's own hidden states, or those of a second adapter",
     )
-    save_steps: int = setting(20, "steps between checkpoints, to resume from and to choose from", gt=0)
     checkpoint: Literal["best", "last"] = setting(
-        "best",
-        "best: of the checkpoints and the last step, the one with the highest win rate over the start policy on the "
-        "validation split, judged by the annotator; last: the last step",
+        "best", "best: of the checkpoints, that with the highest win rate over the start policy on the validation split"
     )
 
     @model_validator(mode="after")
@@ -116,6 +111,7 @@ class PPOConfig(OnPolicyConfig):
 class PPO(Method):
     """PPO, which returns the policy of the best or the last step and leaves start and reward model alone."""
 
+    config: PPOConfig
     needs = frozenset({"reward_model", "unlabeled"})
     search_space = {
         "learning_rate": (1e-6, 1e-3),
@@ -125,19 +121,12 @@ class PPO(Method):
     }
 
     def __init__(self, config: PPOConfig | None = None):
-        self.config: PPOConfig = config or PPOConfig()
-        if self.config.checkpoint == "best":
-            self.needs = PPO.needs | {"validation", "annotator"}
+        super().__init__(config or PPOConfig())
 
     def check(self, reward_model: type[RewardModel] | None = None) -> Sequence[str]:
         if reward_model is None or reward_model.has_backbone or self.config.value_init == "sft":
             return ()
         return (f"{reward_model.__name__} has no backbone for a value model to start from: --set ppo.value_init=sft",)
-
-    def plan_pairs(self, instructions: Mapping[str, Sequence[Instruction]]) -> Sequence[Instruction]:
-        if self.config.checkpoint == "last":
-            return ()
-        return [*instructions["validation"]] * math.ceil(self.config.total_steps / self.config.save_steps)
 
     def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
         """Raises `TrainingError` if it diverges before a checkpoint, `DataError` if no prompt is short enough."""

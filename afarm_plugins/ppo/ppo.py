@@ -98,10 +98,6 @@ class PPOTrainer(PolicyGradientTrainer[ValuedRollouts]):
         own = self.config.value_head_learning_rate if is_head else None
         return own or self.config.learning_rate
 
-    @property
-    def selects_checkpoint(self) -> bool:
-        return self.config.checkpoint == "best"
-
     # ------------------------------------------------------------------------------------------- collecting
 
     def collect(self, step: int) -> tuple[ValuedRollouts, dict[str, float]]:

@@ -45,11 +45,12 @@ class QuarkConfig(OnPolicyConfig):
 class Quark(Method):
     """Quark, which returns the policy after the last step and leaves start and reward model alone."""
 
+    config: QuarkConfig
     needs = frozenset({"reward_model", "unlabeled"})
     search_space = {"learning_rate": (1e-6, 1e-3), "kl_coef": (0.01, 1.0), "num_quantiles": [3, 5, 10]}
 
     def __init__(self, config: QuarkConfig | None = None):
-        self.config: QuarkConfig = config or QuarkConfig()
+        super().__init__(config or QuarkConfig())
 
     def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
         """Raises `TrainingError` if it diverges before a checkpoint, `DataError` if all prompts are too long."""

@@ -8,6 +8,7 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from afarm import (
+    CheckpointChoice,
     Method,
     MethodInputs,
     Policy,
@@ -20,7 +21,7 @@ from afarm import (
 )
 
 
-class RewardConditioningConfig(TrainerConfig):
+class RewardConditioningConfig(CheckpointChoice, TrainerConfig):
     """Binary reward conditioning. The defaults are the paper's for SFT (App. B, on LLaMA-7B)."""
 
     control: Literal["token", "text"] = setting(
@@ -44,11 +45,9 @@ class RewardConditioningConfig(TrainerConfig):
 class RewardConditioning(Method):
     """SFT from `inputs.start` on both outputs of `inputs.preferences`, each behind its control."""
 
+    config: RewardConditioningConfig
     needs = frozenset({"preferences"})
     search_space = {"learning_rate": (1e-6, 1e-3), "num_train_epochs": [1, 2, 3]}
-
-    def __init__(self, config: RewardConditioningConfig):
-        self.config = config
 
     def check(self, reward_model: type[RewardModel] | None = None) -> Sequence[str]:
         if self.config.lora is None or self.config.control == "text":

@@ -18,7 +18,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from afarm import ConfigError, MethodInputs, TrainContext
-from afarm.backend import CheckpointPolicy, chosen_and_rejected, fit_supervised, require_checkpoint, usable_pairs
+from afarm.backend import (
+    CheckpointPolicy,
+    chosen_and_rejected,
+    fit_supervised,
+    require_checkpoint,
+    selection_of,
+    usable_pairs,
+)
 
 if TYPE_CHECKING:
     from afarm_plugins.reward_conditioning import RewardConditioningConfig
@@ -43,7 +50,8 @@ def train_with_controls(
         examples += rows
         cut += too_long
     counts["examples_cut"] = cut
-    return fit_supervised(policy, examples, config, context, "reward_conditioning", counts).controlled(positive)
+    selection, behind = selection_of(config, inputs, context), policy.controlled(positive)
+    return fit_supervised(behind, examples, config, context, "reward_conditioning", counts, selection)
 
 
 def with_controls(config: RewardConditioningConfig, start: CheckpointPolicy) -> tuple[CheckpointPolicy, str, str]:

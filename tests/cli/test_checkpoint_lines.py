@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from afarm.report.run import training
+from afarm.report.run import chosen_checkpoints, training
 
 
 def test_the_best_checkpoint_is_shown_beside_the_last() -> None:
@@ -32,3 +32,11 @@ def test_a_method_that_chooses_nothing_has_no_such_line() -> None:
 def test_prompts_that_were_left_out_are_counted() -> None:
     assert list(training({"data/prompts_left_out": 77.0})) == ["77 prompts were too long and left out"]
     assert list(training({"data/prompts_left_out": 0.0})) == []
+
+
+def test_a_board_says_whose_checkpoints_were_chosen_and_what_labels_that_took() -> None:
+    ppo = {"method": "ppo", "checkpoint": {"best/labels": 1600.0, "best/step": 30}}
+    records = [ppo, ppo | {"checkpoint": {"best/labels": 1400.0}}, {"method": "dpo", "checkpoint": {}}]
+    (line,) = chosen_checkpoints(records)
+    assert line.startswith("ppo (1,600 further labels): the best of its checkpoints")
+    assert list(chosen_checkpoints(records[2:])) == []

@@ -53,15 +53,16 @@ def judged(instruction: Instruction, output_1: str, output_2: str, p2: float | N
 
 @dataclass
 class DiskCheckpoints:
-    """Checkpoints as the store keeps them, less the atomicity."""
+    """Checkpoints as the store keeps them, but all of them."""
 
     directory: Path
     saved: list[int] = field(default_factory=list)
 
     def save(self, step: int, write: Callable[[Path], None]) -> None:
-        path = self.directory / f"step-{step}"
-        path.mkdir(parents=True)
-        write(path)
+        unfinished = self.directory / "unfinished"
+        unfinished.mkdir(parents=True)
+        write(unfinished)
+        unfinished.rename(self.directory / f"step-{step}")
         self.saved.append(step)
 
     def latest(self) -> tuple[int, Path] | None:

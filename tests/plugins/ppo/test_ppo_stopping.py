@@ -32,6 +32,7 @@ from afarm.core.records import Instruction, Pair, Preference, Sample, Score
 from afarm.experiment import pipeline
 from afarm.experiment.dry_run import plan_run
 from afarm.experiment.farm import Farm
+from afarm.experiment.training_stages import candidates
 from afarm.testing.models import tiny_tokenizer
 from afarm_plugins.ppo import PPO, PPOConfig
 from afarm_plugins.ppo.ppo import PPOTrainer
@@ -226,9 +227,9 @@ def test_choosing_by_win_rate_needs_what_it_is_chosen_by_and_says_how_much() -> 
     best, last = PPO(PPOConfig()), PPO(PPOConfig(checkpoint="last"))
     assert best.needs - last.needs == {"validation", "annotator"}
     assert PPO.needs == last.needs
-    assert len(best.plan_pairs({"validation": VALIDATION, "unlabeled": []})) == 20 * 4  # 390 / 20 and the last step
-    assert PPO(PPOConfig(**{**SMALL, **BEST})).plan_pairs({"validation": VALIDATION}) == VALIDATION * 3
-    assert last.plan_pairs({"unlabeled": INSTRUCTIONS}) == ()
+    assert candidates(best.config) == 20  # 390 / 20 and the last step
+    assert candidates(PPOConfig(**{**SMALL, **BEST})) == 3
+    assert candidates(last.config) == 0
 
 
 # -------------------------------------------------------------------------------------------------- holding the KL
