@@ -240,6 +240,13 @@ class FarmOptions:
         ):
             yield workspace
 
+    @property
+    def recipe_or_default(self) -> str:
+        """The recipe to read. Raises `ConfigError` for an empty name, which an unset variable leaves."""
+        if self.recipe == "":
+            raise ConfigError([f"--recipe names none: leave it out for {DEFAULT_RECIPE}; `afarm recipes` lists them"])
+        return self.recipe or DEFAULT_RECIPE
+
     def _launch(self) -> None:
         """Start several processes that go on with this command, if --accelerate-config asks for them."""
         _prepare_environment()
@@ -261,7 +268,7 @@ class FarmOptions:
         refuse_contradictions(given, settings)
         bars = ProgressBars(err())
         workspace = open_workspace(
-            self.recipe or DEFAULT_RECIPE,
+            self.recipe_or_default,
             [given, *settings],
             output_dir,
             checks=checks,
@@ -335,7 +342,7 @@ class FarmOptions:
 
         name = self.annotator
         if name is None:
-            values: dict[str, Any] = read_recipe(self.recipe or DEFAULT_RECIPE)
+            values: dict[str, Any] = read_recipe(self.recipe_or_default)
             for text in self.settings or []:
                 with suppress(ConfigError):  # one that cannot be read is reported with all else that is wrong
                     values = merge(values, parse_override(text))

@@ -112,7 +112,7 @@ def _read_recipe(name: str) -> dict[str, Any]:
     if name.endswith((".yaml", ".yml")):
         path = Path(name)
         if not path.is_file():
-            raise ConfigError([f"recipe file {name} does not exist"])
+            raise ConfigError([f"recipe file {name} {'is a directory' if path.is_dir() else 'does not exist'}"])
         try:
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
@@ -124,7 +124,9 @@ def _read_recipe(name: str) -> dict[str, Any]:
     try:
         values = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # an impossible date is a ValueError
-        raise ConfigError([f"recipe {name} is no valid YAML: {error}"]) from error
+        mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+        why = f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}" if mark else str(error)  # type: ignore[union-attr]
+        raise ConfigError([f"recipe {name} is no valid YAML: {why}"]) from error
     if not isinstance(values, dict):
         raise ConfigError([f"recipe {name} must be a mapping of settings"])
     return values

@@ -28,6 +28,7 @@ SHARED = [
     "--data",
     "--preferences",
     "--on-unusable",
+    "--labels",
     "--eval-set",
     "--set",
     "--seed",
@@ -176,3 +177,19 @@ def test_a_near_miss_of_a_command_or_an_option_names_the_nearest(
     arguments: list[str], nearest: str, afarm: Afarm
 ) -> None:
     failed(afarm(*arguments), nearest, code=2)
+
+
+def test_an_empty_recipe_starts_nothing(afarm: Afarm) -> None:
+    said = afarm("run", "--recipe", "", "--set", "rows.sft=8")
+    assert (said.code, "--recipe names none: leave it out for toy" in said.err) == (1, True)
+    assert not Path("afarm-runs").exists()
+
+
+def test_a_broken_recipe_is_told_by_name_line_and_column(afarm: Afarm) -> None:
+    Path("bad.yaml").write_text("seed: 1\nppo: [1\n")
+    said = afarm("run", "--recipe", "bad.yaml")
+    assert said.code == 1
+    assert "recipe bad.yaml is no valid YAML: line 3, column 1: " in said.err
+    assert "<unicode string>" not in said.err
+    Path("folder.yaml").mkdir()
+    assert "folder.yaml is a directory" in afarm("run", "--recipe", "folder.yaml").err
