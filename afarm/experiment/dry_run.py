@@ -182,6 +182,8 @@ def _visit(
 ) -> Artifact | None:
     if stage.label in visited:
         return visited[stage.label][1]
+    for source in stage.sources():
+        _visit(workspace, source, visited)
     inputs = {name: _visit(workspace, upstream, visited) for name, upstream in stage.inputs.items()}
     present = {name: artifact for name, artifact in inputs.items() if artifact is not None}
     artifact, why = find_or_explain(workspace, stage, present) if len(present) == len(inputs) else (None, "")

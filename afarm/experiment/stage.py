@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -41,6 +41,11 @@ class Stage:
     run_collective: Callable[..., object] | None = None
     plan_requests: Callable[[], Iterable[ChatRequest]] | None = None
     plan_pairs: Callable[[], Sequence[Instruction]] | None = None
+
+    def sources(self) -> Iterator[Stage]:
+        """Yield the stages below that read files or the Hub instead of what another made, some more than once."""
+        for upstream in self.inputs.values():
+            yield from upstream.sources() if upstream.inputs else (upstream,)
 
     def key_fields_with(self, inputs: Inputs) -> dict[str, Any]:
         """Return everything that its result depends on: data by its content, models by their key as well.

@@ -110,15 +110,20 @@ class Workspace:
     def plan(self, stage: Stage) -> None:
         """Note that a stage and all before it will be wanted: so it can be said how far a command is."""
         if stage.label not in self.planned:
-            for upstream in stage.inputs.values():
+            for upstream in (*stage.sources(), *stage.inputs.values()):
                 self.plan(upstream)
             self.planned[stage.label] = stage.kind
 
     def ensure(self, stage: Stage) -> Artifact:
-        """Return the artifact of `stage`, made now if it is missing, after its inputs."""
+        """Return the artifact of `stage`, made now if it is missing, after its inputs.
+
+        All that is read is read first: a data set of the Hub that teaches nothing is refused before anything trains.
+        """
         if stage.label in self.history:
             return self.history[stage.label].artifact
         self.plan(stage)
+        for source in stage.sources():
+            self.ensure(source)
         inputs = {name: self.ensure(upstream) for name, upstream in stage.inputs.items()}
         key_fields = stage.key_fields_with(inputs)
         key = artifact_key(key_fields)

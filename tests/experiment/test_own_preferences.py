@@ -12,7 +12,7 @@ from light_farm import RECIPE, Make
 from light_plugin import RAN, CountingJudge
 
 from afarm import Farm
-from afarm.core.errors import ConfigError
+from afarm.core.errors import ConfigError, DataError
 from afarm.core.plugins import discover
 from afarm.experiment.dry_run import plan_run, plan_stage
 from afarm.experiment.pipeline import fit_reward
@@ -35,7 +35,7 @@ def own(directory: Path, count: int = 6) -> str:
 def test_a_method_that_learns_from_preferences_needs_no_samples_and_asks_nobody(farm: Make, tmp_path: Path) -> None:
     one = farm(preferences=own(tmp_path))
     one.train("direct")
-    assert list(one.workspace.history) == ["base", "sft", "preferences", "train direct"]
+    assert list(one.workspace.history) == ["base", "preferences", "sft", "train direct"]
     assert CountingJudge.asked == 0
     assert not any("sample" in what for what in RAN)
     assert [row.chosen_rejected for row in one.annotate()] == [("word word", "word")] * 6
@@ -46,7 +46,7 @@ def test_the_reward_model_and_what_learns_from_it_are_trained_on_them(farm: Make
     source = own(tmp_path)
     one = farm(preferences=source)
     one.fit_reward()
-    assert list(one.workspace.history) == ["base", "sft", "preferences", "fit-reward"]
+    assert list(one.workspace.history) == ["base", "preferences", "sft", "fit-reward"]
     assert "fit-reward 6" in RAN
     result = one.evaluate("nudge")
     assert result.win_rate == one.evaluate("nudge").win_rate
@@ -57,7 +57,7 @@ def test_the_reward_model_and_what_learns_from_it_are_trained_on_them(farm: Make
 def test_the_plan_shows_neither_samples_nor_labels(farm: Make, tmp_path: Path) -> None:
     source = own(tmp_path)
     planned = plan_run(farm(preferences=source).workspace, "nudge")
-    assert [p.label for p in planned][:5] == ["base", "sft", "preferences", "fit-reward", "train nudge"]
+    assert [p.label for p in planned][:5] == ["base", "preferences", "sft", "fit-reward", "train nudge"]
     assert {p.label for p in planned if p.calls} == {"evaluate nudge against sft"}
     stage = fit_reward(farm(preferences=source).workspace)
     assert stage is not None
@@ -226,4 +226,9 @@ def test_the_hub_is_asked_by_the_stage_and_its_rows_are_in_the_key(farm: Make, m
     assert again.workspace.history["preferences"].reused
     rows.append(GOOD)
     assert len(farm(preferences=source).annotate()) == 4
+    rows[:] = [{"prompt": "p", "chosen": "the same", "rejected": "the same"}]
+    RAN.clear()
+    with pytest.raises(DataError, match="nothing to learn from"):
+        farm(preferences=source).train("direct")
+    assert RAN == [], "not even SFT"
     assert ":" not in farm(preferences=source).workspace.run_name("direct")

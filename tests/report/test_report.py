@@ -333,7 +333,7 @@ def test_the_same_run_makes_the_same_bytes(make_run: MakeRun) -> None:
 
 
 def test_text_that_has_no_utf8_is_still_written(make_run: MakeRun) -> None:
-    assert "cut off ?" in Page(build(make_run(outputs=[_row("cut off \ud83d", "ppo")]))).text
+    assert "cut off \\ud83d" in Page(build(make_run(outputs=[_row("cut off \ud83d", "ppo")]))).text
 
 
 def test_reading_a_directory_that_holds_no_run_names_the_file(tmp_path: Path) -> None:
