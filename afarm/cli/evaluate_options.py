@@ -253,10 +253,15 @@ def _reference(workspace: "Workspace", reference: str) -> "Sequence[Output]":
     """Read its rows. Raises `DataError` if there are none with outputs."""
     from afarm.core.errors import DataError
     from afarm.experiment.data import evaluation_set
+    from afarm.storage.row_shapes import no_output
+    from afarm.storage.rows import names_a_file, read_rows
 
     rows = evaluation_set(workspace.components, reference)
     if not any(row.output for row in rows):
-        raise DataError(f"{reference}: has instructions only, no outputs to compare with: name others with --reference")
+        first = next(read_rows(reference), {}) if names_a_file(reference) else {}
+        raise DataError(
+            f"{reference}: has no outputs to compare with: name others with --reference{no_output(first, reference)}"
+        )
     return rows
 
 

@@ -291,6 +291,9 @@ def test_preferences_to_train_on_reach_no_board(afarm: Afarm, tmp_path: Path) ->
     for command in (["evaluate", "--annotations", good], ["leaderboard", good], ["annotators", "compare", good]):
         light = LIGHT if command[0] == "evaluate" else []
         failed(afarm(*command, str(trl), *light), f"in TRL's form: afarm fit-reward --preferences {trl}")
+    outputs = tmp_path / "outputs.jsonl"
+    outputs.write_text(json.dumps({"instruction": "i", "output": "a"}) + "\n")
+    failed(afarm("evaluate", str(outputs), "--reference", str(trl), *LIGHT), f"afarm fit-reward --preferences {trl}")
     assert not list(tmp_path.glob("afarm-runs/runs/*"))
 
 
