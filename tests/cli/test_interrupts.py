@@ -11,9 +11,12 @@ import time
 from afarm import cli
 
 def stubborn(arguments, standalone_mode):
-    print("ready", flush=True)
+    told = False
     while True:
         try:
+            if not told:
+                told = True
+                print("ready", flush=True)  # within the try: the signal may come at once
             time.sleep(60)
         except KeyboardInterrupt:
             print("interrupted", flush=True)

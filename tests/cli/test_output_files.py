@@ -204,7 +204,7 @@ def test_an_evaluation_set_serves_as_the_reference_and_says_which_instructions_c
     alone = afarm("evaluate", mine, "--eval-set", part, *JUDGE, "--on-missing", "skip", "--json").json
     assert (alone["reference"], alone["coverage"]["extra"]) == ("set", 2)
     (tmp_path / "asked.json").write_text(json.dumps([{"instruction": "i0"}]))
-    failed(afarm("evaluate", mine, "--eval-set", "asked.json", *JUDGE), "asked.json: has instructions only")
+    failed(afarm("evaluate", mine, "--eval-set", "asked.json", *JUDGE), "asked.json: has no outputs to compare with")
 
 
 def test_a_data_set_by_name_can_be_the_reference(afarm: Afarm, tmp_path: Path) -> None:

@@ -233,7 +233,8 @@ def test_a_model_that_computes_otherwise_is_not_taken_for_the_original(
     before = take_fingerprint(policy)
     assert take_fingerprint(policy) == before
     with monkeypatch.context() as patch:
-        patch.setattr(nn.Linear, "forward", nn.Linear.forward)  # put back what is changed for all
+        layer = type(policy.model.lm_head)  # a class of its own on some CPUs
+        patch.setattr(layer, "forward", layer.forward)  # put back what is changed for all
         change(policy)
         assert take_fingerprint(policy) != before
 

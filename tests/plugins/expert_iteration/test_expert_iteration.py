@@ -135,7 +135,7 @@ def test_the_very_tokens_that_were_sampled_are_learned_with_no_end_where_they_we
 ) -> None:
     seen: list[tuple[Sequence[int], Sequence[int]]] = []
 
-    def recorded(policy: CheckpointPolicy, examples: Any, *rest: Any) -> CheckpointPolicy:
+    def recorded(policy: CheckpointPolicy, examples: Any, *rest: Any, **named: Any) -> CheckpointPolicy:
         seen.extend(examples)
         return policy
 
@@ -189,9 +189,9 @@ def test_rounds_sample_the_policy_of_the_one_before_and_train_the_start(
     begun: list[CheckpointPolicy] = []
     fit = expert_iteration.fit_supervised
 
-    def recorded(policy: CheckpointPolicy, *rest: Any) -> CheckpointPolicy:
+    def recorded(policy: CheckpointPolicy, *rest: Any, **named: Any) -> CheckpointPolicy:
         begun.append(policy.copy())
-        return fit(policy, *rest)
+        return fit(policy, *rest, **named)
 
     monkeypatch.setattr(expert_iteration, "fit_supervised", recorded)
     context, log = make_context(tmp_path)
