@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
+from functools import reduce
 from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -288,6 +289,12 @@ class FarmOptions:
                 "--accelerate-config two_processes needs none.[/]"
             )
         return workspace
+
+    def as_recipe(self) -> dict[str, Any]:
+        """Return all that the options give as a recipe says it, --set included."""
+        from afarm.experiment.recipe import merge, parse_override
+
+        return reduce(merge, map(parse_override, self.settings or []), self._given())
 
     def _given(self) -> dict[str, Any]:
         """Return the options as settings. Raises `ConfigError` if two contradict each other."""

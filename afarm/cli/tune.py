@@ -48,7 +48,8 @@ Space = Annotated[
     ),
 ]
 MaxKL = Annotated[
-    float | None, typer.Option("--max-kl", help="The KL to the start policy that a choice may have, nats per response.")
+    float | None,
+    typer.Option("--max-kl", min=0, help="The KL to the start that a choice may have, in nats per response."),
 ]
 MaxLengthRatio = Annotated[
     float | None,
@@ -78,6 +79,7 @@ def tune(
     from afarm.experiment.workspace import tell_once
 
     refuse_stray(stray)
+    given = options.as_recipe()
     options = replace(options, settings=[*(options.settings or []), "evaluate.split=validation"])
     spaces, left_out = _spaces(methods, space or [])
     of_seeds = _seeds(seeds)
@@ -105,21 +107,25 @@ def tune(
     made = search.run(trials, partial(_tell_trial, trials))
     tuning = Tuning(directory, recipe, made)
     page = _write(tuning, limits)
-    tuned = tuning.write_recipe()
+    tuned = tuning.write_recipe(given)
     if options.as_json:
         rows = {method: [trial.to_row() for trial in done] for method, done in made.items()}
         best = {method: b.number if (b := tuning.best(method)) else None for method in made}
-        sys.stdout.write(json.dumps({"trials": rows, "best": best, "page": str(page), "recipe": str(tuned)}) + "\n")
+        sys.stdout.write(
+            json.dumps({"trials": rows, "best": best, "page": str(page), "recipe": tuned and str(tuned)}) + "\n"
+        )
     _show(tuning, to_stderr=options.as_json)
     console = err() if options.as_json else out()
     names = ",".join(made)
     where = "" if str(options.output_dir) == "afarm-runs" else f" --output-dir {shlex.quote(str(options.output_dir))}"
-    for line in (
-        "Chosen on the validation split, where the best of several is too high by chance: compare on the evaluation.",
-        f"Trials: {page} (took {time.time() - started:.0f} s)",
-        f"Recipe: {tuned}",
-        f"Next:   afarm compare --recipe {shlex.quote(str(tuned))} --methods {names} --seeds 1,2,3{where}",
-    ):
+    lines = [f"Trials: {page} (took {time.time() - started:.0f} s)"]
+    if tuned:
+        lines += [
+            "Chosen on the validation split, where the best of several is too high by chance: compare elsewhere.",
+            f"Recipe: {tuned}",
+            f"Next:   afarm compare --recipe {shlex.quote(str(tuned))} --methods {names} --seeds 1,2,3{where}",
+        ]
+    for line in lines:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
     if not all(tuning.best(method) for method in made):
         raise typer.Exit(1)

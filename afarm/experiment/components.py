@@ -145,6 +145,9 @@ class Components:
         if self.reward_model_class(name).is_fitted():
             raise ConfigError([f"reward model {name!r} must be fitted first: name one that needs no fitting here"])
         made: RewardModel = self._build("reward_models", name, RewardModel)
+        if self.component("reward_models", name).spec:
+            with suppress(AttributeError):  # a class with slots, say
+                made.spec = name.partition(":")[2]  # type: ignore[attr-defined]  # a policy that keeps it builds it so
         return made
 
     def reward_model(self, name: str) -> RewardModel:

@@ -11,6 +11,7 @@ artifacts like a run's: a search that was killed goes on, and one that is done i
 from __future__ import annotations
 
 import fcntl
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -19,13 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import TypeAdapter, ValidationError
 
 from afarm.core.errors import AfarmError, BudgetError, ConfigError, JudgeError, StoreError
 from afarm.core.records import Row
 from afarm.core.seeding import digest
 from afarm.evaluation.metrics import main_metric
 from afarm.experiment.farm import Farm
-from afarm.experiment.recipe import BASED_ON
+from afarm.experiment.recipe import BASED_ON, merge
 from afarm.experiment.run_record import headline
 from afarm.experiment.search_space import WORST, SearchSpace, next_values
 from afarm.experiment.workspace import Workspace
@@ -98,9 +100,11 @@ class Trial:
     def from_row(cls, row: Row) -> Trial:
         """Read what `to_row` wrote. Raises `StoreError` if it is no trial."""
         try:
-            return cls(**row)
-        except TypeError as error:
-            raise StoreError(f"a row of the trials is none: {error}; remove its file to try anew") from error
+            return TypeAdapter(cls).validate_json(json.dumps(row), strict=True)
+        except ValidationError as error:
+            [problem, *_] = error.errors()
+            where = ".".join(map(str, problem["loc"]))
+            raise StoreError(f"a row of the trials is none: {where}: {problem['msg']}; remove its file") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +120,20 @@ class Tuning:
         eligible = [trial for trial in self.trials[method] if trial.win_rate is not None and trial.excess <= 0]
         return max(eligible, key=lambda trial: trial.worth, default=None)
 
-    def write_recipe(self) -> Path:
-        """Write a recipe based on the tuned one with the best values of each method. Returns its path."""
-        is_file = self.recipe.endswith((".yaml", ".yml"))
-        chosen = {method: dict(best.values) for method in self.trials if (best := self.best(method)) and best.values}
-        values = {BASED_ON: str(Path(self.recipe).absolute()) if is_file else self.recipe, **chosen}
+    def write_recipe(self, given: Mapping[str, Any]) -> Path | None:
+        """Write a recipe based on the tuned one, with what was `given` and the best values of each method.
+
+        Choices of other methods that an earlier search wrote there are kept. Returns its path, None if nothing is
+        chosen.
+        """
+        chosen = {method: dict(best.values) for method in self.trials if (best := self.best(method))}
+        if not chosen:
+            return None
         path = self.directory / f"{Path(self.recipe).stem}-tuned.yaml"
+        earlier = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        is_file = self.recipe.endswith((".yaml", ".yml"))
+        base = {BASED_ON: str(Path(self.recipe).absolute()) if is_file else self.recipe}
+        values = merge(merge({**earlier, **base}, given), chosen)
         write_whole(path, yaml.safe_dump(values, sort_keys=False), "make room or choose another --output-dir")
         return path
 
@@ -158,6 +170,10 @@ class Search:
         space = self.spaces[method]
         path = self.directory / f"{method.replace('/', '_')}-{digest(dict(space), length=6)}.jsonl"
         done = [Trial.from_row(row) for row in read_rows(path)] if path.is_file() else []
+        for number, trial in enumerate(done):
+            own = trial.values.keys() == space.keys() and (trial.method, trial.number) == (method, number)
+            if not own or not 0 <= (trial.win_rate or 0) <= 100:
+                raise StoreError(f"{path}: row {number} is no trial of this search; remove the file to try anew")
         for number in range(trials):
             there = number < len(done)
             if not there:

@@ -6,7 +6,7 @@ Nothing is trained; all cost is at sampling. Samples stream: what is held in mem
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from importlib import import_module, resources
@@ -17,6 +17,7 @@ from typing import Any
 import jinja2
 
 from afarm import (
+    BuildContext,
     Config,
     Decoding,
     Instruction,
@@ -95,6 +96,7 @@ class BestOfNPolicy(Policy):
             config = getattr(self.reward_model, "config", None)
             card["config"] = config.model_dump(mode="json") if isinstance(config, Config) else None
             card["config_class"] = _target(type(config)) if isinstance(config, Config) else None
+            card["spec"] = getattr(self.reward_model, "spec", None)
         (directory / BEST_OF_N_CARD).write_text(json.dumps(card, indent=2) + "\n", "utf-8")
 
     def export(self, directory: Path) -> None:
@@ -131,12 +133,25 @@ class BestOfNPolicy(Policy):
         kind = _class(card["reward_model"], RewardModel)
         reward_model: RewardModel
         if "config_class" in card:
-            built: Any = kind
-            config = _class(card["config_class"], Config)(**card["config"]) if card["config_class"] else None
-            reward_model = built(config)
+            reward_model = _built(kind, card, context)
         else:
             reward_model = kind.load(directory / "reward_model", context)
         return cls(policy, reward_model, card["n"], card["temperature"], card["keep_scores"])
+
+
+def _built(kind: Any, card: Mapping[str, Any], context: TrainContext) -> RewardModel:
+    """Build a reward model that was not fitted, as a run does: by its config, its spec, or nothing."""
+    config = _class(card["config_class"], Config)(**card["config"]) if card["config_class"] else None
+    made: RewardModel
+    if card.get("spec") is not None:
+        made = kind(config, card["spec"], BuildContext(_no_other_reward_model, backend=lambda: context.backend))
+    else:
+        made = kind() if config is None and kind.__init__ is object.__init__ else kind(config)
+    return made
+
+
+def _no_other_reward_model(name: str) -> RewardModel:
+    raise ModelError(f"best_of_n keeps one reward model, and {name!r} is another inside of it: name that one itself")
 
 
 def _target(kind: type) -> str:

@@ -25,11 +25,51 @@ def test_trials_begin_with_the_recipes_settings_and_the_best_becomes_a_recipe(af
     best = max(trials, key=lambda trial: trial["win_rate"])
     assert said.json["best"]["nudge"] == best["number"]
     recipe = yaml.safe_load(Path(said.json["recipe"]).read_text())
-    assert recipe == {"based_on": str(tmp_path / "light.yaml")} | ({"nudge": best["values"]} if best["number"] else {})
+    assert recipe == {"based_on": str(tmp_path / "light.yaml"), "nudge": best["values"]}
     assert afarm("run", "--recipe", said.json["recipe"], "--method", "nudge", "--dry-run").code == 0
     rows = list(csv.DictReader(Path(said.json["page"]).with_suffix(".csv").open()))
     assert [json.loads(row["values"]) for row in rows] == [trial["values"] for trial in trials]
     assert [float(row["win_rate"]) for row in rows] == [trial["win_rate"] for trial in trials]
+
+
+def test_the_recipe_holds_what_options_gave_and_the_choices_of_earlier_searches(afarm: Afarm) -> None:
+    options = ["--set", "rows.evaluation=8", "--set", "nudge.batch=4", "--label-noise", "0.125"]
+    one = afarm(*TUNE, *SKILLS, "--trials", "3", "--json", *options)
+    other = ["tune", "--recipe", "light.yaml", "--methods", "direct", "--space", "direct.skill=0.1:0.9"]
+    two = afarm(*other, "--trials", "2", "--json", *options)
+    assert one.json["recipe"] == two.json["recipe"]
+    recipe = yaml.safe_load(Path(two.json["recipe"]).read_text())
+    best = {
+        name: said.json["trials"][name][said.json["best"][name]]["values"]
+        for name, said in (("nudge", one), ("direct", two))
+    }
+    assert recipe["nudge"] == {"batch": 4, **best["nudge"]}
+    assert recipe["direct"] == best["direct"]
+    assert (recipe["rows"], recipe["annotate"]) == ({"evaluation": 8}, {"label_noise": 0.125})
+    assert "evaluate" not in recipe
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(
+            {"win_rate": 1e9},
+            {"win_rate": float("nan")},
+            {"win_rate": "99"},
+            {"values": None},
+            {"values": {"bogus": 1}},
+        ),
+        *({"figures": "x"}, {"number": 7}, {"method": "ppo"}, {"seconds": None}, {"error": 5}),
+    ],
+)
+def test_trials_that_were_edited_are_refused(afarm: Afarm, change: dict[str, object]) -> None:
+    page = Path(afarm(*TUNE, *SKILLS, "--trials", "2", "--json").json["page"])
+    [path] = page.parent.glob("nudge-*.jsonl")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(row | (change if row["number"] else {})) + "\n" for row in rows))
+    said = afarm(*TUNE, *SKILLS, "--trials", "2")
+    assert said.code == 1
+    assert "remove" in said.err
 
 
 def test_trials_are_compared_on_the_validation_split_and_leave_no_run(afarm: Afarm) -> None:
@@ -48,7 +88,9 @@ def test_a_search_that_was_stopped_goes_on_as_if_it_had_not_been(afarm: Afarm) -
     whole = afarm(*TUNE, *SKILLS, "--trials", "8", "--output-dir", "whole", "--json").json["trials"]["nudge"]
     assert afarm(*TUNE, *SKILLS, "--trials", "3").code == 0
     before = len(RAN)
-    extended = afarm(*TUNE, *SKILLS, "--trials", "8", "--json").json["trials"]["nudge"]
+    said = afarm(*TUNE, *SKILLS, "--trials", "8", "--json")
+    assert said.code == 0, said.err
+    extended = said.json["trials"]["nudge"]
     assert [trial["values"] for trial in extended] == [trial["values"] for trial in whole]
     assert [trial["win_rate"] for trial in extended] == [trial["win_rate"] for trial in whole]
     assert sum(line == "Nudge step 1" for line in RAN[before:]) == 5, "three trials were there"
@@ -71,6 +113,7 @@ def test_a_trial_that_fails_is_kept_and_the_search_goes_on(afarm: Afarm) -> None
     trials = said.json["trials"]["diverges"]
     assert ["loss is [nan]" in trial["error"] for trial in trials] == [True, True]
     assert said.json["best"] == {"diverges": None}
+    assert said.json["recipe"] is None
     assert (
         "loss is \\[nan]" in Path(said.json["page"]).read_text()
         or "loss is [nan]" in Path(said.json["page"]).read_text()

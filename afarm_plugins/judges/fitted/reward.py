@@ -14,6 +14,7 @@ class FittedReward(RewardModel):
 
     def __init__(self, config: FittedConfig, spec: str, context: BuildContext):
         """Open the judge in the directory `spec`, or the shipped one. Raises as `FittedUtility` does."""
+        self.config = config
         self.utility = FittedUtility(spec, context, config.encoder)
 
     @property

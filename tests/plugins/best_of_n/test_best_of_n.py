@@ -15,7 +15,7 @@ from tiny_models import make_context, make_instructions, make_policy
 from afarm.backend import CheckpointPolicy, TorchRewardModel
 from afarm.core.config import Config, setting
 from afarm.core.errors import DataError, ModelError, PluginError, TrainingError
-from afarm.core.interfaces import Decoding, MethodInputs, Policy, RewardModel, TrainContext
+from afarm.core.interfaces import BuildContext, Decoding, MethodInputs, Policy, RewardModel, TrainContext
 from afarm.core.records import Instruction, Output, Sample, Score
 from afarm_plugins.best_of_n.best_of_n import BestOfNPolicy
 from afarm_plugins.best_of_n.method import BestOfN, BestOfNConfig
@@ -101,6 +101,30 @@ def test_saved_with_a_reward_model_of_text_it_is_built_again_from_its_config(tmp
     again = BestOfNPolicy.load(tmp_path, make_context(tmp_path)[0])
     assert isinstance(again.reward_model, CountsAWord)
     assert again.reward_model.config.word == "w9"
+
+
+class CountsLetters(RewardModel):
+    """One that takes nothing at all, as the toy world's gold."""
+
+    def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[Score]:
+        return [Score(float(len(output))) for output in outputs]
+
+
+class CountsTheWordOfItsSpec(CountsLetters):
+    def __init__(self, config: WordConfig, spec: str, context: BuildContext):
+        self.config, self.word = config, spec
+
+
+def test_a_reward_model_that_was_not_fitted_is_built_again_as_a_run_builds_it(tmp_path: Path) -> None:
+    with_spec = CountsTheWordOfItsSpec(WordConfig(word="w9"), "w3", BuildContext(lambda name: with_spec))
+    with_spec.spec = "w3"  # as a run notes it
+    for number, model in enumerate([CountsLetters(), with_spec]):
+        (tmp_path / str(number)).mkdir()
+        BestOfNPolicy(make_policy(), model, 2).save(tmp_path / str(number))
+        again = BestOfNPolicy.load(tmp_path / str(number), make_context(tmp_path)[0]).reward_model
+        assert type(again) is type(model)
+    assert isinstance(again, CountsTheWordOfItsSpec)
+    assert (again.word, again.config.word) == ("w3", "w9")
 
 
 def test_a_card_that_names_something_else_is_refused(tmp_path: Path) -> None:
