@@ -35,6 +35,8 @@ _ITEM = re.compile(r"(?:[0-9]{1,2}[.)]|[(\[][0-9]{1,2}[)\]])\s+(?=\S)")
 _HEADING = re.compile(r"\s*(?:#|\*\*[^*]+\*\*\s*\Z)")
 _NAMES = re.compile(r"[XNnHFab]|\A[^I]{1,2}\Z")
 """The shape of a heading that says what the label below it is: "Loser", "Shorter output", not "I have read it"."""
+_LOSERS = re.compile("[^I,ab]{0,8}[XF][^I,ab]{0,8}")
+"""The shape of a heading that says that the labels below it are of the worse outputs."""
 _TAG = re.compile(r"<(?:/[a-z_]{1,30}|([a-z_]{1,30}))>", re.IGNORECASE)
 
 _MARK_LEAD = re.compile(
@@ -50,7 +52,14 @@ _MARK = re.compile(
 
 _AFTER_A_NUMBER = re.compile(r"[\s.!,;]*(?:\Z|(?:because|since|as it|due to)\b)", re.IGNORECASE)
 _REMARK_ON_A_MARK = re.compile(
-    r"[.!;]\s|\s*\(|\s*[,:–—-]\s*(?!(?:no|not|or|maybe|perhaps|wait)\b)[^\W\d]", re.IGNORECASE
+    r"[.!]\s|(?!\W*(?:no|not|or|maybe|perhaps|wait|corrected|correction|revised|rather|actually)\b)"
+    r"(?:;\s|\s*\(|\s*[,:–—-]\s*[^\W\d])",
+    re.IGNORECASE,
+)
+_SCALE = re.compile(
+    r"\W*(?:[io]n an? )?(?:out of|of|max(?:imum)?|scale(?: of| from)?|total)\W*"
+    r"(?:(?:an? )?(?:maximum|possible)(?: of)? )?(?:[01]\W+(?:to\W+)?)?(?P<top>[0-9]{1,4})",
+    re.IGNORECASE,
 )
 
 
@@ -91,7 +100,10 @@ def _statements(lines: Iterable[str]) -> Iterator[Statement]:
         for statement in statements_of(f"{heading}:{shape}" if is_label and _NAMES.search(heading) else shape):
             is_heading = is_label and line.lstrip().startswith("#")
             yield replace(statement, kind="remark") if is_heading else statement
-        heading = shape.rstrip(".:") if shape.endswith(":") or _HEADING.match(line) else ""
+        if not is_label:  # two labels below one heading are a ranking: it is the heading of both
+            asks_for_worse = shape.endswith("?") and bool(re.search("[XF]", shape))
+            names_label = shape.endswith(":") or asks_for_worse or bool(_HEADING.match(line))
+            heading = shape.rstrip(".:?") if names_label else ""
 
 
 def parse_rating(lines: Sequence[str]) -> float | None:
@@ -122,12 +134,17 @@ def parse_criteria(text: str) -> list[str]:
 def parse_list(lines: Sequence[str], size: int) -> list[float | None]:
     """Verdicts from lines such as `2. Output (a)`. An index given twice is None, even if both agree."""
     verdicts: dict[int, list[float | None]] = {}
+    below_losers = False
     for line in lines:
+        is_heading = bool(_HEADING.match(line))
         line = own_part(line).strip(MARKUP)
         number = _NUMBER.match(line)
+        if not number:
+            shape = shape_of(line)
+            below_losers = (is_heading or shape.endswith(":")) and bool(_LOSERS.fullmatch(shape))
         statements = statements_of(shape_of(line[number.end() :].strip(MARKUP))) if number else []
         if number and any(statement.kind in ("for", "remark") for statement in statements):
-            verdicts.setdefault(int(number[1]), []).append(verdict_of(statements))
+            verdicts.setdefault(int(number[1]), []).append(None if below_losers else verdict_of(statements))
     return _in_order(verdicts, size)
 
 
@@ -194,13 +211,23 @@ def _mark(line: str) -> float | None:
     if re.match(r"[\s*_`]*[-−][0-9]", line):
         return math.inf
     line = line.strip(MARKUP)
+    if _names_another_scale(line):
+        return math.inf
     lead = _MARK_LEAD.match(line)
     number = _MARK.match(line, lead.end() if lead else 0)
     if not number:
         return None
     rest = line[number.end() :].lstrip("*_` ")
+    if _names_another_scale(rest):
+        return math.inf
     if not (lead or number["of"]):
         # A bare number before other text is an item of a list, or a count of something.
         return float(number["mark"]) if _AFTER_A_NUMBER.match(rest) else None
     on_scale = number["of"] in (None, str(BEST)) and (_AFTER_A_NUMBER.match(rest) or _REMARK_ON_A_MARK.match(rest))
     return float(number["mark"]) if on_scale else math.inf
+
+
+def _names_another_scale(text: str) -> bool:
+    """Tell if `text` opens with a scale, such as "out of 10", that does not end at the best mark."""
+    scale = _SCALE.match(text)
+    return scale is not None and scale["top"] != str(BEST)

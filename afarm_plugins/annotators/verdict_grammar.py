@@ -26,7 +26,8 @@ CLASSES = {
     "D": "the a an",
     "E": "so therefore thus hence",
     "F": "wrong incorrect false bad poor flawed irrelevant incomplete inaccurate off lacks lacking misses missing fails"
-    " failing too",
+    " failing too reject rejects discard discards avoid eliminate eliminated drop dropped ignore ignores ignored"
+    " refuses untrue",
     "H": "or maybe perhaps either both equal equally same tie tied draw unsure if unless whether depends",
     "I": "i we",
     "K": "think believe find feel say conclude consider judge rate deem",
@@ -40,10 +41,11 @@ CLASSES = {
     "U": "but however yet nevertheless nonetheless",
     "V": "answer verdict pick choice preference decision conclusion selection response result judgement judgment vote"
     " evaluation assessment edge nod",
-    "X": "worse worst loser losing inferior weaker weakest poorer rejected less least runner-up",
+    "X": "worse worst loser losing inferior weaker weakest poorer rejected"
+    " discarded less least runner-up losers loses lost",
     "Y": "says said claims claimed writes wrote reads states stated tells asks asserts according",
-    "Z": "wait scratch correction sorry reconsider reconsidering oops",
-    "c": "would will must should do does did have has had am are",
+    "Z": "wait scratch correction sorry reconsider reconsidering oops until",
+    "c": "would will must should do does did have has am are",
     "j": "that this",
     "m": "more most",
     "n": "no nope nah",
@@ -54,7 +56,8 @@ CLASSES = {
     "t": "to",
     "v": "beats outperforms surpasses outdoes",
     "w": "wins win won prevails",
-    "=": "is was be being been seems appears looks remains",
+    "d": "was were",
+    "=": "is be being been seems appears looks remains",
 }
 """The words of each class. "a" and "b" are the labels; ".", "?", ",", ";", ":" and "-" stand for themselves."""
 
@@ -66,22 +69,25 @@ PHRASES = {
     "w": r"comes out (?:ahead|on top)|(?:gets|has) my (?:vote|preference)|does (?:a|the) better job|does better",
     "=": r"goes to|is for",
     "N": r"far from|(?:anything|all|nothing) but",
-    "Z": r"on (?:second thoughts?|reflection)|i take (?:that|it) back|i meant?|hold on|strike that|let me re\w+",
-    "u": r"(?:vs|e\.g|i\.e|cf|etc)\.|in order to",
+    "Z": r"on (?:second thoughts?|reflection)|i take (?:that|it) back|i meant?|hold on|strike that|let me re\w+"
+    r"|i (?:have )?changed my mind|i disagree|(?:just|only) (?:kidding|joking)"
+    r"|(?:no,? )?(?:it|this|that)(?:'s| is| was)? (?:(?:not|false|wrong|untrue|a joke)|isn't|wasn't)(?=\W*\Z)",
+    "u": r"(?:would|could|should|i'd) have|(?:vs|e\.g|i\.e|cf|etc)\.|in order to",
 }
 """Expressions that count as one word of the class."""
 
 _QUALITY = r"(?:B|mq)[OV]?"
 _PRAISE = rf"A*+D?A*+{_QUALITY}"
-_COPULA = r"(?:[cA]*+t?=)++"
+_COPULA = r"(?:[cA]*+t?[=d])++"
 _PRAISED = rf"(?:{_COPULA}(?:{_PRAISE}|MA*+V)|[cA]*+w|[cA]*+v(?=[ab])|,?P=)"
-_LEAD = rf"(?:[DMA]*+(?:{_QUALITY}|V)A*+[=:][=:A]*+j?|I[cA]*+Kj?[:,]?A*+|P[cA]*+t?=A*+j?:?)"
+_LEAD = rf"(?:[DMA]*+(?:{_QUALITY}|V)A*+[=d:][=:A]*+j?|I[cA]*+Kj?[:,]?A*+|P[cA]*+t?=A*+j?:?)"
 _OPENING = r"(?:[SR][^:]*,)?[AE]*+[,:]?A*+"
-_ENDS = r"A*+(?:\Z|[,-]?[RSs]|[,:-](?!A*+(?:[nZ]|N\Z))[^abHY]*\Z)"
+_REASON = r"(?:R(?![^abo]*[=d]A*+[XF]\Z)|s(?![DMA]*+(?:O?t?[XF]|u(?:[XFBO]|\Z))))"
+_ENDS = rf"A*+(?:\Z|[,-]?(?:S|{_REASON})|[,:-](?!A*+(?:[nZ]|[NF]\Z))[^abHY]*\Z)"
 _OR_COMPARES = rf"(?:{_ENDS}|A*+(?P<compares>(?:[Tt][Du]?)?[abo]))"
 
 VERDICTS = {
-    "bare": r"LA*+(?:\Z|[,-]?(?:[Rs]|S[^,]*\Z))",  # Output (a)
+    "bare": rf"LA*+(?:\Z|[,-]?(?:{_REASON}|S[^,]*\Z))",  # Output (a)
     "named": rf"{_LEAD}L{_ENDS}",  # My verdict is Output (a); I think Output (a)
     "praised": rf"{_LEAD}?L{_PRAISED}{_OR_COMPARES}",  # Output (a) is better than (b)
     "chosen": rf"I(?:[cAt=]|Ct)*+[CV][pA]*+L{_OR_COMPARES}",  # I would go with Output (a)
@@ -92,6 +98,11 @@ VERDICTS = {
 
 TAKES_BACK = re.compile(r"[AU,]*+(?:Z|n(?=[,:-]|\Z|[ab]))[,:-]*")
 """The opening of a clause that takes back what was said before it."""
+
+DECLINES = re.compile(
+    r"(?:[ADPV=d:,]*+u?[ADc=d,]*+H|[ADV:]*+N|[ADPV=:,]*+nA*+[BVO]|N=A*+B|I[cA=]*+N[tc]*+[KCV][jP]?)[AO]*+[.]?\Z"
+)
+"""A sentence that decides for neither output: a tie, or a refusal to judge."""
 
 _VERDICTS = {name: re.compile(_OPENING + shape.replace("L", "(?P<side>[ab])")) for name, shape in VERDICTS.items()}
 _SENTENCE = re.compile(r"[^.?]*+[.?]|[^.?]++\Z")
@@ -109,6 +120,7 @@ _TOKEN = re.compile(
     rf"|{_NAMED_PHRASES}"
     r"|(?P<word>[^\W_]++(?:[-'][^\W_]++)*+)"
     r"|(?<![.!?…])(?P<end>[.!?…]++)(?=[\s)\"'*_`]|\Z)"
+    r"|(?P<strikes>[❌❎✗✘✖👎🚫≠☐□☒]|~~|¬|[(\[][ ]?[)\]]|(?<!\w)!(?=[\w(]))"
     r"|(?<!\S)(?P<dash>[-–]++)(?!\S)|(?P<mark>[—,;:(>])",
     re.IGNORECASE,
 )
@@ -117,12 +129,13 @@ _MARKS = {"—": "-", "(": ",", ">": "v"}
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A clause "for" or "against" the output `side`, a "remark" on it, or "doubt" about what was said.
+    """A clause "for" or "against" the output `side`, a "remark" on it, "doubt", or "none".
 
+    "doubt" takes back what was said before it; "none" says that there is no verdict, whatever stands around it.
     `side` is 1.0 for the first output, 0.0 for the second.
     """
 
-    kind: Literal["for", "against", "remark", "doubt"]
+    kind: Literal["for", "against", "remark", "doubt", "none"]
     side: float | None = None
 
 
@@ -134,6 +147,8 @@ def verdict_of(statements: Iterable[Statement]) -> float | None:
     sides: dict[str, set[float | None]] = {"for": set(), "against": set(), "remark": set()}
     doubted = False
     for statement in statements:
+        if statement.kind == "none":
+            return None
         doubted = statement.kind == "doubt" or (doubted and statement.kind == "against")
         if statement.kind != "doubt":
             sides[statement.kind].add(statement.side)
@@ -145,12 +160,20 @@ def verdict_of(statements: Iterable[Statement]) -> float | None:
 
 def statements_of(shape: str) -> list[Statement]:
     """List the statements in a text of this shape, in order. Linear in its length."""
-    return [statement for sentence in _SENTENCE.findall(shape) for statement in _of_sentence(sentence)]
+    statements: list[Statement] = []
+    question = ""
+    for sentence in _SENTENCE.findall(shape):
+        # The label behind "Which is worse?" answers it.
+        statements += _of_sentence(f"{question}:{sentence}" if question else sentence)
+        question = sentence.rstrip("?") if sentence.endswith("?") and re.search("[XF]", sentence) else ""
+    return statements
 
 
 def _of_sentence(sentence: str) -> Iterator[Statement]:
     """Statements of the parts that "so", "but" or ";" separate."""
     asks, stated, after = sentence.endswith("?"), False, ""
+    if DECLINES.match(sentence):
+        yield Statement("none")
     for part in _BETWEEN_PARTS.split(sentence.rstrip(".?")):
         if part in (";", "U", "E"):
             after = part
@@ -198,6 +221,8 @@ def _letters(token: re.Match[str]) -> str:
         return shape_of(text.replace("_", " ")) + ":"
     if kind == "word":
         return _word(text)
+    if kind == "strikes":
+        return "u"
     if kind == "end":
         return "?" if "?" in text else "."
     if kind == "dash":
