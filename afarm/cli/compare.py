@@ -18,7 +18,7 @@ from afarm.cli.console import err, out
 from afarm.cli.cost import show_plan, warn_of_budget
 from afarm.cli.launch import process_info
 from afarm.cli.leaderboard import show_board
-from afarm.cli.options import DryRun, FarmOptions, Stray, refuse_stray, with_options
+from afarm.cli.options import DryRun, FarmOptions, Stray, parse_seeds, refuse_stray, with_options
 from afarm.cli.run import command_line, finish, warn_of_simulation
 from afarm.cli.stage_lines import make_room
 from afarm.core.errors import AfarmError, ConfigError, DataError
@@ -133,13 +133,10 @@ def compare(
 def _seeds(options: FarmOptions, text: str | None) -> list[int | None]:
     if text is None:
         return [options.seed]
-    try:
-        found: list[int | None] = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ConfigError([f"--seeds {text!r}: whole numbers with commas between, such as 42,43,44"]) from None
+    seeds = parse_seeds(text)
     if options.seed is not None:
         raise ConfigError(["--seed and --seeds contradict each other: give one"])
-    return list(dict.fromkeys(found))
+    return [*seeds]
 
 
 def _lay_out(

@@ -383,6 +383,14 @@ def with_options(command: Callable[..., None], without: Collection[str] = ()) ->
     return expanded
 
 
+def parse_seeds(text: str) -> list[int]:
+    """Read the seeds of --seeds, each once. Raises `ConfigError` for what is no list of whole numbers."""
+    try:
+        return list(dict.fromkeys(int(part) for part in text.split(",")))
+    except ValueError:
+        raise ConfigError([f"--seeds {text!r}: whole numbers with commas between, such as 42,43,44"]) from None
+
+
 def refuse_stray(name: str | None) -> None:
     """Raise `ConfigError` naming the option that a component's name belongs to, or that none is called so."""
     if name is None:

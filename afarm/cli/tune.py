@@ -18,7 +18,7 @@ import typer
 
 from afarm.cli.console import err, out
 from afarm.cli.cost import show_plan
-from afarm.cli.options import DryRun, FarmOptions, Stray, refuse_stray, with_options
+from afarm.cli.options import DryRun, FarmOptions, Stray, parse_seeds, refuse_stray, with_options
 from afarm.cli.run import command_line
 from afarm.core.errors import ConfigError, DataError
 from afarm.storage.disk import write_whole
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 ALL = "all"
 COLUMNS = ("method", "number", "win_rate", "standard_error", "excess", "seconds", "error", "values", "figures")
 """The columns of the CSV file: the fields of a trial, the last two as JSON."""
-TRIALS = 16
 
 Methods = Annotated[str, typer.Option("--methods", help="Methods by name, with commas between, or all.")]
 Trials = Annotated[int, typer.Option("--trials", min=2, help="Trials of each method, the recipe's own settings first.")]
@@ -64,7 +63,7 @@ def add_to(app: typer.Typer) -> None:
 def tune(
     stray: Stray = None,
     methods: Methods = ALL,
-    trials: Trials = TRIALS,
+    trials: Trials = 16,
     seeds: Seeds = "1001",
     space: Space = None,
     max_kl: MaxKL = None,
@@ -82,7 +81,7 @@ def tune(
     given = options.as_recipe()
     options = replace(options, settings=[*(options.settings or []), "evaluate.split=validation"])
     spaces, left_out = _spaces(methods, space or [])
-    of_seeds = _seeds(seeds)
+    of_seeds = parse_seeds(seeds)
     for name, why in left_out.items():
         err().print(f"[yellow]Left out:[/] {markup(name)}: {markup(why)}", highlight=False, soft_wrap=True)
     if dry_run:
@@ -168,17 +167,11 @@ def _spaces(methods: str, given: Sequence[str]) -> tuple[dict[str, SearchSpace],
     return spaces, left_out
 
 
-def _seeds(text: str) -> list[int]:
-    try:
-        return list(dict.fromkeys(int(part) for part in text.split(",")))
-    except ValueError:
-        raise ConfigError([f"--seeds {text!r}: whole numbers with commas between, such as 1001,1002"]) from None
-
-
 def _require_comparable(workspace: Workspace) -> None:
     """Raise `ConfigError` if trials would have no win rate, or nothing to be compared on."""
-    if "win_rate" not in workspace.config.evaluate.evaluators:
-        raise ConfigError(["tune chooses by the win rate: add win_rate to evaluate.evaluators"])
+    from afarm.experiment.method_comparison import require_win_rate
+
+    require_win_rate(workspace, "tune chooses")
     try:
         workspace.data.rows("validation")
     except DataError as error:

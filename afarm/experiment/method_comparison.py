@@ -138,10 +138,10 @@ def is_compared_with(workspace: Workspace, system: str) -> bool:
     return system == workspace.start_name and workspace.config.evaluate.reference != "data"
 
 
-def require_win_rate(workspace: Workspace) -> None:
-    """Raise `ConfigError` if the recipe does not evaluate the win rate, by which methods are ranked."""
+def require_win_rate(workspace: Workspace, use: str = "compare ranks") -> None:
+    """Raise `ConfigError` if the recipe does not evaluate the win rate, which `use` goes by."""
     if "win_rate" not in workspace.config.evaluate.evaluators:
-        raise ConfigError("compare ranks by the win rate: add win_rate to evaluate.evaluators")
+        raise ConfigError(f"{use} by the win rate: add win_rate to evaluate.evaluators")
 
 
 def named_methods(methods: Any) -> list[str]:

@@ -34,12 +34,6 @@ from afarm.experiment.workspace import Workspace
 from afarm.storage.disk import write_whole
 from afarm.storage.rows import read_rows, write_rows
 
-TRIALS = 16
-"""Trials of each method."""
-
-SEED = 1001
-"""The seed of trials: boards are made of others."""
-
 OpenWith = Callable[[str, int, Mapping[str, Any]], Workspace]
 """Opens the workspace of a method and a seed under further settings."""
 

@@ -11,8 +11,9 @@ import pytest
 from tiny_models import make_context, same_weights
 
 from afarm import Pair, Preference, TrainContext, seeding
+from afarm.backend.trl_bridge import FEWEST_CHECKPOINTS
 from afarm.core.plugins import discover
-from afarm.experiment.training_stages import candidates
+from afarm.experiment.training_stages import CANDIDATES, candidates
 from afarm.testing import tiny_inputs
 
 SHORT = {"max_length": 40, "num_train_epochs": 5, "per_device_train_batch_size": 8, "learning_rate": 1e-2}
@@ -104,3 +105,4 @@ def test_what_it_needs_and_how_many_candidates_are_planned(name: str) -> None:
     best, last = (component.load()(component.settings({**METHODS[name], "checkpoint": c})) for c in ("best", "last"))
     assert best.needs - last.needs == {"validation", "annotator"}
     assert (candidates(best.config), candidates(last.config)) == (5, 0)
+    assert CANDIDATES == FEWEST_CHECKPOINTS, "what is planned is what training compares"
