@@ -35,6 +35,7 @@ NAMES = {
     "generate-n": "`generate(num_return_sequences=64)`",
     "sft": "afarm's SFT",
     "plain-sft": "plain training loop",
+    "products": "the products alone",
 }
 HEAVY = "torch transformers openai anthropic"
 
@@ -90,7 +91,6 @@ def throughput(repeats: int) -> list[str]:
     cases = [("toy", 1, ("sample", "generate")), ("toy", 1, ("sft", "plain-sft"))]
     if SMOL.is_file():
         both = os.cpu_count() or 1
-        cases += [("smol", both, ("sample", "generate")), ("smol", both, ("sft", "plain-sft"))]
         cases += [("smol", both, ("best-of", "generate-n"))]
     for model, threads, works in cases:
         found: dict[str, list[dict[str, Any]]] = {work: [] for work in works}
@@ -113,6 +113,29 @@ def throughput(repeats: int) -> list[str]:
     return lines
 
 
+def precisions(repeats: int) -> list[str]:
+    """SmolLM2 in float32 and bfloat16 beside plain transformers and the products alone, one thread, in turn."""
+    lines = ["| work | precision | side | tokens per CPU second | of plain | of float32 |", "|---|---|---|---|---|---|"]
+    for works in (("sample", "generate", "products"), ("sft", "plain-sft")):
+        rates: dict[tuple[str, str], list[float]] = {}
+        for _ in range(repeats):
+            for work in works:
+                for dtype in ("float32", "bfloat16"):
+                    command = [sys.executable, "-m", "benchmarks.throughput", "smol", work, "--dtype", dtype]
+                    done = subprocess.run(command, check=True, capture_output=True, text=True)
+                    measured = json.loads(done.stdout.splitlines()[-1])
+                    rates.setdefault((work, dtype), []).append(measured["tokens"] / measured["cpu"])
+        for dtype in ("float32", "bfloat16"):
+            for work in works:
+                rate, plain, whole = (
+                    statistics.median(rates[key]) for key in ((work, dtype), (works[1], dtype), (work, "float32"))
+                )
+                lines.append(
+                    f"| {works[0]} | {dtype} | {NAMES[work]} | {rate:,.0f} | {rate / plain:.2f} | {rate / whole:.2f} |"
+                )
+    return [f"SmolLM2-135M, one thread, medians of {repeats}, taken in turn.", "", *lines]
+
+
 def main() -> None:
     import torch
     import transformers
@@ -123,6 +146,7 @@ def main() -> None:
         "The command line": command_line,
         "The whole experiment": whole_run,
         "Throughput": lambda: throughput(repeats),
+        "Precisions": lambda: precisions(repeats),
         "PPO": ppo,
         "Judging": judging,
         "Rate limits": rate_limits,

@@ -1,6 +1,6 @@
 """Learning curve of the toy world's reward model: accuracy against gold by the number of pairs.
 
-    python -m benchmarks.learning_curve --seeds 1 --set toy.world=2
+    python -m benchmarks.learning_curve --seeds 1
 
 prints the table of docs/notes/toy-results.md, from which the recipe's number of pairs is chosen. No method runs. Every
 other setting is the recipe's; finished parts are reused, so it can be stopped and started again.
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from afarm import Farm
-from benchmarks.toy_results import HELD_OUT, label_accuracy, reward_accuracy
+from benchmarks.label_quality import HELD_OUT, label_accuracy, reward_accuracy
 
 PAIRS = (1000, 2000, 4000, 8000, 16000)
 

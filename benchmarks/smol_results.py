@@ -59,7 +59,7 @@ class Row(NamedTuple):
 
 
 def on_demonstrations(farm: Farm) -> list[Row]:
-    rows = farm.workspace.data.rows("sft")[: farm.workspace.config.rows.sft]
+    rows = farm.workspace.data.rows("sft")
 
     def examples(policy: CheckpointPolicy) -> Sequence[Example]:
         instructions, outputs = [row.instruction for row in rows], [row.output for row in rows]

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from afarm import Decoding, Instruction, MethodInputs, Output, TrainContext
-from afarm.backend import Backend, CheckpointPolicy, TorchSampler, join_and_pad
+from afarm.backend import Backend, CheckpointPolicy, TorchSampler, cpu, join_and_pad
 from afarm.core.config import BackendConfig
 from afarm.storage.checkpoints import DirectoryCheckpoints
 from afarm_plugins.sft import SFT, SFTConfig
@@ -33,11 +33,12 @@ LORA = {"r": 16, "alpha": 32}
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model", choices=["toy", "smol"])
-    parser.add_argument("work", choices=["sample", "generate", "best-of", "generate-n", "sft", "plain-sft"])
+    parser.add_argument("work", choices=["sample", "generate", "best-of", "generate-n", "sft", "plain-sft", "products"])
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    backend = Backend(BackendConfig(device="cpu", threads=arguments.threads))
+    backend = Backend(BackendConfig(device="cpu", threads=arguments.threads, dtype=arguments.dtype))
     policy, rows = toy(backend) if arguments.model == "toy" else smol(backend)
     work: Callable[[], int] = {
         "sample": lambda: sample(policy, rows, arguments.model),
@@ -46,19 +47,22 @@ def main() -> None:
         "generate-n": lambda: generate_n(policy),
         "sft": lambda: sft(policy, rows, arguments.model),
         "plain-sft": lambda: plain_sft(policy, rows, arguments.model),
+        "products": lambda: products(policy, SIZES[arguments.model]["batch"]),
     }[arguments.work]
+    if arguments.work in ("generate", "generate-n", "plain-sft"):
+        policy.model.set_attn_implementation("sdpa")  # transformers' own, which half precision does not get from us
     if arguments.work == "sft":
         import trl  # noqa: F401  (its import is no part of training)
     before, peak, stop = rss(), [0.0], threading.Event()
     watcher = threading.Thread(target=watch, args=(peak, stop), daemon=True)
     watcher.start()
-    wall, cpu = time.perf_counter(), time.process_time()
+    wall, seconds = time.perf_counter(), time.process_time()
     tokens = work()
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    wall, seconds = time.perf_counter() - wall, time.process_time() - seconds
     stop.set()
     watcher.join()
     found = {"model": arguments.model, "work": arguments.work, "threads": arguments.threads, "tokens": tokens}
-    sys.stdout.write(json.dumps({**found, "wall": wall, "cpu": cpu, "memory_mb": peak[0] - before}) + "\n")
+    sys.stdout.write(json.dumps({**found, "wall": wall, "cpu": seconds, "memory_mb": peak[0] - before}) + "\n")
 
 
 def rss() -> float:
@@ -87,12 +91,18 @@ def smol(backend: Backend) -> tuple[CheckpointPolicy, list[Output]]:
     things = ["tides", "glaciers", "compost", "bridges", "sonnets", "batteries", "chess", "bees"]
     answer = "It is worth a look. Start with a simple example, write down what you see, and ask when you are stuck."
     rows = [Output(Instruction(asked.format(thing)), f"{thing.capitalize()}: {answer}") for thing in things]
-    return backend.load_policy(str(SMOL)), rows * 2
+    kinds = ["note", "letter", "poem", "list", "story", "speech", "question", "joke"]
+    asked_by_kind = [
+        Output(Instruction(row.instruction.instruction.replace("note", kind)), row.output)
+        for kind in kinds
+        for row in rows
+    ]
+    return backend.load_policy(str(SMOL)), asked_by_kind
 
 
 SIZES: dict[str, dict[str, Any]] = {
     "toy": {"prompts": 2048, "batch": 256, "new": 48, "train": 2048, "train_batch": 64, "lora": None},
-    "smol": {"prompts": 16, "batch": 16, "new": 48, "train": 16, "train_batch": 4, "lora": LORA},
+    "smol": {"prompts": 64, "batch": 64, "new": 48, "train": 32, "train_batch": 8, "lora": LORA},
 }
 
 
@@ -167,6 +177,17 @@ def generate_n(policy: CheckpointPolicy) -> int:
             eos_token_id=policy.eos_ids,
         )
     return made[:, len(PROMPT) :].numel()
+
+
+def products(policy: CheckpointPolicy, batch: int) -> int:
+    """Tokens of the products alone: every matrix of the model, once per token of a batch, ten times over."""
+    weights = [m.weight for m in policy.model.modules() if isinstance(m, torch.nn.Linear)]
+    inputs = {w.shape[1]: torch.randn(batch, w.shape[1], dtype=w.dtype) for w in weights}
+    with torch.inference_mode():
+        for _ in range(10):
+            for weight in weights:
+                cpu.product(inputs[weight.shape[1]], weight)
+    return 10 * batch
 
 
 # ---------------------------------------------------------------------------------------------------------- training

@@ -1,143 +1,187 @@
-"""What comes out of the toy world: methods, over-optimisation, and how good the reward model is. Several seeds.
+"""What comes out of the toy world, in tables and plots: `python -m benchmarks.toy_results`.
 
-    python -m benchmarks.toy_results --seeds 1 2 3 --models DIR2 DIR3 --output-dir DIR
-
-prints the tables of docs/notes/toy-results.md. Every setting is the toy recipe's; the long, weakly regularised PPO runs
-change `ppo.kl_coef` and `ppo.total_steps` only. The first seed starts from the bundled base model and the others from
-those of `--models` (`python -m tools.toy.train_base --seed 2 --output DIR2`), if any are given. Finished parts
-are reused, so it can be stopped and started again.
+Writes the marked parts of docs/notes/toy-results.md and the plots beside it, from the runs under `--output-dir`. Those
+that are not there yet are made, by the toy recipe as it stands; so it can be stopped and started again, and a change of
+code or settings makes anew what it concerns. `--parts` makes some of them. Plots need Matplotlib (the extra `docs`).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 
-from afarm import Decoding, Evaluation, Farm, Output, compare_outputs
-from afarm.core.records import JudgedPair
+from afarm import Farm, Result
+from afarm.evaluation.metrics import main_metric
+from afarm.statistics import correlation, paired_differences
+from benchmarks.label_quality import label_accuracy, mean_gold, reward_accuracy
+from benchmarks.over_optimisation import over_optimisation
+from benchmarks.toy_plots import half_interval, over_seeds, plot_points
 
-BEST_OF = (1, 4, 16, 64, 256)
-LONG_STEPS = (20, 80, 200)
-LONG_KL = 0.02
-HELD_OUT = 2000
-"""Preference instructions, the last ones, that no reward model is fitted on."""
+PAGE = Path("docs/notes/toy-results.md")
+SEEDS = (1, 2, 3, 4, 5)
+PAPER = {
+    "ppo": "PPO",
+    "dpo": "DPO",
+    "best_of_n": "best-of-1024",
+    "expert_iteration": "expert iteration",
+    "sft_all": "SFT 52k",
+    "sft": "SFT 10k",
+    "feedme": "binary FeedME",
+    "quark": "Quark",
+    "reward_conditioning": "reward conditioning",
+    "base": "LLaMA 7B",
+}
+"""The systems of the paper's Table 2 that stand for ours."""
 
+METHODS = tuple(name for name in PAPER if name != "sft")
+"""All that are compared with SFT."""
 
-def measure(seed: int, output_dir: Path, settings: list[str]) -> dict[str, float]:
-    """All figures of one seed, flat."""
-    found: dict[str, float] = {}
-    with Farm("toy", seed=seed, output_dir=output_dir, settings=settings) as farm:
-        found["labels against gold"] = label_accuracy(farm, farm.annotate())
-        found["reward model against gold"] = reward_accuracy(farm)
-        found["sft gold"] = gold(farm, farm.outputs("sft"))
-        for method in ("ppo", "best_of_n"):
-            result = farm.evaluate(method)
-            for reference, evaluation in result.evaluations:
-                if evaluation.evaluator == "win_rate":
-                    record(found, f"{method} against {reference}", evaluation)
-                if evaluation.evaluator == "gold" and reference == "sft":
-                    found[f"{method} gold"] = float(evaluation.metrics["gold"] or 0)
-        over_optimise_best_of_n(farm, found)
-    for steps in LONG_STEPS:
-        changed = [*settings, f"ppo.kl_coef={LONG_KL}", f"ppo.total_steps={steps}"]
-        with Farm("toy", seed=seed, output_dir=output_dir, settings=changed) as farm:
-            result = farm.evaluate("ppo")
-            record(found, f"ppo kl {LONG_KL:g} steps {steps}", result.evaluations[0][1])
-            found[f"ppo kl {LONG_KL:g} steps {steps} gold"] = result.metric("gold")
-            found[f"ppo kl {LONG_KL:g} steps {steps} reward"] = result.metric("reward")
-    return found
-
-
-def record(found: dict[str, float], name: str, evaluation: Evaluation) -> None:
-    found[name] = float(evaluation.metrics["win_rate"] or 0)
-    found[f"{name} se"] = float(evaluation.metrics["standard_error"] or 0)
-
-
-def gold(farm: Farm, outputs: Sequence[Output]) -> float:
-    model = farm.workspace.components.fixed_reward_model("gold")
-    return statistics.fmean(s.value for s in model.score([o.instruction for o in outputs], [o.output for o in outputs]))
-
-
-def label_accuracy(farm: Farm, judged: Sequence[JudgedPair]) -> float:
-    """Share of decided labels that agree with gold, pairs of equal gold left out."""
-    model = farm.workspace.components.fixed_reward_model("gold")
-    right = []
-    for row in judged:
-        if row.p2 is None:
-            continue
-        first, second = model.score([row.pair.instruction] * 2, [row.pair.output_1, row.pair.output_2])
-        if first.value != second.value:
-            right.append((row.p2 > 0.5) == (second.value > first.value))
-    return 100 * statistics.fmean(right)
-
-
-def reward_accuracy(farm: Farm) -> float:
-    """Share of pairs of SFT samples (T = 1) ranked as gold ranks them, pairs of equal gold left out.
-
-    On the last preference instructions, which the run leaves unused: nothing was trained on them.
-    """
-    data = farm.workspace.data
-    rows = data.load("preference")[len(data.rows("preference")) :][-HELD_OUT:]
-    instructions = [row.instruction for row in rows]
-    decoding = Decoding(temperature=1.0, max_new_tokens=48, n=2, per_device_batch_size=512)
-    texts = [s.text for s in farm.sft().sample(instructions, decoding, seed=farm.workspace.seed("reward accuracy"))]
-    repeated = [i for i in instructions for _ in range(2)]
-    truth = [s.value for s in farm.workspace.components.fixed_reward_model("gold").score(repeated, texts)]
-    guess = [s.value for s in farm.fit_reward().score(repeated, texts)]
-    right = [
-        (guess[k] < guess[k + 1]) == (truth[k] < truth[k + 1])
-        for k in range(0, len(texts), 2)
-        if truth[k] != truth[k + 1]
-    ]
-    return 100 * statistics.fmean(right)
-
-
-def over_optimise_best_of_n(farm: Farm, found: dict[str, float]) -> None:
-    """One draw of the largest n: the best of its first n samples is what best-of-n would return."""
-    instructions = farm.workspace.data.instructions("evaluation")
-    decoding = Decoding(temperature=1.0, max_new_tokens=48, n=max(BEST_OF), per_device_batch_size=512)
-    samples = farm.sft().sample(instructions, decoding, seed=farm.workspace.seed("best of n"))
-    model, reference = farm.fit_reward(), farm.outputs("sft")
-    chosen: dict[int, list[Output]] = {n: [] for n in BEST_OF}
-    for instruction in instructions:
-        texts = [next(samples).text for _ in range(decoding.n)]
-        values = [s.value for s in model.score([instruction] * len(texts), texts)]
-        for n in BEST_OF:
-            best = max(range(n), key=values.__getitem__)
-            chosen[n].append(Output(instruction, texts[best], f"best of {n}"))
-    for n in BEST_OF:
-        record(found, f"best of {n}", compare_outputs(chosen[n], reference, farm=farm).evaluations[0][1])
-        found[f"best of {n} gold"] = gold(farm, chosen[n])
+Figures = Mapping[str, Sequence[float]]
+"""Values over seeds, by name."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--models", nargs="+", default=[], help="base models for the seeds after the first")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--output-dir", type=Path, default=Path("afarm-runs/toy-results"))
-    parser.add_argument("--annotator", help="label with this annotator and no noise, instead of the recipe's")
+    parser.add_argument("--page", type=Path, default=PAGE)
     arguments = parser.parse_args()
-    labels = [f"annotate.annotator={arguments.annotator}", "annotate.label_noise=0"] if arguments.annotator else []
-    tables = []
-    for place, seed in enumerate(arguments.seeds):
-        base = [f"model={arguments.models[place - 1]}"] if 0 < place <= len(arguments.models) else []
-        tables.append(measure(seed, arguments.output_dir, [*labels, *base]))
-        sys.stderr.write(json.dumps({"seed": seed, **tables[-1]}) + "\n")
-    print("| | " + " | ".join(f"seed {s}" for s in arguments.seeds) + " | mean ± s.e. over seeds |")
-    print("|---" * (len(arguments.seeds) + 2) + "|")
-    for name in tables[0]:
-        values = [t[name] for t in tables]
-        spread = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else float("nan")
-        print(
-            f"| {name} | "
-            + " | ".join(f"{v:.2f}" for v in values)
-            + f" | {statistics.fmean(values):.2f} ± {spread:.2f} |"
-        )
+    for name in arguments.parts:
+        write_part(arguments.page, name, PARTS[name](arguments.seeds, arguments.output_dir, arguments.page.parent))
+
+
+def write_part(page: Path, name: str, lines: Sequence[str]) -> None:
+    """Put `lines` between the marks of a part of the page."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+    before, found, rest = page.read_text("utf-8").partition(begin)
+    _, ended, after = rest.partition(end)
+    if not (found and ended):
+        raise SystemExit(f"{page} has no part between {begin.strip()} and {end}")
+    page.write_text(f"{before}{begin}" + "\n".join(lines) + f"\n{end}{after}", "utf-8")
+
+
+# ------------------------------------------------------------------------------------------------ the board
+
+
+def board(seeds: Sequence[int], output_dir: Path, plots: Path) -> list[str]:
+    """Tables of all methods on shared artifacts: figures, paired differences, and the paper's order beside."""
+    with Farm("toy", output_dir=output_dir, progress=False) as farm:
+        compared = farm.compare_methods(METHODS, seeds=seeds)
+    if compared.failed:
+        raise SystemExit("\n".join(f"{name}: {why}" for name, why in compared.failed.items()))
+    figures = {method: _figures(compared[method]) for method in METHODS}
+    order = sorted(METHODS, key=lambda method: -statistics.fmean(figures[method]["win rate"]))
+    columns = {"win rate": ".1f", "reward": "+.2f", "gold": "+.2f", "characters": ".0f"}
+    lines = ["| system | win rate | reward gained | gold gained | characters |", "|---|---|---|---|---|"]
+    for method in order:
+        cells = [over_seeds(figures[method][name], spec) for name, spec in columns.items()]
+        lines.append(f"| `{method}` | " + " | ".join(cells) + " |")
+    rates = {method: figures[method]["win rate"] for method in order}
+    return [
+        *lines,
+        "",
+        *_differences(rates),
+        "",
+        *_paper_order({**rates, "sft": [50.0] * len(seeds)}, plots / "toy-paper-order.svg"),
+    ]
+
+
+def _figures(results: Sequence[Result]) -> dict[str, list[float]]:
+    figures: dict[str, list[float]] = {"win rate": [], "reward": [], "gold": [], "characters": []}
+    for result in results:
+        figures["win rate"].append(result.win_rate)
+        figures["characters"].append(result.metric("avg_length"))
+        for name in ("reward", "gold"):
+            figures[name].append(_gain(result, name))
+    return figures
+
+
+def _gain(result: Result, evaluator: str) -> float:
+    """Return how far a system's figure is above its first reference's."""
+    metrics = next(found.metrics for _, found in result.evaluations if found.evaluator == evaluator)
+    figure = main_metric(evaluator, metrics)
+    assert figure is not None
+    assert figure.difference is not None
+    return figure.difference
+
+
+def _differences(rates: Figures) -> list[str]:
+    """Table the differences from the best, paired by seed."""
+    names = list(rates)
+    lines = ["| against " + f"`{names[0]}`" + " | win rate | 95 % | p, Holm |", "|---|---|---|---|"]
+    found = paired_differences([rates[name] for name in names], 0, best=True)
+    for name, gap in zip(names, found, strict=True):
+        if gap is not None:
+            between = f"{gap.low:+.1f} to {gap.high:+.1f}" if gap.low is not None else ""
+            lines.append(f"| `{name}` | {gap.value:+.1f} | {between} | {gap.adjusted:.2g} |")
+    return lines
+
+
+def _paper_order(rates: Figures, plot: Path) -> list[str]:
+    """Table win rates beside Table 2's and correlate their order; plot one over the other."""
+    boards = json.loads((resources.files("afarm.leaderboard") / "paper.json").read_text("utf-8"))["boards"]
+    published = {entry["system"]: float(entry["win_rate"]) for entry in boards[0]["entries"]}
+    ours = {name: statistics.fmean(values) for name, values in rates.items()}
+    theirs = {name: published[PAPER[name]] for name in ours}
+    whole = correlation(list(ours.values()), list(theirs.values()))
+    by_seed = [
+        correlation([values[place] for values in rates.values()], list(theirs.values())).value or 0.0
+        for place in range(len(next(iter(rates.values()))))
+    ]
+    plot_points(
+        {name: (theirs[name], ours[name], half_interval(rates[name])) for name in ours},
+        ("win rate against Davinci003, the paper's Table 2, %", "win rate against SFT here, %"),
+        plot,
+    )
+    lines = ["| system | here, against SFT | the paper, against Davinci003 |", "|---|---|---|"]
+    lines += [
+        f"| `{name}` | {ours[name]:.1f} | {theirs[name]:.1f} ({PAPER[name]}) |"
+        for name in sorted(theirs, key=lambda name: -theirs[name])
+    ]
+    between = f" (95 % {whole.low:.2f} to {whole.high:.2f} over systems)" if whole.low is not None else ""
+    return [
+        *lines,
+        "",
+        f"Spearman's ρ of the two columns: {whole.value:.2f}{between}; of single seeds "
+        f"{min(by_seed):.2f} to {max(by_seed):.2f}.",
+        "",
+        f"![Win rates here over those of the paper's Table 2]({plot.name})",
+    ]
+
+
+# ------------------------------------------------------------------------------------------------ labels
+
+
+def labels(seeds: Sequence[int], output_dir: Path, plots: Path) -> list[str]:
+    """Table how often labels and reward model order pairs as gold does."""
+    figures: dict[str, list[float]] = {"training labels": [], "reward model": [], "gold of SFT": []}
+    for seed in seeds:
+        with Farm("toy", seed=seed, output_dir=output_dir, progress=False) as farm:
+            figures["training labels"].append(label_accuracy(farm, farm.annotate()))
+            figures["reward model"].append(reward_accuracy(farm))
+            figures["gold of SFT"].append(mean_gold(farm, farm.outputs("sft")))
+    return [
+        "| | " + " | ".join(f"seed {seed}" for seed in seeds) + " | mean |",
+        "|---" * (len(seeds) + 2) + "|",
+        *(
+            f"| {name} | " + " | ".join(format(value, spec) for value in values) + f" | {over_seeds(values, spec)} |"
+            for name, values in figures.items()
+            for spec in (".2f" if name == "gold of SFT" else ".1f",)
+        ),
+    ]
+
+
+PARTS: Mapping[str, Callable[[Sequence[int], Path, Path], list[str]]] = {
+    "board": board,
+    "labels": labels,
+    "over-optimisation": over_optimisation,
+}
+"""What makes each marked part, from seeds, the directory of runs and that of plots."""
 
 
 if __name__ == "__main__":

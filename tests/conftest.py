@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 from places import ROOT
 
 if TYPE_CHECKING:
     from light_farm import Make
 
+
+settings.register_profile("busy machine", deadline=None)  # an example that waits for the processor is no failure
+settings.load_profile("busy machine")
 
 MANY_MODULES = 100
 

@@ -15,7 +15,6 @@ The judge has shifted if the smaller p-value, doubled, is at most `ALPHA`. The o
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,6 +31,7 @@ from afarm.judging.labelling import annotate_in_chunks
 from afarm.storage.annotations import read_annotations
 
 if TYPE_CHECKING:
+    from afarm.experiment.dry_run import PlannedStage
     from afarm.experiment.workspace import Workspace
 
 ALPHA = 0.01
@@ -95,22 +95,28 @@ def ask_again(workspace: Workspace, annotator: str, pairs: Sequence[Pair], epoch
     return [list(annotate_in_chunks(pairs, asked_again, annotator, context)) for context in contexts]
 
 
-def estimate_probe(
+def plan_probe(
     workspace: Workspace, path: Path, annotator: str | None, pairs: int, epoch: str
-) -> tuple[int, float | None]:
-    """Estimate a probe's judge calls and their worst-case price in dollars, None if a price is unknown.
+) -> tuple[str, PlannedStage]:
+    """Return the account of a probe, and its requests as a stage of a plan. Sends nothing.
 
-    Sends nothing. Raises `DataError` as `probe` does.
+    Raises `DataError` as `probe` does.
     """
+    from afarm.experiment.dry_run import PlannedStage, estimates, reading_client
+
     annotator, stored = stored_labels(path, annotator, pairs)
     stored_pairs = [row.pair for row in stored]
     planned = workspace.components.annotator(annotator)
-    client = workspace.judges.client
+    client = reading_client(workspace, workspace.judges.by_role)
     contexts = [AnnotateContext(seed_of(epoch, draw), client) for draw in range(DRAWS)]
-    requests = (r for context in contexts for r in requests_planned(planned, annotator, stored_pairs, context))
-    prices = [client.worst_case_price(request) for request in requests]
-    known = [price for price in prices if price is not None]
-    return len(prices), math.fsum(known) if len(known) == len(prices) else None
+    requests = (requests_planned(planned, annotator, stored_pairs, context) for context in contexts)
+    stage = PlannedStage("probe", f"probe {annotator}, {epoch}", False, "", estimates(client, requests))
+    return probe_account(annotator, epoch), stage
+
+
+def probe_account(annotator: str, epoch: str) -> str:
+    """Name the account of a probe, and of its budget: the same one goes on."""
+    return f"drift-{annotator.replace('/', '_')}-{epoch}"
 
 
 def wins_of(rows: Iterable[JudgedPair]) -> list[float | None]:
@@ -161,7 +167,7 @@ def probe(workspace: Workspace, path: Path, annotator: str | None, pairs: int, e
 
     annotator, stored = stored_labels(path, annotator, pairs)
     require_same_judge(stored, workspace.judges.identities, path)
-    with workspace.judges.client.accounted_to(f"drift-{annotator.replace('/', '_')}-{epoch}"):
+    with workspace.judges.client.accounted_to(probe_account(annotator, epoch)):
         again = ask_again(workspace, annotator, [row.pair for row in stored], epoch)
     triples, p_disagreement, p_win_rate = exchange_test(wins_of(stored), [wins_of(rows) for rows in again])
     if len(triples) < FEWEST_PAIRS:

@@ -52,11 +52,15 @@ def add_adapter(
     """
     from peft import get_peft_model
 
+    from afarm.backend.half_adapters import multiply_in_half
+
     settings = peft_config(config, train_also, train_tokens)
     try:
         with quiet_transformers():
             if not hasattr(model, "merge_and_unload"):
-                return get_peft_model(model, settings, adapter_name=name)
+                adapted = get_peft_model(model, settings, adapter_name=name)
+                multiply_in_half(adapted)
+                return adapted
             trainable = [p for p in model.parameters() if p.requires_grad]
             earlier = set(model.parameters())
             model.add_adapter(name, settings)

@@ -177,13 +177,15 @@ class Backend:
                 redirect_stderr(io.StringIO()) if is_gguf else nullcontext(),
             ):
                 tokenizer = AutoTokenizer.from_pretrained(where, **options)
-                model = kind.from_pretrained(where, dtype=self.dtype, **options)
+                # transformers unpacks GGUF weights in float32; they are rounded once, below
+                dtype = torch.float32 if is_gguf else self.dtype
+                model = kind.from_pretrained(where, dtype=dtype, **options)
         except (OSError, ValueError, ImportError, RuntimeError, LookupError, struct.error) as error:
             if is_gguf and path and isinstance(error, LookupError | struct.error):
                 raise damaged(path) from error
             raise ModelError(f"model {str(spec)!r} cannot be loaded: {_first_line(error)}; check --model") from error
         if is_gguf:
-            model = _dequantized(model, kind)
+            model = _dequantized(model, kind, self.dtype)
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         card = json.loads((path / MODEL_CARD).read_text("utf-8")) if path and saved_by_afarm(path) else {}
@@ -251,15 +253,15 @@ def _heads_in_float32() -> Iterator[None]:
         PreTrainedModel._keep_in_fp32_modules_strict = before
 
 
-def _dequantized(model: Any, kind: Any) -> Any:
-    """Copy the weights into a model made from its config.
+def _dequantized(model: Any, kind: Any, dtype: torch.dtype) -> Any:
+    """Copy the weights into a model of `dtype` made from its config.
 
     One that came from a GGUF file refuses to be saved.
     """
     config = type(model.config).from_dict(
         {k: v for k, v in model.config.to_dict().items() if k != "quantization_config"}
     )
-    fresh = kind.from_config(config, dtype=model.dtype)
+    fresh = kind.from_config(config, dtype=dtype)
     fresh.load_state_dict(model.state_dict())
     fresh.generation_config = model.generation_config
     return fresh

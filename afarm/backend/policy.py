@@ -19,6 +19,7 @@ from afarm.backend import cpu
 from afarm.backend.adapters import add_adapter, merged_copy, plain_copy, sharing_copy
 from afarm.backend.device import MODEL_CARD, describe_model, quiet_transformers
 from afarm.backend.logprobs import position_limit
+from afarm.backend.product_attention import use_product_attention
 from afarm.backend.prompts import PromptTemplate
 from afarm.backend.sampling import Sampler, TorchSampler
 from afarm.core.config import LoraConfig
@@ -48,6 +49,7 @@ class CheckpointPolicy(Policy):
         control_tokens: Sequence[str] = (),
     ):
         cpu.use_onednn(model)
+        use_product_attention(model)
         self.model = model
         self.tokenizer = tokenizer
         self.template = template
@@ -125,7 +127,9 @@ class CheckpointPolicy(Policy):
         return limit
 
     def sampler(self) -> Sampler:
-        """Make the engine behind `sample`."""
+        """Make the engine behind `sample`. On a CPU the process keeps freed memory from here on."""
+        if self.backend.device.type == "cpu":
+            cpu.keep_freed_memory()
         bias = dict.fromkeys(self.tokenizer.convert_tokens_to_ids(list(self.control_tokens)), -math.inf)
         return TorchSampler(self.model, self.eos_ids, self.pad_id, bias)
 

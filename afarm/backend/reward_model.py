@@ -15,6 +15,7 @@ from afarm.backend.batching import length_sorted_batches, pad
 from afarm.backend.cpu import use_onednn
 from afarm.backend.device import MODEL_CARD, describe_model, quiet_transformers
 from afarm.backend.logprobs import base_model, evaluating, hidden_states, position_limit
+from afarm.backend.product_attention import use_product_attention
 from afarm.backend.prompts import PromptTemplate
 from afarm.core.errors import ModelError
 from afarm.core.interfaces import ModelBackend, Policy, RewardModel, TrainContext
@@ -100,6 +101,7 @@ class TorchRewardModel(RewardModel):
         reads_cut_off: bool = False,
     ):
         use_onednn(model)
+        use_product_attention(model)
         self.model = model
         self.tokenizer = tokenizer
         self.template = template
@@ -328,6 +330,8 @@ def load_adapters(model: PreTrainedModel, directory: Path, names: Sequence[str])
     """Load the adapters that PEFT saved under these names in `directory`; the first is active."""
     from peft import PeftModel
 
+    from afarm.backend.half_adapters import multiply_in_half
+
     def place(name: str) -> str:
         return str(directory if name == "default" else directory / name)
 
@@ -337,6 +341,7 @@ def load_adapters(model: PreTrainedModel, directory: Path, names: Sequence[str])
         ensemble = PeftModel.from_pretrained(model, place(names[0]), adapter_name=names[0])
         for name in names[1:]:
             ensemble.load_adapter(place(name), name)
+    multiply_in_half(ensemble)
     return ensemble.eval()
 
 

@@ -21,7 +21,9 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from afarm.backend.batching import pad
+from afarm.backend.growing_cache import growing_cache
 from afarm.backend.logprobs import backbone, evaluating, log_normaliser, positions, project
+from afarm.backend.product_attention import is_half_on_cpu
 from afarm.core.errors import ModelError
 from afarm.core.interfaces import Decoding
 from afarm.core.seeding import integer
@@ -31,6 +33,9 @@ VOCABULARY_BLOCK = 256
 
 WINDOW_BATCHES = 8
 """Prompts are sorted by length within so many batches, which bounds what waits to be yielded in order."""
+
+WORTH_SHARING = 8
+"""Tokens that prompts must begin with in common to be read once for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +131,26 @@ class TorchSampler:
 
     def _prefill(self, distinct: list[int], prompts: Sequence[Sequence[int]], shared: bool) -> _Prefix:
         device = next(self.model.parameters()).device
-        ids, mask = pad([prompts[i] for i in distinct], self.pad_id, "left", device)
+        cache, read = growing_cache(self.model), 0
+        if is_half_on_cpu(self.model):
+            read = common_beginning([prompts[i] for i in distinct])
+            self._read_beginning(prompts[distinct[0]][:read], len(distinct), cache)
+        ids, mask = pad([prompts[i][read:] for i in distinct], self.pad_id, "left", device)
         padded = bool((mask == 0).any())  # without pads, attention can do without a mask, which is quicker
-        cache = DynamicCache(config=self.model.config)
-        logits = self._forward(ids, positions(mask), mask if padded else None, cache)
+        mask = torch.cat([mask.new_ones(len(mask), read), mask], dim=-1)
+        position = positions(mask)[:, read:]
+        logits = self._forward(ids, position, mask if padded or read else None, cache)
         return _Prefix(distinct, shared, cache, logits, mask, padded)
+
+    def _read_beginning(self, beginning: Sequence[int], rows: int, cache: DynamicCache) -> None:
+        """Have the model read the beginning of all `rows` prompts once; each row gets a copy."""
+        if not beginning:
+            return
+        device = next(self.model.parameters()).device
+        ids = torch.tensor([list(beginning)], device=device)
+        position = torch.arange(ids.shape[1], device=device).unsqueeze(0)
+        backbone(self.model)(input_ids=ids, position_ids=position, past_key_values=cache, use_cache=True)
+        cache.batch_select_indices(torch.zeros(rows, dtype=torch.long, device=device))
 
     def _generate_batch(
         self, rows: Sequence[tuple[int, int]], prefix: _Prefix, decoding: Decoding, uniforms: torch.Tensor | None
@@ -154,13 +174,16 @@ class TorchSampler:
         uniforms = uniforms.to(device) if uniforms is not None else None
         active = torch.arange(len(rows), device=device)
         bias = self._bias(logits)
+        weights = next(self.model.parameters())
+        exact = weights.dtype == torch.float32 and not torch.is_autocast_enabled(weights.device.type)
         for step in range(limit):
-            probabilities = logits.softmax(-1)
+            probabilities = logits.softmax(-1) if exact else None
             biased, softmax = (logits, probabilities) if bias is None else (logits + bias, None)
             token = choose(biased, decoding, None if uniforms is None else uniforms[active, step], softmax)
             tokens[active, step] = token
-            normaliser = log_normaliser(logits.amax(-1), probabilities)
-            logprobs[active, step] = logits.gather(-1, token.unsqueeze(-1)).squeeze(-1) - normaliser
+            if probabilities is not None:
+                normaliser = log_normaliser(logits.amax(-1), probabilities)
+                logprobs[active, step] = logits.gather(-1, token.unsqueeze(-1)).squeeze(-1) - normaliser
             done = torch.isin(token, eos)
             if done.any():
                 lengths[active[done]] = step + 1
@@ -176,8 +199,6 @@ class TorchSampler:
                 mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=-1)
             logits = self._forward(token.unsqueeze(-1), position, mask if padded else None, cache)
             position = position + 1
-        weights = next(self.model.parameters())
-        exact = weights.dtype == torch.float32 and not torch.is_autocast_enabled(weights.device.type)
         kept_logprobs = logprobs.tolist() if exact else [None] * len(rows)
         return [
             Generation(ids[:n], lp[:n] if lp is not None else None, "stop" if stop else "length")
@@ -260,6 +281,17 @@ def nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
     ordered, order = probabilities.sort(stable=True, dim=-1, descending=True)
     outside = ordered.cumsum(-1) - ordered >= top_p
     return probabilities.scatter(-1, order, ordered.masked_fill(outside, 0.0))
+
+
+def common_beginning(prompts: Sequence[Sequence[int]]) -> int:
+    """Count the tokens that several prompts begin with; 0 if too few to be worth a pass.
+
+    The last token of each is left out: what follows it is to be computed.
+    """
+    shortest = min(len(prompt) for prompt in prompts) - 1
+    first = prompts[0]
+    shared = next((i for i in range(shortest) if any(p[i] != first[i] for p in prompts)), shortest)
+    return shared if len(prompts) > 1 and shared >= WORTH_SHARING else 0
 
 
 def batches(prompts: Sequence[int], n: int, size: int) -> Iterator[list[tuple[int, int]]]:

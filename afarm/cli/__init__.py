@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -12,7 +13,7 @@ import typer
 from afarm.cli import launch
 from afarm.cli.commands import STEPS, Commands
 from afarm.cli.completion import VARIABLE
-from afarm.cli.console import err, one_interrupt, take_down_bars
+from afarm.cli.console import document_alone, err, one_interrupt, take_down_bars
 from afarm.core.errors import AfarmError, ConfigError, PluginError
 from afarm.storage.text import markup, without_keys
 
@@ -22,6 +23,10 @@ INTERRUPTED = 130
 
 TRACEBACK = "AFARM_TRACEBACK"
 """The variable that, set to anything, shows where in the code an error was raised."""
+
+
+DOCUMENTS = {"--json", "--format"}
+"""The options of afarm's commands, and of its plugins', that write a document to stdout."""
 
 
 WIDEST_HELP = 110
@@ -78,8 +83,8 @@ def main(arguments: list[str] | None = None) -> Any:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     try:
         try:
-            with launch.only_the_first_speaks(), one_interrupt():
-                return make_app()(arguments, standalone_mode=True)
+            with launch.only_the_first_speaks(), document_alone(_wants_document(arguments)), one_interrupt():
+                return make_app()(arguments, prog_name="afarm", standalone_mode=True)
         finally:
             take_down_bars()
             sys.stdout.flush()
@@ -103,6 +108,12 @@ def main(arguments: list[str] | None = None) -> Any:
         if launch.process_info().is_main_process:
             err().print("\nStopped. Nothing finished is lost: run the same command to go on.")
         sys.exit(INTERRUPTED)
+
+
+def _wants_document(arguments: Sequence[str] | None) -> bool:
+    """Tell if a command line asks for a document on stdout."""
+    words = {word.partition("=")[0] for word in (sys.argv[1:] if arguments is None else arguments)}
+    return not words.isdisjoint(DOCUMENTS)
 
 
 def _fail(message: str) -> NoReturn:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from afarm.cli.commands import OWN
-from afarm.cli.console import err, out
+from afarm.cli.console import err, out, print_json
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
 from afarm.core.errors import ConfigError
 from afarm.storage.text import markup, one_line
@@ -94,7 +92,7 @@ def compare_labels(
 
         write(comparison, [str(file) for file in files], html)
     if as_json:
-        sys.stdout.write(json.dumps(comparison.to_json()) + "\n")
+        print_json(comparison.to_json())
     else:
         _present(comparison)
     if html is not None:

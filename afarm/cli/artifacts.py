@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +15,7 @@ import typer
 
 from afarm.cli import completion
 from afarm.cli.commands import OWN
-from afarm.cli.console import ProgressBars, err, out
+from afarm.cli.console import ProgressBars, err, out, print_json
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
 from afarm.core.errors import StoreError
 from afarm.storage.text import markup
@@ -56,18 +54,20 @@ def list_artifacts(output_dir: OutputDir = DEFAULT_OUTPUT_DIR, as_json: Json = F
     rows = [_row(store, stage, key, uses) for stage, key in _stored(store)]
     rows += [_unfinished_row(partial) for partial in store.partials()]
     if as_json:
-        sys.stdout.write(json.dumps(rows, ensure_ascii=False) + "\n")
-    else:
+        print_json(rows)
+    elif rows:
         _show_list(rows, list(uses))
+    else:
+        err().print(f"No artifacts in {markup(str(output_dir))} (--output-dir).", highlight=False, soft_wrap=True)
 
 
 def _stored(store: Store) -> list[tuple[str, str]]:
     """List the kinds of stage and the keys of all artifacts, the oldest of each kind first."""
     from afarm.storage.contents import META
+    from afarm.storage.disk import last_change
 
     stored = [(stage, key) for stage in store.stages() for key in store.keys(stage)]
-    made = {names: (store.artifacts.joinpath(*names) / META).stat().st_mtime for names in stored}
-    return sorted(stored, key=lambda names: (names[0], made[names], names[1]))
+    return sorted(stored, key=lambda names: (names[0], last_change(store.artifacts.joinpath(*names, META)), names[1]))
 
 
 def _row(store: Store, stage: str, key: str, uses: Mapping[str, Collection[str]]) -> dict[str, Any]:
@@ -178,6 +178,7 @@ def why(
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Show what an artifact was made from, and what sets it apart from its nearest relative."""
+    from afarm.experiment.own_preferences import pairs_of
     from afarm.storage.reuse import flatten
 
     store = _open(output_dir)
@@ -193,16 +194,6 @@ def why(
     out().print(f"Used by: {', '.join(runs) or 'no finished run'}", highlight=False, soft_wrap=True, markup=False)
     for line in _relation(store, artifact, label):
         out().print(line, highlight=False, soft_wrap=True, markup=False)
-
-
-def pairs_of(summary: Mapping[str, Any]) -> str:
-    """Count the pairs of own preferences: those used by their labels, those left out by the reason."""
-    outcomes = {"decided": "decided", "draw": "drawn", "unparsed": "without a label", "refused": "without a label"}
-    used = [f"{count:,} {outcomes.get(name, name)}" for name, count in summary.get("outcomes", {}).items()]
-    reasons = {"rows_evaluated_on": "with an instruction that is evaluated on", "rows_unusable": "unusable"}
-    left_out = [f"{summary[name]:,} {reason}" for name, reason in reasons.items() if summary.get(name)]
-    source = summary.get("source", "The file")
-    return f"{source}: {summary['rows']:,} pairs used ({', '.join(used)}); left out: {', '.join(left_out) or 'none'}"
 
 
 def _relation(store: Store, artifact: Artifact, label: str) -> Iterator[str]:
@@ -241,8 +232,8 @@ def verify(
 ) -> None:
     """Compare every byte of the artifacts with what was written, and name the damaged ones.
 
-    Exits with 1 if a damaged one is left. A run makes the same check, but reads only files whose time of change has
-    moved.
+    Exits with 1 if a damaged one is left. A run makes the same check, but reads only files with another size or time
+    (that of the last change, or ctime) than they had.
     """
     store = _open(output_dir)
     wanted = [_only(store, key) for key in keys] if keys else _stored(store)
@@ -254,7 +245,7 @@ def verify(
     damaged = [row for row in rows if row["damages"]]
     in_use = [row for row in damaged if remove and not row["removed"]]
     if as_json:
-        sys.stdout.write(json.dumps({"checked": len(rows), "damaged": damaged}, ensure_ascii=False) + "\n")
+        print_json({"checked": len(rows), "damaged": damaged})
     else:
         for row in damaged:
             name = f"{row['stage']}/{row['key']}" + (f" ({row['label']})" if row["label"] else "")

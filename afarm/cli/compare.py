@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -14,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from afarm.cli import completion
-from afarm.cli.console import err, out
+from afarm.cli.console import err, out, print_json
 from afarm.cli.cost import show_plan, warn_of_budget
 from afarm.cli.launch import process_info
 from afarm.cli.leaderboard import show_board
-from afarm.cli.options import DryRun, FarmOptions, Stray, parse_seeds, refuse_stray, with_options
+from afarm.cli.options import DryRun, FarmOptions, Stray, refuse_stray, with_options
 from afarm.cli.run import command_line, finish, warn_of_simulation
 from afarm.cli.stage_lines import make_room
 from afarm.core.errors import AfarmError, ConfigError, DataError
@@ -58,10 +56,11 @@ def compare(
     dry_run: DryRun = False,
 ) -> None:
     """Run several methods on the same samples, preferences and reward model, and rank them."""
+    from afarm.evaluation.cut_off import cut_off
     from afarm.experiment.farm import Farm
     from afarm.experiment.method_comparison import account_of, run_each
     from afarm.leaderboard.from_runs import board_of_systems
-    from afarm.report.run import chosen_checkpoints, cut_off
+    from afarm.report.run import chosen_checkpoints
     from afarm.storage.runs import RunRecord
 
     started = time.time()
@@ -84,10 +83,10 @@ def compare(
         account = account_of(workspace.run_name(system) for system, workspace in laid_out)
         for name, why in left_out.items():
             err().print(f"[yellow]Left out:[/] {markup(name)}: {markup(why)}", highlight=False, soft_wrap=True)
-        if dry_run:
-            show_plan(laid_out[0][1], methods, options.as_json, planned=_planned(laid_out))
-            return
         with laid_out[0][1].judges.client.accounted_to(account):
+            if dry_run:
+                show_plan(laid_out[0][1], methods, options.as_json, planned=_planned(laid_out))
+                return
             warn_of_budget(laid_out[0][1], lambda: _planned(laid_out))
         failed: dict[str, AfarmError] = {}
         for _, workspace in laid_out:
@@ -109,7 +108,7 @@ def compare(
     path = _write(options.output_dir / "boards" / f"{account}.md", board, records, left_out, chosen)
     if options.as_json:
         rows = {"standings": _standings(board), "left_out": left_out, "board": str(path)}
-        sys.stdout.write(json.dumps(rows) + "\n")
+        print_json(rows)
     console = err() if options.as_json else out()
     show_board(console, board, "the board has them")
     for line in chosen:
@@ -128,6 +127,18 @@ def compare(
     console.print(f"Board: {path} (took {time.time() - started:.0f} s)", soft_wrap=True, highlight=False, markup=False)
     if failed:
         raise typer.Exit(1)
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Read the seeds of --seeds. Raises `ConfigError` for what is no list of different whole numbers."""
+    from afarm.experiment.method_comparison import refuse_repeats
+
+    try:
+        seeds = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError([f"--seeds {text!r}: whole numbers with commas between, such as 42,43,44"]) from None
+    refuse_repeats(seeds, "--seeds")
+    return seeds
 
 
 def _seeds(options: FarmOptions, text: str | None) -> list[int | None]:
@@ -150,23 +161,18 @@ def _lay_out(
     from afarm.core.plugins import discover
     from afarm.experiment import preflight
     from afarm.experiment.llm_baselines import is_llm_system
-    from afarm.experiment.method_comparison import is_compared_with, require_win_rate
+    from afarm.experiment.method_comparison import is_compared_with, named_methods, require_win_rate
     from afarm.experiment.pipeline import plan_evaluations
 
     every = methods == ALL
     registry = discover(check_configs=False).registry
-    names = (
-        [c.name for c in registry if c.kind == "methods"] if every else [name.strip() for name in methods.split(",")]
-    )
-    names = [name for name in names if name]
-    if not names:
-        raise ConfigError([f"--methods {methods!r} names none: give names with commas between, or all"])
+    names = [c.name for c in registry if c.kind == "methods"] if every else named_methods(methods)
     llm_systems = [name for name in names if is_llm_system(name)]
     found: list[tuple[str, Workspace]] = []
     left_out: dict[str, str] = {}
     problems: list[str] = []
     for seed in seeds:
-        for name in dict.fromkeys(names):
+        for name in names:
             if name in left_out:
                 continue
             method = None if is_llm_system(name) else name  # a judge LLM trains nothing: the recipe's method will do

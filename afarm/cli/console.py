@@ -8,11 +8,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 from weakref import WeakSet
 
+from afarm.storage.json_text import json_text
 from afarm.storage.text import one_line, visible
 
 if TYPE_CHECKING:
@@ -54,6 +55,67 @@ def console_on(**options: Any) -> Console:
     return NamesAreText(**options)
 
 
+_document: TextIO | None = None
+"""The process's stdout while `document_alone` keeps it for the document; else None."""
+
+
+@contextmanager
+def document_alone(wanted: bool) -> Iterator[None]:
+    """Keep stdout for `write_document` if `wanted`.
+
+    What plugins, libraries and processes that they start print there goes to stderr.
+    """
+    global _document
+    if not wanted:
+        yield
+        return
+    before = sys.stdout
+    before.flush()
+    try:
+        descriptor = before.fileno()
+    except (OSError, ValueError):  # no file of the system's, but a stream in memory
+        _document, kept = before, None
+    else:
+        kept = os.dup(descriptor)
+        _document = os.fdopen(kept, "w", encoding=before.encoding, errors=before.errors, closefd=False)
+        os.dup2(sys.stderr.fileno(), descriptor)
+    sys.stdout = sys.stderr
+    try:
+        yield
+    finally:
+        sys.stdout, document, _document = before, _document, None
+        if kept is not None:
+            with suppress(OSError):  # what its reader did not take
+                document.close()
+            before.flush()
+            os.dup2(kept, descriptor)
+            os.close(kept)
+
+
+def hand_on_stdout() -> None:
+    """Give the process's own stdout back, for the program that it becomes."""
+    if _document is not None:
+        with suppress(OSError, ValueError):  # a stream in memory
+            os.dup2(_document.fileno(), 1)
+
+
+def write_document(text: str) -> None:
+    """Write the document of a command (JSON, CSV …) to stdout, from which `document_alone` keeps all else."""
+    stream = _document or sys.stdout
+    stream.write(text)
+    stream.flush()
+
+
+def print_json(value: object) -> None:
+    """Print the result of a command with `--json`: one JSON document on stdout."""
+    text = json_text(value)
+    try:
+        text.encode((_document or sys.stdout).encoding or "utf-8")
+    except UnicodeEncodeError:  # half a surrogate pair, or a terminal without Unicode
+        text = json_text(value, ensure_ascii=True)
+    write_document(text + "\n")
+
+
 _SHOWN: WeakSet[ProgressBars] = WeakSet()
 
 
@@ -67,13 +129,17 @@ def take_down_bars() -> None:
 def one_interrupt() -> Iterator[None]:
     """Raise `KeyboardInterrupt` at the first Ctrl-C; a second ends the process at once, whatever it does.
 
-    What a library or a long operation makes of the first cannot keep it: the system itself acts on the second.
+    What a library or a long operation makes of the first cannot keep it: the system itself acts on the second, and an
+    error that a library makes of it (an import that was cut short, say) is the interrupt again.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    interrupted = False
 
     def once(*_: object) -> None:
+        nonlocal interrupted
+        interrupted = True
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         if sys.stderr.isatty():
             os.write(sys.stderr.fileno(), b"\x1b[?25h")  # the cursor, which bars hide
@@ -84,6 +150,10 @@ def one_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGINT, once)
     try:
         yield
+    except Exception as error:
+        if interrupted:
+            raise KeyboardInterrupt from error
+        raise
     finally:
         if signal.getsignal(signal.SIGINT) is once:
             signal.signal(signal.SIGINT, before)

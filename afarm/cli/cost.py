@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -11,14 +9,14 @@ from typing import TYPE_CHECKING
 import typer
 
 from afarm.cli import evaluate_options as output_files
-from afarm.cli.console import err, out
+from afarm.cli.console import err, out, print_json
 from afarm.cli.evaluate_options import EvaluateOptions
 from afarm.cli.options import with_options
 from afarm.storage.text import dollars, markup, one_line
 
 if TYPE_CHECKING:
     from afarm.comparison.outputs import OutputComparison
-    from afarm.experiment.dry_run import PlannedStage
+    from afarm.experiment.dry_run import JudgeEstimate, PlannedStage
     from afarm.experiment.workspace import Workspace
 
 
@@ -50,16 +48,17 @@ def show_plan(
     as_json: bool,
     all_stages: bool = True,
     planned: Sequence[PlannedStage] | None = None,
+    step: str = "",
 ) -> None:
-    """Show the stages of a run, or those `planned`, and what each judge would be asked.
+    """Show the stages of a run, or those `planned` of a `step`, and what each judge would be asked.
 
     Without `all_stages`, only those that ask.
     """
     from afarm.experiment.dry_run import plan_run
 
-    title = f"{workspace.settings.recipe} · {method}" if all_stages else ""
+    title = f"{workspace.settings.recipe} · {step or method}" if all_stages else ""
     planned = plan_run(workspace, method) if planned is None else planned
-    _show({"method": method}, planned, as_json, title, workspace)
+    _show({"step": step} if step else {"method": method}, planned, as_json, title, workspace)
 
 
 def show_plan_of_files(given: Sequence[OutputComparison], as_json: bool, all_stages: bool = True) -> None:
@@ -94,26 +93,42 @@ def _show(
 
     problem = _over_budget(workspace, planned)
     if as_json:
-        sys.stdout.write(json.dumps({**what, **_as_json(planned), "over_budget": problem}) + "\n")
+        print_json({**what, **_as_json(planned), "over_budget": problem})
         return
     if title:
         _show_stages(title, planned)
+    for pairs in dict.fromkeys(stage.pairs for stage in planned if stage.pairs):  # several seeds share them
+        out().print(pairs, highlight=False, soft_wrap=True, markup=False)
     if any(stage.judges for stage in planned):
         _show_judges(planned, by_stage=not title)
     totals = by_judge(planned)
-    calls = sum(total.calls for total in totals)
-    priced = [total for total in totals if total.most_dollars is not None]
-    expected = None if any(t.dollars is None for t in priced) else sum(t.dollars or 0.0 for t in priced)
-    most = sum(total.most_dollars or 0.0 for total in priced)
-    unknown = [total.judge for total in totals if total.most_dollars is None]
-    plus = f", plus the calls of {' and '.join(unknown)}, whose price is unknown (--price)" if unknown else ""
-    least = [total.least_dollars for total in priced]
-    low = f"{dollars(sum(least))} without thoughts, " if expected and sum(least) < expected else ""  # type: ignore[arg-type]
-    said = f"About {calls:,} judge calls: {low}{_dollars(expected)} expected, at most {dollars(most)}{plus}"
-    again = ", unreadable answers that are asked for again not counted" if calls else ""
-    out().print(f"{said}{again}. Nothing was sent.", highlight=False, soft_wrap=True)
+    sentences = [_priced_sentence(totals), *_unpriced_sentences(totals), "Nothing was sent."]
+    out().print(" ".join(sentences), highlight=False, soft_wrap=True, markup=False)
     if problem or (problem := thoughts_sentence(totals)):
         out().print(f"[yellow]{markup(problem)}.[/]", highlight=False, soft_wrap=True)
+
+
+def _priced_sentence(totals: Sequence[JudgeEstimate]) -> str:
+    """Sum up the calls, and what those are expected to cost whose price is known."""
+    priced = [total for total in totals if total.most_dollars is not None]
+    calls, unpriced = (sum(t.calls for t in some) for some in (totals, [t for t in totals if t not in priced]))
+    again = ", unreadable answers that are asked for again not counted" if calls else ""
+    if unpriced and not priced:
+        return f"About {calls:,} judge calls{again}."
+    expected = None if any(t.dollars is None for t in priced) else sum(t.dollars or 0.0 for t in priced)
+    least = sum(t.least_dollars or 0.0 for t in priced)
+    low = f"{dollars(least)} without thoughts, " if expected and least < expected else ""
+    most = sum(t.most_dollars or 0.0 for t in priced)
+    beside = f", beside {unpriced:,} of unknown price" if unpriced else ""
+    return f"About {calls:,} judge calls: {low}{_dollars(expected)} expected, at most {dollars(most)}{beside}{again}."
+
+
+def _unpriced_sentences(totals: Sequence[JudgeEstimate]) -> list[str]:
+    """Say which prices are unknown, and how they are given."""
+    judges = [total.judge for total in totals if total.most_dollars is None]
+    options = " ".join(f"--price {judge}=INPUT/OUTPUT" for judge in judges)
+    what = "The price is" if len(judges) == 1 else "The prices are"
+    return [f"{what} unknown: give {options} (dollars per million tokens)."] if judges else []
 
 
 def _as_json(planned: Sequence[PlannedStage]) -> dict[str, object]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from afarm.cli import completion
-from afarm.cli.console import out
+from afarm.cli.console import out, print_json
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
 
 if TYPE_CHECKING:
@@ -39,7 +37,7 @@ def diff(
 
     found = diff_runs(find_run(first, output_dir), find_run(second, output_dir))
     if as_json:
-        sys.stdout.write(json.dumps(found.to_row(), ensure_ascii=False) + "\n")
+        print_json(found.to_row())
         return
     _show(found, flips)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from afarm.cli import completion
-from afarm.cli.console import err, out
+from afarm.cli.console import err, out, print_json
+from afarm.cli.cost import show_plan, warn_of_budget
 from afarm.cli.options import DryRun, FarmOptions, with_options
 
 if TYPE_CHECKING:
     from afarm.evaluation.drift_log import Probe
-    from afarm.experiment.workspace import Workspace
 
 
 def add_to(app: typer.Typer) -> None:
@@ -43,7 +41,7 @@ def drift(
     dry_run: DryRun = False,
 ) -> None:
     """Ask a judge again about pairs that it has labelled, and show whether it has shifted."""
-    from afarm.analysis.judge_drift import probe
+    from afarm.analysis.judge_drift import plan_probe, probe
     from afarm.experiment import preflight
 
     by_name = options.output_dir / "runs" / file
@@ -51,14 +49,20 @@ def drift(
     name = epoch or datetime.now(UTC).date().isoformat()
     if dry_run:
         with options.dry_run(preflight.of_judging()) as workspace:
-            _show_plan(workspace, labels, options.annotator, pairs, name)
+            account, planned = plan_probe(workspace, labels, options.annotator, pairs, name)
+            with workspace.judges.client.accounted_to(account):
+                show_plan(workspace, "", options.as_json, all_stages=False, planned=[planned], step="drift")
         return
     with options.judging_workspace() as workspace:
+        if options.budget is not None:
+            account, planned = plan_probe(workspace, labels, options.annotator, pairs, name)
+            with workspace.judges.client.accounted_to(account):
+                warn_of_budget(workspace, lambda: [planned])
         found = probe(workspace, labels, options.annotator, pairs, name)
         spent = workspace.judges.client.spend
     if options.as_json:
         row = {**asdict(found), "p_value": found.p_value, "calls": spent.calls, "dollars": spent.dollars}
-        sys.stdout.write(json.dumps(row, ensure_ascii=False) + "\n")
+        print_json(row)
     _show(found, spent.calls, spent.dollars, to_stderr=options.as_json)
 
 
@@ -82,12 +86,3 @@ def _show(found: Probe, calls: int, dollars: float, to_stderr: bool) -> None:
     ]
     for line in lines:
         (err() if to_stderr else out()).print(line, soft_wrap=True, highlight=False, markup=False)
-
-
-def _show_plan(workspace: Workspace, labels: Path, annotator: str | None, pairs: int, epoch: str) -> None:
-    from afarm.analysis.judge_drift import estimate_probe
-    from afarm.storage.text import dollars
-
-    requests, most = estimate_probe(workspace, labels, annotator, pairs, epoch)
-    price = "an unknown price (--price)" if most is None else f"at most {dollars(most)}"
-    out().print(f"About {requests:,} judge calls, {price}. Nothing was sent.", highlight=False, soft_wrap=True)

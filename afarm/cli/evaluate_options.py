@@ -15,7 +15,7 @@ import typer
 
 from afarm.cli import completion
 from afarm.cli.console import err
-from afarm.cli.options import RECIPE_HELP, FarmOptions, option_of, refuse_contradictions, refuse_stray
+from afarm.cli.options import RECIPE_HELP, FarmOptions, options_of, refuse_contradictions, refuse_stray
 from afarm.core.errors import ConfigError
 from afarm.storage.text import markup
 
@@ -165,7 +165,7 @@ def given(outputs: Sequence[Path] | None, reference: str | None, options: Evalua
             raise ConfigError(["--reference needs a file of outputs before it"])
         return None
     for path in outputs:
-        if not path.exists() and option_of(str(path)):
+        if not path.exists() and options_of(str(path)):
             refuse_stray(str(path))
     _refuse_repeats(outputs)
     if trained := _of(options, RUNS):
@@ -196,7 +196,7 @@ def output_comparisons(
     """
     from afarm.comparison.outputs import OutputComparison
     from afarm.core.interfaces import AnnotateContext
-    from afarm.evaluation.matching import MatchPolicy, same_answers
+    from afarm.evaluation.matching import MatchPolicy, among, same_answers
     from afarm.experiment.data import evaluation_set
     from afarm.storage.rows import names_a_file, read_outputs
 
@@ -212,9 +212,9 @@ def output_comparisons(
     ]:
         raise ConfigError(same)
     if options.eval_set not in (None, files.reference):
-        asked = {row.instruction.id for row in evaluation_set(workspace.components, options.eval_set or "")}
-        theirs = [row for row in theirs if row.instruction.id in asked]
-        systems = {path: [row for row in rows if row.instruction.id in asked] for path, rows in systems.items()}
+        asked = [row.instruction for row in evaluation_set(workspace.components, options.eval_set or "")]
+        theirs = among(theirs, asked)
+        systems = {path: among(rows, asked) for path, rows in systems.items()}
     reference_name, *names = _names([(files.reference, theirs), *systems.items()])
     found = [
         OutputComparison(

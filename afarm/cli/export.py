@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from afarm.cli import completion
-from afarm.cli.console import err, out
+from afarm.cli.console import err, out, print_json
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
 from afarm.core.errors import ConfigError
+
+FORMS = "afarm export RUN DIR, or afarm export RUN --push-to-hub OWNER/NAME"
+SHOWN_RUNS = 5
+"""Runs that are named if none was, the newest first."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -21,8 +23,11 @@ def add_to(app: typer.Typer) -> None:
 
 def export_policy(
     run: Annotated[
-        str, typer.Argument(autocompletion=completion.runs, help="A run by its name, its directory or its run.json.")
-    ],
+        str | None,
+        typer.Argument(
+            autocompletion=completion.runs, help="A run by its name, its directory or its run.json.", metavar="RUN"
+        ),
+    ] = None,
     directory: Annotated[
         Path | None, typer.Argument(help="A new or empty folder; none is kept if only pushed.", metavar="[DIR]")
     ] = None,
@@ -41,9 +46,12 @@ def export_policy(
     from afarm.storage.hub import push_folder, require_token
     from afarm.storage.runs import find_run, read_run
 
+    if run is None:
+        raise ConfigError(f"name the run to export: {FORMS}.{_runs_there(output_dir)}")
+    found = find_run(run, output_dir)
     if directory is None and push_to_hub is None:
-        raise ConfigError(["export takes a folder, or a repository: afarm export RUN DIR, or --push-to-hub OWNER/NAME"])
-    record = read_run(find_run(run, output_dir))
+        raise ConfigError(f"name a folder or a repository to export to: {FORMS}")
+    record = read_run(found)
     if push_to_hub:
         require_token(push_to_hub)  # before the work
     with tempfile.TemporaryDirectory() as passing:
@@ -57,9 +65,19 @@ def export_policy(
             "url": address or None,
             "files": files,
         }
-        sys.stdout.write(json.dumps(row) + "\n")
+        print_json(row)
         return
     for name in files:
         err().print(f"  {name}", highlight=False, markup=False)
     for place in filter(None, (str(directory) if directory else "", address)):
         out().print(place, soft_wrap=True, highlight=False, markup=False)
+
+
+def _runs_there(output_dir: Path) -> str:
+    from afarm.storage.runs import run_directories
+
+    runs = sorted(run_directories(output_dir / "runs"), key=lambda run: -run.stat().st_mtime)
+    if not runs:
+        return f" There is none in {output_dir} (--output-dir): `afarm run` makes one"
+    more = f", and {len(runs) - SHOWN_RUNS} more" if len(runs) > SHOWN_RUNS else ""
+    return f" In {output_dir} (--output-dir), newest first: {', '.join(run.name for run in runs[:SHOWN_RUNS])}{more}"

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 PANELS: Mapping[str, Sequence[str]] = {
     "Method and model": ("method", "methods", "reward_model", "recipe", "model", "settings", "seed", "seeds"),
@@ -72,6 +72,19 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
 }
 """Two ways to call each command, without the command itself."""
 
+WIDEST = 200
+"""Characters of a command's line in its group's help."""
+
+FINDINGS: Mapping[str, str] = {
+    "Value error, ": "",
+    "Input should be a valid integer.*": "must be a whole number",
+    "Input should be a (valid|finite) number.*": "must be a number",
+    "Input should be greater than or equal to": "must be at least",
+    "Input should be less than or equal to": "must be at most",
+    "Input should be": "must be",
+}
+"""Findings of pydantic about options, as regular expressions, in plain words."""
+
 NAMED_DEFAULT = re.compile(r"\[default: \(([^)]*)\)")
 """A default in words, which Typer puts in brackets."""
 
@@ -82,12 +95,31 @@ def arrange(app: typer.Typer) -> None:
         if not issubclass(command.cls or TyperCommand, Page):
             command.cls = Page
     for group in app.registered_groups:
+        group.cls = GroupPage
         if group.typer_instance is not None:
             arrange(group.typer_instance)
 
 
+class GroupPage(TyperGroup):
+    """A group whose help gives each command its whole line."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        rows = [(name, command.get_short_help_str(WIDEST)) for name, command in self.commands.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
 class Page(TyperCommand):
-    """A command whose help has panels of options and examples."""
+    """A command whose help has panels of options and examples, and whose errors are in plain words."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except typer.BadParameter as error:
+            error.message = plain_words(error.message)
+            if error.param is not None and error.param.param_type_name == "argument":
+                error.param_hint = in_usage(error.param).strip("[].")
+            raise
 
     def get_params(self, ctx: Any) -> list[Any]:
         params: list[Any] = super().get_params(ctx)
@@ -117,13 +149,20 @@ class Page(TyperCommand):
         return EXAMPLES.get(command, ())
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        _, _, path = ctx.command_path.removeprefix("python -m ").partition(" ")
+        _, _, path = ctx.command_path.partition(" ")
         command = path or str(self.name)
         if examples := self.examples(command):
             with formatter.section("Examples"):
                 for example in examples:
                     formatter.write(f"{'':{formatter.current_indent}}afarm {command} {example}".rstrip() + "\n")
         super().format_epilog(ctx, formatter)
+
+
+def plain_words(finding: str) -> str:
+    """Write a finding about an option's value as those about settings are: "must be a whole number"."""
+    for pattern, words in FINDINGS.items():
+        finding = re.sub(pattern, words, finding)
+    return finding
 
 
 def bounds_in_words(text: str) -> str:

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
+from afarm.cli.console import hand_on_stdout
 from afarm.core.errors import ConfigError, PluginError, did_you_mean
 from afarm.experiment.process_info import ProcessInfo
 
@@ -57,6 +58,7 @@ def relaunch(name: str) -> NoReturn:
     if importlib.util.find_spec("accelerate") is None:
         raise PluginError("several processes need 'accelerate': pip install 'afarm[train]'")
     launch = ["-m", "accelerate.commands.launch", "--config_file", str(path), "-m", "afarm"]
+    hand_on_stdout()
     os.execv(sys.executable, [sys.executable, *launch, *without_option(sys.argv[1:])])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from afarm.cli import completion
-from afarm.cli.console import console_on, err, out
+from afarm.cli.console import console_on, err, out, write_document
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
 from afarm.core.errors import ConfigError, DataError, StoreError
 from afarm.storage.annotations import require_file_of_annotations
@@ -115,7 +114,10 @@ def leaderboard(
         for directory in map(Path, given):
             if not (directory / "runs").is_dir():
                 require_file_of_annotations(directory)
-        raise DataError(f"{', '.join(map(str, given))}: no run with a win rate" + "".join(f"\n{s}" for s in left_out))
+        raise DataError(
+            f"{', '.join(map(str, given))}: no run with a win rate; `afarm run` makes one"
+            + "".join(f"\n{s}" for s in left_out)
+        )
     for number, board in enumerate(boards):
         if ranks or correlate or board.wins is not None:
             boards[number], said = with_ranks(board)
@@ -213,7 +215,7 @@ def _written(boards: Sequence[Leaderboard], left_out: Sequence[str], found: Sequ
 def _write(text: str, output: Path | None) -> None:
     """Write to the file, whole or not at all, or to stdout. Raises `StoreError` if it cannot be written."""
     if output is None:
-        sys.stdout.write(text)
+        write_document(text)
         return
     write_whole(output, text, "choose another --output")
     err().print(f"Written to {output}", highlight=False, markup=False, soft_wrap=True)

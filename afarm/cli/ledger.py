@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import sys
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from afarm.cli.console import err, out
+from afarm.cli.console import err, out, print_json
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
 from afarm.core.errors import StoreError
 from afarm.storage.text import markup
@@ -50,7 +53,8 @@ def ledger(
         raise StoreError(f"no ledger in {output_dir}: nothing has been asked of a judge there (--output-dir)")
     if recover:
         _recover(path)
-    with Ledger(path) as opened:
+    changes = forget is not None or recover or start_anew
+    with nullcontext(path) if changes else _to_be_read(path) as place, Ledger(place) as opened:
         if forget is not None:
             count = opened.forget_batch(forget)
             if not count:
@@ -60,9 +64,22 @@ def ledger(
             count = accounting.export(opened, export)
             err().print(f"{count} answers written to {export}", highlight=False, soft_wrap=True)
         if as_json:
-            sys.stdout.write(json.dumps(accounting.summary(opened), ensure_ascii=False) + "\n")
+            print_json(accounting.summary(opened))
         elif export is None and forget is None and not recover:
             _show(opened)
+
+
+@contextmanager
+def _to_be_read(path: Path) -> Iterator[Path]:
+    """Give a ledger that can be opened: a copy, with what its log holds, of one that may not be written."""
+    if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as passing:
+        for name in (path.name, f"{path.name}-wal"):
+            if (path.parent / name).is_file():
+                shutil.copyfile(path.parent / name, Path(passing) / name)
+        yield Path(passing) / path.name
 
 
 def _start_anew(path: Path) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from afarm.cli import completion
-from afarm.cli.console import out
+from afarm.cli.console import out, print_json
 from afarm.cli.options import Json
 from afarm.core.errors import AfarmError, PluginError, did_you_mean
 from afarm.core.hooks import KINDS
@@ -54,7 +52,7 @@ def plugins(
             }
             for p in found
         ]
-        sys.stdout.write(json.dumps(rows) + "\n")
+        print_json(rows)
         return
     for plugin in found:
         out().print(

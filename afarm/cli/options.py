@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from afarm.cli import completion, launch
-from afarm.cli.console import ProgressBars, err
+from afarm.cli.console import ProgressBars, err, print_json
 from afarm.cli.stage_lines import StageLines
 from afarm.core.errors import ConfigError, PluginError
 from afarm.experiment.process_info import SINGLE_PROCESS, ProcessInfo
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from afarm.experiment.preflight import Check
     from afarm.experiment.workspace import Workspace
 
-__all__ = ["FarmOptions", "with_options"]
+__all__ = ["FarmOptions", "print_json", "with_options"]
 """For commands of plugins; the rest of this module is the command line's own."""
 
 DEFAULT_RECIPE = "toy"
@@ -241,6 +241,15 @@ class FarmOptions:
         ):
             yield workspace
 
+    @staticmethod
+    def warn_of_budget(farm: "Farm", method: str, evaluations: int = 1) -> None:
+        """Say before anything is bought that evaluating a method, or its variants, exceeds --budget."""
+        from afarm.cli.cost import warn_of_budget
+        from afarm.experiment.dry_run import plan_run
+
+        workspace, times = farm.workspace, {"evaluate": evaluations}
+        warn_of_budget(workspace, lambda: [s.times(times.get(s.kind, 1)) for s in plan_run(workspace, method)])
+
     @property
     def recipe_or_default(self) -> str:
         """The recipe to read. Raises `ConfigError` for an empty name, which an unset variable leaves."""
@@ -311,8 +320,8 @@ class FarmOptions:
         judging = self.judging()
         if self.preferences:
             given["preferences"] = self._one_source(self.preferences, [*labelling, *judging])
-        if judging:
-            given[self._section(judging)] = judging
+        if judging and (section := self._section(judging)):
+            given[section] = judging
         if self.data is not None:
             if given.get("dataset", "files") != "files":
                 raise ConfigError([f"--data {self.data} and --dataset {self.dataset} contradict each other: give one"])
@@ -342,7 +351,7 @@ class FarmOptions:
         return {name: value for name, value in found.items() if value is not None}
 
     def _section(self, judging: Mapping[str, Any]) -> str:
-        """Return the section of the annotator in use. Raises `ConfigError` if it has no such settings."""
+        """Return the annotator's section; empty if it is unknown. Raises `ConfigError` if it lacks settings."""
         from afarm.core.plugins import discover
         from afarm.experiment.recipe import merge, parse_override, read_recipe
         from afarm.experiment.settings import AnnotateConfig
@@ -354,11 +363,13 @@ class FarmOptions:
                 with suppress(ConfigError):  # one that cannot be read is reported with all else that is wrong
                     values = merge(values, parse_override(text))
             name = str(values.get("annotate", {}).get("annotator") or AnnotateConfig().annotator)
-        with suppress(PluginError):  # an unknown name is reported with all else that is wrong
+        try:
             config = discover(check_configs=False).get("annotators", name).config
-            known = config.model_fields if config else {}
-            if lacking := [f"--{setting.replace('_', '-')}" for setting in judging if setting not in known]:
-                raise ConfigError([f"annotator {name!r} takes no {' and no '.join(lacking)}"])
+        except PluginError:
+            return ""
+        known = config.model_fields if config else {}
+        if lacking := [f"--{setting.replace('_', '-')}" for setting in judging if setting not in known]:
+            raise ConfigError([f"annotator {name!r} takes no {' and no '.join(lacking)}"])
         return name.partition(":")[0]
 
 
@@ -383,32 +394,24 @@ def with_options(command: Callable[..., None], without: Collection[str] = ()) ->
     return expanded
 
 
-def parse_seeds(text: str) -> list[int]:
-    """Read the seeds of --seeds, each once. Raises `ConfigError` for what is no list of whole numbers."""
-    try:
-        return list(dict.fromkeys(int(part) for part in text.split(",")))
-    except ValueError:
-        raise ConfigError([f"--seeds {text!r}: whole numbers with commas between, such as 42,43,44"]) from None
-
-
 def refuse_stray(name: str | None) -> None:
     """Raise `ConfigError` naming the option that a component's name belongs to, or that none is called so."""
     if name is None:
         return
-    if option := option_of(name):
-        raise ConfigError([f"{name!r} must be named by its option: {option} {name}"])
+    if named := [f"{option} {name}" for option in options_of(name)]:
+        raise ConfigError([f"{name!r} must be named by its option: {' or '.join(named)}"])
     raise typer.BadParameter(f"Got unexpected extra argument ({name})")
 
 
-def option_of(name: str) -> str:
-    """The option that takes `name`, where a component or a recipe is called so; empty for other names."""
+def options_of(name: str) -> list[str]:
+    """The options that take `name`, where a recipe or a component is called so."""
     from afarm.core.plugins import discover
     from afarm.experiment.recipe import recipe_names
 
     registry = discover(check_configs=False).registry
     kinds = {c.kind for c in registry if name in registry.names_of(c)}
-    found = [option for kind, option in NAMED_BY_OPTION.items() if kind in kinds]
-    return found[0] if found else "--recipe" if name in recipe_names() else ""
+    recipe = ["--recipe"] if name in recipe_names() else []
+    return recipe + [option for kind, option in NAMED_BY_OPTION.items() if kind in kinds]
 
 
 NAMED_BY_OPTION = {

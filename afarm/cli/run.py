@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 import time
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from afarm.cli.console import err, out
+from afarm.cli.console import err, out, print_json
 from afarm.cli.cost import show_plan, warn_of_budget
 from afarm.cli.options import DryRun, FarmOptions, Stray, refuse_stray, with_options
 from afarm.storage.text import dollars, markup, one_line
@@ -63,7 +62,7 @@ def run_experiment(options: FarmOptions, dry_run: bool, started: float) -> None:
 def show_run(record: Mapping[str, Any], report: Path, as_json: bool) -> None:
     """The result screen; with `as_json` the record on stdout, and the screen on stderr."""
     if as_json:
-        sys.stdout.write(json.dumps({**record, "report": str(report)}, ensure_ascii=False) + "\n")
+        print_json({**record, "report": str(report)})
     show_results(record, report, to_stderr=as_json)
 
 
@@ -89,9 +88,10 @@ def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = Fals
     """One screen: the numbers, what they cost, where the report is, and what to try next."""
     from rich.table import Table
 
+    from afarm.evaluation.cut_off import cut_off
     from afarm.evaluation.metrics import undetectable_difference
     from afarm.evaluation.red_flags import red_flag_lines
-    from afarm.report.run import STOPPED_AT, cut_off, degraded, training
+    from afarm.report.run import STOPPED_AT, degraded, not_finite, training
 
     console = err() if to_stderr else out()
     head, spend = record["headline"], record["spend"]
@@ -117,6 +117,8 @@ def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = Fals
         table.add_row("degraded", markup(line))
     for line in cut_off(record["stages"]):
         table.add_row("cut off", f"[yellow]{markup(line)}[/]")
+    for line in not_finite(record["stages"]):
+        table.add_row("not finite", f"[yellow]{markup(line)}[/]")
     for line in training(record.get("checkpoint", {})):
         table.add_row("training", f"[yellow]{line}[/]" if line.startswith(STOPPED_AT) else line)
     if head["kl"] is not None:

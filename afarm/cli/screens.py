@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from afarm.cli import human_labels
-from afarm.cli.console import err, out
+from afarm.cli.console import err, out, print_json
 from afarm.cli.run import error_of, outcomes, result_row, spent, warn_of_simulation
 from afarm.core.errors import PluginError
 from afarm.evaluation.matching import Coverage
@@ -49,7 +47,7 @@ def present(
         whole = [_as_json(record, directory) for record, directory in found]
         rows = {"boards": [board.to_row() for board in boards]} if boards else {}
         told = {"systems": whole, **rows} if several or among_others else {**whole[0], **rows}
-        sys.stdout.write(json.dumps(told, ensure_ascii=False) + "\n")
+        print_json(told)
     if len(found) == 1:
         _show_one(console, records[0])
     _show_boards(console, boards)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from afarm.cli import completion
-from afarm.cli.console import out
+from afarm.cli.console import out, print_json
 from afarm.cli.options import Json
 from afarm.core.hooks import KINDS
 from afarm.storage.text import markup
@@ -36,7 +34,7 @@ def settings(
         str | None,
         typer.Argument(
             autocompletion=completion.section_names,
-            help="A section, such as ppo, judge or run; without one, all are listed.",
+            help="A section (ppo, judge, run) or a setting (ppo.kl_coef); without one, all sections are listed.",
         ),
     ] = None,
     recipe: Annotated[
@@ -59,6 +57,7 @@ def settings(
         _show_sections(plugins, as_json)
         return
     listed = section_settings(section, plugins)
+    section = section.partition(".")[0]
     values = read_recipe(recipe) if recipe else {}
     of_recipe = values if RUN in listed else values.get(section, {})
     if as_json:
@@ -67,7 +66,7 @@ def settings(
             for owner, settings_of_one in listed.items()
             for row in settings_of_one
         ]
-        sys.stdout.write(json.dumps(rows, ensure_ascii=False) + "\n")
+        print_json(rows)
         return
     prefix = "" if RUN in listed else f"{section}."
     for owner, settings_of_one in listed.items():
@@ -81,7 +80,7 @@ def _show_sections(plugins: Plugins, as_json: bool) -> None:
     for name, components in sections(plugins).items():
         owners[name] = ", ".join(dict.fromkeys(f"{KINDS[c.kind]} of {c.package}" for c in components))
     if as_json:
-        sys.stdout.write(json.dumps(owners) + "\n")
+        print_json(owners)
         return
     for name, owner in owners.items():
         out().print(f"[bold]{markup(name):<24}[/] [dim]{markup(owner)}[/]", highlight=False)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +13,7 @@ import typer
 
 from afarm.cli import completion
 from afarm.cli.commands import STEPS
-from afarm.cli.console import err, out
+from afarm.cli.console import err, out, print_json
 from afarm.cli.cost import show_plan, warn_of_budget
 from afarm.cli.help_pages import MethodPage
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, DryRun, FarmOptions, OutputDir, Stray, refuse_stray, with_options
@@ -108,19 +108,20 @@ def _llm_systems(policy: str | None) -> list[str]:
 
 def _make(name: str, options: FarmOptions, policy: str | None = None) -> None:
     """Have a farm make a step's artifact, and say where it is. Nothing of it is read back."""
+    from afarm.evaluation.cut_off import cut_off
     from afarm.experiment.dry_run import plan_stage
-    from afarm.report.run import cut_off
 
     with options.farm(_llm_systems(policy), "" if policy else name) as farm:
         workspace = farm.workspace
         if stage := _stage(workspace, name, policy):
-            warn_of_budget(workspace, lambda: plan_stage(workspace, stage))
-            workspace.ensure(stage)
+            with _accounted(workspace, name, policy):
+                warn_of_budget(workspace, lambda: plan_stage(workspace, stage))
+                workspace.ensure(stage)
     runs = list(workspace.history.values())
     if not runs:
         err().print(f"Nothing to do: reward model {workspace.config.reward_model!r} needs no fitting.")
         if options.as_json:
-            sys.stdout.write(json.dumps({"stage": None}) + "\n")
+            print_json({"stage": None})
         return
     for line in cut_off({"stage": r.label, "kind": r.kind, "summary": r.artifact.meta["summary"]} for r in runs):
         err().print(f"[yellow]Cut off:[/] {markup(line)}", highlight=False, soft_wrap=True)
@@ -132,7 +133,7 @@ def _make(name: str, options: FarmOptions, policy: str | None = None) -> None:
             "path": str(last.artifact.path),
             "reused": last.reused,
         }
-        sys.stdout.write(json.dumps({**made, "summary": dict(last.artifact.meta["summary"])}) + "\n")
+        print_json({**made, "summary": dict(last.artifact.meta["summary"])})
     else:
         out().print(str(last.artifact.path), soft_wrap=True, highlight=False)
         if name == "train" and workspace.process_info.is_main_process:
@@ -161,7 +162,17 @@ def _show_step(name: str, options: FarmOptions, policy: str | None = None) -> No
     with options.dry_run(checks, trains=bool(policy) or name == "train") as workspace:
         stage = _stage(workspace, name, policy)
         planned = plan_stage(workspace, stage) if stage else []
-        show_plan(workspace, workspace.config.method, options.as_json, planned=planned)
+        method = workspace.config.method
+        step = "" if name == "train" else f"{name} {policy}" if policy else name
+        with _accounted(workspace, name, policy):
+            show_plan(workspace, method, options.as_json, planned=planned, step=step)
+
+
+def _accounted(workspace: Workspace, name: str, policy: str | None) -> AbstractContextManager[None]:
+    """Book the requests of a step on its own account and budget; those of training are its run's."""
+    if policy or name in ("annotate", "fit-reward"):
+        return workspace.judges.client.accounted_to(workspace.run_name(policy or name))
+    return nullcontext()
 
 
 def _stage(workspace: Workspace, name: str, policy: str | None) -> Stage | None:
@@ -193,7 +204,8 @@ def report(
     runs = output_dir / "runs"
     known = [run.name for run in run_directories(runs)]
     if run and run not in known:
-        raise StoreError(f"no finished run {run!r} in {output_dir}.{did_you_mean(run, known)}")
+        near = did_you_mean(run, known) or " `afarm run` makes one"
+        raise StoreError(f"no finished run {run!r} in {output_dir} (--output-dir).{near}")
     directory = runs / run if run else latest_run(runs)
     if directory is None:
         raise StoreError(f"no finished run in {output_dir}: start one with `afarm run`")

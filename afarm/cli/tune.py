@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import shlex
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from afarm.cli.console import err, out
-from afarm.cli.cost import show_plan
-from afarm.cli.options import DryRun, FarmOptions, Stray, parse_seeds, refuse_stray, with_options
+from afarm.cli.compare import parse_seeds
+from afarm.cli.console import err, out, print_json
+from afarm.cli.cost import show_plan, warn_of_budget
+from afarm.cli.options import DryRun, FarmOptions, Stray, refuse_stray, with_options
 from afarm.cli.run import command_line
 from afarm.core.errors import ConfigError, DataError
 from afarm.storage.disk import write_whole
@@ -26,7 +27,7 @@ from afarm.storage.text import markup, one_line
 
 if TYPE_CHECKING:
     from afarm.experiment.search_space import SearchSpace
-    from afarm.experiment.tuning import Trial, Tuning
+    from afarm.experiment.tuning import Limits, Trial, Tuning
     from afarm.experiment.workspace import Workspace
 
 ALL = "all"
@@ -73,19 +74,19 @@ def tune(
     dry_run: DryRun = False,
 ) -> None:
     """Choose the settings of methods by trials on the validation split, as many for each."""
-    from afarm.experiment.method_comparison import account_of
-    from afarm.experiment.tuning import Limits, Search, Tuning, tuning_directory
+    from afarm.experiment.tuning import Search, Tuning, count_trials, plan_search, tuning_directory
     from afarm.experiment.workspace import tell_once
 
     refuse_stray(stray)
     given = options.as_recipe()
     options = replace(options, settings=[*(options.settings or []), "evaluate.split=validation"])
-    spaces, left_out = _spaces(methods, space or [])
+    limits = _limits(max_kl, max_length_ratio)
+    spaces, left_out = _spaces(methods, space or [], limits)
     of_seeds = parse_seeds(seeds)
     for name, why in left_out.items():
         err().print(f"[yellow]Left out:[/] {markup(name)}: {markup(why)}", highlight=False, soft_wrap=True)
     if dry_run:
-        _show_plan(options, list(spaces), of_seeds[0], trials * len(of_seeds))
+        _show_plan(options, spaces, of_seeds, trials, limits)
         return
     told: set[str] = set()
 
@@ -96,28 +97,32 @@ def tune(
         workspace.on_stage = partial(tell_once, told, workspace.on_stage)
         return workspace
 
-    limits = Limits(max_kl, max_length_ratio)
-    with open_with(next(iter(spaces)), of_seeds[0], {}) as workspace:  # sees what is wrong before the first trial
+    for name in list(spaces)[1:]:  # sees what is wrong before the first trial
+        open_with(name, of_seeds[0], {}).close()
+    first = next(iter(spaces))
+    with open_with(first, of_seeds[0], {}) as workspace:
         _require_comparable(workspace)
-        directory = tuning_directory(workspace, of_seeds, limits)
+        search = Search(open_with, spaces, of_seeds, limits, tuning_directory(workspace, of_seeds, limits))
         recipe = workspace.settings.recipe
-    search = Search(open_with, spaces, of_seeds, limits, directory, account_of([str(directory.name)]))
+        with workspace.judges.client.accounted_to(search.account):
+            warn_of_budget(workspace, lambda: plan_search(workspace, first, spaces, trials, len(of_seeds)))
     started = time.time()
-    made = search.run(trials, partial(_tell_trial, trials))
-    tuning = Tuning(directory, recipe, made)
-    page = _write(tuning, limits)
+    made = search.run(
+        trials, lambda trial, there: _tell_trial(count_trials(spaces[trial.method], trials), trial, there)
+    )
+    tuning = Tuning(search.directory, recipe, made)
+    page = _write(tuning, limits, trials)
     tuned = tuning.write_recipe(given)
     if options.as_json:
         rows = {method: [trial.to_row() for trial in done] for method, done in made.items()}
         best = {method: b.number if (b := tuning.best(method)) else None for method in made}
-        sys.stdout.write(
-            json.dumps({"trials": rows, "best": best, "page": str(page), "recipe": tuned and str(tuned)}) + "\n"
-        )
+        print_json({"trials": rows, "best": best, "page": str(page), "recipe": tuned and str(tuned)})
     _show(tuning, to_stderr=options.as_json)
     console = err() if options.as_json else out()
     names = ",".join(made)
     where = "" if str(options.output_dir) == "afarm-runs" else f" --output-dir {shlex.quote(str(options.output_dir))}"
-    lines = [f"Trials: {page} (took {time.time() - started:.0f} s)"]
+    lines = [line for method, done in made.items() if (line := _exhausted(method, len(done), trials))]
+    lines += [f"Trials: {page} (took {time.time() - started:.0f} s)"]
     if tuned:
         lines += [
             "Chosen on the validation split, where the best of several is too high by chance: compare elsewhere.",
@@ -130,13 +135,29 @@ def tune(
         raise typer.Exit(1)
 
 
-def _spaces(methods: str, given: Sequence[str]) -> tuple[dict[str, SearchSpace], dict[str, str]]:
+def _limits(kl: float | None, length_ratio: float | None) -> Limits:
+    """Return the limits. Raises `ConfigError` for one that nothing can keep, or that bounds nothing."""
+    from afarm.experiment.tuning import Limits
+
+    given = {"--max-kl": kl, "--max-length-ratio": length_ratio}
+    if wrong := [f"{name} {value:g}: a number above 0" for name, value in given.items() if not _bounds(value)]:
+        raise ConfigError(wrong)
+    return Limits(kl, length_ratio)
+
+
+def _bounds(value: float | None) -> bool:
+    return value is None or (math.isfinite(value) and value > 0)
+
+
+def _spaces(methods: str, given: Sequence[str], limits: Limits) -> tuple[dict[str, SearchSpace], dict[str, str]]:
     """Return the space of each method, and of those left out of `all` the reason.
 
-    Raises `ConfigError` for every unknown method, one with nothing to search, and a space that its settings refuse.
+    Raises `ConfigError` for every unknown method, one with nothing to search or without a figure for a limit, and a
+    space that its settings refuse.
     """
     from afarm.core.interfaces import Method
     from afarm.core.plugins import discover
+    from afarm.experiment.method_comparison import named_methods
     from afarm.experiment.search_space import parse_space, space_problems
 
     registry = discover(check_configs=False).registry
@@ -144,26 +165,30 @@ def _spaces(methods: str, given: Sequence[str]) -> tuple[dict[str, SearchSpace],
     for method, setting, values in map(parse_space, given):
         own.setdefault(method, {})[setting] = values
     every = methods == ALL
-    names = [c.name for c in registry if c.kind == "methods"] if every else [n.strip() for n in methods.split(",")]
+    names = [c.name for c in registry if c.kind == "methods"] if every else named_methods(methods)
     spaces: dict[str, SearchSpace] = {}
     left_out: dict[str, str] = {}
     problems: list[str] = []
-    for name in filter(None, dict.fromkeys(names)):
+    for name in names:
         component = registry.get("methods", name)
         target = component.load()
         stated = dict(getattr(target, "search_space", Method.search_space)) | own.pop(name, {})
-        if stated:
+        if not stated:
+            more = "" if every else f": name some with --space {name}.SETTING=LOW:HIGH"
+            left_out[name] = f"it states no settings to search (search_space){more}"
+        elif limits.kl is not None and not getattr(target, "measures_kl", Method.measures_kl):
+            more = "" if every else ": leave --max-kl or the method out"
+            left_out[name] = f"it measures no KL to the start (measures_kl), so no limit on it can be kept{more}"
+        else:
             problems += space_problems(component, stated)
             spaces[name] = stated
-        else:
-            left_out[name] = "it states no settings to search (search_space)"
     if not every:
-        problems += [f"{name}: {why}: name some with --space {name}.SETTING=LOW:HIGH" for name, why in left_out.items()]
+        problems += [f"{name}: {why}" for name, why in left_out.items()]
     problems += [f"--space {name}.…: {name} is not among --methods {methods}" for name in own]
     if problems:
         raise ConfigError(problems)
     if not spaces:
-        raise ConfigError([f"--methods {methods!r} names none: give names with commas between, or all"])
+        raise ConfigError([f"{name}: {why}" for name, why in left_out.items()])
     return spaces, left_out
 
 
@@ -173,25 +198,34 @@ def _require_comparable(workspace: Workspace) -> None:
 
     require_win_rate(workspace, "tune chooses")
     try:
-        workspace.data.rows("validation")
+        workspace.data.instructions("validation")
     except DataError as error:
         raise ConfigError([f"trials are compared on the validation split: {error}"]) from error
 
 
-def _show_plan(options: FarmOptions, methods: Sequence[str], seed: int, times: int) -> None:
+def _show_plan(
+    options: FarmOptions, spaces: Mapping[str, SearchSpace], seeds: Sequence[int], trials: int, limits: Limits
+) -> None:
     """Show what the first trial of the first method would do, and how many there would be."""
     from afarm.experiment import preflight
+    from afarm.experiment.tuning import count_trials, plan_search, tuning_account, tuning_directory
 
-    with replace(options, method=methods[0], seed=seed).dry_run(preflight.of_run()) as workspace:
+    first, *others = spaces
+    for name in others:
+        with replace(options, method=name, seed=seeds[0]).dry_run(preflight.of_run()):
+            pass
+    with replace(options, method=first, seed=seeds[0]).dry_run(preflight.of_run()) as workspace:
         _require_comparable(workspace)
-        show_plan(workspace, methods[0], options.as_json)
-    if not options.as_json:
-        out().print(
-            f"That is one trial of {methods[0]}. Trained and compared {times} times: each of {', '.join(methods)}.",
-            soft_wrap=True,
-            highlight=False,
-            markup=False,
-        )
+        show_plan(workspace, first, options.as_json)
+        account = tuning_account(tuning_directory(workspace, seeds, limits))
+        with workspace.judges.client.accounted_to(account):
+            warn_of_budget(workspace, lambda: plan_search(workspace, first, spaces, trials, len(seeds)))
+    if options.as_json:
+        return
+    times = {name: len(seeds) * count_trials(space, trials) for name, space in spaces.items()}
+    counts = ", ".join(f"{name} {count} times" for name, count in times.items())
+    text = f"That is one trial of {first}. Trained and compared: {counts}."
+    out().print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 def _tell_trial(of: int, trial: Trial, was_there: bool) -> None:
@@ -200,6 +234,13 @@ def _tell_trial(of: int, trial: Trial, was_there: bool) -> None:
     took = "made before" if was_there else f"{trial.seconds:.0f} s"
     text = f"{trial.method}, trial {trial.number + 1} of {of}: {result}{past} ({_values(trial)}; {took})"
     err().print(f"[bold]{markup(one_line(text, 400))}[/]", highlight=False, soft_wrap=True)
+
+
+def _exhausted(method: str, made: int, trials: int) -> str:
+    """Say that a method has no more configurations to try; empty if it has."""
+    if made >= trials:
+        return ""
+    return f"{method}: {made} trials instead of {trials}, which are all configurations of its space."
 
 
 def _win_rate(trial: Trial) -> str:
@@ -233,7 +274,7 @@ def _show(tuning: Tuning, to_stderr: bool) -> None:
     (err() if to_stderr else out()).print(table)
 
 
-def _write(tuning: Tuning, limits: Any) -> Path:
+def _write(tuning: Tuning, limits: Limits, of: int) -> Path:
     """Write all trials as a Markdown page and a CSV file beside the recipe. Returns the page's path."""
     remedy = "make room or choose another --output-dir"
     lines = [f"`{command_line()}`", ""]
@@ -248,12 +289,15 @@ def _write(tuning: Tuning, limits: Any) -> Path:
         names = list(trials[0].values)
         figures = list(dict.fromkeys(name for trial in trials for name in trial.figures))
         header = ["trial", *names, "win rate, %", *figures, "seconds"]
-        lines += [f"## {method}", "", f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
+        lines += [f"## {method}", ""]
+        lines += [line, ""] if (line := _exhausted(method, len(trials), of)) else []
+        lines += [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
         for trial in trials:
             values = [_short(trial.values.get(name)) for name in names]
             measured = [f"{trial.figures[name]:.3g}" if name in trial.figures else "" for name in figures]
             result = one_line(trial.error, 200) if trial.error else _win_rate(trial).replace(" %", "")
-            number = f"{trial.number + 1}{' (chosen)' if trial is best else ''}"
+            mark = " (chosen)" if trial is best else " (past a limit)" if trial.excess > 0 else ""
+            number = f"{trial.number + 1}{mark}"
             lines.append(f"| {' | '.join([number, *values, result, *measured, f'{trial.seconds:.0f}'])} |")
             row = trial.to_row() | {name: json.dumps(dict(getattr(trial, name))) for name in ("values", "figures")}
             rows.writerow([row[name] for name in COLUMNS])

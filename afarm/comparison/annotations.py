@@ -90,7 +90,7 @@ class AnnotationComparison(SystemComparison):
         rows = file_digest(stored.rows)
         return self.workspace.key_fields(
             "stored annotations",
-            evaluators=[components.identity(components.component("evaluators", name)) for name in self.evaluators],
+            evaluators=[components.evaluator_identity(name) for name in self.evaluators],
             systems={"outputs": stored.system, "reference": stored.reference, "annotator": stored.annotator},
             data={"judgements": rows, "reference": answers_digest(stored.answers), **self._labelled},
         )

@@ -177,8 +177,9 @@ class OutputComparison(SystemComparison):
     @cached_property
     def notes(self) -> list[str]:
         found, coverage = [], self.matched.coverage
-        if coverage.partial:
-            found.append(f"{self.system}: only {coverage.sentence}: the win rate is of these alone")
+        if coverage.missing > coverage.missing_as_loss or coverage.extra or coverage.unshared:
+            only = "only " if coverage.partial else ""
+            found.append(f"{self.system}: {only}{coverage.sentence}: the win rate is of these alone")
         if self.pairs and all(pair.identical for pair in self.pairs):
             found.append(
                 f"{self.system} and {self.reference_name} are the same outputs: every pair is a draw, unjudged"
@@ -218,7 +219,7 @@ class OutputComparison(SystemComparison):
         return self.workspace.key_fields(
             "compare",
             **annotation_identity(self.workspace, self.annotator, self.workspace.config.evaluate.label_noise),
-            evaluators=[components.identity(components.component("evaluators", name)) for name in self.evaluators],
+            evaluators=[components.evaluator_identity(name) for name in self.evaluators],
             systems={"outputs": self.system, "reference": self.reference_name},
             data={name: rows_digest(row.to_row() for row in rows) for name, rows in data.items()},
         )

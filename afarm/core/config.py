@@ -39,12 +39,8 @@ class Config(BaseModel):
     def result_fields(self) -> dict[str, Any]:
         """Return the settings that change the result, as JSON values: an artifact's key digests them."""
         dumped = self.model_dump(mode="json")
-        fields: dict[str, Any] = {}
-        for name, info in type(self).model_fields.items():
-            if changes_result(info):
-                value = getattr(self, name)
-                fields[name] = value.result_fields() if isinstance(value, Config) else dumped[name]
-        return fields
+        values = {name: getattr(self, name) for name, info in type(self).model_fields.items() if changes_result(info)}
+        return {name: v.result_fields() if isinstance(v, Config) else dumped[name] for name, v in values.items()}
 
 
 def setting(default: Any, description: str, *, changes_result: bool = True, **constraints: Any) -> Any:

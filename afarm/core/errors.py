@@ -63,11 +63,9 @@ class StoreError(AfarmError):
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Suggest the nearest of the `known` names, or all if none is near. Empty if there are none."""
     known = sorted(set(known))
-    if not known:
-        return ""
     if near := get_close_matches(name, known, n=3, cutoff=0.5):
         return f" Did you mean {' or '.join(repr(n) for n in near)}?"
-    return f" Known: {', '.join(known)}."
+    return f" Known: {', '.join(known)}." if known else ""
 
 
 PACKAGE = Path(__file__).parents[1]
@@ -79,13 +77,13 @@ def attributed_to(kind: str, name: str, owner: object = None) -> Iterator[None]:
     """Raise any failure inside as a `PluginError` that names the component and the line of its code.
 
     `kind` is a plural of `KINDS`, or a noun of its own; `owner` is the component or its class. The failure itself is
-    the cause. An error that a user can act on (`AfarmError`) passes as it is, and so does an interrupt.
+    the cause; `sys.exit` is one. An error that a user can act on (`AfarmError`) passes, and so does an interrupt.
     """
     try:
         yield
     except AfarmError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         which = f"{KINDS.get(kind, kind)} {name!r}{_plugin_of(owner)}"
         raise PluginError(f"{which} failed: {what} ({_place(error)})") from error

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, overload
 
 from afarm.core.config import BackendConfig, CheckpointChoice
-from afarm.core.errors import ConfigError, attributed_to, require_promise, type_name
+from afarm.core.errors import ConfigError, attributed_to, did_you_mean, require_promise, type_name
 from afarm.core.judge import Ask, ChatRequest, Price
 from afarm.core.records import Evaluation, Instruction, JudgedPair, Output, Pair, Preference, Sample, Score
 
@@ -127,6 +127,10 @@ class Dataset(ABC):
         Raises `DataError` if the split is missing, empty or holds an instruction twice.
         """
 
+    def instructions(self, split: str) -> list[Instruction] | None:
+        """Return those of `load`, without the answers that take time to write; None if nothing is saved so."""
+        return None
+
 
 class Annotator(ABC):
     """Labels pairs: which output is better. Built as `Class(config)`.
@@ -173,7 +177,7 @@ class Decoding:
 
     def __post_init__(self) -> None:
         for name, low in zip(self.__slots__, (0, 0, 1, 1, 1), strict=False):
-            if not (value := getattr(self, name)) >= low or (low and value % 1):
+            if not hasattr(value := getattr(self, name), "__float__") or not value >= low or (low and value % 1):
                 raise ConfigError(f"{name} must be a {'whole ' if low else ''}number from {low}, not {value!r}")
 
 
@@ -200,12 +204,15 @@ class Policy(ABC):
     def generate(self, prompts: Any, *, seed: int = 0, **decoding: Any) -> str | list[str]:
         """Answer one text, or each of a list. `decoding` are fields of `Decoding` (`temperature=0.7`).
 
-        Others are as in `default_decoding`. Raises `ConfigError` for what is no text, for no text, and out of range.
+        Others are as in `default_decoding`. Raises `ConfigError` for what is no text, no field, or out of range.
         """
         alone = isinstance(prompts, str | Instruction | Mapping) or not isinstance(prompts, Iterable)
         tasks = [Instruction(task) if isinstance(task, str) else task for task in ([prompts] if alone else prompts)]
         if not tasks or not all(isinstance(task, Instruction) for task in tasks):
             raise ConfigError(f"generate takes a text or an afarm.Instruction, or a list of them, not {prompts!r:.80}")
+        names = {"seed", *Decoding.__slots__} - {"n", "clipped"}
+        if unknown := [f"generate takes no {n!r}.{did_you_mean(n, names)}" for n in decoding if n not in names]:
+            raise ConfigError(unknown)
         chosen = replace(self.decoding(self.default_decoding), clipped="max_new_tokens" not in decoding)
         texts = [s.text for s in self.sample(tasks, replace(chosen, **decoding, n=1), seed=seed)]
         return texts[0] if alone else texts
@@ -236,7 +243,8 @@ def _one_score_per_row(score: Callable[..., Sequence[Score]]) -> Callable[..., S
         broken = f"not {', '.join(sorted(strange))}" if strange else f"{len(scores)} for {wanted} rows"
         fits = not strange and len(scores) == wanted
         require_promise(fits, "reward_models", name, f"score must return one afarm.Score per row, {broken}", self)
-        return scores
+        with attributed_to("reward_models", name, self):
+            return [replace(row) for row in scores]  # made anew: each checks that it is finite
 
     vars(checked)["is_checked"] = True
     return checked
@@ -322,12 +330,12 @@ class Method(ABC):
     needs: frozenset[str] = frozenset()
     """Required inputs: preferences, reward_model, unlabeled, validation, annotator, demonstrations (of the SFT split),
     all_demonstrations (of every split not evaluated on). Of the class, or of the instance if settings decide."""
-
     begins_with: ClassVar[Literal["start", "base"]] = "start"
     """The policy in `inputs.start`: the SFT policy that methods start from, or the base model itself."""
-
     search_space: ClassVar[Mapping[str, tuple[Any, Any] | list[Any]]] = {}
     """The settings that `afarm tune` searches: ranges (low, high), or lists of values to choose from."""
+    measures_kl: ClassVar[bool] = False
+    """True if it logs its KL to the start policy, `objective/kl`: `afarm tune --max-kl` takes no other method."""
 
     def __init__(self, config: Any = None):
         self.config = config

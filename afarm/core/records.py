@@ -125,8 +125,7 @@ class Score:
     """A reward model's score of one output. Higher `value` is better. `spans` are (start, end, value).
 
     `spread` is the standard deviation over the members of an ensemble, in the unit of `value`; None for one model.
-    Raises `ValueError` for a number that is NaN or infinite: compared with others it would win or lose for no reason,
-    and `TypeError` for what is no number.
+    Raises `ValueError` for NaN and infinity, which would win or lose for no reason, and `TypeError` for no number.
     """
 
     value: float

@@ -1,18 +1,23 @@
 """Match a system's outputs to the reference's by instruction and input, and report coverage.
 
+AlpacaEval's files, and those that `afarm export` writes for it, have the input merged into the instruction: rows are
+matched then by the merged text.
+
 Nothing is dropped in silence: missing, extra, repeated and empty outputs are counted in a `Coverage`, and a
 `MatchPolicy` says what is done with them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from afarm.core.errors import ConfigError, DataError, did_you_mean
 from afarm.core.records import Instruction, Output, Pair, Row
 from afarm.core.seeding import digest
+from afarm.storage.conversations import task_text
+from afarm.storage.rows import SHOWN_DUPLICATES
 
 OnMissing = Literal["error", "skip", "loss"]
 OnDuplicate = Literal["error", "first"]
@@ -59,7 +64,8 @@ class Coverage:
 
     `reference` and `outputs` count the instructions that each of the two answers, `compared` those that both do,
     `missing` those without an output of the system's, `missing_as_loss` those of them that count as losses, and `extra`
-    those that only the system answers. `repeated` rows held an answer again and were dropped; `empty` outputs are
+    those that only the system answers. `merged` of those compared have the input merged into the instruction in one
+    file and not in the other. `repeated` rows held an answer again and were dropped; `empty` outputs are
     judged as they are. If judging stopped early, `unasked` were not judged, and `unshared` never would have been, since
     another system does not answer them.
     """
@@ -76,6 +82,7 @@ class Coverage:
     empty_reference: int = 0
     unasked: int = 0
     unshared: int = 0
+    merged: int = 0
 
     def to_row(self) -> Row:
         return asdict(self)
@@ -96,6 +103,7 @@ class Coverage:
         lost, left_out = self.missing_as_loss, self.missing - self.missing_as_loss
         parts = [
             f"{self.compared} of the reference's {self.reference} instructions",
+            f"{self.merged} with the input merged into the instruction" if self.merged else "",
             f"{self.unasked} not asked about" if self.unasked else "",
             f"{self.unshared} that another system does not answer left out" if self.unshared else "",
             f"{left_out} without an output left out" if left_out else "",
@@ -157,6 +165,10 @@ def match_rows(
     """
     by_id, repeated = distinct(outputs, names[0], match_policy.on_duplicate)
     reference_by_id, repeated_reference = distinct(reference, names[1], match_policy.on_duplicate)
+    merged = merged_inputs(
+        (row.instruction for row in by_id.values()), (row.instruction for row in reference_by_id.values())
+    )
+    by_id = {merged[id].id if id in merged else id: under(row, merged) for id, row in by_id.items()}
     shared = [id for id in by_id if id in reference_by_id]
     missing = [row for id, row in reference_by_id.items() if id not in by_id]
     extra = [row for id, row in by_id.items() if id not in reference_by_id]
@@ -184,6 +196,7 @@ def match_rows(
         empty_reference=sum(not row.output.strip() for row in (*compared_reference, *lost)),
         unasked=unasked,
         unshared=unshared,
+        merged=len({row.id for row in merged.values()} & {*shared}),
     )
     return MatchedRows(compared, compared_reference, tuple(lost), coverage)
 
@@ -192,19 +205,71 @@ def distinct(rows: Sequence[Output], where: str, on_duplicate: OnDuplicate = "er
     """Index rows by their instruction's id, and count the repeated ones that were dropped.
 
     Dropped are rows that repeat an earlier answer and, with "first", rows that give another. Raises `DataError` if
-    there are no rows, or naming the two that contradict each other.
+    there are no rows, or counting the instructions whose rows contradict each other, the first of them by name.
     """
     first_rows: dict[str, int] = {}
+    contradicting: dict[int, list[int]] = {}  # by the first row
     for number, row in enumerate(rows):
         earlier = first_rows.setdefault(row.instruction.id, number)
         if rows[earlier].output != row.output and on_duplicate == "error":
-            raise DataError(
-                f"{where}: rows {earlier} and {number} hold the same instruction ({_quoted(row.instruction)}) with "
-                "different outputs; remove one, or let the first stand: --on-duplicate first"
-            )
+            contradicting.setdefault(earlier, []).append(number)
+    if contradicting:
+        raise DataError(f"{where}: {_contradictions(rows, contradicting)}")
     if not first_rows:
         raise DataError(f"{where}: no instructions: there are no outputs to compare")
     return {id: rows[number] for id, number in first_rows.items()}, len(rows) - len(first_rows)
+
+
+def _contradictions(rows: Sequence[Output], contradicting: Mapping[int, Sequence[int]]) -> str:
+    """Count the instructions with different outputs, and name the rows of the first few."""
+    some = []
+    for first, further in list(contradicting.items())[:SHOWN_DUPLICATES]:
+        names = list(map(str, (first, *further)))
+        shown, more = names[:SHOWN_DUPLICATES], len(names) - SHOWN_DUPLICATES
+        listed = [*shown, f"{more:,} more"] if more > 0 else shown
+        where = f"rows {', '.join(listed[:-1])} and {listed[-1]}"
+        some.append(f"{where} hold the same instruction ({_quoted(rows[first].instruction)})")
+    surplus = sum(map(len, contradicting.values()))
+    remove = f"remove {'one' if surplus == 1 else f'{surplus:,} rows'}, or let the first stand: --on-duplicate first"
+    if len(contradicting) == 1:
+        return f"{some[0]} with different outputs; {remove}"
+    rest = len(contradicting) - len(some)
+    more_of_them = f"; and {counted(rest, 'more instruction')}" if rest else ""
+    return f"{len(contradicting):,} instructions have different outputs: {'; '.join(some)}{more_of_them}; {remove}"
+
+
+def merged_inputs(instructions: Iterable[Instruction], asked: Iterable[Instruction]) -> dict[str, Instruction]:
+    """Find instructions `asked` that the others hold with the input merged, or apart.
+
+    They are returned by the id of the other. Those that two rows of a side could be are left out.
+    """
+    here, there = ({row.id: row for row in rows} for rows in (instructions, asked))
+    ours, theirs = _by_merged_text(here, there), _by_merged_text(there, here)
+    return {ours[key].id: theirs[key] for key in ours if key in theirs}
+
+
+def _by_merged_text(rows: Mapping[str, Instruction], others: Collection[str]) -> dict[object, Instruction]:
+    """Index those that are not among the others by their whole text, if it is that of one alone."""
+    groups: dict[object, list[Instruction]] = {}
+    for id, row in rows.items():
+        if id not in others:
+            groups.setdefault((task_text(row), row.messages), []).append(row)
+    return {key: alike[0] for key, alike in groups.items() if len(alike) == 1}
+
+
+def under(row: Output, merged: Mapping[str, Instruction]) -> Output:
+    """Return the row under the instruction that `merged_inputs` found for its own; as it is without one."""
+    asked = merged.get(row.instruction.id)
+    if asked is None:
+        return row
+    return replace(row, instruction=replace(asked, dataset=row.instruction.dataset or asked.dataset))
+
+
+def among(outputs: Sequence[Output], asked: Sequence[Instruction]) -> list[Output]:
+    """Keep the outputs that answer an instruction of `asked`, its input merged or apart, under that one."""
+    merged = merged_inputs((row.instruction for row in outputs), asked)
+    ids = {instruction.id for instruction in asked}
+    return [row for row in (under(row, merged) for row in outputs) if row.instruction.id in ids]
 
 
 def same_answers(systems: Mapping[str, Sequence[Output]]) -> list[tuple[str, str]]:

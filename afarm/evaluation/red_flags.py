@@ -114,7 +114,7 @@ class Match:
 def patterns() -> Mapping[str, tuple[Pattern, ...]]:
     """The patterns of `patterns.yaml`, by the name of the flag that a match raises."""
     text = resources.files("afarm.evaluation").joinpath("patterns.yaml").read_text(encoding="utf-8")
-    listed = yaml.safe_load(text)
+    listed = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # libyaml's takes a seventh as long
     alternatives: Mapping[str, Sequence[str]] = listed["alternatives"]
     features = {
         name: re.compile(_with(regex, alternatives), re.IGNORECASE | re.MULTILINE)
@@ -179,30 +179,34 @@ class Flag:
         says = says.format(count=self.count, of=self.of, example=self.example, detail=self.detail)
         return says if not self.example or self.name == "own_family" else f"{says}, such as {self.example!r}"
 
+    def to_row(self) -> Row:
+        return {**asdict(self), "says": self.sentence}
+
 
 @dataclass(frozen=True, slots=True)
 class RedFlags:
     """The flags that a system's outputs raise, and the judge's biases.
 
     `prefers_longer` is the share for the longer of the judge's choices between outputs of different length,
-    `prefers_lists` the share for the list of its choices between one with a list and one without.
+    `prefers_lists` the share for the list of its choices between one with a list and one without. `judged` are those
+    whom `family_flags` looks at: its flags follow from names alone, and are added when a run is recorded.
     """
 
     flags: tuple[Flag, ...] = ()
     prefers_longer: Estimate | None = None
     prefers_lists: Estimate | None = None
+    judged: tuple[tuple[str, str, str, str], ...] = ()
 
     def to_row(self) -> Row:
-        row = asdict(self)
-        return {**row, "flags": [{**asdict(flag), "says": flag.sentence} for flag in self.flags]}
+        return {**asdict(self), "flags": [flag.to_row() for flag in self.flags]}
 
 
-def inspect_outputs(judgements: Iterable[JudgedPair], models: Mapping[str, str] | None = None) -> RedFlags:
+def inspect_outputs(judgements: Iterable[JudgedPair]) -> RedFlags:
     """Inspect the system whose outputs are output_2 of `judgements`, and their judge.
 
-    A text that most outputs of the reference, output_1, share as well is the task's doing. `models` names the model
-    behind a system whose name does not tell its family. Rows that count as lost without an output are skipped. The
-    judgements are read once; of more than `SAMPLED_OUTPUTS` outputs a random sample of that size is held and inspected.
+    A text that most outputs of the reference, output_1, share as well is the task's doing. Rows that count as lost
+    without an output are skipped. The judgements are read once; of more than `SAMPLED_OUTPUTS` outputs a random sample
+    of that size is held and inspected.
     """
     texts: list[tuple[Instruction, str, str]] = []
     choices: list[tuple[str, int, int | None, int | None]] = []
@@ -227,8 +231,7 @@ def inspect_outputs(judgements: Iterable[JudgedPair], models: Mapping[str, str] 
                 )
     flags = text_flags([text[:2] for text in texts], [reference for _, _, reference in texts])
     flags += [Flag("empty", empty, rows)] if empty else []
-    flags += family_flags(sorted(judges), models or {})
-    biases = (
+    prefers_longer, prefers_lists = (
         clustered_mean(
             (pair_id, float(choice == features[kind]))
             for pair_id, choice, *features in choices
@@ -236,7 +239,7 @@ def inspect_outputs(judgements: Iterable[JudgedPair], models: Mapping[str, str] 
         )
         for kind in (0, 1)
     )
-    return RedFlags(tuple(flags), *biases)
+    return RedFlags(tuple(flags), prefers_longer, prefers_lists, tuple(sorted(judges)))
 
 
 # ------------------------------------------------------------------------------------------------------- outputs
@@ -291,12 +294,18 @@ INVISIBLE = re.compile(
 """Characters that take no room: joiners, marks of direction, variants, tags."""
 
 
+_APART = re.compile(r"\b(?:[a-z] ){3,}[a-z]\b", re.IGNORECASE)
+_WITH_DIGITS = re.compile(r"\b(?=[0-9]*[a-z])[a-z]*[013457][a-z013457]+\b", re.IGNORECASE)
+_DIGITS_AS_LETTERS = str.maketrans("013457", "oieast")
+
+
 def undisguised(text: str) -> str:
-    """A text as its reader sees it: without invisible characters and accents, look-alike letters replaced."""
-    if text.isascii():
-        return text
-    letters = unicodedata.normalize("NFKD", INVISIBLE.sub("", text))
-    return "".join(letter for letter in letters if not unicodedata.combining(letter)).translate(LOOK_ALIKES)
+    """A text as read: no invisible characters or accents, look-alikes, digits and gaps undone."""
+    if not text.isascii():
+        letters = unicodedata.normalize("NFKD", INVISIBLE.sub("", text))
+        text = "".join(letter for letter in letters if not unicodedata.combining(letter)).translate(LOOK_ALIKES)
+    text = _APART.sub(lambda letters: letters[0].replace(" ", ""), text)
+    return _WITH_DIGITS.sub(lambda word: word[0].translate(_DIGITS_AS_LETTERS), text)
 
 
 def _constant(texts: Sequence[str], reference: Sequence[str]) -> list[Flag]:
@@ -402,6 +411,16 @@ def family_flags(judged: Iterable[tuple[str, str, str, str]], models: Mapping[st
 
 
 # ---------------------------------------------------------------------------------------------------- stored red flags
+
+
+def with_family_flags(row: Row, models: Mapping[str, str]) -> Row:
+    """Add the family flags to stored red flags (`RedFlags.to_row`), and drop whom they were found of.
+
+    `models` names the model behind a system whose name does not tell its family.
+    """
+    flags = family_flags([(a, b, c, d) for a, b, c, d in row["judged"]], models)
+    others = {name: value for name, value in row.items() if name != "judged"}
+    return {**others, "flags": [*row["flags"], *(flag.to_row() for flag in flags)]}
 
 
 def flag_sentences(row: Any) -> list[str]:

@@ -28,7 +28,7 @@ from afarm.core.records import Evaluation
 from afarm.core.registry import FIRST_PARTY, Component
 from afarm.experiment.plugin_code import files_digest, package_of, plugin_digest
 from afarm.experiment.process_info import SINGLE_PROCESS, ProcessInfo
-from afarm.experiment.promises import require_evaluation, require_needs, require_returned
+from afarm.experiment.promises import own_identity, require_evaluation, require_needs, require_returned
 from afarm.experiment.recipe import Settings
 from afarm.experiment.stage_code import door_digest
 from afarm.storage.artifacts import require_sound_directory
@@ -78,11 +78,19 @@ class Components:
 
     def annotator_identity(self, name: str) -> dict[str, Any]:
         """`identity` of an annotator, with what its spec names."""
-        return self._with_spec(self.component("annotators", name), self.annotator(name).identity)
+        return self._with_spec(
+            self.component("annotators", name), own_identity(self.annotator(name), "annotators", name)
+        )
+
+    def evaluator_identity(self, name: str) -> dict[str, Any]:
+        """`identity` of an evaluator, with what its spec names."""
+        return self._with_spec(self.component("evaluators", name), getattr(self.evaluator(name), "identity", ""))
 
     def fixed_reward_identity(self, name: str) -> dict[str, Any]:
         """`identity` of a reward model that is not fitted, with what its spec names."""
-        return self._with_spec(self.component("reward_models", name), self.fixed_reward_model(name).identity)
+        return self._with_spec(
+            self.component("reward_models", name), own_identity(self.fixed_reward_model(name), "reward_models", name)
+        )
 
     def _with_spec(self, component: Component, own: str) -> dict[str, Any]:
         found = self.identity(component)
@@ -200,6 +208,8 @@ class Components:
             try:
                 from afarm.backend import Backend
             except ModuleNotFoundError as error:
+                if error.name is None:  # something that is there could not be imported
+                    raise
                 raise PluginError(f"training needs {error.name!r}: pip install 'afarm[train]'") from error
             several, sharded = self.process_info.is_distributed, self.process_info.sharded
             self._backend = Backend(self.settings.run.backend, is_distributed=several, sharded=sharded)

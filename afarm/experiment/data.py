@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from afarm.core.errors import DataError, attributed_to
+from afarm.core.errors import DataError, attributed_to, require_promise
 from afarm.core.interfaces import Dataset
 from afarm.core.records import Instruction, Output
 from afarm.core.seeding import digest
 from afarm.experiment.components import Components
-from afarm.experiment.promises import require_outputs
-from afarm.storage.conversations import with_turns
+from afarm.experiment.own_preferences import OwnPreferences
+from afarm.experiment.promises import require_instructions, require_outputs
+from afarm.experiment.settings import ALL, Rows
 from afarm.storage.hub import is_on_hub
-from afarm.storage.rows import names_a_file, placed_rows, require_distinct
+from afarm.storage.rows import names_a_file, output_of, placed_rows, require_distinct
 
 
 class DataSplits:
-    """The splits of the run's data set, each read once and kept."""
+    """The splits of the run's data set and its own preferences, each read once and kept."""
 
     def __init__(self, components: Components):
         self._components = components
@@ -24,8 +25,12 @@ class DataSplits:
         self._eval_set = components.settings.run.eval_set
         self._dataset: Dataset | None = None
         self._loaded: dict[str, list[Output]] = {}
-        self._rows: dict[str, list[Output]] = {}
-        self._digests: dict[str, str] = {}
+        self._listed: dict[str, list[Instruction]] = {}
+        self._instructions: dict[str, list[Instruction]] = {}
+        self._digests: dict[tuple[str, str], str] = {}
+        self.own_preferences = OwnPreferences(
+            components.settings.run, self.evaluated, components.progress, components.notify
+        )
 
     @property
     def evaluated_on(self) -> str:
@@ -59,51 +64,77 @@ class DataSplits:
                 self._loaded[split] = require_outputs(loaded, self._name, split, dataset)
         return self._loaded[split]
 
-    def rows(self, split: str) -> list[Output]:
-        """The rows of a split that this run uses.
+    def listed(self, split: str) -> list[Instruction]:
+        """All instructions of a split, without their answers if the data set tells them so. Raises as `load`."""
+        if split not in self._listed:
+            alone = None
+            if split not in self._loaded and not (split == "evaluation" and self._eval_set):
+                dataset = self.dataset
+                with attributed_to("datasets", self._name, dataset):
+                    alone = dataset.instructions(split)
+                alone = alone if alone is None else require_instructions(alone, self._name, split, dataset)
+            self._listed[split] = [row.instruction for row in self.load(split)] if alone is None else alone
+        return self._listed[split]
+
+    def instructions(self, split: str) -> list[Instruction]:
+        """The instructions of a split that this run uses.
 
         Raises `DataError` where there are none or fewer than the run asks for, where an instruction is there twice, or
         where one is in the evaluation as well.
         """
-        if split not in self._rows:
+        if split not in self._instructions:
             name = self._eval_set if self._eval_set and split == "evaluation" else f"data set {self._name!r}"
-            rows = require_distinct(self.load(split), f"{name}, split {split!r}")
-            limit: int = getattr(self._components.settings.run.rows, split)
-            if limit > len(rows):
+            listed = self.listed(split)
+            require_distinct((Output(instruction, "") for instruction in listed), f"{name}, split {split!r}")
+            limit: Rows = getattr(self._components.settings.run.rows, split)
+            count = len(listed) if limit == ALL else limit
+            if count > len(listed):
                 raise DataError(
-                    f"rows.{split} asks for {limit} rows, but split {split!r} of {name} has "
-                    f"{len(rows)}: ask for fewer (--set rows.{split}={len(rows)}), or add some"
+                    f"rows.{split} asks for {count} rows, but split {split!r} of {name} has "
+                    f"{len(listed)}: ask for fewer (--set rows.{split}={len(listed)}), or add some"
                 )
-            rows = rows[: limit or None]
+            used = listed[:count]
             if split != "evaluation":
-                self._refuse_evaluation_rows(split, rows)
-            self._rows[split] = rows
-        return self._rows[split]
+                self._refuse_evaluated(split, used)
+            self._instructions[split] = used
+        return self._instructions[split]
+
+    def rows(self, split: str) -> list[Output]:
+        """The rows of a split that this run uses. Raises as `instructions`."""
+        instructions = self.instructions(split)
+        rows = self.load(split)[: len(instructions)]
+        broken = f"instructions({split!r}) must return those of load({split!r})"
+        same = [row.instruction for row in rows] == instructions
+        require_promise(same, "datasets", self._name, broken, self.dataset)
+        return rows
 
     def evaluated(self) -> frozenset[str]:
         """The ids of all instructions of the evaluation split, none if the data set has no such split."""
         try:
-            return frozenset(row.instruction.id for row in self.load("evaluation"))
+            return frozenset(instruction.id for instruction in self.listed("evaluation"))
         except DataError:  # which is found out when something is evaluated
             return frozenset()
 
     def digest(self, split: str) -> str:
-        """A digest of a split's rows, so that changed data is another ingredient."""
-        if split not in self._digests:
-            self._digests[split] = digest([row.to_row() for row in self.rows(split)])
-        return self._digests[split]
+        """A digest of a split's instructions, so that changed data is another ingredient."""
+        return self._digest("instructions", split, self.instructions)
 
-    def instructions(self, split: str) -> list[Instruction]:
-        """The instructions of a split."""
-        return [row.instruction for row in self.rows(split)]
+    def digest_with_outputs(self, split: str) -> str:
+        """A digest of a split's rows, for what reads their outputs too."""
+        return self._digest("rows", split, self.rows)
 
-    def _refuse_evaluation_rows(self, split: str, rows: Sequence[Output]) -> None:
+    def _digest(self, what: str, split: str, read: Callable[[str], Sequence[Instruction | Output]]) -> str:
+        if (what, split) not in self._digests:
+            self._digests[what, split] = digest([row.to_row() for row in read(split)])
+        return self._digests[what, split]
+
+    def _refuse_evaluated(self, split: str, instructions: Sequence[Instruction]) -> None:
         """Nothing may be trained on what it is evaluated on. Raises `DataError` naming an instruction of both."""
         try:
-            evaluated = {row.instruction.id for row in self.rows("evaluation")}
+            evaluated = {instruction.id for instruction in self.instructions("evaluation")}
         except DataError:  # a data set without that split, which is found out when something is evaluated
             return
-        shared = [row.instruction.instruction for row in rows if row.instruction.id in evaluated]
+        shared = [instruction.instruction for instruction in instructions if instruction.id in evaluated]
         if shared:
             raise DataError(
                 f"split {split!r} of data set {self._name!r} shares {len(shared)} instructions with "
@@ -117,7 +148,7 @@ def evaluation_set(components: Components, source: str) -> list[Output]:
     Raises `DataError` naming the file, the row and the field that is wrong.
     """
     if names_a_file(source):
-        return [Output.from_row({"output": "", **with_turns(row, where)}, where) for where, row in placed_rows(source)]
+        return [output_of(row, where, required=False) for where, row in placed_rows(source)]
     dataset = components.dataset(source)
     with attributed_to("datasets", source, dataset):
         loaded = dataset.load("evaluation")

@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,12 +22,14 @@ from afarm.core.records import Instruction, Pair
 from afarm.evaluation.matching import match_rows
 from afarm.experiment import pipeline
 from afarm.experiment.annotation import SELECTING, adjacent_pairs
+from afarm.experiment.own_preferences import pairs_of
 from afarm.experiment.promises import requests_planned
 from afarm.experiment.stage import Inputs, Stage
 from afarm.experiment.workspace import Workspace
 from afarm.judging.accounting import mean_output_tokens
 from afarm.judging.client import JudgeClient
-from afarm.judging.dispatch import misfits, unpriced
+from afarm.judging.degraded import unsupported
+from afarm.judging.dispatch import misfit, unpriced
 from afarm.judging.labelling import CHUNK, rule_or_noise
 from afarm.judging.ledger import Ledger
 from afarm.storage.artifacts import Artifact, artifact_key
@@ -75,13 +79,18 @@ class JudgeEstimate:
             self.assumed + other.assumed,
         )
 
+    def times(self, count: int) -> JudgeEstimate:
+        """Return the estimate of asking as much `count` times."""
+        return reduce(add, [self] * count, JudgeEstimate(self.judge))
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedStage:
     """A stage in a dry run, and what its judges would be asked.
 
     That is an estimate if the outputs to be judged do not exist yet. `calls` are expected judge requests, `dollars`
-    what they are expected to cost and `most_dollars` the most they can, None if a price is unknown.
+    what they are expected to cost and `most_dollars` the most they can, None if a price is unknown. `pairs` counts own
+    preferences, those used and those left out.
     """
 
     kind: str
@@ -89,6 +98,7 @@ class PlannedStage:
     reused: bool
     why: str = ""
     judges: tuple[JudgeEstimate, ...] = ()
+    pairs: str = ""
 
     @property
     def calls(self) -> int:
@@ -101,6 +111,10 @@ class PlannedStage:
     @property
     def most_dollars(self) -> float | None:
         return _sum([judge.most_dollars for judge in self.judges])
+
+    def times(self, count: int) -> PlannedStage:
+        """Return the stage as if it were made `count` times."""
+        return replace(self, judges=tuple(judge.times(count) for judge in self.judges))
 
 
 def _sum(parts: Sequence[float | None]) -> float | None:
@@ -126,8 +140,15 @@ def over_budget(planned: Sequence[PlannedStage], budget: float | None, committed
         return ""
     spent = f", of which {dollars(committed)} is spent" if committed else ""
     text = f"The plan does not fit the budget of {dollars(budget)}{spent}: it is expected to cost {dollars(expected)}"
-    if thoughts := thoughts_sentence(totals):
-        text += f". {thoughts}"
+    thoughts = thoughts_sentence(totals)
+    text += f". {thoughts}" if thoughts else ""
+    cheapest = least if thoughts else expected
+    if committed + cheapest > budget:
+        share = 100 * max(0.0, budget - committed) / cheapest
+        part = f"about {share:.0f}%" if share >= 1 else "less than 1%"
+        enough = math.ceil(100 * (committed + cheapest)) / 100
+        also = "even so " if thoughts else ""
+        text += f"; {also}it takes --budget {enough:.2f}, or {part} of the rows (rows.preference, rows.evaluation)"
     return f"{text}. What is bought is kept, and a larger --budget goes on from there"
 
 
@@ -188,8 +209,14 @@ def _visit(
     present = {name: artifact for name, artifact in inputs.items() if artifact is not None}
     artifact, why = find_or_explain(workspace, stage, present) if len(present) == len(inputs) else (None, "")
     judges = _asked(workspace, stage, present) if artifact is None else ()
-    visited[stage.label] = PlannedStage(stage.kind, stage.label, artifact is not None, why, judges), artifact
+    pairs = _pairs_taken(workspace, artifact) if stage.kind == "preferences" else ""
+    visited[stage.label] = PlannedStage(stage.kind, stage.label, artifact is not None, why, judges, pairs), artifact
     return artifact
+
+
+def _pairs_taken(workspace: Workspace, stored: Artifact | None) -> str:
+    """Count the own preferences that are used and left out. Raises `DataError` as the run would."""
+    return pairs_of(stored.meta["summary"] if stored else workspace.data.own_preferences.summary)
 
 
 def find_or_explain(workspace: Workspace, stage: Stage, inputs: Inputs) -> tuple[Artifact | None, str]:
@@ -200,7 +227,7 @@ def find_or_explain(workspace: Workspace, stage: Stage, inputs: Inputs) -> tuple
     key_fields = stage.key_fields_with(inputs)
     artifact = workspace.store.find(stage.kind, artifact_key(key_fields))
     if artifact is None:
-        return None, why_not_reused(key_fields, workspace.store.of_stage(stage.kind, stage.label))
+        return None, why_not_reused(key_fields, workspace.store.relatives(stage.kind, stage.label))
     workspace.store.require_sound(artifact)
     return artifact, ""
 
@@ -221,8 +248,8 @@ def _asked(workspace: Workspace, stage: Stage, inputs: Inputs) -> tuple[JudgeEst
         return priced(workspace, SELECTING, pairs, config.annotate.annotator, 0.0)
     if stage.plan_requests:
         requests = list(stage.plan_requests())
-        client = _client(workspace, {request.role: workspace.judges.judge(request.role) for request in requests})
-        return _estimates(client, [requests])
+        client = reading_client(workspace, {request.role: workspace.judges.judge(request.role) for request in requests})
+        return estimates(client, [requests])
     return ()
 
 
@@ -232,36 +259,37 @@ def priced(
     """Estimate the requests that the pairs need and the ledger does not answer, from their real prompts."""
     seed = workspace.seed(purpose)
     pairs = [pair for pair in pairs if rule_or_noise(pair, seed, label_noise) is None]
-    client = _client(workspace, workspace.judges.by_role)
+    client = reading_client(workspace, workspace.judges.by_role)
     annotator = workspace.components.annotator(annotator_name)
     context = AnnotateContext(seed, client, workspace.progress)
     chunks = (pairs[start : start + CHUNK] for start in range(0, len(pairs), CHUNK))
-    return _estimates(client, (requests_planned(annotator, annotator_name, chunk, context) for chunk in chunks))
+    return estimates(client, (requests_planned(annotator, annotator_name, chunk, context) for chunk in chunks))
 
 
-class _ReadingClient(JudgeClient):
+class ReadingClient(JudgeClient):
     """Reads the ledger without counting what it finds as reused: looking at prices saves nobody anything."""
 
     def recall(self, keys: Sequence[JudgementKey]) -> dict[JudgementKey, Judgement]:
         return self.ledger.recall(keys)
 
 
-def _client(workspace: Workspace, judges: Mapping[str, Judge]) -> _ReadingClient:
+def reading_client(workspace: Workspace, judges: Mapping[str, Judge]) -> ReadingClient:
+    """Return a client that plans with these judges over the run's ledger, and sends nothing."""
     config, ledger = workspace.config, workspace.judges.ledger
-    return _ReadingClient(judges, ledger, allow_degraded=config.allow_degraded, batch_api=config.batch_api)
+    return ReadingClient(judges, ledger, allow_degraded=config.allow_degraded, batch_api=config.batch_api)
 
 
-def _estimates(client: JudgeClient, planned: Iterable[Sequence[ChatRequest]]) -> tuple[JudgeEstimate, ...]:
+def estimates(client: JudgeClient, planned: Iterable[Sequence[ChatRequest]]) -> tuple[JudgeEstimate, ...]:
     """Estimate by judge, of the requests that the ledger does not answer."""
     lengths = _AnswerLengths(client)
-    estimates: dict[str, JudgeEstimate] = {}
+    by_judge: dict[str, JudgeEstimate] = {}
     for some in planned:
         requests = {client.key(request): request for request in some}
         answered = client.ledger.completions(list(requests))
         for request in (r for key, r in requests.items() if key not in answered):
             judge = client.judge(request.role)
-            estimates[judge] = estimates.get(judge, JudgeEstimate(judge)) + _estimate(client, request, lengths)
-    return tuple(estimates.values())
+            by_judge[judge] = by_judge.get(judge, JudgeEstimate(judge)) + _estimate(client, request, lengths)
+    return tuple(by_judge.values())
 
 
 def _estimate(client: JudgeClient, request: ChatRequest, lengths: _AnswerLengths) -> JudgeEstimate:
@@ -357,6 +385,14 @@ STAND_INS = 512
 """Made-up pairs that a pool is asked about to see all its members: at 13 members, one is missed once in 10^17 times."""
 
 
+class _OneOfEachClient(JudgeClient):
+    """Knows all answers but the first to each prompt, so that each prompt is written once."""
+
+    def recall(self, keys: Sequence[JudgementKey]) -> dict[JudgementKey, Judgement]:
+        first = {key.annotator: key for key in reversed(keys)}
+        return {key: Judgement(1.0) for key in keys if key != first[key.annotator]}
+
+
 def require_fitting_judges(workspace: Workspace, annotators: Sequence[str]) -> None:
     """Raise `ConfigError` for judges that cannot take what `annotators` ask, unless that may be left out.
 
@@ -369,8 +405,9 @@ def require_fitting_judges(workspace: Workspace, annotators: Sequence[str]) -> N
     ]
     problems: list[str] = []
     asked: dict[str, Judge] = {}
+    left_out: dict[tuple[str, tuple[str, ...]], dict[str, None]] = {}  # the annotators, by judge and what it lacks
     with Ledger(Path(":memory:")) as empty:
-        client = JudgeClient(workspace.judges.by_role, empty, allow_degraded=True)
+        client = _OneOfEachClient(workspace.judges.by_role, empty, allow_degraded=True)
         for name in dict.fromkeys(annotators):
             try:
                 annotator = components.annotator(name)
@@ -379,10 +416,11 @@ def require_fitting_judges(workspace: Workspace, annotators: Sequence[str]) -> N
                 continue
             for request in requests:
                 judge = asked[request.role] = client.judge_of(request.role)
-                if not run.allow_degraded:
-                    problems += misfits(request, judge)
+                if not run.allow_degraded and (names := unsupported(request, judge.capabilities)):
+                    left_out.setdefault((judge.identity, names), {})[request.annotator] = None
                 if run.budget is not None and client.worst_case_price(request) is None:
                     problems.append(unpriced(run.judge.get(request.role) or run.judge["*"]))
+    problems += [misfit(judge, names, sorted(who)) for (judge, names), who in left_out.items()]
     if run.batch_api and asked and not any(judge.capabilities.batch for judge in asked.values()):
         who = " and ".join(dict.fromkeys(judge.identity for judge in asked.values()))
         problems.append(f"--batch-api: no batch endpoint is known of {who}: leave the option out")

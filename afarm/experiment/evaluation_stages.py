@@ -16,12 +16,17 @@ from afarm.core.seeding import digest
 from afarm.evaluation.drift_log import latest_shift
 from afarm.evaluation.matching import match_rows
 from afarm.evaluation.protocol import EvaluationProtocol, instructions_digest, outputs_digest
+from afarm.evaluation.red_flags import inspect_outputs
 from afarm.experiment.annotation import annotate_to_file, annotation_identity
 from afarm.experiment.stage import Inputs, Stage
 from afarm.experiment.workspace import Workspace
 from afarm.judging.pairwise import SETTLED
+from afarm.storage.disk import write_json
 from afarm.storage.rows import read_outputs, read_preferences, write_rows
 from afarm.storage.text import dollars
+
+RED_FLAGS = "red_flags.json"
+"""The file of an evaluation that holds what its outputs and its judge raise: see `afarm.evaluation.red_flags`."""
 
 
 def evaluation_stage(
@@ -51,11 +56,11 @@ def evaluation_stage(
     given = {"outputs": outputs, "reference": reference, "reward_model": reward_model}
     stages = {role: stage for role, stage in given.items() if stage is not None}
     takes_fixed_reward = scored and reward_model is None
-    own_outputs = workspace.data.digest(workspace.data.evaluated_on) if reference is None else ""
+    own_outputs = workspace.data.digest_with_outputs(workspace.data.evaluated_on) if reference is None else ""
     key_fields = workspace.key_fields(
         "evaluate",
         **annotation_identity(workspace, settings.annotator, settings.label_noise),
-        evaluators=[components.identity(components.component("evaluators", name)) for name in evaluators],
+        evaluators=[components.evaluator_identity(name) for name in evaluators],
         reward_model=components.fixed_reward_identity(workspace.config.reward_model) if takes_fixed_reward else "",
         reference={"name": reference_name, "data": own_outputs},
     )
@@ -86,7 +91,7 @@ def write_results(
     degraded: Mapping[str, int],
     further: Sequence[Evaluation] = (),
 ) -> None:
-    """Run evaluators, and write a row for each result to `results.jsonl`.
+    """Run evaluators, and write a row for each result to `results.jsonl`, and the red flags beside them.
 
     Args:
         workspace: The opened configuration.
@@ -124,6 +129,7 @@ def write_results(
         spent = f"{dollars(spend.dollars)} spent this time; " if spend else ""
         where = f"afarm ledger --export FILE --output-dir {shlex.quote(str(workspace.store.root))}"
         raise DataError(f"{error}; {spent}what the judge wrote: {where}") from error
+    write_json(directory / RED_FLAGS, inspect_outputs(inputs.judgements).to_row())
 
 
 def require_outputs_in_data(workspace: Workspace) -> None:

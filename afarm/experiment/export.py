@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,10 @@ from afarm.experiment.components import Components
 from afarm.experiment.model_card import model_card
 from afarm.experiment.recipe import Settings
 from afarm.experiment.settings import RunConfig
-from afarm.storage.artifacts import require_sound_directory
-from afarm.storage.conversations import chat_messages
+from afarm.storage.artifacts import Store
+from afarm.storage.conversations import chat_messages, task_text
 from afarm.storage.disk import output_dir_errors, storage_errors, write_json
+from afarm.storage.preference_files import CHOSEN_REASONS
 from afarm.storage.rows import read_outputs, read_preferences, read_rows, write_rows
 from afarm.storage.runs import OUTPUTS as JUDGED
 from afarm.storage.runs import RunRecord, read_run, run_directories
@@ -121,12 +122,14 @@ def _policy_artifact(run: RunRecord) -> Path:
 
 
 def _artifact(run: RunRecord, stage: Mapping[str, Any]) -> Path:
-    path = run.directory.resolve().parents[1] / str(stage.get("artifact", ""))
-    if not (path / "artifact.json").is_file():
+    store = Store(run.directory.resolve().parents[1])
+    artifact = store.find(str(stage.get("kind")), str(stage.get("key")))
+    if artifact is None:
         command = f": `{run.get('command')}` makes it again" if run.get("command") else ""
+        path = store.root / str(stage.get("artifact", ""))
         raise DataError(f"{run.name}: the artifact of {stage.get('stage')!r} is gone ({path}){command}")
-    require_sound_directory(path)
-    return path
+    store.require_sound(artifact)
+    return artifact.path
 
 
 def _example_prompt(policy: Policy) -> str:
@@ -148,23 +151,27 @@ def _write_preferences(run: RunRecord, policy: Policy, directory: Path) -> tuple
     return len(rows), len(judged) - len(rows)
 
 
-def trl_rows(judged: Iterable[JudgedPair], template: Any = None) -> Iterator[Row]:
+def trl_rows(judged: Sequence[JudgedPair], template: Any = None) -> Iterator[Row]:
     """Yield TRL's `prompt`, `chosen` and `rejected` of each pair with a preferred output.
 
-    As chat messages; as text if the policy's prompts follow no chat template.
+    As chat messages; as text if the policy's prompts follow no chat template. If it is known of any output how it
+    ended, each row has the columns `CHOSEN_REASONS`, which TRL passes over.
     """
+    known = any(row.pair.finish_reason_1 or row.pair.finish_reason_2 for row in judged)
     for row in judged:
-        if row.chosen_rejected is None:
+        if row.p2 is None or row.p2 == 0.5:
             continue
-        chosen, rejected = row.chosen_rejected
-        instruction = row.pair.instruction
+        pair = row.pair.swapped() if row.p2 > 0.5 else row.pair
+        instruction, chosen, rejected = pair.instruction, pair.output_1, pair.output_2
+        reasons = zip(CHOSEN_REASONS, (pair.finish_reason_1, pair.finish_reason_2), strict=True) if known else ()
         if template is not None and template.name != "chat":
-            yield {"prompt": template.render(instruction), "chosen": chosen, "rejected": rejected}
+            yield {"prompt": template.render(instruction), "chosen": chosen, "rejected": rejected, **dict(reasons)}
         else:
             yield {
                 "prompt": chat_messages(instruction),
                 "chosen": [{"role": "assistant", "content": chosen}],
                 "rejected": [{"role": "assistant", "content": rejected}],
+                **dict(reasons),
             }
 
 
@@ -189,13 +196,17 @@ def _write_evaluation(run: RunRecord, directory: Path) -> None:
 
 
 def alpaca_eval_rows(outputs: Sequence[Output], generator: str) -> list[Row]:
-    """Write outputs as AlpacaEval reads them: an input stands below its instruction."""
+    """Write outputs as AlpacaEval reads them: an input stands below its instruction.
+
+    Earlier turns, which AlpacaEval does not know, are kept in a column of their own.
+    """
     return [
         {
             "dataset": row.instruction.dataset,
-            "instruction": "\n\n".join(part for part in (row.instruction.instruction, row.instruction.input) if part),
+            "instruction": task_text(row.instruction),
             "output": row.output,
             "generator": row.generator or generator,
+            **({"messages": row.instruction.to_row()["messages"]} if row.instruction.messages else {}),
         }
         for row in outputs
     ]

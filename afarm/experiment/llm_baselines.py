@@ -16,6 +16,7 @@ from afarm.core.records import Instruction, Message, Output
 from afarm.experiment.stage import Inputs, Stage
 from afarm.experiment.workspace import Workspace
 from afarm.judging.pairwise import REFUSALS
+from afarm.storage.conversations import task_text
 from afarm.storage.rows import write_rows
 
 ANNOTATOR = "(answers)"
@@ -82,8 +83,7 @@ def requests(
     """
     settings, seed = workspace.config.answers, workspace.seed(f"outputs {spec}")
     for instruction in instructions:
-        task = "\n\n".join(part for part in (instruction.instruction, instruction.input) if part)
-        turns = (Message("system", settings.prompt), *instruction.messages, Message("user", task))
+        turns = (Message("system", settings.prompt), *instruction.messages, Message("user", task_text(instruction)))
         asked: dict[str, Any] = {"messages": turns}
         if not judge.capabilities.chat:
             asked = {

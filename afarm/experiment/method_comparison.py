@@ -146,9 +146,10 @@ def require_win_rate(workspace: Workspace, use: str = "compare ranks") -> None:
 
 def named_methods(methods: Any) -> list[str]:
     """List the methods of a comparison: names, or one text with commas between. Raises `ConfigError`."""
-    names = methods.split(",") if isinstance(methods, str) else list(methods) if isinstance(methods, Iterable) else []
+    given = methods.split(",") if isinstance(methods, str) else list(methods) if isinstance(methods, Iterable) else []
+    names = [name for name in given if name.strip()] if isinstance(methods, str) else given
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
-        raise ConfigError(f'compare_methods takes one method or more, such as ["ppo", "dpo"], not {methods!r:.80}')
+        raise ConfigError(f'methods: name one or more, such as "ppo,dpo" or ["ppo", "dpo"], not {methods!r:.80}')
     return list(dict.fromkeys(name.strip() for name in names))
 
 
@@ -158,4 +159,11 @@ def listed_seeds(seeds: Any) -> list[int]:
     whole = all(isinstance(seed, Integral) and not isinstance(seed, bool) for seed in numbers)
     if not whole or not isinstance(seeds, Iterable):
         raise ConfigError(f"seeds is a list of whole numbers, such as seeds=[1, 2, 3], not {seeds!r:.80}")
-    return [int(seed) for seed in dict.fromkeys(numbers)]
+    refuse_repeats(whole_numbers := [int(seed) for seed in numbers], "seeds")
+    return whole_numbers
+
+
+def refuse_repeats(seeds: Sequence[int], option: str) -> None:
+    """Raise `ConfigError` if a seed is repeated, which would look like more runs than there are."""
+    if twice := [seed for number, seed in enumerate(seeds) if seed in seeds[:number]]:
+        raise ConfigError(f"{option} names {twice[0]} twice: one seed is one run, so name each once")

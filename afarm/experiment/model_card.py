@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from afarm.core.records import Evaluation
+from afarm.evaluation.cut_off import cut_off
 from afarm.evaluation.red_flags import flag_sentences, judge_bias
 from afarm.experiment.result import evaluation_text
 from afarm.storage.model_files import local_path
@@ -22,7 +23,8 @@ PLACE = re.compile(r"(?P<before>(?:[^/~]*[=:])?)(?P<path>(?:~|/|\.{1,2}/).*)", r
 """An absolute path, or one from here or from home, behind what may stand before it."""
 FILES = {
     "model.safetensors": "the weights, with the tokenizer and the configurations beside them",
-    "preferences.jsonl": "the training preferences, as TRL and `datasets` read them: `prompt`, `chosen`, `rejected`",
+    "preferences.jsonl": "the training preferences, as TRL and `datasets` read them: `prompt`, `chosen`, `rejected`, "
+    "and how either ended",
     "model_outputs.json": "the evaluation outputs, in AlpacaEval's format",
     "reference_outputs.json": "those of the reference",
     "annotations.json": "the judgements of the evaluation, in AlpacaEval's format",
@@ -157,6 +159,7 @@ def _recipe(run: RunRecord, pairs: int, without: int) -> list[str]:
     named = own.items() if isinstance(own, Mapping) else ()
     settings = ", ".join(code(f"{name}={name_only(value)}") for name, value in named)
     lines = [f"- {name}: {value}" for name, value in {**facts, "settings of the recipe": settings}.items() if value]
+    lines += [f"- {markdown(sentence)}" for sentence in cut_off(run.stages, advice=False)]
     command = names_only(str(run.get("command") or ""))
     return [*lines, *(["", *code_block([command], "sh")] if command else [])]
 

@@ -17,6 +17,7 @@ from afarm.experiment.promises import problems_seen
 from afarm.experiment.settings import RunConfig
 from afarm.experiment.training_stages import NEEDS, require_method
 from afarm.experiment.workspace import Workspace
+from afarm.judging.promises import identity_of
 from afarm.storage.disk import require_writable
 from afarm.storage.model_files import require_local
 from afarm.storage.prompt_templates import read_prompt_template
@@ -181,12 +182,12 @@ def require_rows(workspace: Workspace, stage: str = "") -> None:
     problems: list[str] = []
     for split in needed:
         try:
-            workspace.data.load(split)
+            workspace.data.listed(split)
         except DataError as error:
             missing[split] = str(error)
             continue
         try:
-            workspace.data.rows(split)
+            workspace.data.instructions(split)
         except DataError as error:
             problems.append(str(error))
     if problems or len(missing) == len(needed):
@@ -209,7 +210,7 @@ def require_known_tasks(workspace: Workspace) -> None:
         found = problems_seen(partial(evaluator.check, instructions), "evaluators", name, evaluator)
         problems += [f"evaluator {name!r}: {problem}" for problem in found]
     for role, judge in workspace.judges.by_role.items():
-        found = problems_seen(partial(judge.check, instructions), "judges", judge.identity, judge)
+        found = problems_seen(partial(judge.check, instructions), "judges", identity_of(judge), judge)
         problems += [f"judge of {'all roles' if role == '*' else role}: {problem}" for problem in found]
     if problems:
         raise ConfigError(problems)
@@ -234,7 +235,7 @@ def no_ratings(annotator: str) -> str:
 def require_access(workspace: Workspace, llm_systems: Sequence[str] = ()) -> None:
     """Raise `ConfigError` for judges that cannot be asked, for want of a key, say."""
     judges = [*workspace.judges.by_role.values(), *map(workspace.judges.judge, llm_systems)]
-    seen = [problems_seen(judge.check_access, "judges", judge.identity, judge) for judge in judges]
+    seen = [problems_seen(judge.check_access, "judges", identity_of(judge), judge) for judge in judges]
     if problems := [problem for found in seen for problem in found]:
         raise ConfigError(dict.fromkeys(problems))
 

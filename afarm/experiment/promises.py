@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from afarm.core.errors import attributed_to, require_promise, type_name
-from afarm.core.interfaces import AnnotateContext, Annotator, Decoding, Evaluator, Method, Policy
+from afarm.core.interfaces import AnnotateContext, Annotator, Decoding, Evaluator, Method, Policy, RewardModel
 from afarm.core.judge import ChatRequest
 from afarm.core.records import Evaluation, Instruction, Message, Output, Pair, Sample
 from afarm.storage.record_fields import require_record
@@ -25,8 +25,18 @@ def require_returned(wanted: type, returned: object, kind: str, name: str, funct
 
 def require_needs(component: Method | Evaluator, kind: str, name: str) -> None:
     """Check that `needs` is a set of names."""
-    fits = isinstance(component.needs, frozenset | set) and all(isinstance(need, str) for need in component.needs)
-    require_promise(fits, kind, name, f"needs must be a frozenset of names, not {component.needs!r}", component)
+    with attributed_to(kind, name, component):
+        needs = component.needs
+    fits = isinstance(needs, frozenset | set) and all(isinstance(need, str) for need in needs)
+    require_promise(fits, kind, name, f"needs must be a frozenset of names, not {needs!r}", component)
+
+
+def own_identity(component: Annotator | RewardModel, kind: str, name: str) -> str:
+    """Return what a component adds to the keys of its artifacts, if it is a text."""
+    with attributed_to(kind, name, component):
+        identity = component.identity
+    require_promise(isinstance(identity, str), kind, name, f"identity must be a text, not {identity!r:.80}", component)
+    return identity
 
 
 def problems_seen(check: Callable[[], object], kind: str, name: str, owner: object) -> list[str]:
@@ -61,10 +71,24 @@ def require_outputs(rows: object, name: str, split: str, owner: object = None) -
         place = f"{what}; row {number}"
         require_promise(isinstance(row, Output), "datasets", name, f"{place} is {type_name(row)}", owner)
         require_record(row, Output, "datasets", name, place, owner)
-        require_record(row.instruction, Instruction, "datasets", name, place, owner)
-        for message in row.instruction.messages:
-            require_record(message, Message, "datasets", name, place, owner)
+        _require_instruction(row.instruction, name, place, owner)
     return list(rows)
+
+
+def require_instructions(rows: object, name: str, split: str, owner: object = None) -> list[Instruction]:
+    """Return the instructions of a data set, if they are a list of `Instruction`."""
+    what = f"instructions({split!r}) must return a list of afarm.Instruction"
+    require_promise(isinstance(rows, list | tuple), "datasets", name, f"{what}, not {type_name(rows)}", owner)
+    assert isinstance(rows, list | tuple)
+    for number, row in enumerate(rows):
+        _require_instruction(row, name, f"{what}; row {number}", owner)
+    return list(rows)
+
+
+def _require_instruction(instruction: Instruction, name: str, place: str, owner: object) -> None:
+    require_record(instruction, Instruction, "datasets", name, place, owner)
+    for message in instruction.messages:
+        require_record(message, Message, "datasets", name, place, owner)
 
 
 def require_evaluation(returned: object, name: str, names: Collection[str], system: str, owner: object) -> Evaluation:

@@ -21,13 +21,15 @@ import yaml
 from pydantic import ValidationError
 
 from afarm.core.config import Config
-from afarm.core.errors import ConfigError, PluginError, did_you_mean
+from afarm.core.errors import ConfigError, DataError, PluginError, did_you_mean
 from afarm.core.plugins import Plugins
 from afarm.core.registry import Component
 from afarm.core.seeding import digest
 from afarm.experiment.setting_errors import SYNONYMS, explain_validation_error, fields_at
 from afarm.experiment.settings import RunConfig
-from afarm.storage.rows import names_a_file, stem
+from afarm.storage.row_shapes import what_it_holds
+from afarm.storage.rows import names_a_file, names_a_file_of_rows, read_rows, stem
+from afarm.storage.text import holds_key
 
 Override = str | Mapping[str, Any]
 """A change to a recipe: `a.b=value`, or a mapping of settings."""
@@ -36,6 +38,9 @@ UNKNOWN = "unknown setting"
 REQUIRED = "is required: give it in the recipe or with --set {field}=…"
 BASED_ON = "based_on"
 """The line of a recipe that names the one it is based on."""
+
+MOST_HOMES = 3
+"""Sections with a setting that are suggested one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,20 @@ def read_recipe(name: str, above: Sequence[str] = ()) -> dict[str, Any]:
     return merge(read_recipe(str(Path(name).parent / base) if is_file else base, [*above, name]), values)
 
 
+def _no_recipe(path: Path) -> str:
+    """Say what there is at a path that is no recipe's."""
+    if path.is_dir():
+        return f"--recipe {path} is a directory: a recipe is a name or a YAML file"
+    told = f"--recipe {path} is no recipe, which is a name or a file that ends in .yaml"
+    if not names_a_file_of_rows(path.name):
+        return told
+    try:
+        row = next(read_rows(path), {})
+    except DataError as error:
+        return f"{told}; as rows of data, {error}"
+    return f"{told}; it holds rows: {what_it_holds(row, str(path), to_train=True)}"
+
+
 def _read_recipe(name: str) -> dict[str, Any]:
     """Read what the recipe says itself."""
     if name.endswith((".yaml", ".yml")):
@@ -119,6 +138,8 @@ def _read_recipe(name: str) -> dict[str, Any]:
             raise ConfigError([f"recipe file {name} is no UTF-8 text: save it as UTF-8"]) from error
     elif name in recipe_names():
         text = (resources.files("afarm") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
+    elif Path(name).exists():
+        raise ConfigError([_no_recipe(Path(name))])
     else:
         raise ConfigError([f"unknown recipe {name!r}.{did_you_mean(name, recipe_names())} `afarm recipes` shows them."])
     try:
@@ -261,7 +282,8 @@ def _idle_labels(values: Mapping[str, Any], given: Mapping[str, Any]) -> list[st
     """List overrides without effect: how to label own preferences, or how to read them if there are none."""
     labels = given.get("annotate")
     if not values.get("preferences"):
-        return ["labels: says how to read preferences: name them with --preferences"] if given.get("labels") else []
+        idle = {"labels": "how to read preferences", "on_unusable": "what to do with broken rows of preferences"}
+        return [f"{name}: says {what}: name them with --preferences" for name, what in idle.items() if given.get(name)]
     if not isinstance(labels, Mapping):
         return []
     return [f"preferences and annotate.{name} contradict each other: the file has the labels" for name in labels]
@@ -331,14 +353,15 @@ def _check_section(
         return [f"section {name!r} is ambiguous: write {' or '.join(rivals)}"]
     if name not in names:
         bare = [n for n in names if "/" in name or "/" not in n]
-        near = _in_a_section(name, names) or did_you_mean(name, [*RunConfig.model_fields, *bare])
+        near = in_a_section(name, names) or did_you_mean(name, [*RunConfig.model_fields, *bare])
         return [f"unknown setting or section {name!r}.{near}{plugins.why_unknown(name)}"]
     configured = [c for c in names[name] if c.config is not None]
     if not isinstance(section, Mapping):
         return [f"{name}: must be a section of settings, such as {name}.{_first_field(configured)}"]
     if not configured:
         return [f"{name}: takes no settings"]
-    problems: list[str] = []
+    kept = [f"{name}.{field}" for field, value in section.items() if isinstance(value, str) and holds_key(value)]
+    problems = [f"{field}: a key goes into an environment variable, never into settings or a URL" for field in kept]
     known = {field for c in configured if c.config for field in c.config.model_fields}
     for component in configured:
         own = component.config.model_fields if component.config else {}
@@ -351,22 +374,6 @@ def _check_section(
                 continue
             problems += explain_validation_error(error, component.config, f"{name}.", unknown=UNKNOWN, missing=REQUIRED)
     return list(dict.fromkeys(problems))
-
-
-def _in_a_section(name: str, names: Mapping[str, list[Component]]) -> str:
-    """Name every section that has a setting which was given without one; empty for others.
-
-    The setting may be called as other software calls it.
-    """
-    for setting in (name, *SYNONYMS.get(name.lower(), ())):
-        run = [section for section in RunConfig.model_fields if setting in fields_at(RunConfig, [section])]
-        owners: dict[type[Config], str] = {}  # of the names that share a config, such as the annotators', one will do
-        for owner, config in ((n, c.config) for n, found in names.items() for c in found):
-            if config is not None and setting in config.model_fields:
-                owners.setdefault(config, owner)
-        if homes := sorted([*run, *owners.values()]):
-            return f" Did you mean {' or '.join(repr(f'{home}.{setting}') for home in homes)}?"
-    return ""
 
 
 def _first_field(components: list[Component]) -> str:
@@ -394,3 +401,22 @@ def _check_names(run: RunConfig, plugins: Plugins) -> list[str]:
         except PluginError as error:
             problems.append(str(error))
     return problems
+
+
+def in_a_section(name: str, names: Mapping[str, list[Component]]) -> str:
+    """Name every section that has a setting which was given without one; empty for others.
+
+    The setting may be called as other software calls it.
+    """
+    for setting in (name, *SYNONYMS.get(name.lower(), ())):
+        run = [section for section in RunConfig.model_fields if setting in fields_at(RunConfig, [section])]
+        owners: dict[type[Config], str] = {}  # of the names that share a config, such as the annotators', one will do
+        for owner, config in ((n, c.config) for n, found in names.items() for c in found):
+            if config is not None and setting in config.model_fields:
+                owners.setdefault(config, owner)
+        homes = sorted([*run, *owners.values()])
+        if len(homes) > MOST_HOMES:
+            return f" Name its section, such as {homes[0]}.{setting}: {', '.join(homes)} have it."
+        if homes:
+            return f" Did you mean {' or '.join(repr(f'{home}.{setting}') for home in homes)}?"
+    return ""

@@ -14,8 +14,9 @@ from typing import Any
 
 from afarm.core.errors import DataError
 from afarm.core.records import Row
-from afarm.evaluation.metrics import warning_flags
-from afarm.evaluation.red_flags import inspect_outputs
+from afarm.evaluation.metrics import finite_number, warning_flags
+from afarm.evaluation.red_flags import with_family_flags
+from afarm.experiment.evaluation_stages import RED_FLAGS
 from afarm.experiment.llm_baselines import is_llm_system
 from afarm.experiment.result import Result
 from afarm.experiment.stage import StageRun
@@ -105,17 +106,15 @@ def _results(history: Sequence[StageRun], result: Result, models: Mapping[str, s
 
     Those are of the outputs and the judge (`afarm.evaluation.red_flags`), and what evaluators warn of themselves.
     """
-    stored = [
-        row
-        for run in history
-        if run.kind == "evaluate"
-        for row in read_rows(run.artifact.path / "results.jsonl")
-        if row["system"] == result.system
-    ]
-    suspicions = {reference: inspect_outputs(rows, models).to_row() for reference, rows in result.judgements.items()}
-    for row in stored:
-        suspicions[row["reference"]]["flags"] += warning_flags(row["evaluator"], row["metrics"])
-    return [{**row, "red_flags": suspicions[row["reference"]]} for row in stored]
+    rows: list[Row] = []
+    for evaluation in (run.artifact.path for run in history if run.kind == "evaluate"):
+        own = [row for row in read_rows(evaluation / "results.jsonl") if row["system"] == result.system]
+        if own:
+            found = json.loads((evaluation / RED_FLAGS).read_text(encoding="utf-8"))
+            flags = with_family_flags(found, models)
+            flags["flags"] += [flag for row in own for flag in warning_flags(row["evaluator"], row["metrics"])]
+            rows += [{**row, "red_flags": flags} for row in own]
+    return rows
 
 
 def judges(workspace: Workspace) -> list[dict[str, Any]]:
@@ -143,10 +142,15 @@ def headline(result: Result, trained: Mapping[str, Any]) -> dict[str, float | No
         "standard_error": metric("standard_error"),
         "reward": metric("reward"),
         "reward_reference": metric("reward_reference"),
-        "kl": trained.get("best/kl", trained.get("last/kl", trained.get("objective/kl"))),
+        "kl": finite_number(final_kl(trained)),
         "length": metric("avg_length"),
         "length_reference": metric("avg_length_reference"),
     }
+
+
+def final_kl(trained: Mapping[str, Any]) -> Any:
+    """Return the KL that training logged: the chosen checkpoint's, else the last; None without one."""
+    return trained.get("best/kl", trained.get("last/kl", trained.get("objective/kl")))
 
 
 def held_out(fit: StageRun | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ is Optuna's tree-structured Parzen estimator (Bergstra et al. 2011).
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from pydantic import ValidationError
 from afarm.core.config import Config
 from afarm.core.errors import ConfigError, PluginError, did_you_mean
 from afarm.core.registry import Component
-from afarm.core.seeding import integer
+from afarm.core.seeding import choice, integer
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -28,6 +29,12 @@ SearchSpace = Mapping[str, tuple[Any, Any] | list[Any]]
 
 RANDOM_TRIALS = 6
 """Trials that are drawn at random before the estimator learns from them."""
+
+ATTEMPTS = 20
+"""Times that the estimator is asked for values that were not tried yet, before one of those left is drawn."""
+
+FEW_LEFT = 1_000
+"""Configurations left of a finite space among which one is drawn."""
 
 WORST = -1e9
 """What a trial that failed counts, in percent."""
@@ -42,12 +49,21 @@ def parse_space(text: str) -> tuple[str, str, tuple[Any, Any] | list[Any]]:
     method, dot, setting = name.partition(".")
     low, colon, high = values.partition(":")
     try:
-        found = [yaml.safe_load(part) for part in ((low, high) if colon else values.split(","))]
+        found = [_value(part) for part in ((low, high) if colon else values.split(","))]
     except yaml.YAMLError:
         found = []
     if not (equals and dot and setting and found) or None in found:
         raise ConfigError([f"--space {text!r}: write METHOD.SETTING=LOW:HIGH, or METHOD.SETTING=A,B,C"])
     return method, setting, (found[0], found[1]) if colon else found
+
+
+def _value(text: str) -> Any:
+    """Read a value as YAML does, but 1e-4 as the number that is meant. Raises `yaml.YAMLError`."""
+    value = yaml.safe_load(text)
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 def space_problems(component: Component, space: SearchSpace) -> list[str]:
@@ -60,7 +76,7 @@ def space_problems(component: Component, space: SearchSpace) -> list[str]:
             problems.append(f"{where}: no such setting to search.{did_you_mean(name, fields)}")
         elif isinstance(values, tuple) and not _is_range(values):
             problems.append(f"{where}: {values} is no range: two numbers, the lower first")
-        elif isinstance(values, list) and len(values) < 2:
+        elif isinstance(values, list) and len(_distinct(values)) < 2:
             problems.append(f"{where}: {values} leaves nothing to choose: name two values or more")
         else:
             problems += [f"{where}: {why}" for value in values if (why := _refusal(component.config, name, value))]
@@ -83,22 +99,54 @@ def _refusal(config: type[Config] | None, name: str, value: Any) -> str:
     return ""
 
 
+def count_configurations(space: SearchSpace) -> int | None:
+    """Count the configurations of a space; None if a range of it holds any number of them."""
+    choices = [_choices(values) for values in space.values()]
+    return None if None in choices else math.prod(len(some) for some in choices if some is not None)
+
+
+def _choices(values: tuple[Any, Any] | list[Any]) -> Sequence[Any] | None:
+    """List the values of a setting; None for a range of numbers that are not whole."""
+    if isinstance(values, list):
+        return _distinct(values)
+    low, high = values
+    return range(low, high + 1) if isinstance(low, int) and isinstance(high, int) else None
+
+
+def _distinct(values: Sequence[Any]) -> list[Any]:
+    return [value for number, value in enumerate(values) if value not in values[:number]]
+
+
 def next_values(
     space: SearchSpace, tried: Sequence[tuple[Mapping[str, Any], float]], seed: int, method: str
-) -> dict[str, Any]:
-    """Choose the values of the next trial.
+) -> dict[str, Any] | None:
+    """Choose the values of the next trial, none that was tried; None if none is left.
 
     They follow from the seed and from what was `tried` (values, and what they are worth: higher is better) alone, so a
     search that was stopped goes on as if it had not been. Raises `PluginError` if Optuna is not installed.
     """
+    before = [dict(values) for values, _ in tried]
+    for attempt in range(ATTEMPTS):
+        values = _suggestion(space, tried, integer(seed, "tune", method, len(tried)) + attempt)
+        if values not in before:
+            return values
+    if count_configurations(space) is None:
+        return values
+    columns = [_choices(choices) or () for choices in space.values()]
+    every = (dict(zip(space, row, strict=True)) for row in itertools.product(*columns))
+    left = list(itertools.islice((values for values in every if values not in before), FEW_LEFT))
+    return choice(left, seed, "tune", method, len(tried)) if left else None
+
+
+def _suggestion(space: SearchSpace, tried: Sequence[tuple[Mapping[str, Any], float]], seed: int) -> dict[str, Any]:
+    """Ask the estimator for values. Raises `PluginError` if Optuna is not installed."""
     try:
         import optuna
     except ImportError as error:
         raise PluginError("tuning needs Optuna: pip install 'afarm[tune]'") from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     distributions = {name: _distribution(values) for name, values in space.items()}
-    draws = integer(seed, "tune", method, len(tried)) % 2**31
-    sampler = optuna.samplers.TPESampler(n_startup_trials=RANDOM_TRIALS, multivariate=True, seed=draws)
+    sampler = optuna.samplers.TPESampler(n_startup_trials=RANDOM_TRIALS, multivariate=True, seed=seed % 2**31)
     study: Study = optuna.create_study(direction="maximize", sampler=sampler)
     for values, worth in tried:
         inside = {name: values[name] for name in values if _contains(distributions.get(name), values[name])}
@@ -107,14 +155,15 @@ def next_values(
                 params=inside, distributions={name: distributions[name] for name in inside}, value=worth
             )
         )
-    return study.ask(distributions).params
+    params: dict[str, Any] = study.ask(distributions).params
+    return params
 
 
 def _distribution(values: Sequence[Any]) -> BaseDistribution:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if isinstance(values, list):
-        return CategoricalDistribution(values)
+        return CategoricalDistribution(_distinct(values))
     low, high = values
     if isinstance(low, int) and isinstance(high, int):
         return IntDistribution(low, high, log=low > 0)

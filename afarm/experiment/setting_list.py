@@ -18,6 +18,8 @@ from afarm.core.errors import ConfigError, did_you_mean
 from afarm.core.hooks import KINDS
 from afarm.core.plugins import Plugins
 from afarm.core.registry import Component
+from afarm.experiment.recipe import in_a_section
+from afarm.experiment.setting_errors import nearest_setting
 from afarm.experiment.settings import RunConfig
 
 RUN = "run"
@@ -82,8 +84,26 @@ def sections(plugins: Plugins) -> dict[str, list[Component]]:
 def section_settings(name: str, plugins: Plugins) -> dict[str, list[ListedSetting]]:
     """Return the settings of a section by what has them, such as "method ppo"; `run` names the run's own.
 
-    Raises `ConfigError` if there is no such section.
+    A name with a dot, such as `ppo.kl_coef`, returns that setting alone. Raises `ConfigError` if there is no such
+    section or setting.
     """
+    section, dot, setting = name.partition(".")
+    listed = _all_settings(section, plugins)
+    if not dot:
+        return listed
+    own = f"{section}." if section in RunConfig.model_fields else ""  # the run's are listed under their full names
+    wanted = own + setting
+    found = {
+        owner: [row for row in rows if row.name == wanted or row.name.startswith(f"{wanted}.")]
+        for owner, rows in listed.items()
+    }
+    if not any(found.values()):
+        known = {row.name.removeprefix(own) for rows in listed.values() for row in rows}
+        raise ConfigError([f"no setting is called {name!r}.{nearest_setting(setting, known)}"])
+    return {owner: rows for owner, rows in found.items() if rows}
+
+
+def _all_settings(name: str, plugins: Plugins) -> dict[str, list[ListedSetting]]:
     if name == RUN:
         return {RUN: list(listed_settings(RunConfig))}
     if name in RunConfig.model_fields:
@@ -91,8 +111,9 @@ def section_settings(name: str, plugins: Plugins) -> dict[str, list[ListedSettin
         return {RUN: rows}
     components = [c for c in plugins.registry if name in plugins.registry.names_of(c) and c.config is not None]
     if not components:
-        known = [RUN, *RunConfig.model_fields, *sections(plugins)]
-        raise ConfigError([f"no settings are called {name!r}.{did_you_mean(name, known)} `afarm settings` lists them."])
+        named = sections(plugins)
+        near = in_a_section(name, named) or did_you_mean(name, [RUN, *RunConfig.model_fields, *named])
+        raise ConfigError([f"no settings are called {name!r}.{near} `afarm settings` lists them."])
     return {
         f"{KINDS[c.kind]} {c.full_name}": list(listed_settings(c.config, c.defaults)) for c in components if c.config
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final, Literal
+
 from pydantic import field_validator
 
 from afarm.core.config import BackendConfig, Config, setting
@@ -10,20 +12,34 @@ from afarm.core.interfaces import Decoding
 from afarm.storage.label_scales import LabelScale
 from afarm.storage.text import without_keys
 
+ALL: Final = "all"
+Rows = int | Literal["all"]
+"""A number of rows, or all of a split."""
+
 
 class RowsConfig(Config):
-    """The rows of each split that are used, from the first on; `all` (or 0) takes all."""
+    """The rows of each split that are used, from the first on; `all` (or null) takes all."""
 
-    sft: int = setting(0, "demonstrations for SFT; all: every one", ge=0)
-    preference: int = setting(0, "instructions for which samples are compared; all: every one", ge=0)
-    unlabeled: int = setting(0, "instructions that methods sample on (PPO, expert iteration); all: every one", ge=0)
-    validation: int = setting(0, "instructions to choose checkpoints on; all: every one", ge=0)
-    evaluation: int = setting(0, "instructions on which systems are compared; all: every one", ge=0)
+    sft: Rows = setting(ALL, "demonstrations for SFT; all: every one")
+    preference: Rows = setting(ALL, "instructions for which samples are compared; all: every one")
+    unlabeled: Rows = setting(ALL, "instructions that methods sample on (PPO, expert iteration); all: every one")
+    validation: Rows = setting(ALL, "instructions to choose checkpoints on; all: every one")
+    evaluation: Rows = setting(ALL, "instructions on which systems are compared; all: every one")
 
     @field_validator("*", mode="before")
     @classmethod
-    def _all_is_no_limit(cls, value: object) -> object:
-        return 0 if value == "all" else value
+    def _is_a_number_or_all(cls, value: object) -> object:
+        if value is None or value == ALL:
+            return ALL
+        try:
+            number = None if isinstance(value, bool) else int(str(value))
+        except ValueError:
+            number = None
+        if number is None:
+            raise ValueError(f"must be a number of rows, or all, not {value!r}")
+        if number < 1:
+            raise ValueError(f"{number} takes no rows: write a number from 1, or all for every row")
+        return number
 
 
 class SampleConfig(Config):

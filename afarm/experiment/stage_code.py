@@ -21,6 +21,7 @@ _FOUNDATION = (
     *("experiment/stage.py", "experiment/stage_code.py", "experiment/plugin_code.py", "experiment/processes.py"),
     "experiment/process_info.py",
     *("experiment/workspace.py", "experiment/components.py", "experiment/data.py", "experiment/recipe.py"),
+    "experiment/own_preferences.py",
     *("experiment/settings.py", "experiment/promises.py", "experiment/setting_errors.py"),
 )
 _OWN_PREFERENCES = (*_FOUNDATION, "experiment/preferences.py")

@@ -92,7 +92,7 @@ def training_stage(
         method=workspace.components.identity(workspace.components.component("methods", name)),
         reward_model=fixed_reward_identity(workspace) if takes_fixed_reward else "",
         annotator=annotator.identity if annotator else "",
-        data={need: [workspace.data.digest(s) for s in NEEDS[need]] for need in sorted(method.needs) if NEEDS[need]},
+        data={need: _data_digests(workspace, need) for need in sorted(method.needs) if NEEDS[need]},
         decoding=[decoding.temperature, decoding.top_p, decoding.max_new_tokens]
         if "validation" in method.needs
         else [],
@@ -121,6 +121,12 @@ def training_stage(
 
     plan = plan_pairs if annotator else None
     return Stage("train", label, stages, key_fields, write, run_collective=learn, plan_pairs=plan)
+
+
+def _data_digests(workspace: Workspace, need: str) -> list[str]:
+    with_outputs = need in ("demonstrations", "all_demonstrations")
+    digest = workspace.data.digest_with_outputs if with_outputs else workspace.data.digest
+    return [digest(split) for split in NEEDS[need]]
 
 
 def candidates(config: Any) -> int:

@@ -22,20 +22,26 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from afarm.core.errors import AfarmError, BudgetError, ConfigError, JudgeError, StoreError
+from afarm.core.errors import AfarmError, BudgetError, ConfigError, JudgeError, StoreError, TrainingError
 from afarm.core.records import Row
 from afarm.core.seeding import digest
 from afarm.evaluation.metrics import main_metric
+from afarm.experiment.dry_run import PlannedStage, plan_run
 from afarm.experiment.farm import Farm
 from afarm.experiment.recipe import BASED_ON, merge
-from afarm.experiment.run_record import headline
-from afarm.experiment.search_space import WORST, SearchSpace, next_values
+from afarm.experiment.run_record import final_kl, headline
+from afarm.experiment.search_space import WORST, SearchSpace, count_configurations, next_values
 from afarm.experiment.workspace import Workspace
 from afarm.storage.disk import write_whole
+from afarm.storage.json_text import NOT_FINITE
 from afarm.storage.rows import read_rows, write_rows
 
 OpenWith = Callable[[str, int, Mapping[str, Any]], Workspace]
 """Opens the workspace of a method and a seed under further settings."""
+
+
+OWN_STAGES = frozenset({"train", "outputs", "evaluate"})
+"""The kinds of stages that each trial makes for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +150,18 @@ class Search:
     seeds: Sequence[int]
     limits: Limits
     directory: Path
-    account: str
+
+    @property
+    def account(self) -> str:
+        """The account of its trials, and of their budget: the same command goes on with it."""
+        return tuning_account(self.directory)
 
     def run(self, trials: int, on_trial: Callable[[Trial, bool], None]) -> dict[str, list[Trial]]:
         """Make what is missing of `trials` of each method. `on_trial` gets each, and if it was there already.
 
-        A trial that fails is kept with its error, and the search goes on. Raises `StoreError` if another process makes
-        trials here, and `BudgetError` and `JudgeError` as they come.
+        A trial that fails is kept with its error, and the search goes on. Of a space that holds no more configurations
+        fewer are made. Raises `StoreError` if another process makes trials here, and `BudgetError` and `JudgeError` as
+        they come.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         with (self.directory / ".lock").open("w") as handle:
@@ -162,7 +173,8 @@ class Search:
 
     def _search(self, method: str, trials: int, on_trial: Callable[[Trial, bool], None]) -> Iterator[Trial]:
         space = self.spaces[method]
-        path = self.directory / f"{method.replace('/', '_')}-{digest(dict(space), length=6)}.jsonl"
+        kinds = {name: [type(values).__name__, values] for name, values in space.items()}  # as JSON both are arrays
+        path = self.directory / f"{method.replace('/', '_')}-{digest(kinds, length=6)}.jsonl"
         done = [Trial.from_row(row) for row in read_rows(path)] if path.is_file() else []
         for number, trial in enumerate(done):
             own = trial.values.keys() == space.keys() and (trial.method, trial.number) == (method, number)
@@ -171,25 +183,29 @@ class Search:
         for number in range(trials):
             there = number < len(done)
             if not there:
-                done.append(self._make(method, number, done))
+                tried = [(trial.values, trial.worth) for trial in done]
+                values = next_values(space, tried, self.seeds[0], method) if number else {}
+                if values is None:
+                    return
+                done.append(self._make(method, number, values))
                 write_rows(path, [trial.to_row() for trial in done])
             on_trial(done[number], there)
             yield done[number]
 
-    def _make(self, method: str, number: int, done: Sequence[Trial]) -> Trial:
-        tried = [(trial.values, trial.worth) for trial in done]
-        values = next_values(self.spaces[method], tried, self.seeds[0], method) if number else {}
-        started = time.time()
+    def _make(self, method: str, number: int, values: dict[str, Any]) -> Trial:
+        started, trial = time.time(), Trial(method, number, values)
         with ExitStack() as closing:
-            opened = [closing.enter_context(self.open_with(method, seed, values)) for seed in self.seeds]
-            of_method = opened[0].settings.of(opened[0].components.component("methods", method))
-            values = values or {name: getattr(of_method, name) for name in self.spaces[method]}
-            trial = Trial(method, number, values)
             try:
+                opened = [closing.enter_context(self.open_with(method, seed, values)) for seed in self.seeds]
+                of_method = opened[0].settings.of(opened[0].components.component("methods", method))
+                own = {name: getattr(of_method, name) for name in self.spaces[method]}
+                trial = replace(trial, values=values or own)
                 figures = [self._measure(workspace, method) for workspace in opened]
             except (BudgetError, JudgeError, StoreError):  # no other trial would come further
                 raise
             except AfarmError as error:
+                if not trial.values:  # the recipe itself is wrong
+                    raise
                 trial = replace(trial, error=str(error))
             else:
                 trial = replace(trial, **self._over_seeds(figures))
@@ -200,7 +216,10 @@ class Search:
         with workspace.judges.client.accounted_to(self.account):
             result = Farm.over(workspace).evaluate(method)
         training = workspace.history.get(f"train {method}")
-        figures = headline(result, training.artifact.meta["summary"] if training else {})
+        trained = training.artifact.meta["summary"] if training else {}
+        if final_kl(trained) in NOT_FINITE:
+            raise TrainingError(f"the KL of what {method} made is {final_kl(trained)}: no limit on it can be kept")
+        figures = headline(result, trained)
         for _, evaluation in result.evaluations:
             if main := main_metric(evaluation.evaluator, evaluation.metrics):
                 figures.setdefault(main.name, main.value)
@@ -223,6 +242,26 @@ class Search:
             "figures": {name: value for name, value in figures.items() if name not in own}
             | ({} if ratio is None else {"length_ratio": ratio}),
         }
+
+
+def count_trials(space: SearchSpace, trials: int) -> int:
+    """Return how many of `trials` there can be: the recipe's own settings, and all of the space."""
+    size = count_configurations(space)
+    return trials if size is None else min(trials, size + 1)
+
+
+def plan_search(
+    workspace: Workspace, method: str, spaces: Mapping[str, SearchSpace], trials: int, seeds: int
+) -> list[PlannedStage]:
+    """Plan all trials as if each were the first of `method`; samples and labels are shared per seed."""
+    own = seeds * sum(count_trials(space, trials) for space in spaces.values())
+    planned = plan_run(workspace, method)
+    return [stage.times(own if stage.kind in OWN_STAGES else seeds) for stage in planned]
+
+
+def tuning_account(directory: Path) -> str:
+    """Name the account of the search whose trials are in `directory`."""
+    return f"tune-{directory.name}"
 
 
 def tuning_directory(workspace: Workspace, seeds: Sequence[int], limits: Limits) -> Path:

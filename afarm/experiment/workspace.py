@@ -130,7 +130,7 @@ class Workspace:
         started = time.perf_counter()
         why = ""
         if self.store.find(stage.kind, key) is None:
-            why = why_not_reused(key_fields, self.store.of_stage(stage.kind, stage.label))
+            why = why_not_reused(key_fields, self.store.relatives(stage.kind, stage.label))
             self.on_stage(stage.label, None)
         if self.process_info.is_main_process:
             artifact, reused = self._make(stage, key_fields, inputs)
@@ -220,6 +220,7 @@ class Workspace:
 
     def close(self) -> None:
         """Stop the judges' thread, close the ledger, and let go of artifacts. The workspace can be used again."""
+        self.data.own_preferences.close()
         self.judges.close()
         self.store.release()
 

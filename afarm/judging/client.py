@@ -20,7 +20,7 @@ from afarm.core.errors import AfarmError, JudgeError, attributed_to, did_you_mea
 from afarm.core.judge import Capabilities, ChatRequest, Completion, Judge, Judgement, JudgementKey
 from afarm.judging.batch_api import answer_in_batches
 from afarm.judging.degraded import unsupported, without
-from afarm.judging.dispatch import Dispatcher, JudgeQueue, PendingRequest, SharedState, misfits
+from afarm.judging.dispatch import Dispatcher, JudgeQueue, PendingRequest, SharedState, misfit
 from afarm.judging.ledger import Ledger, request_key
 from afarm.judging.promises import identity_of
 from afarm.judging.rate_limit import Limiter
@@ -205,9 +205,10 @@ class JudgeClient:
     def degraded(self, request: ChatRequest) -> tuple[str, ...]:
         """See `afarm.core.judge.Ask.degraded`."""
         judge = self.judge_of(request.role)
-        if not self.allow_degraded and (problems := misfits(request, judge)):
-            raise JudgeError(problems[0])
-        return unsupported(request, judge.capabilities)
+        names = unsupported(request, judge.capabilities)
+        if names and not self.allow_degraded:
+            raise JudgeError(misfit(judge.identity, names, [request.annotator]))
+        return names
 
     @contextmanager
     def accounted_to(self, run: str) -> Iterator[None]:

@@ -18,7 +18,6 @@ from typing import Any
 
 from afarm.core.errors import AfarmError, BudgetError, JudgeError, PluginError, attributed_to
 from afarm.core.judge import ChatRequest, Completion, Judge
-from afarm.judging.degraded import unsupported
 from afarm.judging.ledger import Ledger
 from afarm.judging.ledger_schema import encodable
 from afarm.judging.lost_answers import ANSWER_LOST
@@ -303,7 +302,14 @@ class Dispatcher:
         ANSWER_LOST.set(partial(self._answer_lost, pending))
         judge, identity = pending.queue.judge, pending.queue.identity
         with attributed_to("judges", identity, judge):
-            completion = await judge.complete(pending.request)
+            try:
+                completion = await judge.complete(pending.request)
+            except (KeyboardInterrupt, asyncio.CancelledError) as error:
+                task = asyncio.current_task()
+                if task and task.cancelling():
+                    raise
+                # The judge's own: an interrupt would end the loop, for whose answers the run waits.
+                raise RuntimeError(type(error).__name__) from error
         return require_completion(completion, identity, judge)
 
     async def _answer_lost(self, pending: PendingRequest) -> None:
@@ -418,15 +424,14 @@ def may_be_charged(error: BaseException) -> bool:
     return bool(getattr(error, "charged", True))
 
 
-def misfits(request: ChatRequest, judge: Judge) -> list[str]:
-    """A sentence if `judge` cannot take all of `request`; empty if it can."""
-    names = unsupported(request, judge.capabilities)
-    if not names:
-        return []
-    return [
-        f"{judge.identity} takes no {' or '.join(names)}, which {request.annotator or 'a request'} asks for: choose "
-        "another judge, or leave it out with --allow-degraded (every label then says so)"
-    ]
+def misfit(judge: str, names: Sequence[str], annotators: Sequence[str]) -> str:
+    """The message that `judge` cannot take the parameters `names`, which `annotators` ask for."""
+    *others, last = annotators
+    who = f"{', '.join(others)} and {last} ask" if others else f"{last or 'a request'} asks"
+    return (
+        f"{judge} takes no {' or '.join(names)}, which {who} for: choose another judge, or leave it out with "
+        "--allow-degraded (every label then says so)"
+    )
 
 
 def unpriced(judge: str) -> str:

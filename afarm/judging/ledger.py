@@ -133,8 +133,10 @@ class Ledger:
                 f"the ledger {self.path} is damaged ({error}): `afarm ledger --recover --output-dir {where}` saves the "
                 "answers that can be read, and keeps the damaged file"
             )
-        remedy = "; choose another --output-dir" if verb == "used" else ""
-        return StoreError(f"the ledger {self.path} cannot be {verb}: {error}{remedy}")
+        remedy = "make room and see to it that it may be written"
+        if not self.path.exists():
+            remedy += ", or choose another --output-dir"
+        return StoreError(f"the ledger {self.path} cannot be {verb}: {error}; {remedy}: the same command then goes on")
 
     def _choose_journal(self) -> None:
         """Set the journal's mode, waiting for other processes that open a new file."""

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 
-from afarm.core.errors import require_promise, type_name
+from afarm.core.errors import ConfigError, attributed_to, require_promise, type_name
 from afarm.core.judge import Capabilities, Completion, Judge
 from afarm.storage.record_fields import require_record
+from afarm.storage.text import without_keys
 
 
 def require_judge(judge: object, name: str) -> Judge:
@@ -22,11 +23,17 @@ def require_judge(judge: object, name: str) -> Judge:
 
 
 def identity_of(judge: Judge) -> str:
-    """Return the name that the ledger files a judge's answers under, if it is one."""
-    identity = judge.identity
+    """Return the name that the ledger files a judge's answers under, if it is one.
+
+    Raises `ConfigError` for one with a key in it, such as one in the path of a URL: ledger and reports show it.
+    """
+    with attributed_to("judges", type(judge).__qualname__, judge):
+        identity = judge.identity
     fits = isinstance(identity, str) and bool(identity)
     broken = f"identity must be a text that is not empty, not {identity!r}"
     require_promise(fits, "judges", type(judge).__qualname__, broken, judge)
+    if (shown := without_keys(identity)) != identity:
+        raise ConfigError(f"judge {shown}: a key goes into an environment variable, never into a URL or a model's name")
     return identity
 
 

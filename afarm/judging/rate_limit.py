@@ -52,6 +52,10 @@ SPREAD = 0.75
 """Seconds between requests under a limit at once, as a share of those that an even stream has."""
 
 
+YEARS = 2 * 366 * 86400
+"""Seconds of a wait that has no date worth naming."""
+
+
 class SlowDown(JudgeError):
     """A judge refuses a request for now, uncharged. `seconds` is the wait it names, None for none."""
 
@@ -350,6 +354,8 @@ class Limiter:
 
 def until(seconds: float) -> str:
     """Name the time of day in `seconds` from now, with the date if it is not today's."""
+    if seconds > YEARS:  # no date has so many
+        return "for years"
     now = datetime.now()
     then = now + timedelta(seconds=seconds)
     return f"until {then:%H:%M:%S}" if then.date() == now.date() else f"until {then:%Y-%m-%d %H:%M}"

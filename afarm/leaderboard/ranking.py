@@ -189,6 +189,8 @@ def looks_at_all_systems(name: str) -> bool:
 def _evaluator(name: str) -> Evaluator:
     component = discover(check_configs=False).get("evaluators", name)
     build = component.load()
+    if component.spec:
+        raise DataError(f"evaluator {name!r} reads pairs while they are evaluated: name it in evaluate.evaluators")
     evaluator: Evaluator = build(component.settings({})) if component.config else build()
     return evaluator
 

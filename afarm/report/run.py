@@ -12,6 +12,7 @@ from typing import Any
 
 from afarm.core.records import Row
 from afarm.evaluation.metrics import finite_number
+from afarm.storage.json_text import NOT_FINITE
 from afarm.storage.rows import RowsOnDisk, read_rows
 from afarm.storage.runs import OUTPUTS, RunRecord, read_run
 
@@ -50,28 +51,17 @@ def degraded(stages: Iterable[Mapping[str, Any]]) -> list[str]:
     return sentences
 
 
-MOST_CUT_OFF = 0.2
-"""The share of a stage's outputs that a length limit may cut off before a run says so."""
-LENGTH_LIMITS = {
-    "sample": "sample.max_new_tokens",
-    "outputs": "evaluate.max_new_tokens",
-    "answers": "answers.max_tokens",
-}
-"""The setting that cuts the outputs of each kind of stage off."""
-
-
-def cut_off(stages: Iterable[Mapping[str, Any]]) -> list[str]:
-    """State how many outputs were cut off, per stage with more than `MOST_CUT_OFF` of them."""
+def not_finite(stages: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Name, per stage, the metrics that were NaN or infinite when they were last logged."""
     sentences = []
     for stage in stages:
-        summary, limit = stage.get("summary"), LENGTH_LIMITS.get(str(stage.get("kind")))
-        if not isinstance(summary, Mapping) or limit is None:
-            continue
-        cut, rows = finite_number(summary.get("cut_off")), finite_number(summary.get("rows"))
-        if cut and rows and cut > MOST_CUT_OFF * rows:
+        summary = stage.get("summary")
+        names = [n for n, v in summary.items() if v in NOT_FINITE] if isinstance(summary, Mapping) else []
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             sentences.append(
-                f"{stage.get('stage')}: {cut:.0f} of {rows:.0f} outputs ({100 * cut / rows:.0f} %) were cut off in the "
-                f"middle by the length limit; raise it (--set {limit}=…)"
+                f"{stage.get('stage')}: {', '.join(names[:3])}{more} {'is' if len(names) == 1 else 'are'} not finite "
+                f"at its end: see {stage.get('artifact')}/metrics.jsonl"
             )
     return sentences
 
@@ -83,7 +73,7 @@ def chosen_checkpoints(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Say which systems are the best of their checkpoints, and what labels that took; nothing if none is."""
     labels: dict[str, list[int]] = {}
     for record in records:
-        if count := record.get("checkpoint", {}).get("best/labels"):
+        if count := finite_number(record.get("checkpoint", {}).get("best/labels")):
             labels.setdefault(record["method"], []).append(int(count))
     if labels:
         each = ", ".join(f"{name} ({max(counts):,} further labels)" for name, counts in labels.items())
@@ -95,6 +85,7 @@ STOPPED = {"stopped/max_kl": "the KL exceeded its limit", "stopped/not_finite": 
 
 def training(checkpoint: Mapping[str, Any]) -> Iterator[str]:
     """Say how training ended, from its last metrics: checkpoint chosen, early stop, prompts left out."""
+    checkpoint = {name: float(value) if value in NOT_FINITE else value for name, value in checkpoint.items()}
     if "best/step" in checkpoint:
         error = f" ± {checkpoint['best/standard_error']:.1f}" if "best/standard_error" in checkpoint else ""
         yield (
@@ -120,6 +111,7 @@ def _curves(rows: list[Row]) -> dict[str, dict[str, Points]]:
             continue
         stage = curves.setdefault(str(row.get("stage", "")), {})
         for name, value in row.items():
-            if name not in ("stage", "step") and isinstance(value, int | float) and not isinstance(value, bool):
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if name not in ("stage", "step") and (is_number or value in NOT_FINITE):
                 stage.setdefault(name, {})[step] = finite_number(value)
     return {stage: {name: sorted(points.items()) for name, points in names.items()} for stage, names in curves.items()}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from afarm.core.seeding import digest
+from afarm.evaluation.cut_off import cut_off
 from afarm.evaluation.metrics import finite_number, undetectable_difference, win_rate_interval
 from afarm.evaluation.red_flags import flag_sentences, judge_bias
 from afarm.report import side_by_side
@@ -19,7 +20,7 @@ from afarm.report.diagram import HEIGHT, WIDTH, diagrams
 from afarm.report.format import FILTERS
 from afarm.report.page_shell import render_page, scripts
 from afarm.report.reward_model_charts import describe_held_out, held_out_charts
-from afarm.report.run import ReportedRun, cut_off, degraded, read_reported_run, training
+from afarm.report.run import ReportedRun, degraded, not_finite, read_reported_run, training
 from afarm.storage.disk import source_digest, write_whole
 from afarm.storage.reuse import flatten
 from afarm.storage.runs import RunRecord, RunResult, read_run
@@ -126,6 +127,7 @@ def describe_run(run: ReportedRun) -> dict[str, Any]:
         "stored": record.get("stored") is True,
         "degraded": degraded(record.stages),
         "cut_off": cut_off(record.stages),
+        "not_finite": not_finite(record.stages),
         "red_flags": list(describe_red_flags(record)),
         "training": _training(record),
         "notes": [_text(note) for note in record.rows("notes")],

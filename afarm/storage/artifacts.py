@@ -13,18 +13,19 @@ import json
 import os
 import shlex
 import shutil
+import stat
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from afarm.core.errors import DataError, StoreError
 from afarm.core.seeding import digest
 from afarm.storage.checkpoints import CHECKPOINTS
-from afarm.storage.contents import META, content_of, inspect_files, record_files
+from afarm.storage.contents import META, content_of, inspect_files, other_than, record_files, strangers
 from afarm.storage.disk import (
     last_change,
     output_dir_errors,
@@ -34,6 +35,7 @@ from afarm.storage.disk import (
     sync_tree,
     write_json,
 )
+from afarm.storage.json_text import json_text
 from afarm.storage.metadata import metadata_digest, read_metadata
 from afarm.storage.runs import RECORD, read_run, run_directories
 
@@ -93,6 +95,7 @@ class Store:
     def find(self, stage: str, key: str) -> Artifact | None:
         """Return the finished artifact, or None. Raises `StoreError` if it is damaged."""
         path = self.artifacts / stage / key
+        self._require_directories(stage, key)
         try:
             meta = read_metadata(path)
             return Artifact(stage, key, path, meta["content"], meta["key_fields"], meta)
@@ -100,6 +103,22 @@ class Store:
             return None
         except (OSError, ValueError) as error:
             raise StoreError(f"the artifact {path} is damaged: {META}: {error}; {self._way_out}") from error
+
+    def _misplaced(self, stage: str, key: str) -> str:
+        """Name what is in the place of the directory of an artifact or of its kind of stage; empty if none is."""
+        for path in (self.artifacts / stage, self.artifacts / stage / key):
+            if what := other_than(path, stat.S_IFDIR):
+                return f"{path} is {what}, no directory of afarm's"
+        return ""
+
+    def _require_directories(self, stage: str, key: str) -> None:
+        """Raise `StoreError` if there is something else in the place of an artifact's directory.
+
+        A link would lead out of the store, where nothing may be read, written or deleted.
+        """
+        for name in (key, f"{key}.partial"):
+            if what := self._misplaced(stage, name):
+                raise StoreError(f"{what}, and is not used; {self._way_out}")
 
     @property
     def _way_out(self) -> str:
@@ -115,7 +134,7 @@ class Store:
         Files whose size and time of change are as recorded count as unchanged, unless `every_byte` is to be read.
         """
         recorded = artifact.meta["files"]
-        if content_of(recorded) != artifact.content or artifact_key(artifact.key_fields) != artifact.key:
+        if "digest" not in artifact.meta or artifact_key(artifact.key_fields) != artifact.key:
             return [f"{META} is not as it was written"]
         inspection = inspect_files(artifact.path, recorded, every_byte)
         if inspection.moved and not inspection.damages:
@@ -168,6 +187,11 @@ class Store:
             created, started = time.time(), time.perf_counter()
             summary = dict(write(partial))
             shutil.rmtree(partial / CHECKPOINTS, ignore_errors=True)
+            for name, what in strangers(partial).items():
+                raise StoreError(
+                    f"stage {label or stage!r} has written {name}, which is {what}: an artifact holds files and "
+                    f"folders alone. Write a file instead; the unfinished artifact is {partial}"
+                )
             files = record_files(partial)
             written: dict[str, Any] = {
                 "stage": stage,
@@ -182,7 +206,7 @@ class Store:
                 "summary": summary,
                 "versions": dict(versions or {}),
             }
-            written["digest"] = metadata_digest(json.loads(json.dumps(written)))
+            written["digest"] = metadata_digest(json.loads(json_text(written)))
             write_json(partial / META, written)
             meta = read_metadata(partial)
             self._hold(partial, final)
@@ -195,6 +219,7 @@ class Store:
 
     def _find_sound(self, stage: str, key: str) -> Artifact | None:
         """Find an artifact that is as it was made, and hold it: what is in use is not deleted meanwhile."""
+        self._require_directories(stage, key)
         path = self.artifacts / stage / key
         if not path.is_dir():
             return None
@@ -234,7 +259,7 @@ class Store:
     def _locked(self, stage: str, key: str) -> Iterator[None]:
         directory = self.artifacts / stage
         directory.mkdir(parents=True, exist_ok=True)
-        with (directory / f".{key}.lock").open("w") as handle:
+        with self._open_lock(directory / f".{key}.lock") as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -242,11 +267,20 @@ class Store:
                 fcntl.flock(handle, fcntl.LOCK_EX)
             yield
 
+    @staticmethod
+    def _open_lock(path: Path) -> IO[bytes]:
+        """Open a lock. Raises `StoreError` if it is no file: a link would have another one opened."""
+        if what := other_than(path, stat.S_IFREG):
+            raise StoreError(f"the lock {path} is {what}: delete it, then run the same command again")
+        return path.open("ab")
+
     def inspect(self, stage: str, key: str) -> tuple[str, list[str]]:
         """Read every byte of an artifact, and return its label and its damages.
 
         Without a label if its metadata cannot be read.
         """
+        if what := self._misplaced(stage, key):
+            return "", [what]
         try:
             artifact = self.find(stage, key)
         except StoreError as error:
@@ -256,9 +290,16 @@ class Store:
     def remove(self, stage: str, key: str) -> bool:
         """Delete an artifact, and return True; return False, and leave it, if an open run uses it.
 
-        What a kill leaves of it counts as absent. Raises `StoreError` if it cannot be deleted.
+        What a kill leaves of it counts as absent. Of what is no directory of the store it deletes the link or file
+        alone: never what lies elsewhere. Raises `StoreError` if it cannot be deleted.
         """
         path = self.artifacts / stage / key
+        if self._misplaced(stage, ""):
+            path = self.artifacts / stage
+        if self._misplaced(stage, key):
+            with storage_errors(path):
+                path.unlink()
+            return True
         with storage_errors(path), self._locked(stage, key):
             if _is_held(path):
                 return False
@@ -267,13 +308,18 @@ class Store:
         return True
 
     def keys(self, stage: str) -> list[str]:
-        """List the keys of the finished artifacts of a kind of stage, damaged ones too."""
-        metadata = (self.artifacts / stage).glob(f"*/{META}")
-        return sorted(path.parent.name for path in metadata if path.parent.suffix != ".partial")
+        """List the keys of the finished artifacts of a kind of stage, damaged ones too.
+
+        A kind of stage that is no directory has the one key "".
+        """
+        if self._misplaced(stage, ""):
+            return [""]
+        entries = [path for path in (self.artifacts / stage).glob("*") if not path.name.startswith(".")]
+        return sorted(path.name for path in entries if self._misplaced(stage, path.name) or _is_finished(path))
 
     def stages(self) -> list[str]:
         """List the kinds of stage that have artifacts."""
-        return sorted(path.name for path in self.artifacts.glob("*/"))
+        return sorted(path.name for path in self.artifacts.glob("*") if not path.name.startswith("."))
 
     def of_stage(self, stage: str, label: str | None = None) -> list[Artifact]:
         """List the finished artifacts of a kind of stage, or those made under `label`, the oldest first."""
@@ -281,13 +327,22 @@ class Store:
         labelled = [a for a in artifacts if label is None or a.meta["label"] == label]
         return sorted(labelled, key=lambda a: a.meta["created"])
 
+    def relatives(self, stage: str, label: str) -> Iterator[Artifact]:
+        """Yield those made under `label`, but not the damaged ones: no run that uses others stops for them."""
+        for key in self.keys(stage):
+            with suppress(StoreError):
+                if (artifact := self.find(stage, key)) and artifact.meta["label"] == label:
+                    yield artifact
+
     def all(self) -> list[Artifact]:
         """List every finished artifact, by stage and age."""
         return [artifact for stage in self.stages() for artifact in self.of_stage(stage)]
 
     def partials(self) -> list[Path]:
         """List what killed or running stages have left unfinished."""
-        return sorted(self.artifacts.glob("*/*.partial"))
+        directories = [self.artifacts / stage for stage in self.stages() if not self._misplaced(stage, "")]
+        left = [path for directory in directories for path in directory.glob("*.partial")]
+        return sorted(path for path in left if not self._misplaced(path.parent.name, path.name))
 
     def abandoned(self, before: float) -> list[Path]:
         """List the unfinished ones that nobody writes now or has written to since `before`, in Unix seconds."""
@@ -297,7 +352,7 @@ class Store:
         lock = partial.with_name(f".{partial.stem}.lock")
         if not lock.exists():
             return False
-        with lock.open("a") as handle:
+        with self._open_lock(lock) as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -314,7 +369,7 @@ class Store:
         for run in run_directories(self.runs):
             try:
                 used[run.name] = read_run(run).artifacts
-            except (DataError, KeyError, TypeError) as error:
+            except DataError as error:
                 raise StoreError(f"{run / RECORD} is damaged ({error}): fix or delete it") from error
         return used
 
@@ -328,6 +383,10 @@ class Store:
         with storage_errors(path):
             path.mkdir(parents=True, exist_ok=True)
         return path
+
+
+def _is_finished(directory: Path) -> bool:
+    return directory.suffix != ".partial" and os.path.lexists(directory / META)
 
 
 def _is_held(directory: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from afarm.storage.disk import storage_errors, sync, sync_tree
+from afarm.storage.json_text import json_text
 
 T = TypeVar("T")
 
@@ -34,6 +36,8 @@ class DirectoryCheckpoints:
 
     def save(self, step: int, write: Callable[[Path], None]) -> None:
         """See `afarm.core.interfaces.Checkpoints.save`."""
+        if operator.index(step) < 0:
+            raise ValueError(f"a checkpoint's step is a whole number from 0, not {step}")
         with storage_errors(self.directory):
             self.directory.mkdir(parents=True, exist_ok=True)
             beside = self.directory / f".{step}.tmp"
@@ -86,11 +90,24 @@ class MetricsFile:
         self.kept = frozenset(kept)
 
     def __call__(self, step: int, metrics: Mapping[str, float]) -> None:
-        line = json.dumps({"step": step, **metrics})
+        if taken := {"step", "stage"} & metrics.keys():
+            raise ValueError(f"log_metrics takes the step beside the metrics: {taken.pop()!r} names none")
+        numbers = {name: _number(name, value) for name, value in metrics.items()}
+        line = json_text({"step": operator.index(step), **numbers})
         if line in self.kept:  # logged again by what was resumed at its very end
             return
         with storage_errors(self.path), self.path.open("a", encoding="utf-8") as handle:
             handle.write(line + "\n")
+
+
+def _number(name: str, value: object) -> float:
+    """Return a metric as a number of Python's, NaN and infinities too. Raises `TypeError` if it is none."""
+    if isinstance(value, bool | int | float):
+        return value
+    try:
+        return float(value)  # type: ignore[arg-type]  # numpy's and torch's are converted
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"log_metrics takes numbers: metric {name!r} is {value!r:.80}") from error
 
 
 def _whole_lines(path: Path) -> list[str]:

@@ -1,14 +1,20 @@
 """Contents of artifacts: which files they are, their digests, and what has happened to them since.
 
-`artifact.json` lists each file with its size, the time of its last change and its digest. An artifact is reused if
-sizes and times are as they were; a file whose time has moved (the store was copied, say) is digested once, and its new
-time is remembered. Logs and metadata are no content.
+`artifact.json` lists each file with its size, the times of its last changes and its digest. An artifact is reused if
+sizes and times are as they were. Of its two times anyone can set the first again (`touch`), the second (ctime) the
+system alone sets: who restores size and first time is found by the second. A file with another time (the store was
+copied, say) is digested once, and its new times are remembered.
+
+Logs are recorded as well, but are no content: they hold times, and what is made from the artifact need not be made
+again for those.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import os
+import stat
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,44 +22,74 @@ from typing import Any
 META = "artifact.json"
 """The metadata of an artifact, in its directory."""
 
-NOT_CONTENT = frozenset({META, "metrics.jsonl", "trackers"})
+UNRECORDED = frozenset({META, "trackers"})
+"""Names of files and folders of an artifact that are not recorded: metadata, and what trackers may still send."""
+
+NOT_CONTENT = UNRECORDED | {"metrics.jsonl"}
 """Names of files and folders of an artifact that its content digest leaves out: metadata and logs."""
 
 Recorded = Mapping[str, Mapping[str, Any]]
-"""By the path of each file its "size" in bytes, its last change "modified" in nanoseconds, and its "sha256"."""
+"""By the path of each file its "size" in bytes, its "sha256", and its times "modified" and "changed" (ctime), in ns."""
 
 
-def content_files(directory: Path) -> dict[str, Path]:
-    """Map the files of an artifact by their paths, without logs, metadata and hidden files.
+def _recorded_paths(directory: Path) -> Iterator[tuple[str, Path]]:
+    """Yield paths that are recorded, with their names in the artifact, without folders and hidden files.
 
     Hidden files are what a kill leaves of a file that was being written beside.
     """
-    files = (path for path in directory.rglob("*") if path.is_file() and not path.name.startswith("."))
-    named = {path.relative_to(directory): path for path in files}
-    return {name.as_posix(): named[name] for name in sorted(named) if NOT_CONTENT.isdisjoint(name.parts)}
+    for path in directory.rglob("*"):
+        name = path.relative_to(directory)
+        if not path.name.startswith(".") and UNRECORDED.isdisjoint(name.parts):
+            yield name.as_posix(), path
+
+
+def recorded_files(directory: Path) -> dict[str, Path]:
+    """Map the files of an artifact by their paths, without metadata and hidden files."""
+    files = {name: path for name, path in _recorded_paths(directory) if path.is_file()}
+    return {name: files[name] for name in sorted(files, key=lambda name: name.split("/"))}
+
+
+def strangers(directory: Path) -> dict[str, str]:
+    """Map what in an artifact is neither file nor folder to its kind, such as "a symbolic link"."""
+    return {name: what for name, path in _recorded_paths(directory) if (what := other_than(path, stat.S_IFREG))}
+
+
+def other_than(path: Path, wanted: int) -> str:
+    """Name the kind of a path if it is not `wanted` (`stat.S_IFREG` or `S_IFDIR`), without opening it.
+
+    Empty if it is, if nothing is there, and for a folder where a file is wanted.
+    """
+    kinds = {stat.S_IFLNK: "a symbolic link", stat.S_IFIFO: "a named pipe", stat.S_IFREG: "a file"}
+    try:
+        kind = stat.S_IFMT(path.lstat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    return "" if kind in (wanted, stat.S_IFDIR) else kinds.get(kind, "a device or socket")
 
 
 def record_files(directory: Path) -> dict[str, dict[str, Any]]:
     """Record the files of a finished artifact as `Recorded`."""
-    return {name: _record(path) for name, path in content_files(directory).items()}
+    return {name: _record(path) for name, path in recorded_files(directory).items()}
 
 
 def content_of(recorded: Recorded) -> str:
-    """Digest the names and digests of recorded files: an artifact's content."""
+    """Digest the names and digests of recorded files, without logs: an artifact's content."""
     total = hashlib.blake2b(digest_size=12)
-    for name in sorted(recorded, key=lambda name: name.split("/")):
-        total.update(name.encode() + b"\0" + bytes.fromhex(recorded[name]["sha256"]))
+    for parts in sorted(name.split("/") for name in recorded):
+        if NOT_CONTENT.isdisjoint(parts):
+            name = "/".join(parts)
+            total.update(name.encode() + b"\0" + bytes.fromhex(recorded[name]["sha256"]))
     return total.hexdigest()
 
 
 def content_digest(directory: Path) -> str:
-    """Digest the names and bytes of all files of an artifact."""
+    """Digest the names and bytes of all files of an artifact, without logs."""
     return content_of(record_files(directory))
 
 
 @dataclass(slots=True)
 class Inspection:
-    """Damages of an artifact, one line each, and new records of sound files whose time has moved."""
+    """Damages of an artifact, one line each, and new records of sound files with other times."""
 
     damages: list[str] = field(default_factory=list)
     moved: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -62,16 +98,18 @@ class Inspection:
 def inspect_files(directory: Path, recorded: Recorded, every_byte: bool = False) -> Inspection:
     """Compare the files in `directory` with the recorded ones.
 
-    With `every_byte` each is digested, otherwise only those whose time of change has moved.
+    With `every_byte` each is digested, otherwise only those with another time than recorded.
     """
-    present = content_files(directory)
-    inspection = Inspection([f"{name} is missing" for name in sorted(recorded.keys() - present.keys())])
+    odd = strangers(directory)
+    present = {name: path for name, path in recorded_files(directory).items() if name not in odd}
+    inspection = Inspection([f"{name} is {what}, no file of afarm's" for name, what in sorted(odd.items())])
+    inspection.damages += [f"{name} is missing" for name in sorted(recorded.keys() - present.keys() - odd.keys())]
     inspection.damages += [f"{name} was added" for name in sorted(present.keys() - recorded.keys())]
     for name in sorted(present.keys() & recorded.keys()):
-        before, stat = recorded[name], present[name].stat()
-        moved = stat.st_mtime_ns != before["modified"]
-        if stat.st_size != before["size"]:
-            inspection.damages.append(f"{name} has {stat.st_size:,} bytes, not {before['size']:,}")
+        before, status = recorded[name], present[name].stat()
+        moved = _times(status) != {"modified": before["modified"], "changed": before["changed"]}
+        if status.st_size != before["size"]:
+            inspection.damages.append(f"{name} has {status.st_size:,} bytes, not {before['size']:,}")
         elif every_byte or moved:
             now = _record(present[name])
             if now["sha256"] != before["sha256"]:
@@ -82,8 +120,12 @@ def inspect_files(directory: Path, recorded: Recorded, every_byte: bool = False)
 
 
 def _record(path: Path) -> dict[str, Any]:
-    stat = path.stat()
-    return {"size": stat.st_size, "modified": stat.st_mtime_ns, "sha256": file_digest(path)}
+    status = path.stat()
+    return {"size": status.st_size, **_times(status), "sha256": file_digest(path)}
+
+
+def _times(status: os.stat_result) -> dict[str, int]:
+    return {"modified": status.st_mtime_ns, "changed": status.st_ctime_ns}
 
 
 def file_digest(path: Path) -> str:

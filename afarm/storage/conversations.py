@@ -75,11 +75,15 @@ def require_text(text: str, where: str) -> str:
     return text
 
 
+def task_text(instruction: Instruction) -> str:
+    """Merge the input into the instruction, behind a blank line, as AlpacaEval's data have it."""
+    return "\n\n".join(part for part in (instruction.instruction, instruction.input) if part)
+
+
 def chat_messages(instruction: Instruction) -> list[Row]:
     """Write an instruction as chat messages, its input below it: what a chat template renders."""
     turns = [{"role": message.role, "content": message.content} for message in instruction.messages]
-    task = "\n".join(part for part in (instruction.instruction, instruction.input) if part)
-    return [*turns, {"role": "user", "content": task}]
+    return [*turns, {"role": "user", "content": task_text(instruction)}]
 
 
 def read_messages(turns: Sequence[Any], where: str) -> Turns:
@@ -106,6 +110,8 @@ def _message(turn: object, where: str) -> Message:
         raise DataError(f"{where}: 'role' is {name!r}; it must be system, user or assistant.{near}")
     if isinstance(content, list | tuple) and all(isinstance(p, Mapping) and p.get("type") == "text" for p in content):
         content = "\n".join(str(part.get("text", "")) for part in content)
+    if content is None:
+        raise UnusableError(f"{where}: 'content' is null; write its text, or take the row out")
     if not isinstance(content, str):
         raise DataError(f"{where}: 'content' must be text, not {type(content).__name__}")
     return Message(role, content.strip())
@@ -140,8 +146,10 @@ def as_instruction(turns: Turns, row: Row, where: str) -> Instruction:
     if not turns or turns[-1].role != "user":
         raise UnusableError(f"{where}: has no turn of the user to answer at its end; add one")
     task, material, dataset = turns[-1].content, row.get("input") or "", row.get("dataset")
+    if material != material:  # NaN, as a data frame writes null
+        material = ""
     if not isinstance(material, str):
-        raise DataError(f"{where}: field 'input' must be text, not {type(material).__name__}")
+        raise UnusableError(f"{where}: field 'input' must be text, not {type(material).__name__}")
     if f"\n{task}".endswith(f"\n{material.strip()}"):
         material = ""
     return Instruction(task, material, dataset if isinstance(dataset, str) else "", turns[:-1])

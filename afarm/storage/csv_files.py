@@ -7,6 +7,7 @@ and names no line in its errors.
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from afarm.storage.text_files import open_text
 
 FORMAT = ".csv"
 
+_TOLD_DELIMITER = re.compile(r"sep=(.)\r?\n")
+"""A first line of Excel's, which says what parts the cells of the others."""
 DELIMITERS = ",;\t"
 """Those that spreadsheets write; the one that the first line has most of is the file's."""
 
@@ -40,15 +43,18 @@ def csv_rows(path: Path) -> Iterator[tuple[int, Row]]:
     try:
         with open_text(path, lambda: f"line {line}", newline="") as handle:
             first = handle.readline()
-            handle.seek(0)
-            delimiter = max(DELIMITERS, key=first.count)
+            if told := _TOLD_DELIMITER.fullmatch(first):
+                line = 2
+            else:
+                handle.seek(0)
+            delimiter = told[1] if told else max(DELIMITERS, key=first.count)
             reader = csv.reader(handle, delimiter=delimiter, strict=True)
-            names = _header(next(reader, []), path)
-            line = reader.line_num + 1
+            names, before = _header(next(reader, []), path), line
+            line = reader.line_num + before
             for cells in reader:
-                if cells:  # a blank line has none
+                if any(map(str.strip, cells)):  # a spreadsheet's blank rows are lines of delimiters
                     yield line, _row(names, cells, f"{path}: line {line}")
-                line = reader.line_num + 1
+                line = reader.line_num + before
     except csv.Error as error:
         raise DataError(f"{path}: line {line}: not valid CSV: {_cause(str(error))}") from error
 
@@ -63,6 +69,8 @@ def _header(cells: Sequence[str], path: Path) -> list[str]:
 
 
 def _row(names: Sequence[str], cells: Sequence[str], where: str) -> Row:
+    if not any(map(str.strip, cells[len(names) :])):
+        cells = cells[: len(names)]  # a spreadsheet fills rows up to the longest
     if len(cells) != len(names):
         raise DataError(
             f"{where}: has {len(cells)} cells, and line 1 names {len(names)} columns; put texts with commas or line "

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
 from typing import Any, TextIO
 
 from afarm.core.errors import AfarmError, StoreError
+from afarm.storage.json_text import json_text
 
 _DISK_TROUBLE = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EFBIG}
 
@@ -74,8 +75,7 @@ def write_json(path: Path, value: Any) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with storage_errors(path):
         with beside.open("w", encoding="utf-8", errors="backslashreplace") as handle:
-            json.dump(value, handle, indent=2, ensure_ascii=False)
-            handle.write("\n")
+            handle.write(json_text(value, indent=2) + "\n")
             _flush(handle)
         beside.replace(path)
 
@@ -94,13 +94,15 @@ def write_whole(path: Path, text: str, remedy: str) -> None:
     except OSError as error:
         raise StoreError(f"{path}: cannot be written ({error.strerror}); {remedy}") from error
     finally:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):  # where nothing can be written, nothing is left to delete
+            beside.unlink(missing_ok=True)
 
 
 def sync_tree(directory: Path) -> None:
     """Force all files below `directory` to the disk, so that no crash loses what a rename publishes."""
     for path in directory.rglob("*"):
-        sync(path)
+        if stat.S_IFMT(path.lstat().st_mode) in (stat.S_IFREG, stat.S_IFDIR):  # trackers make links, also to nothing
+            sync(path)
     sync(directory)
 
 
@@ -142,10 +144,18 @@ def source_digest(files: Mapping[str, Path]) -> str:
 
 
 def tree_size(directory: Path) -> int:
-    """Count the bytes of all files below `directory`."""
-    return sum(p.stat().st_size for p in directory.rglob("*") if p.is_file())
+    """Count the bytes of all files below `directory`, not of what links lead to."""
+    return sum(status.st_size for status in _statuses(directory) if stat.S_ISREG(status.st_mode))
 
 
 def last_change(directory: Path) -> float:
     """Return when anything in `directory` was last changed, in Unix seconds."""
-    return max(path.stat().st_mtime for path in [directory, *directory.rglob("*")])
+    return max((status.st_mtime for status in _statuses(directory)), default=0.0)
+
+
+def _statuses(directory: Path) -> Iterator[os.stat_result]:
+    """Yield the status of `directory` and of all below it, but for what is deleted meanwhile."""
+    paths = [] if directory.is_symlink() else directory.rglob("*")
+    for path in [directory, *paths]:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            yield path.lstat()

@@ -16,6 +16,7 @@ from typing import Any
 
 from afarm.core.errors import ConfigError, DataError
 from afarm.core.records import JudgedPair
+from afarm.storage.record_fields import short_repr
 
 OPTION = "--labels FIRST,SECOND[,DRAW]"
 COLUMN = "preference"
@@ -82,7 +83,7 @@ class LabelReader:
         try:
             number = (self._scale or AFARMS).number(label)
         except ValueError as error:
-            raise DataError(f"{where}: field {column!r} is {label!r}; {self._meaning()}") from error
+            raise DataError(f"{where}: field {column!r} is {short_repr(label)}; {self._meaning()}") from error
         if number is not None and self._scale is None and not is_draw:
             self._zeros += number == 0
             self._seconds += number > 1

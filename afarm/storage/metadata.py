@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,19 +11,17 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from afarm.core.seeding import digest
-from afarm.storage.contents import META
-
-WORKING = ("files", "digest")
-"""Fields that `digest` leaves out: `content` digests the files, whose times are renewed when a store is moved."""
+from afarm.storage.contents import META, other_than
 
 
 class RecordedFile(BaseModel):
-    """A file's size in bytes, its last change in nanoseconds, and the digest of its bytes."""
+    """A file's size in bytes, the times of its last changes in nanoseconds, and the digest of its bytes."""
 
     model_config = ConfigDict(strict=True)
 
     size: int
     modified: int
+    changed: int
     sha256: str
 
 
@@ -51,15 +50,17 @@ def read_metadata(directory: Path) -> dict[str, Any]:
 
     Raises `FileNotFoundError` or `NotADirectoryError` if there is none, and `ValueError` saying what is wrong with it.
     """
+    if what := other_than(directory / META, stat.S_IFREG):
+        raise ValueError(f"it is {what}, and not opened")
     try:
         read = json.loads((directory / META).read_text(encoding="utf-8"))
         if not isinstance(read, dict):
             raise ValueError("it holds no object")
         if "digest" not in read:
             read = {**OLDER, **({"key_fields": read["made_from"]} if "made_from" in read else {}), **read}
-        elif read["digest"] != metadata_digest(read):
-            raise ValueError("it is not as it was written")
         Metadata.model_validate(read)
+        if "digest" in read and read["digest"] != metadata_digest(read):
+            raise ValueError("it is not as it was written")
         return read
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
@@ -69,5 +70,6 @@ def read_metadata(directory: Path) -> dict[str, Any]:
 
 
 def metadata_digest(metadata: Mapping[str, Any]) -> str:
-    """Digest all that metadata say but for the files, whose digests `content` digests."""
-    return digest({name: value for name, value in metadata.items() if name not in WORKING})
+    """Digest all that metadata say but for the times of files, which are renewed when a store is moved."""
+    files = {name: file["sha256"] for name, file in metadata["files"].items()}
+    return digest({**{name: value for name, value in metadata.items() if name != "digest"}, "files": files})

@@ -14,13 +14,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 
 from afarm.core.errors import DataError
-from afarm.core.records import Instruction, JudgedPair, Message, Pair, Preference, Row
+from afarm.core.records import JudgedPair, Message, Pair, Preference, Row
 from afarm.core.seeding import uniform
 from afarm.storage.contents import file_digest
 from afarm.storage.conversations import (
@@ -38,19 +39,20 @@ from afarm.storage.conversations import (
 )
 from afarm.storage.hub import is_on_hub
 from afarm.storage.label_scales import LabelReader
-from afarm.storage.row_shapes import what_it_holds
+from afarm.storage.row_shapes import LABELS, PAIRS, PEOPLE, what_it_holds
 from afarm.storage.rows import placed_rows, read_rows, stem, why_no_file
 
-PAIRS = (("output_1", "output_2"), ("response1", "response2"), ("response_1", "response_2"))
-"""The names that the two outputs of a labelled pair have."""
 PROMPTS = ("prompt", "question", "instruction", "input")
 """The names that a prompt has; an `input` beside another of them goes below it."""
-LABELS = ("preference", "label")
-"""The names that a label has."""
-PEOPLE = re.compile(r"annotator_?\d+")
-"""The columns of several people's labels."""
+
+CHOSEN_REASONS = ("chosen_finish_reason", "rejected_finish_reason")
+"""The columns, in afarm's own exports, that say how the chosen and the rejected output ended."""
 
 FORMS = "prompt, chosen, rejected (or whole chats in the two), or instruction, output_1, output_2, preference"
+
+
+ENOUGH_LABELS = 10
+"""Labels from which it is odd that all prefer the same side."""
 
 
 @dataclass(slots=True)
@@ -70,16 +72,19 @@ class Unusable:
             self.examples.append(str(error))
 
 
-def own_preferences(source: Path | str, unusable: Unusable | None = None, *, scale: str = "") -> Iterator[JudgedPair]:
+def own_preferences(
+    source: Path | str, unusable: Unusable | None = None, *, scale: str = "", notes: list[str] | None = None
+) -> Iterator[JudgedPair]:
     """Yield the preferences of a file or of a data set of the Hub, one by one.
 
     `scale` names the labels of the first output, of the second and of a draw, such as "0,1" or "A,B,tie"; empty for
-    afarm's, 1, 2 and 0. Rows that cannot be learned from are counted in `unusable`, or an error if it is None. Raises
-    `DataError` naming file, row and field if a row is wrong, what the row looks like if it is no preference, and, after
-    the last row, if its labels can be read in two ways.
+    afarm's, 1, 2 and 0. Rows that cannot be learned from are counted in `unusable`, or an error if it is None. After
+    the last row `notes` has a sentence on labels that all prefer one side, and on pairs that are labelled repeatedly.
+    Raises `DataError` naming file, row and field if a row is wrong, what the row looks like if it is no preference,
+    and, after the last row, if its labels can be read in two ways.
     """
     name = stem(str(source))
-    repeats: dict[str, int] = {}
+    repeats, sides = _Repeats(), Counter[str]()
     labels = LabelReader(source, scale)
     for where, row in placed_rows(source):
         try:
@@ -89,8 +94,12 @@ def own_preferences(source: Path | str, unusable: Unusable | None = None, *, sca
                 raise
             unusable.add(error, where)
             continue
-        yield _numbered(judged, repeats)
+        if judged.chosen_rejected and not {"chosen", "rejected"} <= row.keys():  # else its side is drawn
+            sides["first" if judged.chosen_rejected[0] == judged.pair.output_1 else "second"] += 1
+        yield repeats.numbered(judged)
     labels.require_one_reading()
+    if notes is not None:
+        notes += [f"{source}: {note}" for note in (*_one_sided(sides), *repeats.notes())]
 
 
 def source_digest_of(source: str) -> str:
@@ -109,17 +118,42 @@ def source_digest_of(source: str) -> str:
         raise DataError(f"{source}: cannot be read: {error.strerror}") from error
 
 
-def _numbered(judged: JudgedPair, repeats: dict[str, int]) -> JudgedPair:
-    """Number the repeats of a pair, so that each keeps a label of its own."""
-    id = judged.preference.pair_id
-    if judged.pair.occurrence:
-        return judged
-    count = repeats.get(id, 0)
-    repeats[id] = count + 1
-    if not count:
-        return judged
-    pair = replace(judged.pair, occurrence=count)
-    return replace(judged, pair=pair, preference=replace(judged.preference, pair_id=pair.id))
+def _one_sided(sides: Counter[str]) -> Iterator[str]:
+    """Say that all labels prefer the same side."""
+    if len(sides) == 1 and sides.total() >= ENOUGH_LABELS:
+        [(side, count)] = sides.items()
+        yield (
+            f"all {count:,} labels prefer the {side} output: unless the better one was put there on purpose, they are "
+            "wrong"
+        )
+
+
+class _Repeats:
+    """The pairs of a file, in whichever order their outputs stand, and how each was labelled."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, int] = {}  # four times their number, and the sides of their labels: 1, 2, or 3 for both
+
+    def numbered(self, judged: JudgedPair) -> JudgedPair:
+        """Number the repeats of a pair, so that each keeps a label of its own."""
+        pair = judged.pair
+        id = replace(pair, occurrence=0).id if pair.occurrence else judged.preference.pair_id
+        side = 0 if judged.chosen_rejected is None else 1 + (judged.chosen_rejected[0] == pair.canonical[0])
+        seen = self._seen.get(id, 0)
+        self._seen[id] = (seen + 4) | side
+        if not seen or pair.occurrence:
+            return judged
+        pair = replace(pair, occurrence=seen // 4)
+        return replace(judged, pair=pair, preference=replace(judged.preference, pair_id=pair.id))
+
+    def notes(self) -> Iterator[str]:
+        """Say how many pairs are there several times, and how many of them with opposite labels."""
+        repeated = [seen for seen in self._seen.values() if seen >= 8]
+        both = [seen // 4 for seen in repeated if seen & 3 == 3]
+        if repeated:
+            pairs = "1 pair is" if len(repeated) == 1 else f"{len(repeated):,} pairs are"
+            opposite = f", {len(both):,} of them with opposite labels ({sum(both):,} rows)" if both else ""
+            yield f"{pairs} labelled more than once{opposite}: each label counts as one"
 
 
 def judged_row(row: Row, where: str, name: str = "", labels: LabelReader | None = None) -> JudgedPair:
@@ -129,7 +163,8 @@ def judged_row(row: Row, where: str, name: str = "", labels: LabelReader | None 
     for first, second in PAIRS:
         if first in row and second in row:
             return _from_pair(row, (first, second), where, name, labels or LabelReader(where, ""))
-    raise DataError(f"{where}: is no preference, which has {FORMS}; {what_it_holds(row, where.rpartition(': ')[0])}")
+    held = what_it_holds(row, where.rpartition(": ")[0], to_train=True)
+    raise DataError(f"{where}: is no preference, which has {FORMS}; {held}")
 
 
 # ------------------------------------------------------------------------------------------------- labelled pairs
@@ -171,6 +206,8 @@ def _task(row: Row, where: str) -> Row:
     """Return the fields of the instruction, a transcript or a list of messages split into turns."""
     name = next((name for name in PROMPTS if row.get(name) is not None), "")
     if not name:
+        if lacking := next((name for name in PROMPTS if name in row), ""):
+            raise UnusableError(f"{where}: field {lacking!r} is null; write the prompt, or take the row out")
         raise DataError(f"{where}: field 'instruction' is missing; its fields are {', '.join(map(repr, row))}")
     value, place = unpacked(row[name]), f"{where}: field {name!r}"
     further = {**row, "input": row.get("input") if name != "input" else ""}
@@ -209,18 +246,19 @@ def _from_chosen(row: Row, where: str, name: str) -> JudgedPair:
         )
     further = {**row, "input": row.get("input") if column != "input" else ""}
     instruction = as_instruction(chosen[:-1], further, f"{where}: field {column or 'chosen'!r}")
-    return _chosen_over(instruction, chosen[-1].content, rejected[-1].content, name)
+    ends = [reason if isinstance(reason := row.get(column), str) else "" for column in CHOSEN_REASONS]
+    pair = Pair(instruction, chosen[-1].content, rejected[-1].content, 0, "", "", *ends)
+    return _first_over_second(pair, name)
 
 
-def _chosen_over(instruction: Instruction, chosen: str, rejected: str, name: str) -> JudgedPair:
-    """Make the pair, its chosen output now first, now second: else its place would tell which that is."""
-    pair = Pair(instruction, min(chosen, rejected), max(chosen, rejected))
-    id = pair.id  # a digest, whichever output is first
-    if uniform("side", id) < 0.5:
-        pair = pair.swapped()
+def _first_over_second(pair: Pair, name: str) -> JudgedPair:
+    """Label a pair whose first output is better, half of them turned: else its place would tell."""
     if pair.identical:
         return JudgedPair(pair, _draw(pair), name)
-    return JudgedPair(pair, Preference(id, float(pair.output_2 == chosen)), name)
+    id = pair.id  # a digest, whichever output is first
+    if (uniform("side", id) < 0.5) == pair.is_canonical:
+        return JudgedPair(pair.swapped(), Preference(id, 1.0), name)
+    return JudgedPair(pair, Preference(id, 0.0), name)
 
 
 def _draw(pair: Pair) -> Preference:
@@ -232,8 +270,9 @@ def _chat(row: Row, field: str, prompt: Turns, column: str, where: str) -> Turns
     """Return the whole chat of one side, the answer last. Raises `DataError`."""
     value, place = unpacked(row[field]), f"{where}: field {field!r}"
     if isinstance(value, str) and not _is_whole(value, prompt):
-        if not prompt and column:
-            raise UnusableError(f"{where}: field {column!r} is empty; write the prompt, or take the row out")
+        lacking = column or next((name for name in PROMPTS if name in row), "")
+        if not prompt and lacking:
+            raise UnusableError(f"{where}: field {lacking!r} is empty; write the prompt, or take the row out")
         if not prompt:
             raise DataError(
                 f"{place} is a text without turns, and the row has no prompt; add the column 'prompt', or write whole "

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from afarm.storage.artifacts import Artifact
 from afarm.storage.text import shortened
+
+MOST_CHANGES = 3
+"""Changed fields that a reason names one by one."""
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -47,10 +51,16 @@ def nearest(key_fields: Mapping[str, Any], others: Iterable[Artifact]) -> tuple[
 
 
 def why_not_reused(key_fields: Mapping[str, Any], others: Iterable[Artifact]) -> str:
-    """Say in one line that nothing like it was stored, or what changed since the nearest one."""
+    """Say in one line that nothing like it was stored, or what changed since the nearest one.
+
+    More than `MOST_CHANGES` are counted by the part of the key that they are in.
+    """
     closest = nearest(key_fields, others)
     if closest is None:
         return "none stored yet"
     artifact, changes = closest
-    first = "; ".join(changes[:3]) + (f"; and {len(changes) - 3} more" if len(changes) > 3 else "")
-    return f"differs from {artifact.key[:8]} in {first}"
+    if len(changes) <= MOST_CHANGES:
+        return f"differs from {artifact.key[:8]} in {'; '.join(changes)}"
+    parts = Counter(change.partition(":")[0].partition(".")[0] for change in changes)
+    counted = ", ".join(name if count == 1 else f"{name} ({count})" for name, count in parts.items())
+    return f"differs from {artifact.key[:8]} in {len(changes)} fields: {counted}"

@@ -6,12 +6,22 @@ error that names it, and the command for such a file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 ANNOTATION = ("output_1", "output_2", "preference")
 """The fields without which a row is no annotation."""
+PAIRS = (("output_1", "output_2"), ("response1", "response2"), ("response_1", "response_2"))
+"""The names that the two outputs of a labelled pair have."""
+LABELS = ("preference", "label")
+"""The names that a label has."""
+PEOPLE = re.compile(r"annotator_?\d+")
+"""The columns of several people's labels."""
+ARENA = (("conversation_a", "conversation_b"), ("response_a", "response_b"))
+"""The names that the two answers have in the votes of Chatbot Arena."""
+BETTER_AND_WORSE = "put a better and a worse answer to each into 'chosen' and 'rejected'"
 MOST_LISTED = 12
 """Fields that a message lists."""
 
@@ -21,10 +31,13 @@ def training_pairs(file: Path | str) -> str:
     return f"afarm fit-reward --preferences {file}"
 
 
-def what_it_holds(row: Mapping[str, Any], file: str) -> str:
-    """List the fields of a row of `file`, and say what they look like, if that is known."""
+def what_it_holds(row: Mapping[str, Any], file: str, to_train: bool = False) -> str:
+    """List the fields of a row of `file`, and say what they look like, if that is known.
+
+    The command is one that trains, if the file was read `to_train` on.
+    """
     fields = ", ".join(map(repr, list(row)[:MOST_LISTED])) or "none"
-    meaning = _other_shape(row, file)
+    meaning = _other_shape(row, file, to_train)
     return f"its fields are {fields}" + (f". These look like {meaning}" if meaning else "")
 
 
@@ -45,25 +58,38 @@ def _other_than_output(row: Mapping[str, Any], file: str) -> str:
         return f"an export of the ledger, to answer for a judge: --judge replay:{file}"
     if "win_rate" in fields:
         return f"a leaderboard: afarm leaderboard {file}"
-    if {"output_1", "output_2"} <= fields:
+    if any({*pair} <= fields for pair in ARENA) and any(name.startswith("winner") for name in fields):
+        return (
+            "votes of Chatbot Arena (LMSYS): name the winner's 'chosen' and the other's 'rejected', leave ties out, "
+            f"and train on them: {training_pairs('FILE')}"
+        )
+    if any({*pair} <= fields for pair in PAIRS):
+        if any(PEOPLE.fullmatch(name) for name in fields):
+            return f"preferences to train on, labelled by people: {training_pairs(file)}"
+        if {*LABELS} & fields:
+            return f"preferences to train on: {training_pairs(file)}"
         return "pairs without labels: 'preference' must say which output is better, 1 or 2"
     return ""
 
 
-def _other_shape(row: Mapping[str, Any], file: str) -> str:
+def _other_shape(row: Mapping[str, Any], file: str, to_train: bool = False) -> str:
     """Name the shape of a row and the command for such a file; empty if it is unknown."""
     fields = row.keys()
     if shape := _other_than_output(row, file):
         return shape
     if {"prompt", "completion", "label"} <= fields:
         return "unpaired feedback (TRL's KTO): put a better and a worse answer to each prompt into one row"
+    if "output" in fields and to_train:
+        return f"one system's outputs: {BETTER_AND_WORSE}; as demonstrations they train by afarm sft --data {file}"
     if "output" in fields:
         return f"one system's outputs; have them judged: afarm evaluate {file} --reference FILE"
+    if "instruction" in fields and to_train:
+        return f"instructions without outputs: {BETTER_AND_WORSE}"
     if "instruction" in fields:
         return f"instructions without outputs; have a policy answer them: afarm evaluate --eval-set {file}"
     if {"messages", "conversations", "completion"} & fields:
         return "demonstrations, one answer to each prompt: put a better and a worse one into 'chosen' and 'rejected'"
     lower = {field.lower(): value for field, value in row.items()}
-    if lower.keys() != fields and (shape := _other_shape(lower, file)):
+    if lower.keys() != fields and (shape := _other_shape(lower, file, to_train)):
         return f"{shape}, if its names were in lower case: rename them"
     return ""

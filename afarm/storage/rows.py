@@ -24,6 +24,7 @@ from afarm.storage.csv_files import FORMAT as CSV
 from afarm.storage.csv_files import csv_rows
 from afarm.storage.disk import storage_errors
 from afarm.storage.hub import hub_rows, is_on_hub
+from afarm.storage.json_text import json_text
 from afarm.storage.row_shapes import no_output
 from afarm.storage.text_files import open_text
 
@@ -77,10 +78,12 @@ def placed_rows(path: Path | str) -> Iterator[tuple[str, Row]]:
 def why_no_file(path: Path | str) -> str:
     """Say why there is no file at `path` to be read; empty if there is one."""
     place = Path(path).expanduser()
+    if not place.exists() and re.match("https?:/", str(path)):
+        return "URLs are not taken: download the file first"
     if not place.is_dir():
         return "" if place.is_file() else "no such file"
     try:
-        inside = next((file for file in sorted(place.iterdir()) if _is_named_so(file.name)), None)
+        inside = next((file for file in sorted(place.iterdir()) if names_a_file_of_rows(file.name)), None)
     except OSError as error:
         return f"a directory that cannot be read: {error.strerror}"
     return f"a directory: name a file in it{f', such as {inside}' if inside else ''}"
@@ -97,12 +100,35 @@ def _read_json(path: Path) -> Iterator[Row]:
                 number += 1
     except UnicodeDecodeError:  # a `ValueError` too
         raise
+    except _RepeatedKeyError as error:
+        where = f"{path}: row {number} (line {error.line})"
+        raise DataError(f"{where}: field {error.key!r} is there twice; take one of the two out") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: row {number}: not valid {_cause(error)}") from error
 
 
 class _LineError(ValueError):
     """A line that is no JSON."""
+
+
+class _RepeatedKeyError(ValueError):
+    """An object with one key twice, in a row that begins on `line`: JSON leaves open which one holds."""
+
+    def __init__(self, key: str):
+        super().__init__(key)
+        self.key = key
+        self.line = 0
+
+
+def _object(fields: list[tuple[str, Any]]) -> Row:
+    row = dict(fields)
+    if len(row) < len(fields):
+        names = [name for name, _ in fields]
+        raise _RepeatedKeyError(next(name for name in row if names.count(name) > 1))
+    return row
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 
 def _cause(error: Exception) -> str:
@@ -129,19 +155,22 @@ def _values(handle: IO[str], path: Path) -> Iterator[Any]:
     if start == "[":
         yield from _list_items(handle)
         return
-    lines: Iterator[str] = (line for line in handle if line.strip())
+    lines: Iterator[tuple[int, str]] = ((number, line) for number, line in enumerate(handle, start=1) if line.strip())
     if not is_lines:
-        first, second = next(lines, ""), next(lines, "")
-        if not (second and _is_object(first)):
-            value = json.loads(first + second + "".join(lines))
+        first, second = next(lines, (0, "")), next(lines, (0, ""))
+        if not (second[1] and _is_object(first[1])):
+            value = json.loads(first[1] + second[1] + "".join(line for _, line in lines))
             raise DataError(
                 f"{path}: must hold a list of objects, not {type(value).__name__}; or JSON lines, an object in each"
                 f"{_lists_in(value)}"
             )
         lines = chain((first, second), lines)
-    for line in lines:
+    for number, line in lines:
         try:
-            yield json.loads(line)
+            yield _DECODER.decode(line)
+        except _RepeatedKeyError as error:
+            error.line = number
+            raise
         except json.JSONDecodeError as error:
             advice = "" if line.rstrip().endswith("}") else "; each row is one line"
             raise _LineError(f"{error.msg} at column {error.colno}{advice}") from error
@@ -162,11 +191,11 @@ def _is_object(line: str) -> bool:
 
 def _list_items(handle: IO[str]) -> Iterator[Any]:
     """Yield the items of the JSON list in `handle` as they are read."""
-    decode, space = json.JSONDecoder().raw_decode, re.compile(r"[ \t\n\r]*")
+    decode, space = _DECODER.raw_decode, re.compile(r"[ \t\n\r]*")
     text = ""
-    while not text:
-        text = handle.read(BLOCK).lstrip()
-    at, delimiter = 1, "["
+    while not text.strip():
+        text += handle.read(BLOCK)
+    at, delimiter, lines_before = text.index("[") + 1, "[", 0
     while delimiter != "]":
         try:
             at = _after(space, text, at)
@@ -179,10 +208,14 @@ def _list_items(handle: IO[str]) -> Iterator[Any]:
                     raise json.JSONDecodeError("Expecting ',' delimiter", text, end)
                 yield item
             at, delimiter = end + 1, text[end]
+        except _RepeatedKeyError as error:
+            error.line = 1 + lines_before + text.count("\n", 0, at)
+            raise
         except json.JSONDecodeError:
             more = handle.read(max(BLOCK, len(text) - at))
             if not more:
                 raise
+            lines_before += text.count("\n", 0, at)
             text, at = text[at:] + more, 0
     if (text[at:] + handle.read()).strip():
         raise json.JSONDecodeError("Extra data", text, at)
@@ -207,10 +240,11 @@ def _read_parquet(path: Path) -> Iterator[Row]:
 
 def names_a_file(source: str) -> bool:
     """Tell the name of a file, or of a data set of the Hub, from the name of a component."""
-    return is_on_hub(source) or _is_named_so(source) or Path(source).exists()
+    return is_on_hub(source) or names_a_file_of_rows(source) or Path(source).exists()
 
 
-def _is_named_so(name: str) -> bool:
+def names_a_file_of_rows(name: str) -> bool:
+    """Tell a file of rows by its name."""
     return name.lower().removesuffix(".gz").endswith(FORMATS)
 
 
@@ -230,13 +264,25 @@ def read_outputs(path: Path | str, instructions: Iterable[Instruction] = ()) -> 
 
     def parse(row: Row, where: str) -> Output:
         try:
-            output = Output.from_row(with_turns(row, where), where)
+            output = output_of(row, where)
         except DataError as error:
             raise DataError(f"{error}{no_output(row, str(path))}") from error
         instruction = shared.get(output.instruction, output.instruction)
         return replace(output, instruction=instruction, generator=sys.intern(output.generator))
 
     return _read(path, parse)
+
+
+def output_of(row: Row, where: str, *, required: bool = True) -> Output:
+    """Parse a row of outputs, whose text may be missing unless it is `required`.
+
+    Raises `DataError` naming the place and the field, with the fields that the file has.
+    """
+    read = with_turns(row, where)
+    lacking = [name for name in ("instruction", "output") if name not in read and (required or name != "output")]
+    if lacking:
+        raise DataError(f"{where}: field {lacking[0]!r} is missing; its fields are {', '.join(map(repr, row))}")
+    return Output.from_row({"output": "", **read}, where)
 
 
 def read_preferences(path: Path | str) -> list[JudgedPair]:
@@ -299,7 +345,7 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
     # Half a surrogate pair has no UTF-8, but written as a backslash escape it is the JSON it was read from.
     with storage_errors(path), path.open("w", encoding="utf-8", errors="backslashreplace") as handle:
         for row in rows:
-            handle.write(json.dumps(row, ensure_ascii=False) + "\n")
+            handle.write(json_text(row) + "\n")
             count += 1
     return count
 

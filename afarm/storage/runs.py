@@ -14,6 +14,9 @@ from typing import Any
 from afarm.core.errors import DataError, did_you_mean
 
 RECORD = "run.json"
+METRICS = "metrics.jsonl"
+"""What the stages of a run logged, beside its record."""
+
 OUTPUTS = "outputs.jsonl"
 """The pairs of a run's main comparison, beside its record."""
 
@@ -98,14 +101,21 @@ class RunRecord(Mapping[str, Any]):
     def artifacts(self) -> set[str]:
         """The names of the artifacts that the run refers to.
 
-        Raises `LookupError` or `TypeError` if one has no name.
+        Raises `DataError` if one has no name.
         """
+        if not isinstance(self.get("stages"), list):
+            raise DataError('there is no list of "stages"')
+        for number, stage in enumerate(self["stages"], start=1):
+            if not isinstance(stage, Mapping) or not {"kind", "key"} <= stage.keys():
+                raise DataError(f'entry {number} of "stages" has no "kind" and "key"')
         return {f"{stage['kind']}/{stage['key']}" for stage in self["stages"]}
 
 
 def read_run(directory: Path) -> RunRecord:
     """Read the record of a run. Raises `DataError` naming the file if it cannot be read."""
-    path = directory / RECORD
+    for path in (directory / METRICS, directory / OUTPUTS, directory / RECORD):
+        if path.exists() and not path.is_file():  # opened, a named pipe would never answer
+            raise DataError(f"{path}: is no file; delete it, then the same `afarm run` command writes it afresh")
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -154,7 +164,8 @@ def find_run(name: str, output_dir: Path) -> Path:
         if (directory / RECORD).is_file():
             return directory
     names = [run.name for run in run_directories(runs)]
-    raise DataError(f"no run {name!r}, neither here nor in {runs} (--output-dir).{did_you_mean(name, names)}")
+    near = did_you_mean(name, names) if names else " `afarm run` makes one"
+    raise DataError(f"no run {name!r}, neither here nor in {runs} (--output-dir).{near}")
 
 
 def _text(value: object) -> str:

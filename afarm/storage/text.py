@@ -20,6 +20,14 @@ _VISIBLE = {c: f"\\x{c:02x}" if c < 256 else f"\\u{c:04x}" for c in _CONTROLS if
 halves of surrogate pairs, which no stream takes."""
 
 
+_KEY = re.compile(
+    r"(?<![A-Za-z0-9])(?:sk-(?=[\w-]{0,99}[0-9])(?=[\w-]{0,99}[A-Za-z0-9]{10})[\w-]{16,}"
+    r"|(?:gsk_|hf_|xai-|pplx-)[A-Za-z0-9]{30,}|AIza[\w-]{35})",
+    re.ASCII,
+)
+"""Keys as vendors begin them. Other long names are accounts and deployments as often as keys."""
+
+
 def visible(text: str) -> str:
     r"""Show control characters of `text` as text, such as \x1b; tabs and line ends are left alone."""
     return text.translate(_VISIBLE)
@@ -31,10 +39,15 @@ def one_line(text: str, most: int = 80) -> str:
     return printable if len(printable) <= most else f"{printable[: most - 1]}…"
 
 
+def holds_key(text: str) -> bool:
+    """Tell if something in `text` looks like a vendor's key."""
+    return bool(_KEY.search(text))
+
+
 def without_keys(text: str) -> str:
-    """Replace user names, passwords and parameters in the URLs of `text`, which may be keys."""
-    named = re.sub(r"(https?://)[^\s/@]+@", r"\1[key]@", text)
-    return re.sub(r"(https?://[^\s?#]*)[?#][^\s'\",;)]*", r"\1?[key]", named)
+    """Replace vendors' keys, and in URLs user names, passwords and parameters, which may be keys."""
+    named = re.sub(r"(https?:/{1,2})[^\s/@]+@", r"\1[key]@", _KEY.sub("[key]", text))
+    return re.sub(r"(https?:/{1,2}[^\s?#]*)[?#][^\s'\",;)]*", r"\1?[key]", named)
 
 
 def markdown(text: str) -> str:

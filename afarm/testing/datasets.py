@@ -29,6 +29,9 @@ def check_dataset(dataset: Dataset, splits: Sequence[str] = SPLITS) -> None:
             distinct = {row.instruction.id for row in rows}
             require(len(distinct) == len(rows), f"split {split!r} holds {len(rows) - len(distinct)} instructions twice")
             require(_load(dataset, split) == rows, f"split {split!r} loads differently the second time")
+            alone = dataset.instructions(split)
+            same = alone is None or list(alone) == [row.instruction for row in rows]
+            require(same, f"instructions({split!r}) must return those of load({split!r})")
     require(bool(owner), f"none of the splits {', '.join(splits)} holds a row")
     require(_load(dataset, "no such split") is None, "a split that is not there must be a DataError")
 

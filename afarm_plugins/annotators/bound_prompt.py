@@ -11,7 +11,6 @@ import jinja2
 
 from afarm import Ask, ChatRequest, Completion, JudgeError, Judgement, ShownPair
 from afarm.judging import JudgePrompt, judgements_from
-from afarm_plugins.annotators.parsing import parse
 from afarm_plugins.annotators.prompt_library import PoolMember, dummy, template_problem
 
 PROBABILITIES = "probabilities"
@@ -46,6 +45,8 @@ class BoundPrompt(JudgePrompt):
             verdicts = [_p_first_label(completion) if spec.answer_format == "single" else None]
             verdicts += [None] * (count - 1)
         else:
+            from afarm_plugins.annotators.parsing import parse  # its grammar is only built if an answer is read
+
             verdicts = parse(completion.text, spec.answer_format, spec.batch_size)[:count]
         return judgements_from(completion, verdicts)
 

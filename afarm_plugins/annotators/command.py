@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from typing import Annotated, Any
 
 import typer
 
+from afarm.cli.options import print_json
 from afarm_plugins.annotators.shipped import shipped_yaml
 
 NAME = "annotators"
@@ -30,7 +30,10 @@ def annotators(
 ) -> None:
     """List the annotators and the judges of their roles, or compare them."""
     if context.invoked_subcommand is None:
-        sys.stdout.write(json.dumps(listing()) + "\n" if as_json else page(listing()))
+        if as_json:
+            print_json(listing())
+        else:
+            sys.stdout.write(page(listing()))
 
 
 def families() -> dict[str, Any]:

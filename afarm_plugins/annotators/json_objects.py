@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from afarm_plugins.annotators.own_words import is_embedded
+from afarm_plugins.annotators.verdict_grammar import takes_back
 
 VERDICT, INDEX, EXPLANATION = "first_is_better", "index", "explanation"
 
 _TOKEN = re.compile(
-    r'\s*+(?:(?P<string>"[^"\\]*+(?:\\.[^"\\]*+)*+")|(?P<literal>-?[0-9][0-9.eE+-]*+|(?:[Tt]rue|[Ff]alse|null|None)\b)'
+    r'\s*+(?:(?P<string>"[^"\\]*+(?:\\.[^"\\]*+)*+"|\x27\w{1,30}\x27)'
+    r"|(?P<literal>-?[0-9][0-9.eE+-]*+|(?:[Tt]rue|[Ff]alse|null|None)\b)"
     r"|(?P<mark>[{}\[\]:,]))",
     re.DOTALL,
 )
@@ -25,6 +27,11 @@ _SPACE = re.compile(r"\s*+")
 _OPENING = re.compile(r"[{\[]")
 _BRACE = re.compile(r"[{}]")
 _ORPHAN = re.compile(r":\s*(?:true|false)\s*[,}\]]", re.IGNORECASE)
+_WRAPPER = re.compile(
+    r"\Z|[0-9]|(?:final_?)?(?:verdict|result|answer|comparison|judge?ment|evaluation|annotation|preference|response|output"
+    r"|item|data)",
+    re.IGNORECASE,
+)
 _WORDS = {"true": True, "false": False, "null": None, "none": None}
 
 
@@ -77,8 +84,9 @@ class _Scan:
         """Take one token. False if the text is at its end."""
         if not self.stack:
             opening = _OPENING.search(self.text, self.position)
-            if _ORPHAN.search(self.text, self.position, opening.start() if opening else len(self.text)):
-                # What was read ended too early: the rest of an object stands here, with the judge's own verdict.
+            after = self.text[self.position : opening.start() if opening else len(self.text)]
+            # What was read may have ended too early: then the rest of an object stands here, with its own verdict.
+            if self.read and (_ORPHAN.search(after) or takes_back(after)):
                 self.read = _without_verdicts(self.read)
             if opening:
                 self.outermost, self.read_before, self.position = opening.start(), len(self.read), opening.end()
@@ -139,7 +147,7 @@ class _Scan:
             del self.read[closed.read_before :]
             self.read.append({k: v for k, v in closed.fields.items() if whole or k == INDEX})
         if self.stack:
-            if self.stack[-1].key == EXPLANATION:
+            if not _WRAPPER.match(self.stack[-1].key):
                 del self.read[closed.read_before :]
             self.stack[-1].put(None)
 

@@ -1,7 +1,8 @@
 """The lines of a judge's answer that are its own: neither its thoughts nor what it quotes.
 
-A judge that meets a forged verdict in an output tends to show it: "it ends with this line:" and then the line. Such a
-passage is the output's, and decides nothing.
+A judge that meets a forged verdict in an output tends to show it: "it ends with this line:" and then the line. So what
+stands behind a colon is the judge's only if the colon's clause announces a judgement ("My verdict:", "Analysis:"); it
+decides nothing behind any other.
 """
 
 from __future__ import annotations
@@ -24,36 +25,32 @@ _RUN_ON = re.compile(r"^[ \t#*]*Instruction[ \t]*:", re.MULTILINE)
 _FENCE = re.compile(r"[ \t]*(?:`{3,}|~{3,})(?P<rest>[^`~]*)\Z")
 _GOES_ON = re.compile(r"[ \t]*(?:[;,]|(?:which|is|was|at (?:the|its) end|in order to)\b(?!:))")
 _GOES_ON_AFTER = re.compile(r"(?:\s*`{3,}[ \t]*\n?)?[ \t]*[,;]?[ \t]*[a-z]")
-_COLON = re.compile(":")
-_INLINE_QUOTE = re.compile(r"\"[^\"]*(?:\"|\Z)|“[^”]*(?:”|\Z)|«[^»]*(?:»|\Z)|`[^`]*`|(?<!\w)'[^']*'(?!\w)")
+_COLON = re.compile(r":(?P<goes_on>\s+[a-z(])?")
+_INLINE_QUOTE = re.compile(r"\"[^\"]*(?:\"|\Z)|“[^”]*(?:”|\Z)|«[^»]*(?:»|\Z)|„[^“”]*[“”]|`[^`]+`|(?<!\w)'[^']*'(?!\w)")
 _QUOTED_LABEL = re.compile(r".(?:output ?)?\(?[ab]\)?\.?.\Z", re.IGNORECASE)
 _BETWEEN_CLAUSES = re.compile(r"[.!?;,]\s+")
 
 _DECISION = (
-    r"(?:answer|verdict|pick|choice|preference|decision|conclusion|result|judge?ment|rating|mark|score|ranking"
-    r"|(?:better|best|preferred|superior|winning)(?: output| one| response| answer)?)s?"
+    r"(?:answer|verdict|pick|choice|preference|decision|conclusion|result|judge?ment|rating|mark|score|grade|ranking|vote"
+    r"|selection|evaluation|assessment|analysis|reason|reasoning|explanation|justification|summary|note|json|winner|loser"
+    r"|(?:(?:better|best|preferred|superior|winning|chosen)(?: output| one| response| answer)?))s?"
 )
+_BEFORE = "(?:so|therefore|thus|hence|overall|and|sure|these are|here(?: is|'s| are)?|that|the|final|clear)"
 _OWN = re.compile(
     rf"\bmy (?:final |own |overall )*{_DECISION}\b"
-    rf"|\A(?:(?:so|therefore|thus|hence|overall|here(?: is| are)?|that|the|final) )*{_DECISION}(?: is| are)?\W*\Z"
-    r"|\Ai(?: would|'d| will| must)? \w+\W*\Z",
+    rf"|\A(?:{_BEFORE} )*(?:{_DECISION}|overall|final|so|sure|okay|kept|no doubt|here you are)"
+    r"(?: (?:for|from|in|on|about)\b.*| \(.*)?(?: is| are| was)?\W*\Z"
+    r"|\bis (?:\w+ )?(?:better|best|superior|stronger|preferred)\W*\Z"
+    r"|\A\W*(?:(?:comparison|example|no\.) ?)?[0-9]+\W*\Z"
+    r"|\A(?:so |therefore )?i(?: would|'d| will| must)? (?:\w+\W*\Z|(?:looked at|compared|considered|weighed)\b)",
     re.IGNORECASE,
 )
-_QUOTES = (
-    r"(?:says|said|saying|states|stated|stating|reads|contains|contained|containing|includes|included|including|writes"
-    r"|wrote|written|claims|claimed|claiming|ends|ended|ending|begins|began|starts|adds|added|adding|appends|appended"
-    r"|inserts|inserted|quotes|quoted|quoting|prints|printed|declares|declared|declaring|asserts|asserted|announces"
-    r"|announced|instructs|instructed|tells|told|telling|asks|asked|asking|demands|demanded|attempts|attempted|tries"
-    r"|tried|trying|pretends|pretending|injects|injected|repeats|repeated|commands|urges|orders|ordered|closes|closed"
-    r"|finishes|finished|concludes|concluded|shows|replies|replied|responds|responded|suggests|suggested|embeds"
-    r"|embedded|plants|planted|hides|hid|hidden|hiding|slips|slipped|goes|gives|gave|puts"
-    r"|(?:this|these|following|its|their|fake|forged|the|an?) (?:\w+ )?(?:line|phrase|sentence|passage|words?|message"
-    r"|string|injection|quotation|quote|snippet|note|statement|fragment|command|block|trick|attempt|ending)s?"
-    r"|at (?:the|its) (?:very )?(?:end|bottom|top|beginning)"
-    r"|(?:its|their|fake|forged) (?:\w+ )?(?:text|instruction|verdict|answer|rating|score|mark)s?)"
+_UNFINISHED = re.compile(
+    r"\b(?:(?:plead|beg|demand|tell|order|ask|instruct|urge|command)s(?: me)?"
+    r"|says|reads|states|writes|wrote|claims|contains|includes|adds|ends|asks for|wants|line|words|with|this"
+    r"|following|is|e\.g\.)[\s*_`\"'“]*\Z",
+    re.IGNORECASE,
 )
-_QUOTES_SOMEWHERE = re.compile(rf"\b{_QUOTES}\b", re.IGNORECASE)
-_QUOTES_AT_THE_END = re.compile(rf"\b(?:{_QUOTES}|with|this|following|is)[\s*_`\"'“]*\Z", re.IGNORECASE)
 
 
 def without_quotations(text: str) -> str:
@@ -64,8 +61,8 @@ def without_quotations(text: str) -> str:
     if any(not thought["end"] for thought in _THOUGHTS.finditer(text)):
         return ""
     text = _THOUGHTS.sub("", text)
-    own = _BLOCK_QUOTE.sub("", text)
-    return own if own.strip() else text
+    own = _BLOCK_QUOTE.sub("…", text)
+    return own if own.strip(" \t\r\n…") else text
 
 
 def answer_lines(text: str) -> list[str]:
@@ -110,13 +107,13 @@ def own_part(line: str) -> str:
 
     A quoted label, as in `My answer: "Output (a)"`, stands for itself.
     """
+    line = _INLINE_QUOTE.sub(lambda quote: quote[0][1:-1] if _QUOTED_LABEL.match(quote[0]) else " quotation ", line)
     start = 0
     for colon in _COLON.finditer(line):
-        if introduces(line[start : colon.end()]):
-            line = line[: colon.end()]
-            break
-        start = colon.end()
-    return _INLINE_QUOTE.sub(lambda quote: quote[0][1:-1] if _QUOTED_LABEL.match(quote[0]) else " quotation ", line)
+        if introduces(line[start : colon.start()] + ":" * (not colon["goes_on"])):
+            return line[: colon.start() + 1]
+        start = colon.start() + 1
+    return line
 
 
 def is_embedded(text: str, start: int, end: int) -> bool:
@@ -131,12 +128,10 @@ def is_embedded(text: str, start: int, end: int) -> bool:
 
 
 def introduces(line: str) -> bool:
-    """Tell if `line` announces words that are not the judge's: "The second ends with this line:"."""
+    """Tell if `line` announces words that may be another's: "It ends so:", not "My verdict:"."""
     line = line.rstrip(f"{MARKUP}“")
     clause = _BETWEEN_CLAUSES.split(line[-CLAUSE:].strip(MARKUP))[-1]
-    if _OWN.search(clause):
-        return False
-    return bool((_QUOTES_SOMEWHERE if clause.endswith(":") else _QUOTES_AT_THE_END).search(clause))
+    return not _OWN.search(clause) and (clause.endswith(":") or bool(_UNFINISHED.search(clause)))
 
 
 def _fences(lines: Sequence[str]) -> dict[int, int]:

@@ -12,12 +12,19 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
 from afarm_plugins.annotators.json_objects import INDEX, VERDICT, comparison_objects
 from afarm_plugins.annotators.own_words import MARKUP, answer_lines, own_lines, own_part, without_quotations
-from afarm_plugins.annotators.verdict_grammar import Statement, shape_of, statements_of, verdict_of
+from afarm_plugins.annotators.verdict_grammar import (
+    Statement,
+    heading_of,
+    shape_of,
+    statements_in,
+    statements_of,
+    takes_back,
+    verdict_of,
+)
 
 FORMATS = ("single", "list", "json")
 """Answer formats of comparisons."""
@@ -30,13 +37,15 @@ WORST, BEST = 1, 7
 """The ends of the scale of ratings."""
 
 _NUMBER = re.compile(r"[(\[]?(?:comparison |example |no\. ?)?([0-9]{1,6}) ?[.):\]–-]", re.IGNORECASE)
-_ITEM = re.compile(r"(?:[0-9]{1,2}[.)]|[(\[][0-9]{1,2}[)\]])\s+(?=\S)")
-
-_HEADING = re.compile(r"\s*(?:#|\*\*[^*]+\*\*\s*\Z)")
-_NAMES = re.compile(r"[XNnHFab]|\A[^I]{1,2}\Z")
-"""The shape of a heading that says what the label below it is: "Loser", "Shorter output", not "I have read it"."""
-_LOSERS = re.compile("[^I,ab]{0,8}[XF][^I,ab]{0,8}")
-"""The shape of a heading that says that the labels below it are of the worse outputs."""
+_NUMBER_INSIDE = re.compile(
+    r"[(\[]?(?:(?<!\w)(?:comparison |example |no\. ?))?(?<![0-9])(?P<index>[0-9]++)[\s*_`\\]{0,4}"
+    r"(?:[.):\];!…](?![0-9])|[–-](?!\w\w))",
+    re.IGNORECASE,
+)
+_LABEL_ALONE = re.compile(r"\W*(?:output\W{1,3})?[ab]", re.IGNORECASE)
+_BETWEEN_ITEMS = f"{MARKUP},;|/→•·–—"
+_ENDS_ITEM = frozenset(".!?,;|/)]→•·–—")
+_INDEX = re.compile(r"(?<![\w.])[0-9]{1,6}(?!\w|\.[0-9])")
 _TAG = re.compile(r"<(?:/[a-z_]{1,30}|([a-z_]{1,30}))>", re.IGNORECASE)
 
 _MARK_LEAD = re.compile(
@@ -85,25 +94,7 @@ def parse(text: str, answer_format: str, size: int) -> list[float | None]:
 
 def parse_single(lines: Sequence[str]) -> float | None:
     """Parse the one verdict of `lines`: None if there is none or two, or if it is taken back."""
-    fields = [field for field in _fields(lines) if statements_of(shape_of(f"{field.partition(':')[0]}: (a)"))]
-    return verdict_of(_statements(fields or lines))
-
-
-def _statements(lines: Iterable[str]) -> Iterator[Statement]:
-    """List statements of `lines`. A label on a line of its own is what the heading before it calls it."""
-    heading = ""
-    for line in lines:
-        shape = shape_of(_ITEM.sub("", own_part(line).strip(MARKUP), count=1))
-        if not shape:
-            continue
-        is_label = shape.rstrip(".") in ("a", "b")
-        for statement in statements_of(f"{heading}:{shape}" if is_label and _NAMES.search(heading) else shape):
-            is_heading = is_label and line.lstrip().startswith("#")
-            yield replace(statement, kind="remark") if is_heading else statement
-        if not is_label:  # two labels below one heading are a ranking: it is the heading of both
-            asks_for_worse = shape.endswith("?") and bool(re.search("[XF]", shape))
-            names_label = shape.endswith(":") or asks_for_worse or bool(_HEADING.match(line))
-            heading = shape.rstrip(".:?") if names_label else ""
+    return verdict_of(statements_in(_fields(lines) or lines))
 
 
 def parse_rating(lines: Sequence[str]) -> float | None:
@@ -112,8 +103,8 @@ def parse_rating(lines: Sequence[str]) -> float | None:
     None if no line is a mark of the scale, if lines contradict each other, or if the mark is taken back.
     """
     marks: set[float] = set()
-    for line in _fields(lines) or lines:
-        marks |= {mark for mark in (_mark(own_part(line)),) if mark is not None}
+    for line in _fields(lines) or map(own_part, lines):
+        marks |= {mark for mark in (_mark(line),) if mark is not None}
         if marks and any(statement.kind == "doubt" for statement in statements_of(shape_of(line))):
             return None
     only = marks.pop() if len(marks) == 1 else math.inf
@@ -132,20 +123,28 @@ def parse_criteria(text: str) -> list[str]:
 
 
 def parse_list(lines: Sequence[str], size: int) -> list[float | None]:
-    """Verdicts from lines such as `2. Output (a)`. An index given twice is None, even if both agree."""
+    """Verdicts from lines such as `2. Output (a)`. An index given twice or corrected is None.
+
+    Items on one line are read apart if their numbers run on.
+    """
     verdicts: dict[int, list[float | None]] = {}
     below_losers = False
-    for line in lines:
-        is_heading = bool(_HEADING.match(line))
-        line = own_part(line).strip(MARKUP)
+    for raw in lines:
+        line = own_part(raw).strip(MARKUP)
         number = _NUMBER.match(line)
-        if not number:
-            shape = shape_of(line)
-            below_losers = (is_heading or shape.endswith(":")) and bool(_LOSERS.fullmatch(shape))
-        statements = statements_of(shape_of(line[number.end() :].strip(MARKUP))) if number else []
-        if number and any(statement.kind in ("for", "remark") for statement in statements):
-            verdicts.setdefault(int(number[1]), []).append(None if below_losers else verdict_of(statements))
-    return _in_order(verdicts, size)
+        if number:
+            for index, reading in _items(line, number):
+                verdicts.setdefault(index, []).append(None if below_losers else reading)
+            continue
+        shape = shape_of(line)
+        below_losers = statements_of("a", heading_of(shape)) == [Statement("against", 1.0)]
+        named = {int(number) for number in _INDEX.findall(raw)}
+        doubted = takes_back(raw)
+        if verdicts and (doubted or re.search("[ab]", shape)):
+            for index in named or (range(1, size + 1) if doubted else ()):
+                verdicts.setdefault(index, []).append(None)
+    readings = [verdicts.get(index, []) for index in range(1, size + 1)]
+    return [reading[0] if len(reading) == 1 else None for reading in readings]
 
 
 def parse_json(text: str, size: int) -> list[float | None]:
@@ -166,6 +165,37 @@ def parse_json(text: str, size: int) -> list[float | None]:
     return verdicts
 
 
+def _items(line: str, number: re.Match[str]) -> list[tuple[int, float | None]]:
+    """Indices and verdicts of the items of a line that opens with `number`, where an item has one.
+
+    An item goes on to the next number that follows the one before it and is written like the first. Behind any other
+    number a label may be another comparison's, so the verdict must be clear in front of it.
+    """
+    first, start, clear_end = int(number[1]), number.end(), len(line)
+    texts: list[str] = []
+    for mark in _NUMBER_INSIDE.finditer(line, start):
+        text = line[start : mark.start()].rstrip(MARKUP)
+        runs_on = mark["index"].lstrip("0") == str(first + len(texts) + 1) and mark[0][-1] == number[0][-1]
+        ends = (text[-1:] in _ENDS_ITEM and line[mark.start() - 1] != ".") or _LABEL_ALONE.fullmatch(text)
+        if not (runs_on and ends and text.strip(_BETWEEN_ITEMS)):
+            clear_end = mark.start()
+            break
+        texts.append(text)
+        start = mark.end()
+    stated = [statements_of(shape_of(text.strip(_BETWEEN_ITEMS))) for text in [*texts, line[start:]]]
+    verdicts = [verdict_of(statements) for statements in stated]
+    if verdicts[-1] != verdict_of(statements_of(shape_of(line[start:clear_end].strip(_BETWEEN_ITEMS)))):
+        verdicts[-1] = None
+    kinds = {statement.kind for statement in stated[-1]}
+    if texts and kinds & {"doubt", "aside"} and "none" not in kinds:
+        verdicts = [None] * len(verdicts)  # an afterthought behind the last item may be about any of them
+    return [
+        (first + place, verdict)
+        for place, (statements, verdict) in enumerate(zip(stated, verdicts, strict=True))
+        if any(statement.kind == "for" for statement in statements)
+    ]
+
+
 def _index(item: Mapping[str, object], size: int) -> int | None:
     """The number of the comparison that `item` is about; None if there is no such comparison."""
     index = item.get(INDEX, 1 if size == 1 else None)
@@ -173,12 +203,6 @@ def _index(item: Mapping[str, object], size: int) -> int | None:
         index = int(index)
     # A boolean is an int to isinstance.
     return index if type(index) is int and 1 <= index <= size else None
-
-
-def _in_order(verdicts: dict[int, list[float | None]], size: int) -> list[float | None]:
-    """The verdict of each index from 1 to `size`; None if there is none, or more than one."""
-    by_index = [verdicts.get(index, []) for index in range(1, size + 1)]
-    return [readings[0] if len(readings) == 1 else None for readings in by_index]
 
 
 def _fields(lines: Sequence[str]) -> list[str]:

@@ -240,7 +240,9 @@ class Library:
         source = self.templates.loader.get_source(self.templates, template)[0]
         sources = {template: source}
         for imported in _imported(self.templates, source):
-            sources |= self._sources(imported or template) if imported not in sources else {}
+            if imported is None:
+                raise jinja2.TemplateError(f"{template} names a template by an expression: write the name as a text")
+            sources |= self._sources(imported) if imported not in sources else {}
         return sources
 
 

@@ -13,13 +13,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import yaml
+from jinja2.loaders import split_template_path
 
 from afarm import Config, ConfigError, Instruction, ShownPair, did_you_mean, setting
 from afarm_plugins.annotators.prompt_library import Library, PoolMember, environment, load_member, shipped, validated
@@ -31,6 +32,20 @@ class PoolFile(Config):
     members: list[str] = setting([], "the annotators one of which is drawn for each pair; those defined, if left out")
     annotators: dict[str, Any] = setting({}, "annotators defined here, by name")
     demonstrations: dict[str, Any] = setting({}, "solved comparisons for their prompts, by name")
+
+
+class _BesidePool(jinja2.FileSystemLoader):
+    """Templates of a pool's directory and below.
+
+    Links out of it are not followed: what they show goes to a judge.
+    """
+
+    def get_source(self, environment: jinja2.Environment, template: str) -> tuple[str, str, Callable[[], bool]]:
+        directory = Path(self.searchpath[0])
+        path = directory.joinpath(*split_template_path(template))
+        if path.exists() and not path.resolve().is_relative_to(directory.resolve()):
+            raise jinja2.TemplateError(f"{template} is a link out of the pool's directory: copy the file there")
+        return super().get_source(environment, template)
 
 
 def read_pool(path: Path) -> list[PoolMember]:
@@ -48,7 +63,7 @@ def read_pool(path: Path) -> list[PoolMember]:
         str(path),
         pool.annotators,
         {**shipped().demonstrations, **pool.demonstrations},
-        environment(jinja2.FileSystemLoader(path.parent)),
+        environment(_BesidePool(path.parent)),
     )
     members: dict[str, PoolMember] = {}
     for name in dict.fromkeys([*names, *pool.annotators]):

@@ -2,7 +2,6 @@
 
 # Annotations are evaluated here, by Typer.
 
-import json
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from afarm import ConfigError
-from afarm.cli.options import FarmOptions, with_options
+from afarm.cli.options import FarmOptions, print_json, with_options
 
 if TYPE_CHECKING:
     from afarm import Farm
@@ -37,10 +36,13 @@ def best_of_n(
     numbers = _numbers(n) if n else NUMBERS
     sampling = [*(options.settings or []), f"best_of_n.n={numbers[-1]}", "best_of_n.keep_scores=true"]
     with replace(options, method="best_of_n", settings=sampling).farm() as farm:
-        if not options.as_json:
-            typer.echo(f"{'n':>5}  {'KL at most':>10}  {'reward':>7}  {'win rate':>16}")
+        options.warn_of_budget(farm, "best_of_n", evaluations=len(numbers))
+        if options.as_json:
+            print_json(list(curve(farm, numbers)))
+            return
+        typer.echo(f"{'n':>5}  {'KL at most':>10}  {'reward':>7}  {'win rate':>16}")
         for row in curve(farm, numbers):
-            typer.echo(json.dumps(row) if options.as_json else line(row))
+            typer.echo(line(row))
             sys.stdout.flush()
 
 

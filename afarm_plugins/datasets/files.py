@@ -54,14 +54,17 @@ class Files(Dataset):
         path = self.own.get(split) or self.config.path
         if not path:
             raise DataError(f"split {split!r} has no file: --set files.{split}=FILE, or --data FILE for all splits")
-        rows = [(with_turns(row, where), where) for where, row in placed_rows(path)]
+        placed = list(placed_rows(path))
+        rows = [(with_turns(row, where), where) for where, row in placed]
         # Checked before the file is cut up, so that errors name rows of the file.
         require_distinct((Output(_instruction(row, where), "") for row, where in rows), path)
         needed = split == "sft" or (split == "evaluation" and any("output" in row for row, _ in rows))
         outputs = []
-        for row, where in rows:
+        for (row, where), (_, own) in zip(rows, placed, strict=True):
             if split not in self.own and split_at(self._at(row, where), self.config.shares) != split:
                 continue
+            if needed and "output" not in row:
+                raise DataError(f"{where}: field 'output' is missing; its fields are {', '.join(map(repr, own))}")
             output = Output.from_row(row if needed else {"output": "", **row}, where)
             if output.output.strip() or not (needed and self.config.drop_empty):
                 outputs.append(output)

@@ -96,6 +96,19 @@ def register_reward_models(register: Register) -> None:
 
 
 @hookimpl
+def register_evaluators(register: Register) -> None:
+    from afarm_plugins.judges.settings import FittedConfig
+
+    register(
+        "fitted",
+        "afarm_plugins.judges.fitted.second_reading:SecondReading",
+        config=FittedConfig,
+        summary="a second reading: the win rate that a fitted judge, fitted:DIRECTORY, expects of the same pairs",
+        spec="DIRECTORY",
+    )
+
+
+@hookimpl
 def register_commands(app: typer.Typer) -> None:
     from afarm_plugins.judges.fitted.command import add_to
 

@@ -40,7 +40,7 @@ from afarm import (
 )
 from afarm.judging import SlowDown, answer_lost, unsupported
 from afarm_plugins.judges.payloads import TOO_LONG, margin, texts, unwrapped, wrapped
-from afarm_plugins.judges.rate_headers import allowance, scarcity, wait_asked
+from afarm_plugins.judges.rate_headers import allowance, in_words, scarcity, wait_asked
 from afarm_plugins.judges.settings import VendorConfig
 from afarm_plugins.judges.vendor_errors import (
     CAPABILITY_OF,
@@ -380,7 +380,7 @@ class VendorJudge(Judge):
             return f"{self.identity}: the account has no credit left ({said}); add some, and {GO_ON}"
         if asks_to_slow_down(status, error.response.headers):
             seconds = wait_asked(error.response.headers)
-            wait = f" and wait {seconds:.0f} s" if seconds and seconds >= 1 else ""
+            wait = f" and wait {in_words(seconds)}" if seconds and seconds >= 1 else ""
             return (
                 f"{self.identity} asks to slow down{wait} ({status}: {said}); {GO_ON}, and a lower --max-concurrency "
                 "asks less at once"

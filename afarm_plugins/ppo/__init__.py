@@ -113,6 +113,7 @@ class PPO(Method):
 
     config: PPOConfig
     needs = frozenset({"reward_model", "unlabeled"})
+    measures_kl = True
     search_space = {
         "learning_rate": (1e-6, 1e-3),
         "value_head_learning_rate": (1e-4, 3e-2),

@@ -47,6 +47,7 @@ class Quark(Method):
 
     config: QuarkConfig
     needs = frozenset({"reward_model", "unlabeled"})
+    measures_kl = True
     search_space = {"learning_rate": (1e-6, 1e-3), "kl_coef": (0.01, 1.0), "num_quantiles": [3, 5, 10]}
 
     def __init__(self, config: QuarkConfig | None = None):

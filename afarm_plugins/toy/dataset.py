@@ -25,7 +25,11 @@ class ToyDataset(Dataset):
         self.config = config or ToyConfig()
 
     def load(self, split: str) -> list[Output]:
-        """See `Dataset.load`.
+        """See `Dataset.load`. Raises as `instructions`."""
+        return [self._row(instruction) for instruction in self.instructions(split)]
+
+    def instructions(self, split: str) -> list[Instruction]:
+        """See `Dataset.instructions`.
 
         Raises `DataError` also if the world has fewer instructions than the splits, or a file of its edition is not the
         frozen one.
@@ -38,8 +42,7 @@ class ToyDataset(Dataset):
         start, size = sum(sizes[:place]), sizes[place]
         if not size:
             raise DataError(f"the toy split {split!r} is empty; give it a size with --set toy.{split}=500")
-        instructions = _instructions(self.config.world_seed, sum(sizes))[start : start + size]
-        return [self._row(instruction) for instruction in instructions]
+        return list(_instructions(self.config.world_seed, sum(sizes))[start : start + size])
 
     def _row(self, instruction: Instruction) -> Output:
         random = Random(f"{NAME}:{self.config.world_seed}:demonstration:{instruction.id}")

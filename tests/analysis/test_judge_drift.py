@@ -11,7 +11,7 @@ from light_farm import light_workspace
 from light_plugin import CountingJudge
 
 from afarm.analysis import judge_drift as drift
-from afarm.analysis.judge_drift import estimate_probe, exchange_test, probe, require_same_judge, stored_labels
+from afarm.analysis.judge_drift import exchange_test, plan_probe, probe, require_same_judge, stored_labels
 from afarm.comparison.outputs import OutputComparison
 from afarm.core.errors import BudgetError, DataError
 from afarm.core.judge import ChatRequest, Completion
@@ -81,8 +81,8 @@ def test_a_judge_that_has_changed_its_mind_has_shifted(
 
 
 def test_it_is_metered(tmp_path: Path, workspace: Workspace, labels: Path) -> None:
-    calls, most = estimate_probe(workspace, labels, None, 100, "one")
-    assert (calls, most) == (2 * COUNT, pytest.approx(2 * COUNT * 0.001))
+    _, plan = plan_probe(workspace, labels, None, 100, "one")
+    assert (plan.calls, plan.most_dollars) == (2 * COUNT, pytest.approx(2 * COUNT * 0.001))
     with light_workspace(tmp_path, budget=0.010) as poor, pytest.raises(BudgetError):
         probe(poor, labels, None, 100, "one")
     assert read_probes(workspace.store.root) == []

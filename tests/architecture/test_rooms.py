@@ -18,6 +18,7 @@ LARGE_ROOM = 3000
 LARGE_FOR_A_REASON = {
     "backend": "all that needs torch, for every method: loading, sampling, log-probabilities, training, processes",
     "experiment": "the whole way from a recipe to a result, and its dry run",
+    "storage": "every file that is kept or read: artifacts, runs, checkpoints, rows, tables, model files, the Hub",
     "judging": "the one way from a pair to a paid label: prompts, dispatch, rate limits, the ledger and its recovery",
     "cli": "one file per command, and the options and screens that they share",
 }

@@ -371,6 +371,11 @@ def test_files_that_cannot_be_compared_are_explained(afarm: Afarm, tmp_path: Pat
     failed(afarm("evaluate", str(partial), "--reference", mine, *LIGHT), "row 0: field 'output' is missing")
     failed(afarm("evaluate", empty, "--reference", mine, *LIGHT), "no instructions")
     failed(afarm("evaluate", "none.json", "--reference", mine, *LIGHT), "none.json: no such file")
+    secret = "https://u:secret@h/x.json"
+    for words in ((secret, "--reference", mine), (mine, "--reference", secret), ("--annotations", secret)):
+        said = afarm("evaluate", *words, *LIGHT)
+        failed(said, "URLs are not taken: download")
+        assert "secret" not in said.err
     failed(afarm("evaluate", mine, "--reference", mine, "--annotator", "chatgpt1", *LIGHT), "'chatgpt_1'")
 
 

@@ -190,6 +190,9 @@ def test_wrong_options_are_refused(afarm: Afarm) -> None:
     assert "--methods" in afarm("compare", *LIGHT, "--method", "nudge").err
     assert "whole numbers" in afarm("compare", *LIGHT, "--seeds", "one").err
     assert "contradict" in afarm("compare", *LIGHT, "--seeds", "1,2", "--seed", "3").err
+    twice = afarm("compare", *LIGHT, "--methods", "nudge", "--seeds", "1,2,01")
+    assert twice.code == 1
+    assert "--seeds names 1 twice" in twice.err
     assert afarm("compare", *LIGHT, "--methods", ",").code == 1
 
 

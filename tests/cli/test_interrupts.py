@@ -6,11 +6,14 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 STUBBORN = """
 import time
 from afarm import cli
+from afarm.core.errors import AfarmError
 
-def stubborn(arguments, standalone_mode):
+def stubborn(arguments, **options):
     told = False
     while True:
         try:
@@ -39,8 +42,9 @@ def test_a_second_interrupt_ends_what_does_not_heed_the_first() -> None:
             process.kill()
 
 
-def test_a_first_interrupt_says_how_to_go_on_with_exit_code_130() -> None:
-    code = STUBBORN.replace('print("interrupted", flush=True)', "raise")
+@pytest.mark.parametrize("becomes", ["raise", 'raise ModuleNotFoundError("could not import")', "raise AfarmError('x')"])
+def test_a_first_interrupt_says_how_to_go_on_with_exit_code_130(becomes: str) -> None:
+    code = STUBBORN.replace('print("interrupted", flush=True)', becomes)
     with subprocess.Popen([sys.executable, "-c", code], stdout=-1, stderr=-1, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

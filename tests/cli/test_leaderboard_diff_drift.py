@@ -11,7 +11,7 @@ import pytest
 from light_plugin import CountingJudge
 from said import Afarm
 
-from afarm.core.judge import ChatRequest, Completion
+from afarm.core.judge import ChatRequest, Completion, Price
 from afarm.testing import render
 
 LIGHT = ["--recipe", "light.yaml"]
@@ -244,7 +244,13 @@ def test_a_judge_is_asked_again_and_boards_refuse_to_mix(afarm: Afarm, monkeypat
     assert said.code == 0, said.err
     run = str(Path(said.json["report"]).parent)
 
-    assert "About 60 judge calls, at most $0.06. Nothing was sent." in afarm("drift", run, *LIGHT, "--dry-run").out
+    plan = afarm("drift", run, *LIGHT, "--dry-run").out
+    assert "About 60 judge calls: " in plan
+    assert "at most $0.06" in plan
+    with monkeypatch.context() as priced:
+        priced.setattr(CountingJudge, "price", lambda self: Price(100, 100))
+        poor = afarm("drift", run, *LIGHT, "--budget", "0.001", "--epoch", "poor").err
+        assert "does not fit the budget of $0.001" in poor
     said = afarm("drift", run, *LIGHT, "--epoch", "one", "--json")
     assert (said.json["shifted"], said.json["pairs"], said.json["calls"]) == (False, 30, 60)
     assert "No shift is shown" in said.err

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import re
 import shutil
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -220,5 +224,50 @@ def test_every_command_that_buys_says_first_that_its_plan_does_not_fit_the_budge
     most = afarm("cost", "--recipe", "light.yaml", "--json").json["judges"][0]["most_dollars"]
     said = afarm(*command, "--recipe", "light.yaml", "--budget", str(most / 1000))
     assert said.code == 1
-    assert "The plan does not fit the budget" in " ".join(said.err.split())
+    text = " ".join(said.err.split())
+    assert "The plan does not fit the budget" in text
+    needed = float(text.partition("it takes --budget ")[2].partition(",")[0])
+    [expected] = re.findall(r"expected to cost \$([0-9.]+)", text)
+    assert float(expected) <= needed <= float(expected) + 0.011
+    assert "less than 1% of the rows" in text
     assert CountingJudge.asked == 0
+
+
+def test_best_of_several_n_that_does_not_fit_its_budget_says_so(afarm: Afarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.setattr("afarm_plugins.best_of_n.command.curve", lambda farm, numbers: iter(()))
+    command = ("best-of-n", "--judge", "openai:gpt-4o", "--preferences", "own.json")
+    rows = [{"prompt": f"task {n}", "chosen": "yes", "rejected": "no"} for n in range(8)]
+    Path("own.json").write_text(json.dumps(rows))
+    once = afarm("cost", "--method", "best_of_n", *command[1:], "--json").json["judges"][0]["dollars"]
+    for n, fits in (("1", True), ("1,2,4", False)):
+        said = afarm(*command, "--n", n, "--budget", str(1.5 * once))
+        assert said.code == 0, said.err
+        assert ("does not fit the budget" not in said.err) is fits
+
+
+def refuse_in(directory: Path) -> Callable[[Path], None]:
+    def keep_private(path: Path) -> None:
+        if directory.samefile(path.parent):
+            raise OSError(errno.EROFS, "Read-only file system")
+
+    return keep_private
+
+
+def test_a_ledger_that_may_only_be_read_is_shown_with_what_its_log_holds(
+    afarm: Afarm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    afarm("annotate", "--recipe", "light.yaml")
+    directory = tmp_path / "afarm-runs"
+    whole = afarm("ledger", "--json").json["by"]["run"]
+    with Ledger(directory / "ledger.sqlite") as writer:  # while it is open, its log holds what it writes
+        with writer.transaction() as database:
+            database.execute("UPDATE completions SET price = 2 * price")
+        monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+        monkeypatch.setattr("afarm.judging.ledger.keep_private", refuse_in(directory))
+        said = afarm("ledger", "--json")
+        assert said.code == 0, said.err
+        shown = said.json["by"]["run"]
+        assert [row["dollars"] for row in shown] == [pytest.approx(2 * row["dollars"]) for row in whole]
+    said = afarm("run", "--recipe", "light.yaml", "--seed", "9")
+    assert "ledger.sqlite cannot be used: [Errno 30] Read-only file system; make room and see to it" in said.err

@@ -152,7 +152,7 @@ def test_what_an_annotator_cannot_be_told_is_said(arguments: list[str], said: st
         (["--set", "ppo.learning_rte=1"], "Did you mean 'learning_rate'"),
         (["--set", "pppo.learning_rate=1"], "Did you mean 'ppo'"),
         (["--set", "sead=1"], "Did you mean 'seed'"),
-        (["--set", "learning_rate=1"], "'ppo.learning_rate'"),
+        (["--set", "learning_rate=1"], "Name its section, such as "),
         (["--set", "label_noise=0.1"], "'annotate.label_noise'"),
         (["--set", "evaluate.anotator=pool"], "Did you mean 'annotator'"),
         (["--set", "evaluate.evaluators=[win_rat]"], "Did you mean 'win_rate'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -171,6 +172,32 @@ def test_missing_rows_are_an_error_or_left_out_or_lost(afarm: Afarm, tmp_path: P
     failed(afarm(*files, "--on-missing", "skp"), "--on-missing skp: one of error, skip, loss")
 
 
+def test_what_is_left_out_is_said_before_the_result(afarm: Afarm, tmp_path: Path) -> None:
+    mine = write_outputs(tmp_path / "mine.json", [3, 3, 1], "mine")
+    reference = write_outputs(tmp_path / "ref.json", [2] * 5, "ref")
+    said = afarm("evaluate", mine, "--reference", reference, *JUDGE, "--on-missing", "skip")
+    assert (
+        "mine: 3 of the reference's 5 instructions; 2 without an output left out: the win rate is of these" in said.err
+    )
+
+
+@pytest.mark.skipif(not (SHARED_DATA / "alpaca_farm").is_dir(), reason="the published outputs are not here")
+def test_published_outputs_are_compared_whether_their_input_is_merged_or_not(afarm: Afarm, tmp_path: Path) -> None:
+    apart = str(SHARED_DATA / "alpaca_farm" / "outputs_sft.json.gz")
+    rows = json.loads(gzip.decompress((DATA / "outputs.text_davinci_003.json.gz").read_bytes()))
+    merged = tmp_path / "text_davinci_003.json"
+    merged.write_text(json.dumps([row for row in rows if row["dataset"] == "selfinstruct"]))
+    for files in ((apart, str(merged)), (str(merged), apart)):
+        said = afarm("evaluate", files[0], "--reference", files[1], *JUDGE)
+        assert said.code == 0, said.err
+        merge = "208 with the input merged into the instruction"
+        assert f"Compared: 252 of the reference's 252 instructions; {merge}" in said.out
+    part = tmp_path / "part.json"
+    part.write_text(json.dumps([row for row in rows if row["dataset"] == "selfinstruct"][:50]))
+    named = afarm("evaluate", apart, "--reference", str(merged), "--eval-set", str(part), *JUDGE)
+    assert "Compared: 50 of the reference's 50 instructions" in named.out
+
+
 def test_most_rows_missing_is_warned_of(afarm: Afarm, tmp_path: Path) -> None:
     mine = write_outputs(tmp_path / "mine.json", [3, 3], "mine")
     reference = write_outputs(tmp_path / "ref.json", [2] * 5, "ref")
@@ -207,6 +234,19 @@ def test_an_evaluation_set_serves_as_the_reference_and_says_which_instructions_c
     failed(afarm("evaluate", mine, "--eval-set", "asked.json", *JUDGE), "asked.json: has no outputs to compare with")
 
 
+def test_a_missing_field_lists_those_that_the_file_has(afarm: Afarm, tmp_path: Path) -> None:
+    reference = write_outputs(tmp_path / "ref.json", [2], "ref")
+    trl = tmp_path / "trl.json"
+    trl.write_text(json.dumps([{"prompt": "i0", "chosen": "x", "rejected": "y"}]))
+    fields = "its fields are 'prompt', 'chosen', 'rejected'"
+    hint = f"These look like preferences to train on, in TRL's form: afarm fit-reward --preferences {trl}"
+    failed(afarm("evaluate", str(trl), "--reference", reference, *JUDGE), "field 'output' is missing", fields, hint)
+    capitals = tmp_path / "capitals.csv"
+    capitals.write_text("Country,Capital\nFrance,Paris\n")
+    said = afarm("evaluate", reference, "--reference", str(capitals), *JUDGE)
+    failed(said, "line 2: field 'instruction' is missing; its fields are 'Country', 'Capital'")
+
+
 def test_a_data_set_by_name_can_be_the_reference(afarm: Afarm, tmp_path: Path) -> None:
     rows = [{"instruction": f"evaluation {n}", "output": "word", "generator": "mine"} for n in range(12)]
     (tmp_path / "mine.json").write_text(json.dumps(rows))
@@ -218,12 +258,12 @@ def test_a_data_set_by_name_can_be_the_reference(afarm: Afarm, tmp_path: Path) -
 
 def test_a_run_is_evaluated_on_another_set(afarm: Afarm, tmp_path: Path) -> None:
     write_outputs(tmp_path / "set.json", [1, 2, 3], "set")
-    said = afarm("run", *LIGHT, "--eval-set", "set.json", "--set", "rows.evaluation=0", "--json")
+    said = afarm("run", *LIGHT, "--eval-set", "set.json", "--set", "rows.evaluation=all", "--json")
     assert said.code == 0, said.err
     main = said.json["results"][0]["metrics"]
     assert main["n_total"] + main["n_unparsed"] == 3
     failed(
-        afarm("run", *LIGHT, "--eval-set", "nowhere.json", "--set", "rows.evaluation=0"), "nowhere.json: no such file"
+        afarm("run", *LIGHT, "--eval-set", "nowhere.json", "--set", "rows.evaluation=all"), "nowhere.json: no such file"
     )
     failed(afarm("run", *LIGHT, "--eval-set", "numbrs"), "unknown data set 'numbrs'. Did you mean 'numbers'?")
     failed(afarm("run", *LIGHT, "--eval-set", "set.json"), "rows.evaluation asks for 10 rows", "set.json")

@@ -81,6 +81,38 @@ def test_the_plan_has_no_samples_and_no_calls_for_labels(afarm: Afarm, own: list
     assert "About 0 judge calls" in trained.out
 
 
+def test_the_plan_counts_the_pairs_that_are_used_and_left_out(afarm: Afarm, own: list[str]) -> None:
+    path = Path("own.jsonl")
+    drawn, null = ({"prompt": text, "chosen": "word", "rejected": "word"} for text in ("more", None))
+    path.write_text("\n".join([path.read_text(), json.dumps(drawn), json.dumps(null)]))
+    command = ["fit-reward", *own, *LIGHT, "--on-unusable", "drop"]
+    pairs = "own.jsonl: 41 pairs used (40 decided, 1 drawn); left out: 1 unusable"
+    for shown in (afarm(*command, "--dry-run"), afarm("run", *command[1:], "--dry-run")):
+        assert pairs in shown.out
+    assert json.loads(afarm(*command, "--dry-run", "--json").out)["stages"][1]["pairs"] == pairs
+    assert not Path("afarm-runs").exists()
+    assert afarm(*command).code == 0
+    assert pairs in afarm(*command, "--dry-run").out, "of what is stored too"
+
+
+def test_odd_labels_are_told_before_anything_is_trained_on_them(afarm: Afarm, tmp_path: Path) -> None:
+    rows = [{"instruction": f"task {n % 11}", "output_1": "x", "output_2": "y", "preference": 1} for n in range(12)]
+    swapped = {"instruction": "task 3", "output_1": "y", "output_2": "x", "preference": 1}
+    (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, [*rows, swapped])))
+    command = ["fit-reward", "--preferences", "own.jsonl", *LIGHT]
+    planned, fitted, again = afarm(*command, "--dry-run"), afarm(*command), afarm(*command)
+    assert fitted.code == 0, fitted.err
+    for said in (planned, fitted, again):
+        assert "own.jsonl: all 13 labels prefer the first output" in said.err
+        assert said.err.count("2 pairs are labelled more than once, 1 of them with opposite labels (2 rows)") == 1
+
+
+def test_a_word_on_broken_rows_needs_a_file(afarm: Afarm) -> None:
+    refused = afarm("fit-reward", *LIGHT, "--on-unusable", "drop")
+    assert (refused.code, RAN) == (1, [])
+    assert "on_unusable: says what to do with broken rows of preferences: name them with --preferences" in refused.err
+
+
 def test_labels_are_taken_as_they_are(afarm: Afarm, own: list[str]) -> None:
     labelling = ["--annotator", "pool", "--label-noise", "0.1", "--votes", "3", "--both-orders"]
     refused = afarm("run", *own, *LIGHT, *labelling)

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from afarm.cli import main
+from afarm.core.errors import ConfigError
 from afarm.core.plugins import discover
+from afarm.experiment.recipe import resolve
 from afarm.experiment.setting_list import section_settings, sections
 
 Say = Callable[..., str]
@@ -73,3 +75,23 @@ def test_the_runs_own_settings_are_found_by_name_and_by_part(say: Say) -> None:
 def test_what_has_no_settings_is_an_error_with_the_nearest_name(say: Say) -> None:
     assert "Did you mean 'ppo'" in say("pppo")
     assert "unknown recipe 'toyy'" in say("ppo", "--recipe", "toyy")
+
+
+@pytest.mark.parametrize("name", ["lr", "learning_rate", "beta", "num_samples"])
+def test_a_setting_or_what_others_call_it_is_found_in_the_same_sections_as_by_set(name: str, say: Say) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve("toy", [f"{name}=1"], discover())
+    hint = str(caught.value).partition(f"{name!r}.")[2]
+    assert hint.startswith((" Name its section, such as ", " Did you mean "))
+    assert f"no settings are called {name!r}.{hint}" in " ".join(say(name).split())
+
+
+def test_one_setting_is_shown_by_its_name_in_full(say: Say) -> None:
+    assert list(rows(say, "ppo.kl_coef", "--recipe", "toy").items()) == [
+        ("kl_coef", {**rows(say, "ppo")["kl_coef"], "recipe": 0.2})
+    ]
+    assert "ppo.kl_coef" in say("ppo.kl_coef")
+    assert list(rows(say, "annotate.label_noise")) == ["annotate.label_noise"]
+    assert list(rows(say, "run.seed")) == ["seed"]
+    assert "no setting is called 'ppo.lr'. Did you mean 'learning_rate'?" in say("ppo.lr")
+    assert "Did you mean 'ppo'" in say("pppo.lr")

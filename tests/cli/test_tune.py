@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
+import math
+import re
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import yaml
-from light_plugin import RAN
+from light_plugin import RAN, CountingJudge, Direct, Teach, WordPolicy
 from said import Afarm
+
+from afarm.core.judge import Price
 
 TUNE = ["tune", "--recipe", "light.yaml", "--methods", "nudge"]
 SKILLS = ["--space", "nudge.skill=0.05:0.9"]
@@ -167,3 +172,118 @@ def test_the_plan_says_how_many_trials_there_would_be(afarm: Afarm) -> None:
     assert said.code == 0
     assert "10 times" in said.out
     assert RAN == []
+
+
+def test_a_trial_whose_kl_is_no_number_has_failed(afarm: Afarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    def diverge(self: Teach, inputs: Any, context: Any) -> WordPolicy:
+        context.log_metrics(1, {"objective/kl": math.nan if self.config.skill != 0.5 else 0.1})
+        return WordPolicy(inputs.start.skill + self.config.skill)
+
+    monkeypatch.setattr(Teach, "train", diverge)
+    said = afarm(*TUNE, *SKILLS, "--trials", "3", "--max-kl", "1", "--json")
+    assert said.code == 0, said.err
+    [first, *others] = said.json["trials"]["nudge"]
+    assert (first["error"], said.json["best"]["nudge"]) == ("", 0)
+    assert all("the KL of what nudge made is NaN" in trial["error"] for trial in others)
+
+
+def test_a_space_that_holds_few_configurations_is_tried_once_and_the_search_ends(afarm: Afarm) -> None:
+    said = afarm(*TUNE, "--space", "nudge.skill=0.2,0.5,0.9", "--trials", "16", "--json")
+    assert said.code == 0, said.err
+    values = [trial["values"]["skill"] for trial in said.json["trials"]["nudge"]]
+    assert values[0] == 0.5, "the recipe's own, which is one of the three"
+    assert sorted(values) == [0.2, 0.5, 0.9]
+    assert "nudge: 3 trials instead of 16, which are all configurations of its space." in said.err
+    assert "3 trials instead of 16" in Path(said.json["page"]).read_text()
+    before = len(RAN)
+    assert afarm(*TUNE, "--space", "nudge.skill=0.2,0.5,0.9", "--trials", "16").code == 0
+    assert RAN[before:] == []
+
+
+def test_the_plan_counts_no_more_trials_than_a_space_holds(afarm: Afarm) -> None:
+    said = afarm(*TUNE, "--space", "nudge.skill=0.2,0.9", "--trials", "16", "--seeds", "1,2", "--dry-run")
+    assert "nudge 6 times" in said.out, "the recipe's own and two, for each of two seeds"
+
+
+def test_a_range_and_a_list_of_the_same_numbers_are_two_searches(afarm: Afarm) -> None:
+    ends = afarm(*TUNE, "--space", "nudge.skill=0.2,0.9", "--trials", "3", "--json").json["trials"]["nudge"]
+    within = afarm(*TUNE, "--space", "nudge.skill=0.2:0.9", "--trials", "3", "--json").json["trials"]["nudge"]
+    assert {trial["values"]["skill"] for trial in ends[1:]} == {0.2, 0.9}
+    assert not {trial["values"]["skill"] for trial in within[1:]} & {0.2, 0.9}
+
+
+def test_a_limit_on_what_a_method_does_not_measure_is_refused_before_the_first_trial(
+    afarm: Afarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Direct, "measures_kl", False, raising=False)
+    command = ("tune", "--recipe", "light.yaml", "--methods", "direct", "--space", "direct.skill=0.1:0.9")
+    said = afarm(*command, "--max-kl", "1")
+    assert said.code == 1
+    assert "direct: it measures no KL to the start" in said.err
+    assert RAN == []
+    for limit in (["--max-kl", "0"], ["--max-length-ratio", "0"], ["--max-kl", "inf"]):
+        refused = afarm(*TUNE, *SKILLS, *limit)
+        assert (refused.code, "above 0" in refused.err) == (1, True), refused.err
+    assert RAN == []
+
+
+def test_the_page_marks_the_trials_past_a_limit(afarm: Afarm) -> None:
+    said = afarm(*TUNE, *SKILLS, "--trials", "6", "--max-length-ratio", "1.05", "--json")
+    past = [trial["number"] + 1 for trial in said.json["trials"]["nudge"] if trial["excess"] > 0]
+    page = Path(said.json["page"]).read_text()
+    assert past
+    assert [int(n) for n in re.findall(r"^\| (\d+) \(past a limit\) \|", page, re.MULTILINE)] == past
+
+
+def test_a_configuration_that_is_refused_is_a_trial_that_failed(afarm: Afarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each value alone is fine, but one does not go with the recipe's other settings."""
+
+    def check(self: Teach, reward_model: object = None) -> list[str]:
+        return ["skill 0.9 needs more"] if self.config.skill == 0.9 else []
+
+    monkeypatch.setattr(Teach, "check", check)
+    said = afarm(*TUNE, "--space", "nudge.skill=0.2,0.9", "--trials", "3", "--json")
+    assert said.code == 0, said.err
+    errors = {trial["values"]["skill"]: trial["error"] for trial in said.json["trials"]["nudge"]}
+    assert "skill 0.9 needs more" in errors[0.9]
+    assert (errors[0.5], errors[0.2]) == ("", "")
+
+
+def test_a_search_that_does_not_fit_its_budget_says_so_before_it_buys(
+    afarm: Afarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CountingJudge, "price", lambda self: Price(10, 10))
+    one = afarm("cost", "--recipe", "light.yaml", "--method", "nudge", "--json").json
+    budget = ["--budget", str(3 * sum(judge["dollars"] for judge in one["judges"]))]
+    fits = afarm(*TUNE, *SKILLS, "--trials", "2", *budget, "--dry-run")
+    assert "does not fit the budget" not in fits.err
+    search = (*TUNE, *SKILLS, "--trials", "40", *budget)
+    for command in ((*search, "--dry-run"), search):
+        assert "does not fit the budget" in " ".join(afarm(*command).err.split())
+
+
+def test_numbers_of_a_space_are_numbers_however_they_are_written(afarm: Afarm) -> None:
+    said = afarm(*TUNE, "--space", "nudge.skill=2e-1,5e-1", "--trials", "4", "--json")
+    assert [trial["values"]["skill"] for trial in said.json["trials"]["nudge"]] == [0.5, 0.2], "its own is one of them"
+    assert afarm(*TUNE, "--space", "nudge.skill=1e-3:5e-1", "--trials", "2").code == 0
+
+
+def test_a_search_that_is_killed_within_a_trial_goes_on_to_the_same_trials(
+    afarm: Afarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = afarm(*TUNE, *SKILLS, "--trials", "6", "--output-dir", "whole", "--json").json["trials"]["nudge"]
+    train = Teach.train
+
+    def die(self: Teach, inputs: Any, context: Any) -> WordPolicy:
+        if self.config.skill == whole[3]["values"]["skill"]:
+            raise KeyboardInterrupt
+        return cast(WordPolicy, train(self, inputs, context))
+
+    with monkeypatch.context() as killed:
+        killed.setattr(Teach, "train", die)
+        said = afarm(*TUNE, *SKILLS, "--trials", "6")
+    assert said.code == 130
+    assert "run the same command to go on" in said.err
+    again = afarm(*TUNE, *SKILLS, "--trials", "6", "--json").json["trials"]["nudge"]
+    kept = ("values", "win_rate", "standard_error", "figures")
+    assert [[trial[name] for name in kept] for trial in again] == [[trial[name] for name in kept] for trial in whole]

@@ -25,6 +25,7 @@ SMALL = {
     "ppo.rollout_batch_size": 16,
     "ppo.mini_batch_size": 8,
     "ppo.save_steps": 2,
+    "ppo.checkpoint": "best",
     "ppo.value_init": "sft",
 }
 SETTINGS = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]

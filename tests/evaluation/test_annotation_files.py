@@ -267,6 +267,19 @@ def test_a_row_that_is_wrong_is_named_with_its_file_and_field(row: dict[str, Any
         ({"instruction": "i", "input": ""}, "instructions without outputs"),
         ({"name": "a", "win_rate": 3.0}, "a leaderboard: afarm leaderboard FILE"),
         ({"instruction": "i", "output_1": "a", "output_2": "b"}, "pairs without labels"),
+        ({"instruction": "i", "response1": "a", "response2": "b"}, "pairs without labels"),
+        (
+            {"instruction": "i", "input": "", "response1": "a", "response2": "b", "annotator1": 1, "annotator2": 2},
+            "preferences to train on, labelled by people: afarm fit-reward --preferences FILE",
+        ),
+        (
+            {"model_a": "x", "model_b": "y", "winner": "model_a", "conversation_a": [], "conversation_b": []},
+            "votes of Chatbot Arena (LMSYS): name the winner's 'chosen' and the other's 'rejected'",
+        ),
+        (
+            {"model_a": "x", "model_b": "y", "prompt": "p", "response_a": "a", "response_b": "b", "winner_model_a": 1},
+            "votes of Chatbot Arena (LMSYS)",
+        ),
         (
             {"instruction": "i", "input": "", "output_1": "a", "output_2": "b", "preference": 1},
             "as AlpacaFarm's: afarm fit-reward --preferences FILE. If output_1 is a reference's",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from afarm.core.errors import ConfigError, DataError
-from afarm.core.records import Instruction, Output
+from afarm.core.records import Instruction, Message, Output
 from afarm.evaluation.matching import Coverage, MatchPolicy, distinct, match_rows, same_answers
 
 
@@ -68,6 +68,33 @@ def test_the_input_is_part_of_what_is_asked() -> None:
         match_rows(other, REFERENCE, MatchPolicy("skip"))
 
 
+def test_inputs_merged_into_the_instruction_are_matched_row_by_row_and_counted() -> None:
+    apart = [Output(Instruction("a", material), material or "a", "ref") for material in ("x", "y", "")]
+    merged = [Output(Instruction(text, dataset="own"), text, "sys") for text in ("a\n\ny", "a", "a\n\nx")]
+    for ours, theirs in ((merged, apart), (apart, merged)):
+        matched = match_rows(ours, theirs)
+        assert [(p.output_1 in p.output_2) or (p.output_2 in p.output_1) for p in matched.pairs] == [True] * 3
+        asked = {row.instruction.id for row in theirs}
+        assert {row.instruction.id for row in matched.outputs} == asked, "each is asked as the reference was"
+        assert matched.coverage == Coverage(3, 3, 3, merged=2)
+        assert "2 with the input merged into the instruction" in matched.coverage.sentence
+    assert {row.instruction.dataset for row in match_rows(merged, apart).outputs} == {"own"}
+
+
+def test_a_merged_text_that_could_be_of_two_rows_is_not_guessed() -> None:
+    apart = [
+        Output(Instruction("a", "b\n\nc"), "1"),
+        Output(Instruction("a\n\nb", "c"), "2"),
+        Output(Instruction("d"), ""),
+    ]
+    merged = [Output(Instruction("a\n\nb\n\nc"), "x"), Output(Instruction("d"), "y")]
+    with pytest.raises(DataError, match=r"2 of the reference's have no output.*1 are not the reference's"):
+        match_rows(merged, apart)
+    turns = (Message("user", "hi"), Message("assistant", "yes"))
+    with pytest.raises(DataError, match="rows do not match"):
+        match_rows([Output(Instruction("a\n\nb"), "x")], [Output(Instruction("a", "b", messages=turns), "y")])
+
+
 def test_different_sets_of_instructions_are_refused_whatever_the_policy() -> None:
     for policy in (MatchPolicy("skip"), MatchPolicy("loss")):
         with pytest.raises(DataError, match="they answer different sets of instructions"):
@@ -96,6 +123,21 @@ def test_the_same_answer_twice_is_one_and_another_answer_is_an_error_that_names_
         match_rows(other, REFERENCE, names=("mine.json", "ref.json"))
     found, dropped = distinct(other, "mine.json", "first")
     assert ([row.output for row in found.values()], dropped) == (["1", "2", "3", ""], 1)
+
+
+def test_all_instructions_with_several_outputs_are_counted_and_the_first_are_named() -> None:
+    again = [*REFERENCE, *rows("ref", [("b", "another"), ("a", "1"), ("a", "one"), ("b", "a third")])]
+    with pytest.raises(DataError) as caught:
+        distinct(again, "mine.json")
+    assert str(caught.value) == (
+        "mine.json: 2 instructions have different outputs: rows 1, 4 and 7 hold the same instruction ('b'); rows 0 and "
+        "6 hold the same instruction ('a'); remove 3 rows, or let the first stand: --on-duplicate first"
+    )
+    thrice = [row for number in range(3) for row in rows("ref", [(name, f"{name}{number}") for name in "abcde"])]
+    with pytest.raises(DataError, match=r"5 instructions have .*\('c'\); and 2 more instructions; remove 10 rows"):
+        distinct(thrice, "mine.json")
+    with pytest.raises(DataError, match=r"rows 0, 1, 2 and 97 more hold the same instruction \('a'\) with different"):
+        distinct(rows("ref", [("a", str(number)) for number in range(100)]), "mine.json")
 
 
 def test_nothing_at_all_is_an_error() -> None:

@@ -264,3 +264,13 @@ def test_a_store_that_may_only_be_read_is_reused(farm: Make, monkeypatch: pytest
     again = farm()
     again.sft()
     assert again.workspace.history["sft"].reused
+
+
+def test_a_damaged_relative_stops_no_run_that_does_not_use_it(farm: Make) -> None:
+    with farm() as finished:
+        finished.sft()
+        artifact = finished.workspace.history["sft"].artifact
+    (artifact.path / contents.META).write_text("{")  # as one that an older version wrote may look
+    with farm("seed=7") as other:
+        other.sft()
+        assert other.workspace.history["sft"].artifact.key != artifact.key

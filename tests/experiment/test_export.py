@@ -8,6 +8,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,13 @@ from light_plugin import WordPolicy
 from afarm.cli import main
 from afarm.core.errors import DataError, StoreError
 from afarm.core.records import Instruction, JudgedPair, Message, Output, Pair, Preference
+from afarm.evaluation.matching import match_rows
 from afarm.experiment.export import alpaca_eval_rows, export_run, trl_rows
 from afarm.experiment.model_card import model_card
 from afarm.experiment.run_record import record
 from afarm.storage.hub import push_folder, require_token
+from afarm.storage.preference_files import own_preferences
+from afarm.storage.rows import read_outputs
 from afarm.storage.runs import RunRecord, read_run
 from afarm.storage.text import longest_run
 
@@ -55,6 +59,8 @@ def test_an_export_has_policy_card_preferences_and_evaluation(run: RunRecord, tm
             "prompt": [{"role": "user", "content": row["instruction"]}],
             "chosen": [{"role": "assistant", "content": row[f"output_{row['preference']}"]}],
             "rejected": [{"role": "assistant", "content": row[f"output_{3 - row['preference']}"]}],
+            "chosen_finish_reason": "stop",
+            "rejected_finish_reason": "stop",
         }
         for row in decided
     ]
@@ -254,16 +260,54 @@ def test_preferences_are_chat_messages_with_earlier_turns_and_input() -> None:
         "prompt": [
             {"role": "user", "content": "Hi"},
             {"role": "assistant", "content": "Hello"},
-            {"role": "user", "content": "Translate.\nchat"},
+            {"role": "user", "content": "Translate.\n\nchat"},
         ],
         "chosen": [{"role": "assistant", "content": "cat"}],
         "rejected": [{"role": "assistant", "content": "chien"}],
     }
 
 
+def test_outputs_that_were_cut_off_come_back_as_cut_off(tmp_path: Path) -> None:
+    cut = Pair(Instruction("Count."), "one two", "none", finish_reason_1="length", finish_reason_2="stop")
+    unknown = Pair(Instruction("Name it."), "cat", "dog")
+    judged = [JudgedPair(pair, Preference(pair.id, p2)) for pair in (cut, unknown) for p2 in (0.0, 1.0)]
+    rows = list(trl_rows(judged))
+    assert [(row["chosen_finish_reason"], row["rejected_finish_reason"]) for row in rows] == [
+        *(("length", "stop"), ("stop", "length"), ("", ""), ("", ""))
+    ], "a reader of tables needs the same columns in each row"
+    (tmp_path / "preferences.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    read = list(own_preferences(tmp_path / "preferences.jsonl"))
+    ended = [dict(zip((row.pair.output_1, row.pair.output_2), row.pair.ended, strict=True)) for row in read]
+    assert ended == [{"one two": False, "none": True}] * 2 + [{"cat": True, "dog": True}] * 2
+    assert [row.chosen_rejected for row in read] == [row.chosen_rejected for row in judged]
+
+
+def test_the_card_says_where_more_than_a_fifth_was_cut_off(run: RunRecord, tmp_path: Path) -> None:
+    def card(cut_off: int) -> str:
+        summary = {"rows": 10, "cut_off": cut_off}
+        stages = [{"stage": name, "kind": name, "summary": summary} for name in ("sample", "outputs")]
+        return model_card(RunRecord(run.directory, {**run, "stages": stages}), tmp_path, "", 1, 0)
+
+    assert "cut off" not in card(2)
+    for name in ("sample", "outputs"):
+        assert f"{name}: 3 of 10 outputs (30 %) were cut off in the middle by the length limit" in card(3)
+    assert "--set" not in card(3), "who reads the card does not run it"
+
+
 def test_an_input_stands_below_its_instruction_in_outputs_for_alpaca_eval() -> None:
     rows = alpaca_eval_rows([Output(Instruction("Translate.", "chat", "own"), "cat")], "me")
     assert rows == [{"dataset": "own", "instruction": "Translate.\n\nchat", "output": "cat", "generator": "me"}]
+
+
+def test_exported_outputs_are_those_of_the_instructions_that_were_answered(tmp_path: Path) -> None:
+    turns = (Message("user", "Hi"), Message("assistant", "Hello"))
+    asked = [Instruction("Translate.", "chat"), Instruction("Translate."), Instruction("Go on.", "so", messages=turns)]
+    answers = [Output(instruction, str(number), "me") for number, instruction in enumerate(asked)]
+    (tmp_path / "model_outputs.json").write_text(json.dumps(alpaca_eval_rows(answers, "me")))
+    matched = match_rows(read_outputs(tmp_path / "model_outputs.json"), [replace(row, output="") for row in answers])
+    assert [(row.instruction, row.output) for row in matched.outputs] == [
+        (row.instruction, row.output) for row in answers
+    ]
 
 
 # ---------------------------------------------------------------------------------------------------------- the Hub

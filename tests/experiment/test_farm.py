@@ -278,7 +278,7 @@ def test_more_samples_make_more_pairs_and_an_odd_one_is_left_out(farm: Make) -> 
 
 
 def test_label_noise_is_in_the_training_labels_and_not_in_the_evaluation(farm: Make) -> None:
-    one = farm("annotate.label_noise=0.5", "rows.preference=0", "numbers.count=200")
+    one = farm("annotate.label_noise=0.5", "rows.preference=all", "numbers.count=200")
     sources = [p.preference.source for p in one.annotate()]
     assert set(sources) == {"noise", "rule"}
     assert {p.preference.source for p in one.evaluate().judgements["sft"]} <= {"judge", "rule"}

@@ -36,8 +36,8 @@ def test_every_member_of_the_pool_that_asks_for_too_much_is_named_before_anythin
     monkeypatch.setattr(CountingJudge, "capabilities", PLAIN)
     found = problems(tmp_path)
     assert all("--allow-degraded" in problem and "takes no" in problem for problem in found)
-    named = {problem.split("which ")[1].split(" asks")[0] for problem in found}
-    assert {"chatgpt_1", "gpt4_4"} <= named
+    named = {name for problem in found for name in problem.split("which ")[1].split(" ask")[0].split(", ")}
+    assert {"chatgpt_1", "davinci003_1 and gpt4_4"} <= named
     assert any("logit_bias" in problem for problem in found)
     farm = light_farm(tmp_path, allow_degraded=True)
     farm.close()

@@ -17,7 +17,7 @@ from afarm.backend.reward_model import pair_rewards, pairwise_accuracy
 SHORT = {"total_steps": 1, "warmup_steps": 0, "rollout_batch_size": 4, "mini_batch_size": 4, "num_ppo_epochs": 1}
 PPO = SHORT | {"lora": None, "layout": "separate", "value_init": "reward_model", "response_length": 4}
 TINY: dict[str, Any] = {
-    "rows": {"preference": 0, "unlabeled": 4, "validation": 0, "evaluation": 4},
+    "rows": {"unlabeled": 4, "evaluation": 4},
     "evaluate": {"max_new_tokens": 4},
     "bradley_terry": {"num_train_epochs": 3, "learning_rate": 3e-3, "lora": None, "max_length": 96},
     "dpo": {"num_train_epochs": 2, "learning_rate": 3e-3, "lora": None, "max_length": 96},
@@ -74,4 +74,4 @@ def test_the_prompts_of_real_transcripts_split_into_what_is_trained_and_evaluate
         assert summary["rows"] + summary["rows_evaluated_on"] == 2299
         assert not data.evaluated() & {row.pair.instruction.id for row in trained}
         assert 1700 < len(trained) < 1950
-        assert len(data.rows("unlabeled")) == 240
+        assert len(data.rows("unlabeled")) == 512

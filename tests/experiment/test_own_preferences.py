@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ from light_plugin import RAN, CountingJudge
 from afarm import Farm
 from afarm.core.errors import ConfigError, DataError
 from afarm.core.plugins import discover
+from afarm.experiment import own_preferences
 from afarm.experiment.dry_run import plan_run, plan_stage
-from afarm.experiment.pipeline import fit_reward
+from afarm.experiment.pipeline import annotate, fit_reward
 from afarm.experiment.recipe import parse_override, resolve
-from afarm.storage import hub
+from afarm.storage import hub, preference_files
+from afarm.storage.rows import placed_rows
 
 GOOD = {"prompt": "p", "chosen": "word word", "rejected": "word"}
 
@@ -161,7 +164,7 @@ def test_settings_of_labels_are_refused_beside_them(farm: Make, tmp_path: Path, 
     ("rows", "said"),
     [
         ([], "holds no preferences"),
-        ([{"instruction": "i", "output": "x"}], "row 0: is no preference.*afarm evaluate .*own.jsonl --reference FILE"),
+        ([{"instruction": "i", "output": "x"}], "row 0: is no preference.*afarm sft --data .*own.jsonl"),
         (
             [GOOD, {"instruction": "i", "output_1": "x", "output_2": "y", "preference": "a"}],
             "row 1: .* is 'a'; a label",
@@ -203,6 +206,60 @@ def test_without_a_data_set_the_prompts_are_the_instructions(tmp_path: Path) -> 
 def test_the_name_of_a_run_is_that_of_its_labels(farm: Make, tmp_path: Path) -> None:
     assert "-own-seed" in farm(preferences=own(tmp_path)).workspace.run_name("direct")
     assert "-pool-seed" in farm().workspace.run_name("direct")
+
+
+def test_a_file_is_read_once_by_all_who_need_it(farm: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def rows_of(source: Any) -> Any:
+        read.append(str(source))
+        return placed_rows(source)
+
+    monkeypatch.setattr(preference_files, "placed_rows", rows_of)
+    source = own(tmp_path)
+    one, other = farm(preferences=source, seed=1), farm(preferences=source, seed=2)
+    plan_run(one.workspace, "direct")
+    one.train("direct")
+    other.train("direct")
+    assert read == [source]
+    assert other.workspace.history["preferences"].reused
+    farm(preferences=source)
+    assert read == [source], "what is stored is not read again"
+    Path(source).write_text(json.dumps(GOOD))
+    farm(preferences=source)
+    assert read == [source, source]
+
+
+def test_rows_that_were_read_are_on_disk_and_not_in_memory(
+    farm: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_preferences, "IN_MEMORY", 1 << 16)
+    path = tmp_path / "many.jsonl"
+    with path.open("w") as handle:
+        for n in range(4000):
+            handle.write(json.dumps({"prompt": f"p{n}", "chosen": "x" * 2000, "rejected": f"{n}" * 500}) + "\n")
+    tracemalloc.start()
+    one = farm(preferences=str(path))
+    workspace = one.workspace
+    workspace.ensure(annotate(workspace))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert workspace.history["preferences"].artifact.meta["summary"]["rows"] == 4000
+    assert most < 4_000_000 < path.stat().st_size / 3
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(
+    farm: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = own(tmp_path)
+
+    def rows_of(path: Any) -> Any:
+        yield from placed_rows(path)
+        Path(source).write_text(json.dumps(GOOD))
+
+    monkeypatch.setattr(preference_files, "placed_rows", rows_of)
+    with pytest.raises(ConfigError, match="has changed since it was read; start again"):
+        farm(preferences=source)
 
 
 def test_the_hub_is_asked_by_the_stage_and_its_rows_are_in_the_key(farm: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -228,7 +228,7 @@ def test_a_judge_and_an_evaluator_that_know_nothing_of_the_data_say_so(tmp_path:
     data.write_text(json.dumps([{"instruction": f"Name {i} rivers.", "output": "The Rhine."} for i in range(40)]))
     settings: list[str | dict[str, object]] = [
         {"files": {"path": str(data), "shares": dict.fromkeys(("sft", "preference", "unlabeled", "evaluation"), 0.25)}},
-        {"rows": dict.fromkeys(("sft", "preference", "unlabeled", "validation", "evaluation"), 0)},
+        {"rows": dict.fromkeys(("sft", "preference", "unlabeled", "validation", "evaluation"), None)},
     ]
     with pytest.raises(ConfigError) as caught:
         Farm("toy", settings=settings, dataset="files", output_dir=tmp_path / "out")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +23,7 @@ from afarm.core.interfaces import Decoding, RewardModel
 from afarm.core.judge import ChatRequest, Completion
 from afarm.core.records import Evaluation, Instruction, Output, Sample, Score
 from afarm.experiment.farm import Farm
+from afarm_plugins.annotators.pool import PoolAnnotator
 from afarm_plugins.evaluators.win_rate import WinRate
 
 Do = Callable[[Farm], object]
@@ -30,6 +33,7 @@ SAMPLE: Do = lambda farm: farm.sample()  # noqa: E731
 FIT: Do = lambda farm: farm.fit_reward()  # noqa: E731
 TRAIN: Do = lambda farm: farm.train("nudge")  # noqa: E731
 OUTPUTS: Do = lambda farm: farm.outputs("nudge")  # noqa: E731
+ANNOTATE: Do = lambda farm: farm.annotate()  # noqa: E731
 EVALUATE: Do = lambda farm: farm.evaluate("sft")  # noqa: E731
 
 
@@ -43,6 +47,22 @@ def too_many(self: WordPolicy, instructions: Sequence[Instruction], *decoding: A
 
 def breaks(self: object, *inputs: object, **named: object) -> None:
     raise KeyError("missing")
+
+
+def ends(*inputs: object, **named: object) -> None:
+    sys.exit(0)
+
+
+def fails_when_read(self: object) -> None:
+    raise KeyError("missing")
+
+
+def logs(step: object, /, **metrics: object) -> Callable[..., None]:
+    return lambda self, inputs, context: context.log_metrics(step, metrics)
+
+
+def keeps(step: object) -> Callable[..., None]:
+    return lambda self, inputs, context: context.checkpoints.save(step, lambda directory: None)
 
 
 def evaluated(value: object) -> Callable[..., Evaluation]:
@@ -136,6 +156,29 @@ RETURNS: dict[str, tuple[type, str, Callable[..., object] | object, Do, str]] = 
         "method 'sft': sample must yield 2 .*; its details is .*: Object of type bytes is not JSON serializable",
     ),
     "decoding that fails": (WordPolicy, "decoding", breaks, OUTPUTS, "method 'nudge' failed: KeyError: 'missing'"),
+    "train that exits": (Nudge, "train", ends, TRAIN, r"method 'nudge' failed: SystemExit: 0 \(experiment/test_pr"),
+    "fit that exits": (WordReward, "fit", classmethod(ends), FIT, "reward model 'words' failed: SystemExit: 0"),
+    "load that exits": (Numbers, "load", ends, SFT, "data set 'numbers' failed: SystemExit: 0"),
+    "evaluate that exits": (WinRate, "evaluate", ends, EVALUATE, "evaluator 'win_rate' failed: SystemExit: 0"),
+    "complete that exits": (CountingJudge, "complete", ends, ANNOTATE, "judge 'counting:' failed: SystemExit: 0"),
+    "needs that fail": (
+        *(WinRate, "needs", property(fails_when_read), EVALUATE),
+        "evaluator 'win_rate' failed: KeyError: 'missing'",
+    ),
+    "identity that fails": (
+        *(CountingJudge, "identity", property(fails_when_read), ANNOTATE),
+        "judge 'CountingJudge' failed: KeyError: 'missing'",
+    ),
+    "identity of an annotator": (
+        PoolAnnotator,
+        "identity",
+        7,
+        ANNOTATE,
+        "annotator 'pool': identity must be a text, not 7",
+    ),
+    "a step that is none": (Nudge, "train", logs("a"), TRAIN, "method 'nudge' failed: TypeError: 'str' object cannot"),
+    "a metric called step": (Nudge, "train", logs(1, step=7), TRAIN, "method 'nudge' failed: ValueError: .* 'step'"),
+    "a checkpoint before the first": (Nudge, "train", keeps(-1), TRAIN, "'nudge' failed: .* number from 0, not -1"),
     "load, messages in rows": (
         *(Numbers, "load", lambda self, split: [Output(Instruction("a", messages=("hi",)), "b")], SFT),  # type: ignore[arg-type]
         "data set 'numbers': .* row 0; its messages is .*: Input should be .* instance of Message",
@@ -218,6 +261,18 @@ def test_a_judge_that_fails_is_named_with_its_line(farm: Make, monkeypatch: pyte
     assert isinstance(caught.value.__cause__, KeyError)
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, asyncio.CancelledError])
+def test_a_judge_that_ends_the_loop_does_not_hang_the_run(
+    error: type[BaseException], farm: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def complete(self: CountingJudge, request: ChatRequest) -> Completion:
+        raise error
+
+    monkeypatch.setattr(CountingJudge, "complete", complete)
+    with pytest.raises(JudgeError, match=rf"^judge 'counting:' failed: RuntimeError: {error.__name__} \("):
+        farm().annotate()
+
+
 @pytest.mark.parametrize("identity", ["", None, 3])
 def test_answers_are_filed_under_a_name(identity: object, farm: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CountingJudge, "identity", identity)
@@ -277,6 +332,21 @@ def test_the_reward_model_is_named_and_not_the_annotator_that_asks_it(
 ) -> None:
     with pytest.raises(PluginError, match=f"^reward model 'test_promises:Broken'(: | ){message}"):
         judged_by(values, farm, monkeypatch)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_a_score_is_held_to_its_promise_when_it_is_returned_too(
+    number: float, farm: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changed(self: object, lengths: Sequence[int]) -> list[Score]:
+        scores = [Score(float(length)) for length in lengths]
+        object.__setattr__(scores[-1], "value", number)
+        return scores
+
+    with pytest.raises(
+        PluginError, match=f"^reward model 'test_promises:Broken' failed: .* a finite number, not {number}"
+    ):
+        judged_by(changed, farm, monkeypatch)
 
 
 def test_a_score_that_a_base_beside_the_interface_brings_is_checked_too() -> None:

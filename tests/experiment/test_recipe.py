@@ -181,8 +181,39 @@ def test_yes_and_no_are_no_numbers(override: str, plugins: Plugins) -> None:
     assert said.startswith(override.partition("=")[0] + ": must be a number")
 
 
+def test_no_rows_are_not_all_rows(plugins: Plugins) -> None:
+    for none in ("0", "-1"):
+        said = f"rows.sft: {none} takes no rows: write a number from 1, or all for every row"
+        assert problems(plugins, f"rows.sft={none}") == [said]
+    assert problems(plugins, "rows.sft=some") == ["rows.sft: must be a number of rows, or all, not 'some'"]
+    assert problems(plugins, "rows.sft=1.5") == ["rows.sft: must be a number of rows, or all, not 1.5"]
+    rows = resolve("toy", ["rows.sft=all", "rows.preference=null", "rows.unlabeled=7"], plugins).run.rows
+    assert (rows.sft, rows.preference, rows.unlabeled) == ("all", "all", 7)
+
+
 def test_some_evaluator_must_be_named(plugins: Plugins) -> None:
     assert problems(plugins, "evaluate.evaluators=[]")[0].startswith("evaluate.evaluators: ")
+
+
+def test_what_is_no_recipe_is_named_for_what_it_looks_like(tmp_path: Path) -> None:
+    def said(name: str) -> str:
+        with pytest.raises(ConfigError) as caught:
+            read_recipe(str(tmp_path / name))
+        return str(caught.value).replace(f"{tmp_path}/", "")
+
+    (tmp_path / "p.csv").write_text("prompt,chosen,rejected\np,x,y\n")
+    (tmp_path / "d.jsonl").write_text('{"instruction": "i", "output": "o"}')
+    (tmp_path / "broken.json").write_text("[{")
+    (tmp_path / "notes.txt").touch()
+    none = "is no recipe, which is a name or a file that ends in .yaml"
+    assert said("p.csv") == (
+        f"--recipe p.csv {none}; it holds rows: its fields are 'prompt', 'chosen', 'rejected'. These look like "
+        "preferences to train on, in TRL's form: afarm fit-reward --preferences p.csv"
+    )
+    assert "afarm sft --data d.jsonl" in said("d.jsonl")
+    assert f"{none}; as rows of data, broken.json: row 0: not valid JSON" in said("broken.json")
+    assert said("notes.txt") == f"--recipe notes.txt {none}"
+    assert said("") == f"--recipe {tmp_path} is a directory: a recipe is a name or a YAML file"
 
 
 def test_a_recipe_that_cannot_be_read_names_the_nearest_or_the_line(plugins: Plugins, tmp_path: Path) -> None:
@@ -413,3 +444,14 @@ def test_a_model_may_name_a_setting_in_braces(plugins: Plugins, tmp_path: Path) 
 def test_braces_that_name_no_setting_of_the_recipe_stay(plugins: Plugins) -> None:
     for model in ("bases/{toy.nothing}", "bases/{nobody.seed}", "bases/{summary.x}", "bases/{}", "{x}"):
         assert resolve("toy", [{"model": model}], plugins).run.model == model
+
+
+def test_a_toy_recipe_takes_its_edition_and_gives_every_method_the_same_checkpoint(plugins: Plugins) -> None:
+    editions = {name: resolve(name, [], plugins).run.model[-1] for name in ("toy", "toy-full", "toy-1")}
+    assert editions == {"toy": "2", "toy-full": "2", "toy-1": "1"}
+    for name in ("toy", "toy-full"):
+        settings = resolve(name, [], plugins)
+        configs = [settings.of(component) for component in plugins.registry if component.kind == "methods"]
+        checkpoints = [config.checkpoint for config in configs if hasattr(config, "checkpoint")]
+        assert len(checkpoints) == 6
+        assert set(checkpoints) == {"last"}

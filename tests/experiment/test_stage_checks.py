@@ -92,7 +92,7 @@ def test_a_key_is_asked_for_by_stages_that_ask(tmp_path: Path, monkeypatch: pyte
 
 def test_all_rows_have_a_word(tmp_path: Path) -> None:
     with light_workspace(tmp_path, "rows.sft=all", "rows.evaluation=5") as workspace:
-        assert (workspace.config.rows.sft, len(workspace.data.rows("sft"))) == (0, 12)
+        assert (workspace.config.rows.sft, len(workspace.data.rows("sft"))) == ("all", 12)
         assert len(workspace.data.rows("evaluation")) == 5
 
 

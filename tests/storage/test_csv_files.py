@@ -46,6 +46,27 @@ def test_a_row_is_placed_by_its_line_even_behind_texts_of_several_lines(tmp_path
         read_preferences(path)
 
 
+def test_a_spreadsheets_blank_rows_are_none(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("instruction,output\r\na,b\r\n,\r\nc,d\r\n,,,,\r\n , \r\n,,,,\r\n")
+    assert [(where[-1], row) for where, row in placed_rows(tmp_path / "a.csv")] == [
+        ("2", {"instruction": "a", "output": "b"}),
+        ("4", {"instruction": "c", "output": "d"}),
+    ]
+    (tmp_path / "b.csv").write_text("instruction,output\na,b,,,\nc,d,,e\n")
+    rows = placed_rows(tmp_path / "b.csv")
+    assert next(rows)[1] == {"instruction": "a", "output": "b"}
+    with pytest.raises(DataError, match="line 3: has 4 cells"):
+        next(rows)
+
+
+def test_a_first_line_may_say_what_parts_the_cells(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('sep=|\r\ninstruction|output\r\n"a, b; c"|d\r\ne|f\r\n')
+    assert [(where.rpartition(" ")[2], *row.values()) for where, row in placed_rows(tmp_path / "a.csv")] == [
+        ("3", "a, b; c", "d"),
+        ("4", "e", "f"),
+    ]
+
+
 def test_a_chat_is_a_json_list_in_its_cell(tmp_path: Path) -> None:
     turns = [{"role": "user", "content": 'Say "a, b".'}]
     cell = json.dumps(turns).replace('"', '""')

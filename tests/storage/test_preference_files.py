@@ -127,6 +127,51 @@ def test_equal_outputs_are_a_draw_and_repeats_keep_their_labels(tmp_path: Path) 
     assert all(j.preference.pair_id == j.pair.id for j in judged)
 
 
+def notes_on(path: Path, *rows: dict[str, Any]) -> list[str]:
+    path.write_text("\n".join(map(json.dumps, rows)))
+    notes: list[str] = []
+    assert len(list(own_preferences(path, notes=notes))) == len(rows), "odd labels are labels"
+    return [note.removeprefix(f"{path}: ") for note in notes]
+
+
+def test_pairs_labelled_both_ways_are_counted_however_their_outputs_stand(tmp_path: Path) -> None:
+    def row(task: str, first: str, second: str, label: float) -> dict[str, Any]:
+        return {"instruction": task, "output_1": first, "output_2": second, "preference": label}
+
+    rows = [
+        *(row("as it is", "x", "y", 1), row("as it is", "x", "y", 2)),
+        *(row("swapped", "x", "y", 1), row("swapped", "y", "x", 1), row("swapped", "x", "y", 1)),
+        *(row("agreed", "x", "y", 1), row("agreed", "y", "x", 2)),
+        *(row("drawn", "x", "y", 1), row("drawn", "x", "y", 0)),
+        row("once", "x", "y", 1.25),
+    ]
+    said = "4 pairs are labelled more than once, 2 of them with opposite labels (5 rows): each label counts as one"
+    assert notes_on(tmp_path / "p.jsonl", *rows) == [said]
+    numbered = [{**row("own numbers", "x", "y", n + 1), "occurrence": n} for n in range(2)]
+    assert "1 pair is labelled more than once, 1 of them with" in notes_on(tmp_path / "p.jsonl", *numbered)[0]
+    sides = ({"prompt": "p", "chosen": a, "rejected": b} for a, b in ("xy", "yx"))
+    assert "1 of them with opposite labels (2 rows)" in notes_on(tmp_path / "p.jsonl", *sides)[0]
+    assert notes_on(tmp_path / "p.jsonl", rows[0], *rows[5:6]) == []
+
+
+def test_labels_that_all_prefer_one_side_are_told(tmp_path: Path) -> None:
+    def rows(*labels: float) -> list[dict[str, Any]]:
+        return [
+            {"instruction": f"i{n}", "output_1": "x", "output_2": "y", "preference": label}
+            for n, label in enumerate(labels)
+        ]
+
+    [note] = notes_on(tmp_path / "p.jsonl", *rows(*[1] * 11, 1.25, 0))
+    assert note == (
+        "all 12 labels prefer the first output: unless the better one was put there on purpose, they are wrong"
+    )
+    assert "prefer the second output" in notes_on(tmp_path / "p.jsonl", *rows(*[2] * 10))[0]
+    assert notes_on(tmp_path / "p.jsonl", *rows(*[1] * 9)) == [], "which happens by chance"
+    assert notes_on(tmp_path / "p.jsonl", *rows(*[1] * 11, 2)) == []
+    trl = [{"prompt": f"p{n}", "chosen": "x", "rejected": "y"} for n in range(12)]
+    assert notes_on(tmp_path / "p.jsonl", *trl) == [], "whose columns say it on purpose"
+
+
 def test_a_table_has_chats_as_json(tmp_path: Path) -> None:
     with (tmp_path / "p.csv").open("w", newline="") as handle:
         writer = csv.writer(handle)
@@ -188,6 +233,11 @@ def test_turns_of_tools_are_not_learned_from(turn: dict[str, Any]) -> None:
 def test_contents_in_parts_of_text_are_joined() -> None:
     ask = {"role": "user", "content": [{"type": "text", "text": ASK}]}
     row = {side: [ask, {"role": "assistant", "content": side}] for side in ("chosen", "rejected")}
+    assert judged_row(row, "f: row 0").pair.instruction == Instruction(ASK)
+
+
+def test_an_input_that_a_data_frame_left_empty_is_none() -> None:
+    row = {"prompt": ASK, "input": float("nan"), "chosen": "Red.", "rejected": "Loud."}
     assert judged_row(row, "f: row 0").pair.instruction == Instruction(ASK)
 
 
@@ -269,6 +319,22 @@ UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
         {"prompt": "p", "chosen": None, "rejected": "y"},
         "field 'chosen' must be text or a list of messages, not NoneType",
     ),
+    "a prompt that is null": (
+        {"prompt": None, "chosen": "x", "rejected": "y"},
+        "field 'prompt' is empty; write the prompt, or take the row out",
+    ),
+    "an instruction that is null": (
+        {"instruction": None, "output_1": "x", "output_2": "y", "preference": 1},
+        "field 'instruction' is null; write the prompt, or take the row out",
+    ),
+    "an input that is a number": (
+        {"instruction": "i", "input": 3.5, "chosen": "x", "rejected": "y"},
+        "field 'instruction': field 'input' must be text, not float",
+    ),
+    "content that is null": (
+        {"chosen": turns("a", None), "rejected": turns("a", "y")},  # type: ignore[arg-type]
+        "field 'chosen': turn 1: 'content' is null; write its text, or take the row out",
+    ),
     "an output that is no text": (
         {"instruction": "i", "response1": True, "response2": "y", "annotator1": 1},
         "field 'response1' must be text, not bool; write it in quotes",
@@ -309,6 +375,10 @@ NO_PREFERENCE: dict[str, tuple[dict[str, Any], str]] = {
         {"instruction": "i", "response1": "x", "response2": "y", "annotator2": 3},
         "field 'annotator2' is 3; a label is 1 or 2 for the better output",
     ),
+    "a label of many digits": (
+        {"instruction": "i", "output_1": "x", "output_2": "y", "preference": 10**400},
+        f"field 'preference' is 1{'0' * 79}…; a label is 1 or 2",
+    ),
     "a truth as a label": (
         {"instruction": "i", "output_1": "x", "output_2": "y", "label": True},
         "field 'label' is True; a label is 1 or 2",
@@ -319,11 +389,12 @@ NO_PREFERENCE: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "annotations without outputs": (
         {"instruction": "i", "preference": 1},
-        "its fields are 'instruction', 'preference'. These look like instructions without outputs",
+        "its fields are 'instruction', 'preference'. These look like instructions without outputs: put a better and a",
     ),
     "outputs": (
         {"instruction": "i", "output": "x"},
-        "These look like one system's outputs; have them judged: afarm evaluate f.jsonl --reference FILE",
+        "one system's outputs: put a better and a worse answer to each into 'chosen' and 'rejected'; as demonstrations "
+        "they train by afarm sft --data f.jsonl",
     ),
     "unpaired feedback": (
         {"prompt": "p", "completion": "x", "label": True},
@@ -363,6 +434,7 @@ def test_what_is_no_preference_is_named_for_what_it_looks_like(case: str) -> Non
         judged_row(row, "f.jsonl: row 7")
     assert str(caught.value).startswith("f.jsonl: row 7: ")
     assert said in str(caught.value)
+    assert "afarm evaluate" not in str(caught.value), "who reads preferences trains"
     assert not isinstance(caught.value, UnusableError), "the file is wrong, not this row of it"
 
 

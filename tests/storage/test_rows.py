@@ -223,6 +223,26 @@ def test_a_json_list_that_is_broken_is_named_with_the_row(
     assert str(caught.value) == f"{path}: {said}"
 
 
+@pytest.mark.parametrize("block", [7, 1 << 20])
+def test_a_key_that_is_there_twice_is_named_with_the_row_and_its_line(
+    block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("afarm.storage.rows.BLOCK", block)
+    row, twice = '{"a": 1,\n  "preference": 2}', '{"preference": 1,\n  "a": 1, "preference": 2}'
+    inside = '{"a": [{"role": "user",\n "role": "system"}]}'
+    one_line = [text.replace("\n", "") for text in (row, twice)]
+    for name, text, where in (
+        ("a.json", f"\n[{row},\n\n{row}, {row}\n,{twice}]", "row 3 (line 8): field 'preference'"),
+        ("a.json", f"[\n{inside}]", "row 0 (line 2): field 'role'"),
+        ("a.jsonl", "\n\n".join(one_line), "row 1 (line 3): field 'preference'"),
+        ("a.json", "\n".join([*one_line, one_line[0]]), "row 1 (line 2): field 'preference'"),
+    ):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(DataError) as caught:
+            list(read_rows(tmp_path / name))
+        assert str(caught.value) == f"{tmp_path / name}: {where} is there twice; take one of the two out"
+
+
 def test_the_first_rows_of_a_list_are_there_before_the_last_are_read(tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
     path.write_text("[" + json.dumps({"a": "x" * files.BLOCK}) + ', {"a": 1}, broken')

@@ -19,6 +19,7 @@ class GRPO(Method):
     """Raises the probability of responses that score higher than others to their prompt. No value model."""
 
     needs = frozenset({"reward_model", "unlabeled"})
+    measures_kl = True
 
     def train(self, inputs, context):
         return GRPOTrainer(self.config, inputs, context).train()

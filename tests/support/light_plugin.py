@@ -108,6 +108,7 @@ class Teach(Method):
     """Adds `skill`, in three steps with a checkpoint after each; `dies_after` plays a failure."""
 
     dies_after: int = 99
+    measures_kl = True
 
     def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
         assert isinstance(inputs.start, WordPolicy)

@@ -745,3 +745,14 @@ def test_data_sets_that_overlap_repeat_or_are_empty_are_caught() -> None:
     ]:
         with pytest.raises(ConformanceError, match=promise):
             check_dataset(TwoSplits(splits))
+
+
+def test_instructions_without_answers_that_are_others_are_caught() -> None:
+    rows = make_instructions(4)
+
+    class Hasty(TwoSplits):
+        def instructions(self, split: str) -> list[Instruction]:
+            return self.splits[split][:-1]
+
+    with pytest.raises(ConformanceError, match="instructions\\('evaluation'\\) must return those of load"):
+        check_dataset(Hasty({"evaluation": rows}))

@@ -2,15 +2,18 @@
 
 # Annotations are evaluated here, by Typer.
 
-import json
 import shlex
+import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from afarm import ConfigError
+from afarm.cli.options import print_json
 
 if TYPE_CHECKING:
     from afarm_plugins.judges.fitted.card import Provenance
@@ -41,6 +44,14 @@ def fit_to_labels(
         list[str] | None,
         typer.Option("--set", help="A setting of the reward model; repeatable.", metavar="NAME=VALUE"),
     ] = None,
+    labels: Annotated[
+        str,
+        typer.Option(
+            "--labels",
+            help="The labels in files for the first output, the second and a draw, if not 1,2,0: 0,1, or A,B,tie.",
+            metavar="FIRST,SECOND[,DRAW]",
+        ),
+    ] = "",
     folds: Annotated[int, typer.Option("--folds", min=3, help="Folds of instructions.")] = 5,
     seed: Annotated[int, typer.Option("--seed", min=0, help="The seed of the folds.")] = 0,
     licence: Annotated[str, typer.Option("--licence", help="The licence of the labels, for the card.")] = "",
@@ -55,37 +66,53 @@ def fit_to_labels(
     require_place(out)
     if settings and not reward_model:
         raise ConfigError(["--set is for the reward model: name its language model with --reward-model MODEL"])
-    pairs, counts = read_labelled(annotations)
+    pairs, counts = read_labelled(annotations, labels)
+    instructions = len({row.pair.instruction.id for row in pairs})
+    if folds > instructions:
+        few = f"each needs an instruction of its own, and the labels are of {instructions}"
+        raise ConfigError([f"--folds {folds}: {few}: 5 are usual"])
     for example in counts.unusable.examples:
-        typer.echo(f"left out: {example}", err=True)
+        _tell(f"left out: {example}")
     # What follows loads scikit-learn, and torch if it is asked for.
     from afarm_plugins.judges.fitted.card import write_judge
     from afarm_plugins.judges.fitted.encoder import SentenceEncoder
     from afarm_plugins.judges.fitted.fit import fit_judge
 
-    report = fit_judge(
-        pairs,
-        counts,
-        out,
-        folds=folds,
-        seed=seed,
-        encoder=SentenceEncoder(embeddings) if embeddings else None,
-        learned=_learned(reward_model, recipe, settings or [], output_dir, seed),
-        tell=lambda text: typer.echo(text, err=True),
-    )
-    write_judge(out, report, provenance(annotations, licence))
+    encoder = SentenceEncoder(embeddings) if embeddings else None
+    learned = _learned(reward_model, recipe, settings or [], output_dir, seed)
+    with whole_or_absent(out) as beside:
+        report = fit_judge(pairs, counts, beside, folds=folds, seed=seed, encoder=encoder, learned=learned, tell=_tell)
+        write_judge(beside, report, provenance(annotations, licence))
     if as_json:
-        sys.stdout.write(json.dumps({"directory": str(out), **report.to_json()}) + "\n")
+        print_json({"directory": str(out), **report.to_json()})
     else:
         typer.echo(screen(report, out))
 
 
 def require_place(out: Path) -> None:
-    """Raise `ConfigError` if `out` holds something else than a judge."""
+    """Raise `ConfigError` if `out` holds anything."""
     if out.is_file():
-        raise ConfigError([f"--out {out} is a file: name a directory"])
-    if out.is_dir() and any(out.iterdir()) and not (out / "judge.json").is_file():
-        raise ConfigError([f"--out {out} holds other files: name a new directory"])
+        raise ConfigError([f"--out {out} is a file: name a new directory"])
+    if out.is_dir() and any(out.iterdir()):
+        held = "a fitted judge already" if (out / "judge.json").is_file() else "other files"
+        raise ConfigError([f"--out {out} holds {held}: name a new directory, or empty it"])
+
+
+@contextmanager
+def whole_or_absent(out: Path) -> Iterator[Path]:
+    """Give a directory that becomes `out` if nothing fails. Raises `ConfigError` if none can be made."""
+    out = out.resolve()
+    beside = out.with_name(f".{out.name}.partial")
+    try:
+        shutil.rmtree(beside, ignore_errors=True)  # of a fit that was killed
+        beside.mkdir(parents=True)
+    except OSError as error:
+        raise ConfigError([f"--out {out} cannot be made: {error.strerror}"]) from error
+    try:
+        yield beside
+        beside.replace(out)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
 
 
 def _learned(model: str, recipe: str, settings: list[str], output_dir: Path, seed: int) -> "LearnedReward | None":
@@ -93,10 +120,11 @@ def _learned(model: str, recipe: str, settings: list[str], output_dir: Path, see
         return None
     from afarm_plugins.judges.fitted.learned_reward import LearnedReward
 
-    def tell(text: str) -> None:
-        typer.echo(text, err=True)
+    return LearnedReward(model, recipe, tuple(settings), output_dir, seed, _tell)
 
-    return LearnedReward(model, recipe, tuple(settings), output_dir, seed, tell)
+
+def _tell(text: str) -> None:
+    typer.echo(text, err=True)
 
 
 def provenance(annotations: list[str], licence: str) -> "Provenance":

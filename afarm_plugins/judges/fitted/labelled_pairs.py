@@ -14,15 +14,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from afarm import DataError, JudgedPair, Pair, Row, Unusable, own_preferences, placed_rows, seeding
+from afarm import DataError, JudgedPair, LabelReader, Pair, Row, Unusable, own_preferences, placed_rows, seeding
 
 FEWEST_PAIRS = 50
 """Pairs with a better output below which nothing is fitted: a share of 50 has a standard error of up to 7 points."""
 FEWEST_INSTRUCTIONS = 10
 OUTPUTS = (("output_1", "output_2"), ("response1", "response2"), ("response_1", "response_2"))
 PERSON = re.compile(r"annotator_?\d+")
-WINS: dict[Any, float] = {1: 0.0, 2: 1.0, 0: 0.5, 1.5: 0.5}
-"""A person's label as the win of the second output."""
+DRAWS = (0, 1.5)
+"""afarm's labels of a draw."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +70,23 @@ class LabelCounts:
             "flipped as label noise": self.flipped,
             "decided by a rule": self.by_rule,
             "rows that cannot be read": self.unusable.rows,
+            "pairs with as many labels for one output as for the other": self.torn,
         }
         return {reason: count for reason, count in reasons.items() if count}
 
 
-def read_labelled(sources: Sequence[Path | str]) -> tuple[list[LabelledPair], LabelCounts]:
+def read_labelled(sources: Sequence[Path | str], scale: str = "") -> tuple[list[LabelledPair], LabelCounts]:
     """Read the pairs whose labels choose, in an order that does not depend on that of files or rows.
 
-    Labels of the same outputs by the same systems are several labels of one pair.
+    Labels of the same outputs by the same systems are several labels of one pair. `scale` names the labels of the first
+    output, of the second and of a draw, such as "0,1"; empty for 1, 2 and 0.
 
     Raises `DataError` if there are too few, none, or all labels are for one side.
     """
     counts = LabelCounts()
     votes: dict[tuple[str, str, str], list[float]] = {}
     pairs: dict[tuple[str, str, str], Pair] = {}
-    for pair, wins in chain.from_iterable(_rows_of(source, counts) for source in sources):
+    for pair, wins in chain.from_iterable(_rows_of(source, counts, scale) for source in sources):
         canonical = replace(pair if pair.is_canonical else pair.swapped(), occurrence=0)
         # Two systems may have written the same texts: their pairs stay apart.
         key = (canonical.id, canonical.generator_1, canonical.generator_2)
@@ -123,18 +125,20 @@ def require_enough(chosen: Sequence[LabelledPair], counts: LabelCounts, where: s
         )
 
 
-def _rows_of(source: Path | str, counts: LabelCounts) -> Iterator[tuple[Pair, list[float]]]:
+def _rows_of(source: Path | str, counts: LabelCounts, scale: str) -> Iterator[tuple[Pair, list[float]]]:
     """Yield the pairs of a file with their labels, and count what is left out."""
     rows = placed_rows(source)
     first = next(rows, None)
     if first is None:
         return
     if any(PERSON.fullmatch(column) for column in first[1]) and "preference" not in first[1]:
+        labels = LabelReader(source, scale)
         for where, row in chain([first], rows):
-            yield from _by_people(row, where, counts)
+            yield from _by_people(row, where, counts, labels)
+        labels.require_one_reading()
         return
     has_sides = "chosen" not in first[1]
-    for judged in own_preferences(source, counts.unusable):
+    for judged in own_preferences(source, counts.unusable, scale=scale):
         yield from _by_one(judged, has_sides, counts)
 
 
@@ -156,7 +160,7 @@ def _by_one(judged: JudgedPair, has_sides: bool, counts: LabelCounts) -> Iterato
         yield pair, [preference.win]
 
 
-def _by_people(row: Row, where: str, counts: LabelCounts) -> Iterator[tuple[Pair, list[float]]]:
+def _by_people(row: Row, where: str, counts: LabelCounts, labels: LabelReader) -> Iterator[tuple[Pair, list[float]]]:
     """Yield a pair with the labels of several people, each in a column of their own."""
     first, second = next((names for names in OUTPUTS if names[0] in row and names[1] in row), OUTPUTS[0])
     systems = str(row.get("cmp_key") or "").split("_")
@@ -172,7 +176,7 @@ def _by_people(row: Row, where: str, counts: LabelCounts) -> Iterator[tuple[Pair
     }
     pair = JudgedPair.from_row(plain, where).pair
     people = {column: row[column] for column in sorted(row) if PERSON.fullmatch(column)}
-    wins = {person: _win(label, f"{where}: field {person!r}") for person, label in people.items()}
+    wins = {person: _win(labels.number(label, person, where, pair.identical)) for person, label in people.items()}
     counts.labels += len(people)
     if pair.identical:
         counts.identical += len(people)
@@ -198,15 +202,9 @@ def as_text(value: Any) -> Any:
     return str(value) if isinstance(value, bool | int | float) else value
 
 
-def _win(label: Any, where: str) -> float | None:
-    if label is None or label != label or label == "":
-        return None
-    try:
-        return WINS["" if isinstance(label, bool) else float(label)]
-    except (KeyError, ValueError, TypeError):
-        raise DataError(
-            f"{where} is {label!r}; a person's label is 1 or 2 for the better output, 0 or 1.5 for a draw, or empty"
-        ) from None
+def _win(label: float | None) -> float | None:
+    """Return a label as the win of the second output."""
+    return None if label is None else 0.5 if label in DRAWS else label - 1
 
 
 def folds_of(instructions: Iterable[str], count: int, seed: int) -> dict[str, int]:

@@ -5,13 +5,14 @@ U(output) = Σ weight · feature + weights · embedding + relatedness · cos(ins
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ValidationError
 
 from afarm import BuildContext, ConfigError, DataError, Instruction, ModelError, Output, Pair, seeding
 from afarm_plugins.judges.fitted.features import FEATURES, asked_text, feature_values
@@ -23,8 +24,29 @@ FILE = "judge.json"
 REWARD_MODEL = "reward_model"
 """The folder with the reward model's artifact, if there is one."""
 FORMAT = 1
+AGAIN = "put it back as it was, or fit again into a new directory: afarm judge fit ANNOTATIONS --out DIR"
 SHIPPED = Path(__file__).parent / "people"
 """The judge that ships, fitted to people's labels: see its card."""
+
+
+class _Embeddings(BaseModel):
+    model: str
+    identity: str
+    weights: list[float]
+    relatedness: float
+
+
+class _RewardModel(BaseModel):
+    temperature: float
+
+
+class _Stored(BaseModel):
+    """The fields of `judge.json`."""
+
+    format: int
+    features: dict[str, float]
+    embeddings: _Embeddings | None = None
+    reward_model: _RewardModel | None = None
 
 
 @dataclass(frozen=True)
@@ -59,34 +81,40 @@ class FittedWeights:
         """Read `judge.json`. Raises `ConfigError` if there is none, `DataError` if it cannot be used."""
         path = directory / FILE
         try:
-            stored = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            if path.is_file():
+                raise DataError(f"{path}: cannot be read; {AGAIN}") from error
+            if directory.is_file():
+                raise ConfigError([f"{directory} is a file: name the directory of a fitted judge"]) from error
             raise ConfigError(
                 [f"{directory} holds no fitted judge: make one with afarm judge fit ANNOTATIONS --out {directory}"]
             ) from error
-        except ValueError as error:
-            raise DataError(f"{path}: not valid JSON ({error}); fit it again") from error
         try:
-            if stored["format"] != FORMAT:
-                raise DataError(f"{path}: has format {stored['format']!r}, and this afarm reads {FORMAT}; fit it again")
-            features = {str(name): float(weight) for name, weight in stored["features"].items()}
-            embeddings, learned = stored.get("embeddings", {}), stored.get("reward_model")
-            read = cls(
-                features,
-                str(embeddings.get("model", "")),
-                str(embeddings.get("identity", "")),
-                tuple(map(float, embeddings.get("weights", ()))),
-                float(embeddings.get("relatedness", 0.0)),
-                None if learned is None else float(learned["temperature"]),
-            )
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise DataError(f"{path}: is no judge as afarm judge fit writes it ({error!r}); fit it again") from error
+            read = _Stored.model_validate_json(text)
+        except ValidationError as error:
+            cause = error.errors()[0]
+            field = ".".join(map(str, cause["loc"]))
+            what = f"field {field!r}: {cause['msg']}" if field else str(cause["msg"])
+            raise DataError(f"{path}: is no judge as afarm judge fit writes it ({what}); {AGAIN}") from error
+        if read.format != FORMAT:
+            raise DataError(f"{path}: has format {read.format!r}, and this afarm reads {FORMAT}; {AGAIN}")
+        features, embeddings = read.features, read.embeddings
         if strange := sorted(features.keys() - FEATURES.keys()):
-            raise DataError(f"{path}: this afarm has no feature {strange[0]!r}; fit it again")
-        numbers = [*features.values(), *read.embedding, read.relatedness, read.temperature or 0.0]
+            raise DataError(f"{path}: this afarm has no feature {strange[0]!r}; {AGAIN}")
+        weights = cls(features, temperature=read.reward_model.temperature if read.reward_model else None)
+        if embeddings:
+            weights = replace(
+                weights,
+                encoder=embeddings.model,
+                encoder_identity=embeddings.identity,
+                embedding=tuple(embeddings.weights),
+                relatedness=embeddings.relatedness,
+            )
+        numbers = [*features.values(), *weights.embedding, weights.relatedness, weights.temperature or 0.0]
         if not all(map(math.isfinite, numbers)):
-            raise DataError(f"{path}: holds a weight that is no finite number; fit it again")
-        return read
+            raise DataError(f"{path}: holds a weight that is no finite number; {AGAIN}")
+        return weights
 
 
 class FittedUtility:
@@ -105,6 +133,8 @@ class FittedUtility:
         if self.weights.encoder:
             self._require_encoder()
         if self.weights.temperature is not None:
+            if not Path(self._reward_directory).is_dir():
+                raise DataError(f"{self._reward_directory} is missing, whose scores {FILE} weighs; {AGAIN}")
             context.identify(self._reward_directory)
 
     @property
@@ -169,8 +199,12 @@ class FittedUtility:
 
     def p_second(self, pairs: Sequence[Pair]) -> list[float]:
         """Return the probability that each pair's second output *in canonical order* is better."""
+        return [logistic(difference) for difference in self.differences(pairs)]
+
+    def differences(self, pairs: Sequence[Pair]) -> list[float]:
+        """Return by how much the utility of each pair's second output *in canonical order* is the larger."""
         utilities = self.of_outputs([output for pair in pairs for output in _canonical_outputs(pair)])
-        return [logistic(second - first) for first, second in zip(utilities[::2], utilities[1::2], strict=True)]
+        return [second - first for first, second in zip(utilities[::2], utilities[1::2], strict=True)]
 
 
 def _canonical_outputs(pair: Pair) -> tuple[Output, Output]:

@@ -83,6 +83,31 @@ def test_a_template_that_reaches_out_for_some_pairs_only_is_stopped_at_those(tmp
         annotator.annotate(make_pairs(3), AnnotateContext(0, ScriptedAsk(lambda c: True)))
 
 
+@pytest.mark.parametrize("include", ["link.jinja", "below/link.jinja", "linked/secret.jinja"])
+def test_a_link_out_of_the_directory_of_a_pool_is_not_followed(include, tmp_path):
+    """Archives and repositories of pools bring links as well, and what they point to would be sent to a judge."""
+    pool, outside = tmp_path / "pool", tmp_path / "outside"
+    (pool / "below").mkdir(parents=True)
+    outside.mkdir()
+    (outside / "secret.jinja").write_text("SECRET")
+    for link in ("link.jinja", "below/link.jinja"):
+        (pool / link).symlink_to(outside / "secret.jinja")
+    (pool / "linked").symlink_to(outside)
+    path = write(pool, template=TEMPLATE.replace("Choose.", f'{{% include "{include}" %}}'))
+    with pytest.raises(ConfigError, match=rf"plain\.jinja: {include} is a link out of the pool's directory") as caught:
+        build(path)
+    assert "SECRET" not in str(caught.value)
+
+
+def test_a_link_within_the_directory_of_a_pool_is_followed(tmp_path):
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "words.jinja").write_text("Choose.")
+    (tmp_path / "link.jinja").symlink_to("below/words.jinja")
+    path = write(tmp_path, template=TEMPLATE.replace("Choose.", '{% include "link.jinja" %}'))
+    [member] = [member for member in build(path).members if member.name == "plain"]
+    assert dict(member.sources)["link.jinja"] == "Choose."
+
+
 def test_a_template_that_leaves_an_output_out_is_refused(tmp_path):
     blind = TEMPLATE.replace("comparison(comparisons[0])", "comparisons[0].first")
     with pytest.raises(
@@ -199,6 +224,10 @@ def test_an_error_names_file_member_and_field(tmp_path, old, new, said):
         ("{% call turn('user') %}{{ nothing_such }}{% endcall %}", "'nothing_such' is undefined"),
         ("{% call turn('user') %}", "line 1: Unexpected end of template"),
         ("just text", "writes no turn"),
+        (
+            "{% include 'no' ~ 'ne.jinja' %}",
+            r"plain\.jinja names a template by an expression: write the name as",
+        ),
         ("{% from 'none.jinja' import x %}", "there is no template none.jinja"),
     ],
 )

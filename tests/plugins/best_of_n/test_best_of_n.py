@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import math
 import tracemalloc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -64,6 +66,42 @@ def test_a_text_only_reward_model_scores_the_text(policy: CheckpointPolicy) -> N
     for instruction, sample in zip(make_instructions(4), best, strict=True):
         assert sample.score == reward_model.score([instruction], [sample.text])[0].value
         assert "w7" in sample.text.split()
+
+
+class Falters(Policy):
+    """A policy that yields what `samples` returns."""
+
+    def __init__(self, samples: Callable[[], Iterator[Sample]]):
+        self.samples = samples
+
+    def sample(self, instructions: Sequence[Instruction], decoding: Decoding, *, seed: int) -> Iterator[Sample]:
+        yield from self.samples()
+
+    def save(self, directory: Path) -> None: ...
+
+    @classmethod
+    def load(cls, directory: Path, context: TrainContext) -> Falters:
+        raise NotImplementedError
+
+
+def fails() -> Iterator[Sample]:
+    yield Sample("a")
+    raise KeyError("missing")
+
+
+@pytest.mark.parametrize(
+    ("samples", "broken"),
+    [
+        (fails, r" failed: KeyError: 'missing' \(best_of_n/test_best_of_n\.py:\d+\)"),
+        (lambda: iter([Sample("a")]), ": sample must yield 4 .*: 3 instructions gave 1 and not 12"),
+        (lambda: repeat(Sample("a")), ": sample must yield 4 .*, and no more"),
+        (lambda: iter(["a"]), ": sample must yield 4 afarm.Sample per instruction, not str"),
+    ],
+)
+def test_a_fault_of_the_policy_inside_is_its_own(samples: Callable[[], Any], broken: str) -> None:
+    best = BestOfNPolicy(Falters(samples), CountsAWord(WordConfig()), 4)
+    with pytest.raises(PluginError, match=f"^policy 'test_best_of_n:Falters'{broken}"):
+        list(best.sample(make_instructions(3), DECODING, seed=0))
 
 
 def test_several_samples_are_each_the_best_of_their_own(policy: CheckpointPolicy) -> None:

@@ -188,3 +188,10 @@ def test_real_instructions_split_apart_and_empty_references_are_left_out() -> No
     assert len(read_outputs(DATA / "outputs.text_davinci_001.json.gz")) == 803
     whole = Files(FilesConfig(evaluation=str(path)))
     assert len(whole.load("evaluation")) == 803
+
+
+def test_demonstrations_without_an_output_list_the_fields_that_the_file_has(tmp_path: Path) -> None:
+    path = tmp_path / "trl.json"
+    path.write_text(json.dumps([{"prompt": f"p{n}", "chosen": "x", "rejected": "y"} for n in range(40)]))
+    with pytest.raises(DataError, match=r"field 'output' is missing; its fields are 'prompt', 'chosen', 'rejected'$"):
+        Files(FilesConfig(sft=str(path))).load("sft")

@@ -145,6 +145,8 @@ def test_the_screen_shows_length_people_and_the_next_command(
     [
         (["--embeddings", "./nowhere"], "the sentence encoder './nowhere': no such file .*--embeddings MODEL"),
         (["--set", "bradley_terry.learning_rate=1"], "--set is for the reward model"),
+        (["--folds", "100000"], "--folds 100000: each needs an instruction of its own, and the labels are of 150"),
+        (["--labels", "0"], "labels: '0' must name the labels of the first"),
     ],
 )
 def test_what_is_not_there_is_said_before_anything_is_fitted(
@@ -157,13 +159,61 @@ def test_what_is_not_there_is_said_before_anything_is_fitted(
     assert not (tmp_path / "judge").exists()
 
 
-def test_no_other_files_are_written_among(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_that_is_there_is_written_over(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").touch()
     assert fit(finished, "--out", tmp_path / "mine") != 0
-    assert "holds other files" in " ".join(capsys.readouterr().err.split())
+    assert "holds other files: name a new directory" in " ".join(capsys.readouterr().err.split())
     assert fit(finished, "--out", finished) != 0
     assert "is a file" in " ".join(capsys.readouterr().err.split())
+    (tmp_path / "mine" / "judge.json").write_text("{}")
+    assert fit(finished, "--out", tmp_path / "mine", "--seed", 3) != 0
+    assert "holds a fitted judge already: name a new directory" in " ".join(capsys.readouterr().err.split())
+    assert (tmp_path / "mine" / "judge.json").read_text() == "{}"
+
+
+def test_a_fit_that_fails_leaves_nothing(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object, **settings: object) -> None:
+        (Path(str(arguments[2])) / "reward_model").mkdir()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("afarm_plugins.judges.fitted.fit.fit_judge", fail)
+    assert fit(finished, "--out", tmp_path / "deep" / "judge") != 0
+    assert list((tmp_path / "deep").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("contents", "problem"),
+    [
+        ([{**row, "preference": 1} for row in rows(60, likes={})], "all 60 labels are for output_1"),
+        (rows(20, likes={}), "20 pairs of 10 instructions have a better output: too few to fit a judge"),
+        ([{**row, "source": "noise"} for row in rows(60, likes={})], "no label to learn from: 60 flipped as label"),
+        (
+            [{**row, "preference": n} for row in rows(60, likes={}) for n in (1, 2)],
+            "60 pairs with as many labels for one",
+        ),
+        ([{**row, "preference": row["preference"] - 1} for row in rows(60, likes={})], "say --labels 0,1"),
+    ],
+)
+def test_labels_that_no_judge_can_learn_from_are_refused_with_the_reason(
+    contents: list[dict[str, Any]], problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels = write(tmp_path / "labels.jsonl", contents)
+    assert fit(labels, "--out", tmp_path / "judge") == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert problem in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "judge").exists()
+
+
+def test_labels_of_another_scale_are_learned_from_in_an_empty_directory(tmp_path: Path) -> None:
+    named = [{**row, "preference": "AB"[row["preference"] - 1]} for row in rows(60, likes={"length": 1.0})]
+    (tmp_path / "judge").mkdir()
+    path = write(tmp_path / "named.jsonl", named)
+    assert fit(path, "--out", tmp_path / "judge", "--labels", "A,B,tie", "--folds", 3) == 0
+    assert sorted(path.name for path in tmp_path.rglob("*.json")) == ["figures.json", "judge.json"]
 
 
 # ------------------------------------------------------------------------------------------------- real labels

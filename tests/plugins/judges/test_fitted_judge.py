@@ -202,24 +202,33 @@ def test_a_directory_without_a_judge_names_the_command(tmp_path: Path) -> None:
         judge(str(tmp_path))
     with pytest.raises(ConfigError, match="holds no fitted judge"):
         annotator(str(tmp_path / "nowhere"))
+    (tmp_path / "rows.json").touch()
+    with pytest.raises(ConfigError, match=r"rows.json is a file: name the directory of a fitted judge"):
+        annotator(str(tmp_path / "rows.json"))
+    (tmp_path / "judge.json").write_text('{"format": 1, "features": {}, "reward_model": {"temperature": 1.0}}')
+    with pytest.raises(DataError, match=r"reward_model is missing, whose scores judge.json weighs; .*fit again"):
+        annotator(str(tmp_path))
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("{", "not valid JSON"),
+        ("{", "is no judge as afarm judge fit writes it .Invalid JSON"),
         ("[]", "is no judge"),
         ('{"format": 9, "features": {}}', "has format 9"),
         ('{"format": 1}', "is no judge"),
-        ('{"format": 1, "features": {"length": "long"}}', "is no judge"),
+        ('{"format": 1, "features": {"length": "long"}}', r"is no judge .*\(field 'features.length': Input should be"),
+        ('{"format": 1, "features": {}, "embeddings": 3}', "is no judge .*field 'embeddings'"),
         ('{"format": 1, "features": {"wisdom": 1}}', "no feature 'wisdom'"),
         ('{"format": 1, "features": {"length": NaN}}', "no finite number"),
     ],
 )
 def test_a_damaged_judge_is_an_error_with_its_file(text: str, problem: str, tmp_path: Path) -> None:
     (tmp_path / "judge.json").write_text(text)
-    with pytest.raises(DataError, match=f"judge.json: .*{problem}"):
+    with pytest.raises(DataError, match=f"judge.json: .*{problem}") as caught:
         FittedUtility(str(tmp_path), context())
+    assert str(caught.value).endswith("fit again into a new directory: afarm judge fit ANNOTATIONS --out DIR")
+    assert "TypeError" not in str(caught.value)
 
 
 # ------------------------------------------------------------------------------------------------- in a run

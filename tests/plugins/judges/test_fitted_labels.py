@@ -144,6 +144,28 @@ def test_nothing_to_learn_from_names_why(tmp_path: Path) -> None:
         read_labelled([write(tmp_path / "none.jsonl", rows)])
     with pytest.raises(DataError, match="no rows"):
         read_labelled([write(tmp_path / "empty.jsonl", [])])
+    torn = [judged(n // 2, 1 + n % 2) for n in range(8)]
+    said = "no label to learn from: 4 pairs with as many labels for one output as for the other; a fitted judge needs"
+    with pytest.raises(DataError, match=said):
+        read_labelled([write(tmp_path / "torn.jsonl", torn)])
+
+
+def test_labels_on_another_scale_are_read_when_it_is_named(tmp_path: Path) -> None:
+    by_one, by_people = (
+        alternating(60),
+        [
+            {"instruction": f"task {n}", "response1": "a", "response2": f"b{n}", "annotator1": 1 + n % 2}
+            for n in range(60)
+        ],
+    )
+    for rows, label in ((by_one, "preference"), (by_people, "annotator1")):
+        expected, _ = read_labelled([write(tmp_path / "rows.jsonl", rows)])
+        for scale in (("0", "1"), ("A", "B")):
+            named = [{**row, label: scale[row[label] - 1]} for row in rows]
+            path = write(tmp_path / "named.jsonl", named)
+            assert read_labelled([path], ",".join(scale))[0] == expected
+            with pytest.raises(DataError, match="--labels"):
+                read_labelled([path])
 
 
 def test_a_file_of_another_kind_says_what_it_looks_like(tmp_path: Path) -> None:

@@ -201,6 +201,26 @@ def test_the_time_of_a_reset_is_read_in_every_form(reset: str, seconds: float | 
     assert seconds_until(reset) == (None if seconds is None else pytest.approx(seconds))
     date = seconds_until(datetime.fromtimestamp(time() + 60, UTC).isoformat())
     assert date == pytest.approx(60, abs=5)
+    for unix in (f"{time() + 60:.0f}", f"{1000 * (time() + 60):.0f}"):
+        assert seconds_until(unix) == pytest.approx(60, abs=5)
+        assert retry_after({"retry-after": unix}) == pytest.approx(60, abs=5)
+        assert wait_asked({"x-ratelimit-reset": unix}) == pytest.approx(60, abs=5)
+    assert seconds_until(f"{time() - 60:.0f}") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [("100", "100 s"), ("900", "15 min"), ("12600", "3.5 h"), ("604800", "7 days"), ("999999999", "more than a year")],
+)
+def test_a_wait_is_told_as_people_say_it(server: WireServer, judge: VendorJudge, seconds: str, words: str) -> None:
+    server.script(Status(429, "slow down", retry_after=seconds))
+    assert f"asks to slow down and wait {words} (429" in refused(judge)
+
+
+def test_a_reset_in_years_has_no_date() -> None:
+    limiter = Limiter(4)
+    limiter.allowed(0, 1e18, "x-ratelimit-reset-requests: 1e18")
+    assert limiter.exhausted.startswith("allows no more requests for years (")
 
 
 def test_nothing_left_is_waited_for_without_retry_after(server: WireServer) -> None:

@@ -412,7 +412,8 @@ def test_a_compatible_spec_that_is_none_is_refused_without_repeating_a_key(serve
 
 
 @pytest.mark.parametrize(
-    "url", [f"https://me:{KEY}@proxy/v1", f"https://proxy/v1?api-key={KEY}", f"https://p/v1#{KEY}"]
+    "url",
+    [f"https://me:{KEY}@proxy/v1", f"https://proxy/v1?api-key={KEY}", f"https://p/v1#{KEY}", f"https://p/{KEY}/v1"],
 )
 def test_a_url_with_a_key_in_it_is_refused_without_repeating_it(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -432,6 +433,22 @@ def test_a_url_with_a_key_in_it_is_refused_without_repeating_it(
         said = capsys.readouterr()
         assert ended.value.code == 1, options
         assert KEY not in said.err + said.out, options
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://mine.openai.azure.com/openai/deployments/gpt-4o-2024-08-06/v1",
+        "https://h/3f2504e0-4f89-11d3-9a0c-0305e82c3301/v1",
+        "https://gateway.ai.cloudflare.com/v1/0123456789abcdef0123456789abcdef/mine/openai",
+        "https://h/desk-2024abcdefghijklmnop/sk-SK/v1",
+    ],
+)
+def test_a_long_name_in_the_path_of_a_url_is_no_key(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["cost", "--judge", "openai:gpt-4.1", "--set", f"openai.base_url={url}"])
+    said = capsys.readouterr()
+    assert ended.value.code in (0, None), said.err
 
 
 def test_a_judge_without_a_model_says_how_to_name_one(server: WireServer) -> None:

@@ -374,6 +374,7 @@ def test_prompts_that_are_left_out_are_said(tmp_path: Path, caplog: pytest.LogCa
 
 def test_a_plan_counts_the_comparisons_that_choosing_buys_and_the_key_holds_what_they_hang_on(tmp_path: Path) -> None:
     settings = ["rows.validation=10", "annotate.annotator=chatgpt_1", "ppo.total_steps=12", "ppo.save_steps=5"]
+    settings.append("ppo.checkpoint=best")
 
     def farm(*more: str) -> Farm:
         return Farm("toy", settings=[*settings, *more], output_dir=tmp_path)

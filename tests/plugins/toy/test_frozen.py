@@ -49,17 +49,17 @@ def test_a_world_file_that_differs_is_refused(copied: Path, edition: int) -> Non
 
 
 def test_another_base_in_the_place_of_the_frozen_one_is_refused(copied: Path) -> None:
-    weights = copied / "base1" / "model.safetensors"
+    weights = copied / "base2" / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
-    with pytest.raises(DataError, match=r"base1/model\.safetensors is not the frozen file.*--model DIR"):
+    with pytest.raises(DataError, match=r"base2/model\.safetensors is not the frozen file.*--model DIR"):
         ToyDataset().load("sft")
 
 
 def test_a_world_file_that_is_gone_is_refused(copied: Path) -> None:
-    (copied / "world1.json").unlink()
-    with pytest.raises(DataError, match=r"world1\.json cannot be read \(No such file.*[Ii]nstall afarm again"):
+    (copied / "world2.json").unlink()
+    with pytest.raises(DataError, match=r"world2\.json cannot be read \(No such file.*[Ii]nstall afarm again"):
         ToyDataset().load("sft")
 
 

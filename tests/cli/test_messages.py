@@ -1,0 +1,116 @@
+"""Messages of commands name what was called, in one line, with the command that goes on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from said import Afarm
+
+LIGHT = ["--recipe", "light.yaml"]
+OPENAI = ["--judge", "openai:gpt-unheard-of"]
+
+
+def test_a_plan_is_titled_by_the_step_that_it_is_of(afarm: Afarm) -> None:
+    for step in ("sample", "annotate", "fit-reward"):
+        assert f"light.yaml · {step} (" in afarm(step, *LIGHT, "--dry-run").out
+    assert afarm("annotate", *LIGHT, "--dry-run", "--json").json["step"] == "annotate"
+    assert "light.yaml · nudge (" in afarm("train", *LIGHT, "--dry-run").out
+
+
+def test_the_ledger_books_a_step_and_a_search_under_their_own_names(afarm: Afarm) -> None:
+    assert afarm("annotate", *LIGHT).code == 0
+    (account,) = afarm("ledger", "--json").json["by"]["run"]
+    assert account["name"].startswith("light-annotate-pool-")
+    search = ("tune", *LIGHT, "--methods", "nudge", "--trials", "2", "--space", "nudge.skill=0.2,0.9")
+    assert afarm(*search).code == 0
+    names = [row["name"] for row in afarm("ledger", "--json").json["by"]["run"]]
+    assert sum(name.startswith("tune-light-") for name in names) == 1
+    assert not [name for name in names if name.startswith(("compare-", "light-nudge-"))]
+
+
+def test_a_judge_that_lacks_something_is_told_once_for_all_annotators_that_ask_for_it(
+    afarm: Afarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    said = afarm("run", *LIGHT, "--judge", "openai:gpt-5.4", "--dry-run")
+    assert said.code == 1
+    assert said.err.count("takes no logit_bias") == 1
+    assert "chatgpt_1, chatgpt_2, chatgpt_3, chatgpt_4, davinci003_1 and gpt4_4 ask for" in said.err
+    assert "--allow-degraded" in said.err
+
+
+def test_an_unknown_price_is_no_price_of_nothing(afarm: Afarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    said = afarm("cost", *LIGHT, *OPENAI)
+    (line,) = [line for line in said.out.splitlines() if line.startswith("About")]
+    assert "$" not in line
+    assert "give --price openai:gpt-unheard-of=INPUT/OUTPUT" in line
+    known = afarm("cost", *LIGHT, "--judge", "strong=openai:gpt-unheard-of").out
+    (line,) = [line for line in known.splitlines() if line.startswith("About")]
+    assert "of unknown price" in line
+    assert "expected, at most $" in line
+
+
+def test_export_without_a_run_says_which_there_are(afarm: Afarm) -> None:
+    none = afarm("export")
+    assert none.code == 1
+    assert "`afarm run` makes one" in none.err
+    made = afarm("run", *LIGHT, "--json").json["name"]
+    named = afarm("export")
+    assert "afarm export RUN DIR" in named.err
+    assert made in named.err
+    assert "RUN DIR" in afarm("export", made).err
+    assert "no run 'policy'" in afarm("export", "policy").err
+
+
+def test_the_module_prints_the_completion_of_the_command(tmp_path: Path) -> None:
+    # The shell is told and not looked for: these tests may stand under any, CI's under the plain `sh` of make.
+    said = subprocess.run(
+        [sys.executable, "-m", "afarm", "--show-completion", "bash"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"},
+    )
+    assert "_AFARM_COMPLETE=complete_bash" in said.stdout
+    assert "complete -o default -F _afarm_completion afarm" in said.stdout
+    assert subprocess.run(["bash", "-n"], input=said.stdout, text=True, capture_output=True).stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "--seed", "x"], "'--seed': must be a whole number"),
+        (["run", "--budget", "x"], "'--budget': must be a number"),
+        (["run", "--label-noise", "2"], "'--label-noise': must be at most 0.5"),
+        (["tune", "--trials", "1"], "'--trials': must be at least 2"),
+        (["leaderboard", "--format", "x"], "'--format': 'x' is not one of"),
+        (["diff", "one"], "Missing argument SECOND."),
+        (["artifacts", "why"], "Missing argument KEY."),
+        (["run", "toy"], "--recipe toy or --dataset toy"),
+        (["run", "--set", "lr=3"], "Name its section, such as bradley_terry.learning_rate: "),
+        (["report", "none"], "`afarm run` makes one"),
+        (["leaderboard"], "`afarm run` makes one"),
+        (["artifacts", "list"], "No artifacts in afarm-runs"),
+    ],
+)
+def test_a_first_error_is_in_plain_words(afarm: Afarm, arguments: list[str], message: str) -> None:
+    Path("afarm-runs/runs").mkdir(parents=True)
+    said = afarm(*arguments)
+    assert message in " ".join(said.err.split())
+    assert "Input should" not in said.err
+
+
+def test_an_unknown_annotator_is_one_problem_whatever_else_is_asked_of_it(afarm: Afarm) -> None:
+    said = afarm("run", *LIGHT, "--annotator", "crowdd", "--votes", "3")
+    assert "Did you mean 'crowd'" in said.err
+    assert "problems" not in said.err
+
+
+def test_groups_say_what_their_commands_do_in_whole_sentences(afarm: Afarm) -> None:
+    said = " ".join(afarm("artifacts", "--help").out.split())
+    assert "Show what an artifact was made from, and what sets it apart from its nearest relative." in said
