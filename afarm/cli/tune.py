@@ -31,13 +31,17 @@ if TYPE_CHECKING:
     from afarm.experiment.workspace import Workspace
 
 ALL = "all"
-COLUMNS = ("method", "number", "win_rate", "standard_error", "excess", "seconds", "error", "values", "figures")
+COLUMNS = ("method", "number", "seeds", "win_rate", "standard_error", "excess", "seconds", "error", "values", "figures")
 """The columns of the CSV file: the fields of a trial, the last two as JSON."""
 
 Methods = Annotated[str, typer.Option("--methods", help="Methods by name, with commas between, or all.")]
 Trials = Annotated[int, typer.Option("--trials", min=2, help="Trials of each method, the recipe's own settings first.")]
 Seeds = Annotated[
-    str, typer.Option("--seeds", help="The seeds of trials, with commas between. Report others than these.")
+    str,
+    typer.Option("--seeds", help="The seed of trials, and with commas between those of finalists. Report others."),
+]
+Finalists = Annotated[
+    int, typer.Option("--finalists", min=2, help="The best trials of each method that are made with all seeds.")
 ]
 Space = Annotated[
     list[str] | None,
@@ -65,7 +69,8 @@ def tune(
     stray: Stray = None,
     methods: Methods = ALL,
     trials: Trials = 16,
-    seeds: Seeds = "1001",
+    seeds: Seeds = "1001,1002,1003",
+    finalists: Finalists = 4,
     space: Space = None,
     max_kl: MaxKL = None,
     max_length_ratio: MaxLengthRatio = None,
@@ -74,7 +79,7 @@ def tune(
     dry_run: DryRun = False,
 ) -> None:
     """Choose the settings of methods by trials on the validation split, as many for each."""
-    from afarm.experiment.tuning import Search, Tuning, count_trials, plan_search, tuning_directory
+    from afarm.experiment.tuning import Search, count_trials, plan_search, tuning_directory
     from afarm.experiment.workspace import tell_once
 
     refuse_stray(stray)
@@ -86,7 +91,7 @@ def tune(
     for name, why in left_out.items():
         err().print(f"[yellow]Left out:[/] {markup(name)}: {markup(why)}", highlight=False, soft_wrap=True)
     if dry_run:
-        _show_plan(options, spaces, of_seeds, trials, limits)
+        _show_plan(options, spaces, of_seeds, trials, finalists, limits)
         return
     told: set[str] = set()
 
@@ -102,21 +107,25 @@ def tune(
     first = next(iter(spaces))
     with open_with(first, of_seeds[0], {}) as workspace:
         _require_comparable(workspace)
-        search = Search(open_with, spaces, of_seeds, limits, tuning_directory(workspace, of_seeds, limits))
-        recipe = workspace.settings.recipe
+        directory = tuning_directory(workspace, of_seeds[0], limits)
+        search = Search(open_with, spaces, of_seeds, finalists, limits, directory, workspace.settings.recipe)
         with workspace.judges.client.accounted_to(search.account):
-            warn_of_budget(workspace, lambda: plan_search(workspace, first, spaces, trials, len(of_seeds)))
+            warn_of_budget(workspace, lambda: plan_search(workspace, first, spaces, trials, finalists, len(of_seeds)))
     started = time.time()
-    made = search.run(
+    tuning = search.run(
         trials, lambda trial, there: _tell_trial(count_trials(spaces[trial.method], trials), trial, there)
     )
-    tuning = Tuning(search.directory, recipe, made)
+    made = tuning.trials
     page = _write(tuning, limits, trials)
     tuned = tuning.write_recipe(given)
     if options.as_json:
-        rows = {method: [trial.to_row() for trial in done] for method, done in made.items()}
+        made_of, finals_of = (
+            {method: [trial.to_row() for trial in done] for method, done in some.items()}
+            for some in (made, tuning.finals)
+        )
         best = {method: b.number if (b := tuning.best(method)) else None for method in made}
-        print_json({"trials": rows, "best": best, "page": str(page), "recipe": tuned and str(tuned)})
+        written = {"page": str(page), "recipe": tuned and str(tuned)}
+        print_json({"trials": made_of, "finals": finals_of, "best": best, **written})
     _show(tuning, to_stderr=options.as_json)
     console = err() if options.as_json else out()
     names = ",".join(made)
@@ -204,11 +213,16 @@ def _require_comparable(workspace: Workspace) -> None:
 
 
 def _show_plan(
-    options: FarmOptions, spaces: Mapping[str, SearchSpace], seeds: Sequence[int], trials: int, limits: Limits
+    options: FarmOptions,
+    spaces: Mapping[str, SearchSpace],
+    seeds: Sequence[int],
+    trials: int,
+    finalists: int,
+    limits: Limits,
 ) -> None:
     """Show what the first trial of the first method would do, and how many there would be."""
     from afarm.experiment import preflight
-    from afarm.experiment.tuning import count_trials, plan_search, tuning_account, tuning_directory
+    from afarm.experiment.tuning import count_trainings, plan_search, tuning_account, tuning_directory
 
     first, *others = spaces
     for name in others:
@@ -217,12 +231,12 @@ def _show_plan(
     with replace(options, method=first, seed=seeds[0]).dry_run(preflight.of_run()) as workspace:
         _require_comparable(workspace)
         show_plan(workspace, first, options.as_json)
-        account = tuning_account(tuning_directory(workspace, seeds, limits))
+        account = tuning_account(tuning_directory(workspace, seeds[0], limits))
         with workspace.judges.client.accounted_to(account):
-            warn_of_budget(workspace, lambda: plan_search(workspace, first, spaces, trials, len(seeds)))
+            warn_of_budget(workspace, lambda: plan_search(workspace, first, spaces, trials, finalists, len(seeds)))
     if options.as_json:
         return
-    times = {name: len(seeds) * count_trials(space, trials) for name, space in spaces.items()}
+    times = {name: count_trainings(space, trials, finalists, len(seeds)) for name, space in spaces.items()}
     counts = ", ".join(f"{name} {count} times" for name, count in times.items())
     text = f"That is one trial of {first}. Trained and compared: {counts}."
     out().print(text, soft_wrap=True, highlight=False, markup=False)
@@ -232,7 +246,8 @@ def _tell_trial(of: int, trial: Trial, was_there: bool) -> None:
     result = f"failed: {trial.error}" if trial.error else _win_rate(trial)
     past = f", past a limit by {trial.excess:.0%}" if trial.excess > 0 else ""
     took = "made before" if was_there else f"{trial.seconds:.0f} s"
-    text = f"{trial.method}, trial {trial.number + 1} of {of}: {result}{past} ({_values(trial)}; {took})"
+    over = f" with {trial.seeds} seeds" if trial.seeds > 1 else ""
+    text = f"{trial.method}, trial {trial.number + 1} of {of}{over}: {result}{past} ({_values(trial)}; {took})"
     err().print(f"[bold]{markup(one_line(text, 400))}[/]", highlight=False, soft_wrap=True)
 
 
@@ -268,7 +283,7 @@ def _show(tuning: Tuning, to_stderr: bool) -> None:
         table.add_column(heading, overflow="fold")
     for method, trials in tuning.trials.items():
         best = tuning.best(method)
-        cells = [method, str(len(trials)), _win_rate(trials[0])]
+        cells = [method, str(len(trials)), _win_rate(tuning.recipes_own(method))]
         cells += [_win_rate(best), _values(best) if best.number else "the recipe's"] if best else ["none", ""]
         table.add_row(*map(markup, cells))
     (err() if to_stderr else out()).print(table)
@@ -286,23 +301,33 @@ def _write(tuning: Tuning, limits: Limits, of: int) -> Path:
     rows.writerow(COLUMNS)
     for method, trials in tuning.trials.items():
         best = tuning.best(method)
-        names = list(trials[0].values)
-        figures = list(dict.fromkeys(name for trial in trials for name in trial.figures))
-        header = ["trial", *names, "win rate, %", *figures, "seconds"]
         lines += [f"## {method}", ""]
         lines += [line, ""] if (line := _exhausted(method, len(trials), of)) else []
-        lines += [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
-        for trial in trials:
-            values = [_short(trial.values.get(name)) for name in names]
-            measured = [f"{trial.figures[name]:.3g}" if name in trial.figures else "" for name in figures]
-            result = one_line(trial.error, 200) if trial.error else _win_rate(trial).replace(" %", "")
-            mark = " (chosen)" if trial is best else " (past a limit)" if trial.excess > 0 else ""
-            number = f"{trial.number + 1}{mark}"
-            lines.append(f"| {' | '.join([number, *values, result, *measured, f'{trial.seconds:.0f}'])} |")
+        lines += _table(trials, best)
+        if finals := tuning.finals[method]:
+            lines += [f"The finalists with {finals[0].seeds} seeds, ± standard error over seeds:", ""]
+            lines += _table(finals, best)
+        for trial in (*trials, *finals):
             row = trial.to_row() | {name: json.dumps(dict(getattr(trial, name))) for name in ("values", "figures")}
             rows.writerow([row[name] for name in COLUMNS])
-        lines.append("")
     write_whole(tuning.directory / "trials.csv", text.getvalue(), remedy)
     page = tuning.directory / "trials.md"
     write_whole(page, "\n".join(lines), remedy)
     return page
+
+
+def _table(trials: Sequence[Trial], best: Trial | None) -> list[str]:
+    """Return the lines of a Markdown table of trials."""
+    names = list(trials[0].values)
+    figures = list(dict.fromkeys(name for trial in trials for name in trial.figures))
+    header = ["trial", *names, "win rate, %", *figures, "seconds"]
+    lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
+    for trial in trials:
+        values = [_short(trial.values.get(name)) for name in names]
+        measured = [f"{trial.figures[name]:.3g}" if name in trial.figures else "" for name in figures]
+        result = one_line(trial.error, 200) if trial.error else _win_rate(trial).replace(" %", "")
+        chosen = best is not None and trial.number == best.number
+        mark = " (chosen)" if chosen else " (past a limit)" if trial.excess > 0 else ""
+        number = f"{trial.number + 1}{mark}"
+        lines.append(f"| {' | '.join([number, *values, result, *measured, f'{trial.seconds:.0f}'])} |")
+    return [*lines, ""]

@@ -1,8 +1,10 @@
 """Settings of methods, chosen by the same number of trials on instructions that are not reported.
 
 A trial trains a method with its settings and compares it with the start policy on the validation split. The first is
-the recipe's own settings, so a search never ends below them on that split. The best of several noisy figures is too
-high by chance: what is reported is another run, of the chosen settings on the evaluation split.
+the recipe's own settings. Trials have the first seed. The best of them and the recipe's own settings, the finalists,
+are then made with the other seeds too, and the best mean is chosen: settings that win with one seed may collapse with
+the next. The best of several noisy figures is too high by chance: what is reported is another run, of the chosen
+settings on the evaluation split.
 
 Trials are rows of a file per method, written as each ends. They and the seed decide what is tried next, and stages are
 artifacts like a run's: a search that was killed goes on, and one that is done is extended by asking for more trials.
@@ -70,7 +72,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Settings that were tried, and what came of them: means over seeds, the win rate in percent.
+    """Settings that were tried and their figures, means over so many `seeds`; the win rate in percent.
 
     `error` says why it failed. `excess` is by which share it exceeds a limit.
     """
@@ -84,6 +86,7 @@ class Trial:
     excess: float = 0.0
     seconds: float = 0.0
     error: str = ""
+    seeds: int = 1
 
     @property
     def worth(self) -> float:
@@ -109,16 +112,20 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The trials of methods, in the order made, under `directory`."""
+    """The trials of methods, in the order made, and their finalists over all seeds, under `directory`."""
 
     directory: Path
     recipe: str
     trials: Mapping[str, Sequence[Trial]]
+    finals: Mapping[str, Sequence[Trial]] = field(default_factory=dict)
 
     def best(self, method: str) -> Trial | None:
-        """Return the trial with the highest win rate of those within the limits; None if there is none."""
-        eligible = [trial for trial in self.trials[method] if trial.win_rate is not None and trial.excess <= 0]
-        return max(eligible, key=lambda trial: trial.worth, default=None)
+        """Return the best finalist, or the best trial if there is one seed; None if none keeps the limits."""
+        return next(iter(best_first(self.finals.get(method) or self.trials[method])), None)
+
+    def recipes_own(self, method: str) -> Trial:
+        """Return what the recipe's own settings came to, over all seeds if there are several."""
+        return next((trial for trial in self.finals.get(method, ()) if trial.number == 0), self.trials[method][0])
 
     def write_recipe(self, given: Mapping[str, Any]) -> Path | None:
         """Write a recipe based on the tuned one, with what was `given` and the best values of each method.
@@ -142,21 +149,24 @@ class Tuning:
 class Search:
     """A search over the spaces of methods.
 
-    `open_with` opens a trial's workspace. `seeds` are trained with each, `limits` what a choice must keep.
+    `open_with` opens a trial's workspace. Trials have the first of `seeds`, and so many `finalists` have all of them.
+    `limits` are what a choice must keep.
     """
 
     open_with: OpenWith
     spaces: Mapping[str, SearchSpace]
     seeds: Sequence[int]
+    finalists: int
     limits: Limits
     directory: Path
+    recipe: str
 
     @property
     def account(self) -> str:
         """The account of its trials, and of their budget: the same command goes on with it."""
         return tuning_account(self.directory)
 
-    def run(self, trials: int, on_trial: Callable[[Trial, bool], None]) -> dict[str, list[Trial]]:
+    def run(self, trials: int, on_trial: Callable[[Trial, bool], None]) -> Tuning:
         """Make what is missing of `trials` of each method. `on_trial` gets each, and if it was there already.
 
         A trial that fails is kept with its error, and the search goes on. Of a space that holds no more configurations
@@ -169,17 +179,18 @@ class Search:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise StoreError(f"another process makes the trials in {self.directory}: wait until it ends") from error
-            return {method: list(self._search(method, trials, on_trial)) for method in self.spaces}
+            made, finals = {}, {}
+            for method in self.spaces:
+                made[method] = list(self._search(method, trials, on_trial))
+                finals[method] = list(self._decide(method, made[method], on_trial))
+            return Tuning(self.directory, self.recipe, made, finals)
 
     def _search(self, method: str, trials: int, on_trial: Callable[[Trial, bool], None]) -> Iterator[Trial]:
         space = self.spaces[method]
-        kinds = {name: [type(values).__name__, values] for name, values in space.items()}  # as JSON both are arrays
-        path = self.directory / f"{method.replace('/', '_')}-{digest(kinds, length=6)}.jsonl"
-        done = [Trial.from_row(row) for row in read_rows(path)] if path.is_file() else []
-        for number, trial in enumerate(done):
-            own = trial.values.keys() == space.keys() and (trial.method, trial.number) == (method, number)
-            if not own or not 0 <= (trial.win_rate or 0) <= 100:
-                raise StoreError(f"{path}: row {number} is no trial of this search; remove the file to try anew")
+        path = self._path(method)
+        done = self._read(path, method)
+        if wrong := next((number for number, trial in enumerate(done) if trial.number != number), None):
+            raise _not_of_this_search(path, wrong)
         for number in range(trials):
             there = number < len(done)
             if not there:
@@ -187,16 +198,46 @@ class Search:
                 values = next_values(space, tried, self.seeds[0], method) if number else {}
                 if values is None:
                     return
-                done.append(self._make(method, number, values))
+                done.append(self._make(method, number, values, self.seeds[:1]))
                 write_rows(path, [trial.to_row() for trial in done])
             on_trial(done[number], there)
             yield done[number]
 
-    def _make(self, method: str, number: int, values: dict[str, Any]) -> Trial:
-        started, trial = time.time(), Trial(method, number, values)
+    def _decide(self, method: str, trials: Sequence[Trial], on_trial: Callable[[Trial, bool], None]) -> Iterator[Trial]:
+        """Make the finalists among `trials` with all seeds; none if nothing is left to decide."""
+        best = best_first(trials)[: self.finalists]
+        finalists = sorted({trial.number for trial in best} | {0})
+        if len(self.seeds) == 1 or not best:
+            return
+        path = self._path(method, digest(list(self.seeds), length=6))
+        done = {trial.number: trial for trial in self._read(path, method)}
+        for number in finalists:
+            there = number in done
+            if not there:
+                done[number] = self._make(method, number, trials[number].values, self.seeds)
+                write_rows(path, [done[number].to_row() for number in sorted(done)])
+            on_trial(done[number], there)
+            yield done[number]
+
+    def _path(self, method: str, finals: str = "") -> Path:
+        kinds = {name: [type(values).__name__, values] for name, values in self.spaces[method].items()}  # JSON: arrays
+        name = f"{method.replace('/', '_')}-{digest(kinds, length=6)}"
+        return self.directory / (f"finals-{name}-{finals}.jsonl" if finals else f"{name}.jsonl")
+
+    def _read(self, path: Path, method: str) -> list[Trial]:
+        """Read trials of this method and space. Raises `StoreError` for others."""
+        found = [Trial.from_row(row) for row in read_rows(path)] if path.is_file() else []
+        for row, trial in enumerate(found):
+            own = trial.values.keys() == self.spaces[method].keys() and trial.method == method
+            if not own or not 0 <= (trial.win_rate or 0) <= 100:
+                raise _not_of_this_search(path, row)
+        return found
+
+    def _make(self, method: str, number: int, values: Mapping[str, Any], seeds: Sequence[int]) -> Trial:
+        started, trial = time.time(), Trial(method, number, values, seeds=len(seeds))
         with ExitStack() as closing:
             try:
-                opened = [closing.enter_context(self.open_with(method, seed, values)) for seed in self.seeds]
+                opened = [closing.enter_context(self.open_with(method, seed, values)) for seed in seeds]
                 of_method = opened[0].settings.of(opened[0].components.component("methods", method))
                 own = {name: getattr(of_method, name) for name in self.spaces[method]}
                 trial = replace(trial, values=values or own)
@@ -244,17 +285,33 @@ class Search:
         }
 
 
+def best_first(trials: Sequence[Trial]) -> list[Trial]:
+    """Return the trials that succeeded and keep the limits, the best first."""
+    eligible = [trial for trial in trials if trial.win_rate is not None and trial.excess <= 0]
+    return sorted(eligible, key=lambda trial: -trial.worth)
+
+
+def _not_of_this_search(path: Path, row: int) -> StoreError:
+    return StoreError(f"{path}: row {row} is no trial of this search; remove the file to try anew")
+
+
 def count_trials(space: SearchSpace, trials: int) -> int:
     """Return how many of `trials` there can be: the recipe's own settings, and all of the space."""
     size = count_configurations(space)
     return trials if size is None else min(trials, size + 1)
 
 
+def count_trainings(space: SearchSpace, trials: int, finalists: int, seeds: int) -> int:
+    """Return how often a method is trained at most: in trials, and as finalists with further seeds."""
+    most = count_trials(space, trials)
+    return most + min(most, finalists + 1) * (seeds - 1)
+
+
 def plan_search(
-    workspace: Workspace, method: str, spaces: Mapping[str, SearchSpace], trials: int, seeds: int
+    workspace: Workspace, method: str, spaces: Mapping[str, SearchSpace], trials: int, finalists: int, seeds: int
 ) -> list[PlannedStage]:
     """Plan all trials as if each were the first of `method`; samples and labels are shared per seed."""
-    own = seeds * sum(count_trials(space, trials) for space in spaces.values())
+    own = sum(count_trainings(space, trials, finalists, seeds) for space in spaces.values())
     planned = plan_run(workspace, method)
     return [stage.times(own if stage.kind in OWN_STAGES else seeds) for stage in planned]
 
@@ -264,11 +321,11 @@ def tuning_account(directory: Path) -> str:
     return f"tune-{directory.name}"
 
 
-def tuning_directory(workspace: Workspace, seeds: Sequence[int], limits: Limits) -> Path:
-    """Return where the trials of a search are: one place for equal settings, seeds and limits.
+def tuning_directory(workspace: Workspace, seed: int, limits: Limits) -> Path:
+    """Return where the trials of a search are: one place for equal settings, first seed and limits.
 
     `workspace` is of any method without further settings.
     """
     settings = workspace.settings
-    name = digest(workspace.run_name("tune"), list(seeds), asdict(limits), length=6)
+    name = digest(workspace.run_name("tune"), [seed], asdict(limits), length=6)
     return workspace.store.root / "tunings" / f"{Path(settings.recipe).stem}-{name}"

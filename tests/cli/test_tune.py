@@ -16,7 +16,7 @@ from said import Afarm
 
 from afarm.core.judge import Price
 
-TUNE = ["tune", "--recipe", "light.yaml", "--methods", "nudge"]
+TUNE = ["tune", "--recipe", "light.yaml", "--methods", "nudge", "--seeds", "1001"]
 SKILLS = ["--space", "nudge.skill=0.05:0.9"]
 
 
@@ -75,6 +75,41 @@ def test_trials_that_were_edited_are_refused(afarm: Afarm, change: dict[str, obj
     said = afarm(*TUNE, *SKILLS, "--trials", "2")
     assert said.code == 1
     assert "remove" in said.err
+
+
+def test_the_best_trials_are_decided_over_all_seeds(afarm: Afarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setting that wins with the first seed and fails with the others is not chosen, and one is enough to say so."""
+    search = (*TUNE, *SKILLS, "--trials", "6", "--finalists", "2", "--json")
+    alone = afarm(*search).json
+    winner = alone["trials"]["nudge"][alone["best"]["nudge"]]["values"]["skill"]
+    train = Teach.train
+
+    def collapse(self: Teach, inputs: Any, context: Any) -> WordPolicy:
+        policy = cast(WordPolicy, train(self, inputs, context))
+        return WordPolicy(0.0) if self.config.skill == winner else policy
+
+    monkeypatch.setattr(Teach, "train", collapse)
+    assert alone["finals"] == {"nudge": []}
+    before = len(RAN)
+    said = afarm(*search, "--seeds", "1001,1002,1003")
+    assert said.code == 0, said.err
+    assert said.json["trials"] == alone["trials"], "the same search"
+    finals = {trial["number"]: trial for trial in said.json["finals"]["nudge"]}
+    ranked = sorted(alone["trials"]["nudge"], key=lambda trial: -trial["win_rate"])
+    assert set(finals) == {0, *(trial["number"] for trial in ranked[:2])}
+    assert sum(line == "Nudge step 1" for line in RAN[before:]) == 2 * len(finals), "the first seed was there"
+    chosen = finals[said.json["best"]["nudge"]]
+    assert chosen["values"]["skill"] != winner
+    assert chosen["win_rate"] == max(trial["win_rate"] for trial in finals.values())
+    assert {trial["seeds"] for trial in finals.values()} == {3}
+    assert yaml.safe_load(Path(said.json["recipe"]).read_text())["nudge"] == chosen["values"]
+    page = Path(said.json["page"]).read_text()
+    assert f"| {chosen['number'] + 1} (chosen) |" in page.split("finalists with 3 seeds")[1]
+    rows = list(csv.DictReader(Path(said.json["page"]).with_suffix(".csv").open()))
+    assert [row["seeds"] for row in rows] == ["1"] * 6 + ["3"] * len(finals)
+    before = len(RAN)
+    again = afarm(*search, "--seeds", "1001,1002,1003")
+    assert (again.json["finals"], RAN[before:]) == (said.json["finals"], [])
 
 
 def test_trials_are_compared_on_the_validation_split_and_leave_no_run(afarm: Afarm) -> None:
