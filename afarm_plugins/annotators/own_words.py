@@ -22,10 +22,16 @@ _THOUGHTS = re.compile(
 _BLOCK_QUOTE = re.compile(r"^[ \t]*>.*$", re.MULTILINE)
 # A completion model that is done may go on with a comparison of its own making, whose verdicts are not ours.
 _RUN_ON = re.compile(r"^[ \t#*]*Instruction[ \t]*:", re.MULTILINE)
+_STYLE_TAG = re.compile(r"</?(?:b|strong|i|em|u|span)>", re.IGNORECASE)
+_LINE_TAG = re.compile(r"</?(?:p|div|br) ?/?>", re.IGNORECASE)
 _FENCE = re.compile(r"[ \t]*(?:`{3,}|~{3,})(?P<rest>[^`~]*)\Z")
 _GOES_ON = re.compile(r"[ \t]*(?:[;,]|(?:which|is|was|at (?:the|its) end|in order to)\b(?!:))")
 _GOES_ON_AFTER = re.compile(r"(?:\s*`{3,}[ \t]*\n?)?[ \t]*[,;]?[ \t]*[a-z]")
-_COLON = re.compile(r":(?P<goes_on>\s+[a-z(])?")
+_COLON = re.compile(
+    r"(?P<rejected>(?:\A|[,.;]\s)(?:rejected|worse|worst)(?: (?:output|response|answer))?):(?=\s(?:output )?\([ab]\))"
+    r"|:(?P<goes_on>\s+(?-i:[a-z(]))?",
+    re.IGNORECASE,
+)
 _INLINE_QUOTE = re.compile(r"\"[^\"]*(?:\"|\Z)|“[^”]*(?:”|\Z)|«[^»]*(?:»|\Z)|„[^“”]*[“”]|`[^`]+`|(?<!\w)'[^']*'(?!\w)")
 _QUOTED_LABEL = re.compile(r".(?:output ?)?\(?[ab]\)?\.?.\Z", re.IGNORECASE)
 _BETWEEN_CLAUSES = re.compile(r"[.!?;,]\s+")
@@ -41,7 +47,7 @@ _OWN = re.compile(
     rf"|\A(?:{_BEFORE} )*(?:{_DECISION}|overall|final|so|sure|okay|kept|no doubt|here you are)"
     r"(?: (?:for|from|in|on|about)\b.*| \(.*)?(?: is| are| was)?\W*\Z"
     r"|\bis (?:\w+ )?(?:better|best|superior|stronger|preferred)\W*\Z"
-    r"|\A\W*(?:(?:comparison|example|no\.) ?)?[0-9]+\W*\Z"
+    r"|\A\W*(?:(?:output\W{1,3})?[ab]\W{1,3})?(?:(?:comparison|example|no\.) ?)?[0-9]+\W*\Z"
     r"|\A(?:so |therefore )?i(?: would|'d| will| must)? (?:\w+\W*\Z|(?:looked at|compared|considered|weighed)\b)",
     re.IGNORECASE,
 )
@@ -66,10 +72,11 @@ def without_quotations(text: str) -> str:
 
 
 def answer_lines(text: str) -> list[str]:
-    """The lines of `text` without quotations, up to where a completion model makes up a comparison."""
+    """The lines of `text` without quotations and HTML tags, up to the next made-up comparison."""
     text = without_quotations(text)
     run_on = _RUN_ON.search(text)
-    return (text[: run_on.start()] if run_on else text).splitlines()
+    own = text[: run_on.start()] if run_on else text
+    return _STYLE_TAG.sub("", _LINE_TAG.sub("\n", own)).splitlines()
 
 
 def own_lines(text: str) -> list[str]:
@@ -110,9 +117,10 @@ def own_part(line: str) -> str:
     line = _INLINE_QUOTE.sub(lambda quote: quote[0][1:-1] if _QUOTED_LABEL.match(quote[0]) else " quotation ", line)
     start = 0
     for colon in _COLON.finditer(line):
-        if introduces(line[start : colon.start()] + ":" * (not colon["goes_on"])):
-            return line[: colon.start() + 1]
-        start = colon.start() + 1
+        end = colon.start() + len(colon["rejected"] or "")
+        if not colon["rejected"] and introduces(line[start:end] + ":" * (not colon["goes_on"])):
+            return line[: end + 1]
+        start = end + 1
     return line
 
 

@@ -38,8 +38,8 @@ WORST, BEST = 1, 7
 
 _NUMBER = re.compile(r"[(\[]?(?:comparison |example |no\. ?)?([0-9]{1,6}) ?[.):\]–-]", re.IGNORECASE)
 _NUMBER_INSIDE = re.compile(
-    r"[(\[]?(?:(?<!\w)(?:comparison |example |no\. ?))?(?<![0-9])(?P<index>[0-9]++)[\s*_`\\]{0,4}"
-    r"(?:[.):\];!…](?![0-9])|[–-](?!\w\w))",
+    r"[(\[]?(?:(?<!\w)(?:comparison |example |no\. ?))?(?P<index>(?<![0-9])[0-9]++|(?<!\w)(?-i:[IVX]{1,5})(?=[.):]))"
+    r"[\s*_`\\]{0,4}(?:[.):\];!…](?![0-9])|[–-](?!\w\w))",
     re.IGNORECASE,
 )
 _LABEL_ALONE = re.compile(r"\W*(?:output\W{1,3})?[ab]", re.IGNORECASE)

@@ -25,7 +25,7 @@ CLASSES = {
     " yes here clear obvious mainly mostly chiefly primarily",
     "B": "better best preferred preferable superior stronger strongest winning favoured favored winner higher highest",
     "C": "prefer choose chose choosing picking pick select selecting favour favor favouring favoring voting opt opting"
-    " go going went decide decided settle settled lean leaning take keep",
+    " go going went decide decided settle settled lean leaning take keep recommend",
     "D": "the a an",
     "E": "so therefore thus hence",
     "F": "wrong incorrect false bad poor flawed irrelevant incomplete inaccurate off lacks lacking misses missing fails"
@@ -44,7 +44,7 @@ CLASSES = {
     "T": "than over above",
     "U": "but however yet nevertheless nonetheless",
     "V": "answer verdict pick choice preference decision conclusion selection response result judgement judgment vote"
-    " evaluation assessment edge nod",
+    " evaluation assessment edge nod recommendation",
     "W": "with which",
     "X": "worse worst loser losing inferior weaker weakest poorer rejected"
     " discarded less least runner-up losers loses lost",
@@ -74,17 +74,20 @@ CLASSES = {
     "=": "is be being been seems appears looks remains",
     "&": "and",
 }
-"""The words of each class. "a" and "b" are the labels; ".", "?", ",", ";", ":" and "-" stand for themselves."""
+"""The words of each class. "a" and "b" are labels, "#" is a number; ".", "?", ",", ";", ":" and "-" are themselves."""
 
 PHRASES = {
     "A": r"in (?:conclusion|short|summary|sum|the end)|in my (?:opinion|view|judge?ment)|to conclude|on balance|by far"
-    r"|all (?:in all|things considered)|at the end of the day|by a (?:small|narrow|wide|large) margin|a (?:bit|lot)"
+    r"|all (?:in all|things considered)|at the end of the day|hands down|a (?:bit|lot)"
+    r"|by an? (?:\w+ ){0,2}(?:margin|mile|way|landslide|hair)"
     r"|of (?:the|these) two(?: (?:outputs|responses|answers))?|of the pair|in (?:every|all) (?:ways?|respects?)"
     r"|(?<!\w )here is"
-    r"|if (?:forced|i (?:had|have|must)) to (?:choose|pick|decide)(?: one)?|without a doubt|no doubt|as follows"
+    r"|if (?:forced|i (?:had|have|must)) to (?:choose|pick|decide)(?: one)?|as follows"
+    r"|without (?:a doubt|hesitation)|no doubt"
     r"|in this case|to me|on the whole|that is why|with (?:that|this) in mind"
     r"|it is (?:clear|obvious) that",
-    "w": r"comes out (?:ahead|on top)|(?:gets|has) my (?:vote|preference)|does (?:a|the) better job|does better"
+    "w": r"comes out (?:ahead|on top)|(?:gets|has) my (?:vote|preference)|does better|takes it"
+    r"|does (?:a|the) (?:much )?better job(?: (?:of|at) (?:following|answering) the (?:instructions?|question|prompt))?"
     r"|has (?:a slight|the) edge|deserves (?:the preference|to win)",
     "v": "edges out",
     "R": r"for (?:the following|these|several|two|this) reasons?",
@@ -92,11 +95,14 @@ PHRASES = {
     "B": r"preferred by (?:the |most )?(?:human )?(?:humans?|people|persons?|readers?|users?)",
     "T": r"ahead of",
     "W": r"for its",
-    "C": r"give (?:the )?(?:edge|nod|preference|win) to|have a (?:\w+ )?preference for|meant(?! to)",
+    "C": r"give (?:the )?(?:edge|nod|preference|win) to|have a (?:\w+ )?preference for|meant(?! to)"
+    r"|(?<!\w )pick(?= output| \()",
     "N": r"far from|(?:anything|all|nothing) but",
     "Z": r"on (?:second thoughts?|reflection)|i take (?:\w+ )?back|hold on|strike that|let me re\w+"
     r"|the (?:exact )?(?:opposite|reverse|contrary) of (?:what|that|this|my)|(?:it(?: is|'s) )?the other way a?round",
-    "u": r"(?:would|could|should|i'd) have|(?:would|could|might) (?:\w+ly )?win|(?:vs|e\.g|i\.e|cf|etc)\.|in order to",
+    "#": r"(?:no\.|number|comparison|example|item|question) ?[0-9]{1,3}",
+    "u": r"(?:would|could|should|i'd) have|(?:would|could|might) (?:\w+ly )?win|(?:vs|e\.g|i\.e|cf|etc)\.|in order to"
+    r"|(?<!\w )take",
 }
 """Expressions that count as one word of the class."""
 
@@ -104,11 +110,12 @@ _QUALITY = r"(?:B|k|mq)[OV]?"
 _PRAISE = rf"A*+D?A*+{_QUALITY}"
 _COPULA = r"(?:[cA]*+t?[=d])++"
 _SOMEONE = r"[Dj]y++[cA]*+C"
+_WANTED = rf"DOj?(?:I[cA]*+C[pW]?|{_SOMEONE})"
 _PRAISED = (
-    rf"(?:{_COPULA}(?:{_PRAISE}|MA*+V|DOj?{_SOMEONE})|[cA]*+w|[cA]*+vD?(?:[ab]|oO?)|,?P=|,{_PRAISE}|A*+BfD?i|fD?iA*+B)"
+    rf"(?:{_COPULA}(?:{_PRAISE}|MA*+V|{_WANTED})|[cA]*+w|[cA]*+vD?(?:[ab]|oO?)|,?P=|,{_PRAISE}|A*+BfD?i|fD?iA*+B)"
 )
-_ONE = rf"DOj?(?:I[cA]*+C|=A*+B|{_SOMEONE})"
-_LEAD = rf"(?:(?:[DMA]*+(?:{_QUALITY}|g?V)A*+|{_ONE})[c=d:-][=:A]*+j?|I[cA]*+Kj?[:,]?A*+(?:P=)?|P[cA]*+t?=A*+j?:?)"
+_NAME = rf"(?:[DMA]*+(?:{_QUALITY}|g?V)A*+|DOj?=A*+B|{_WANTED})"
+_LEAD = rf"(?:{_NAME}[c=d:-][=:A]*+j?|I[cA]*+Kj?[:,]?A*+(?:P=)?|P[cA]*+t?=A*+j?:?)"
 _OPENING = r"(?:[SR][^:,lY]*+,(?:[^:,lY]*+,){0,7})?[AE]*+[,:]?A*+"
 _BECAUSE = r"[,-]?(?:R(?![^abo]*[=d]A*+[XF]\Z)|s(?=[Pabj]|D?o)|S(?![^,]*,[cA]*+[=d]))"
 _REMARK = r"[,:-]A*+&?(?:[PW](?![A=c]*+D?[NF]?\Z|[Ac]*+Y)|D?o)[^abhZ]*+(?<!Y)\Z"
@@ -121,6 +128,7 @@ VERDICTS = {
     "named": rf"{_LEAD}L{_ENDS}",  # My verdict is Output (a); I think Output (a)
     "praised": rf"{_LEAD}?L{_PRAISED}{_ENDS}",  # Output (a) is better than (b)
     "chosen": rf"(?:I(?:[cAt=]|Ct(?![ab]))*+[CkV]|{_SOMEONE})[pWtA]*+:?L{_ENDS}",  # I would go with Output (a)
+    "elliptic": rf"C[pWtA]*+:?L{_ENDS}",  # Choose Output (a); going with Output (a)
     "found": rf"I[cA]*+[Ke]L(?:t=|s)?(?:{_PRAISE}|A*+m){_ENDS}",  # I find Output (a) to be better
     "ranked": rf"I[cA]*+[Kr]LA*+TD?(?:[ab]|oO?){_ENDS}",  # I rank Output (a) above (b)
     "below": r"[ab]<L\Z",  # Output (b) < Output (a)
@@ -150,7 +158,9 @@ _VERDICTS = {name: re.compile(_OPENING + shape.replace("L", "(?P<side>[ab])")) f
 _ASKS_FOR_BETTER = re.compile("(?!.*[abFHhlNX]).*[BCVk]")
 _SENTENCE = re.compile(r"[^.?]*+[.?]|[^.?]++\Z")
 _LONG = 60  # letters of a heading that is certain to say more than whose label stands below it
-_BETWEEN_PARTS = re.compile("([;UE])")
+_BETWEEN_PARTS = re.compile("([;UE]|,(?=[BXk][OV]?:))")
+_NUMBER = re.compile(r"\w*\d\w*|i{2,3}|i?v|vi{1,3}|ix")
+_GOES_ON = re.compile(r"[^ab]{0,2}[ab].*[u#]\.")
 _WORDS = {word: letter for letter, words in CLASSES.items() for word in words.split()}
 _SUFFIXES = {"m": "=", "d": "c", "ll": "c", "ve": "c", "re": "="}
 _NAMED_PHRASES = "|".join(rf"(?P<phrase{i}>\b(?:{choices})(?!\w))" for i, choices in enumerate(PHRASES.values()))
@@ -160,7 +170,7 @@ _TOKEN = re.compile(
     r"(?:\((?P<bracketed>[ab])\)|\[\[(?P<doubly>[ab])\]\])"
     r"|\b(?:output\s?(?P<plain>[ab])|(?:response|answer|option|choice|candidate|assistant) (?P<capital>(?-i:[AB])))"
     r"(?!\w)"
-    r"|(?P<alone>(?<!\w)(?<!\b[ab]\W)[ab])(?=\W*\Z)"
+    r"|(?P<alone>(?<!\w)(?<!\b[ab]\W)[ab](?=\W*\Z)|\A[ab](?=\s[0-9]{1,3}[.)]))"
     rf"|{_NAMED_PHRASES}"
     r"|(?P<word>[^\W_]++(?:[-'][^\W_]++)*+)"
     r"|(?<![.!?…])(?P<end>[.!?…]++)(?=[\s)\"'*_`<]|\Z)"
@@ -233,14 +243,18 @@ def takes_back(text: str) -> bool:
 def statements_of(shape: str, heading: str = "") -> list[Statement]:
     """List the statements in a text of this shape, in order. Linear in its length.
 
-    A label alone is what the `heading` or question before it calls it.
+    A label alone is what the `heading` or question before it calls it, and nothing behind a list that goes on ("Output
+    (a), 2. Output (b)"). A verdict with the number of another item in its sentence is none.
     """
     statements: list[Statement] = []
     for sentence in _SENTENCE.findall(shape):
         names_label = heading if is_bare(sentence) else ""
         stated = list(_of_sentence(names_label + sentence))
+        if not stated and sentence.endswith("#.") and any(_of_sentence(sentence[:-2])):
+            stated = [Statement("none")]
         statements += stated or [Statement("doubt")] * bool(names_label)
-        heading = heading_of(sentence) if sentence.endswith("?") else ""
+        goes_on = not stated and _GOES_ON.match(sentence)
+        heading = heading_of(sentence) if sentence.endswith("?") else "u:" if goes_on else ""
     return statements
 
 
@@ -257,13 +271,13 @@ def heading_of(shape: str) -> str:
 
 
 def _of_sentence(sentence: str) -> Iterator[Statement]:
-    """Statements of the parts that "so", "but" or ";" separate."""
+    """Statements of the parts that "so", "but", ";" or ", rejected:" separate."""
     asks, stated, after = sentence.endswith("?"), False, ""
     sentence = sentence.strip(".?,-")
     if not asks and DECLINES.match(sentence):
         yield Statement("none")
     for part in _BETWEEN_PARTS.split(sentence):
-        if part in (";", "U", "E"):
+        if part in (";", ",", "U", "E"):
             after = part
             continue
         clause = part.lstrip(",:-")
@@ -324,6 +338,8 @@ def _word(word: str) -> str:
     stem, _, suffix = word.partition("'")
     if word.endswith("n't"):
         return "N"
+    if _NUMBER.fullmatch(word):
+        return "#"
     if stem == "it" and suffix == "s":
         return "P="
     return _WORDS[stem] + _SUFFIXES[suffix] if suffix in _SUFFIXES and stem in _WORDS else "u"
