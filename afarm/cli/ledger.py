@@ -20,6 +20,9 @@ from afarm.storage.text import markup
 if TYPE_CHECKING:
     from afarm.judging.ledger import Ledger
 
+ROUNDING = 1e-6
+"""Dollars by which sums of prices may differ."""
+
 
 def add_to(app: typer.Typer) -> None:
     app.command("ledger")(ledger)
@@ -92,12 +95,19 @@ def _start_anew(path: Path) -> None:
 
 def _recover(path: Path) -> None:
     from afarm.judging.ledger_recovery import is_sound, recover
+    from afarm.storage.text import dollars
 
     if is_sound(path):
         err().print(f"{path} is sound: nothing to recover.", highlight=False, soft_wrap=True, markup=False)
         return
     recovery = recover(path)
-    text = f"{recovery.answers:,} answers are saved in {path}; the damaged file is {recovery.damaged}."
+    lost = [f"{recovery.lost_answers:,} answers"] if recovery.lost_answers else []
+    lost += [f"answers that cost {dollars(recovery.lost_dollars)}"] if recovery.lost_dollars > ROUNDING else []
+    losses = f"At least {', and '.join(lost)}, are lost." if lost else "None is known to be lost."
+    text = (
+        f"{recovery.answers:,} answers are saved in {path}; the damaged file is {recovery.damaged}.\n"
+        f"{losses} What needs an answer that is lost, and no saved label has it, asks and pays for it again."
+    )
     err().print(text, highlight=False, soft_wrap=True, markup=False)
 
 

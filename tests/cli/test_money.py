@@ -182,7 +182,7 @@ def test_a_damaged_ledger_is_recovered_by_the_command_that_the_error_names(afarm
     assert "nothing to recover" in afarm("ledger", "--recover").err
     ledger = Path("afarm-runs/ledger.sqlite")
     content = bytearray(ledger.read_bytes())
-    content[:4096] = b"\xa5" * 4096
+    content[: 2 * 4096] = b"\xa5" * (2 * 4096)  # the first page, and the one that leads to the answers
     ledger.write_bytes(content)
     shutil.rmtree("afarm-runs/artifacts/annotate")
     failed = afarm("run", "--recipe", "light.yaml")
@@ -190,6 +190,7 @@ def test_a_damaged_ledger_is_recovered_by_the_command_that_the_error_names(afarm
     recovered = afarm("ledger", "--recover", "--json")
     assert recovered.code == 0
     assert "answers are saved in afarm-runs/ledger.sqlite; the damaged file is" in recovered.err
+    assert "None is known to be lost." in recovered.err
     asked = CountingJudge.asked
     assert sum(row["answers"] for row in recovered.json["by"]["judge"]) == asked
     assert afarm("run", "--recipe", "light.yaml").code == 0

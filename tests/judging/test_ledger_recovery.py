@@ -52,8 +52,16 @@ def cut(path: Path) -> None:
     os.truncate(path, path.stat().st_size * 3 // 4 // 4096 * 4096 + 100)
 
 
+def overwrite_the_root(path: Path) -> None:
+    """Fill the page that leads to all the pages of answers with noise."""
+    with closing(sqlite3.connect(path)) as db:
+        [(root,)] = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'completions'").fetchall()
+    overwrite(path, root - 1, 1)
+
+
 DAMAGES: dict[str, tuple[Callable[[Path], None], float]] = {
     "the first page": (lambda path: overwrite(path, 0, 1), 1.0),
+    "the root of the answers": (overwrite_the_root, 1.0),
     "a page in the middle": (lambda path: overwrite(path, path.stat().st_size // 8192, 1), 0.9),
     "ten pages": (lambda path: overwrite(path, path.stat().st_size // 8192, 10), 0.6),
     "a part of the last quarter": (cut, 0.5),
@@ -76,6 +84,46 @@ def test_the_answers_that_can_be_read_are_saved_and_the_damaged_file_is_kept(cas
         assert all(stored[key].text == f"answer {number}" for number, key in enumerate(keys()) if key in stored)
         assert ledger.committed("run") >= recovery.answers * 0.01 - 1e-9, "budgets count what was paid"
     assert [place.name for place in path.parent.iterdir() if place.name.startswith(".")] == []
+
+
+def test_what_is_known_to_be_lost_is_counted(path: Path) -> None:
+    DAMAGES["ten pages"][0](path)
+    recovery = recover(path)
+    assert 0 < recovery.lost_answers <= ANSWERS - recovery.answers
+    assert recovery.lost_dollars == pytest.approx(0.01 * (ANSWERS - recovery.answers))
+
+
+def test_answers_that_are_in_the_log_alone_are_saved_if_the_first_page_is_lost(path: Path) -> None:
+    with Ledger(path) as ledger:
+        late = Completion("late", 10, 5, price=0.01, key=request_key(request(ANSWERS), "judge"))
+        ledger.resolve([(request(ANSWERS), "judge", late)], "run")
+        files = {file.name: file.read_bytes() for file in path.parent.iterdir()}
+    for name, content in files.items():  # as a machine that loses power leaves them
+        (path.parent / name).write_bytes(content)
+    overwrite(path, 0, 1)
+    recovery = recover(path)
+    assert recovery.answers == ANSWERS + 1
+    assert (recovery.lost_answers, recovery.lost_dollars) == (0, pytest.approx(0))
+    left = {file.name for file in path.parent.iterdir()}
+    assert left == {path.name, recovery.damaged.name, f"{recovery.damaged.name}-wal"}
+
+
+def test_a_long_answer_that_fills_pages_of_its_own_is_saved_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    texts = ["é" * length for length in (1, 1_700, 2_000, 4_000, 40_000)]
+    with Ledger(path) as ledger:
+        for number, text in enumerate(texts):
+            answer = Completion(text, 10, 5, price=-0.0, key=keys()[number])
+            ledger.resolve([(request(number), "judge", answer)], "run")
+    overwrite_the_root(path)
+    recover(path)
+    with Ledger(path) as ledger:
+        assert [ledger.completions(keys())[key].text for key in keys()[: len(texts)]] == texts
+    overwrite(path, path.stat().st_size // 4096 - 5, 1)  # within the longest
+    overwrite_the_root(path)
+    recover(path)
+    with Ledger(path) as ledger:
+        assert {stored.text for stored in ledger.completions(keys()).values()} == set(texts[:-1])
 
 
 def test_a_file_of_which_nothing_is_left_stays_where_it_is(tmp_path: Path) -> None:
