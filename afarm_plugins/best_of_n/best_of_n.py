@@ -27,7 +27,7 @@ from afarm import (
     Sample,
     TrainContext,
 )
-from afarm.backend import CheckpointPolicy, TorchRewardModel, best_sample, sample_scorer, scored_samples
+from afarm.backend import CheckpointPolicy, TorchRewardModel, best_sample, position_limit, sample_scorer, scored_samples
 from afarm_plugins.best_of_n.subsets import Winners
 
 BEST_OF_N_CARD = "best_of_n.json"
@@ -102,8 +102,11 @@ class BestOfNPolicy(Policy):
     def export(self, directory: Path) -> None:
         """Write policy and reward model for transformers alone, and a script that runs them.
 
-        Raises `ModelError` if one of them is no transformers model: a reward that is a formula has no weights.
+        The policy's generation config holds how it samples. Raises `ModelError` if one of them is no transformers
+        model: a reward that is a formula has no weights.
         """
+        from transformers import GenerationConfig
+
         policy, reward_model = self.policy, self.reward_model
         if not isinstance(policy, CheckpointPolicy) or not isinstance(reward_model, TorchRewardModel):
             raise ModelError(
@@ -112,15 +115,26 @@ class BestOfNPolicy(Policy):
             )
         policy.export(directory / "policy")
         reward_model.export(directory / "reward_model")
-        template = resources.files("afarm_plugins.best_of_n") / "best_of_n.py.jinja"
-        script = jinja2.Template(template.read_text("utf-8"), keep_trailing_newline=True).render(
-            n=self.n,
+        # A new one: the base model's own penalties and limits are none of the run's.
+        GenerationConfig(
+            do_sample=True,
             temperature=self.temperature,
             top_p=self.default_decoding.top_p,
+            top_k=0,
+            num_return_sequences=self.n,
             max_new_tokens=self.default_decoding.max_new_tokens,
-            prompt=repr(policy.template.render(Instruction("{instruction}"))),
-            special=policy.template.name != "chat",
-            end=set(policy.eos_ids),
+            eos_token_id=policy.eos_ids,
+            pad_token_id=policy.pad_id,
+            suppress_tokens=policy.tokenizer.convert_tokens_to_ids(list(policy.control_tokens)) or None,
+        ).save_pretrained(directory / "policy")
+        template = resources.files("afarm_plugins.best_of_n") / "best_of_n.py.jinja"
+        prompt = policy.template.render(Instruction("{instruction}"))
+        script = jinja2.Template(template.read_text("utf-8"), keep_trailing_newline=True).render(
+            n=self.n,
+            chat=policy.template.name == "chat",
+            prompt=repr(policy.template.control + prompt),
+            special=not prompt.startswith(policy.tokenizer.bos_token or "\0"),
+            positions=position_limit(policy.model) or 2**31,
             reads_cut_off=reward_model.reads_cut_off,
         )
         (directory / "best_of_n.py").write_text(script, "utf-8")
