@@ -7,6 +7,7 @@
 | TRL | `prompt`, `chosen`, `rejected`: texts, or lists of messages |
 | TRL with the prompt implicit | `chosen`, `rejected`: whole chats, which differ in their last answer |
 | HH-RLHF | the same, as transcripts of "Human:" and "Assistant:" |
+| Chatbot Arena | `conversation_a`, `conversation_b`, `winner`; or `prompt`, `response_a`, `response_b`, `winner_…` |
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from statistics import fmean
 from afarm.core.errors import DataError
 from afarm.core.records import JudgedPair, Message, Pair, Preference, Row
 from afarm.core.seeding import uniform
+from afarm.storage.arena_votes import is_vote, read_vote
 from afarm.storage.contents import file_digest
 from afarm.storage.conversations import (
     Turns,
@@ -163,6 +165,8 @@ def judged_row(row: Row, where: str, name: str = "", labels: LabelReader | None 
     for first, second in PAIRS:
         if first in row and second in row:
             return _from_pair(row, (first, second), where, name, labels or LabelReader(where, ""))
+    if is_vote(row):
+        return read_vote(row, where, name)
     held = what_it_holds(row, where.rpartition(": ")[0], to_train=True)
     raise DataError(f"{where}: is no preference, which has {FORMS}; {held}")
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from afarm.storage.arena_votes import is_vote
+
 ANNOTATION = ("output_1", "output_2", "preference")
 """The fields without which a row is no annotation."""
 PAIRS = (("output_1", "output_2"), ("response1", "response2"), ("response_1", "response_2"))
@@ -19,8 +21,6 @@ LABELS = ("preference", "label")
 """The names that a label has."""
 PEOPLE = re.compile(r"annotator_?\d+")
 """The columns of several people's labels."""
-ARENA = (("conversation_a", "conversation_b"), ("response_a", "response_b"))
-"""The names that the two answers have in the votes of Chatbot Arena."""
 BETTER_AND_WORSE = "put a better and a worse answer to each into 'chosen' and 'rejected'"
 MOST_LISTED = 12
 """Fields that a message lists."""
@@ -58,11 +58,8 @@ def _other_than_output(row: Mapping[str, Any], file: str) -> str:
         return f"an export of the ledger, to answer for a judge: --judge replay:{file}"
     if "win_rate" in fields:
         return f"a leaderboard: afarm leaderboard {file}"
-    if any({*pair} <= fields for pair in ARENA) and any(name.startswith("winner") for name in fields):
-        return (
-            "votes of Chatbot Arena (LMSYS): name the winner's 'chosen' and the other's 'rejected', leave ties out, "
-            f"and train on them: {training_pairs('FILE')}"
-        )
+    if is_vote(row):
+        return f"votes of Chatbot Arena (LMSYS), preferences to train on: {training_pairs(file)}"
     if any({*pair} <= fields for pair in PAIRS):
         if any(PEOPLE.fullmatch(name) for name in fields):
             return f"preferences to train on, labelled by people: {training_pairs(file)}"

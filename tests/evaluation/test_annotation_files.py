@@ -274,7 +274,7 @@ def test_a_row_that_is_wrong_is_named_with_its_file_and_field(row: dict[str, Any
         ),
         (
             {"model_a": "x", "model_b": "y", "winner": "model_a", "conversation_a": [], "conversation_b": []},
-            "votes of Chatbot Arena (LMSYS): name the winner's 'chosen' and the other's 'rejected'",
+            "votes of Chatbot Arena (LMSYS), preferences to train on: afarm fit-reward --preferences FILE",
         ),
         (
             {"model_a": "x", "model_b": "y", "prompt": "p", "response_a": "a", "response_b": "b", "winner_model_a": 1},

@@ -48,6 +48,20 @@ FORMS: dict[str, dict[str, Any]] = {
     "Alpaca's fields": {"instruction": ASK, "input": "warm", "chosen": "Red.", "rejected": "Loud.", "dataset": "d"},
     "AlpacaFarm": {"instruction": ASK, "input": "warm", "output_1": "Loud.", "output_2": "Red.", "preference": 2},
     "a transcript judged": {"instruction": HISTORY, "output_1": "Red.", "output_2": "Loud.", "preference": 1},
+    "Chatbot Arena, chats": {
+        "conversation_a": turns(ASK, "Loud."),
+        "conversation_b": turns(ASK, "Red."),
+        "winner": "model_b",
+        "judge": "arena_user_7",
+    },
+    "Chatbot Arena, lists": {
+        "prompt": json.dumps([ASK]),
+        "response_a": json.dumps(["Red."]),
+        "response_b": json.dumps(["Loud."]),
+        "winner_model_a": 1,
+        "winner_model_b": 0,
+        "winner_tie": 0,
+    },
     "LLMBar": {"input": ASK, "output_1": "Loud.", "output_2": "Red.", "label": 2},
 }
 MULTI_TURN = Instruction(ASK, messages=(USER, ASSISTANT))
@@ -62,6 +76,8 @@ def test_each_form_is_the_same_preference(form: str) -> None:
         "TRL, texts": Instruction(ASK),
         "UltraFeedback": Instruction(ASK),
         "LLMBar": Instruction(ASK),
+        "Chatbot Arena, chats": Instruction(ASK),
+        "Chatbot Arena, lists": Instruction(ASK),
         "a question": Instruction(ASK, messages=(SYSTEM,)),
         "Alpaca's fields": Instruction(ASK, "warm", "d"),
         "AlpacaFarm": WARM,
@@ -94,6 +110,49 @@ def test_several_peoples_labels_become_their_mean(votes: tuple[Any, ...], win: f
     judged = judged_row({"instruction": "i", "response1": "x", "response2": "y", **labels}, "f: row 0")
     assert (judged.preference.outcome, judged.preference.source) == ("draw" if win is None else "decided", "human")
     assert judged.p2 == pytest.approx(win) if win is not None else judged.p2 is None
+
+
+CHATS = FORMS["Chatbot Arena, chats"]
+LISTS = FORMS["Chatbot Arena, lists"]
+
+
+@pytest.mark.parametrize(
+    ("row", "p2"),
+    [
+        ({**CHATS, "winner": "model_a"}, 0.0),
+        ({**CHATS, "winner": "tie"}, None),
+        ({**CHATS, "winner": "tie (bothbad)"}, None),
+        ({**CHATS, "winner": "both_bad"}, None),
+        ({**CHATS, "conversation_a": json.dumps(CHATS["conversation_a"])}, 1.0),
+        ({**LISTS, "winner_model_a": "0", "winner_model_b": "1", "winner_tie": "0"}, 1.0),
+        ({**LISTS, "winner_model_a": 0.0, "winner_tie": 1.0}, None),
+        ({**LISTS, "response_b": LISTS["response_a"]}, None),
+        ({**LISTS, "prompt": "[sic] no list", "response_a": "Red.", "response_b": ["Loud."]}, 0.0),
+    ],
+)
+def test_a_vote_of_the_arena_says_which_model_won(row: dict[str, Any], p2: float | None) -> None:
+    judged = judged_row({**row, "model_a": "llama", "model_b": "gpt"}, "f: row 0")
+    assert (judged.p2, judged.preference.outcome) == (p2, "draw" if p2 is None else "decided")
+    assert (judged.pair.generator_1, judged.pair.generator_2) == ("llama", "gpt")
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ({**LISTS, "response_b": "[null]"}, "field 'response_b' must be a list of texts"),
+        ({**LISTS, "response_b": '["a", "b"]'}, "field 'response_b' has 2 answers to 1 prompts"),
+        ({**LISTS, "response_b": '[" "]'}, r"turn 1 \(assistant\) is empty"),
+        ({**LISTS, "winner_model_a": 0}, "one of winner_model_a, winner_model_b, winner_tie must be 1, and 0 are"),
+        (
+            {**CHATS, "conversation_a": turns("a", "b", "c", "d"), "conversation_b": turns("a", "x", "c", "d")},
+            "a vote on two chats of 2 answers each, which share no prompt",
+        ),
+        ({**CHATS, "conversation_a": turns(ASK)}, "must end with the assistant's turn"),
+    ],
+)
+def test_a_vote_that_cannot_be_learned_from_is_left_out(row: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UnusableError, match=problem):
+        judged_row(row, "f: row 0")
 
 
 @pytest.mark.parametrize(
@@ -419,6 +478,10 @@ NO_PREFERENCE: dict[str, tuple[dict[str, Any], str]] = {
         {"Prompt": "p", "Chosen": "x", "Rejected": "y"},
         "These look like preferences to train on, in TRL's form: afarm fit-reward --preferences f.jsonl, if its names "
         "were in lower case: rename them",
+    ),
+    "a winner of another name": (
+        {"conversation_a": turns("a", "b"), "conversation_b": turns("a", "c"), "winner": "left"},
+        "field 'winner' is 'left'; it must be one of model_a, model_b, tie, tie (bothbad), both_bad, bothbad",
     ),
     "another column for the label": (
         {"instruction": "i", "output_1": "x", "output_2": "y", "winner": "a"},
