@@ -208,8 +208,8 @@ class Policy(ABC):
         """
         alone = isinstance(prompts, str | Instruction | Mapping) or not isinstance(prompts, Iterable)
         tasks = [Instruction(task) if isinstance(task, str) else task for task in ([prompts] if alone else prompts)]
-        if not tasks or not all(isinstance(task, Instruction) for task in tasks):
-            raise ConfigError(f"generate takes a text or an afarm.Instruction, or a list of them, not {prompts!r:.80}")
+        if not tasks or not all(isinstance(t, Instruction) and f"{t.instruction}{t.input}".strip() for t in tasks):
+            raise ConfigError(f"generate takes a text or an Instruction, or a list, none empty, not {prompts!r:.80}")
         names = {"seed", *Decoding.__slots__} - {"n", "clipped"}
         if unknown := [f"generate takes no {n!r}.{did_you_mean(n, names)}" for n in decoding if n not in names]:
             raise ConfigError(unknown)

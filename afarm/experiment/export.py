@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from afarm.core.errors import DataError
+from afarm.core.errors import DataError, StoreError
 from afarm.core.interfaces import Policy
 from afarm.core.plugins import Plugins, discover
 from afarm.core.records import Instruction, JudgedPair, Output, Row
@@ -21,7 +21,7 @@ from afarm.experiment.recipe import Settings
 from afarm.experiment.settings import RunConfig
 from afarm.storage.artifacts import Store
 from afarm.storage.conversations import chat_messages, task_text
-from afarm.storage.disk import output_dir_errors, storage_errors, write_json
+from afarm.storage.disk import storage_errors, write_json
 from afarm.storage.preference_files import CHOSEN_REASONS
 from afarm.storage.rows import read_outputs, read_preferences, read_rows, write_rows
 from afarm.storage.runs import OUTPUTS as JUDGED
@@ -43,8 +43,8 @@ def export_run(run: RunRecord, directory: Path, plugins: Plugins | None = None) 
     TRL's `prompt`, `chosen`, `rejected`), and the evaluation in AlpacaEval's formats (`model_outputs.json`,
     `reference_outputs.json`, `annotations.json`).
 
-    Raises `DataError` if `directory` holds anything, or the run or what it made is not what an export needs, and
-    `ModelError` if the policy has no form that other software reads.
+    Raises `DataError` if `directory` holds anything, or the run or what it made is not what an export needs,
+    `StoreError` if it cannot be made, and `ModelError` if the policy has no form that other software reads.
     """
     if directory.is_file():
         raise DataError(f"{directory} is a file: name a new directory")
@@ -54,9 +54,13 @@ def export_run(run: RunRecord, directory: Path, plugins: Plugins | None = None) 
     _require_policy(run)
     components = _components(run, plugins or discover())
     policy: Policy = components.load(_policy_artifact(run))
-    with output_dir_errors(directory.parent):
+    try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         beside = Path(tempfile.mkdtemp(prefix=".afarm-export-", dir=directory.parent))
+    except OSError as error:
+        raise StoreError(
+            f"{directory} cannot be made: {error.strerror}; name another directory to export to"
+        ) from error
     try:
         with storage_errors(beside):
             policy.export(beside)

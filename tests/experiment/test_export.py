@@ -117,6 +117,13 @@ def test_a_folder_that_is_not_empty_is_refused_and_left_as_it_is(run: RunRecord,
     assert (exported(run, taken) / "README.md").is_file(), "an empty one is fine"
 
 
+def test_a_folder_that_cannot_be_made_is_named_with_what_to_do(run: RunRecord, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for place in (Path("/proc/exported"), tmp_path / "file" / "exported"):
+        with pytest.raises(StoreError, match=rf"{place} cannot be made: .*; name another directory to export to$"):
+            exported(run, place)
+
+
 def test_a_link_to_an_empty_folder_is_followed_and_folders_beside_are_left(run: RunRecord, tmp_path: Path) -> None:
     real, mine = tmp_path / "real", tmp_path / ".exported.partial"
     for folder in (real, mine):
