@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -47,7 +43,7 @@ def ledger(
     """Show what judges have cost: by run, judge, annotator and day, and what was not paid again."""
     from afarm.judging import accounting
     from afarm.judging.ledger import Ledger
-    from afarm.storage.artifacts import Store
+    from afarm.storage.artifacts import Store, store_to_look_at
 
     path = Store(output_dir).ledger_path
     if start_anew:
@@ -57,7 +53,8 @@ def ledger(
     if recover:
         _recover(path)
     changes = forget is not None or recover or start_anew
-    with nullcontext(path) if changes else _to_be_read(path) as place, Ledger(place) as opened:
+    seen = nullcontext(output_dir) if changes else store_to_look_at(output_dir)
+    with seen as place, Ledger(Store(place).ledger_path) as opened:
         if forget is not None:
             count = opened.forget_batch(forget)
             if not count:
@@ -70,19 +67,6 @@ def ledger(
             print_json(accounting.summary(opened))
         elif export is None and forget is None and not recover:
             _show(opened)
-
-
-@contextmanager
-def _to_be_read(path: Path) -> Iterator[Path]:
-    """Give a ledger that can be opened: a copy, with what its log holds, of one that may not be written."""
-    if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
-        yield path
-        return
-    with tempfile.TemporaryDirectory() as passing:
-        for name in (path.name, f"{path.name}-wal"):
-            if (path.parent / name).is_file():
-                shutil.copyfile(path.parent / name, Path(passing) / name)
-        yield Path(passing) / path.name
 
 
 def _start_anew(path: Path) -> None:

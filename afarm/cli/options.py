@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
-from functools import reduce
+from functools import partial, reduce
 from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -231,12 +231,13 @@ class FarmOptions:
     @contextmanager
     def dry_run(self, checks: "Sequence[Check]", trains: bool = True) -> "Iterator[Workspace]":
         """Open the workspace for a look at what it would do, if no method `trains` too. No directory is made."""
-        from afarm.experiment.dry_run import output_dir_to_look_at
+        from afarm.storage.artifacts import store_to_look_at
 
         if not launch.process_info().is_main_process:
             raise typer.Exit
+        tell = partial(err().print, highlight=False, soft_wrap=True, markup=False)
         with (
-            output_dir_to_look_at(self.output_dir) as output_dir,
+            store_to_look_at(self.output_dir, tell) as output_dir,
             self._open(checks, output_dir, trains=trains) as workspace,
         ):
             yield workspace

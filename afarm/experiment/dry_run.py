@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from afarm.core.errors import ConfigError, DataError
 from afarm.core.interfaces import AnnotateContext
@@ -33,7 +31,6 @@ from afarm.judging.dispatch import misfit, unpriced
 from afarm.judging.labelling import CHUNK, rule_or_noise
 from afarm.judging.ledger import Ledger
 from afarm.storage.artifacts import Artifact, artifact_key
-from afarm.storage.disk import require_writable
 from afarm.storage.reuse import why_not_reused
 from afarm.storage.rows import read_outputs
 from afarm.storage.text import dollars
@@ -163,20 +160,6 @@ def thoughts_sentence(totals: Sequence[JudgeEstimate]) -> str:
     share = f"{100 * (1 - least / expected):.0f}% of it is thoughts before the answers, {source}"
     options = " ".join(f"--set {setting}" for setting in settings)
     return f"{share}: with {options} it is expected to cost {dollars(least)}"
-
-
-@contextmanager
-def output_dir_to_look_at(output_dir: Path) -> Iterator[Path]:
-    """Give the output directory or, if it is missing, an empty one for the time being.
-
-    Raises `StoreError` if it could not be made.
-    """
-    if output_dir.exists():
-        yield output_dir
-        return
-    require_writable(output_dir)
-    with TemporaryDirectory() as empty:
-        yield Path(empty)
 
 
 # --------------------------------------------------------------------------------------------------- which stages

@@ -45,11 +45,12 @@ def require_learnable(workspace: Workspace, summary: Mapping[str, Any]) -> None:
     sections = workspace.settings.sections.values()
     if outcomes.get("decided") or (draws and any(section.get("keep_draws") for section in sections)):
         return
+    learners = _keep_draws(workspace) if draws else ()
     left_out = f", with an instruction that is evaluated on {evaluated_on}" if evaluated_on else ""
     raise DataError(
         f"{workspace.config.preferences}: nothing to learn from: draws {draws}, without a label {total - draws}"
         f"{left_out}; say in each row which output is better: label 1 or 2, or a 'chosen' unlike its 'rejected'"
-        + "".join(f"; or learn from the draws with --set {name}.keep_draws=true" for name in _keep_draws(workspace))
+        + "".join(f"; or learn from the draws with --set {name}.keep_draws=true" for name in learners)
     )
 
 

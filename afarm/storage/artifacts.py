@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 from afarm.core.errors import DataError, StoreError
@@ -383,6 +384,33 @@ class Store:
         with storage_errors(path):
             path.mkdir(parents=True, exist_ok=True)
         return path
+
+
+@contextmanager
+def store_to_look_at(root: Path, tell: Callable[[str], None] = lambda text: None) -> Iterator[Path]:
+    """Give a directory to read the store at `root` from, without a change to it.
+
+    `tell` is called if nothing can be written there. It is `root` itself if that may be written. Otherwise, and if it
+    is missing, it is a passing one, with links to the artifacts and runs and a copy of the ledger: SQLite writes beside
+    a file that it reads.
+    """
+    ledger = Store(root).ledger_path
+    try:
+        require_writable(root)
+    except StoreError as problem:
+        tell(f"Note: {problem}")
+    if os.access(root, os.W_OK) and (os.access(ledger, os.W_OK) or not ledger.exists()):
+        yield root
+        return
+    with TemporaryDirectory() as passing:
+        view = Store(Path(passing))
+        for directory, seen in zip((root / "artifacts", root / "runs"), (view.artifacts, view.runs), strict=True):
+            if directory.is_dir():
+                seen.symlink_to(directory.resolve())
+        for ending in ("", "-wal"):
+            if os.path.isfile(f"{ledger}{ending}"):
+                shutil.copyfile(f"{ledger}{ending}", f"{view.ledger_path}{ending}")
+        yield view.root
 
 
 def _is_finished(directory: Path) -> bool:

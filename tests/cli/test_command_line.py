@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -67,6 +69,33 @@ def test_an_output_directory_that_cannot_be_written_is_named(afarm: Afarm, tmp_p
     (tmp_path / "file").write_text("in the way")
     said = afarm("run", *LIGHT, "--output-dir", "file/out")
     failed(said, "file/out cannot be written", "--output-dir")
+    said = afarm("run", *LIGHT, "--dry-run", "--output-dir", "file/out")
+    assert said.code == 0, said.err
+    assert "Note: the output directory file/out cannot be written" in said.err
+
+
+def test_a_plan_needs_no_directory_that_may_be_written_and_knows_what_is_there(
+    afarm: Afarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def contents() -> dict[Path, float]:
+        return {path: path.stat().st_mtime for path in (tmp_path / "afarm-runs").rglob("*")}
+
+    assert afarm("run", *LIGHT).code == 0
+    before, reach, probe = contents(), os.access, Path.write_bytes
+
+    def refuse(path: Path, content: bytes) -> int:
+        if path.name.startswith(".probe") and path.parent == Path("afarm-runs"):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return probe(path, content)
+
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and reach(path, mode))
+    monkeypatch.setattr(Path, "write_bytes", refuse)  # as on a file system that is mounted to be read
+    for command in (["run", *LIGHT, "--dry-run", "--json"], ["cost", *LIGHT, "--json"]):
+        said = afarm(*command)
+        assert said.code == 0, said.err
+        assert "Note: the output directory afarm-runs cannot be written: Read-only file system" in said.err
+        assert all(stage["reused"] for stage in said.json.get("stages", []))
+    assert contents() == before
 
 
 def test_missing_data_is_named(afarm: Afarm) -> None:

@@ -142,6 +142,14 @@ def test_a_file_without_a_better_output_is_refused_before_anything_runs(farm: Ma
     farm(preferences=write(tmp_path, *draws, {**pair, "preference": 2})).annotate()
 
 
+def test_a_file_without_any_label_is_not_told_to_learn_from_draws(tmp_path: Path) -> None:
+    pair = {"instruction": "i", "output_1": "x", "output_2": "y"}
+    source = write(tmp_path, *({**pair, "preference": label} for label in (float("nan"), None, "")))
+    with pytest.raises(ConfigError, match="draws 0, without a label 3; say in each row") as caught:
+        Farm("toy", preferences=source, method="dpo", output_dir=tmp_path / "out")
+    assert "keep_draws" not in str(caught.value)
+
+
 def test_learners_that_keep_draws_may_have_nothing_else(tmp_path: Path) -> None:
     source = write(tmp_path, *({**GOOD, "prompt": f"p {n}", "rejected": "word word"} for n in range(3)))
     given = {"preferences": source, "method": "dpo", "output_dir": tmp_path / "out"}
