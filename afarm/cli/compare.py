@@ -16,9 +16,10 @@ from afarm.cli.console import err, out, print_json
 from afarm.cli.cost import show_plan, warn_of_budget
 from afarm.cli.launch import process_info
 from afarm.cli.leaderboard import show_board
-from afarm.cli.options import DryRun, FarmOptions, Stray, refuse_stray, with_options
+from afarm.cli.options import DryRun, FarmOptions, with_options
 from afarm.cli.run import command_line, finish, warn_of_simulation
 from afarm.cli.stage_lines import make_room
+from afarm.cli.stray import Stray, refuse_stray
 from afarm.core.errors import AfarmError, ConfigError, DataError
 from afarm.core.records import Row
 from afarm.storage.disk import write_json, write_whole

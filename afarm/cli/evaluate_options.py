@@ -15,7 +15,8 @@ import typer
 
 from afarm.cli import completion
 from afarm.cli.console import err
-from afarm.cli.options import RECIPE_HELP, FarmOptions, options_of, refuse_contradictions, refuse_stray
+from afarm.cli.options import RECIPE_HELP, FarmOptions, refuse_contradictions
+from afarm.cli.stray import options_of, refuse_stray
 from afarm.core.errors import ConfigError
 from afarm.storage.text import markup
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from afarm.experiment.preflight import Check
     from afarm.experiment.workspace import Workspace
 
-__all__ = ["FarmOptions", "print_json", "with_options"]
+__all__ = ["DryRun", "FarmOptions", "print_json", "with_options"]
 """For commands of plugins; the rest of this module is the command line's own."""
 
 DEFAULT_RECIPE = "toy"
@@ -34,8 +34,7 @@ DEFAULT_OUTPUT_DIR = Path("afarm-runs")
 RECIPE_HELP = "A recipe by name (`afarm recipes`), or a YAML file."
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done and bought, and do nothing.")]
-Stray = Annotated[str | None, typer.Argument(hidden=True)]
-"""No command that has it takes such an argument: who writes one means an option, and is told which."""
+"""The parameter of a command that has --dry-run, False by default; see `FarmOptions.show_plan`."""
 
 OutputDir = Annotated[Path, typer.Option("--output-dir", help="Where everything is kept.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout, all else on stderr.")]
@@ -248,8 +247,17 @@ class FarmOptions:
         from afarm.cli.cost import warn_of_budget
         from afarm.experiment.dry_run import plan_run
 
-        workspace, times = farm.workspace, {"evaluate": evaluations}
-        warn_of_budget(workspace, lambda: [s.times(times.get(s.kind, 1)) for s in plan_run(workspace, method)])
+        warn_of_budget(farm.workspace, lambda: plan_run(farm.workspace, method, evaluations))
+
+    def show_plan(self, evaluations: int = 1) -> None:
+        """Show what a run, with that many evaluations, would make and buy, and do nothing."""
+        from afarm.cli.cost import show_plan
+        from afarm.experiment import preflight
+        from afarm.experiment.dry_run import plan_run
+
+        with self.dry_run(preflight.of_run()) as workspace:
+            method = workspace.config.method
+            show_plan(workspace, method, self.as_json, planned=plan_run(workspace, method, evaluations))
 
     @property
     def recipe_or_default(self) -> str:
@@ -394,36 +402,6 @@ def with_options(command: Callable[..., None], without: Collection[str] = ()) ->
     expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     return expanded
 
-
-def refuse_stray(name: str | None) -> None:
-    """Raise `ConfigError` naming the option that a component's name belongs to, or that none is called so."""
-    if name is None:
-        return
-    if named := [f"{option} {name}" for option in options_of(name)]:
-        raise ConfigError([f"{name!r} must be named by its option: {' or '.join(named)}"])
-    raise typer.BadParameter(f"Got unexpected extra argument ({name})")
-
-
-def options_of(name: str) -> list[str]:
-    """The options that take `name`, where a recipe or a component is called so."""
-    from afarm.core.plugins import discover
-    from afarm.experiment.recipe import recipe_names
-
-    registry = discover(check_configs=False).registry
-    kinds = {c.kind for c in registry if name in registry.names_of(c)}
-    recipe = ["--recipe"] if name in recipe_names() else []
-    return recipe + [option for kind, option in NAMED_BY_OPTION.items() if kind in kinds]
-
-
-NAMED_BY_OPTION = {
-    "methods": "--method",
-    "annotators": "--annotator",
-    "reward_models": "--reward-model",
-    "judges": "--judge",
-    "datasets": "--dataset",
-    "evaluators": "--evaluator",
-}
-"""The options that take a component's name, by its kind."""
 
 JUDGING = ("both_orders", "votes", "vote")
 """The settings of an annotator that have options: they go to the section of the annotator in use."""

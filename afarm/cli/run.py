@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from afarm.cli.console import err, out, print_json
-from afarm.cli.cost import show_plan, warn_of_budget
-from afarm.cli.options import DryRun, FarmOptions, Stray, refuse_stray, with_options
+from afarm.cli.cost import warn_of_budget
+from afarm.cli.options import DryRun, FarmOptions, with_options
+from afarm.cli.stray import Stray, refuse_stray
 from afarm.storage.text import dollars, markup, one_line
 
 if TYPE_CHECKING:
@@ -45,10 +46,7 @@ def run(
 def run_experiment(options: FarmOptions, dry_run: bool, started: float) -> None:
     """The whole experiment with the options' method and its results, or only the plan of it."""
     if dry_run:
-        from afarm.experiment import preflight
-
-        with options.dry_run(preflight.of_run()) as workspace:
-            show_plan(workspace, workspace.config.method, options.as_json)
+        options.show_plan()
         return
     from afarm.experiment.dry_run import plan_run
 
@@ -201,13 +199,16 @@ def result_row(result: Mapping[str, Any], main_reference: str) -> tuple[str, str
 
 
 def _next_command(record: Mapping[str, Any]) -> str:
-    """Another method on the same samples, preferences and reward model, without the settings of this one."""
+    """Another method on the same samples, preferences and reward model, for the screen.
+
+    Without the settings of this one, and without --json: what took its output is not part of the command.
+    """
     other = "best_of_n" if record["method"] == "ppo" else "ppo"
     words: list[str] = []
     for word in shlex.split(record["command"]):
         if words and words[-1] == "--set" and word.startswith(f"{record['method']}."):
             words.pop()
-        elif not word.startswith(f"--set={record['method']}."):
+        elif word != "--json" and not word.startswith(f"--set={record['method']}."):
             words.append(word)
     if "--method" in words[:-1]:
         words[words.index("--method") + 1] = other

@@ -19,8 +19,9 @@ import typer
 from afarm.cli.compare import parse_seeds
 from afarm.cli.console import err, out, print_json
 from afarm.cli.cost import show_plan, warn_of_budget
-from afarm.cli.options import DryRun, FarmOptions, Stray, refuse_stray, with_options
+from afarm.cli.options import DryRun, FarmOptions, with_options
 from afarm.cli.run import command_line
+from afarm.cli.stray import Stray, refuse_stray
 from afarm.core.errors import ConfigError, DataError
 from afarm.storage.disk import write_whole
 from afarm.storage.text import markup, one_line

@@ -165,13 +165,13 @@ def thoughts_sentence(totals: Sequence[JudgeEstimate]) -> str:
 # --------------------------------------------------------------------------------------------------- which stages
 
 
-def plan_run(workspace: Workspace, method: str) -> list[PlannedStage]:
-    """Return the stages that evaluating `method` would go through, in order."""
+def plan_run(workspace: Workspace, method: str, evaluations: int = 1) -> list[PlannedStage]:
+    """Return the stages that evaluating `method`, or so many variants, would go through, in order."""
     visited: dict[str, tuple[PlannedStage, Artifact | None]] = {}
     _visit(workspace, pipeline.main_evaluation(workspace, method), visited)
     if second := pipeline.second_evaluation(workspace, method, visited[f"outputs {method}"][1]):
         _visit(workspace, second, visited)
-    return [planned for planned, _ in visited.values()]
+    return [stage.times(evaluations) if stage.kind == "evaluate" else stage for stage, _ in visited.values()]
 
 
 def plan_stage(workspace: Workspace, stage: Stage) -> list[PlannedStage]:

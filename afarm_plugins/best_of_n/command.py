@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from afarm import ConfigError
-from afarm.cli.options import FarmOptions, print_json, with_options
+from afarm.cli.options import DryRun, FarmOptions, print_json, with_options
 
 if TYPE_CHECKING:
     from afarm import Farm
@@ -29,13 +29,18 @@ def best_of_n(
     ] = None,
     *,
     options: FarmOptions,
+    dry_run: DryRun = False,
 ) -> None:
     """Evaluate best-of-n at several n, from one run of the largest (1, 4, 16, 64 unless --n is given)."""
     if options.method not in (None, "best_of_n"):
         raise ConfigError([f"best-of-n has a method of its own: leave out --method {options.method}"])
     numbers = _numbers(n) if n else NUMBERS
     sampling = [*(options.settings or []), f"best_of_n.n={numbers[-1]}", "best_of_n.keep_scores=true"]
-    with replace(options, method="best_of_n", settings=sampling).farm() as farm:
+    options = replace(options, method="best_of_n", settings=sampling)
+    if dry_run:
+        options.show_plan(evaluations=len(numbers))
+        return
+    with options.farm() as farm:
         options.warn_of_budget(farm, "best_of_n", evaluations=len(numbers))
         if options.as_json:
             print_json(list(curve(farm, numbers)))

@@ -245,6 +245,9 @@ def test_best_of_several_n_that_does_not_fit_its_budget_says_so(afarm: Afarm, mo
         said = afarm(*command, "--n", n, "--budget", str(1.5 * once))
         assert said.code == 0, said.err
         assert ("does not fit the budget" not in said.err) is fits
+    planned = afarm(*command, "--n", "1,2,4", "--dry-run", "--json", "--output-dir", "looked-at").json
+    assert [judge["dollars"] for judge in planned["judges"]] == pytest.approx([3 * once])
+    assert not Path("looked-at").exists()
 
 
 def refuse_in(directory: Path) -> Callable[[Path], None]:
