@@ -185,6 +185,8 @@ def result_row(result: Mapping[str, Any], main_reference: str) -> tuple[str, str
     if name == "win_rate":
         return label, f"{metrics['win_rate']:.1f} % ± {metrics['standard_error'] or 0:.1f}"
     found = main_metric(name, metrics)
+    if found is None and next(iter(metrics.values()), "") is None:
+        return label, "not defined"
     if found is None:
         shown = [f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}" for k, v in list(metrics.items())[:4]]
         return label, ", ".join(shown)

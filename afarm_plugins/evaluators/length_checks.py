@@ -83,6 +83,14 @@ def misfit_of(predicted: Floats, share: Floats, tasks: Sequence[str]) -> tuple[s
     return f"predict a win rate of {here:.1f}, and these judgements have {there:.1f}", applicable
 
 
+def vanished(coefficients: Floats, share: Floats) -> str:
+    """State that the penalty left no coefficient though one side won more; empty otherwise."""
+    won = 100 * float(np.nanmean(share))
+    if coefficients.any() or abs(won - 50) <= MISFIT:
+        return ""
+    return f"the penalty leaves nothing of judgements of which {won:.1f} % were won: no figure is defined"
+
+
 def _few(free: Floats, judged: Rows) -> str:
     """State why there are too few outcomes of one kind to fit coefficients to; empty if there are enough."""
     coefficients = int(judged.features.any(axis=0).sum())  # lengths that are equal throughout have none

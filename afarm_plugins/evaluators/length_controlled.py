@@ -25,7 +25,7 @@ from scipy.special import expit
 from afarm import DataError, Evaluation, EvaluationInputs, Evaluator, Instruction, placed_rows, standard_error
 from afarm_plugins.evaluators import LengthControlledConfig
 from afarm_plugins.evaluators.data_files import cell, digest_of, number
-from afarm_plugins.evaluators.length_checks import error_and_warnings, misfit_of
+from afarm_plugins.evaluators.length_checks import error_and_warnings, misfit_of, vanished
 from afarm_plugins.evaluators.length_glm import FOLDS, Floats, Rows, fit, length_feature, sampling_error
 from afarm_plugins.evaluators.win_rate import matched
 
@@ -80,10 +80,11 @@ class Compared:
 class LengthControlled(Evaluator):
     """See the module.
 
-    Metrics, percent: `length_controlled_winrate`; `lc_sampling_error`, with the fit's uncertainty in it, None if it
-    would not hold; and `lc_standard_error`, the published one: the spread of the prediction over instructions, None
-    then too, and without difficulties. `lc_source` is "weights", "fit", or "fit without" the files that it lacked;
-    `lc_warning` says why figure or error are doubtful. An instruction without an output has no length, and is left out.
+    Metrics, percent: `length_controlled_winrate`, None if the fit's penalty leaves nothing of a few judgements;
+    `lc_sampling_error`, with the fit's uncertainty in it, None if it would not hold; and `lc_standard_error`, the
+    published one: the spread of the prediction over instructions, None then too, and without difficulties. `lc_source`
+    is "weights", "fit", or "fit without" the files that it lacked; `lc_warning` says why figure or error are doubtful.
+    An instruction without an output has no length, and is left out.
     """
 
     needs = frozenset({"judgements"})
@@ -129,14 +130,15 @@ class LengthControlled(Evaluator):
         a, b, c = (*map(float, found.coefficients), None)[:3]
         lacks = ", ".join(name for name in ("difficulty", "gamed") if not getattr(self.config, name))
         fitted = f"fit without {lacks}" if lacks else "fit"
-        warnings = list(found.warnings)
+        undefined = vanished(found.coefficients, compared.share) if withheld else ""
+        warnings = [*found.warnings, *filter(None, [undefined])]
         if absent := len(inputs.outputs) - count:
             warnings.append(f"{absent} instructions without an output are left out, and lost in the win rate alone")
         return Evaluation(
             "length_controlled",
             inputs.system,
             {
-                "length_controlled_winrate": 100 * float(p.mean()),
+                "length_controlled_winrate": None if undefined else 100 * float(p.mean()),
                 "lc_sampling_error": None if found.error is None else 100 * found.error,
                 "lc_standard_error": spread,
                 "lc_source": fitted if found.fitted else "weights",

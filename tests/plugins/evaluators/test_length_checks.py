@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit
 
+from afarm.cli.run import result_row
 from afarm.core.interfaces import EvaluationInputs
 from afarm.core.records import Instruction, JudgedPair, Output, Pair, Preference
 from afarm.core.seeding import uniform
@@ -74,6 +75,17 @@ def test_where_no_error_holds_the_published_one_is_not_given_instead(tmp_path: P
     assert all(unsure[name] is None for name in errors)
 
 
+def test_a_figure_of_which_the_penalty_leaves_nothing_is_not_given() -> None:
+    few = [(500 + 30 * i, 500, float(i % 2)) for i in range(5)]
+    found = metrics(few)
+    assert (found["length_controlled_winrate"], found["lc_sampling_error"]) == (None, None)
+    lost = "the penalty leaves nothing of judgements of which 40.0 % were won: no figure is defined"
+    assert found["lc_warning"].endswith(f"no error holds; {lost}")
+    result = {"evaluator": "length_controlled", "reference": "r", "metrics": found}
+    assert result_row(result, "r") == ("length_controlled", "not defined")
+    assert metrics([(500, 500, 0.5)] * 5)["length_controlled_winrate"] == pytest.approx(50), "draws alone are a figure"
+
+
 def test_outcomes_that_length_decides_have_no_error() -> None:
     found = metrics([(500 + 10 * i, 800, float(i < 30)) for i in range(60)])
     assert found["lc_sampling_error"] is None
@@ -87,9 +99,10 @@ def test_a_figure_far_from_the_lengths_that_were_seen_is_flagged_and_beyond_all_
     assert some["lc_warning"].startswith("the reference's output is longer on all but 6 of 106 instructions")
     assert some["lc_sampling_error"] > 0
     none = metrics(rows(100, 0.5, longer=-300))
-    assert none["lc_warning"] == (
+    assert none["lc_warning"].startswith(
         "the system's output is longer on all 100 instructions: the figure is extrapolated; no error holds so far out"
     )
+    assert none["length_controlled_winrate"] is None
     assert none["lc_sampling_error"] is None
     assert not recwarn.list  # of a solver that does not converge
 
