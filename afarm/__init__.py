@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from afarm.storage.label_scales import LabelReader
     from afarm.storage.model_files import local_path, model_identity, require_local, require_on_hub
     from afarm.storage.preference_files import Unusable, own_preferences
+    from afarm.storage.prompt_templates import foreign_templates
     from afarm.storage.rows import placed_rows, read_outputs, read_rows, require_distinct, why_no_file, write_rows
 
     __version__: str
@@ -145,6 +146,7 @@ _ON_FIRST_USE = {
     "compare_outputs": "comparison.compare",
     "did_you_mean": "core.errors",
     "explain_validation_error": "experiment.setting_errors",
+    "foreign_templates": "storage.prompt_templates",
     "hookimpl": "core.hooks",
     "is_on_hub": "storage.hub",
     "load_from_hub": "storage.hub",
@@ -225,6 +227,7 @@ __all__ = [
     "compare_outputs",
     "did_you_mean",
     "explain_validation_error",
+    "foreign_templates",
     "hookimpl",
     "is_on_hub",
     "load_from_hub",

@@ -10,13 +10,13 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from afarm.core.errors import ConfigError, did_you_mean
 from afarm.core.records import Instruction, Message
 
 if TYPE_CHECKING:
-    from jinja2 import Template
+    from jinja2 import BaseLoader, Environment, Template
 
 NAMED = ("auto", "chat", "alpaca")
 """Templates that need no file."""
@@ -92,10 +92,17 @@ def render_template(texts: Mapping[str, str], instruction: Instruction) -> str:
 
 @lru_cache(maxsize=8)
 def _compiled(text: str) -> Template:
-    from jinja2 import StrictUndefined
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    return foreign_templates().from_string(text)
 
-    return ImmutableSandboxedEnvironment(undefined=StrictUndefined).from_string(text)
+
+def foreign_templates(loader: BaseLoader | None = None, **options: Any) -> Environment:
+    """Make an environment for templates of anyone: in jinja's sandbox, with bounds on time and memory.
+
+    `options` are those of `jinja2.Environment`. A template beyond the bounds raises `jinja2.TemplateRuntimeError`.
+    """
+    from afarm.storage.bounded_templates import BoundedTemplates
+
+    return BoundedTemplates(loader, **options)
 
 
 def _pair(values: object) -> dict[str, str]:

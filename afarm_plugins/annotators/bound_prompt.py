@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import jinja2
-
 from afarm import Ask, ChatRequest, Completion, JudgeError, Judgement, ShownPair
 from afarm.judging import JudgePrompt, judgements_from
 from afarm_plugins.annotators.prompt_library import PoolMember, dummy, template_problem
@@ -35,7 +33,7 @@ class BoundPrompt(JudgePrompt):
         member, fields = self.member, self.fields.get(pairs[0].pair_id)
         try:
             return member.request(pairs, seed=seed, sample_index=sample_index, as_chat=self.as_chat, fields=fields)
-        except jinja2.TemplateError as error:
+        except Exception as error:  # whatever a template's expressions may raise
             raise JudgeError(f"{member.name}: prompt: {member.spec.prompt}.jinja: {template_problem(error)}") from error
 
     def read(self, completion: Completion, count: int) -> list[Judgement]:

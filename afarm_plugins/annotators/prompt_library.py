@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 import jinja2
 import jinja2.meta
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
+from jinja2.sandbox import SecurityError
 from pydantic import ValidationError, model_validator
 
 from afarm import (
@@ -22,6 +22,7 @@ from afarm import (
     ShownPair,
     did_you_mean,
     explain_validation_error,
+    foreign_templates,
     seeding,
     setting,
 )
@@ -222,7 +223,7 @@ class Library:
             member = PoolMember(name, spec, rounds, tuple(sorted(sources.items())), self.templates)
             for with_input in (False, True):
                 _require_fitting(member, with_input)
-        except (jinja2.TemplateError, UnicodeDecodeError, ValueError, TypeError) as error:
+        except Exception as error:  # whatever a template's expressions may raise
             raise ConfigError([f"{at}: prompt: {spec.prompt}.jinja: {template_problem(error)}"]) from error
         return member
 
@@ -277,6 +278,8 @@ def template_problem(error: Exception) -> str:
         return f"{error} A template may only show what it is given: it runs in jinja's sandbox"
     if isinstance(error, jinja2.TemplateNotFound):
         return f"there is no template {error.name}"
+    if isinstance(error, RecursionError):
+        return "its macros call one another without end"
     line = f"line {error.lineno}: " if isinstance(error, jinja2.TemplateSyntaxError) else ""
     return f"{line}{error}"
 
@@ -288,10 +291,11 @@ def environment(*first: jinja2.BaseLoader) -> jinja2.Environment:
     """Templates from `first`, and from prompts/ if those have none of the name.
 
     Pools are passed on as data, so their templates get no further than the text: no attribute that leads into Python,
-    no change of what they are given. Those that ship do without that guard, which doubles the time of a prompt.
+    no change of what they are given, no end of loops or text. Those that ship do without that guard, which doubles the
+    time of a prompt.
     """
-    kind = ImmutableSandboxedEnvironment if first else jinja2.Environment
-    templates = kind(
+    make = foreign_templates if first else jinja2.Environment
+    templates = make(
         loader=jinja2.ChoiceLoader([*first, jinja2.PackageLoader(PACKAGE, "prompts")]),
         autoescape=False,  # prompts are text: outputs must come through as they are
         undefined=jinja2.StrictUndefined,

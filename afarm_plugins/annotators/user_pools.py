@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -120,9 +121,14 @@ def _over_its_base(name: str, library: Library, above: tuple[str, ...] = ()) -> 
 
 def _read(path: Path) -> Any:
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        pool = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        json.dumps(pool, ensure_ascii=False, default=str).encode("utf-8")
+        return pool
     except OSError as error:
         raise ConfigError([f"the pool {path} cannot be read: {error.strerror}"]) from error
+    except UnicodeEncodeError as error:
+        half = error.object[error.start : error.end]
+        raise ConfigError([f"the pool {path} has {half!r}, half of a character: write the whole of it"]) from error
     except UnicodeDecodeError as error:
         raise ConfigError([f"the pool {path} is no UTF-8 text: save it as UTF-8"]) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:

@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from jinja2 import Environment
 
 from afarm.core.errors import ConfigError
 from afarm.core.records import Instruction, Message
-from afarm.storage.prompt_templates import read_prompt_template, render_template
+from afarm.storage.prompt_templates import foreign_templates, read_prompt_template, render_template
 
 PAIR = {"prompt_inputs": "Do: {instruction}\nWith: {input}\nSo:", "prompt_noinputs": "Do: {instruction}\nSo:"}
 JINJA = """{% for turn in messages %}{{ turn.role }}: {{ turn.content }}
@@ -49,6 +50,8 @@ def test_a_jinja_file_has_the_input_and_earlier_turns(tmp_path: Path) -> None:
         ("own.jinja", "{{ instruction }}", "do not show input"),
         ("own.jinja", "{{ instruction }} {{ input }}", "do not show messages"),
         ("own.jinja", "{{ instruction }}{{ 1 // 0 }}", "ZeroDivisionError"),
+        ("own.jinja", "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "too much for"),
+        ("own.jinja", "{{ instruction * 3000000000 }}", r"\* is for two numbers"),
         ("own.json", "[]", "prompt_inputs and prompt_noinputs"),
         ("own.json", '{"prompt_inputs": "{instruction}", "prompt_noinputs": ""}', r"prompt_inputs has no \{input\}"),
         ("own.json", "{", "own.json: Expecting"),
@@ -69,3 +72,21 @@ def test_a_missing_file_and_a_misspelt_name_are_told_apart(tmp_path: Path) -> No
         read_prompt_template(str(tmp_path / "lost.jinja"))
     with pytest.raises(ConfigError, match="Did you mean 'alpaca'"):
         read_prompt_template("alpacca")
+
+
+def test_a_template_within_its_bounds_writes_what_jinja_writes() -> None:
+    text = """{% macro shout(x) %}{{ x.upper() ~ "!" ~ 1 }}{% endmacro %}
+{% for word in words %}{{ loop.index }}/{{ loop.length }} {{ shout(word) }}{{ ", " if not loop.last }}{% endfor %}
+{% for word in [] %}{% else %}none{% endfor %} {% for number in range(3) recursive %}{{ number }}{% endfor %}
+{% set all %}{{ words | map("title") | join("; ") }}{% endset %}{{ all | replace("B", "é") | replace("", "_") }}
+{{ 2 * 3 + 7 % 4 }} {{ [1] + [2] }} {{ "a" + "b" }} {{ words | join(", ", attribute=0) }} {{ cycler(1, 2).next() }}
+{{ dict(a=1).items() | list }} {{ none }} {{ true }} {{ words | length }} {{ words | sort(reverse=true) | first }}"""
+    words = ["alpha", "beta"]
+    for _ in range(2):
+        templates = foreign_templates()
+        assert templates.from_string(text).render(words=words) == Environment().from_string(text).render(words=words)
+
+
+def test_the_budget_is_a_prompts_and_not_a_templates() -> None:
+    template = foreign_templates().from_string("{% for i in range(2000) %}x{% endfor %}")
+    assert {len(template.render()) for _ in range(100)} == {2000}

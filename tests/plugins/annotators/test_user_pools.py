@@ -1,5 +1,6 @@
 """Pools of the user's own: what the file means, and that an error names file, member and field."""
 
+import json
 from collections import Counter
 
 import pytest
@@ -74,6 +75,40 @@ def test_a_template_reaches_no_further_than_the_text(reach, tmp_path):
     with pytest.raises(ConfigError, match=r"mine\.yaml: plain: prompt: plain\.jinja: .*"):
         build(path)
     assert not leak.exists()
+
+
+def test_half_a_character_in_a_pool_is_named(tmp_path):
+    path = write(tmp_path, json.dumps({"annotators": {"half \ud83d": {"like": "gpt4_4"}}}))
+    with pytest.raises(ConfigError, match=r"mine\.yaml has '\\ud83d', half of a character"):
+        build(path)
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [
+        "{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% endfor %}",
+        "{% macro f(n) %}{{ f(n - 1) if n }}{{ f(n - 1) if n }}{% endmacro %}{{ f(60) }}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+        "{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
+        "{% set n = namespace(x='a') %}{% for i in range(9) %}{% set n.x = n.x | replace('a', 'a,a,a,a,a,a,a,a,a,a') %}"
+        "{% endfor %}",
+        "{{ 'x' * 3000000000 }}",
+        "{{ 3000000000 * [1] }}",
+        "{{ 9 ** 9 ** 9 }}",
+        "{{ '%3000000000s' % 'x' }}",
+        "{{ '{:>3000000000}'.format('x') }}",
+        "{{ 'x'.ljust(3000000000) }}",
+        "{{ 'x' | center(3000000000) }}",
+        "{{ range(3000000000) | list }}",
+        "{{ (1).to_bytes(3000000000) }}",
+        "{{ 1 // 0 }}",
+    ],
+)
+def test_a_template_without_end_or_measure_is_refused(endless, tmp_path):
+    path = write(tmp_path, template=TEMPLATE.replace("Choose.", endless))
+    with pytest.raises(ConfigError, match=r"mine\.yaml: plain: prompt: plain\.jinja: .*"):
+        build(path)
 
 
 def test_a_template_that_reaches_out_for_some_pairs_only_is_stopped_at_those(tmp_path):

@@ -1,0 +1,138 @@
+"""Jinja templates of anyone: they run in the sandbox, and neither for ever nor without end.
+
+The sandbox keeps a template from Python, not from `{% for a in range(99999) %}{% for b in range(99999) %}`. Each prompt
+has a budget of characters. What is shown is paid for, as is each round of a loop and each call, which cost as much as
+the longest template. Operators, filters and methods that make much of little are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
+
+from jinja2 import BaseLoader, StrictUndefined, Template, TemplateRuntimeError, nodes
+from jinja2.filters import make_attrgetter
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+BUDGET = 100_000_000
+"""Characters per prompt: a second or two, and as much memory."""
+STEP = 1_000
+"""The characters that a round of a loop or a call costs at least."""
+LONGEST = 100_000
+"""Numbers in a range."""
+LARGEST = 10**15
+"""The largest product."""
+
+FILTERS = frozenset(
+    {
+        *("abs", "capitalize", "count", "d", "default", "dictsort", "e", "escape", "first", "float", "int", "items"),
+        *("join", "last", "length", "list", "lower", "map", "max", "min", "reject", "rejectattr", "replace", "reverse"),
+        *("round", "select", "selectattr", "sort", "string", "title", "trim", "truncate", "unique", "upper"),
+    }
+)
+METHODS = frozenset(
+    {
+        *("capitalize", "casefold", "count", "endswith", "find", "isalnum", "isalpha", "isdigit", "islower", "isspace"),
+        *("lower", "lstrip", "partition", "removeprefix", "removesuffix", "rfind", "rpartition", "rsplit", "rstrip"),
+        *("split", "splitlines", "startswith", "strip", "swapcase", "title", "upper"),
+    }
+)
+"""The methods of texts and numbers that a template may call."""
+
+
+class _Template(Template):
+    def render(self, *args: Any, **kwargs: Any) -> str:
+        cast("BoundedTemplates", self.environment).left = BUDGET
+        return super().render(*args, **kwargs)
+
+
+class BoundedTemplates(ImmutableSandboxedEnvironment):
+    """Templates in jinja's sandbox, with a budget each time that one is rendered.
+
+    Beyond it they raise `jinja2.TemplateRuntimeError`. `options` are those of `jinja2.Environment`.
+    """
+
+    template_class = _Template
+    intercepted_binops = frozenset({"*", "**", "%", "+"})
+
+    def __init__(self, loader: BaseLoader | None = None, **options: Any):
+        super().__init__(loader=loader, finalize=self._shown, **{"undefined": StrictUndefined, **options})
+        self.left = BUDGET
+        self._step = STEP
+        self.filters = {name: self.filters[name] for name in FILTERS}
+        self.filters |= {"join": self._join, "replace": self._replace, "_rounds": self._rounds, "_shown": self._shown}
+        self.globals["range"] = _range
+        del self.globals["lipsum"]
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        """Parse, and have rounds of loops and joined texts paid for."""
+        self._step = max(self._step, len(source))
+        tree = super()._parse(source, name, filename)
+        for loop in tree.find_all(nodes.For):
+            loop.iter = self._through("_rounds", cast("nodes.Expr", loop.iter))
+        for joined in list(tree.find_all(nodes.Concat)):
+            joined.nodes = [self._through("_shown", nodes.Concat(joined.nodes, lineno=joined.lineno))]
+        return tree
+
+    def _through(self, name: str, value: nodes.Expr) -> nodes.Expr:
+        through = nodes.Filter(value, name, [], [], None, None, lineno=value.lineno)
+        through.set_environment(self)
+        return through
+
+    def _pay(self, characters: int) -> None:
+        self.left -= characters
+        if self.left < 0:
+            raise TemplateRuntimeError("its loops and calls make too much for a prompt")
+
+    def _shown(self, value: Any) -> Any:
+        self._pay(len(value) if isinstance(value, str) else 1)
+        return value
+
+    def _rounds(self, items: Iterable[Any]) -> Iterator[Any]:
+        for item in items:
+            self._pay(self._step)
+            yield item
+
+    def call(self, context: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        self._pay(self._step)
+        return super().call(context, obj, *args, **kwargs)
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        numbers = all(isinstance(value, int | float) for value in (left, right))
+        if operator == "**" or (operator in "*%" and not numbers):
+            raise TemplateRuntimeError(f"{operator} is for two numbers" if operator in "*%" else "** is left out")
+        result = super().call_binop(context, operator, left, right)
+        if numbers and abs(result) > LARGEST:
+            raise TemplateRuntimeError("a number is too large")
+        self._pay(0 if numbers else _size(result))
+        return result
+
+    def wrap_str_format(self, value: Any) -> None:
+        """Leave `format` to `is_safe_attribute`, which refuses it: its widths are numbers."""
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        if isinstance(obj, str | bytes | int | float) and attr not in METHODS:
+            return False
+        return super().is_safe_attribute(obj, attr, value)
+
+    def _join(self, values: Iterable[Any], d: str = "", attribute: str | int | None = None) -> str:
+        read = str if attribute is None else make_attrgetter(self, attribute, str)
+        items = list(map(read, values))
+        self._pay(sum(map(len, items)) + len(d) * len(items))
+        return d.join(items)
+
+    def _replace(self, text: str, old: str, new: str, count: int = -1) -> str:
+        text = str(text)
+        self._pay(len(text) + text.count(old) * len(new))
+        return text.replace(old, new, count)
+
+
+def _range(*bounds: int) -> range:
+    made = range(*bounds)
+    if len(made) > LONGEST:
+        raise TemplateRuntimeError("a range is too long")
+    return made
+
+
+def _size(value: Any) -> int:
+    return len(value) if hasattr(value, "__len__") else 1
