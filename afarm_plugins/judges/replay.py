@@ -45,6 +45,8 @@ T = TypeVar("T")
 DRAW = 0.5
 CHOICE_KEYS = frozenset(["message", "text", "logprobs", "finish_reason"])
 """Keys by which OpenAI's choice is told from the arguments of a function call."""
+CALL_KEYS = frozenset(["name", "arguments"])
+"""The keys of a function call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,10 +254,14 @@ def _completion(raw: Any, where: str) -> Completion | None:
         raw = _object(raw, f"{where}: field 'raw_completion'")
     if isinstance(raw, str):
         return Completion(raw, price=0.0)
-    if isinstance(raw, list) or (isinstance(raw, dict) and raw.keys().isdisjoint(CHOICE_KEYS)):
-        return Completion(json.dumps(raw, ensure_ascii=False), price=0.0)  # what the function was called with
+    if isinstance(raw, dict) and raw.keys() == CALL_KEYS:
+        raw = raw["arguments"]
+    if isinstance(raw, str | list) or (isinstance(raw, dict) and raw.keys().isdisjoint(CHOICE_KEYS)):
+        return Completion(_arguments(raw), price=0.0)
     try:
         text = raw.get("text") or _content(raw["message"])
+        if not isinstance(text, str):
+            raise TypeError(f"its text is a {type(text).__name__}")
         content = (raw.get("logprobs") or {}).get("content")
         positions = (
             None
@@ -276,7 +282,12 @@ def _content(message: Any) -> str:
     """The text of OpenAI's message, or the arguments of the function that it calls."""
     calls = [call["function"] for call in message.get("tool_calls") or ()]
     calls += [message["function_call"]] if message.get("function_call") else []
-    return message.get("content") or (calls[0]["arguments"] if calls else "")
+    return message.get("content") or (_arguments(calls[0]["arguments"]) if calls else "")
+
+
+def _arguments(given: Any) -> str:
+    """The arguments of a function call, as the text that OpenAI sends."""
+    return given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:

@@ -302,6 +302,10 @@ ARGUMENTS = {"concise_explanation": "M names the day.", "ordered_models": [{"mod
         ARGUMENTS,
         {"message": {"content": None, "tool_calls": [{"function": {"arguments": json.dumps(ARGUMENTS)}}]}},
         {"message": {"content": "", "function_call": {"name": "rank", "arguments": json.dumps(ARGUMENTS)}}},
+        {"message": {"content": "", "function_call": {"name": "rank", "arguments": ARGUMENTS}}},
+        {"message": {"content": None, "tool_calls": [{"function": {"arguments": ARGUMENTS}}]}},
+        {"name": "rank", "arguments": ARGUMENTS},
+        {"name": "rank", "arguments": json.dumps(ARGUMENTS)},
     ],
 )
 def test_a_function_call_stored_as_an_object_is_its_arguments(raw: Any, tmp_path: Path) -> None:
@@ -329,6 +333,7 @@ def test_bad_files_are_named_with_row_and_field(tmp_path: Path) -> None:
         (row(7), "row 1: field 'preference' is 7"),
         (row(1, raw_completion={"logprobs": {"content": [{}]}, "text": "m"}), "row 1: field 'raw_completion'"),
         (row(1, raw_completion=5), "row 1: field 'raw_completion'"),
+        (row(1, raw_completion={"message": {"content": [{"type": "text"}]}}), "row 1: field 'raw_completion'"),
         ({"request": "{", "text": "x"}, "row 1: field 'request' is not valid JSON"),
         ({"request": {"messages": 3}, "text": "x"}, "row 1: is no answer as `afarm ledger --export` writes it"),
         ({"request": {"messages": [{"role": "user"}]}, "text": "x"}, "row 1: is no answer as"),
