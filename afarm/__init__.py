@@ -77,6 +77,17 @@ if TYPE_CHECKING:
     from afarm.experiment.farm import Farm
     from afarm.experiment.result import Result
     from afarm.experiment.setting_errors import explain_validation_error
+    from afarm.launching.launcher import (
+        Execute,
+        FarmSpec,
+        Launcher,
+        Needs,
+        Outcome,
+        StageTask,
+        TaskEvent,
+        Tell,
+    )
+    from afarm.launching.schedule import Schedule
     from afarm.storage.conversations import with_turns
     from afarm.storage.hub import is_on_hub, load_from_hub
     from afarm.storage.label_scales import LabelReader
@@ -164,6 +175,15 @@ _ON_FIRST_USE = {
     "why_no_file": "storage.rows",
     "with_turns": "storage.conversations",
     "write_rows": "storage.rows",
+    "Execute": "launching.launcher",
+    "FarmSpec": "launching.launcher",
+    "Launcher": "launching.launcher",
+    "Needs": "launching.launcher",
+    "Outcome": "launching.launcher",
+    "StageTask": "launching.launcher",
+    "TaskEvent": "launching.launcher",
+    "Tell": "launching.launcher",
+    "Schedule": "launching.schedule",
 }
 """The names by their module, imported when first used: `afarm --help` and light plugins do not wait for pydantic."""
 
@@ -187,7 +207,9 @@ __all__ = [
     "Evaluation",
     "EvaluationInputs",
     "Evaluator",
+    "Execute",
     "Farm",
+    "FarmSpec",
     "Instruction",
     "Judge",
     "JudgeError",
@@ -195,13 +217,16 @@ __all__ = [
     "Judgement",
     "JudgementKey",
     "LabelReader",
+    "Launcher",
     "LoraConfig",
     "Message",
     "Method",
     "MethodInputs",
     "ModelBackend",
     "ModelError",
+    "Needs",
     "OnPolicyConfig",
+    "Outcome",
     "Output",
     "Pair",
     "PluginError",
@@ -214,10 +239,14 @@ __all__ = [
     "RewardModel",
     "Row",
     "Sample",
+    "Schedule",
     "Scheduler",
     "Score",
     "ShownPair",
+    "StageTask",
     "StoreError",
+    "TaskEvent",
+    "Tell",
     "Tool",
     "TrainContext",
     "TrainerConfig",

@@ -7,6 +7,7 @@ and the public names of the four doors. A test compares them with what is there.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib
 import inspect
 import re
@@ -22,6 +23,7 @@ import typer
 from pydantic import BaseModel
 
 from afarm.cli import make_app
+from afarm.cli.options import FarmOptions
 from afarm.core.config import Config, LoraConfig, TrainerConfig
 from afarm.core.hooks import KINDS, Hooks, hook_names
 from afarm.core.plugins import discover
@@ -135,7 +137,8 @@ def commands_page() -> str:
     """Return the page of the command line."""
     app = typer.main.get_command(make_app())
     commands = dict(leaves(app, ""))
-    shared = {option_line(p) for p in commands["run"].params if is_option(p)}
+    of_farms = {"dry_run", *(field.name for field in dataclasses.fields(FarmOptions))}
+    shared = {option_line(p) for p in commands["run"].params if is_option(p) and p.name in of_farms}
     parts = [COMMANDS, lines(p for p in commands["run"].params if option_line(p) in shared)]
     for name, command in commands.items():
         own = [p for p in command.params if not getattr(p, "hidden", False) and option_line(p) not in shared]
@@ -143,7 +146,7 @@ def commands_page() -> str:
         usage = " ".join(["afarm", name, *(argument(p) for p in own if not is_option(p))])
         parts += [f"## `{usage}`", " ".join((command.help or "").split())]
         parts.append(lines(p for p in own if is_option(p)))
-        lacking = [p for p in commands["run"].params if is_option(p) and option_line(p) not in has]
+        lacking = [p for p in commands["run"].params if option_line(p) in shared - has]
         if len(lacking) < 5:
             parts.append(
                 with_shared([p.opts[-1] for p in lacking if p.opts[-1] not in {o for q in own for o in q.opts}])
@@ -232,6 +235,8 @@ may change without notice.
 DOORS = ("afarm", "afarm.judging", "afarm.backend", "afarm.testing", "afarm.cli.options")
 
 PROVISIONAL = (
+    "afarm.launching.launcher",
+    "afarm.launching.schedule",
     "afarm.backend.on_policy",
     "afarm.backend.policy_gradient",
     "afarm.backend.rollouts",

@@ -15,6 +15,7 @@ from afarm.cli import completion
 from afarm.cli.console import err, out, print_json
 from afarm.cli.cost import show_plan, warn_of_budget
 from afarm.cli.launch import process_info
+from afarm.cli.launchers import LOCAL, LauncherName, launched, outcomes_as_rows, show_needs
 from afarm.cli.leaderboard import show_board
 from afarm.cli.options import DryRun, FarmOptions, with_options
 from afarm.cli.run import command_line, finish, warn_of_simulation
@@ -26,6 +27,8 @@ from afarm.storage.disk import write_json, write_whole
 from afarm.storage.text import markup
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from afarm.experiment.dry_run import PlannedStage
     from afarm.experiment.workspace import Workspace
     from afarm.leaderboard import Leaderboard
@@ -52,16 +55,15 @@ def compare(
     stray: Stray = None,
     methods: Methods = ALL,
     seeds: Seeds = None,
+    launcher: LauncherName = LOCAL,
     *,
     options: FarmOptions,
     dry_run: DryRun = False,
 ) -> None:
     """Run several methods on the same samples, preferences and reward model, and rank them."""
-    from afarm.evaluation.cut_off import cut_off
     from afarm.experiment.farm import Farm
     from afarm.experiment.method_comparison import account_of, run_each
     from afarm.leaderboard.from_runs import board_of_systems
-    from afarm.report.run import chosen_checkpoints
     from afarm.storage.runs import RunRecord
 
     started = time.time()
@@ -69,13 +71,16 @@ def compare(
 
     def run(system: str, workspace: Workspace) -> RunRecord | None:
         """Evaluate a system and write its record and report; of several processes the main one does."""
+        if made is not None:
+            made.require(workspace)
+            workspace.on_stage = made.shown_by(workspace)
         if workspace.process_info.is_main_process:
             return finish(Farm.over(workspace), system, started)[0]
         Farm.over(workspace).evaluate(system)
         return None
 
     def tell(heading: str) -> None:
-        if process_info().is_main_process:
+        if process_info().is_main_process and made is None:
             err().print(f"[bold]{markup(heading)}[/]", highlight=False)
 
     records: list[RunRecord] = []
@@ -87,11 +92,13 @@ def compare(
         with laid_out[0][1].judges.client.accounted_to(account):
             if dry_run:
                 show_plan(laid_out[0][1], methods, options.as_json, planned=_planned(laid_out))
+                show_needs(launcher, options, laid_out, account)
                 return
             warn_of_budget(laid_out[0][1], lambda: _planned(laid_out))
         failed: dict[str, AfarmError] = {}
         for _, workspace in laid_out:
             make_room(workspace.planned)
+        made = launched(launcher, options, laid_out, account)
         for system, workspace, outcome in run_each(laid_out, run, tell):
             if isinstance(outcome, RunRecord):
                 records.append(outcome)
@@ -105,29 +112,30 @@ def compare(
         return
     left_out |= {name: str(error) for name, error in failed.items()}
     board = board_of_systems(records)
-    chosen = list(chosen_checkpoints(records))
-    path = _write(options.output_dir / "boards" / f"{account}.md", board, records, left_out, chosen)
+    path = _write(options.output_dir / "boards" / f"{account}.md", board, records, left_out)
     if options.as_json:
-        rows = {"standings": _standings(board), "left_out": left_out, "board": str(path)}
-        print_json(rows)
+        tasks = {} if made is None else {"tasks": outcomes_as_rows(made)}
+        print_json({"standings": _standings(board), "left_out": left_out, "board": str(path), **tasks})
     console = err() if options.as_json else out()
+    _show(console, board, records)
+    console.print(f"Board: {path} (took {time.time() - started:.0f} s)", soft_wrap=True, highlight=False, markup=False)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _show(console: Console, board: Leaderboard, records: Sequence[RunRecord]) -> None:
+    """Show the board, what to know of it, and where the reports are."""
+    from afarm.evaluation.cut_off import cut_off
+    from afarm.report.run import chosen_checkpoints
+
     show_board(console, board, "the board has them")
-    for line in chosen:
+    for line in chosen_checkpoints(records):
         console.print(line, soft_wrap=True, highlight=False, markup=False)
     for line in dict.fromkeys(line for record in records for line in cut_off(record["stages"])):
         console.print(f"[yellow]Cut off:[/] {markup(line)}", highlight=False, soft_wrap=True)
     warn_of_simulation(console, records[0])
-    console.print(
-        "Reports:",
-        *(str(record.directory / "report.html") for record in records),
-        sep="\n  ",
-        soft_wrap=True,
-        highlight=False,
-        markup=False,
-    )
-    console.print(f"Board: {path} (took {time.time() - started:.0f} s)", soft_wrap=True, highlight=False, markup=False)
-    if failed:
-        raise typer.Exit(1)
+    reports = [str(record.directory / "report.html") for record in records]
+    console.print("Reports:", *reports, sep="\n  ", soft_wrap=True, highlight=False, markup=False)
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -237,17 +245,17 @@ def _write(
     board: Leaderboard,
     records: Sequence[RunRecord],
     left_out: Mapping[str, str],
-    remarks: Sequence[str],
 ) -> Path:
     """Write the leaderboard as Markdown at `path`, and as JSON beside it. Returns `path`."""
     from afarm.leaderboard.rendering import as_markdown
+    from afarm.report.run import chosen_checkpoints
 
     command = command_line()
     lines = [
         f"`{command}`",
         "",
         as_markdown([board]),
-        *remarks,
+        *chosen_checkpoints(records),
         *(f"Left out: {name}: {why}" for name, why in left_out.items()),
     ]
     write_whole(path, "\n".join(lines).rstrip() + "\n", "make room or choose another --output-dir")

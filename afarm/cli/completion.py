@@ -44,6 +44,11 @@ methods, annotators, judges = _of("methods"), _of("annotators"), _of("judges")
 reward_models, datasets, evaluators = _of("reward_models"), _of("datasets"), _of("evaluators")
 
 
+def launchers(incomplete: str) -> list[tuple[str, str]]:
+    """Name the launchers, that of afarm first."""
+    return [("local", "this process, or local:N for N worker processes"), *_of("launchers")(incomplete)]
+
+
 def several_methods(incomplete: str) -> list[str]:
     """Name methods after the last comma."""
     before, comma, _ = incomplete.rpartition(",")

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from afarm.cli.console import err, out, print_json
-from afarm.cli.cost import warn_of_budget
+from afarm.cli.cost import show_plan, warn_of_budget
+from afarm.cli.launchers import LOCAL, LauncherName, launched, show_needs
 from afarm.cli.options import DryRun, FarmOptions, with_options
 from afarm.cli.stray import Stray, refuse_stray
 from afarm.storage.text import dollars, markup, one_line
@@ -33,6 +34,7 @@ def add_to(app: typer.Typer) -> None:
 @with_options
 def run(
     stray: Stray = None,
+    launcher: LauncherName = LOCAL,
     *,
     options: FarmOptions,
     dry_run: DryRun = False,
@@ -40,19 +42,27 @@ def run(
     """Run the whole experiment, from SFT to the report."""
     started = time.time()
     refuse_stray(stray)
-    run_experiment(options, dry_run, started)
+    run_experiment(options, dry_run, started, launcher)
 
 
-def run_experiment(options: FarmOptions, dry_run: bool, started: float) -> None:
+def run_experiment(options: FarmOptions, dry_run: bool, started: float, launcher: str = LOCAL) -> None:
     """The whole experiment with the options' method and its results, or only the plan of it."""
     if dry_run:
-        options.show_plan()
+        from afarm.experiment import preflight
+
+        with options.dry_run(preflight.of_run()) as workspace:
+            show_plan(workspace, workspace.config.method, options.as_json)
+            show_needs(launcher, options, [(workspace.config.method, workspace)], workspace.run_name())
         return
     from afarm.experiment.dry_run import plan_run
 
     with options.farm() as farm:
         workspace = farm.workspace
         warn_of_budget(workspace, lambda: plan_run(workspace, workspace.config.method))
+        systems = [(workspace.config.method, workspace)]
+        if (made := launched(launcher, options, systems, workspace.run_name())) is not None:
+            made.require(workspace)
+            workspace.on_stage = made.shown_by(workspace)
         record, report = finish(farm, workspace.config.method, started)
     show_run(record, report, options.as_json)
 

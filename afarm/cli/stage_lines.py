@@ -89,17 +89,18 @@ class StageLines:
         return ", ".join(filter(None, [*texts, *self.workspace.judges.slowed]))
 
     def _print(self, label: str, run: StageRun) -> None:
-        key = run.artifact.key[:8]
-        name = one_line(label).ljust(width)
-        if run.reused:
-            lead, rest = f"{name}  reused  {key}", run.why
-        else:
-            lead, rest = f"{name} {run.seconds:5.1f} s {key}", in_short(run.artifact.meta["summary"])
+        rest = run.why if run.reused else in_short(run.artifact.meta["summary"])
+        shown = stage_line(label, None if run.reused else run.seconds, run.artifact.key[:8])
         console = err()
-        apart = console.is_terminal and len(lead) + len(rest) + 4 > console.width
-        shown = f"[green]✓[/] {markup(lead.removesuffix(key))}[dim]{key}[/]"
+        apart = console.is_terminal and max(width, len(one_line(label))) + 18 + len(rest) + 4 > console.width
         shown += f"\n    {markup(rest)}" if apart and rest else f"  {markup(rest)}"
         console.print(shown, highlight=False, soft_wrap=True)
+
+
+def stage_line(label: str, seconds: float | None, key: str) -> str:
+    """Write the line of a stage that is there, as markup: made in `seconds`, or reused (None)."""
+    took = " reused " if seconds is None else f"{seconds:5.1f} s"
+    return f"[green]✓[/] {markup(one_line(label).ljust(width))} {took} [dim]{key}[/]"
 
 
 def expected_seconds(workspace: Workspace) -> dict[str, float]:

@@ -68,8 +68,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Known: {', '.join(known)}." if known else ""
 
 
-PACKAGE = Path(__file__).parents[1]
-CONTEXTLIB = Path(contextlib.__file__)
+NOT_A_PLUGIN = (f"{Path(__file__).parents[1]}/", contextlib.__file__)
 
 
 @contextlib.contextmanager
@@ -117,7 +116,7 @@ def type_name(value: object) -> str:
 def _place(error: BaseException) -> str:
     """Find `folder/file.py:line` of the innermost frame in the component's folder, the first not afarm's."""
     frames = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    others = [frame for frame in frames if PACKAGE not in frame[0].parents and frame[0] != CONTEXTLIB]
+    others = [frame for frame in frames if not str(frame[0]).startswith(NOT_A_PLUGIN)]
     own = [frame for frame in others if frame[0].parent == others[0][0].parent]
     file, line = (own or frames)[-1]
     return f"{file.parent.name}/{file.name}:{line}"

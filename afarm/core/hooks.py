@@ -1,4 +1,4 @@
-"""The seven hooks: functions that a plugin defines in the module its entry point names.
+"""The eight hooks: functions that a plugin defines in the module its entry point names.
 
 A plugin advertises its module under the entry-point group `afarm`:
 
@@ -53,6 +53,10 @@ class Hooks:
         """Bring data sets (`afarm.Dataset`), chosen with `--dataset`."""
 
     @hookspec
+    def register_launchers(self, register: Register) -> None:
+        """Bring launchers (`afarm.Launcher`), chosen with `--launcher`."""
+
+    @hookspec
     def register_commands(self, app: Any) -> None:
         """Add commands to the `afarm` command line, whose `app` is a `typer.Typer`."""
 
@@ -64,6 +68,7 @@ KINDS: dict[str, str] = {
     "methods": "method",
     "evaluators": "evaluator",
     "datasets": "data set",
+    "launchers": "launcher",
 }
 """The kinds of component, as hooks (`register_<kind>`) and as messages call them."""
 

@@ -178,6 +178,8 @@ def _wrong_type(name: Any, target: Any, config: Any, summary: Any, defaults: Any
     """Explain which argument of `register` has a wrong type; empty if none has."""
     from afarm.core.config import Config  # who registers nothing, as for commands alone, does without
 
+    several = isinstance(sources, Collection) and not isinstance(sources, str)
+    sources_fit = several and all(isinstance(s, str) or (isinstance(s, Path) and s.is_absolute()) for s in sources)
     config_fits = config is None or (isinstance(config, type) and issubclass(config, Config))
     rules = (
         (isinstance(name, str), "the name must be text", name),
@@ -186,12 +188,6 @@ def _wrong_type(name: Any, target: Any, config: Any, summary: Any, defaults: Any
         (isinstance(summary, str), "the summary must be text", summary),
         (isinstance(spec, str), "spec must be text that says what may follow the name after a colon", spec),
         (defaults is None or isinstance(defaults, Mapping), "defaults must be a mapping of settings", defaults),
-        (_are_sources(sources), "sources must be a list of names of modules and absolute Paths", sources),
+        (sources_fit, "sources must be a list of names of modules and absolute Paths", sources),
     )
     return next((f"{rule}, not {value!r}" for fits, rule, value in rules if not fits), "")
-
-
-def _are_sources(sources: Any) -> bool:
-    if isinstance(sources, str) or not isinstance(sources, Collection):
-        return False
-    return all(isinstance(source, str) or (isinstance(source, Path) and source.is_absolute()) for source in sources)

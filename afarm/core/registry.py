@@ -77,6 +77,7 @@ _EXTRA_OF = {
     **dict.fromkeys(["torch", "transformers", "trl", "peft", "accelerate", "datasets", "gguf", "safetensors"], "train"),
     **dict.fromkeys(["openai", "anthropic", "genai_prices", "bpe_openai"], "judges"),
     "plotly": "report",
+    "ray": "ray",
     **dict.fromkeys(["numpy", "scipy", "sklearn", "statsmodels", "ppi_py"], "evaluation"),
 }
 
@@ -114,9 +115,7 @@ class Registry:
 
     def _get(self, kind: str, name: str, hints: str, suggest: bool) -> Component:
         components = self._components[kind]
-        if name in components:
-            return components[name]
-        candidates = [c for c in components.values() if c.name == name]
+        candidates = [components[name]] if name in components else [c for c in components.values() if c.name == name]
         if len(candidates) == 1:
             return candidates[0]
         if candidates:

@@ -53,9 +53,7 @@ def open_workspace(
     def preflight(resolved: Settings) -> list[str]:
         # What is opened to look at it (data, a device) is kept: nothing is read twice.
         components = Components(plugins, resolved, progress, notify, process_info)
-        store = Store(Path(output_dir), notify)
-        judges = Judges(components, store.ledger_path)
-        opened.append(Workspace(components, DataSplits(components), judges, store, on_stage))
+        opened.append(workspace_over(components, Path(output_dir), on_stage))
         return problems_of(opened[0], checks)
 
     resolve(recipe, list_overrides(settings), plugins, preflight, trains)
@@ -63,3 +61,10 @@ def open_workspace(
     workspace.store.create()
     workspace.meet()
     return workspace
+
+
+def workspace_over(components: Components, output_dir: Path, on_stage: OnStage = ignore_stage) -> Workspace:
+    """Return the workspace of components whose settings were checked. Nothing is made in `output_dir` yet."""
+    store = Store(output_dir, components.notify)
+    judges = Judges(components, store.ledger_path)
+    return Workspace(components, DataSplits(components), judges, store, on_stage)

@@ -34,6 +34,7 @@ from afarm.testing.examples import (
 )
 from afarm.testing.fake_judge import FakeJudgeClient, first_at_random, render, unreadable
 from afarm.testing.judges import check_judge
+from afarm.testing.launchers import check_launcher
 from afarm.testing.methods import check_method, check_policy
 from afarm.testing.models import tiny_config, tiny_inputs, tiny_policy, tiny_reward_model
 from afarm.testing.reward_models import check_fitted_reward_model, check_reward_model
@@ -52,6 +53,7 @@ __all__ = [
     "check_evaluator",
     "check_fitted_reward_model",
     "check_judge",
+    "check_launcher",
     "check_method",
     "check_policy",
     "check_reward_model",

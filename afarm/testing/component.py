@@ -16,6 +16,7 @@ from afarm.testing.datasets import check_dataset
 from afarm.testing.evaluators import check_evaluator
 from afarm.testing.examples import evaluation_inputs
 from afarm.testing.judges import check_judge
+from afarm.testing.launchers import check_launcher
 from afarm.testing.methods import check_method
 from afarm.testing.models import tiny_config
 from afarm.testing.reward_models import check_fitted_reward_model, check_reward_model
@@ -92,6 +93,9 @@ def _check(
         config = component.settings(values)
         if component.kind == "judges":
             check_judge(cls(spec, config, judge_context()), instructions=instructions)
+            continue
+        if component.kind == "launchers":
+            check_launcher(cls(config, spec, judge_context()), directory)
             continue
         arguments = (config, spec, judge_context()) if component.spec else () if config is None else (config,)
         made = cls(*arguments)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 FLOORS = {
     "core": (),
+    "launching": ("core",),
     "storage": ("core",),
     "judging": ("storage", "core"),
     "statistics": ("core",),
     "evaluation": ("statistics", "storage", "core"),
     "backend": ("storage", "core"),
-    "experiment": ("judging", "evaluation", "statistics", "storage", "backend", "core"),
+    "experiment": ("launching", "judging", "evaluation", "statistics", "storage", "backend", "core"),
     "comparison": ("experiment", "judging", "evaluation", "statistics", "storage", "core"),
     "leaderboard": ("evaluation", "statistics", "storage", "core"),
     "analysis": ("experiment", "judging", "evaluation", "storage", "core"),
     "report": ("leaderboard", "analysis", "evaluation", "storage", "core"),
-    "testing": ("judging", "backend", "core"),
+    "testing": ("launching", "judging", "backend", "core"),
 }
 """A room, and the rooms below that it may import: in any way, also for type checkers and inside functions."""
 

@@ -1,0 +1,193 @@
+"""The option --launcher, and the screen of stages that run side by side, here or elsewhere."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from afarm.cli import completion
+from afarm.cli.console import LOG_SECONDS, err, out
+from afarm.cli.stage_lines import in_short, make_room, stage_line
+from afarm.core.errors import ConfigError
+from afarm.storage.text import markup, one_line
+
+if TYPE_CHECKING:
+    from afarm.cli.options import FarmOptions
+    from afarm.experiment.tasks import Launched, Systems, TaskGraph
+    from afarm.launching.launcher import Launcher, TaskEvent
+    from afarm.storage.artifacts import Store
+
+LOCAL = "local"
+
+LauncherName = Annotated[
+    str,
+    typer.Option(
+        "--launcher",
+        autocompletion=completion.launchers,
+        help="Where stages run: local, local:N for N at once, or a plugin's, such as ray:HOST:PORT.",
+        metavar="NAME",
+    ),
+]
+
+
+def launched(spec: str, options: FarmOptions, systems: Systems, account: str) -> Launched | None:
+    """Have the launcher `spec` make what is missing, on one screen; None for "local"."""
+    from afarm.experiment.tasks import launch, task_graph
+
+    if (launcher := opened(spec, options, systems)) is None:
+        return None
+    graph = task_graph(systems, account)
+    with ExitStack() as screen:
+        lines = screen.enter_context(TaskLines(graph, systems[0][1].store))
+        if graph.tasks:
+            lines.say(f"{_stages(len(graph.tasks))} on {launcher.describe()}, at most {graph.widest} at once")
+        return launch(launcher, graph, systems, lines)
+
+
+def opened(spec: str, options: FarmOptions, systems: Systems) -> Launcher | None:
+    """Build the launcher. Raises `ConfigError` if the options ask for processes in another way too."""
+    from afarm.experiment.tasks import open_launcher
+
+    launcher = open_launcher(spec, systems[0][1])
+    if launcher is not None and options.accelerate_config:
+        raise ConfigError(["--launcher and --accelerate-config contradict each other: a stage has one process there"])
+    return launcher
+
+
+def show_needs(spec: str, options: FarmOptions, systems: Systems, account: str) -> None:
+    """Show what a launcher would be asked for, beside a dry run; nothing for "local"."""
+    from afarm.experiment.tasks import task_graph
+
+    if (launcher := opened(spec, options, systems)) is None or options.as_json:
+        return
+    graph = task_graph(systems, account)
+    for line in [_asked_for(launcher, graph), *launcher.problems(graph.tasks)]:
+        out().print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+def _asked_for(launcher: Launcher, graph: TaskGraph) -> str:
+    if not graph.tasks:
+        return f"Nothing would be asked of {launcher.describe()}: all is there."
+    counts = {
+        "can use a GPU": sum(task.needs.gpus > 0 for task in graph.tasks),
+        "ask judges": sum(task.needs.asks for task in graph.tasks),
+    }
+    which = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    asked = f"{_stages(len(graph.tasks))}, at most {graph.widest} at once{f'; {which}' if which else ''}"
+    return f"Asked of {launcher.describe()}: {asked}."
+
+
+def _stages(count: int) -> str:
+    return f"{count} stage{'s' if count != 1 else ''}"
+
+
+class TaskLines:
+    """Shows the news of tasks: a line for each that has ended, and on a terminal one for each at work."""
+
+    def __init__(self, graph: TaskGraph, store: Store):
+        self.store = store
+        self.kinds = {task.id: task.kind for task in graph.tasks}
+        self.total = len(graph.tasks)
+        self.ended = 0
+        self._rows: dict[str, Any] = {}
+        self._logged: dict[str, float] = {}
+        self._bars: Any = _bars(self.total) if err().is_terminal and self.total else None
+        make_room(self.kinds)
+
+    def __enter__(self) -> TaskLines:
+        if self._bars:
+            self._bars.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bars:
+            self._bars.stop()
+
+    def __call__(self, event: TaskEvent) -> None:
+        name = markup(one_line(event.task, 100))
+        if event.news == "started":
+            self._begin(event, name)
+        elif event.news == "progress":
+            self._progress(event, name)
+        elif event.news == "noted":
+            self.say(f"… {name}: {markup(one_line(event.text, 500))}")
+        elif event.news == "lost":
+            self._take_down(event.task)
+            self.say(f"[yellow]↻[/] {name}: lost ({markup(one_line(event.text, 300))}), run again")
+        elif event.outcome is not None:
+            self._end(event)
+
+    def say(self, text: str) -> None:
+        """Print a line above those of tasks at work."""
+        err().print(text, highlight=False, soft_wrap=True)
+
+    def _begin(self, event: TaskEvent, name: str) -> None:
+        self._logged[event.task] = monotonic()
+        if self._bars:
+            self._take_down(event.task)
+            self._rows[event.task] = self._bars.add_task(name, total=None, text=f"on {event.place}")
+        else:
+            self.say(f"… {name}  on {markup(event.place)}")
+
+    def _progress(self, event: TaskEvent, name: str) -> None:
+        if event.task in self._rows:
+            self._bars.update(self._rows[event.task], text=one_line(event.text))
+        elif monotonic() - self._logged.get(event.task, 0.0) > LOG_SECONDS:
+            self._logged[event.task] = monotonic()
+            self.say(f"… {name}: {markup(one_line(event.text, 300))}")
+
+    def _end(self, event: TaskEvent) -> None:
+        assert event.outcome is not None
+        self._take_down(event.task)
+        self.ended += 1
+        if self._bars:
+            self._bars.update(self._bars.task_ids[0], completed=self.ended)
+        outcome, place = event.outcome, f"  on {markup(event.place)}" if event.place else ""
+        if outcome.is_done:
+            kind, _, key = outcome.artifact.partition("/")
+            artifact = self.store.find(kind, key)
+            rest = in_short(artifact.meta["summary"]) if artifact and not outcome.reused else ""
+            took = None if outcome.reused else outcome.seconds
+            self.say(f"{stage_line(event.task, took, key[:8])}{f'  {markup(rest)}' if rest else ''}{place}")
+        elif outcome.error_type:
+            self.say(f"[red]✗[/] {markup(one_line(event.task, 100))}: {markup(outcome.error)}{place}")
+        else:
+            self.say(f"[dim]– {markup(one_line(event.task, 100))}: not begun, since {markup(outcome.error)}[/]")
+
+    def _take_down(self, task: str) -> None:
+        if task in self._rows:
+            self._bars.remove_task(self._rows.pop(task))
+
+
+def _bars(total: int) -> Any:
+    """Return rows of tasks at work, the first of them for all."""
+    from rich import progress as rich
+
+    bars = rich.Progress(
+        rich.SpinnerColumn(),
+        rich.TextColumn("{task.description}"),
+        rich.TimeElapsedColumn(),
+        rich.TextColumn("{task.fields[text]}", markup=False),
+        console=err(),
+        transient=True,
+    )
+    bars.add_task("all stages", total=total, text="")
+    return bars
+
+
+def outcomes_as_rows(made: Launched) -> list[dict[str, object]]:
+    """Return the outcomes as rows of JSON: where each stage was made, how long it took, what failed."""
+    return [
+        {
+            "task": outcome.task,
+            "artifact": outcome.artifact or None,
+            "reused": outcome.reused,
+            "seconds": round(outcome.seconds, 2),
+            "place": outcome.place,
+            "error": outcome.error or None,
+        }
+        for outcome in made.outcomes.values()
+    ]

@@ -1,0 +1,386 @@
+"""Stages of several runs as tasks for a launcher, and how any process makes one.
+
+A launcher only fills the store. The command that called it then goes through its runs as ever and finds every artifact
+there, so records, reports and tables are made in one place, and the same command goes on after any failure.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from afarm.core import errors
+from afarm.core.errors import AfarmError, ConfigError, PluginError, StoreError, attributed_to, did_you_mean
+from afarm.core.interfaces import Progress
+from afarm.core.plugins import Plugins, discover
+from afarm.core.seeding import digest
+from afarm.experiment import pipeline
+from afarm.experiment.components import Components
+from afarm.experiment.dry_run import find_or_explain
+from afarm.experiment.opening import workspace_over
+from afarm.experiment.preflight import require_access
+from afarm.experiment.recipe import Settings
+from afarm.experiment.settings import RunConfig
+from afarm.experiment.stage import Stage, StageRun
+from afarm.experiment.workspace import Workspace, versions
+from afarm.launching.launcher import FarmSpec, Launcher, Needs, Outcome, StageTask, TaskEvent, Tell
+from afarm.launching.workers import LocalLauncher
+from afarm.storage.artifacts import Artifact
+from afarm.storage.reuse import flatten
+
+COMPUTING = frozenset({"train", "fit-reward", "sample", "outputs"})
+"""The kinds of stage that can use an accelerator. Evaluations do if they score by a fitted reward model."""
+
+ASKING = frozenset({"annotate", "evaluate", "answers"})
+"""The kinds of stage that ask judges. Training does if its method asks the annotator."""
+
+TOLD_EVERY = 1.0
+"""Seconds between two reports of how far a loop is."""
+
+Systems = Sequence[tuple[str, Workspace]]
+"""Systems, each with the workspace that it is evaluated in."""
+
+
+# --------------------------------------------------------------------------------------------------------- launchers
+
+
+def open_launcher(spec: str, workspace: Workspace) -> Launcher | None:
+    """Build the launcher `spec`, such as "local:2"; None for "local", which is this process.
+
+    Raises `PluginError` if there is none of that name or it is not installed, `ConfigError` if its text is wrong.
+    """
+    name, colon, argument = spec.partition(":")
+    if name == "local":
+        return LocalLauncher(spec=argument) if colon else None
+    components = workspace.components
+    component = _registered(components.plugins, name)
+    cls, config = component.load(), components.settings.of(component)
+    with attributed_to("launchers", name, cls):
+        launcher = cls(config, argument, components.context(component))
+    if not isinstance(launcher, Launcher):
+        raise PluginError(f"launcher {name!r}: {component.target} makes no afarm.Launcher")
+    return launcher
+
+
+def _registered(plugins: Plugins, name: str) -> Any:
+    try:
+        return plugins.get("launchers", name)
+    except PluginError as error:
+        known = ["local", *(c.full_name for c in plugins.registry if c.kind == "launchers")]
+        if any(c.name == name for c in plugins.registry if c.kind == "launchers"):  # an ambiguous one
+            raise
+        raise PluginError(
+            f"unknown launcher {name!r}.{did_you_mean(name, known)}{plugins.why_unknown(name)}"
+        ) from error
+
+
+# --------------------------------------------------------------------------------------------------------- the graph
+
+
+@dataclass(frozen=True)
+class TaskGraph:
+    """The `tasks` of systems in order: those that they share once, none whose artifact is there.
+
+    `wanted` holds for each system, in turn, the ids of all its tasks.
+    """
+
+    tasks: Sequence[StageTask]
+    wanted: Sequence[Sequence[str]]
+
+    @property
+    def widest(self) -> int:
+        """The most tasks that could run at once, each as early as it can."""
+        level: dict[str, int] = {}
+        for task in self.tasks:
+            level[task.id] = 1 + max((level[name] for name in (*task.after, *task.behind)), default=0)
+        return max((list(level.values()).count(number) for number in set(level.values())), default=0)
+
+
+def task_graph(systems: Systems, account: str) -> TaskGraph:
+    """Lay out the stages of systems as tasks, paid from `account`."""
+    several = len({workspace.config.seed for _, workspace in systems}) > 1
+    tasks: dict[str, StageTask] = {}
+    first_read: dict[str, set[str]] = {}
+    found: dict[str, Artifact | None] = {}
+    wanted: list[list[str]] = []
+    for system, workspace in systems:
+        farm = farm_spec(workspace, system, account)
+        stages = stages_of(workspace, system)
+        identities = {label: identity(stage) for label, stage in stages.items()}
+        read = {identities[source.label] for stage in stages.values() for source in stage.sources()}
+        for label, stage in stages.items():
+            own = identities[label]
+            first_read[own] = first_read.get(own, read) & read
+            if own in found:
+                continue
+            found[own] = _find(workspace, stage, {name: found[identity(s)] for name, s in stage.inputs.items()})
+            if found[own] is None:
+                name = f"{label}, seed {workspace.config.seed}" if several else label
+                taken = {task.id for task in tasks.values()}
+                name = name if name not in taken else f"{name}, {system} {own[:4]}"
+                inputs = tuple(dict.fromkeys(identity(upstream) for upstream in stage.inputs.values()))
+                tasks[own] = StageTask(
+                    name, label, stage.kind, inputs, _needs(workspace, stage), farm, source_of(stage)
+                )
+        wanted.append([tasks[own].id for own in identities.values() if own in tasks])
+    placed = [_placed(task, own, first_read[own], tasks) for own, task in tasks.items()]
+    return TaskGraph([replace(task, behind=_behind(task, placed[:n])) for n, task in enumerate(placed)], wanted)
+
+
+def _placed(task: StageTask, own: str, first_read: set[str], tasks: Mapping[str, StageTask]) -> StageTask:
+    """Name the tasks that it comes after: its inputs and, as in one process, all that is only read."""
+    before = [*task.after, *sorted(first_read - {own})] if own not in first_read else task.after
+    return replace(task, after=tuple(dict.fromkeys(tasks[other].id for other in before if other in tasks)))
+
+
+def _behind(task: StageTask, earlier: Sequence[StageTask]) -> tuple[str, ...]:
+    """Name the earlier tasks that may ask judges about some of the same, in one process's order.
+
+    Side by side, two evaluations would put a pair that both have into two calls. Methods that ask while they train
+    share less with each other than waiting would cost.
+    """
+    if not task.needs.asks:
+        return ()
+    groups = {"evaluate": ("evaluate",), "annotate": ("train",), "train": ("annotate",)}
+    same = [other for other in earlier if other.needs.asks and other.farm.run["seed"] == task.farm.run["seed"]]
+    return tuple(other.id for other in same if other.kind in groups.get(task.kind, ()))
+
+
+def stages_of(workspace: Workspace, system: str) -> dict[str, Stage]:
+    """Return the stages of a system's comparisons by their labels, each after those that it needs.
+
+    The second comparison is the one to be expected: what a policy then answers at may differ, which few do.
+    """
+    stages: dict[str, Stage] = {}
+
+    def visit(stage: Stage) -> None:
+        if stage.label not in stages:
+            for upstream in (*stage.sources(), *stage.inputs.values()):
+                visit(upstream)
+            stages[stage.label] = stage
+
+    visit(pipeline.main_evaluation(workspace, system))
+    if second := pipeline.second_evaluation(workspace, system, None):
+        visit(second)
+    return stages
+
+
+def identity(stage: Stage) -> str:
+    """Digest what a stage and all before it depend on: stages of equal identity make the same artifact."""
+    inputs = {name: identity(upstream) for name, upstream in stage.inputs.items()}
+    return digest("stage", stage.kind, dict(stage.key_fields), inputs)
+
+
+def source_of(stage: Stage) -> dict[str, str]:
+    """Digest each thing that a stage's result depends on besides its inputs, by its name in the key."""
+    return {name: digest(value, length=8) for name, value in flatten(stage.key_fields).items()}
+
+
+def _find(workspace: Workspace, stage: Stage, inputs: Mapping[str, Artifact | None]) -> Artifact | None:
+    present = {name: artifact for name, artifact in inputs.items() if artifact is not None}
+    if len(present) == len(inputs):
+        with suppress(StoreError):  # a damaged one, which its task will name
+            return find_or_explain(workspace, stage, present)[0]
+    return None
+
+
+def _needs(workspace: Workspace, stage: Stage) -> Needs:
+    scores = stage.kind == "evaluate" and any(s.kind == "fit-reward" for s in stage.inputs.values())
+    computes = stage.kind in COMPUTING or scores
+    asks = stage.kind in ASKING or stage.plan_pairs is not None
+    return Needs(gpus=int(computes and workspace.config.backend.device != "cpu"), asks=asks)
+
+
+def farm_spec(workspace: Workspace, system: str, account: str) -> FarmSpec:
+    """Return what another process opens a workspace like this one from."""
+    settings = workspace.settings
+    return FarmSpec(
+        settings.recipe,
+        settings.run.model_dump(mode="json"),
+        settings.sections,
+        str(workspace.store.root.absolute()),
+        os.getcwd(),
+        system,
+        account,
+        versions(),
+    )
+
+
+# ------------------------------------------------------------------------------------------------------- in the command
+
+
+def launch(launcher: Launcher, graph: TaskGraph, systems: Systems, tell: Tell) -> Launched:
+    """Have a launcher make what is missing of the systems' stages.
+
+    Raises `ConfigError` for what it cannot run, and `BudgetError` and `JudgeError`, after which the others would come
+    no further.
+    """
+    if problems := launcher.problems(graph.tasks):
+        raise ConfigError(problems)
+    with attributed_to("launchers", type(launcher).__name__, launcher):
+        outcomes = dict(launcher.run(graph.tasks, execute, tell))
+    store = systems[0][1].store
+    for task in graph.tasks:
+        outcome = outcomes.get(task.id) or Outcome(
+            task.id, error="its launcher tells no outcome", error_type="PluginError"
+        )
+        stage, _, key = outcome.artifact.partition("/")
+        if outcome.is_done and store.find(stage, key) is None:
+            text = (
+                f"{outcome.place} made {outcome.artifact}, which is not in {store.root}: share that directory with it"
+            )
+            outcome = replace(outcome, error=text, error_type="StoreError")
+        outcomes[task.id] = outcome
+        if outcome.error_type in ("BudgetError", "JudgeError"):
+            raise failure_of(outcome)
+    return Launched(graph, outcomes, {w: names for (_, w), names in zip(systems, graph.wanted, strict=True)})
+
+
+@dataclass(frozen=True)
+class Launched:
+    """The outcomes of a launcher's tasks, and the ids of those that each workspace wanted."""
+
+    graph: TaskGraph
+    outcomes: Mapping[str, Outcome]
+    wanted: Mapping[Workspace, Sequence[str]]
+    _recorded: set[str] = field(default_factory=set)
+
+    def require(self, workspace: Workspace) -> None:
+        """Raise the error of the first task that failed of those that a workspace wanted."""
+        for name in self.wanted[workspace]:
+            if self.outcomes[name].error_type:
+                raise failure_of(self.outcomes[name])
+
+    def shown_by(self, workspace: Workspace) -> Callable[[str, StageRun | None], None]:
+        """Return the workspace's `on_stage` without what was told when it was made.
+
+        The history of the first workspace that finds a stage says that it was made, not reused, as in one process.
+        """
+        made = {outcome.artifact: outcome for outcome in self.outcomes.values() if outcome.is_done}
+        on_stage = workspace.on_stage
+
+        def tell(label: str, run: StageRun | None) -> None:
+            outcome = made.get(run.artifact.name) if run else None
+            if run is None or outcome is None:
+                on_stage(label, run)
+            elif not outcome.reused and outcome.task not in self._recorded:  # by the others it is reused, as ever
+                self._recorded.add(outcome.task)
+                workspace.history[label] = replace(run, reused=False, seconds=outcome.seconds)
+
+        return tell
+
+
+def failure_of(outcome: Outcome) -> AfarmError:
+    """Return the error of a failed task, as it was raised where the task was made."""
+    known = getattr(errors, outcome.error_type, AfarmError)
+    error: AfarmError = (known if isinstance(known, type) and issubclass(known, AfarmError) else AfarmError)(
+        f"{outcome.error} (in {outcome.task}{f', on {outcome.place}' if outcome.place else ''})"
+    )
+    return error
+
+
+# --------------------------------------------------------------------------------------------------------- in a worker
+
+
+def execute(task: StageTask, tell: Tell) -> Outcome:
+    """Make the artifact of a task in this process: what every launcher's workers call."""
+    place, started = f"{platform.node()}, process {os.getpid()}", time.perf_counter()
+    tell(TaskEvent(task.id, "started", place))
+    try:
+        run = _make(task, tell)
+    except AfarmError as error:
+        name = next(cls.__name__ for cls in type(error).__mro__ if cls.__module__ == errors.__name__)
+        return Outcome(task.id, seconds=time.perf_counter() - started, place=place, error=str(error), error_type=name)
+    except Exception as error:
+        file, line, *_ = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{type(error).__name__}: {error} ({file}:{line})"
+        return Outcome(task.id, seconds=time.perf_counter() - started, place=place, error=text, error_type="AfarmError")
+    return Outcome(task.id, run.artifact.name, run.reused, time.perf_counter() - started, place)
+
+
+def _make(task: StageTask, tell: Tell) -> StageRun:
+    def notify(text: str) -> None:
+        tell(TaskEvent(task.id, "noted", text=text))
+
+    _enter(task.farm)
+    here = versions()
+    if others := [f"{name} {here.get(name)} for {v}" for name, v in task.farm.versions.items() if here.get(name) != v]:
+        notify(f"{platform.node()} has {', '.join(others)}: its results may differ")
+    components = Components(_plugins(), _settings_of(task.farm), _told(task, tell), notify)
+    with workspace_over(components, Path(task.farm.output_dir)) as workspace:
+        stage = _same_stage(task, workspace)
+        if task.needs.asks:
+            require_access(workspace)
+        with workspace.judges.client.accounted_to(task.farm.account):
+            workspace.ensure(stage)
+        return workspace.history[task.stage]
+
+
+@cache
+def _plugins() -> Plugins:
+    """The plugins of this process, which does not load edited ones again anyway."""
+    return discover()
+
+
+def _enter(farm: FarmSpec) -> None:
+    """Go where relative paths begin. Raises `StoreError` if this machine does not see what all must."""
+    for path in (farm.directory, farm.output_dir):
+        if not Path(path).is_dir():
+            raise StoreError(
+                f"{platform.node()} sees no directory {path}: share it with every machine, at the same path"
+            )
+    if os.getcwd() != farm.directory:
+        os.chdir(farm.directory)
+
+
+def _settings_of(farm: FarmSpec) -> Settings:
+    try:
+        return Settings(farm.recipe, RunConfig.model_validate(farm.run), farm.sections)
+    except ValidationError as error:
+        raise ConfigError(_another(["settings"])) from error
+
+
+def _same_stage(task: StageTask, workspace: Workspace) -> Stage:
+    """Return the task's stage as it is here. Raises `ConfigError` if its result would be another."""
+    stage = stages_of(workspace, task.farm.system).get(task.stage)
+    if stage is None:
+        raise ConfigError(_another(["stages"]))
+    here, wanted = source_of(stage), task.source
+    if differing := sorted(name for name in here.keys() | wanted.keys() if here.get(name) != wanted.get(name)):
+        raise ConfigError(_another(differing))
+    return stage
+
+
+def _another(names: Sequence[str]) -> str:
+    """Say which ingredients of a stage differ between this machine and the one the command was given on."""
+    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return (
+        f"{platform.node()} has another afarm, plugin, data set or model than the machine where the command was given: "
+        f"{shown}. Install the same on every machine"
+    )
+
+
+def _told(task: StageTask, tell: Tell) -> Progress:
+    """Return a progress that tells from time to time how far a loop is."""
+
+    def progress(items: Any, description: str, total: int | None = None) -> Iterator[Any]:
+        total = len(items) if total is None and hasattr(items, "__len__") else total
+        told = time.monotonic()
+        for done, item in enumerate(items):
+            if time.monotonic() - told > TOLD_EVERY:
+                told = time.monotonic()
+                count = f"{done:,} of {total:,}" if total else f"{done:,}"
+                tell(TaskEvent(task.id, "progress", text=f"{description} {count}"))
+            yield item
+
+    return progress

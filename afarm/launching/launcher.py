@@ -1,0 +1,152 @@
+"""Tasks, and the interface of what runs them: in worker processes, on a cluster, through a queue."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """The needs of a task: `processes` that start together, `cpus` and `gpus` for each.
+
+    `gpus` are those it can use: a machine that has none makes the stage on its CPU, unless the recipe names a device.
+    `asks` is True if judges are asked, for which a machine needs their keys and the network.
+    """
+
+    processes: int = 1
+    cpus: int = 1
+    gpus: int = 0
+    asks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FarmSpec:
+    """The configuration of a run as values: any machine that sees `output_dir` opens it.
+
+    Args:
+        recipe: The recipe's name.
+        run: The fields of the run, as JSON values.
+        sections: The settings of components, by name.
+        output_dir: The absolute path of the store and the ledger, shared by all machines.
+        directory: The directory that relative paths in settings begin from.
+        system: The method, or the judge LLM, that is evaluated.
+        account: The account in the ledger, and so the budget, that judges are paid from.
+        versions: Python's and the libraries' that the command was given with.
+    """
+
+    recipe: str
+    run: Mapping[str, Any]
+    sections: Mapping[str, Mapping[str, Any]]
+    output_dir: str
+    directory: str
+    system: str
+    account: str
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StageTask:
+    """One stage of one run, as a value that can be pickled: any process makes it with `execute`.
+
+    Args:
+        id: The name among all tasks of a command, such as "train ppo, seed 42".
+        stage: The stage's label.
+        kind: The kind of stage.
+        after: The ids of the tasks that must be done before.
+        needs: What it needs of a machine.
+        farm: What opens its farm.
+        source: Digests of the code and settings that its result depends on, by which a machine sees if it has others.
+        behind: The ids of those that must have ended before, well or not: they ask judges about some of the same, and
+            their answers are found rather than bought again.
+    """
+
+    id: str
+    stage: str
+    kind: str
+    after: tuple[str, ...]
+    needs: Needs
+    farm: FarmSpec
+    source: Mapping[str, str] = field(default_factory=dict)
+    behind: tuple[str, ...] = ()
+
+    def may_begin(self, ended: Container[str]) -> bool:
+        """Tell if all that it waits for has ended."""
+        return all(name in ended for name in (*self.after, *self.behind))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of a task: the `artifact` that it made or found, or the `error` that kept it from that.
+
+    Args:
+        task: The task's id.
+        artifact: Such as "train/0f3c…"; empty if there is none.
+        reused: True if it was there.
+        seconds: From its start to its end.
+        place: The machine and process that made it.
+        error: The error's message. Of a task that was never begun, it names the one whose failure stopped it.
+        error_type: The name of the error's class in `afarm`; empty if the task was never begun.
+    """
+
+    task: str
+    artifact: str = ""
+    reused: bool = False
+    seconds: float = 0.0
+    place: str = ""
+    error: str = ""
+    error_type: str = ""
+
+    @property
+    def is_done(self) -> bool:
+        return not self.error
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEvent:
+    """News of a task: `started` at a `place`, `lost` with its worker, or `ended` with an `outcome`.
+
+    `text` says more: a message that is worth keeping (`noted`), or how far a loop is (`progress`).
+    """
+
+    task: str
+    news: Literal["started", "progress", "noted", "lost", "ended"]
+    place: str = ""
+    text: str = ""
+    outcome: Outcome | None = None
+
+
+Tell = Callable[[TaskEvent], None]
+"""Called with the news of tasks as they come."""
+
+Execute = Callable[[StageTask, Tell], Outcome]
+"""Makes a task's artifact in this process. Can be pickled. Returns errors as outcomes instead of raising them."""
+
+
+class Launcher(ABC):
+    """Runs tasks somewhere. Built as `Class(config, spec, context)`.
+
+    `spec` is the text after the name's colon, the context a `BuildContext`. A launcher that begins tasks itself keeps
+    them in a `Schedule`. An artifact is whole or absent and its maker holds a lock, so a task may be begun anywhere
+    again, even while a worker that was thought lost still makes it.
+    """
+
+    @abstractmethod
+    def run(self, tasks: Sequence[StageTask], execute: Execute, tell: Tell) -> Mapping[str, Outcome]:
+        """Run each of `tasks` once those it comes `after` are done, and return all outcomes by id.
+
+        A task comes later in the sequence than those it waits for. One that fails keeps its error and stops only what
+        comes after it. One whose worker is lost is told of and begun again, up to three times in all. Whatever
+        `execute` tells is handed on to `tell`, and each outcome is told. An interrupt ends all that was started.
+        """
+
+    def describe(self) -> str:
+        """Say in a few words what it runs tasks on."""
+        return type(self).__name__
+
+    def problems(self, tasks: Sequence[StageTask]) -> list[str]:
+        """List, before anything runs, what of `tasks` it cannot run: as it is, tasks of several processes."""
+        several = [task.id for task in tasks if task.needs.processes > 1]
+        return [f"{several[0]} needs several processes that start together, which it cannot give"] if several else []

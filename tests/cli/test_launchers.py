@@ -1,0 +1,120 @@
+"""`--launcher`: the same artifacts, made side by side in other processes, and every failure told once."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+from said import Afarm, Said
+
+LIGHT = ["--recipe", "light.yaml"]
+TWO = ["--launcher", "local:2"]
+
+
+@pytest.fixture
+def workers(afarm: Afarm, tmp_path: Path) -> Afarm:
+    """The command line with the light plugin installed for worker processes as well."""
+    (tmp_path / "site" / "light-1.2.dist-info" / "entry_points.txt").write_text("[afarm]\nlight = light_worker\n")
+    return afarm
+
+
+def contents(output_dir: str) -> dict[str, str]:
+    """The digest of the files of each artifact, by its name."""
+    found = Path(output_dir).glob("artifacts/*/*/artifact.json")
+    return {str(path.parent.relative_to(output_dir)): json.loads(path.read_text())["content"] for path in found}
+
+
+def lines(said: Said, mark: str) -> list[str]:
+    return [line for line in said.err.splitlines() if line.startswith(mark)]
+
+
+def test_stages_side_by_side_make_what_one_process_makes(workers: Afarm) -> None:
+    compared = ["compare", *LIGHT, "--methods", "nudge,direct", "--json"]
+    alone = workers(*compared, "--output-dir", "alone")
+    together = workers(*compared, "--output-dir", "together", *TWO)
+    assert together.code == 0, together.err
+    assert contents("together") == contents("alone")
+    for ours, theirs in zip(together.json["standings"], alone.json["standings"], strict=True):
+        assert (ours["system"], ours["win_rate"]) == (theirs["system"], theirs["win_rate"])
+    made = lines(together, "✓")
+    assert len(made) == len(set(made)) == len(contents("alone")), "each stage is made, and told of, once"
+    assert len({task["place"] for task in together.json["tasks"]}) == 2, "two processes made them"
+    bought = sqlite3.connect("together/ledger.sqlite").execute("select count(*), count(distinct key) from completions")
+    assert (
+        bought.fetchone()
+        == sqlite3.connect("alone/ledger.sqlite").execute("select count(*), count(*) from completions").fetchone()
+    ), "no answer is bought twice, and none that one process would not buy"
+
+
+def test_the_record_says_what_this_command_made(workers: Afarm) -> None:
+    record = workers("run", *LIGHT, "--json", *TWO).json
+    assert not any(stage["reused"] for stage in record["stages"])
+    again = workers("run", *LIGHT, "--json", *TWO)
+    assert all(stage["reused"] for stage in again.json["stages"])
+    assert lines(again, "…") == [], "nothing is left to be launched"
+
+
+def test_a_killed_worker_is_told_of_and_its_stage_goes_on_from_its_checkpoint(workers: Afarm) -> None:
+    said = workers("compare", *LIGHT, "--methods", "direct,killed", *TWO)
+    assert said.code == 0, said.err
+    assert "↻ train killed: lost (process" in said.err
+    assert "ended by SIGKILL), run again" in said.err
+    assert "train killed: train killed: going on from step 1" in said.err
+    alone = workers("run", *LIGHT, "--method", "direct", "--output-dir", "alone")
+    assert alone.code == 0
+    assert contents("alone").items() <= contents("afarm-runs").items()
+
+
+def test_a_failed_stage_stops_only_what_comes_after_it(workers: Afarm) -> None:
+    said = workers("compare", *LIGHT, "--methods", "diverges,direct", "--json", *TWO)
+    assert said.code == 1
+    assert "✗ train diverges: step 3: the loss is [nan]" in said.err
+    assert "– outputs diverges: not begun, since train diverges failed" in said.err
+    assert [row["system"] for row in said.json["standings"]] == ["direct"]
+    assert "the loss is [nan] (in train diverges" in said.json["left_out"]["diverges"]
+
+
+def test_all_workers_share_one_budget(workers: Afarm) -> None:
+    said = workers("run", *LIGHT, "--budget", "0.014", *TWO)
+    assert said.code == 1
+    assert "budget" in said.err.splitlines()[-1]
+    spent = sqlite3.connect("afarm-runs/ledger.sqlite").execute("select sum(price) from completions").fetchone()[0]
+    assert 0 < spent <= 0.014 + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("launcher", "problem"),
+    [
+        ("locla:2", "unknown launcher 'locla'. Did you mean 'local'?"),
+        ("local:none", "launcher local:none: write how many stages may run at once, such as local:2"),
+        ("local:0", "launcher local:0: write how many"),
+    ],
+)
+def test_a_wrong_launcher_is_named_before_anything_runs(afarm: Afarm, launcher: str, problem: str) -> None:
+    for command in (["run"], ["compare", "--methods", "nudge"], ["compare", "--methods", "nudge", "--dry-run"]):
+        said = afarm(*command, *LIGHT, "--launcher", launcher)
+        assert said.code == 1
+        assert problem in " ".join(said.err.split())
+    assert contents("afarm-runs") == {}
+
+
+def test_a_launcher_and_accelerate_contradict_each_other(afarm: Afarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    said = afarm("run", *LIGHT, "--dry-run", *TWO, "--accelerate-config", "two_processes")
+    assert said.code == 1
+    assert "--launcher and --accelerate-config contradict each other" in said.err
+
+
+def test_a_dry_run_says_what_would_be_asked_for(afarm: Afarm) -> None:
+    said = afarm("compare", *LIGHT, "--methods", "nudge,direct", "--seeds", "1,2", "--dry-run", *TWO)
+    assert said.code == 0, said.err
+    [asked] = [line for line in said.out.splitlines() if line.startswith("Asked of")]
+    assert asked.startswith("Asked of 2 worker processes of this machine: 22 stages, at most")
+    assert "6 ask judges" in asked
+    assert not Path("afarm-runs").exists()
+
+
+def test_the_local_launcher_without_a_number_is_this_process(afarm: Afarm) -> None:
+    assert afarm("run", *LIGHT, "--launcher", "local").code == 0

@@ -1,0 +1,44 @@
+"""The light plugin as worker processes find it: with a backend that needs no torch, and a method that is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import light_plugin
+from light_farm import LightBackend
+from light_plugin import RAN, Teach, TeachConfig, WordPolicy
+
+from afarm.core.hooks import Register, hookimpl
+from afarm.core.interfaces import MethodInputs, Policy, TrainContext
+from afarm.experiment.components import Components
+
+Components.backend = property(lambda self: LightBackend(WordPolicy))  # type: ignore[assignment,method-assign]
+
+register_datasets = light_plugin.register_datasets
+register_evaluators = light_plugin.register_evaluators
+register_reward_models = light_plugin.register_reward_models
+register_judges = light_plugin.register_judges
+
+
+class Killed(Teach):
+    """Its process is killed after its second step, unless it goes on from a checkpoint."""
+
+    needs = frozenset({"preferences"})
+
+    def train(self, inputs: MethodInputs, context: TrainContext) -> Policy:
+        newest = context.checkpoints.latest()
+        if newest is None:
+            context.log_metrics(1, {"objective/kl": 0.1})
+            context.checkpoints.save(1, lambda directory: (directory / "x").write_text("state") and None)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().train(inputs, context)
+
+
+@hookimpl
+def register_methods(register: Register) -> None:
+    light_plugin.register_methods(register)
+    register("killed", Killed, config=TeachConfig)
+
+
+__all__ = ["RAN"]
