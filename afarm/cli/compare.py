@@ -72,8 +72,7 @@ def compare(
     def run(system: str, workspace: Workspace) -> RunRecord | None:
         """Evaluate a system and write its record and report; of several processes the main one does."""
         if made is not None:
-            made.require(workspace)
-            workspace.on_stage = made.shown_by(workspace)
+            made.hand_over(workspace)
         if workspace.process_info.is_main_process:
             return finish(Farm.over(workspace), system, started)[0]
         Farm.over(workspace).evaluate(system)

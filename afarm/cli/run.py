@@ -61,8 +61,7 @@ def run_experiment(options: FarmOptions, dry_run: bool, started: float, launcher
         warn_of_budget(workspace, lambda: plan_run(workspace, workspace.config.method))
         systems = [(workspace.config.method, workspace)]
         if (made := launched(launcher, options, systems, workspace.run_name())) is not None:
-            made.require(workspace)
-            workspace.on_stage = made.shown_by(workspace)
+            made.hand_over(workspace)
         record, report = finish(farm, workspace.config.method, started)
     show_run(record, report, options.as_json)
 

@@ -19,6 +19,7 @@ import typer
 from afarm.cli.compare import parse_seeds
 from afarm.cli.console import err, out, print_json
 from afarm.cli.cost import show_plan, warn_of_budget
+from afarm.cli.launchers import LOCAL, LauncherName, launched, opened, show_needs
 from afarm.cli.options import DryRun, FarmOptions, with_options
 from afarm.cli.run import command_line
 from afarm.cli.stray import Stray, refuse_stray
@@ -75,6 +76,7 @@ def tune(
     space: Space = None,
     max_kl: MaxKL = None,
     max_length_ratio: MaxLengthRatio = None,
+    launcher: LauncherName = LOCAL,
     *,
     options: FarmOptions,
     dry_run: DryRun = False,
@@ -92,7 +94,7 @@ def tune(
     for name, why in left_out.items():
         err().print(f"[yellow]Left out:[/] {markup(name)}: {markup(why)}", highlight=False, soft_wrap=True)
     if dry_run:
-        _show_plan(options, spaces, of_seeds, trials, finalists, limits)
+        _show_plan(options, spaces, of_seeds, trials, finalists, limits, launcher)
         return
     told: set[str] = set()
 
@@ -109,7 +111,9 @@ def tune(
     with open_with(first, of_seeds[0], {}) as workspace:
         _require_comparable(workspace)
         directory = tuning_directory(workspace, of_seeds[0], limits)
-        search = Search(open_with, spaces, of_seeds, finalists, limits, directory, workspace.settings.recipe)
+        prepare = partial(launched, launcher, options) if opened(launcher, options, [(first, workspace)]) else None
+        recipe = workspace.settings.recipe
+        search = Search(open_with, spaces, of_seeds, finalists, limits, directory, recipe, prepare)
         with workspace.judges.client.accounted_to(search.account):
             warn_of_budget(workspace, lambda: plan_search(workspace, first, spaces, trials, finalists, len(of_seeds)))
     started = time.time()
@@ -220,6 +224,7 @@ def _show_plan(
     trials: int,
     finalists: int,
     limits: Limits,
+    launcher: str,
 ) -> None:
     """Show what the first trial of the first method would do, and how many there would be."""
     from afarm.experiment import preflight
@@ -233,6 +238,7 @@ def _show_plan(
         _require_comparable(workspace)
         show_plan(workspace, first, options.as_json)
         account = tuning_account(tuning_directory(workspace, seeds[0], limits))
+        show_needs(launcher, options, [(first, workspace)], account)
         with workspace.judges.client.accounted_to(account):
             warn_of_budget(workspace, lambda: plan_search(workspace, first, spaces, trials, finalists, len(seeds)))
     if options.as_json:

@@ -220,7 +220,7 @@ def farm_spec(workspace: Workspace, system: str, account: str) -> FarmSpec:
 
 
 def launch(launcher: Launcher, graph: TaskGraph, systems: Systems, tell: Tell) -> Launched:
-    """Have a launcher make what is missing of the systems' stages.
+    """Have a launcher make what is missing of the stages of systems.
 
     Raises `ConfigError` for what it cannot run, and `BudgetError` and `JudgeError`, after which the others would come
     no further.
@@ -255,13 +255,17 @@ class Launched:
     wanted: Mapping[Workspace, Sequence[str]]
     _recorded: set[str] = field(default_factory=set)
 
-    def require(self, workspace: Workspace) -> None:
-        """Raise the error of the first task that failed of those that a workspace wanted."""
+    def hand_over(self, workspace: Workspace) -> None:
+        """Let a workspace go through its stages without telling again what was told.
+
+        Raises the error of the first task that failed of those that it wanted.
+        """
         for name in self.wanted[workspace]:
             if self.outcomes[name].error_type:
                 raise failure_of(self.outcomes[name])
+        workspace.on_stage = self._shown_by(workspace)
 
-    def shown_by(self, workspace: Workspace) -> Callable[[str, StageRun | None], None]:
+    def _shown_by(self, workspace: Workspace) -> Callable[[str, StageRun | None], None]:
         """Return the workspace's `on_stage` without what was told when it was made.
 
         The history of the first workspace that finds a stage says that it was made, not reused, as in one process.

@@ -33,6 +33,7 @@ from afarm.experiment.farm import Farm
 from afarm.experiment.recipe import BASED_ON, merge
 from afarm.experiment.run_record import final_kl, headline
 from afarm.experiment.search_space import WORST, SearchSpace, count_configurations, next_values
+from afarm.experiment.tasks import Launched, Systems
 from afarm.experiment.workspace import Workspace
 from afarm.storage.disk import write_whole
 from afarm.storage.json_text import NOT_FINITE
@@ -40,6 +41,10 @@ from afarm.storage.rows import read_rows, write_rows
 
 OpenWith = Callable[[str, int, Mapping[str, Any]], Workspace]
 """Opens the workspace of a method and a seed under further settings."""
+
+
+Prepare = Callable[[Systems, str], Launched | None]
+"""Has a launcher make what is missing of several systems, paid from an account."""
 
 
 OWN_STAGES = frozenset({"train", "outputs", "evaluate"})
@@ -160,6 +165,7 @@ class Search:
     limits: Limits
     directory: Path
     recipe: str
+    prepare: Prepare | None = None
 
     @property
     def account(self) -> str:
@@ -211,6 +217,8 @@ class Search:
             return
         path = self._path(method, digest(list(self.seeds), length=6))
         done = {trial.number: trial for trial in self._read(path, method)}
+        if missing := [trials[number].values for number in finalists if number not in done]:
+            self._prepare_all(method, missing)
         for number in finalists:
             there = number in done
             if not there:
@@ -218,6 +226,14 @@ class Search:
                 write_rows(path, [done[number].to_row() for number in sorted(done)])
             on_trial(done[number], there)
             yield done[number]
+
+    def _prepare_all(self, method: str, settings: Sequence[Mapping[str, Any]]) -> None:
+        """Have the launcher, if there is one, make all of these side by side, with every seed."""
+        if self.prepare is None:
+            return
+        with ExitStack() as closing:
+            opened = [self.open_with(method, seed, values) for values in settings for seed in self.seeds]
+            self.prepare([(method, closing.enter_context(workspace)) for workspace in opened], self.account)
 
     def _path(self, method: str, finals: str = "") -> Path:
         kinds = {name: [type(values).__name__, values] for name, values in self.spaces[method].items()}  # JSON: arrays
@@ -241,6 +257,9 @@ class Search:
                 of_method = opened[0].settings.of(opened[0].components.component("methods", method))
                 own = {name: getattr(of_method, name) for name in self.spaces[method]}
                 trial = replace(trial, values=values or own)
+                if self.prepare and (made := self.prepare([(method, each) for each in opened], self.account)):
+                    for workspace in opened:
+                        made.hand_over(workspace)
                 figures = [self._measure(workspace, method) for workspace in opened]
             except (BudgetError, JudgeError, StoreError):  # no other trial would come further
                 raise

@@ -84,6 +84,19 @@ def test_all_workers_share_one_budget(workers: Afarm) -> None:
     assert 0 < spent <= 0.014 + 1e-9
 
 
+def test_tuning_makes_its_trials_side_by_side_and_decides_as_one_process_does(workers: Afarm) -> None:
+    searched = ["tune", *LIGHT, "--methods", "nudge", "--space", "nudge.skill=0.1:0.9", "--trials", "3"]
+    searched += ["--finalists", "2", "--seeds", "1,2", "--json"]
+    alone = workers(*searched, "--output-dir", "alone")
+    together = workers(*searched, "--output-dir", "together", *TWO)
+    assert together.code == 0, together.err
+    assert contents("together") == contents("alone")
+    for part in ("trials", "finals"):
+        rates = [[trial["win_rate"] for trial in said.json[part]["nudge"]] for said in (together, alone)]
+        assert rates[0] == rates[1]
+    assert "train nudge, seed 2" in together.err
+
+
 @pytest.mark.parametrize(
     ("launcher", "problem"),
     [
