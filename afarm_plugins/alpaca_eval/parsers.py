@@ -13,6 +13,7 @@ import inspect
 import json
 import math
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -223,7 +224,9 @@ def _check_regex(arguments: Mapping[str, Any], last: bool) -> list[str]:
         if last and verdict(key) is None:
             problems.append(f"outputs_to_match: {key!r} is no preference: 1, 2, a number between, or 0 for a draw")
         try:
-            re.compile(pattern)
+            with warnings.catch_warnings():  # of what a later Python may read otherwise: nothing a user can change
+                warnings.simplefilter("ignore", FutureWarning)
+                re.compile(pattern)
         except (re.error, TypeError) as error:
             problems.append(f"outputs_to_match: {key!r}: {pattern!r} is no pattern: {error}")
     return problems

@@ -178,3 +178,8 @@ def test_arguments_are_checked_down_a_chain() -> None:
     assert checked("pipeline_meta_parser", {"parsers_to_kwargs": keys}) == []
     assert checked("logprob_parser", {"numerator_token": 1, "denominator_tokens": "m", "log_prob_index": "last"})
     assert DRAWS == (0, 1.5)
+
+
+def test_a_published_pattern_that_python_warns_of_is_taken_without_a_word(recwarn: pytest.WarningsRecorder) -> None:
+    assert checked("regex_parser", {"outputs_to_match": {1: r"[[a]\w+", 2: r"[[b]\w+"}}) == []
+    assert list(recwarn) == []
