@@ -1,6 +1,7 @@
-"""Draw docs/methods/<method>.svg from what a run logged: `python docs/plot_methods.py ppo runs/NAME/metrics.jsonl`.
+"""Draw docs/methods/<method>.svg from what one seed's runs logged: `python docs/plot_methods.py OUTPUT_DIR SEED`.
 
-Equal metrics give equal bytes. Needs `pip install 'afarm[docs]'`.
+Each method has the settings that it was trained with last. Best-of-n's curve is read from `OUTPUT_DIR/best_of_n.json`,
+which `afarm best-of-n --json` prints. Equal metrics give equal bytes. Needs `pip install 'afarm[docs]'`.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ PANELS: dict[str, list[Panel]] = {
     "ppo": [
         Panel("reward model's score", {"objective/scores": "score", "objective/rlhf_reward": "less the KL penalty"}),
         Panel("KL to the start policy (nats a response)", {"objective/kl": "k1", "objective/kl_k3": "k3"}),
-        Panel("win rate on the validation split (%)", {"validation/win_rate": "win rate"}, "validation/standard_error"),
+        Panel("variance of returns that values explain", {"val/explained_variance": "explained"}),
         Panel(
             "length and entropy of a response", {"objective/length": "tokens", "objective/entropy": "entropy (nats)"}
         ),
@@ -72,7 +73,11 @@ PANELS: dict[str, list[Panel]] = {
     "quark": [
         Panel(
             "reward model's score",
-            {"objective/scores": "all", "quark/quantile_4": "best quantile", "quark/quantile_0": "worst quantile"},
+            {
+                "objective/scores": "all",
+                "quark/quantile_2": "best quantile",
+                "quark/quantile_0": "worst quantile",
+            },
         ),
         Panel("KL to the start policy (nats a response)", {"objective/kl": "exact"}),
         Panel("loss (nats a token)", {"loss/lm": "−log π", "policy/entropy_avg": "entropy"}),
@@ -82,13 +87,24 @@ PANELS: dict[str, list[Panel]] = {
 """The charts of each method, in reading order."""
 
 
-def read(path: Path) -> list[dict[str, float]]:
-    """Return the lines of the method's own training, and those of the calibration that lies beside them."""
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    beside = path.with_name("calibration.json")
-    for name, bins in json.loads(beside.read_text(encoding="utf-8")).items() if beside.is_file() else ():
-        rows += [{f"{name}/{k}": v for k, v in row.items()} for row in (bins if isinstance(bins, list) else ())]
-    return [row for row in rows if row.get("stage", "train") == "train"]
+def logged(store: Path, seed: int) -> dict[str, list[dict[str, float]]]:
+    """Read the metrics of each method's training under a seed; the reward model's with its calibration."""
+    found: dict[str, list[dict[str, float]]] = {}
+    described = [
+        json.loads(path.read_text("utf-8")) | {"at": path.parent} for path in store.glob("*/*/*/artifact.json")
+    ]
+    for artifact in sorted(described, key=lambda artifact: artifact["created"]):
+        if artifact["key_fields"].get("seed") != seed or "metrics.jsonl" not in artifact["files"]:
+            continue
+        name = artifact["label"].removeprefix("train ").replace("fit-reward", "reward_model")
+        found[name] = [json.loads(line) for line in (artifact["at"] / "metrics.jsonl").open(encoding="utf-8")]
+        calibration = artifact["at"] / "calibration.json"
+        for part, bins in json.loads(calibration.read_text("utf-8")).items() if calibration.is_file() else ():
+            found[name] += [
+                {f"{part}/{k}": v for k, v in row.items()} for row in (bins if isinstance(bins, list) else ())
+            ]
+    curve = store / "best_of_n.json"
+    return found | ({"best_of_n": json.loads(curve.read_text("utf-8"))} if curve.is_file() else {})
 
 
 def draw(method: str, rows: list[dict[str, float]], path: Path) -> None:
@@ -99,10 +115,10 @@ def draw(method: str, rows: list[dict[str, float]], path: Path) -> None:
         figure, axes = plt.subplots(high, min(2, len(panels)), figsize=(8, 2.7 * high), squeeze=False)
         for axis, panel in zip(axes.flat, panels, strict=False):
             for colour, (name, label) in zip(COLOURS, panel.lines.items(), strict=False):
-                logged = [row for row in rows if name in row]
-                steps, values = [row[panel.x] for row in logged], [row[name] for row in logged]
-                errors = [row.get(panel.error, 0.0) for row in logged] if panel.error else None
-                marker = "o" if len(logged) < 16 else ""
+                points = [row for row in rows if name in row]
+                steps, values = [row[panel.x] for row in points], [row[name] for row in points]
+                errors = [row.get(panel.error, 0.0) for row in points] if panel.error else None
+                marker = "o" if len(points) < 16 else ""
                 axis.errorbar(steps, values, errors, color=colour, label=label, marker=marker, ms=4, lw=1.6, capsize=3)
             axis.set_title(panel.title, loc="left", fontsize=10)
             axis.set_xlabel(panel.x.rpartition("/")[2])
@@ -119,5 +135,6 @@ def draw(method: str, rows: list[dict[str, float]], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    method, metrics = sys.argv[1], Path(sys.argv[2])
-    draw(method, read(metrics), METHODS / f"{method}.svg")
+    for method, rows in logged(Path(sys.argv[1]), int(sys.argv[2])).items():
+        if method in PANELS and any(line in row for row in rows for panel in PANELS[method] for line in panel.lines):
+            draw(method, rows, METHODS / f"{method}.svg")
