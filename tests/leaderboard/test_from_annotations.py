@@ -189,7 +189,7 @@ def test_an_evaluator_over_all_systems_adds_its_figure(tmp_path: Path) -> None:
 def test_an_evaluator_of_one_system_adds_its_figure_too(tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
     rows = [
-        row(i, name, 1 + (i % n == 0), output_2="x" * (10 + i)) for name, n in (("a", 2), ("b", 3)) for i in range(40)
+        row(i, name, 1 + (i % n == 0), output_2="x" * (10 + i)) for name, n in (("a", 2), ("b", 3)) for i in range(400)
     ]
     path.write_text(json.dumps(rows))
     (board,), _ = read_boards([path])
