@@ -6,16 +6,19 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 # Two BLAS threads that fight over busy cores cost several times more than one; test workers get one each.
 WORKERS ?= 2
 
-.PHONY: demo test quick lint bench clean browser
+.PHONY: demo test test-cluster quick lint bench clean browser
 
 demo: $(VENV)/.all
 	$(BIN)/afarm run --method ppo --annotator pool
 
 test: $(VENV)/.test lint browser .cache/smollm2.gguf
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not cluster"
+
+test-cluster: $(VENV)/.cluster  ## launchers on clusters: minutes, and some need root; before a change to them lands
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m cluster
 
 quick: $(VENV)/.test  ## what takes seconds: no slow tests, no browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not browser"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not browser and not cluster"
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -49,6 +52,10 @@ $(VENV)/.test: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install -c constraints.txt -e '.[test]'
 	touch $@ $(VENV)/.all
+
+$(VENV)/.cluster: $(VENV)/.test
+	$(PIP) install -c constraints.txt -e '.[ray]'
+	touch $@
 
 clean:
 	rm -rf $(VENV) .cache build *.egg-info .pytest_cache .mypy_cache .ruff_cache

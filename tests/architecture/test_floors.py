@@ -19,6 +19,7 @@ HEAVY = {
     "peft",
     "plotly",
     "pyarrow",
+    "ray",
     "scipy",
     "tokenizers",
     "torch",

@@ -1,0 +1,17 @@
+"""Settings of the launcher `ray`."""
+
+from __future__ import annotations
+
+from afarm import Config, setting
+
+
+class RayConfig(Config):
+    """Requests of each stage to the cluster. None of them changes a result."""
+
+    cpus: float = setting(1, "CPUs that each stage asks for: as many stages run on a node", ge=0, changes_result=False)
+    gpus: float = setting(
+        1,
+        "GPUs that a stage asks for if it can use one and the cluster has any; 0.5: two share one",
+        ge=0,
+        changes_result=False,
+    )

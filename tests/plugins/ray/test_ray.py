@@ -1,0 +1,111 @@
+"""The launcher `ray`: on a cluster made here, and on two machines of which one is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from places import ROOT
+from two_machines import ADDRESSES, LIMIT, PORT, TwoMachines, wait_until, why_not
+
+from afarm.core.errors import ConfigError, PluginError
+from afarm.core.plugins import discover
+from afarm.launching.launcher import Launcher
+from afarm.testing import check_launcher, judge_context
+
+pytest.importorskip("ray.exceptions", reason="Ray is not installed: make test-cluster")
+pytestmark = pytest.mark.cluster
+
+SMALL = {
+    "rows.sft": 64,
+    "rows.preference": 40,
+    "rows.unlabeled": 40,
+    "rows.validation": 8,
+    "rows.evaluation": 20,
+    "sft.num_train_epochs": 1,
+    "best_of_n.n": 2,
+    "ppo.total_steps": 6,
+    "ppo.save_steps": 2,
+    "ppo.rollout_batch_size": 64,
+    "ppo.mini_batch_size": 32,
+}
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+
+
+def launcher(spec: str) -> Launcher:
+    component = discover().get("launchers", "ray")
+    made: Launcher = component.load()(component.settings(), spec, judge_context())
+    return made
+
+
+def test_it_keeps_the_promises_of_launchers(tmp_path: Path) -> None:
+    check_launcher(launcher(""), tmp_path)
+
+
+def test_an_address_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="write ray:HOST:PORT"):
+        check_launcher(launcher("nonsense"), tmp_path)
+
+
+def test_a_head_that_does_not_answer_is_named_with_what_starts_one(tmp_path: Path) -> None:
+    with pytest.raises(PluginError, match=r"nothing answers at 127\.0\.0\.1:1 .*ray start --head --port 1"):
+        check_launcher(launcher("127.0.0.1:1"), tmp_path)
+
+
+@pytest.fixture
+def machines() -> Iterator[TwoMachines]:
+    if reason := why_not():
+        pytest.skip(reason)
+    two = TwoMachines(ENVIRONMENT)
+    try:
+        yield two
+    finally:
+        two.close()
+
+
+def command(output_dir: Path, *more: str) -> list[str]:
+    settings = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
+    compared = ["compare", "--methods", "best_of_n,feedme,ppo", "--seeds", "42,43", *settings]
+    return [sys.executable, "-m", "afarm", *compared, "--output-dir", str(output_dir), *more]
+
+
+def contents(output_dir: Path) -> dict[str, str]:
+    found = output_dir.glob("artifacts/*/*/artifact.json")
+    return {str(path.parent.relative_to(output_dir)): json.loads(path.read_text())["content"] for path in found}
+
+
+def bought(output_dir: Path) -> tuple[int, int]:
+    counted = "select count(*), count(distinct key) from completions"
+    found: tuple[int, int] = sqlite3.connect(output_dir / "ledger.sqlite").execute(counted).fetchone()
+    return found
+
+
+def test_a_comparison_outlives_a_machine_that_dies_in_training(machines: TwoMachines, tmp_path: Path) -> None:
+    alone, together, screen = tmp_path / "alone", tmp_path / "together", tmp_path / "screen"
+    subprocess.run(command(alone), check=True, capture_output=True, env={**os.environ, **ENVIRONMENT}, timeout=LIMIT)
+    machines.start_head()
+    machines.join(1)
+    with screen.open("w") as written:
+        options = ["--launcher", f"ray:{ADDRESSES[0]}:{PORT}"]
+        driver = machines.begin(0, command(together, *options), stdout=written, stderr=written)
+
+    def ppo_has_a_checkpoint() -> bool:
+        assert driver.poll() is None, screen.read_text()
+        trained = together.glob("artifacts/train/*.partial/checkpoints/step-*")
+        return any("objective/kl" in (step.parents[1] / "metrics.jsonl").read_text() for step in trained)
+
+    wait_until(ppo_has_a_checkpoint)
+    assert machines.kill(1) > 3
+    machines.join(0)
+    assert driver.wait(LIMIT) == 0, screen.read_text()
+    said = screen.read_text()
+    assert f"the node it was running on is dead or unavailable, {ADDRESSES[1]}), run again" in said
+    assert ": train ppo: going on from step" in said
+    assert contents(together) == contents(alone)
+    assert bought(together) == bought(alone)

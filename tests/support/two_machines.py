@@ -1,0 +1,93 @@
+"""Two machines on one: network namespaces joined by a cable, and a Ray cluster over both."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+ADDRESSES = ("10.77.0.1", "10.77.0.2")
+PORT = 6399
+LIMIT = 600
+"""Seconds after which a command is taken to hang."""
+
+
+def why_not() -> str:
+    """Say what is missing for two machines; empty if nothing is."""
+    if os.geteuid() != 0:
+        return "needs root, to make network namespaces"
+    return "" if shutil.which("ip") else "needs the command ip (iproute2)"
+
+
+class TwoMachines:
+    """Two namespaces, and the Ray nodes in them. The first has the head, and room for stages when it joins again."""
+
+    def __init__(self, environment: dict[str, str]):
+        own = uuid.uuid4().hex[:6]
+        self.names = (f"afarm-{own}-1", f"afarm-{own}-2")
+        self.scratch = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # sockets below it must have short paths
+        self.environment = {
+            **os.environ,
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": uuid.uuid4().hex * 2,
+            "RAY_USAGE_STATS_ENABLED": "0",
+            **environment,
+        }
+        cables = (f"af{own}a", f"af{own}b")
+        for name in self.names:
+            ip("netns", "add", name)
+        ip("link", "add", cables[0], "netns", self.names[0], "type", "veth", "peer", cables[1], "netns", self.names[1])
+        for name, cable, address in zip(self.names, cables, ADDRESSES, strict=True):
+            ip("-n", name, "addr", "add", f"{address}/24", "dev", cable)
+            for device in ("lo", cable):
+                ip("-n", name, "link", "set", device, "up")
+
+    def start_head(self) -> None:
+        """Start the head on the first machine, which runs no stages itself."""
+        head = ["--head", f"--port={PORT}", "--num-cpus=0", "--include-dashboard=false", f"--temp-dir={self.scratch}"]
+        self._ray(0, *head)
+
+    def join(self, machine: int) -> None:
+        """Let a machine take two stages at a time."""
+        self._ray(machine, f"--address={ADDRESSES[0]}:{PORT}", "--num-cpus=2")
+
+    def _ray(self, machine: int, *options: str) -> None:
+        more = [f"--node-ip-address={ADDRESSES[machine]}", "--object-store-memory=80000000", "--disable-usage-stats"]
+        started = self.begin(machine, [str(Path(sys.executable).with_name("ray")), "start", *options, *more])
+        assert started.wait(LIMIT) == 0, started.stderr.read() if started.stderr else ""
+
+    def begin(self, machine: int, command: Sequence[str], **how: object) -> subprocess.Popen[str]:
+        """Start a command on a machine."""
+        inside = ["ip", "netns", "exec", self.names[machine], *command]
+        return subprocess.Popen(inside, env=self.environment, text=True, **how)  # type: ignore[call-overload,no-any-return]
+
+    def kill(self, machine: int) -> int:
+        """Kill all that runs on a machine at once, and count it."""
+        found = ip("netns", "pids", self.names[machine]).split()
+        for process in found:
+            subprocess.run(["kill", "-KILL", process], check=False, capture_output=True)
+        return len(found)
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        for machine, name in enumerate(self.names):
+            wait_until(lambda machine=machine: self.kill(machine) == 0)  # type: ignore[misc]
+            ip("netns", "del", name)
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def ip(*arguments: str) -> str:
+    return subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def wait_until(there: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not there():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
