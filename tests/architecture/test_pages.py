@@ -6,12 +6,16 @@ import importlib
 import importlib.util
 import os
 import re
+import tomllib
 import types
 from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 from places import DOCS, ROOT
+
+from afarm.core.hooks import GROUP
 
 PAGES = [*sorted(DOCS.rglob("*.md")), *ROOT.glob("*.md"), ROOT / "changes/README.md"]
 PAGES += sorted((ROOT / "plugins-contrib").rglob("README.md"))
@@ -93,8 +97,20 @@ def generator() -> types.ModuleType:
     return module
 
 
+def declared_plugins() -> set[str]:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return set(declared["project"]["entry-points"][GROUP].values())
+
+
+def installed_plugins() -> set[str]:
+    """The first-party plugins as pip has noted them, which a working tree of its own may have changed since."""
+    return {point.value for point in entry_points(group=GROUP) if point.value.startswith("afarm_plugins.")}
+
+
 @pytest.mark.parametrize("page", ["settings.md", "cli.md", "hooks.md", "names.md"])
 def test_the_reference_is_up_to_date(page: str) -> None:
+    if page == "settings.md" and installed_plugins() != declared_plugins():
+        pytest.skip("it lists the plugins of another installation: pip install -e . first")
     pages = generator().PAGES
     assert sorted(pages) == sorted(path.name for path in (DOCS / "reference").glob("*.md"))
     assert text_of(DOCS / "reference" / page) == pages[page](), "run: python docs/generate_reference.py"
