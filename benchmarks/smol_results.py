@@ -1,206 +1,121 @@
-"""Whether each method improves what it maximises on a real model: the table of docs/start/first-real-run.md.
+"""The tables of docs/start/first-real-run.md: each method on a real model, under its judge and by readings beside it.
 
-    afarm compare --recipe smol --methods all --model FILE.gguf --data FILE
-    python -m benchmarks.smol_results --model FILE.gguf --data FILE --output-dir afarm-runs
+    python -m benchmarks.smol_results --model FILE.gguf --data FILE --second DIR [--encoder DIR] [--methods ppo …]
 
-The second command reuses what the first one made. What learns from fixed rows is measured by its loss on them, read
-with the model before and after; what samples its own, by the rewards of its samples early and late.
+Reuses what `afarm run` with the same options made in `--output-dir`, and makes what is missing. `--second` is a judge
+fitted to other labels (repeatable); the encoder tells how close outputs are to the file's own answers. All figures
+compare with the starting model on the evaluation instructions; ± is a standard error over these.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
-from afarm import Decoding, Farm
-from afarm.backend import CheckpointPolicy, batched_logprobs
-from afarm.core.records import Instruction, JudgedPair
-from afarm.experiment import pipeline
+from afarm import EvaluationInputs, Farm, Output, Result
+from afarm.evaluation.metrics import standard_error
+from afarm_plugins.judges.fitted.encoder import SentenceEncoder, relatedness
 
-BATCH = 8
-ENDS = 5
-"""Steps at each end of what samples its own responses."""
+QUESTIONS = (
+    "Explain to a child why the sky is blue.",
+    "Give three tips for sleeping better.",
+    "How do I get a coffee stain out of a shirt?",
+    "Write two sentences about a river in autumn.",
+    "What is the difference between a virus and a bacterium?",
+    "Suggest a name for a bakery, and say why.",
+)
+"""Instructions of our own for the table of outputs, fixed before any was answered."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
     parser.add_argument("--data", required=True)
+    parser.add_argument("--methods", nargs="+", default=["best_of_n", "ppo", "expert_iteration", "dpo"])
+    parser.add_argument("--second", nargs="+", default=[], metavar="DIR")
+    parser.add_argument("--encoder", metavar="DIR")
     parser.add_argument("--output-dir", type=Path, default=Path("afarm-runs"))
+    parser.add_argument("--set", action="append", default=[], dest="settings")
     a = parser.parse_args()
-    settings = {"model": a.model, "dataset": "files", "files": {"path": a.data}}
-    print("| method | its objective | before | after | change |\n|---|---|---|---|---|")
-    with Farm("smol", settings=settings, output_dir=a.output_dir) as farm:
-        for measured in (on_demonstrations, on_preferences, by_choosing, on_its_winners, on_its_samples):
-            for row in measured(farm):
-                before, after, change = mean(row.before), mean(row.after), ""
-                if row.paired:
-                    change = mean([y - x for x, y in zip(row.before, row.after, strict=True)])
-                print(f"| {row.method} | {row.objective} | {before} | {after} | {change} |", flush=True)
+    given = {"model": a.model, "dataset": "files", "files": {"path": a.data}}
+    with Farm("smol", settings=[given, *a.settings], output_dir=a.output_dir) as farm:
+        print("\n".join(figures(farm, a.methods, a.second, SentenceEncoder(a.encoder) if a.encoder else None)))
+        print("\n".join(answers(farm, [name for name in a.methods if name != "best_of_n"])), flush=True)
 
 
-Example = tuple[Sequence[int], Sequence[int]]
-"""A prompt and its response, as token ids."""
+def figures(farm: Farm, methods: Sequence[str], judges: Sequence[str], encoder: SentenceEncoder | None) -> list[str]:
+    """A row per method: win rates by the run's judge and by `judges`, reward, closeness, characters, finished."""
+    before = farm.outputs(farm.workspace.start_name)
+    closeness = Closeness(farm, encoder) if encoder else None
+    heads = ["", "win rate", *(Path(judge).name for judge in judges), "Δ reward", "Δ closeness", "characters", "ended"]
+    own = ["the model", "", *("" for _ in judges), "", "", characters(before), ended(before)]
+    lines = [row(heads), row(["---"] * len(heads)), row(own)]
+    for method in methods:
+        result, after = farm.evaluate(method), farm.outputs(method)
+        readings = [second_reading(farm, judge, result, before, after) for judge in judges]
+        reward = f"{result.metric('reward_difference'):+.2f} ± {result.metric('reward_difference_se'):.2f}"
+        gain = mean(closeness.gains(before, after), "+.3f") if closeness else ""
+        rate = f"{result.win_rate:.1f} ± {result.standard_error:.1f}"
+        lines.append(row([method, rate, *readings, reward, gain, characters(after), ended(after)]))
+    return lines
 
 
-class Row(NamedTuple):
-    """The figures of each response, pair or instruction before and after."""
-
-    method: str
-    objective: str
-    before: Sequence[float]
-    after: Sequence[float]
-    paired: bool = True
-
-
-def on_demonstrations(farm: Farm) -> list[Row]:
-    rows = farm.workspace.data.rows("sft")
-
-    def examples(policy: CheckpointPolicy) -> Sequence[Example]:
-        instructions, outputs = [row.instruction for row in rows], [row.output for row in rows]
-        return policy.template.encode(instructions, outputs, config(farm, "sft").max_length)[0]
-
-    return [Row("SFT", "NLL a token of the demonstrations", *both(farm, "sft", examples))]
-
-
-def on_preferences(farm: Farm) -> list[Row]:
-    pairs = [judged for judged in farm.annotate() if judged.chosen_rejected]
-    found = [
-        Row(
-            "FeedME",
-            "NLL a token of the preferred outputs",
-            *both(farm, "feedme", lambda policy: encoded(farm, "feedme", policy, pairs, 0)),
-        )
-    ]
-    trained = policy_of(farm, "reward_conditioning")
-    positive = trained.template.control
-    negative = config(farm, "reward_conditioning").negative_text
-    for said, control, place in (("preferred", positive, 0), ("other", negative, 1)):
-        start, after = start_of(farm).controlled(control), trained.controlled(control)
-        found.append(
-            Row(
-                "reward conditioning",
-                f"NLL a token of the {said} outputs behind their control",
-                per_token(start, encoded(farm, "reward_conditioning", start, pairs, place)),
-                per_token(after, encoded(farm, "reward_conditioning", after, pairs, place)),
-            )
-        )
-    start, trained = start_of(farm), policy_of(farm, "dpo")
-    beta = config(farm, "dpo").beta
-    (w0, l0), (w1, l1) = (
-        [sums(policy, encoded(farm, "dpo", policy, pairs, place)) for place in (0, 1)] for policy in (start, trained)
+def second_reading(farm: Farm, judge: str, result: Result, before: Sequence[Output], after: Sequence[Output]) -> str:
+    """The win rate that another fitted judge expects of the same pairs."""
+    judgements = result.judgements[farm.workspace.start_name]
+    read = farm.workspace.components.evaluator(f"fitted:{judge}").evaluate(
+        EvaluationInputs(result.system, after, before, judgements)
     )
-    margins = [beta * ((a - b) - (c - d)) for a, b, c, d in zip(w1, w0, l1, l0, strict=True)]
-    losses = [math.log1p(math.exp(-margin)) for margin in margins]
-    return [*found, Row("DPO", "its loss, a pair", [math.log(2)] * len(losses), losses)]
+    return f"{read.metrics['fitted_win_rate']:.1f} ± {read.metrics['fitted_standard_error']:.1f}"
 
 
-def by_choosing(farm: Farm) -> list[Row]:
-    """Best-of-n against one sample at its own temperature; and what was learned, by the reward of held-out answers."""
-    model, instructions = farm.fit_reward(), farm.workspace.data.instructions("evaluation")
-    sampling = farm.workspace.config.evaluate
-    decoding = Decoding(
-        temperature=1.0,
-        max_new_tokens=sampling.max_new_tokens,
-        per_device_batch_size=sampling.per_device_batch_size,
-    )
-    one = [s.text for s in farm.sft().sample(instructions, decoding, seed=farm.workspace.seed("one sample"))]
+class Closeness:
+    """Cosine of an output's embedding with that of the file's own answer, by instruction."""
 
-    def rewards(texts: Sequence[str]) -> list[float]:
-        return [score.value for score in model.score(instructions, texts)]
+    def __init__(self, farm: Farm, encoder: SentenceEncoder):
+        self.encoder = encoder
+        self.references = {o.instruction.id: o.output for o in farm.workspace.data.rows("evaluation")}
 
-    def of(method: str) -> list[float]:
-        return rewards([row.output for row in farm.outputs(method)])
+    def gains(self, before: Sequence[Output], after: Sequence[Output]) -> list[float]:
+        return [y - x for x, y in zip(self._of(before), self._of(after), strict=True)]
 
-    plain = of("base")
-    held_out = "reward on held-out instructions"
-    return [
-        Row("best of n", f"{held_out}, against one sample of the same temperature", rewards(one), of("best_of_n")),
-        *(Row(name, held_out, plain, of(name)) for name in ("ppo", "quark", "expert_iteration", "reward_conditioning")),
-    ]
+    def _of(self, outputs: Sequence[Output]) -> list[float]:
+        answers = self.encoder.embed([self.references[output.instruction.id] for output in outputs])
+        embedded = self.encoder.embed([output.output for output in outputs])
+        return [relatedness(answer, vector) for answer, vector in zip(answers, embedded, strict=True)]
 
 
-def on_its_winners(farm: Farm) -> list[Row]:
-    directory = (
-        farm.workspace.ensure(pipeline.train(farm.workspace, "expert_iteration")).path / "best_responses" / "round-1"
-    )
-    rows = [json.loads(line) for path in sorted(directory.glob("*.jsonl")) for line in path.open(encoding="utf-8")]
-    examples: list[Example] = [(row["prompt_ids"], row["token_ids"]) for row in rows]
-    return [
-        Row(
-            "expert iteration", "NLL a token of its best responses", *both(farm, "expert_iteration", lambda _: examples)
-        )
-    ]
+def answers(farm: Farm, methods: Sequence[str]) -> list[str]:
+    """The first answer drawn to each of our questions, by the model and by each method's policy."""
+    policies = [farm.sft(), *(farm.train(method) for method in methods)]
+    limit = farm.workspace.config.evaluate.max_new_tokens
+    columns = [policy.generate(QUESTIONS, temperature=0.7, max_new_tokens=limit) for policy in policies]
+    lines = [row(["asked", "the model", *methods]), row(["---"] * (2 + len(methods)))]
+    by_question = zip(QUESTIONS, *columns, strict=True)
+    return ["", *lines, *(row([asked, *map(in_a_cell, texts)]) for asked, *texts in by_question)]
 
 
-def on_its_samples(farm: Farm) -> list[Row]:
-    """Means of steps, of which each has as many responses."""
-    found = []
-    for name, objective in (("ppo", "objective/rlhf_reward"), ("quark", "objective/scores")):
-        path = farm.workspace.ensure(pipeline.train(farm.workspace, name)).path / "metrics.jsonl"
-        values = [row[objective] for row in map(json.loads, path.open(encoding="utf-8")) if objective in row]
-        what = f"{objective} of its own samples, means of the first {ENDS} and the last {ENDS} steps"
-        found.append(Row(name, what, values[:ENDS], values[-ENDS:], paired=False))
-    return found
+def in_a_cell(text: str) -> str:
+    return text.strip().replace("|", r"\|").replace("\n", "<br>")
 
 
-# -------------------------------------------------------------------------------------------------------- measuring
+def characters(outputs: Sequence[Output]) -> str:
+    return f"{statistics.fmean(len(output.output) for output in outputs):.0f}"
 
 
-def both(
-    farm: Farm, method: str, examples: Callable[[CheckpointPolicy], Sequence[Example]]
-) -> tuple[list[float], list[float]]:
-    """Negative log-likelihood a token of the same examples, before and after."""
-    start, trained = start_of(farm), policy_of(farm, method)
-    return per_token(start, examples(start)), per_token(trained, examples(trained))
+def ended(outputs: Sequence[Output]) -> str:
+    """Percent that ended by themselves: the others were cut off."""
+    return f"{100 * statistics.fmean(output.details.get('finish_reason') == 'stop' for output in outputs):.0f}%"
 
 
-def encoded(
-    farm: Farm, method: str, policy: CheckpointPolicy, pairs: Sequence[JudgedPair], place: int
-) -> Sequence[Example]:
-    instructions: list[Instruction] = [judged.pair.instruction for judged in pairs]
-    outputs = [judged.chosen_rejected[place] for judged in pairs if judged.chosen_rejected]
-    return policy.template.encode(instructions, outputs, config(farm, method).max_length)[0]
+def mean(values: Sequence[float], form: str) -> str:
+    return f"{statistics.fmean(values):{form}} ± {standard_error(values) or 0.0:{form.lstrip('+')}}"
 
 
-def per_token(policy: CheckpointPolicy, examples: Sequence[Example]) -> list[float]:
-    return [-total / len(response) for total, (_, response) in zip(sums(policy, examples), examples, strict=True)]
-
-
-def sums(policy: CheckpointPolicy, examples: Sequence[Example]) -> list[float]:
-    """Compute the log-probability of each response."""
-    prompts, responses = zip(*examples, strict=True)
-    logprobs = batched_logprobs(policy, prompts, responses, batch_size=BATCH)
-    totals: list[float] = logprobs.sum(-1).tolist()
-    return totals
-
-
-def start_of(farm: Farm) -> CheckpointPolicy:
-    policy = farm.sft()
-    assert isinstance(policy, CheckpointPolicy)
-    return policy
-
-
-def policy_of(farm: Farm, method: str) -> CheckpointPolicy:
-    policy = farm.train(method)
-    assert isinstance(policy, CheckpointPolicy)
-    return policy
-
-
-def config(farm: Farm, method: str) -> Any:
-    """A method's settings."""
-    trained: Any = farm.workspace.components.method(method)
-    return trained.config
-
-
-def mean(values: Sequence[float]) -> str:
-    spread = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    return f"{statistics.fmean(values):.3f} ± {spread:.3f}"
+def row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":
