@@ -68,7 +68,7 @@ class Farm:
         Args:
             recipe: A recipe by name, or a YAML file.
             settings: Overrides, one or several, as `"ppo.learning_rate=1e-5"` or mappings (`{"ppo.kl_coef": 0.1}`).
-            output_dir: Where everything is kept.
+            output_dir: Where everything is kept, even if the process changes its directory later.
             annotator: Short for `annotate.annotator`.
             plugins: The plugins; all that are installed if not given.
             progress: True shows bars and stages, False nothing, None (the default) both in notebooks; or what wraps
@@ -80,12 +80,13 @@ class Farm:
         chosen = as_overrides(settings, annotator=annotator, **choices)
         wraps, on_stage, self._tell = shown_by(progress)
         checks = preflight.of_run() if "method" in choices else preflight.of_farm()
+        place = Path(output_dir).absolute()  # a notebook may change its directory: one store and one ledger stay
 
         def open_with(method: str | None = None, seed: int | None = None) -> Workspace:
             return open_workspace(
                 recipe,
                 [*chosen, {name: value for name, value in (("method", method), ("seed", seed)) if value is not None}],
-                output_dir,
+                place,
                 checks=[*(preflight.of_run() if method else checks), *preflight.access()],
                 plugins=plugins,
                 progress=wraps,

@@ -80,6 +80,18 @@ def test_a_farm_tells_its_settings_and_its_stages(farm: Make) -> None:
     assert "annotate" in stages
 
 
+def test_a_farm_keeps_its_place_when_the_notebook_changes_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = Farm(recipe="toy", output_dir="kept", progress=False)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    made.train("base")
+    assert [path.parent.parent.name for path in tmp_path.glob("kept/artifacts/*/*/artifact.json")] == ["base"]
+    assert not any((tmp_path / "elsewhere").iterdir()), "another store would train again, and its ledger pay again"
+
+
 def test_a_policy_answers_one_text_or_several() -> None:
     policy = WordPolicy(1.0)
     alone = policy.generate("Name a bird.", temperature=0.5)
