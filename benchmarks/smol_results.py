@@ -1,6 +1,7 @@
 """The tables of docs/start/first-real-run.md: each method on a real model, under its judge and by readings beside it.
 
-    python -m benchmarks.smol_results --model FILE.gguf --data FILE --second DIR [--encoder DIR] [--methods ppo …]
+    python -m benchmarks.smol_results --model FILE.gguf --data FILE --set reward_model=fitted:rm \\
+      --second second --encoder minilm
 
 Reuses what `afarm run` with the same options made in `--output-dir`, and makes what is missing. `--second` is a judge
 fitted to other labels (repeatable); the encoder tells how close outputs are to the file's own answers. All figures
@@ -33,7 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
     parser.add_argument("--data", required=True)
-    parser.add_argument("--methods", nargs="+", default=["best_of_n", "ppo", "expert_iteration", "dpo"])
+    parser.add_argument("--methods", nargs="+", default=["best_of_n", "ppo"])
     parser.add_argument("--second", nargs="+", default=[], metavar="DIR")
     parser.add_argument("--encoder", metavar="DIR")
     parser.add_argument("--output-dir", type=Path, default=Path("afarm-runs"))
