@@ -22,7 +22,7 @@ from torch import nn
 from afarm.backend import cpu, distributed
 from afarm.backend.prompts import PromptTemplate
 from afarm.core.config import BackendConfig
-from afarm.core.errors import ConfigError, ModelError
+from afarm.core.errors import ConfigError, ModelError, TrainingError
 from afarm.storage.gguf import damaged
 from afarm.storage.model_files import local_path, model_identity
 from afarm.storage.prompt_templates import TemplateSource, read_prompt_template
@@ -309,6 +309,16 @@ def _device(name: str) -> torch.device:
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+def require_finite(model: torch.nn.Module) -> None:
+    """Raise `TrainingError` if a weight is NaN or infinite: what is saved would answer nothing."""
+    broken = [name for name, weight in model.named_parameters() if not weight.isfinite().all()]
+    if broken:
+        raise TrainingError(
+            f"nothing was saved: weights are not finite in {len(broken)} tensors, first in {broken[0]}; "
+            "training diverged: lower its learning_rate"
+        )
 
 
 def describe_model(model: Any) -> str:

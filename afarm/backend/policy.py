@@ -17,7 +17,7 @@ import torch
 
 from afarm.backend import cpu
 from afarm.backend.adapters import add_adapter, merged_copy, plain_copy, sharing_copy
-from afarm.backend.device import MODEL_CARD, describe_model, quiet_transformers
+from afarm.backend.device import MODEL_CARD, describe_model, quiet_transformers, require_finite
 from afarm.backend.logprobs import position_limit
 from afarm.backend.product_attention import use_product_attention
 from afarm.backend.prompts import PromptTemplate
@@ -223,9 +223,10 @@ class CheckpointPolicy(Policy):
     def save(self, directory: Path) -> None:
         """Save weights (safetensors, adapters merged), tokenizer and prompt template.
 
-        transformers alone can load it too.
+        transformers alone can load it too. Raises `TrainingError` if a weight is not finite.
         """
         directory = Path(directory)
+        require_finite(self.model)
         with quiet_transformers():
             merged_copy(self.model).save_pretrained(directory)
         self.tokenizer.save_pretrained(directory)

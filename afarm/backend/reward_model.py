@@ -13,7 +13,7 @@ import torch
 from afarm.backend.adapters import merged_copy
 from afarm.backend.batching import length_sorted_batches, pad
 from afarm.backend.cpu import use_onednn
-from afarm.backend.device import MODEL_CARD, describe_model, quiet_transformers
+from afarm.backend.device import MODEL_CARD, describe_model, quiet_transformers, require_finite
 from afarm.backend.logprobs import base_model, evaluating, hidden_states, position_limit
 from afarm.backend.product_attention import use_product_attention
 from afarm.backend.prompts import PromptTemplate
@@ -273,6 +273,7 @@ class TorchRewardModel(RewardModel):
 
     def save(self, directory: Path) -> None:
         directory = Path(directory)
+        require_finite(self.model)
         with quiet_transformers():
             if self.adapters:
                 copy.deepcopy(self.model).unload().save_pretrained(directory)

@@ -100,6 +100,7 @@ PHRASES = {
     "N": r"far from|(?:anything|all|nothing) but",
     "Z": r"on (?:second thoughts?|reflection)|i take (?:\w+ )?back|hold on|strike that|let me re\w+"
     r"|the (?:exact )?(?:opposite|reverse|contrary) of (?:what|that|this|my)|(?:it(?: is|'s) )?the other way a?round",
+    "H": r"equally (?:good|strong|matched)",
     "#": r"(?:no\.|number|comparison|example|item|question) ?[0-9]{1,3}",
     "u": r"(?:would|could|should|i'd) have|(?:would|could|might) (?:\w+ly )?win|(?:vs|e\.g|i\.e|cf|etc)\.|in order to"
     r"|(?<!\w )take",
@@ -150,7 +151,7 @@ SHORT = re.compile(r"[AE,&]*+(?![IPHW]|D?o[OA]?[=cuFN])[^abgqBR:]{1,4}\Z")
 """A sentence of few words on neither output: "Kidding"."""
 
 DECLINES = re.compile(
-    r"(?:[ADPV=d:,]*+u?[ADc=d,]*+[Hh]|[ADV:]*+N|[ADPV=:,]*+nA*+[BVO]|N=A*+B|I[cA=]*+N[tc]*+[KCV][jP]?)[AO]*+[.]?\Z"
+    r"(?:[ADPV=d:,]*+u?[ADc=d,]*+[Hh]|(?:HO?|D?O|u)cA*+H|[ADV:]*+N|[ADPV=:,]*+nA*+[BVO]|N=A*+B|I[cA=]*+N[tc]*+[KCV][jP]?)[AO]*+[.]?\Z"
 )
 """A sentence that decides for neither output: a tie, or a refusal to judge."""
 

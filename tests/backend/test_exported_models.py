@@ -18,7 +18,7 @@ from tiny_models import make_instructions, make_policy, same_weights
 
 from afarm.backend import Backend, CheckpointPolicy, PromptTemplate, TorchRewardModel
 from afarm.core.config import BackendConfig
-from afarm.core.errors import ModelError
+from afarm.core.errors import ModelError, TrainingError
 from afarm.core.interfaces import Decoding
 from afarm.core.records import Instruction, Sample
 from afarm_plugins.best_of_n.best_of_n import BestOfNPolicy
@@ -69,6 +69,19 @@ def test_a_control_goes_into_the_chat_template_and_is_never_sampled(bos: bool, t
     prompts = torch.tensor([ids] * 64)
     drawn = model.generate(prompts, do_sample=True, max_new_tokens=4, pad_token_id=0)[:, len(ids) :]
     assert not torch.isin(drawn, torch.tensor(never)).any()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_never_saved(value: float, tmp_path: Path) -> None:
+    policy = make_policy()
+    reward_model = head(policy)
+    for saved in (policy, reward_model):
+        name, weight = list(saved.model.named_parameters())[1]
+        with torch.no_grad():
+            weight.view(-1)[3] = value
+        with pytest.raises(TrainingError, match=f"not finite in 1 tensors, first in {name}"):
+            saved.save(tmp_path / "model")
+        assert not (tmp_path / "model").exists()
 
 
 # -------------------------------------------------------------------------------------------------------- best-of-n
@@ -167,7 +180,7 @@ def test_the_script_answers_by_default_and_says_how_it_is_called(tmp_path: Path)
         command = [sys.executable, str(tmp_path / "best_of_n.py"), *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
-    answered = run("Name three rivers.")
+    answered = run("Name", "three", "rivers.")  # without quotes it is the same instruction
     assert answered.returncode == 0, answered.stderr
     assert answered.stdout.strip()
     assert "maximum length" not in answered.stderr, "the model was not asked beyond its positions"
