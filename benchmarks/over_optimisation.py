@@ -6,7 +6,7 @@ figures 5, 12 and 13 show it for people and for the pool with noise, and not for
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from afarm import Farm
@@ -28,22 +28,30 @@ FIGURES = {"win rate": ".1f", "gold": ".2f", "reward": ".2f"}
 Curve = Mapping[str, Sequence[float]]
 """Each figure of one seed, by n or steps."""
 
+Measure = Callable[[int, Path, Sequence[str]], Curve]
+"""Makes the curve of a seed under settings, in an output directory."""
 
-def over_optimisation(seeds: Sequence[int], output_dir: Path, plots: Path) -> list[str]:
-    """Tables and plots of both curves."""
-    lines: list[str] = []
-    for title, places, measure, plot in (
-        ("best of n", BEST_OF, best_of_n, "toy-best-of-n.svg"),
-        ("PPO steps", STEPS, long_ppo, "toy-long-ppo.svg"),
-    ):
-        curves = {
-            labels: [measure(seed, output_dir, [f"annotate.label_noise={noise:g}"]) for seed in seeds]
-            for labels, noise in NOISE.items()
-        }
-        lines += [*_table(title, places, curves), "", *_falls(places, curves), ""]
-        plot_curves(curves, places, title, plots / plot)
-        lines += [f"![Win rate, gold and score by {title}, with and without label noise]({plot})", ""]
-    return lines[:-1]
+
+def best_of_n_curves(seeds: Sequence[int], output_dir: Path, plots: Path) -> list[str]:
+    """Tables and plot of best-of-n by n."""
+    return _curves("best of n", BEST_OF, best_of_n, seeds, output_dir, plots / "toy-best-of-n.svg")
+
+
+def long_ppo_curves(seeds: Sequence[int], output_dir: Path, plots: Path) -> list[str]:
+    """Tables and plot of PPO by steps."""
+    return _curves("PPO steps", STEPS, long_ppo, seeds, output_dir, plots / "toy-long-ppo.svg")
+
+
+def _curves(
+    title: str, places: Sequence[int], measure: Measure, seeds: Sequence[int], output_dir: Path, plot: Path
+) -> list[str]:
+    curves = {
+        labels: [measure(seed, output_dir, [f"annotate.label_noise={noise:g}"]) for seed in seeds]
+        for labels, noise in NOISE.items()
+    }
+    plot_curves(curves, places, title, plot)
+    picture = f"![Win rate, gold and score by {title}, with and without label noise]({plot.name})"
+    return [*_table(title, places, curves), "", *_falls(places, curves), "", picture]
 
 
 def best_of_n(seed: int, output_dir: Path, settings: Sequence[str]) -> Curve:

@@ -18,7 +18,7 @@ from afarm import Farm, Result
 from afarm.evaluation.metrics import main_metric
 from afarm.statistics import correlation, paired_differences
 from benchmarks.label_quality import label_accuracy, mean_gold, reward_accuracy
-from benchmarks.over_optimisation import over_optimisation
+from benchmarks.over_optimisation import best_of_n_curves, long_ppo_curves
 from benchmarks.toy_plots import half_interval, over_seeds, plot_points
 
 PAGE = Path("docs/notes/toy-results.md")
@@ -179,7 +179,8 @@ def labels(seeds: Sequence[int], output_dir: Path, plots: Path) -> list[str]:
 PARTS: Mapping[str, Callable[[Sequence[int], Path, Path], list[str]]] = {
     "board": board,
     "labels": labels,
-    "over-optimisation": over_optimisation,
+    "best-of-n": best_of_n_curves,
+    "long-ppo": long_ppo_curves,
 }
 """What makes each marked part, from seeds, the directory of runs and that of plots."""
 
