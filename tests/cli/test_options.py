@@ -53,10 +53,10 @@ def options_of(afarm: Afarm, *command: str) -> list[str]:
 @pytest.mark.parametrize(
     ("command", "before", "after"),
     [
-        ("run", [], ["--dry-run"]),
+        ("run", ["--launcher"], ["--dry-run"]),
         *((step, [], ["--dry-run"]) for step in ("sft", "annotate", "fit-reward", "train")),
         ("sample", ["--policy"], ["--dry-run"]),
-        ("compare", ["--methods", "--seeds"], ["--dry-run"]),
+        ("compare", ["--methods", "--seeds", "--launcher"], ["--dry-run"]),
         ("drift", ["--pairs", "--epoch"], ["--dry-run"]),
         (
             "evaluate",

@@ -45,7 +45,7 @@ def test_sections_are_listed_and_each_can_be_shown(say: Say) -> None:
 
 def test_a_setting_has_its_default_its_meaning_and_the_recipes_value(say: Say) -> None:
     found = rows(say, "ppo", "--recipe", "toy")
-    assert (found["kl_coef"]["default"], found["kl_coef"]["recipe"]) == ("0.002", 0.2)
+    assert (found["kl_coef"]["default"], found["kl_coef"]["recipe"]) == ("0.002", 0.185)
     assert found["max_kl"]["recipe"] is None
     assert found["kl_coef"]["changes_result"] is True
     assert found["per_device_train_batch_size"]["changes_result"] is False
@@ -57,9 +57,9 @@ def test_a_setting_has_its_default_its_meaning_and_the_recipes_value(say: Say) -
 def test_descriptions_have_room_on_a_narrow_terminal(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     lines = say("ppo", "--recipe", "toy").splitlines()
-    assert "ppo.kl_coef = 0.002 (toy: 0.2)" in [line.rstrip() for line in lines]
+    assert "ppo.kl_coef = 0.002 (toy: 0.185)" in [line.rstrip() for line in lines]
     assert max(map(len, lines)) <= 80
-    below = lines[[line.rstrip() for line in lines].index("ppo.kl_coef = 0.002 (toy: 0.2)") + 1]
+    below = lines[[line.rstrip() for line in lines].index("ppo.kl_coef = 0.002 (toy: 0.185)") + 1]
     assert below.startswith("    ")
     assert "weight of the per-token KL penalty" in below
     assert len(say("run", "--recipe", "toy").splitlines()) < 400, "no column of single letters"
@@ -88,7 +88,7 @@ def test_a_setting_or_what_others_call_it_is_found_in_the_same_sections_as_by_se
 
 def test_one_setting_is_shown_by_its_name_in_full(say: Say) -> None:
     assert list(rows(say, "ppo.kl_coef", "--recipe", "toy").items()) == [
-        ("kl_coef", {**rows(say, "ppo")["kl_coef"], "recipe": 0.2})
+        ("kl_coef", {**rows(say, "ppo")["kl_coef"], "recipe": 0.185})
     ]
     assert "ppo.kl_coef" in say("ppo.kl_coef")
     assert list(rows(say, "annotate.label_noise")) == ["annotate.label_noise"]
