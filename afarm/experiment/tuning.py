@@ -122,15 +122,15 @@ class Tuning:
     directory: Path
     recipe: str
     trials: Mapping[str, Sequence[Trial]]
-    finals: Mapping[str, Sequence[Trial]] = field(default_factory=dict)
+    finals: Mapping[str, Sequence[Trial]]
 
     def best(self, method: str) -> Trial | None:
         """Return the best finalist, or the best trial if there is one seed; None if none keeps the limits."""
-        return next(iter(best_first(self.finals.get(method) or self.trials[method])), None)
+        return next(iter(best_first(self.finals[method] or self.trials[method])), None)
 
     def recipes_own(self, method: str) -> Trial:
         """Return what the recipe's own settings came to, over all seeds if there are several."""
-        return next((trial for trial in self.finals.get(method, ()) if trial.number == 0), self.trials[method][0])
+        return next((trial for trial in self.finals[method] if trial.number == 0), self.trials[method][0])
 
     def write_recipe(self, given: Mapping[str, Any]) -> Path | None:
         """Write a recipe based on the tuned one, with what was `given` and the best values of each method.
@@ -232,8 +232,12 @@ class Search:
         if self.prepare is None:
             return
         with ExitStack() as closing:
-            opened = [self.open_with(method, seed, values) for values in settings for seed in self.seeds]
-            self.prepare([(method, closing.enter_context(workspace)) for workspace in opened], self.account)
+            systems = [
+                (method, closing.enter_context(self.open_with(method, seed, values)))
+                for values in settings
+                for seed in self.seeds
+            ]
+            self.prepare(systems, self.account)
 
     def _path(self, method: str, finals: str = "") -> Path:
         kinds = {name: [type(values).__name__, values] for name, values in self.spaces[method].items()}  # JSON: arrays
