@@ -89,6 +89,11 @@ def register_reward_models(register: Register) -> None:
         spec="DIRECTORY",
     )
     register(
+        "features",
+        "afarm_plugins.judges.fitted.learned_features:FeaturesRewardModel",
+        summary="stated features of the text (length, lists, overlap …), their weights learned from the preferences",
+    )
+    register(
         "text_utility",
         "afarm_plugins.judges.text_utility:TextUtility",
         summary="a stated formula on real text (length, overlap, repetition, completeness); not quality",

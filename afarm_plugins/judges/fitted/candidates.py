@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from afarm import Instruction
 from afarm_plugins.judges.fitted.encoder import SentenceEncoder
 from afarm_plugins.judges.fitted.features import FEATURES, asked_text, feature_values
 from afarm_plugins.judges.fitted.labelled_pairs import LabelledPair
@@ -54,27 +55,36 @@ class LinearCandidate(JudgeCandidate):
     """A logistic model of differences: of stated features, of embeddings, or of both."""
 
     def __init__(self, name: str, features: Sequence[str], values: Array, encoder: SentenceEncoder | None = None):
-        """`values` [pairs, columns] are differences: of features, of embeddings, of relatedness."""
+        """`values` [pairs, 2, columns] are those of both outputs: features, embeddings, relatedness."""
         self.name = name
         self._features, self._values, self._encoder = features, values, encoder
-        self.ridge = 0.0
+        self._differences: Array = values[:, 1] - values[:, 0]
 
     def held_out(self, rows: LabelledRows) -> Array:
-        return out_of_fold(self._values, rows.p2, rows.folds)
+        return self.logits(rows.p2, rows.folds)
 
     def unseen(self, rows: LabelledRows, system: str) -> Array | None:
         without = [system not in row.systems for row in rows.pairs]
-        return out_of_fold(self._values, rows.p2, rows.folds, without)
+        return out_of_fold(self._differences, rows.p2, rows.folds, without)
 
     def fit(self, rows: LabelledRows, directory: Path) -> FittedWeights:
-        fitted = fit_ridged(self._values, rows.p2, rows.folds)
-        self.ridge = fitted.ridge
-        weights = [float(weight) for weight in fitted.weights]
+        return self.weights(rows.p2, rows.folds)
+
+    def logits(self, p2: Array, folds: Labels) -> Array:
+        """Predict the logit [pairs] of each pair's second output by a fit to the other folds."""
+        return out_of_fold(self._differences, p2, folds)
+
+    def weights(self, p2: Array, folds: Labels) -> FittedWeights:
+        """Fit to all pairs, with the ridge that is best over `folds`; the utility's mean over their outputs is 0."""
+        fitted = fit_ridged(self._differences, p2, folds).weights
+        weights = [float(weight) for weight in fitted]
         named = dict(zip(self._features, weights, strict=False))
+        offset = float(self._values.mean(axis=(0, 1)) @ fitted)
         if self._encoder is None:
-            return FittedWeights(named)
+            return FittedWeights(named, offset=offset)
         return FittedWeights(
             named,
+            offset=offset,
             encoder=self._encoder.model,
             encoder_identity=self._encoder.identity,
             embedding=tuple(weights[len(named) : -1]),
@@ -111,35 +121,30 @@ class LearnedCandidate(JudgeCandidate):
 
 def linear_candidates(pairs: Sequence[LabelledPair], encoder: SentenceEncoder | None) -> list[LinearCandidate]:
     """Return the candidates of features and, with an `encoder`, those of embeddings."""
-    features = _differences([_features_of(row) for row in pairs])
+    features = feature_array((row.pair.instruction, row.pair.canonical) for row in pairs)
     names = list(FEATURES)
     candidates = [
-        LinearCandidate(LENGTH, [LENGTH], features[:, [names.index(LENGTH)]]),
+        LinearCandidate(LENGTH, [LENGTH], features[..., [names.index(LENGTH)]]),
         LinearCandidate(FEATURES_ALONE, names, features),
     ]
     if encoder is not None:
-        embedded = _embedded_differences(pairs, encoder)
+        embedded = _embedded(pairs, encoder)
         candidates += [
             LinearCandidate(EMBEDDINGS, [], embedded, encoder),
-            LinearCandidate(BOTH, names, np.hstack([features, embedded]), encoder),
+            LinearCandidate(BOTH, names, np.concatenate([features, embedded], axis=2), encoder),
         ]
     return candidates
 
 
-def _features_of(row: LabelledPair) -> tuple[list[float], list[float]]:
-    first, second = (feature_values(row.pair.instruction, output) for output in row.pair.canonical)
-    return list(first.values()), list(second.values())
+def feature_array(pairs: Iterable[tuple[Instruction, tuple[str, str]]]) -> Array:
+    """Compute the features [pairs, 2, features] of both outputs of each pair."""
+    rows = [[list(feature_values(asked, output).values()) for output in outputs] for asked, outputs in pairs]
+    return np.array(rows, dtype=np.float64)
 
 
-def _differences(rows: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Array:
-    values = np.array(rows, dtype=np.float64)
-    differences: Array = values[:, 1] - values[:, 0]
-    return differences
-
-
-def _embedded_differences(pairs: Sequence[LabelledPair], encoder: SentenceEncoder) -> Array:
+def _embedded(pairs: Sequence[LabelledPair], encoder: SentenceEncoder) -> Array:
     texts = [text for row in pairs for text in (asked_text(row.pair.instruction), *row.pair.canonical)]
-    vectors = np.array(encoder.embed(texts)).reshape(len(pairs), 3, -1)
-    asked, between = vectors[:, 0], vectors[:, 2] - vectors[:, 1]
-    related = (asked * between).sum(axis=1, keepdims=True)
-    return np.hstack([between, related])
+    vectors = np.array(encoder.embed(texts), dtype=np.float64).reshape(len(pairs), 3, -1)
+    asked, answers = vectors[:, :1], vectors[:, 1:]
+    related = (asked * answers).sum(axis=2, keepdims=True)
+    return np.concatenate([answers, related], axis=2)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,12 +39,17 @@ def log_losses(p: Array, p2: Array) -> Array:
     return losses
 
 
+def require_scikit_learn() -> None:
+    """Raise `PluginError` with the command that installs scikit-learn if it is not there."""
+    if find_spec("sklearn") is None:
+        raise PluginError("fitting a judge needs scikit-learn: pip install 'afarm[evaluation]'")
+
+
 def fit_weights(differences: Array, p2: Array, ridge: float) -> Array:
     """Fit weights [features] to `differences` [pairs, features] and labels `p2` [pairs] in [0, 1]."""
-    try:
-        from sklearn.linear_model import LogisticRegression
-    except ImportError as error:
-        raise PluginError("fitting a judge needs scikit-learn: pip install 'afarm[evaluation]'") from error
+    require_scikit_learn()
+    from sklearn.linear_model import LogisticRegression
+
     scale = np.sqrt((differences**2).mean(axis=0))
     scale[scale == 0] = 1.0
     scaled = differences / scale

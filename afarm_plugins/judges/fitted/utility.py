@@ -1,6 +1,7 @@
 """A fitted utility of outputs, as `judge.json` keeps it: a weighted sum in log-odds.
 
 U(output) = Σ weight · feature + weights · embedding + relatedness · cos(instruction, output) + temperature · reward
+            − offset, which makes the mean 0 over the outputs that it was fitted to
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class _Stored(BaseModel):
 
     format: int
     features: dict[str, float]
+    offset: float = 0.0
     embeddings: _Embeddings | None = None
     reward_model: _RewardModel | None = None
 
@@ -54,6 +56,8 @@ class FittedWeights:
     """The contents of `judge.json`: all that its labels depend on, beside an encoder or a reward model."""
 
     features: Mapping[str, float]
+    offset: float = 0.0
+    """The mean of all other terms over the outputs that it was fitted to."""
     encoder: str = ""
     encoder_identity: str = ""
     embedding: tuple[float, ...] = ()
@@ -72,6 +76,7 @@ class FittedWeights:
         return {
             "format": FORMAT,
             "features": dict(self.features),
+            **({"offset": self.offset} if self.offset else {}),
             **({"embeddings": embeddings} if self.encoder else {}),
             **({"reward_model": {"temperature": self.temperature}} if self.temperature is not None else {}),
         }
@@ -102,7 +107,7 @@ class FittedWeights:
         features, embeddings = read.features, read.embeddings
         if strange := sorted(features.keys() - FEATURES.keys()):
             raise DataError(f"{path}: this afarm has no feature {strange[0]!r}; {AGAIN}")
-        weights = cls(features, temperature=read.reward_model.temperature if read.reward_model else None)
+        weights = cls(features, read.offset, temperature=read.reward_model.temperature if read.reward_model else None)
         if embeddings:
             weights = replace(
                 weights,
@@ -111,7 +116,7 @@ class FittedWeights:
                 embedding=tuple(embeddings.weights),
                 relatedness=embeddings.relatedness,
             )
-        numbers = [*features.values(), *weights.embedding, weights.relatedness, weights.temperature or 0.0]
+        numbers = [*features.values(), read.offset, *weights.embedding, weights.relatedness, weights.temperature or 0.0]
         if not all(map(math.isfinite, numbers)):
             raise DataError(f"{path}: holds a weight that is no finite number; {AGAIN}")
         return weights
@@ -169,14 +174,10 @@ class FittedUtility:
 
     def of_outputs(self, outputs: Sequence[Output]) -> list[float]:
         """Return one utility per output, in order."""
-        totals = [self._of_features(o.instruction, o.output) for o in outputs]
+        totals = [utility_of_features(self.weights, o.instruction, o.output) for o in outputs]
         for part in (self._of_embeddings, self._of_rewards):
             totals = [total + more for total, more in zip(totals, part(outputs), strict=True)]
         return totals
-
-    def _of_features(self, instruction: Instruction, output: str) -> float:
-        values = feature_values(instruction, output)
-        return math.fsum(weight * values[name] for name, weight in self.weights.features.items())
 
     def _of_embeddings(self, outputs: Sequence[Output]) -> list[float]:
         if not self.weights.encoder:
@@ -205,6 +206,12 @@ class FittedUtility:
         """Return by how much the utility of each pair's second output *in canonical order* is the larger."""
         utilities = self.of_outputs([output for pair in pairs for output in _canonical_outputs(pair)])
         return [second - first for first, second in zip(utilities[::2], utilities[1::2], strict=True)]
+
+
+def utility_of_features(weights: FittedWeights, instruction: Instruction, output: str) -> float:
+    """Return the utility of an output as far as features tell it."""
+    values = feature_values(instruction, output)
+    return math.fsum([*(weight * values[name] for name, weight in weights.features.items()), -weights.offset])
 
 
 def _canonical_outputs(pair: Pair) -> tuple[Output, Output]:
