@@ -37,6 +37,7 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
         rows.append({"chosen": f"{task} w{n % 11} w7", "rejected": f"{task} w{n % 13} w8"})
     (directory / "own.jsonl").write_text("\n".join(map(json.dumps, rows)))
     choices = {"model": str(directory / "model"), "preferences": directory / "own.jsonl"}
+    choices["reward_model"] = "bradley_terry"  # the words decide, and the recipe's own reads no words
     with Farm("smol", settings=[TINY], output_dir=directory / "out", **choices) as made:
         yield made
 
