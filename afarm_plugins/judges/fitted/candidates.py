@@ -75,7 +75,7 @@ class LinearCandidate(JudgeCandidate):
         return out_of_fold(self._differences, p2, folds)
 
     def weights(self, p2: Array, folds: Labels) -> FittedWeights:
-        """Fit to all pairs, with the ridge that is best over `folds`; the utility's mean over their outputs is 0."""
+        """Fit to all pairs, with the ridge that is best over `folds`; utilities have mean 0 over the outputs."""
         fitted = fit_ridged(self._differences, p2, folds).weights
         weights = [float(weight) for weight in fitted]
         named = dict(zip(self._features, weights, strict=False))
