@@ -1,4 +1,4 @@
-"""The eight hooks: functions that a plugin defines in the module its entry point names.
+"""The hooks: functions that a plugin defines in the module its entry point names.
 
 A plugin advertises its module under the entry-point group `afarm`:
 
@@ -25,36 +25,25 @@ Register = Callable[..., None]
 """`register(name, target, *, config=None, summary="", defaults=None, spec="", sources=())`; see `Component`."""
 
 
+def _hook(brings: str) -> Any:
+    """Make the specification of a hook that brings components of a kind."""
+
+    def specification(register: Register) -> None: ...
+
+    specification.__doc__ = f"Bring {brings}."
+    return hookspec(specification)
+
+
 class Hooks:
     """Every hook. All are optional; each is called once, when a farm or the command line starts."""
 
-    @hookspec
-    def register_annotators(self, register: Register) -> None:
-        """Bring annotators (`afarm.Annotator`), chosen with `--annotator`."""
-
-    @hookspec
-    def register_judges(self, register: Register) -> None:
-        """Bring judges (`afarm.Judge`), chosen with `--judge name:spec`."""
-
-    @hookspec
-    def register_reward_models(self, register: Register) -> None:
-        """Bring reward models (`afarm.RewardModel`), chosen with `--reward-model`."""
-
-    @hookspec
-    def register_methods(self, register: Register) -> None:
-        """Bring methods (`afarm.Method`), chosen with `--method`."""
-
-    @hookspec
-    def register_evaluators(self, register: Register) -> None:
-        """Bring evaluators (`afarm.Evaluator`), listed in a recipe's `evaluate.evaluators`."""
-
-    @hookspec
-    def register_datasets(self, register: Register) -> None:
-        """Bring data sets (`afarm.Dataset`), chosen with `--dataset`."""
-
-    @hookspec
-    def register_launchers(self, register: Register) -> None:
-        """Bring launchers (`afarm.Launcher`), chosen with `--launcher`."""
+    register_annotators = _hook("annotators (`afarm.Annotator`), chosen with `--annotator`")
+    register_judges = _hook("judges (`afarm.Judge`), chosen with `--judge name:spec`")
+    register_reward_models = _hook("reward models (`afarm.RewardModel`), chosen with `--reward-model`")
+    register_methods = _hook("methods (`afarm.Method`), chosen with `--method`")
+    register_evaluators = _hook("evaluators (`afarm.Evaluator`), listed in a recipe's `evaluate.evaluators`")
+    register_datasets = _hook("data sets (`afarm.Dataset`), chosen with `--dataset`")
+    register_launchers = _hook("launchers (`afarm.Launcher`), chosen with `--launcher`")
 
     @hookspec
     def register_commands(self, app: Any) -> None:
