@@ -95,6 +95,18 @@ if TYPE_CHECKING:
     from afarm.storage.preference_files import Unusable, own_preferences
     from afarm.storage.prompt_templates import foreign_templates
     from afarm.storage.rows import placed_rows, read_outputs, read_rows, require_distinct, why_no_file, write_rows
+    from afarm.studies.estimates import mean_interval
+    from afarm.studies.study import (
+        Bounded,
+        Findings,
+        FinishedRun,
+        Series,
+        Study,
+        StudyPlot,
+        StudyRequest,
+        StudyRun,
+        StudyTable,
+    )
 
     __version__: str
 
@@ -184,6 +196,16 @@ _ON_FIRST_USE = {
     "TaskEvent": "launching.launcher",
     "Tell": "launching.launcher",
     "Schedule": "launching.schedule",
+    "Findings": "studies.study",
+    "FinishedRun": "studies.study",
+    "Bounded": "studies.study",
+    "mean_interval": "studies.estimates",
+    "Series": "studies.study",
+    "Study": "studies.study",
+    "StudyPlot": "studies.study",
+    "StudyRequest": "studies.study",
+    "StudyRun": "studies.study",
+    "StudyTable": "studies.study",
 }
 """The names by their module, imported when first used: `afarm --help` and light plugins do not wait for pydantic."""
 
@@ -192,6 +214,7 @@ __all__ = [
     "AnnotateContext",
     "Annotator",
     "Ask",
+    "Bounded",
     "BudgetError",
     "BuildContext",
     "Capabilities",
@@ -210,6 +233,8 @@ __all__ = [
     "Execute",
     "Farm",
     "FarmSpec",
+    "Findings",
+    "FinishedRun",
     "Instruction",
     "Judge",
     "JudgeError",
@@ -242,9 +267,15 @@ __all__ = [
     "Schedule",
     "Scheduler",
     "Score",
+    "Series",
     "ShownPair",
     "StageTask",
     "StoreError",
+    "Study",
+    "StudyPlot",
+    "StudyRequest",
+    "StudyRun",
+    "StudyTable",
     "TaskEvent",
     "Tell",
     "Tool",
@@ -261,6 +292,7 @@ __all__ = [
     "is_on_hub",
     "load_from_hub",
     "local_path",
+    "mean_interval",
     "model_identity",
     "own_preferences",
     "placed_rows",

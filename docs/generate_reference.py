@@ -237,6 +237,8 @@ DOORS = ("afarm", "afarm.judging", "afarm.backend", "afarm.testing", "afarm.cli.
 PROVISIONAL = (
     "afarm.launching.launcher",
     "afarm.launching.schedule",
+    "afarm.studies.estimates",
+    "afarm.studies.study",
     "afarm.backend.on_policy",
     "afarm.backend.policy_gradient",
     "afarm.backend.rollouts",

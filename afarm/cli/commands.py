@@ -44,6 +44,7 @@ COMMANDS: Mapping[str, Mapping[str, Listed]] = {
             "compare", "Run several methods on the same samples, preferences and reward model, and rank them."
         ),
         "tune": Listed("tune", "Choose the settings of methods by trials on the validation split, as many for each."),
+        "study": Listed("study", "Make a grid of runs for a question, and tables and plots of the answer."),
         "evaluate": Listed("evaluate", "Compare a policy, or files of outputs, with a reference."),
         "cost": Listed(
             "cost", "Estimate what the judges of a run, or of files of outputs, would cost, and send nothing."

@@ -17,7 +17,7 @@ PANELS: Mapping[str, Sequence[str]] = {
     "Data": ("dataset", "data", "preferences", "on_unusable", "labels", "eval_set"),
     "Judges": ("annotator", "judge", "both_orders", "votes", "vote", "label_noise", "allow_degraded"),
     "Money and speed": ("budget", "price", "max_concurrency", "batch_api", "accelerate_config"),
-    "Output": ("output_dir", "output", "format", "as_json", "dry_run", "help"),
+    "Output": ("output_dir", "output", "format", "plots", "as_json", "dry_run", "help"),
 }
 """The shared options, by parameter; a command's own come before them."""
 
@@ -46,6 +46,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "run": ("--method dpo --seed 1", "--judge openai:gpt-4o --budget 5 --dry-run"),
     "compare": ("--methods ppo,best_of_n --seeds 1,2", "--methods all --dry-run"),
     "tune": ("--methods dpo,ppo --trials 16", "--methods dpo --space dpo.beta=0.05:0.5 --dry-run"),
+    "study sweep": ("--method dpo --values dpo.beta=0.03,0.1 --seeds 1,2", "--values ppo.kl_coef=0.02,0.2 --dry-run"),
     "sft": ("--set sft.num_train_epochs=1", "--data mine.json --model HuggingFaceTB/SmolLM2-135M"),
     "sample": ("--set sample.n=4", "--policy ppo"),
     "annotate": ("--annotator gpt4 --judge openai:gpt-4o", "--label-noise 0 --dry-run"),

@@ -20,6 +20,7 @@ from afarm.testing.launchers import check_launcher
 from afarm.testing.methods import check_method
 from afarm.testing.models import tiny_config
 from afarm.testing.reward_models import check_fitted_reward_model, check_reward_model
+from afarm.testing.studies import check_study
 
 FITTED: Mapping[str, Any] = {"num_train_epochs": 4, "per_device_train_batch_size": 16}
 """Settings with which a reward model learns tiny pairs, if it has them."""
@@ -105,5 +106,7 @@ def _check(
             check_reward_model(made, instructions=instructions, outputs=outputs)
         elif component.kind == "evaluators":
             check_evaluator(made, evaluation_inputs(instructions[:12], outputs) if instructions else None)
+        elif component.kind == "studies":
+            check_study(made)
         else:
             check_dataset(made)

@@ -84,6 +84,15 @@ def test_all_workers_share_one_budget(workers: Afarm) -> None:
     assert 0 < spent <= 0.014 + 1e-9
 
 
+def test_a_study_makes_its_runs_side_by_side(workers: Afarm) -> None:
+    swept = ["study", "sweep", *LIGHT, "--method", "nudge", "--values", "nudge.skill=0.1,0.9", "--json"]
+    alone = workers(*swept, "--output-dir", "alone")
+    together = workers(*swept, "--output-dir", "together", *TWO)
+    assert together.code == 0, together.err
+    assert together.json["runs"] == alone.json["runs"]
+    assert contents("together") == contents("alone")
+
+
 def test_tuning_makes_its_trials_side_by_side_and_decides_as_one_process_does(workers: Afarm) -> None:
     searched = ["tune", *LIGHT, "--methods", "nudge", "--space", "nudge.skill=0.1:0.9", "--trials", "3"]
     searched += ["--finalists", "2", "--seeds", "1,2", "--json"]

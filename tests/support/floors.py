@@ -15,7 +15,8 @@ FLOORS = {
     "leaderboard": ("evaluation", "statistics", "storage", "core"),
     "analysis": ("experiment", "judging", "evaluation", "storage", "core"),
     "report": ("leaderboard", "analysis", "evaluation", "storage", "core"),
-    "testing": ("launching", "judging", "backend", "core"),
+    "studies": ("leaderboard", "experiment", "evaluation", "statistics", "storage", "core"),
+    "testing": ("studies", "launching", "judging", "backend", "core"),
 }
 """A room, and the rooms below that it may import: in any way, also for type checkers and inside functions."""
 
@@ -34,6 +35,7 @@ NARROW = {
         }
     },
     "statistics": {"core": {"afarm.core.errors", "afarm.core.seeding"}},
+    "testing": {"studies": {"afarm.studies.study"}},
 }
 """Rooms that may import certain modules of a room only."""
 

@@ -53,7 +53,10 @@ SPECS = {
 }
 """The text after the name and a colon, for components that need one."""
 
-SETTINGS = {"annotators/alpaca_eval": {"draws": "pair"}}
+SETTINGS = {
+    "annotators/alpaca_eval": {"draws": "pair"},
+    "studies/sweep": {"values": ["dpo.beta=0.03,0.1", "dpo.loss_type=sigmoid,ipo"]},
+}
 """Settings other than the defaults: AlpacaEval's own draws hang on the instruction alone, and mirror nothing."""
 
 LORA = {"lora": LoraConfig(r=2)}

@@ -1,0 +1,297 @@
+"""`afarm study NAME`: a grid of runs over shared artifacts, and the tables and plots of what it shows."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from afarm.cli.commands import OWN
+from afarm.cli.compare import parse_seeds
+from afarm.cli.console import err, out, print_json
+from afarm.cli.cost import show_plan, warn_of_budget
+from afarm.cli.launchers import LOCAL, LauncherName, launched, opened
+from afarm.cli.options import DryRun, FarmOptions, with_options
+from afarm.cli.run import command_line, finish
+from afarm.core.errors import ConfigError, PluginError
+from afarm.core.registry import Component
+from afarm.storage.text import markup, one_line
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from afarm.experiment.workspace import Workspace
+    from afarm.storage.runs import RunRecord
+    from afarm.studies.grid import GridProgress
+    from afarm.studies.study import Findings, Study, StudyRequest, StudyRun, StudyTable
+
+WITHOUT = {"method", "seed", "accelerate_config"}
+"""The options of a farm that a study has otherwise: its grid names methods and seeds."""
+
+FORMATS = {"png", "pdf"}
+
+Seeds = Annotated[
+    str | None, typer.Option("--seeds", show_default="the recipe's", help="The seeds, with commas between.")
+]
+Formats = Annotated[
+    str | None,
+    typer.Option("--plots", help="Plots also as png, pdf, or both with a comma between.", metavar="FORMATS"),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Begin without asking, however many runs there are.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    from afarm.core.plugins import discover
+
+    group = typer.Typer(help=OWN["study"].summary, no_args_is_help=True)
+    registry = discover(check_configs=False).registry
+    for component in registry:
+        if component.kind == "studies":
+            name = registry.names_of(component)[-1]
+            group.command(name, help=_sentence(component.summary))(_command(component, name))
+    app.add_typer(group, name="study")
+
+
+def _sentence(summary: str) -> str:
+    return f"{summary[:1].upper()}{summary[1:]}."
+
+
+def _command(component: Component, name: str) -> Callable[..., None]:
+    """Return the command of a study: the shared options, and one for each of its own settings."""
+    shared = with_options(run_study, without=WITHOUT)
+    parameters = dict(inspect.signature(shared).parameters)
+    for hidden in ("component", "name", "own"):
+        del parameters[hidden]
+    fields = component.config.model_fields if component.config else {}
+    if taken := [field for field in fields if field in parameters]:
+        raise PluginError(f"study {name!r} has a setting {taken[0]!r}, which is an option of every study: rename it")
+    own = [
+        inspect.Parameter(
+            field,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                info.annotation | None,  # type: ignore[operator]
+                typer.Option(f"--{field.replace('_', '-')}", help=_sentence(info.description or "")),
+            ],
+        )
+        for field, info in fields.items()
+    ]
+
+    def command(**given: Any) -> None:
+        values = {field: value for field in fields if (value := given.pop(field)) not in (None, [])}
+        shared(component=component, name=name, own=values, **given)
+
+    command.__signature__ = inspect.Signature([*own, *parameters.values()])  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in (*own, *parameters.values())}
+    return command
+
+
+def run_study(
+    component: Component,
+    name: str,
+    own: Mapping[str, Any],
+    seeds: Seeds = None,
+    launcher: LauncherName = LOCAL,
+    plots: Formats = None,
+    yes: Yes = False,
+    *,
+    options: FarmOptions,
+    dry_run: DryRun = False,
+) -> None:
+    """Run the study of a component with its `own` settings, or show what it would do."""
+    from afarm.studies.grid import MANY, checked_grid, require_possible, study_account, study_directory
+
+    started = time.time()
+    formats = _formats(plots)
+    asked = _Asked(name, options, *_resolved(component, name, own, options, seeds))
+    runs = checked_grid(asked.study, asked.request)
+    directory = study_directory(options.output_dir, name, runs, asked.options.as_recipe(), asked.recipe)
+    account = study_account(directory)
+    prepare = None
+    if not runs:
+        if dry_run:
+            out().print(f"Study {name} makes no run: it reads files.", highlight=False, markup=False)
+            return
+    elif dry_run or (len(runs) > MANY and not yes):
+        _show_plan(asked, runs, account, launcher)
+    else:
+        require_possible(runs, asked.look_at)
+    if dry_run:
+        return
+    if len(runs) > MANY and not yes:
+        _confirm(len(runs))
+    if runs:
+        prepare = _prepared(asked, runs, account, launcher)
+    progress, findings, page = _run(asked, runs, directory, account, prepare, formats)
+    _show(asked, progress, findings, page, started)
+    if progress.failed:
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A study as asked for, under its `name`, with the `options` of its runs and the recipe's name."""
+
+    name: str
+    options: FarmOptions
+    study: Study
+    request: StudyRequest
+    recipe: str
+
+    def of(self, run: StudyRun) -> FarmOptions:
+        """Return the options of a run."""
+        settings = [*(self.options.settings or []), *run.settings]
+        return replace(self.options, method=run.method, seed=run.seed, settings=settings)
+
+    def look_at(self, run: StudyRun) -> Any:
+        """Open a run's workspace for a look; a context manager."""
+        from afarm.experiment import preflight
+
+        return self.of(run).dry_run(preflight.of_run())
+
+
+def _resolved(
+    component: Component, name: str, own: Mapping[str, Any], options: FarmOptions, seeds: str | None
+) -> tuple[Study, StudyRequest, str]:
+    """Build the study and its request. Raises `ConfigError` for settings that are wrong."""
+    from pydantic import ValidationError
+
+    from afarm.core.errors import attributed_to
+    from afarm.experiment.recipe import read_recipe
+    from afarm.experiment.setting_errors import explain_validation_error
+    from afarm.experiment.settings import RunConfig
+    from afarm.studies.study import StudyRequest
+
+    recipe = read_recipe(options.recipe_or_default)
+    given = {**recipe, **options.as_recipe()}
+    section = given.get(name)
+    try:
+        config = component.settings({**(section if isinstance(section, Mapping) else {}), **own})
+    except ValidationError as error:
+        assert component.config is not None
+        problems = explain_validation_error(error, component.config, f"{name}.", unknown="", missing="")
+        raise ConfigError(problems) from error
+    with attributed_to("studies", name, component.load()):
+        study = component.load()(config) if component.config else component.load()()
+    defaults = {field: RunConfig.model_fields[field].default for field in ("method", "seed")}
+    numbers = parse_seeds(seeds) if seeds is not None else [int(given.get("seed", defaults["seed"]))]
+    request = StudyRequest(str(given.get("method", defaults["method"])), tuple(numbers))
+    return study, request, options.recipe_or_default
+
+
+def _show_plan(asked: _Asked, runs: Sequence[StudyRun], account: str, launcher: str) -> None:
+    """Show how many runs there are, which stages are missing and what judges would cost."""
+    from afarm.studies.grid import plan_grid
+
+    plan = plan_grid(runs, asked.look_at)
+    with asked.look_at(runs[0]) as workspace, workspace.judges.client.accounted_to(account):
+        opened(launcher, asked.options, [(runs[0].method, workspace)])  # which sees what is wrong with it
+        step = f"study {asked.name}"
+        show_plan(workspace, runs[0].method, asked.options.as_json, planned=plan.stages, step=step)
+    console = err() if asked.options.as_json else out()
+    console.print(f"Study {asked.name}: {plan.sentence}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _prepared(asked: _Asked, runs: Sequence[StudyRun], account: str, launcher: str) -> Any:
+    """Say if the budget is too small. Returns what has a launcher make stages; None for this process."""
+    from afarm.studies.grid import plan_grid
+
+    with asked.of(runs[0]).farm() as farm, farm.workspace.judges.client.accounted_to(account):
+        warn_of_budget(farm.workspace, lambda: plan_grid(runs, asked.look_at).stages)
+        there = opened(launcher, asked.options, [(runs[0].method, farm.workspace)])
+        return partial(launched, launcher, asked.options) if there else None
+
+
+def _formats(text: str | None) -> list[str]:
+    formats = [part.strip().lower() for part in text.split(",")] if text is not None else []
+    if wrong := [form for form in formats if form not in FORMATS]:
+        raise ConfigError([f"--plots {wrong[0]!r}: png or pdf; SVG is always written"])
+    return formats
+
+
+def _confirm(runs: int) -> None:
+    """Ask before a large grid. Raises `ConfigError` if nobody is there to answer."""
+    if not err().is_terminal:
+        raise ConfigError([f"{runs:,} runs: look at the plan above, and begin with --yes"])
+    typer.confirm(f"Begin {runs:,} runs?", abort=True, err=True)
+
+
+def _run(
+    asked: _Asked, runs: Sequence[StudyRun], directory: Path, account: str, prepare: Any, formats: Sequence[str]
+) -> tuple[GridProgress, Findings, Path]:
+    """Run the grid and write the findings as they come, so that a stopped study leaves some."""
+    from afarm.studies.grid import GridProgress, run_grid
+    from afarm.studies.pages import write_study
+
+    command, told = command_line(), set[str]()
+
+    def written(progress: GridProgress, formats: Sequence[str] = ()) -> tuple[GridProgress, Findings, Path]:
+        findings = asked.study.analyse(progress.finished)
+        return progress, findings, write_study(directory, asked.name, command, progress, findings, formats)
+
+    def open_with(run: StudyRun) -> Workspace:
+        from afarm.experiment.workspace import tell_once
+
+        workspace = asked.of(run).farm().workspace
+        workspace.on_stage = partial(tell_once, told, workspace.on_stage)
+        return workspace
+
+    def tell(heading: str) -> None:
+        err().print(f"[bold]{markup(heading)}[/]", highlight=False, soft_wrap=True)
+
+    progress = GridProgress(runs)
+    for progress in run_grid(runs, open_with, _evaluate, account, prepare, tell):
+        if progress.missing:
+            written(progress)
+    return written(progress, formats)
+
+
+def _evaluate(run: StudyRun, workspace: Workspace) -> RunRecord:
+    from afarm.experiment.farm import Farm
+
+    return finish(Farm.over(workspace), run.method, time.time())[0]
+
+
+def _show(asked: _Asked, progress: GridProgress, findings: Findings, page: Path, started: float) -> None:
+    """Show the tables and where everything is."""
+    if asked.options.as_json:
+        print_json(_as_json(progress, findings, page))
+    console = err() if asked.options.as_json else out()
+    for table in findings.tables:
+        _show_table(console, table)
+    for note in findings.notes:
+        console.print(markup(note), highlight=False, soft_wrap=True, style="dim")
+    for label, why in progress.failed.items():
+        err().print(f"[red]Failed:[/] {markup(one_line(label))}: {markup(why)}", highlight=False, soft_wrap=True)
+    took = f"(took {time.time() - started:.0f} s)"
+    console.print(f"Study: {page} {took}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _show_table(console: Console, table: StudyTable) -> None:
+    from rich import box
+    from rich.table import Table
+
+    from afarm.studies.tables import cell_text
+
+    shown = Table(title=markup(table.title), title_justify="left", box=box.SIMPLE)
+    for column, form in table.columns.items():
+        shown.add_column(markup(one_line(column)), justify="right" if form else "left", overflow="fold")
+    for row in table.rows:
+        texts: Iterator[str] = (cell_text(c, form) for c, form in zip(row, table.columns.values(), strict=True))
+        shown.add_row(*(markup(one_line(text)) for text in texts))
+    console.print(shown)
+
+
+def _as_json(progress: GridProgress, findings: Findings, page: Path) -> dict[str, Any]:
+    tables = {
+        table.name: [dict(zip(table.columns, row, strict=True)) for row in table.rows] for table in findings.tables
+    }
+    runs = [{**asdict(done.run), "record": done.name, "figures": dict(done.figures)} for done in progress.finished]
+    return {"tables": tables, "runs": runs, "failed": progress.failed, "notes": list(findings.notes), "page": str(page)}

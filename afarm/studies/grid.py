@@ -1,0 +1,205 @@
+"""Grids of runs: checked, priced, and run one after another or side by side.
+
+Runs share artifacts, judge answers and one budget, so a grid that was stopped goes on with the same command.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from functools import reduce
+from itertools import islice
+from operator import add
+from pathlib import Path
+
+from afarm.core.errors import AfarmError, BudgetError, ConfigError, JudgeError
+from afarm.core.seeding import digest
+from afarm.evaluation.metrics import finite_number, win_rate_interval
+from afarm.experiment.dry_run import JudgeEstimate, PlannedStage, plan_run
+from afarm.experiment.tasks import Launched, Systems, identity, stages_of
+from afarm.experiment.tuning import OWN_STAGES
+from afarm.experiment.workspace import Workspace
+from afarm.storage.runs import RunRecord
+from afarm.studies.study import FinishedRun, Study, StudyRequest, StudyRun
+
+LOOKED_AT = 24
+"""Runs of a grid that are opened to price it; of more, these stand for all."""
+
+MANY = 100
+"""Runs from which a command asks before it begins."""
+
+AT_ONCE = 64
+"""Runs that a launcher is given at a time: each holds its workspace open."""
+
+OpenWith = Callable[[StudyRun], Workspace]
+"""Opens the workspace of a run."""
+
+Evaluate = Callable[[StudyRun, Workspace], RunRecord]
+"""Makes what is missing of a run and writes its record."""
+
+Prepare = Callable[[Systems, str], Launched | None]
+"""Has a launcher make what is missing of several runs, paid from an account."""
+
+
+@dataclass(slots=True)
+class GridProgress:
+    """The runs of a grid: those `finished`, and the errors of those `failed`, by their labels."""
+
+    runs: Sequence[StudyRun]
+    finished: list[FinishedRun] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> int:
+        """The runs that were not begun, or not ended."""
+        return len(self.runs) - len(self.finished) - len(self.failed)
+
+
+def checked_grid(study: Study, request: StudyRequest) -> list[StudyRun]:
+    """Return the runs of a study. Raises `ConfigError` for none, or for one that is stated twice."""
+    runs = list(study.grid(request))
+    if not runs and not study.reads_files:
+        raise ConfigError(["the study has no run: name values, methods or seeds"])
+    counts = Counter((run.method, run.seed, run.settings) for run in runs)
+    if twice := [run.label for run in runs if counts[run.method, run.seed, run.settings] > 1]:
+        raise ConfigError([f"the study states a run twice: {twice[0]}"])
+    return runs
+
+
+def study_directory(root: Path, name: str, runs: Sequence[StudyRun], *more: object) -> Path:
+    """Return where findings are kept: one place for an equal grid. `more` also sets studies apart."""
+    grid = [{**asdict(run), "place": {key: str(value) for key, value in run.place.items()}} for run in runs]
+    return root / "studies" / f"{name.replace('/', '_')}-{digest(grid, *more, length=6)}"
+
+
+def study_account(directory: Path) -> str:
+    """Name the account of a study, and of its budget."""
+    return f"study-{directory.name}"
+
+
+# ------------------------------------------------------------------------------------------------------------- running
+
+
+def run_grid(
+    runs: Sequence[StudyRun],
+    open_with: OpenWith,
+    evaluate: Evaluate,
+    account: str,
+    prepare: Prepare | None = None,
+    tell: Callable[[str], None] = lambda heading: None,
+) -> Iterator[GridProgress]:
+    """Run a grid, and yield its progress as each run ends: one that fails is kept, and the rest goes on.
+
+    With `prepare`, a launcher makes the stages of many runs side by side. Raises `BudgetError` and `JudgeError`, after
+    which no other run would come further.
+    """
+    progress = GridProgress(runs)
+    waiting = iter(runs)
+    while batch := list(islice(waiting, AT_ONCE if prepare else 1)):
+        with ExitStack() as closing:
+            opened: list[tuple[StudyRun, Workspace]] = []
+            for run in batch:
+                try:
+                    opened.append((run, closing.enter_context(open_with(run))))
+                except AfarmError as error:
+                    progress.failed[run.label] = str(error)
+                    yield progress
+            made = prepare([(run.method, workspace) for run, workspace in opened], account) if prepare else None
+            for run, workspace in opened:
+                if made is None:
+                    done = len(progress.finished) + len(progress.failed)
+                    tell(f"run {done + 1} of {len(runs)}: {run.label}")
+                try:
+                    with workspace.judges.client.accounted_to(account):
+                        if made is not None:
+                            made.hand_over(workspace)
+                        progress.finished.append(_finished(run, evaluate(run, workspace)))
+                except (BudgetError, JudgeError):
+                    raise
+                except AfarmError as error:
+                    progress.failed[run.label] = str(error)
+                workspace.close()
+                yield progress
+
+
+def _finished(run: StudyRun, record: RunRecord) -> FinishedRun:
+    figures: dict[str, float] = {}
+    for result in record.results:
+        for name, value in result.metrics.items():
+            if (number := finite_number(value)) is not None:
+                figures.setdefault(name, number)
+        if "win_rate" in result.metrics and "win_rate_low" not in figures:
+            ends = win_rate_interval(result.metrics)
+            figures |= {} if ends is None else {"win_rate_low": ends[0], "win_rate_high": ends[1]}
+    if (kl := finite_number(record.section("headline").get("kl"))) is not None:
+        figures["kl"] = kl
+    return FinishedRun(run, record.name, figures)
+
+
+# ------------------------------------------------------------------------------------------------------------- pricing
+
+
+@dataclass(frozen=True, slots=True)
+class GridPlan:
+    """The stages of a grid by their kind, an estimate if fewer runs were looked at than there are."""
+
+    stages: Sequence[PlannedStage]
+    looked_at: int
+    of: int
+
+    @property
+    def sentence(self) -> str:
+        """The number of runs, and what the plan is read off."""
+        runs = f"{self.of:,} run{'s' if self.of != 1 else ''}"
+        return f"{runs}, estimated from {self.looked_at} of them." if self.looked_at < self.of else f"{runs}."
+
+
+def sample_of(runs: Sequence[StudyRun]) -> list[StudyRun]:
+    """Return the runs that stand for all, evenly spread."""
+    if len(runs) <= LOOKED_AT:
+        return list(runs)
+    return [runs[place * len(runs) // LOOKED_AT] for place in range(LOOKED_AT)]
+
+
+def require_possible(runs: Sequence[StudyRun], open_with: OpenWith) -> None:
+    """Open runs that stand for all, whatever their seed. Raises `ConfigError` for one that cannot be."""
+    settings = {(run.method, run.settings): run for run in sample_of(runs)}
+    for run in settings.values():
+        with open_with(run):
+            pass
+
+
+def plan_grid(runs: Sequence[StudyRun], open_with: OpenWith) -> GridPlan:
+    """Plan what is missing of a grid, stages that runs share once.
+
+    Of a large grid some runs, evenly spread, stand for all. Raises `ConfigError` for a run that cannot be.
+    """
+    sample = sample_of(runs)
+    found: dict[str, PlannedStage] = {}
+    for run in sample:
+        with open_with(run) as workspace:
+            own = {label: identity(stage) for label, stage in stages_of(workspace, run.method).items()}
+            for stage in plan_run(workspace, run.method):
+                found.setdefault(own.get(stage.label, stage.label), stage)
+    return GridPlan(_by_kind(list(found.values()), len(runs) / max(1, len(sample))), len(sample), len(runs))
+
+
+def _by_kind(stages: Sequence[PlannedStage], share: float) -> list[PlannedStage]:
+    """Add up stages of one kind; `share` is how many runs each of those stands for that are a run's own."""
+    groups: dict[tuple[str, bool], list[PlannedStage]] = {}
+    for stage in stages:
+        groups.setdefault((stage.kind, stage.reused), []).append(stage)
+    planned = []
+    for (kind, reused), same in groups.items():
+        times = share if kind in OWN_STAGES else 1.0
+        count = math.ceil(times * len(same))
+        asked = [judge for stage in same for judge in stage.judges]
+        judges = {name: [judge for judge in asked if judge.judge == name] for name in {j.judge: None for j in asked}}
+        totals = [reduce(add, some, JudgeEstimate(name)) for name, some in judges.items()]
+        label = f"{kind} × {count:,}" if count > 1 else same[0].label
+        stage = PlannedStage(kind, label, reused, "", tuple(totals))
+        planned.append(replace(stage, judges=stage.times(math.ceil(times)).judges) if times > 1 else stage)
+    return planned

@@ -1,0 +1,92 @@
+"""The directory of a study: its page, the files of its tables and plots, and all figures of its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from afarm.storage.disk import write_whole
+from afarm.storage.text import code, markdown
+from afarm.studies.grid import GridProgress
+from afarm.studies.plots import as_svg, draw_plot
+from afarm.studies.study import Cell, Findings, StudyTable
+from afarm.studies.tables import FORMATS, markdown_table
+
+PAGE = "report.md"
+REMEDY = "make room or choose another --output-dir"
+
+
+def write_study(
+    directory: Path, name: str, command: str, progress: GridProgress, findings: Findings, formats: Sequence[str] = ()
+) -> Path:
+    """Write what is there of a study, marked if runs are missing. Returns the page's path.
+
+    Args:
+        directory: The study's own.
+        name: The study's.
+        command: The command that it was asked for with.
+        progress: Its runs.
+        findings: What is read off them.
+        formats: "png" and "pdf", if plots are wanted in these too.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    for table in (*findings.tables, runs_table(progress)):
+        for ending, write in FORMATS.items():
+            write_whole(directory / f"{table.name}.{ending}", write(table), REMEDY)
+    for plot in findings.plots:
+        write_whole(directory / f"{plot.name}.svg", as_svg(plot), REMEDY)
+        for ending in formats:
+            draw_plot(plot, directory / f"{plot.name}.{ending}")
+    page = directory / PAGE
+    write_whole(page, "\n".join(_lines(name, command, progress, findings)).rstrip() + "\n", REMEDY)
+    return page
+
+
+def _lines(name: str, command: str, progress: GridProgress, findings: Findings) -> list[str]:
+    lines = [f"# Study {markdown(name)}", "", code(command), ""]
+    if stopped := stopped_sentence(progress):
+        lines += [f"**{stopped}**", ""]
+    for table in findings.tables:
+        lines += [f"## {markdown(table.title)}", "", markdown_table(table), ""]
+    for plot in findings.plots:
+        lines += [f"![{markdown(plot.title)}]({plot.name}.svg)", ""]
+    for note in findings.notes:
+        lines += [f"- {markdown(note)}"]
+    if progress.failed:
+        lines += ["", "## Failed", ""]
+        lines += [f"- {markdown(label)}: {markdown(why)}" for label, why in progress.failed.items()]
+    if progress.runs:
+        lines += ["", "## Runs", "", markdown_table(_names(progress)), "", "All their figures: `runs.csv`."]
+    return lines
+
+
+def stopped_sentence(progress: GridProgress) -> str:
+    """Say that runs are missing; empty if none is."""
+    if not progress.missing:
+        return ""
+    total = len(progress.runs)
+    there = f"{len(progress.finished)} of {total} runs are there, {progress.missing} missing"
+    return f"Stopped halfway: {there}. The same command goes on."
+
+
+def runs_table(progress: GridProgress) -> StudyTable:
+    """Table every figure of every finished run."""
+    rows: list[dict[str, Cell]] = [
+        {
+            "run": done.name,
+            **{place: str(value) for place, value in done.run.place.items()},
+            "method": done.run.method,
+            "seed": done.run.seed,
+            **done.figures,
+        }
+        for done in progress.finished
+    ]
+    columns = dict.fromkeys(name for row in rows for name in row)
+    forms = {name: "" if any(isinstance(row.get(name), str) for row in rows) else ".6g" for name in columns}
+    cells: list[list[Cell]] = [[row.get(name) for name in columns] for row in rows]
+    return StudyTable("runs", "All runs", forms, cells)
+
+
+def _names(progress: GridProgress) -> StudyTable:
+    rows = [[done.run.label, done.name] for done in progress.finished]
+    return StudyTable("names", "Runs", {"run": "", "record": ""}, rows)

@@ -1,0 +1,189 @@
+"""Plots of studies as SVG of our own, and as PNG or PDF by Matplotlib (the extra `plots`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from afarm.core.errors import PluginError
+from afarm.storage.text import visible
+from afarm.studies.study import Bounded, Series, StudyPlot
+
+COLOURS = ("#2563a8", "#c2571a", "#2e7d4f", "#8e44ad", "#b8860b", "#c0392b", "#16808a", "#5d6d7e")
+INK, GRID = "#333333", "#dddddd"
+WIDTH, HEIGHT = 640, 400
+LEFT, RIGHT, TOP, BOTTOM = 64, 168, 36, 52
+"""Margins in pixels; the legend stands in the right one."""
+
+TICKS = 6
+"""Ticks of an axis of numbers, about."""
+
+BESIDE = 0.06
+"""The share of an axis that stays free beyond its first and last point."""
+
+
+class Axis(NamedTuple):
+    """An axis: a pixel is linear in its value, or in the logarithm. `ticks` are values and texts."""
+
+    low: float
+    high: float
+    begin: float
+    end: float
+    ticks: Sequence[tuple[float, str]]
+    is_log: bool = False
+
+    def pixel(self, value: float) -> float:
+        """Place a value."""
+        at = math.log10(value) if self.is_log else value
+        return self.begin + (at - self.low) / (self.high - self.low) * (self.end - self.begin)
+
+
+def as_svg(plot: StudyPlot) -> str:
+    """Draw a plot. Every point says its value when pointed at."""
+    across, up = _axes(plot)
+    parts = [*_frame(plot, across, up)]
+    for number, series in enumerate(plot.series):
+        colour = COLOURS[number % len(COLOURS)]
+        parts += _series(series, colour, plot, across, up)
+        if len(plot.series) > 1:
+            y = TOP + 8 + 18 * number
+            parts.append(f'<circle cx="{WIDTH - RIGHT + 18}" cy="{y}" r="4" fill="{colour}"/>')
+            parts.append(_text(series.name, WIDTH - RIGHT + 28, y + 4))
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
+    style = f'font-family="Helvetica, Arial, sans-serif" font-size="12" fill="{INK}" role="img"'
+    return "\n".join([f"{head} {style}>", f"<title>{_said(plot.title)}</title>", *parts, "</svg>", ""])
+
+
+def _axes(plot: StudyPlot) -> tuple[Axis, Axis]:
+    ends = [end for series in plot.series for y in series.y for end in y if end is not None]
+    places = _places(plot)
+    x = list(places.values()) if _is_of_texts(plot) else [float(value) for s in plot.series for value in s.x]
+    across = _axis(x, LEFT, WIDTH - RIGHT, plot.log_x)
+    if places:
+        across = across._replace(ticks=[(place, text) for text, place in places.items()])
+    return across, _axis(ends, HEIGHT - BOTTOM, TOP)
+
+
+def _is_of_texts(plot: StudyPlot) -> bool:
+    return any(isinstance(value, str) for series in plot.series for value in series.x)
+
+
+def _places(plot: StudyPlot) -> dict[str, float]:
+    """Number the texts of an axis of texts, in the order they come; empty for numbers."""
+    if not _is_of_texts(plot):
+        return {}
+    texts = dict.fromkeys(str(value) for series in plot.series for value in series.x)
+    return {text: float(place) for place, text in enumerate(texts)}
+
+
+def _axis(values: Sequence[float], begin: float, end: float, is_log: bool = False) -> Axis:
+    is_log = is_log and all(value > 0 for value in values)
+    known = [math.log10(value) if is_log else value for value in values] or [0.0]
+    low, high = min(known), max(known)
+    free = BESIDE * (high - low) or abs(high) * BESIDE or 0.5
+    low, high = low - free, high + free
+    if is_log:
+        ticks = [(value, f"{value:g}") for value in dict.fromkeys(sorted(values))]
+        return Axis(low, high, begin, end, ticks[:: max(1, len(ticks) // (2 * TICKS))], True)
+    step = _step((high - low) / TICKS)
+    first = math.ceil(low / step)
+    ticks = [(n * step, f"{n * step:.10g}") for n in range(first, math.floor(high / step) + 1)]
+    return Axis(low, high, begin, end, ticks)
+
+
+def _step(least: float) -> float:
+    """Return the smallest of 1, 2 and 5 times a power of ten that is not less."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= least * (1 - 1e-9))
+
+
+def _frame(plot: StudyPlot, across: Axis, up: Axis) -> Iterator[str]:
+    yield f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>'
+    yield _text(plot.title, LEFT, TOP - 16, weight="bold")
+    for value, text in up.ticks:
+        y = up.pixel(value)
+        yield f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="{GRID}"/>'
+        yield _text(text.replace("-", "−"), LEFT - 8, y + 4, "end")
+    for value, text in across.ticks:
+        x = across.pixel(value)
+        yield f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{HEIGHT - BOTTOM}" y2="{HEIGHT - BOTTOM + 4}" stroke="{INK}"/>'
+        yield _text(text.replace("-", "−"), x, HEIGHT - BOTTOM + 18, "middle")
+    yield f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{HEIGHT - BOTTOM}" y2="{HEIGHT - BOTTOM}" stroke="{INK}"/>'
+    yield _text(plot.x_title, (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, "middle")
+    middle = (TOP + HEIGHT - BOTTOM) / 2
+    yield f'<g transform="translate(16 {middle:.0f}) rotate(-90)">{_text(plot.y_title, 0, 0, "middle")}</g>'
+
+
+def _series(series: Series, colour: str, plot: StudyPlot, across: Axis, up: Axis) -> Iterator[str]:
+    places = _places(plot)
+    x = [across.pixel(places[str(value)] if places else float(value)) for value in series.x]
+    y = [up.pixel(figure.value) for figure in series.y]
+    if series.joined and len(x) > 1:
+        path = " ".join(f"{one:.1f},{other:.1f}" for one, other in zip(x, y, strict=True))
+        yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
+    names = series.labels or [series.name] * len(x)
+    for name, value, figure, left, top in zip(names, series.x, series.y, x, y, strict=True):
+        if figure.low is not None and figure.high is not None:
+            ends = f'y1="{up.pixel(figure.low):.1f}" y2="{up.pixel(figure.high):.1f}"'
+            yield f'<line x1="{left:.1f}" x2="{left:.1f}" {ends} stroke="{colour}" stroke-width="1.5"/>'
+        said = _said(f"{name}: {plot.x_title} {value}, {plot.y_title} {_in_words(figure)}")
+        yield f'<circle cx="{left:.1f}" cy="{top:.1f}" r="4" fill="{colour}"><title>{said}</title></circle>'
+        if series.labels:
+            yield _text(name, left + 8, top - 6)
+
+
+def _in_words(figure: Bounded) -> str:
+    ends = "" if figure.low is None or figure.high is None else f" ({figure.low:.3g} to {figure.high:.3g})"
+    return f"{figure.value:.3g}{ends}"
+
+
+def _text(text: str, x: float, y: float, anchor: str = "start", weight: str = "normal") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}">{_said(text)}</text>'
+
+
+def _said(text: str) -> str:
+    return escape(visible(text))
+
+
+# ------------------------------------------------------------------------------------------------------ PNG and PDF
+
+
+def draw_plot(plot: StudyPlot, path: Path) -> None:
+    """Draw a plot in the format of the path's ending. Raises `PluginError` without Matplotlib."""
+    try:
+        import matplotlib
+    except ModuleNotFoundError as error:
+        raise PluginError(f"{path.suffix[1:].upper()} needs Matplotlib: pip install 'afarm[plots]'") from error
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6.4, 4), layout="constrained")
+    for number, series in enumerate(plot.series):
+        _draw_series(axes, series, COLOURS[number % len(COLOURS)], _places(plot))
+    axes.set(title=plot.title, xlabel=plot.x_title, ylabel=plot.y_title)
+    across = _axes(plot)[0]
+    if across.is_log:
+        axes.set_xscale("log")
+        axes.minorticks_off()
+    if across.is_log or _places(plot):
+        axes.set_xticks([value for value, _ in across.ticks], [text for _, text in across.ticks])
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    if len(plot.series) > 1:
+        axes.legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=200, facecolor="white", metadata={} if path.suffix == ".png" else {"CreationDate": None})
+    pyplot.close(figure)
+
+
+def _draw_series(axes: Any, series: Series, colour: str, places: dict[str, float]) -> None:
+    x = [places[str(value)] if places else float(value) for value in series.x]
+    y = [figure.value for figure in series.y]
+    low = [figure.value - (figure.value if figure.low is None else figure.low) for figure in series.y]
+    high = [(figure.value if figure.high is None else figure.high) - figure.value for figure in series.y]
+    style = {"capsize": 3, "color": colour, "label": series.name}
+    axes.errorbar(x, y, yerr=[low, high], fmt="o-" if series.joined else "o", **style)
+    for name, left, top in zip(series.labels, x, y, strict=False):
+        axes.annotate(name, (left, top), xytext=(6, 4), textcoords="offset points", fontsize=8)

@@ -1,0 +1,75 @@
+"""Conformance of studies: the grid that they state, and findings of all, some and none of its runs."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from afarm.core.errors import ConfigError
+from afarm.core.seeding import uniform
+from afarm.studies.study import Bounded, Findings, FinishedRun, Study, StudyRequest, StudyRun
+from afarm.testing.conformance import require
+
+REQUEST = StudyRequest("ppo", (1, 2))
+
+FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+
+
+def check_study(study: Study) -> None:
+    """Check that a study states the same grid each time, and reads findings off whatever runs are there.
+
+    One that refuses to state a grid without further settings (`ConfigError`) is checked without runs. Raises
+    `ConformanceError` naming the promise that is broken.
+    """
+    try:
+        runs = list(study.grid(REQUEST))
+    except ConfigError:
+        _check_findings(study.analyse([]))
+        return
+    require(runs != [] or study.reads_files, "grid must state a run, unless the study reads files")
+    require(all(isinstance(run, StudyRun) for run in runs), "grid must return afarm.StudyRun")
+    require(list(study.grid(REQUEST)) == runs, "grid must state the same runs for the same request")
+    labels = [(run.method, run.seed, run.settings) for run in runs]
+    require(len(set(labels)) == len(labels), "grid must state each run once")
+    fewer = study.grid(StudyRequest(REQUEST.method, REQUEST.seeds[:1]))
+    require(len(fewer) <= len(runs), "grid must not state more runs for fewer seeds")
+    finished = [_finished(run) for run in runs]
+    for some in (finished, finished[::2], finished[:1], []):
+        _check_findings(study.analyse(some))
+        require(study.analyse(some) == study.analyse(some), "analyse must find the same in the same runs")
+
+
+def _finished(run: StudyRun) -> FinishedRun:
+    """Make up the figures of a run."""
+    rate, size = 100 * uniform("rate", run.label), uniform("size", run.label)
+    figures = {"win_rate": rate, "win_rate_low": rate - 2, "win_rate_high": rate + 2, "standard_error": 1.0}
+    figures |= {"kl": 10 * size, "reward": 3 * size, "gold": 1 - size, "avg_length": 100 + 50 * size}
+    return FinishedRun(run, f"run-{run.label}", figures)
+
+
+def _check_findings(findings: Findings) -> None:
+    require(isinstance(findings, Findings), "analyse must return afarm.Findings")
+    names = [*(table.name for table in findings.tables), *(plot.name for plot in findings.plots)]
+    for name in names:
+        fits = FILE_NAME.fullmatch(name) is not None and name not in ("runs", "report")
+        require(fits, f"the name of a table or plot names its files: letters, digits, - and _, not {name!r}")
+    tables = [table.name for table in findings.tables]
+    require(len(set(tables)) == len(tables), "each table must have a name of its own")
+    for table in findings.tables:
+        for row in table.rows:
+            fits = len(row) == len(table.columns)
+            require(fits, f"table {table.name}: a row must have {len(table.columns)} cells: {row}")
+            numbers = [number for cell in row for number in _numbers(cell)]
+            require(all(map(math.isfinite, numbers)), f"table {table.name}: numbers must be finite: {row}")
+    for plot in findings.plots:
+        for series in plot.series:
+            require(len(series.x) == len(series.y), f"plot {plot.name}: {series.name} must have an x for each y")
+            numbers = [number for y in series.y for number in _numbers(y)]
+            require(all(map(math.isfinite, numbers)), f"plot {plot.name}: {series.name} must have finite numbers")
+
+
+def _numbers(cell: object) -> Sequence[float]:
+    if isinstance(cell, Bounded):
+        return [end for end in cell if end is not None]
+    return [cell] if isinstance(cell, int | float) else []

@@ -1,0 +1,44 @@
+"""Figures of equal runs with several seeds, as one figure with its interval."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+
+from afarm import Bounded, FinishedRun, mean_interval
+
+SHOWN: Mapping[str, tuple[str, str]] = {
+    "win_rate": ("win rate", ".1f"),
+    "kl": ("KL", ".2f"),
+    "reward": ("reward", ".2f"),
+    "gold": ("gold", ".2f"),
+    "avg_length": ("characters", ".0f"),
+}
+"""The figures that tables show if runs have them: their headings and formats, the win rate in percent."""
+
+
+def grouped(finished: Sequence[FinishedRun], *names: str) -> dict[tuple[Hashable, ...], list[FinishedRun]]:
+    """Group runs by these of their places, in the order they come."""
+    groups: dict[tuple[Hashable, ...], list[FinishedRun]] = {}
+    for done in finished:
+        groups.setdefault(tuple(done.run.place[name] for name in names), []).append(done)
+    return groups
+
+
+def over_seeds(runs: Sequence[FinishedRun], figure: str) -> Bounded | None:
+    """Return the mean of a figure over runs with its 95% interval; None if none has it.
+
+    Over several seeds that is Student's interval of their mean. The win rate of a single one has that over its
+    instructions.
+    """
+    values = [run.figures[figure] for run in runs if figure in run.figures]
+    if not values:
+        return None
+    if len(values) > 1:
+        return mean_interval(values)
+    [run] = (run for run in runs if figure in run.figures)
+    return Bounded(values[0], run.figures.get(f"{figure}_low"), run.figures.get(f"{figure}_high"))
+
+
+def shown(finished: Sequence[FinishedRun]) -> dict[str, tuple[str, str]]:
+    """Return those of `SHOWN` that some run has."""
+    return {name: form for name, form in SHOWN.items() if any(name in run.figures for run in finished)}

@@ -1,0 +1,131 @@
+"""The study `sweep`: any setting over values and seeds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import product
+
+from afarm import (
+    Bounded,
+    ConfigError,
+    Findings,
+    FinishedRun,
+    Series,
+    Study,
+    StudyPlot,
+    StudyRequest,
+    StudyRun,
+    StudyTable,
+)
+from afarm_plugins.studies import SweepConfig
+from afarm_plugins.studies.over_seeds import grouped, over_seeds, shown
+
+METHOD = "method"
+
+
+class Sweep(Study):
+    """Every combination of the values of some settings, with every seed."""
+
+    def __init__(self, config: SweepConfig):
+        self.config = config
+        self.axes = read_axes(config.values)
+
+    def grid(self, request: StudyRequest) -> Sequence[StudyRun]:
+        if self.config.method and METHOD in self.axes:
+            raise ConfigError(["--method and --values method=… contradict each other: give one"])
+        if not self.axes:
+            raise ConfigError(["a sweep needs values, such as --values dpo.beta=0.03,0.1,0.3"])
+        method = self.config.method or request.method
+        runs = []
+        for values, seed in product(product(*self.axes.values()), request.seeds):
+            place = dict(zip(self.axes, values, strict=True))
+            settings = tuple(f"{name}={value}" for name, value in place.items() if name != METHOD)
+            runs.append(
+                StudyRun(place.get(METHOD, method), seed, {n: as_number(v) for n, v in place.items()}, settings)
+            )
+        return runs
+
+    def analyse(self, finished: Sequence[FinishedRun]) -> Findings:
+        figures = shown(finished)
+        groups = grouped(finished, *self.axes)
+        columns = {**dict.fromkeys(self.axes, ""), "seeds": "d", **dict(figures.values())}
+        rows = [
+            [*map(_text, values), len(runs), *(over_seeds(runs, name) for name in figures)]
+            for values, runs in groups.items()
+        ]
+        table = StudyTable("sweep", f"By {' and '.join(self.axes)}, with 95% intervals", columns, rows)
+        plots = [self._plot(name, head, groups) for name, (head, _) in figures.items() if name in ("win_rate", "kl")]
+        return Findings([table], plots, _notes(finished, rows))
+
+    def _plot(self, figure: str, heading: str, groups: Mapping[tuple[object, ...], Sequence[FinishedRun]]) -> StudyPlot:
+        """Plot a figure over the first setting, a line per combination of the others."""
+        first, *others = self.axes
+        lines: dict[tuple[object, ...], list[tuple[object, Bounded]]] = {}
+        for values, runs in groups.items():
+            value, rest = values[0], values[1:]
+            if (found := over_seeds(runs, figure)) is not None:
+                lines.setdefault(rest, []).append((value, found))
+        series = []
+        for rest, points in lines.items():
+            name = ", ".join(f"{other} {_text(value)}" for other, value in zip(others, rest, strict=True))
+            is_of_numbers = all(isinstance(value, float) for value, _ in points)
+            ordered = sorted(points, key=lambda point: float(str(point[0]))) if is_of_numbers else points
+            places = [value if isinstance(value, float) else str(value) for value, _ in ordered]
+            series.append(Series(name or heading, places, [y for _, y in ordered], joined=is_of_numbers))
+        x = [value for line in series for value in line.x if isinstance(value, float)]
+        return StudyPlot(figure, f"{heading} by {first}", first, heading, series, log_x=_spans_decades(x))
+
+
+def read_axes(texts: Sequence[str]) -> dict[str, list[str]]:
+    """Read settings and their values from texts such as "dpo.beta=0.03,0.1,0.3".
+
+    Commas inside brackets part nothing. Raises `ConfigError` for what is none, for a setting or a value that is named
+    twice, and for the seed.
+    """
+    axes: dict[str, list[str]] = {}
+    problems = []
+    for text in texts:
+        name, equals, listed = (part.strip() for part in text.partition("="))
+        values = [value.strip() for value in re.split(r",(?![^\[{]*[\]}])", listed)] if listed else []
+        if not name or not equals or not all(values) or not values:
+            problems.append(f"--values {text}: a setting and its values, such as dpo.beta=0.03,0.1,0.3")
+        elif name == "seed":
+            problems.append(f"--values {text}: seeds have an option of their own, --seeds {listed}")
+        elif name in axes:
+            problems.append(f"--values names {name} twice: give all its values at once")
+        elif repeated := [
+            value for place, value in enumerate(values) if as_number(value) in map(as_number, values[:place])
+        ]:
+            problems.append(f"--values {text}: {repeated[0]} is named twice")
+        axes[name] = values
+    if problems:
+        raise ConfigError(problems)
+    return axes
+
+
+def as_number(text: str) -> float | str:
+    """Return the number that a value is, or its text."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _spans_decades(values: Sequence[float]) -> bool:
+    return bool(values) and min(values) > 0 and max(values) >= 10 * min(values)
+
+
+def _notes(finished: Sequence[FinishedRun], rows: Sequence[object]) -> list[str]:
+    if not finished:
+        return []
+    seeds = len({done.run.seed for done in finished})
+    over = (
+        "seeds (Student's, of the mean)" if seeds > 1 else "the instructions of one seed: another seed may differ more"
+    )
+    chosen = "The best of several values is too high by chance: report it from other seeds, or choose with afarm tune."
+    return [f"Intervals are over {over}.", *([chosen] if len(rows) > 1 else [])]

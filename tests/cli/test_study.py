@@ -1,0 +1,105 @@
+"""`afarm study sweep`: a grid of runs, resumable, with findings of what is there."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from light_plugin import RAN, CountingJudge, Teach
+from said import Afarm
+from test_command_line import failed
+
+SWEEP = ["study", "sweep", "--recipe", "light.yaml", "--method", "nudge", "--seeds", "1,2"]
+SKILLS = ["--values", "nudge.skill=0.1,0.5,0.9"]
+
+
+def test_a_sweep_tables_each_value_over_seeds_and_goes_on_without_work(afarm: Afarm) -> None:
+    said = afarm(*SWEEP, *SKILLS, "--json")
+    assert said.code == 0, said.err
+    rows = said.json["tables"]["sweep"]
+    assert [(row["nudge.skill"], row["seeds"]) for row in rows] == [("0.1", 2), ("0.5", 2), ("0.9", 2)]
+    by_seed = [run["figures"]["win_rate"] for run in said.json["runs"] if run["place"]["nudge.skill"] == 0.9]
+    assert rows[2]["win rate"][0] == pytest.approx(sum(by_seed) / 2)
+    page = Path(said.json["page"])
+    assert "Stopped" not in page.read_text()
+    ElementTree.parse(page.with_name("win_rate.svg"))
+    runs = list(csv.DictReader(page.with_name("runs.csv").open()))
+    assert [float(run["win_rate"]) for run in runs] == [run["figures"]["win_rate"] for run in said.json["runs"]]
+    assert (page.with_name("sweep.tex")).read_text().count(r"\\") == 4
+    trained, asked = len(RAN), CountingJudge.asked
+    again = afarm(*SWEEP, *SKILLS, "--json")
+    assert (len(RAN), CountingJudge.asked) == (trained, asked)
+    assert again.json == said.json
+
+
+def test_a_dry_run_says_how_many_runs_and_stages_there_would_be_and_makes_none(afarm: Afarm, tmp_path: Path) -> None:
+    said = afarm(*SWEEP, *SKILLS, "--dry-run")
+    assert said.code == 0, said.err
+    assert "6 runs." in said.out
+    assert "train × 6" in said.out
+    assert "sample × 2" in said.out  # shared by the three values
+    assert not (tmp_path / "afarm-runs").exists()
+    assert RAN == []
+
+
+def test_a_failed_run_is_shown_and_the_rest_goes_on(afarm: Afarm) -> None:
+    said = afarm(
+        *("study", "sweep", "--recipe", "light.yaml", "--values", "method=nudge,diverges", "--json", "--seeds", "1")
+    )
+    assert said.code == 1
+    page = Path(said.json["page"]).read_text()
+    assert [run["method"] for run in said.json["runs"]] == ["nudge"]
+    assert list(said.json["failed"]) == ["diverges, method diverges, seed 1"]
+    assert "## Failed" in page
+    assert "Stopped" not in page
+
+
+def test_a_study_stopped_halfway_reports_what_is_there_marked_so(
+    afarm: Afarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = Teach.train
+
+    def stopped(self, inputs, context):  # type: ignore[no-untyped-def]
+        if sum("step" in line for line in RAN) == 6:  # two runs of three steps
+            raise KeyboardInterrupt
+        return train(self, inputs, context)
+
+    monkeypatch.setattr(Teach, "train", stopped)
+    assert afarm(*SWEEP, *SKILLS).code == 130
+    [page] = (tmp_path / "afarm-runs" / "studies").glob("*/report.md")
+    assert "Stopped halfway: 2 of 6 runs are there, 4 missing" in page.read_text()
+    assert len(list(csv.DictReader(page.with_name("runs.csv").open()))) == 2
+    monkeypatch.setattr(Teach, "train", train)
+    assert afarm(*SWEEP, *SKILLS).code == 0
+    assert sum("step" in line for line in RAN) == 18
+    assert "Stopped" not in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ([], "a sweep needs values, such as --values"),
+        (["--values", "nudge.skill="], "--values nudge.skill=: a setting and its values"),
+        (["--values", "nudge.skill=0.1,0.10"], "0.10 is named twice"),
+        ([*SKILLS, *SKILLS], "names nudge.skill twice"),
+        (["--values", "seed=1,2"], "--seeds 1,2"),
+        (["--values", "nudge.skil=1,2"], "nudge.skil: unknown setting. Did you mean 'skill'?"),
+        (["--values", "method=nudge,direct"], "--method and --values method=… contradict"),
+    ],
+)
+def test_a_grid_that_cannot_be_is_refused_before_anything_runs(options: list[str], reason: str, afarm: Afarm) -> None:
+    failed(afarm(*SWEEP, *options), reason)
+    assert RAN == []
+
+
+def test_a_large_grid_is_priced_and_asks_first(afarm: Afarm) -> None:
+    values = ",".join(f"{n / 1000:g}" for n in range(1, 1001))
+    seeds = ["--seeds", ",".join(map(str, range(1, 11)))]
+    said = afarm(*SWEEP, "--values", f"nudge.skill={values}", *seeds)
+    assert said.code == 1
+    assert "10,000 runs: look at the plan above, and begin with --yes" in said.err
+    assert "10,000 runs, estimated from 24 of them." in said.out
+    assert "train × 10,000" in said.out
+    assert RAN == []
