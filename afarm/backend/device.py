@@ -6,7 +6,6 @@ import io
 import json
 import os
 import random
-import secrets
 import struct
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +19,7 @@ import torch
 from torch import nn
 
 from afarm.backend import cpu, distributed
+from afarm.backend.lost_processes import Launch, first_line
 from afarm.backend.prompts import PromptTemplate
 from afarm.core.config import BackendConfig
 from afarm.core.errors import ConfigError, ModelError, TrainingError
@@ -53,8 +53,9 @@ class Backend:
         self, config: BackendConfig | None = None, *, is_distributed: bool = False, sharded: bool = False
     ) -> None:
         self.config = config or BackendConfig()
-        self.device = _shared_device(self.config.device) if is_distributed else _device(self.config.device)
-        self.session = distributed.broadcast(secrets.token_hex(8)) if is_distributed else ""
+        self._launch = _connected(self.config) if is_distributed else None
+        self.device = self._launch.device if self._launch else _device(self.config.device)
+        self.session = self._launch.session if self._launch else ""
         self.sharded = sharded
         self.dtype: torch.dtype = getattr(torch, self.config.dtype)
         cpu.switch(self.config.cpu_tuning)
@@ -69,6 +70,13 @@ class Backend:
         if self.config.mixed_precision == "no":
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
+
+    def naming_lost(self, what: str) -> AbstractContextManager[Any]:
+        """Raise `TrainingError` inside if another process of the launch is lost: it names that one and `what` was done.
+
+        That is seen within `backend.timeout` seconds of waiting for it.
+        """
+        return self._launch.naming_lost(what) if self._launch else nullcontext()
 
     def barrier(self) -> None:
         """Wait until every process has come here."""
@@ -114,7 +122,7 @@ class Backend:
                 raise ImportError(f"{', '.join(sorted(missing))} is not installed")  # accelerate would leave it out
             accelerator.init_trackers(name)
         except (ValueError, ImportError) as error:
-            raise ConfigError([f"backend.trackers {self.config.trackers}: {_first_line(error)}"]) from error
+            raise ConfigError([f"backend.trackers {self.config.trackers}: {first_line(error)}"]) from error
 
         def both(step: int, metrics: Mapping[str, float]) -> None:
             log(step, metrics)
@@ -183,7 +191,7 @@ class Backend:
         except (OSError, ValueError, ImportError, RuntimeError, LookupError, struct.error) as error:
             if is_gguf and path and isinstance(error, LookupError | struct.error):
                 raise damaged(path) from error
-            raise ModelError(f"model {str(spec)!r} cannot be loaded: {_first_line(error)}; check --model") from error
+            raise ModelError(f"model {str(spec)!r} cannot be loaded: {first_line(error)}; check --model") from error
         if is_gguf:
             model = _dequantized(model, kind, self.dtype)
         if tokenizer.pad_token_id is None:
@@ -272,17 +280,15 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _shared_device(name: str) -> torch.device:
-    """Connect several processes, over NCCL or on CPUs over gloo, and return the device of this one."""
-    from accelerate import PartialState
-
+def _connected(config: BackendConfig) -> Launch:
+    """Connect several processes, over NCCL or on CPUs over gloo."""
+    name = config.device
     if name not in ("auto", "cpu", "cuda"):
         raise ConfigError([f"backend.device {name!r} is one device, and several processes run: use auto, cuda or cpu"])
     cpu = name == "cpu" or not torch.accelerator.is_available()
     if cpu and name == "cuda":
         raise ConfigError(["backend.device 'cuda' is not available here; use auto or cpu"])
-    device: torch.device = PartialState(cpu=cpu).device
-    return torch.device("cpu") if cpu else device  # what is saved of "cpu:0" cannot be loaded
+    return Launch(cpu, config.timeout)
 
 
 def _device(name: str) -> torch.device:
@@ -301,14 +307,9 @@ def _device(name: str) -> torch.device:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(
-            [f"backend.device {name!r} is not available here ({_first_line(error)}); use auto or cpu"]
+            [f"backend.device {name!r} is not available here ({first_line(error)}); use auto or cpu"]
         ) from error
     return device
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
 
 
 def require_finite(model: torch.nn.Module) -> None:

@@ -81,6 +81,7 @@ class BackendConfig(Config):
     cpu_tuning: bool = setting(
         True, "on a CPU keep freed memory; on AMD's multiply float32 by oneDNN. In no key", changes_result=False
     )
+    timeout: float = setting(600, "seconds that processes wait for one another", gt=0, changes_result=False)
     trackers: list[str] = setting([], "accelerate's trackers to log to (tensorboard, wandb)", changes_result=False)
 
     @field_validator("mixed_precision", mode="before")

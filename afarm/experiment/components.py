@@ -237,9 +237,9 @@ class Components:
         owner = self.component(kind, name).load()
         if not self.process_info.is_main_process:
             followed = FollowedCheckpoints(directory)
-            with attributed_to(kind, name, owner), self.backend.autocast():
+            with attributed_to(kind, name, owner), self.backend.autocast(), self.backend.naming_lost(label):
                 yield TrainContext(seed, directory, self.backend, followed, lambda *_: None)
-            self.backend.barrier()
+                self.backend.barrier()
             return
         checkpoints = DirectoryCheckpoints(directory)
         newest = checkpoints.latest()
@@ -247,10 +247,11 @@ class Components:
             self.notify(f"{label}: going on from step {newest[0]}")
         metrics = MetricsFile(directory / "metrics.jsonl", resume_from=newest[0] if newest else None)
         tracked = self.backend.tracked(label, directory / "trackers", metrics)
-        with attributed_to(kind, name, owner), storage_errors(directory), tracked as log, self.backend.autocast():
+        lost = self.backend.naming_lost(label)
+        with attributed_to(kind, name, owner), storage_errors(directory), tracked as log, self.backend.autocast(), lost:
             yield TrainContext(seed, directory, self.backend, checkpoints, log, self.progress)
-        if self.process_info.is_distributed:
-            self.backend.barrier()
+            if self.process_info.is_distributed:
+                self.backend.barrier()
 
     def load_context(self, directory: Path) -> TrainContext:
         """A context for loading only: it writes nothing."""

@@ -67,6 +67,9 @@ class LightBackend:
     def autocast(self) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def naming_lost(self, what: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
 
 def light_workspace(
     directory: Path,

@@ -1,7 +1,8 @@
-"""Two machines on one: network namespaces joined by a cable, and a Ray cluster over both."""
+"""Two machines on one: network namespaces joined by a cable, and launches and a Ray cluster over both."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -12,8 +13,26 @@ import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import psutil
+
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 PORT = 6399
+SMALL = {
+    "rows.sft": 64,
+    "rows.preference": 40,
+    "rows.unlabeled": 40,
+    "rows.validation": 8,
+    "rows.evaluation": 20,
+    "sft.num_train_epochs": 1,
+    "best_of_n.n": 2,
+    "ppo.total_steps": 6,
+    "ppo.save_steps": 2,
+    "ppo.rollout_batch_size": 64,
+    "ppo.mini_batch_size": 32,
+}
+SETTINGS = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
+"""Of a comparison that takes a minute."""
+
 LIMIT = 600
 """Seconds after which a command is taken to hang."""
 
@@ -39,7 +58,7 @@ class TwoMachines:
             "RAY_USAGE_STATS_ENABLED": "0",
             **environment,
         }
-        cables = (f"af{own}a", f"af{own}b")
+        self.cables = cables = (f"af{own}a", f"af{own}b")
         for name in self.names:
             ip("netns", "add", name)
         ip("link", "add", cables[0], "netns", self.names[0], "type", "veth", "peer", cables[1], "netns", self.names[1])
@@ -63,9 +82,14 @@ class TwoMachines:
         assert started.wait(LIMIT) == 0, started.stderr.read() if started.stderr else ""
 
     def begin(self, machine: int, command: Sequence[str], **how: object) -> subprocess.Popen[str]:
-        """Start a command on a machine."""
+        """Start a command on a machine, whose processes find each other over its cable."""
         inside = ["ip", "netns", "exec", self.names[machine], *command]
-        return subprocess.Popen(inside, env=self.environment, text=True, **how)  # type: ignore[call-overload,no-any-return]
+        own = {**self.environment, "GLOO_SOCKET_IFNAME": self.cables[machine]}
+        return subprocess.Popen(inside, env=own, text=True, **how)  # type: ignore[call-overload,no-any-return]
+
+    def processes(self, machine: int) -> list[psutil.Process]:
+        """Return what runs on a machine."""
+        return [psutil.Process(int(found)) for found in ip("netns", "pids", self.names[machine]).split()]
 
     def kill(self, machine: int) -> int:
         """Kill all that runs on a machine at once, and count it."""
@@ -73,6 +97,10 @@ class TwoMachines:
         for process in found:
             subprocess.run(["kill", "-KILL", process], check=False, capture_output=True)
         return len(found)
+
+    def set_link(self, state: str) -> None:
+        """Have the cable between the machines "up" or "down"."""
+        ip("-n", self.names[1], "link", "set", self.cables[1], state)
 
     def close(self) -> None:
         """Leave nothing behind."""
@@ -91,3 +119,9 @@ def wait_until(there: Callable[[], bool]) -> None:
     while not there():
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def contents(output_dir: Path) -> dict[str, str]:
+    """The digest of the files of each artifact, by its name."""
+    found = output_dir.glob("artifacts/*/*/artifact.json")
+    return {str(path.parent.relative_to(output_dir)): json.loads(path.read_text())["content"] for path in found}

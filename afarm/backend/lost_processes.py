@@ -1,0 +1,162 @@
+"""Processes of one launch that are lost: the others end in time, and say which of them no word came from.
+
+A collective has the time limit `backend.timeout`. When it fails, every process that is there says so in the launch's
+store (torch's `TCPStore`), and those that do not are named. Who waits for a file of the main process, which may ask
+judges for hours, watches the store itself: it ends with the machine that has it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+from afarm.backend import distributed
+from afarm.core.errors import TrainingError
+
+T = TypeVar("T")
+
+PAUSE = 0.1
+"""Seconds between two looks at who is there."""
+
+ROLL_CALL = 10.0
+"""Seconds that processes have at most to say that they are there: they do not give up at the same second."""
+
+OF_COLLECTIVES = re.compile(r"gloo|nccl|pair closure|connection (closed|reset)|broken pipe|time(d )?out", re.IGNORECASE)
+IN_TIME = re.compile(r"time(d )?out", re.IGNORECASE)
+"""The words in which collectives fail, which have no type of error to themselves, and those for a wait in vain."""
+
+GO_ON = (
+    "What was trained is kept: give the same command to all processes again, and it goes on from the last checkpoint"
+)
+
+
+class Launch:
+    """The processes that were started together: their machines by rank, and a name that no other launch has.
+
+    Connects this process to the others, over gloo if `cpu`, else over NCCL. Raises `TrainingError` if some do not come
+    within `timeout` seconds.
+    """
+
+    def __init__(self, cpu: bool, timeout: float):
+        from accelerate import PartialState
+
+        self.timeout = timeout
+        self.session = ""
+        self.machines: list[str] = []
+        try:
+            device: torch.device = PartialState(cpu=cpu, timeout=timedelta(seconds=timeout)).device
+        except RuntimeError as error:  # gloo has no type of its own
+            raise TrainingError(
+                f"the processes did not come together in {timeout:,.0f} s ({_cause(error)}): start as many as "
+                "the launch says, and name the address of the first on all"
+            ) from error
+        self.device = torch.device("cpu") if cpu else device  # what is saved of "cpu:0" cannot be loaded
+        with self.naming_lost("start"):
+            greetings = distributed.all_gather_object((secrets.token_hex(8), platform.node()))
+            store = _store().clone()  # a connection of the thread's own
+        self.session = greetings[0][0]
+        self.machines = [machine for _, machine in greetings]
+        if distributed.rank():
+            threading.Thread(target=self._watch, args=(store,), name="afarm-launch", daemon=True).start()
+
+    @contextmanager
+    def naming_lost(self, what: str) -> Iterator[None]:
+        """Raise `TrainingError` with the processes that are lost if a collective of `what` fails."""
+        try:
+            yield
+        except RuntimeError as error:
+            if not (isinstance(error, dist.DistError) or OF_COLLECTIVES.search(str(error))):
+                raise
+            raise TrainingError(f"{what}: {self._loss(error)}. {GO_ON}") from error
+
+    def _loss(self, error: RuntimeError) -> str:
+        """Say which processes are lost, and how that showed."""
+        lost = self._missing()
+        cause = _cause(error)
+        if not lost:
+            return f"the processes lost each other, though all are there ({cause})"
+        named = ", ".join(f"process {rank}{self._place(rank)}" for rank in lost)
+        if IN_TIME.search(str(error)):
+            return f"no word from {named} for {self.timeout:,.0f} s (backend.timeout)"
+        return f"{named} {'are' if len(lost) > 1 else 'is'} gone ({cause})"
+
+    def _place(self, rank: int) -> str:
+        return f" on {self.machines[rank]}" if self.machines else ""
+
+    def _missing(self) -> Sequence[int]:
+        """Return the processes that do not say that they are there; the first if its store does not answer."""
+        seconds = min(ROLL_CALL, self.timeout)
+        missing = _within(2 * seconds, lambda: self._call_roll(seconds))
+        return [0] if missing is None else missing
+
+    def _call_roll(self, seconds: float) -> Sequence[int]:
+        """Say that this process is there, and return those that do not within `seconds`."""
+        store, until = _store(), time.monotonic() + seconds
+        store.set(f"{self.session} lost, {distributed.rank()}", "here")
+        missing = list(range(distributed.world_size()))
+        while (missing := [r for r in missing if not store.check([f"{self.session} lost, {r}"])]) and _before(until):
+            time.sleep(PAUSE)
+        return missing
+
+    def _watch(self, store: dist.Store) -> None:
+        """End this process once the store has not answered for `timeout` seconds, whatever is waited for."""
+        pause = min(self.timeout / 4, ROLL_CALL)
+        until = time.monotonic() + self.timeout
+        while _before(until):
+            time.sleep(pause)
+            if _within(pause, lambda: store.num_keys()):
+                until = time.monotonic() + self.timeout
+        text = f"no word from process 0{self._place(0)} for {self.timeout:,.0f} s (backend.timeout)"
+        # Straight to the terminal: followers' stderr is closed, and an exception would end only this thread.
+        print(f"Error in process {distributed.rank()}: {text}. {GO_ON}", file=sys.__stderr__, flush=True)
+        os._exit(1)
+
+
+def _before(until: float) -> bool:
+    return time.monotonic() < until
+
+
+def _within(seconds: float, call: Callable[[], T]) -> T | None:
+    """Return the result of `call`; None if it fails or takes longer.
+
+    The store's own time limits do not hold if the network is cut: it then waits for the end of its wait.
+    """
+    results: list[T] = []
+
+    def answer() -> None:
+        with suppress(RuntimeError):
+            results.append(call())
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return results[0] if results else None
+
+
+def _store() -> dist.Store:
+    """The store that the processes met through, which torch has no public name for."""
+    found: dist.Store = dist.distributed_c10d._get_default_store()
+    return found
+
+
+def _cause(error: BaseException) -> str:
+    """Return the first sentence of an error without the places in gloo's source."""
+    return re.sub(r"\[/[^\]]*\] *", "", first_line(error)).split(". ")[0]
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, without its full stop."""
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__

@@ -1,0 +1,49 @@
+"""A process that is stopped, killed or never started: the others end in time and name it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+from launches import LIMIT
+from places import ROOT, SUPPORT
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("two processes")]
+
+HERE = platform.node()
+
+
+@pytest.fixture(scope="module")
+def ended() -> dict[str, str]:
+    """The last line of each process that was left, by its launch and rank. All have ended with 1."""
+    own = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), str(SUPPORT)])}
+    command = [sys.executable, str(SUPPORT / "lost_launches.py")]
+    done = subprocess.run(command, capture_output=True, text=True, env=own, timeout=LIMIT)
+    assert done.returncode == 0, done.stderr
+    left = {name: (code, said) for name, (code, said) in json.loads(done.stdout).items() if code >= 0}
+    assert {code for code, _ in left.values()} == {1}
+    return {name: said[0] for name, (_, said) in left.items()}
+
+
+def test_a_stopped_process_is_named_in_time(ended: dict[str, str]) -> None:
+    said = ended["stopped 0"]
+    assert f"TrainingError: train ppo: no word from process 1 on {HERE} for 3 s (backend.timeout)" in said
+    assert "What was trained is kept: give the same command to all processes again" in said
+
+
+def test_a_killed_process_is_named(ended: dict[str, str]) -> None:
+    assert f"TrainingError: train ppo: process 1 on {HERE} is gone (" in ended["killed 0"]
+
+
+def test_who_waits_for_a_file_ends_with_the_first_process(ended: dict[str, str]) -> None:
+    assert ended["followed 1"].startswith(
+        f"Error in process 1: no word from process 0 on {HERE} for 3 s (backend.timeout)"
+    )
+
+
+def test_a_process_that_never_comes_is_told(ended: dict[str, str]) -> None:
+    assert "TrainingError: the processes did not come together in 3 s (" in ended["alone 0"]

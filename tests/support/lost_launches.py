@@ -1,0 +1,92 @@
+"""Launches of which a process is lost: `python lost_launches.py` prints how those left have ended, as JSON.
+
+All run at once, in forks of one process: importing torch takes longer than all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from launches import free_port
+
+from afarm.backend import Backend, distributed
+from afarm.core.config import BackendConfig
+from afarm.storage.checkpoints import wait_for
+
+
+def stopped(backend: Backend) -> None:
+    if distributed.rank() == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    distributed.all_reduce_sum([torch.ones(3)])
+
+
+def killed(backend: Backend) -> None:
+    if distributed.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    distributed.all_reduce_sum([torch.ones(3)])
+
+
+def followed(backend: Backend) -> None:
+    """The first process dies while the second waits for a file."""
+    if distributed.rank() == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    wait_for(lambda: False)
+
+
+def alone(backend: Backend) -> None:
+    """The second process is never started."""
+
+
+LAUNCHES: dict[Callable[[Backend], None], tuple[int, ...]] = {
+    stopped: (0, 1),
+    killed: (0, 1),
+    followed: (0, 1),
+    alone: (0,),
+}
+"""What processes do, and the ranks that are started of two."""
+
+
+def fork(act: Callable[[Backend], None], rank: int, port: int, stderr: Path) -> int:
+    if child := os.fork():
+        return child
+    os.dup2(os.open(stderr, os.O_WRONLY | os.O_CREAT), 2)
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in place.items()})
+    try:
+        backend = Backend(BackendConfig(device="cpu", timeout=3), is_distributed=True)
+        with backend.naming_lost("train ppo"):
+            act(backend)
+    except Exception as error:
+        print("".join(traceback.format_exception_only(error)), file=sys.stderr, end="", flush=True)
+        os._exit(1)
+    os._exit(0)
+
+
+def main(directory: Path) -> None:
+    children = {}
+    for act, ranks in LAUNCHES.items():
+        port = free_port()
+        for rank in ranks:
+            children[fork(act, rank, port, directory / f"{act.__name__} {rank}")] = f"{act.__name__} {rank}"
+    ended = {}
+    while children.keys() - ended.keys():
+        process, status = os.waitpid(-1, os.WUNTRACED)
+        ended[process] = -signal.SIGSTOP if os.WIFSTOPPED(status) else os.waitstatus_to_exitcode(status)
+    for process, code in ended.items():
+        if code == -signal.SIGSTOP:
+            os.kill(process, signal.SIGKILL)
+    last = {name: (directory / name).read_text().splitlines()[-1:] for name in children.values()}
+    print(json.dumps({name: (ended[process], last[name]) for process, name in children.items()}))
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as scratch:
+        main(Path(scratch))
