@@ -76,6 +76,7 @@ COMMANDS: Mapping[str, Mapping[str, Listed]] = {
         ),
         "recipes": Listed("listing", "List the recipes, or show one."),
         "plugins": Listed("listing", "List every plugin, and why a broken one is broken."),
+        "cluster": Listed("cluster", "Check the machines that a launcher runs stages on."),
         "artifacts": Listed("artifacts", "What is stored, what can go, and what was reused."),
     },
 }

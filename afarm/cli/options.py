@@ -216,7 +216,7 @@ class FarmOptions:
         checks = preflight.of_stage(stage) if stage else preflight.of_run(llm_systems)
         checks += preflight.access(llm_systems, stage)
         trains = stage in ("", "train")
-        return Farm.over(self._open(checks, self.output_dir, launch.process_info(), trains))
+        return Farm.over(self.workspace(checks, self.output_dir, launch.process_info(), trains))
 
     def judging_workspace(self) -> "Workspace":
         """Open the workspace for what judges files: nothing trains, so that only the main process goes on."""
@@ -225,7 +225,7 @@ class FarmOptions:
         self._launch()
         if not launch.process_info().is_main_process:
             raise typer.Exit
-        return self._open([*preflight.of_judging(), *preflight.access()], self.output_dir)
+        return self.workspace([*preflight.of_judging(), *preflight.access()], self.output_dir)
 
     @contextmanager
     def dry_run(self, checks: "Sequence[Check]", trains: bool = True) -> "Iterator[Workspace]":
@@ -237,7 +237,7 @@ class FarmOptions:
         tell = partial(err().print, highlight=False, soft_wrap=True, markup=False)
         with (
             store_to_look_at(self.output_dir, tell) as output_dir,
-            self._open(checks, output_dir, trains=trains) as workspace,
+            self.workspace(checks, output_dir, trains=trains) as workspace,
         ):
             yield workspace
 
@@ -272,7 +272,7 @@ class FarmOptions:
         if self.accelerate_config and not launch.process_info().is_distributed:
             launch.relaunch(self.accelerate_config)
 
-    def _open(
+    def workspace(
         self,
         checks: "Sequence[Check]",
         output_dir: Path,

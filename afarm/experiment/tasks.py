@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from afarm.core import errors
 from afarm.core.errors import AfarmError, ConfigError, PluginError, StoreError, attributed_to, did_you_mean
-from afarm.core.interfaces import Progress
+from afarm.core.interfaces import Progress, no_progress
 from afarm.core.plugins import Plugins, discover
 from afarm.core.seeding import digest
 from afarm.experiment import pipeline
@@ -316,18 +316,27 @@ def _make(task: StageTask, tell: Tell) -> StageRun:
     def notify(text: str) -> None:
         tell(TaskEvent(task.id, "noted", text=text))
 
-    _enter(task.farm)
     here = versions()
     if others := [f"{name} {here.get(name)} for {v}" for name, v in task.farm.versions.items() if here.get(name) != v]:
         notify(f"{platform.node()} has {', '.join(others)}: its results may differ")
-    components = Components(_plugins(), _settings_of(task.farm), _told(task, tell), notify)
-    with workspace_over(components, Path(task.farm.output_dir)) as workspace:
+    with workspace_of(task.farm, _told(task, tell), notify) as workspace:
         stage = _same_stage(task, workspace)
         if task.needs.asks:
             require_access(workspace)
         with workspace.judges.client.accounted_to(task.farm.account):
             workspace.ensure(stage)
         return workspace.history[task.stage]
+
+
+def workspace_of(
+    farm: FarmSpec, progress: Progress = no_progress, notify: Callable[[str], None] = lambda text: None
+) -> Workspace:
+    """Open the workspace of a farm in this process.
+
+    Raises `StoreError` if this machine does not see its directories, `ConfigError` if settings mean something else.
+    """
+    _enter(farm)
+    return workspace_over(Components(_plugins(), _settings_of(farm), progress, notify), Path(farm.output_dir))
 
 
 @cache

@@ -13,13 +13,15 @@ class Needs:
     """The needs of a task: `processes` that start together, `cpus` and `gpus` for each.
 
     `gpus` are those it can use: a machine that has none makes the stage on its CPU, unless the recipe names a device.
-    `asks` is True if judges are asked, for which a machine needs their keys and the network.
+    `asks` is True if judges are asked, for which a machine needs their keys and the network. `node` is the one of the
+    launcher's nodes that it must run on; empty for any.
     """
 
     processes: int = 1
     cpus: int = 1
     gpus: int = 0
     asks: bool = False
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,10 @@ class Launcher(ABC):
     def describe(self) -> str:
         """Say in a few words what it runs tasks on."""
         return type(self).__name__
+
+    def nodes(self) -> Sequence[str]:
+        """Name the nodes that tasks can be run on, for `Needs.node`; as it is, one without a name."""
+        return [""]
 
     def problems(self, tasks: Sequence[StageTask]) -> list[str]:
         """List, before anything runs, what of `tasks` it cannot run: as it is, tasks of several processes."""

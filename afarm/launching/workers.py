@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import platform
 import signal
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,6 +36,9 @@ class LocalLauncher(Launcher):
 
     def describe(self) -> str:
         return f"{self.size} worker process{'es' if self.size > 1 else ''} of this machine"
+
+    def nodes(self) -> Sequence[str]:
+        return [platform.node()]
 
     def run(self, tasks: Sequence[StageTask], execute: Execute, tell: Tell) -> Mapping[str, Outcome]:
         schedule = Schedule(tasks, tell)

@@ -54,6 +54,14 @@ class RayLauncher(Launcher):
     def describe(self) -> str:
         return f"the Ray cluster at {self.address}" if self.address else "a Ray cluster of this machine"
 
+    def nodes(self) -> Sequence[str]:
+        """Name the nodes that have CPUs for stages, by their addresses; of a cluster made here, that one."""
+        if not self.address:
+            return ["127.0.0.1"]
+        with self._cluster():
+            alive = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+        return sorted({node["NodeManagerAddress"] for node in alive})
+
     def run(self, tasks: Sequence[StageTask], execute: Execute, tell: Tell) -> Mapping[str, Outcome]:
         schedule = Schedule(tasks, tell)
         if tasks:
@@ -70,8 +78,10 @@ class RayLauncher(Launcher):
         while not schedule.is_done:
             for task in schedule.ready():
                 schedule.begin(task)
+                cpus = self.config.cpus if task.needs.cpus else 0
+                node = {f"node:{task.needs.node}": 0.001} if task.needs.node else {}  # a resource that each node has
                 asked = begin.options(
-                    name=task.id, num_cpus=self.config.cpus, num_gpus=task.needs.gpus * gpus, max_retries=0
+                    name=task.id, num_cpus=cpus, num_gpus=task.needs.gpus * gpus, resources=node, max_retries=0
                 )
                 at_work[asked.remote(execute, task, news)] = task
             ended, _ = ray.wait(list(at_work), timeout=PATIENCE) if at_work else ([], [])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from places import ROOT
-from two_machines import ADDRESSES, LIMIT, PORT, TwoMachines, wait_until, why_not
+from two_machines import ADDRESSES, LIMIT, PORT, SETTINGS, TwoMachines, contents, wait_until, why_not
 
 from afarm.core.errors import ConfigError, PluginError
 from afarm.core.plugins import discover
@@ -22,19 +22,6 @@ from afarm.testing import check_launcher, judge_context
 pytest.importorskip("ray.exceptions", reason="Ray is not installed: make test-cluster")
 pytestmark = pytest.mark.cluster
 
-SMALL = {
-    "rows.sft": 64,
-    "rows.preference": 40,
-    "rows.unlabeled": 40,
-    "rows.validation": 8,
-    "rows.evaluation": 20,
-    "sft.num_train_epochs": 1,
-    "best_of_n.n": 2,
-    "ppo.total_steps": 6,
-    "ppo.save_steps": 2,
-    "ppo.rollout_batch_size": 64,
-    "ppo.mini_batch_size": 32,
-}
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 
@@ -70,14 +57,8 @@ def machines() -> Iterator[TwoMachines]:
 
 
 def command(output_dir: Path, *more: str) -> list[str]:
-    settings = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
-    compared = ["compare", "--methods", "best_of_n,feedme,ppo", "--seeds", "42,43", *settings]
+    compared = ["compare", "--methods", "best_of_n,feedme,ppo", "--seeds", "42,43", *SETTINGS]
     return [sys.executable, "-m", "afarm", *compared, "--output-dir", str(output_dir), *more]
-
-
-def contents(output_dir: Path) -> dict[str, str]:
-    found = output_dir.glob("artifacts/*/*/artifact.json")
-    return {str(path.parent.relative_to(output_dir)): json.loads(path.read_text())["content"] for path in found}
 
 
 def bought(output_dir: Path) -> tuple[int, int]:
@@ -109,3 +90,18 @@ def test_a_comparison_outlives_a_machine_that_dies_in_training(machines: TwoMach
     assert ": train ppo: going on from step" in said
     assert contents(together) == contents(alone)
     assert bought(together) == bought(alone)
+
+
+def test_a_check_looks_at_each_machine(machines: TwoMachines, tmp_path: Path) -> None:
+    machines.start_head()
+    for machine in (0, 1):
+        machines.join(machine)
+    options = ["--launcher", f"ray:{ADDRESSES[0]}:{PORT}", "--output-dir", str(tmp_path / "runs"), "--json"]
+    command = [sys.executable, "-m", "afarm", "cluster", "check", *options]
+    driver = machines.begin(0, command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    shown, told = driver.communicate(timeout=LIMIT)
+    assert driver.returncode == 0, shown + told
+    nodes = json.loads(shown)["nodes"]
+    assert [node["node"] for node in nodes] == list(ADDRESSES)
+    assert len({node["place"] for node in nodes}) == 2
+    assert [node["problems"] for node in nodes] == [[], []]

@@ -1,0 +1,73 @@
+"""`afarm cluster check`: the machines of a launcher looked at before anything runs on them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from afarm.cli.commands import OWN
+from afarm.cli.console import err, out, print_json
+from afarm.cli.launchers import LOCAL, LauncherName
+from afarm.cli.options import FarmOptions, with_options
+from afarm.storage.text import markup
+
+if TYPE_CHECKING:
+    from afarm.experiment.cluster_check import NodeReport
+
+
+def add_to(app: typer.Typer) -> None:
+    group = typer.Typer(no_args_is_help=True, help=OWN["cluster"].summary)
+    group.command("check")(check)
+    group.callback()(lambda: None)  # or the only command would take the group's place
+    app.add_typer(group, name="cluster")
+
+
+@with_options
+def check(launcher: LauncherName = LOCAL, *, options: FarmOptions) -> None:
+    """Check each machine: code, libraries, shared directory, locks, clock, ledger, keys and GPUs."""
+    from afarm.experiment import preflight
+    from afarm.experiment.cluster_check import check_nodes
+    from afarm.experiment.tasks import open_launcher
+
+    with options.workspace(preflight.of_judging(), options.output_dir) as workspace:
+        opened = open_launcher("local:1" if launcher == LOCAL else launcher, workspace)
+        assert opened is not None
+        if not options.as_json:
+            err().print(f"Asking each machine of {opened.describe()} …", highlight=False, markup=False)
+        reports = check_nodes(opened, workspace, workspace.config.method, workspace.run_name())
+        root = workspace.store.root.absolute()
+    if options.as_json:
+        print_json({"launcher": opened.describe(), "output_dir": str(root), "nodes": [_row(r) for r in reports]})
+    else:
+        for report in reports:
+            for line in _lines(report):
+                out().print(line, highlight=False, soft_wrap=True)
+    if any(report.problems for report in reports):
+        raise typer.Exit(1)
+    if not options.as_json:
+        out().print(f"All have the same code and libraries, and share {markup(str(root))}.", soft_wrap=True)
+
+
+def _row(report: NodeReport) -> dict[str, object]:
+    facts = report.facts
+    return {
+        "node": report.node,
+        "place": facts.place if facts else "",
+        "versions": dict(facts.versions) if facts else {},
+        "gpus": list(facts.gpus) if facts else [],
+        "seconds_ahead": None if report.clock is None else round(report.clock, 2),
+        "problems": list(report.problems),
+    }
+
+
+def _lines(report: NodeReport) -> list[str]:
+    """Return a line for the machine, and one for each problem."""
+    facts = report.facts
+    gpus = "no answer" if facts is None else ", ".join(facts.gpus) or "no GPU of NVIDIA's"
+    place = f" ({facts.place})" if facts else ""
+    mark = "[red]✗[/]" if report.problems else "✓"
+    return [
+        f"{mark} {markup(report.node)}{markup(place)}: {markup(gpus)}",
+        *(f"  - {markup(p)}" for p in report.problems),
+    ]
