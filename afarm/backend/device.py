@@ -72,9 +72,9 @@ class Backend:
         return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
 
     def naming_lost(self, what: str) -> AbstractContextManager[Any]:
-        """Raise `TrainingError` inside if another process of the launch is lost: it names that one and `what` was done.
+        """Raise `TrainingError` inside if another process of the launch is lost.
 
-        That is seen within `backend.timeout` seconds of waiting for it.
+        It names that one and `what` was done. A loss is seen within `backend.timeout` seconds of waiting for it.
         """
         return self._launch.naming_lost(what) if self._launch else nullcontext()
 

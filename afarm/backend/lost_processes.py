@@ -1,4 +1,4 @@
-"""Processes of one launch that are lost: the others end in time, and say which of them no word came from.
+"""Lost processes of one launch: the others end in time, and name those that no word came from.
 
 A collective has the time limit `backend.timeout`. When it fails, every process that is there says so in the launch's
 store (torch's `TCPStore`), and those that do not are named. Who waits for a file of the main process, which may ask
@@ -43,7 +43,7 @@ GO_ON = (
 
 
 class Launch:
-    """The processes that were started together: their machines by rank, and a name that no other launch has.
+    """Processes that were started together: their machines by rank, and a session of their own.
 
     Connects this process to the others, over gloo if `cpu`, else over NCCL. Raises `TrainingError` if some do not come
     within `timeout` seconds.
