@@ -1,4 +1,4 @@
-"""The nodes of a launcher looked at before anything runs on them: what a run would stumble over, by node.
+"""Check of a launcher's nodes before anything runs on them: what a run would stumble over.
 
 Each node opens the same configuration, and compares notes with the command through the output directory: a file from
 here must be there with its content, one from there here, and a lock that is held here must be refused there.
@@ -43,7 +43,7 @@ BETWEEN_LOOKS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What a node has: its `place`, digests of `code` by afarm and plugin, library `versions`, and names of its `gpus`.
+    """Facts of a node: digests of `code`, `versions` of libraries and names of `gpus`.
 
     `problems` are those that it sees itself.
     """
@@ -92,7 +92,10 @@ def check_nodes(launcher: Launcher, workspace: Workspace, system: str, account: 
 
 @contextmanager
 def _meeting(root: Path) -> Iterator[tuple[str, Callable[[str], bool]]]:
-    """Leave a file and a held lock for the nodes; yield their token, and what tells if a node's own file is here."""
+    """Leave a file and a held lock for the nodes, and take away all files at the end.
+
+    Yields the token that is in their names, and what tells if a task's own file has arrived here.
+    """
     token = secrets.token_hex(8)
     directory = root / f".check-{token}"
     with storage_errors(directory):
@@ -196,7 +199,7 @@ def _seen(task: StageTask, directory: Path) -> Iterator[str]:
 
 
 def _gpus() -> list[str]:
-    """Return the names of the GPUs that NVIDIA's driver sees, also those that the launcher hides from this process."""
+    """Name the GPUs that NVIDIA's driver sees, also those that a launcher hides from this process."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return []
