@@ -65,7 +65,7 @@ class Launch:
         self.device = torch.device("cpu") if cpu else device  # what is saved of "cpu:0" cannot be loaded
         with self.naming_lost("start"):
             greetings = distributed.all_gather_object((secrets.token_hex(8), platform.node()))
-            store = _store().clone()  # a connection of the thread's own
+            store = _store().clone()  # type: ignore[attr-defined]  # a connection of the thread's own
         self.session = greetings[0][0]
         self.machines = [machine for _, machine in greetings]
         if distributed.rank():
