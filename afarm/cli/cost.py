@@ -82,7 +82,8 @@ def warn_of_budget(workspace: Workspace, planned: Callable[[], Sequence[PlannedS
 def _over_budget(workspace: Workspace, planned: Sequence[PlannedStage]) -> str:
     from afarm.experiment.dry_run import over_budget
 
-    return over_budget(planned, workspace.config.budget, workspace.judges.committed)
+    config = workspace.config
+    return over_budget(planned, config.budget, workspace.judges.committed, config.evaluate.split)
 
 
 def _show(

@@ -126,10 +126,10 @@ def by_judge(planned: Sequence[PlannedStage]) -> list[JudgeEstimate]:
     return list(found.values())
 
 
-def over_budget(planned: Sequence[PlannedStage], budget: float | None, committed: float) -> str:
+def over_budget(planned: Sequence[PlannedStage], budget: float | None, committed: float, split: str) -> str:
     """Say that a plan is not expected to fit its budget, of which `committed` dollars are spent.
 
-    Empty if it fits, if there is no budget, or if a price is unknown.
+    Empty if it fits, if there is no budget, or if a price is unknown. `split` is that which is evaluated on.
     """
     totals = by_judge(planned)
     expected, least = (_sum([getattr(t, name) for t in totals]) for name in ("dollars", "least_dollars"))
@@ -145,8 +145,17 @@ def over_budget(planned: Sequence[PlannedStage], budget: float | None, committed
         part = f"about {share:.0f}%" if share >= 1 else "less than 1%"
         enough = math.ceil(100 * (committed + cheapest)) / 100
         also = "even so " if thoughts else ""
-        text += f"; {also}it takes --budget {enough:.2f}, or {part} of the rows (rows.preference, rows.evaluation)"
+        text += f"; {also}it takes --budget {enough:.2f}, or {part} of the {_what_is_asked(planned, split)}"
     return f"{text}. What is bought is kept, and a larger --budget goes on from there"
+
+
+def _what_is_asked(planned: Sequence[PlannedStage], split: str) -> str:
+    """Name what fewer of would cost less: the rows of the splits that judges are asked about, or pairs of files."""
+    split_of = {"annotate": "preference", "train": "validation", "outputs": split, "evaluate": split}
+    splits = dict.fromkeys(split_of[stage.kind] for stage in planned if stage.judges and stage.kind in split_of)
+    if not splits or all(stage.kind == "evaluate" for stage in planned):  # of a run it has others before it
+        return "pairs"
+    return f"rows ({', '.join(f'rows.{name}' for name in splits)})"
 
 
 def thoughts_sentence(totals: Sequence[JudgeEstimate]) -> str:

@@ -97,6 +97,7 @@ def test_a_printed_paid_command_runs_against_a_server_in_the_vendors_place(afarm
         poor = afarm(*(word if word != "2" else "0.0001" for word in words))
         assert poor.code == 1
         assert poor.err.startswith("The plan does not fit the budget of $0.0001")
+        assert "% of the pairs." in poor.err
         assert server.asked == [], "it is said before anything is bought"
         for _ in range(2):
             done = afarm(*words)
