@@ -88,11 +88,14 @@ class BestOfNPolicy(Policy):
         directory = Path(directory)
         card: dict[str, Any] = {"n": self.n, "temperature": self.temperature, "keep_scores": self.keep_scores}
         card["policy"] = _target(type(self.policy))
+        for part in ("policy", "reward_model"):
+            (directory / part).mkdir(exist_ok=True)
         self.policy.save(directory / "policy")
         card["reward_model"] = _target(type(self.reward_model))
         try:
             self.reward_model.save(directory / "reward_model")
         except NotImplementedError:
+            (directory / "reward_model").rmdir()
             config = getattr(self.reward_model, "config", None)
             card["config"] = config.model_dump(mode="json") if isinstance(config, Config) else None
             card["config_class"] = _target(type(config)) if isinstance(config, Config) else None

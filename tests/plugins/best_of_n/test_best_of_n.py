@@ -165,6 +165,27 @@ def test_a_reward_model_that_was_not_fitted_is_built_again_as_a_run_builds_it(tm
     assert (again.word, again.config.word) == ("w3", "w9")
 
 
+class KeepsItsWord(CountsLetters):
+    """One that is fitted, and saves itself into a directory that exists, as the interface promises."""
+
+    def __init__(self, word: str):
+        self.word = word
+
+    def save(self, directory: Path) -> None:
+        (directory / "word.txt").write_text(self.word)
+
+    @classmethod
+    def load(cls, directory: Path, context: TrainContext) -> KeepsItsWord:
+        return cls((directory / "word.txt").read_text())
+
+
+def test_a_reward_model_without_a_checkpoint_of_transformers_is_saved_too(tmp_path: Path) -> None:
+    BestOfNPolicy(make_policy(), KeepsItsWord("w3"), 2).save(tmp_path)
+    again = BestOfNPolicy.load(tmp_path, make_context(tmp_path)[0]).reward_model
+    assert isinstance(again, KeepsItsWord)
+    assert again.word == "w3"
+
+
 def test_a_card_that_names_something_else_is_refused(tmp_path: Path) -> None:
     BestOfNPolicy(make_policy(), CountsAWord(WordConfig()), 4).save(tmp_path)
     card = tmp_path / "best_of_n.json"
