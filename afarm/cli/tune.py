@@ -8,7 +8,7 @@ import json
 import math
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -82,7 +82,7 @@ def tune(
     dry_run: DryRun = False,
 ) -> None:
     """Choose the settings of methods by trials on the validation split, as many for each."""
-    from afarm.experiment.tuning import Search, count_trials, plan_search, tuning_directory
+    from afarm.experiment.tuning import Search, count_trials, method_identities, plan_search, tuning_directory
     from afarm.experiment.workspace import tell_once
 
     refuse_stray(stray)
@@ -113,7 +113,8 @@ def tune(
         directory = tuning_directory(workspace, of_seeds[0], limits)
         prepare = partial(launched, launcher, options) if opened(launcher, options, [(first, workspace)]) else None
         recipe = workspace.settings.recipe
-        search = Search(open_with, spaces, of_seeds, finalists, limits, directory, recipe, prepare)
+        identities = method_identities(workspace, spaces)
+        search = Search(open_with, spaces, identities, of_seeds, finalists, limits, directory, recipe, prepare)
         with workspace.judges.client.accounted_to(search.account):
             warn_of_budget(workspace, lambda: plan_search(workspace, first, spaces, trials, finalists, len(of_seeds)))
     started = time.time()
@@ -135,8 +136,7 @@ def tune(
     console = err() if options.as_json else out()
     names = ",".join(made)
     where = "" if str(options.output_dir) == "afarm-runs" else f" --output-dir {shlex.quote(str(options.output_dir))}"
-    lines = [line for method, done in made.items() if (line := _exhausted(method, len(done), trials))]
-    lines += [f"Trials: {page} (took {time.time() - started:.0f} s)"]
+    lines = [*_notes(tuning, trials), f"Trials: {page} (took {time.time() - started:.0f} s)"]
     if tuned:
         lines += [
             "Chosen on the validation split, where the best of several is too high by chance: compare elsewhere.",
@@ -256,6 +256,15 @@ def _tell_trial(of: int, trial: Trial, was_there: bool) -> None:
     over = f" with {trial.seeds} seeds" if trial.seeds > 1 else ""
     text = f"{trial.method}, trial {trial.number + 1} of {of}{over}: {result}{past} ({_values(trial)}; {took})"
     err().print(f"[bold]{markup(one_line(text, 400))}[/]", highlight=False, soft_wrap=True)
+
+
+def _notes(tuning: Tuning, trials: int) -> Iterator[str]:
+    """Say which methods have fewer trials than were asked for, and of which nothing is chosen."""
+    for method, made in tuning.trials.items():
+        if line := _exhausted(method, len(made), trials):
+            yield line
+        if tuning.best(method) is None:
+            yield f"{method}: nothing is chosen, since every trial failed or is past a limit."
 
 
 def _exhausted(method: str, made: int, trials: int) -> str:

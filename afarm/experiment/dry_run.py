@@ -150,7 +150,7 @@ def over_budget(planned: Sequence[PlannedStage], budget: float | None, committed
 
 
 def _what_is_asked(planned: Sequence[PlannedStage], split: str) -> str:
-    """Name what fewer of would cost less: the rows of the splits that judges are asked about, or pairs of files."""
+    """Name the rows of the splits that judges are asked about, or pairs if files are compared."""
     split_of = {"annotate": "preference", "train": "validation", "outputs": split, "evaluate": split}
     splits = dict.fromkeys(split_of[stage.kind] for stage in planned if stage.judges and stage.kind in split_of)
     if not splits or all(stage.kind == "evaluate" for stage in planned):  # of a run it has others before it

@@ -15,7 +15,7 @@ from __future__ import annotations
 import fcntl
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -155,11 +155,12 @@ class Search:
     """A search over the spaces of methods.
 
     `open_with` opens a trial's workspace. Trials have the first of `seeds`, and so many `finalists` have all of them.
-    `limits` are what a choice must keep.
+    `limits` are what a choice must keep. `identities` change with the methods' code: edited, they are tried anew.
     """
 
     open_with: OpenWith
     spaces: Mapping[str, SearchSpace]
+    identities: Mapping[str, Mapping[str, Any]]
     seeds: Sequence[int]
     finalists: int
     limits: Limits
@@ -241,7 +242,7 @@ class Search:
 
     def _path(self, method: str, finals: str = "") -> Path:
         kinds = {name: [type(values).__name__, values] for name, values in self.spaces[method].items()}  # JSON: arrays
-        name = f"{method.replace('/', '_')}-{digest(kinds, length=6)}"
+        name = f"{method.replace('/', '_')}-{digest(kinds, self.identities[method], length=6)}"
         return self.directory / (f"finals-{name}-{finals}.jsonl" if finals else f"{name}.jsonl")
 
     def _read(self, path: Path, method: str) -> list[Trial]:
@@ -337,6 +338,12 @@ def plan_search(
     own = sum(count_trainings(space, trials, finalists, seeds) for space in spaces.values())
     planned = plan_run(workspace, method)
     return [stage.times(own if stage.kind in OWN_STAGES else seeds) for stage in planned]
+
+
+def method_identities(workspace: Workspace, methods: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+    """Return what changes the results of each of these methods."""
+    components = workspace.components
+    return {name: components.identity(components.component("methods", name)) for name in methods}
 
 
 def tuning_account(directory: Path) -> str:

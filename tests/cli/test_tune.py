@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import json
 import math
 import re
+import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +17,7 @@ from light_plugin import RAN, CountingJudge, Direct, Teach, WordPolicy
 from said import Afarm
 
 from afarm.core.judge import Price
+from afarm.experiment.plugin_code import files_digest
 
 TUNE = ["tune", "--recipe", "light.yaml", "--methods", "nudge", "--seeds", "1001"]
 SKILLS = ["--space", "nudge.skill=0.05:0.9"]
@@ -158,6 +161,28 @@ def test_a_trial_that_fails_is_kept_and_the_search_goes_on(afarm: Afarm) -> None
         "loss is \\[nan]" in Path(said.json["page"]).read_text()
         or "loss is [nan]" in Path(said.json["page"]).read_text()
     )
+
+
+def test_a_method_that_was_mended_is_tried_anew(afarm: Afarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    points = Path("site/light-1.2.dist-info/entry_points.txt")
+    points.write_text(f"{points.read_text()}mine = mine\n")
+    source = (
+        "from afarm import hookimpl\nfrom light_plugin import Teach, TeachConfig\n\n"
+        "class Mine(Teach):\n    def train(self, inputs, context):\n        {}return super().train(inputs, context)\n\n"
+        "@hookimpl\ndef register_methods(register):\n    register('mine', Mine, config=TeachConfig)\n"
+    )
+    named = ("mine" if word == "nudge" else word for word in TUNE)
+    search = (*named, "--space", "mine.skill=0.05:0.9", "--trials", "2")
+    for mistake, code in (("raise KeyError('x')\n        ", 1), ("", 0)):
+        Path("site/mine.py").write_text(source.format(mistake))
+        monkeypatch.delitem(sys.modules, "mine", raising=False)
+        importlib.invalidate_caches()
+        files_digest.cache_clear()
+        said = afarm(*search)
+        assert said.code == code, said.err
+        assert ("mine: nothing is chosen, since every trial failed" in said.out) is bool(code)
+    assert "made before" not in said.err
+    assert "made before" in afarm(*search).err
 
 
 def test_what_exceeds_a_limit_is_not_chosen(afarm: Afarm) -> None:
