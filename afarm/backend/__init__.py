@@ -96,7 +96,7 @@ from afarm.backend.rollouts import (
     scored_samples,
     short_prompts,
 )
-from afarm.backend.sampling import Generation, Sampler, TorchSampler
+from afarm.backend.sampling import Generation, Sampler, SamplingEngine, TorchEngine, TorchSampler
 from afarm.backend.sft import fit_supervised
 from afarm.backend.trl_bridge import (
     CandidatePolicies,
@@ -128,7 +128,9 @@ __all__ = [
     "RolloutBatch",
     "SampleScorer",
     "Sampler",
+    "SamplingEngine",
     "TokenBatch",
+    "TorchEngine",
     "TorchRewardModel",
     "TorchSampler",
     "TrainerBridge",

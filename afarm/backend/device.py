@@ -21,6 +21,7 @@ from torch import nn
 from afarm.backend import cpu, distributed
 from afarm.backend.lost_processes import Launch, first_line
 from afarm.backend.prompts import PromptTemplate
+from afarm.backend.sampling import SamplingEngine, TorchEngine
 from afarm.core.config import BackendConfig
 from afarm.core.errors import ConfigError, ModelError, TrainingError
 from afarm.storage.gguf import damaged
@@ -46,13 +47,20 @@ class Backend:
     """The device and precision that models run in. Raises `ConfigError` if the device is not there.
 
     Several processes (`is_distributed`) connect when they make theirs, and have its `session` in common: a name that no
-    other launch has. `sharded` is true if each is to keep only its shard of what it trains.
+    other launch has. `sharded` is true if each is to keep only its shard of what it trains. Policies sample by
+    `engine`, torch unless another is given.
     """
 
     def __init__(
-        self, config: BackendConfig | None = None, *, is_distributed: bool = False, sharded: bool = False
+        self,
+        config: BackendConfig | None = None,
+        *,
+        is_distributed: bool = False,
+        sharded: bool = False,
+        engine: SamplingEngine | None = None,
     ) -> None:
         self.config = config or BackendConfig()
+        self.engine: SamplingEngine = engine or TorchEngine()
         self._launch = _connected(self.config) if is_distributed else None
         self.device = self._launch.device if self._launch else _device(self.config.device)
         self.session = self._launch.session if self._launch else ""

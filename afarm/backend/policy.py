@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import logging
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from html import escape
@@ -21,7 +20,7 @@ from afarm.backend.device import MODEL_CARD, describe_model, quiet_transformers,
 from afarm.backend.logprobs import position_limit
 from afarm.backend.product_attention import use_product_attention
 from afarm.backend.prompts import PromptTemplate
-from afarm.backend.sampling import Sampler, TorchSampler
+from afarm.backend.sampling import Sampler
 from afarm.core.config import LoraConfig
 from afarm.core.errors import ModelError, TrainingError
 from afarm.core.interfaces import Decoding, ModelBackend, Policy, TrainContext
@@ -127,22 +126,21 @@ class CheckpointPolicy(Policy):
         return limit
 
     def sampler(self) -> Sampler:
-        """Make the engine behind `sample`. On a CPU the process keeps freed memory from here on."""
-        if self.backend.device.type == "cpu":
-            cpu.keep_freed_memory()
-        bias = dict.fromkeys(self.tokenizer.convert_tokens_to_ids(list(self.control_tokens)), -math.inf)
-        return TorchSampler(self.model, self.eos_ids, self.pad_id, bias)
+        """Make what `sample` draws from, of the weights as they are now, by the backend's engine."""
+        sampler: Sampler = self.backend.engine.sampler(self)
+        return sampler
 
     def sample(self, instructions: Sequence[Instruction], decoding: Decoding, *, seed: int) -> Iterator[Sample]:
         limit = position_limit(self.model)
+        sampler = self.sampler()
         if not decoding.clipped or limit is None:
-            yield from self._sample(instructions, decoding, seed)
+            yield from self._sample(sampler, instructions, decoding, seed)
             return
         limits = [min(decoding.max_new_tokens, self._room(instruction, limit)) for instruction in instructions]
         alike: dict[int, Iterator[Sample]] = {}  # a response does not depend on its companions
         for most in dict.fromkeys(limits):
             rows = [row for row, own in zip(instructions, limits, strict=True) if own == most]
-            alike[most] = self._sample(rows, replace(decoding, max_new_tokens=most), seed)
+            alike[most] = self._sample(sampler, rows, replace(decoding, max_new_tokens=most), seed)
         for most in limits:
             yield from islice(alike[most], decoding.n)
 
@@ -156,10 +154,12 @@ class CheckpointPolicy(Policy):
             )
         return limit - length
 
-    def _sample(self, instructions: Sequence[Instruction], decoding: Decoding, seed: int) -> Iterator[Sample]:
+    def _sample(
+        self, sampler: Sampler, instructions: Sequence[Instruction], decoding: Decoding, seed: int
+    ) -> Iterator[Sample]:
         prompts = self.prompt_ids(instructions, self._longest_prompt(decoding))
         keys = [i.id for i in instructions]
-        generations = self.sampler().generate(prompts, keys, decoding, seed=seed)
+        generations = sampler.generate(prompts, keys, decoding, seed=seed)
         for prompt in prompts:
             prompt_ids = tuple(prompt)
             for _ in range(decoding.n):

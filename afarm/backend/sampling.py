@@ -1,8 +1,9 @@
 """Sampling: token ids in, token ids and log-probabilities out.
 
-`Sampler` is the seam: another engine can stand behind it. `TorchSampler` is a plain loop over the model's forward pass
-that is quick where `generate` is not, on small models and ragged batches: rows leave the batch as they finish, the
-samples of one prompt share its prefill, and prompts of like length are batched together.
+`Sampler` is the seam: a `SamplingEngine` makes one of a policy, and plugins bring engines (`register_samplers`).
+`TorchSampler` is a plain loop over the model's forward pass that is quick where `generate` is not, on small models and
+ragged batches: rows leave the batch as they finish, the samples of one prompt share its prefill, and prompts of like
+length are batched together.
 
 Every row draws from uniforms of its own, keyed on what the row is, by inverting the cumulative distribution. So a
 sample does not depend on what shares its batch (up to the last bits that batch shapes change in matrix products).
@@ -11,15 +12,17 @@ sample does not depend on what shares its batch (up to the last bits that batch 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
+from afarm.backend import cpu
 from afarm.backend.batching import pad
 from afarm.backend.growing_cache import growing_cache
 from afarm.backend.logprobs import backbone, evaluating, log_normaliser, positions, project
@@ -27,6 +30,9 @@ from afarm.backend.product_attention import is_half_on_cpu
 from afarm.core.errors import ModelError
 from afarm.core.interfaces import Decoding
 from afarm.core.seeding import integer
+
+if TYPE_CHECKING:
+    from afarm.backend.policy import CheckpointPolicy
 
 VOCABULARY_BLOCK = 256
 """Neighbouring tokens whose probabilities are summed before one of them is looked for."""
@@ -76,6 +82,46 @@ class Sampler(Protocol):
         As they are ready. Sample j of a prompt with key k depends on (seed, k, j), the prompt and the model only.
         """
         ...
+
+
+class SamplingEngine(Protocol):
+    """Makes samplers of policies. Built as `Class(config, spec, context)`.
+
+    `spec` is the text after the name's @ in `backend.sampler`, the context a `BuildContext`. Making one and asking for
+    its version must load no torch: an artifact's key, and so a dry run, asks for it.
+    """
+
+    takes_whole_weights: ClassVar[bool]
+    """True if it follows any change of a policy's weights; else it follows adapters only."""
+
+    @property
+    def version(self) -> str:
+        """Name the engine and its version, for the keys of what is sampled.
+
+        Raises `ModelError` if it is not there.
+        """
+        ...
+
+    def sampler(self, policy: CheckpointPolicy) -> Sampler:
+        """Make the sampler of a policy as its weights are now.
+
+        Raises `ModelError` if it cannot be shown that the engine samples with just these weights.
+        """
+        ...
+
+
+class TorchEngine:
+    """The engine `torch`: this process's own, on the very weights of the policy."""
+
+    takes_whole_weights: ClassVar[bool] = True
+    version = "torch"
+
+    def sampler(self, policy: CheckpointPolicy) -> TorchSampler:
+        """Make a sampler that reads the policy's weights whenever it samples. On a CPU freed memory is kept."""
+        if policy.backend.device.type == "cpu":
+            cpu.keep_freed_memory()
+        bias = dict.fromkeys(policy.tokenizer.convert_tokens_to_ids(list(policy.control_tokens)), -math.inf)
+        return TorchSampler(policy.model, policy.eos_ids, policy.pad_id, bias)
 
 
 class TorchSampler:

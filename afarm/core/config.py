@@ -75,6 +75,11 @@ class BackendConfig(Config):
         "float32 weights small updates count, which weights in half precision would round away",
         pattern="^(no|bf16)$",
     )
+    sampler: str = setting(
+        "torch",
+        "engine that samples: torch, or a plugin's, such as vllm@URL; the keys of what is sampled name it and its "
+        "version, not its URL",
+    )
     threads: int = setting(
         0, "CPU threads for torch; 0 leaves torch's choice. Recorded, not part of a key", ge=0, changes_result=False
     )

@@ -44,6 +44,7 @@ class Hooks:
     register_evaluators = _hook("evaluators (`afarm.Evaluator`), listed in a recipe's `evaluate.evaluators`")
     register_datasets = _hook("data sets (`afarm.Dataset`), chosen with `--dataset`")
     register_launchers = _hook("launchers (`afarm.Launcher`), chosen with `--launcher`")
+    register_samplers = _hook("samplers (`afarm.backend.SamplingEngine`), chosen with `backend.sampler`")
     register_studies = _hook("studies (`afarm.Study`), run by `afarm study NAME`")
 
     @hookspec
@@ -59,6 +60,7 @@ KINDS: dict[str, str] = {
     "evaluators": "evaluator",
     "datasets": "data set",
     "launchers": "launcher",
+    "samplers": "sampler",
     "studies": "study",
 }
 """The kinds of component, as hooks (`register_<kind>`) and as messages call them."""

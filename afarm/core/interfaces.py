@@ -51,6 +51,7 @@ class ModelBackend(Protocol):
     dtype: Any
     session: str
     sharded: bool
+    engine: Any
 
     def autocast(self) -> AbstractContextManager[Any]: ...
     def seed(self, seed: int) -> None: ...

@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from afarm.core.errors import ConfigError, PluginError, StoreError, attributed_to, require_promise, type_name
+from afarm.core.errors import (
+    ConfigError,
+    PluginError,
+    StoreError,
+    attributed_to,
+    did_you_mean,
+    require_promise,
+    type_name,
+)
 from afarm.core.interfaces import (
     Annotator,
     BuildContext,
@@ -38,9 +46,11 @@ from afarm.storage.disk import storage_errors, write_json
 from afarm.storage.prompt_templates import TemplateSource
 
 if TYPE_CHECKING:
-    from afarm.backend import Backend
+    from afarm.backend import Backend, SamplingEngine
     from afarm.core.interfaces import Dataset, Progress
 
+TORCH = "torch"
+"""The sampler that is the backend's own."""
 
 FITTED = "artifacts/fit-reward/KEY"
 """Where fitted reward models lie, for messages."""
@@ -56,6 +66,7 @@ class Components:
     notify: Callable[[str], None] = lambda text: None
     process_info: ProcessInfo = SINGLE_PROCESS
     _backend: Any = None
+    _engine: Any = None
     _reward_models: dict[str, RewardModel] = field(default_factory=dict)
     _identities: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -95,6 +106,45 @@ class Components:
     def _with_spec(self, component: Component, own: str) -> dict[str, Any]:
         found = self.identity(component)
         return {**found, "spec": own} if own else found
+
+    def engine(self) -> SamplingEngine | None:
+        """Return the engine that `backend.sampler` names, built once; None for torch's own. Loads no torch.
+
+        Raises `PluginError` if there is none of that name.
+        """
+        name, _, spec = self.settings.run.backend.sampler.partition("@")
+        if self._engine is None and name != TORCH:
+            component = self._sampler(name)
+            cls, config = component.load(), self.settings.of(component)
+            with attributed_to("samplers", name, cls):
+                self._engine = cls(config, spec, self.context(component))
+            is_one = all(hasattr(cls, promised) for promised in ("takes_whole_weights", "version", "sampler"))
+            broken = f"{component.target} makes {type_name(self._engine)}, no afarm.backend.SamplingEngine"
+            require_promise(is_one, "samplers", name, broken, cls)
+        return self._engine
+
+    def _sampler(self, name: str) -> Component:
+        try:
+            return self.component("samplers", name)
+        except PluginError as error:
+            named = [component for component in self.plugins.registry if component.kind == "samplers"]
+            if any(component.name == name for component in named):  # an ambiguous one
+                raise
+            names = [name for component in named for name in self.plugins.registry.names_of(component)]
+            meant = did_you_mean(name, [TORCH, *names])
+            raise PluginError(f"unknown sampler {name!r}.{meant}{self.plugins.why_unknown(name)}") from error
+
+    def sampler_identity(self) -> Mapping[str, Any] | str:
+        """Return what changes samples beside the policy: "torch", or the engine's identity and version.
+
+        Raises `ModelError` if the engine is not there to be asked.
+        """
+        name = self.settings.run.backend.sampler.partition("@")[0]
+        engine = self.engine()
+        if engine is None:
+            return TORCH
+        with attributed_to("samplers", name, engine):
+            return {**self.identity(self._sampler(name)), "version": engine.version}
 
     def _build(self, kind: str, name: str, interface: type) -> Any:
         component = self.component(kind, name)
@@ -212,7 +262,8 @@ class Components:
                     raise
                 raise PluginError(f"training needs {error.name!r}: pip install 'afarm[train]'") from error
             several, sharded = self.process_info.is_distributed, self.process_info.sharded
-            self._backend = Backend(self.settings.run.backend, is_distributed=several, sharded=sharded)
+            settings, engine = self.settings.run.backend, self.engine()
+            self._backend = Backend(settings, is_distributed=several, sharded=sharded, engine=engine)
         backend: Backend = self._backend
         return backend
 

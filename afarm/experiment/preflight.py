@@ -65,6 +65,7 @@ def _training() -> list[Check]:
         lambda workspace: require_local(workspace.config.model),
         lambda workspace: read_prompt_template(workspace.config.prompt_template),
         require_device,
+        lambda workspace: workspace.components.engine(),
         lambda workspace: require_trackers(workspace.config.backend.trackers),
         lambda workspace: workspace.data.dataset,
     ]

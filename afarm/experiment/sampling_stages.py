@@ -21,7 +21,8 @@ def samples_stage(workspace: Workspace, policy: Stage) -> Stage:
     settings = workspace.config.sample
     instructions = workspace.data.instructions("preference")
     data = workspace.data.digest("preference")
-    key_fields = workspace.key_fields("sample", settings=settings.result_fields(), data=data)
+    sampler = workspace.components.sampler_identity()
+    key_fields = workspace.key_fields("sample", settings=settings.result_fields(), data=data, sampler=sampler)
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
         start: Policy = workspace.load_unchanged(inputs["policy"])
@@ -38,7 +39,8 @@ def outputs_stage(workspace: Workspace, system: str, policy: Stage, temperature:
     split = workspace.data.evaluated_on
     instructions = workspace.data.instructions(split)
     fields = {"temperature": decoding.temperature, "top_p": decoding.top_p, "max_new_tokens": decoding.max_new_tokens}
-    key_fields = workspace.key_fields("outputs", decoding=fields, data=workspace.data.digest(split))
+    sampler, data = workspace.components.sampler_identity(), workspace.data.digest(split)
+    key_fields = workspace.key_fields("outputs", decoding=fields, data=data, sampler=sampler)
 
     def write(directory: Path, inputs: Inputs) -> Mapping[str, Any]:
         answering: Policy = workspace.load_unchanged(inputs["policy"])

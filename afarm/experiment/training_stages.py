@@ -14,6 +14,7 @@ from afarm.core.config import CheckpointChoice, Config, OnPolicyConfig
 from afarm.core.errors import ConfigError, attributed_to, did_you_mean
 from afarm.core.interfaces import Method, MethodInputs, Policy, RewardModel
 from afarm.core.records import Instruction, JudgedPair
+from afarm.core.registry import FIRST_PARTY
 from afarm.experiment.components import Components
 from afarm.experiment.promises import problems_seen, require_returned
 from afarm.experiment.recipe import UNKNOWN
@@ -96,6 +97,7 @@ def training_stage(
         decoding=[decoding.temperature, decoding.top_p, decoding.max_new_tokens]
         if "validation" in method.needs
         else [],
+        sampler=workspace.components.sampler_identity() if may_sample(workspace.components, name, method) else "",
     )
 
     def learn(directory: Path, inputs: Inputs) -> Policy:
@@ -121,6 +123,15 @@ def training_stage(
 
     plan = plan_pairs if annotator else None
     return Stage("train", label, stages, key_fields, write, run_collective=learn, plan_pairs=plan)
+
+
+def may_sample(components: Components, name: str, method: Method) -> bool:
+    """Tell if a method may sample while it trains.
+
+    Any third party's may. Ours do on instructions without answers.
+    """
+    own = components.component("methods", name).package == FIRST_PARTY
+    return not own or not {"unlabeled", "validation"}.isdisjoint(method.needs)
 
 
 def _data_digests(workspace: Workspace, need: str) -> list[str]:
@@ -150,6 +161,7 @@ def require_method(components: Components, name: str) -> Method:
     problems = [
         f"{name}: {problem}" for problem in problems_seen(partial(method.check, reward_model), "methods", name, method)
     ]
+    problems += _weights_not_taken(components, name, method)
     problems += [
         f"method {name!r} needs {need!r}, which no stage makes.{did_you_mean(need, NEEDS)}"
         for need in sorted(method.needs - NEEDS.keys())
@@ -157,6 +169,19 @@ def require_method(components: Components, name: str) -> Method:
     if problems:
         raise ConfigError(problems)
     return method
+
+
+def _weights_not_taken(components: Components, name: str, method: Method) -> list[str]:
+    """Say if a method samples with weights that it trains whole, and the engine takes adapters only."""
+    engine = components.engine()
+    trains_all = "lora" in type(method.config).model_fields and method.config.lora is None if method.config else False
+    if engine is None or engine.takes_whole_weights or not trains_all or not may_sample(components, name, method):
+        return []
+    sampler = components.settings.run.backend.sampler
+    return [
+        f"{name} trains every weight and samples with them while it trains, and the sampler {sampler} takes adapters "
+        f"only: train adapters (--set {name}.lora.r=16), or sample by torch (--set backend.sampler=torch)"
+    ]
 
 
 def _method_inputs(

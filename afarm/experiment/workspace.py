@@ -96,8 +96,11 @@ class Workspace:
         return integer(self.config.seed, purpose)
 
     def key_fields(self, stage: str, **ingredients: Any) -> dict[str, Any]:
-        """Return what every stage's result depends on, with the ingredients of this kind of stage."""
-        backend = self.config.backend.result_fields()
+        """Return what every stage's result depends on, with the ingredients of this kind of stage.
+
+        What a stage samples by is an ingredient of those that do.
+        """
+        backend = {name: value for name, value in self.config.backend.result_fields().items() if name != "sampler"}
         return {"stage": stage, "afarm": code_digest(stage), **backend, "seed": self.config.seed, **ingredients}
 
     # ---------------------------------------------------------------------------------------- making and reusing

@@ -38,6 +38,7 @@ from afarm.testing.launchers import check_launcher
 from afarm.testing.methods import check_method, check_policy
 from afarm.testing.models import tiny_config, tiny_inputs, tiny_policy, tiny_reward_model
 from afarm.testing.reward_models import check_fitted_reward_model, check_reward_model
+from afarm.testing.samplers import check_sampler
 from afarm.testing.studies import check_study
 
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "check_method",
     "check_policy",
     "check_reward_model",
+    "check_sampler",
     "check_study",
     "evaluation_inputs",
     "first_at_random",

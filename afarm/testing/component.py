@@ -20,6 +20,7 @@ from afarm.testing.launchers import check_launcher
 from afarm.testing.methods import check_method
 from afarm.testing.models import tiny_config
 from afarm.testing.reward_models import check_fitted_reward_model, check_reward_model
+from afarm.testing.samplers import check_sampler
 from afarm.testing.studies import check_study
 
 FITTED: Mapping[str, Any] = {"num_train_epochs": 4, "per_device_train_batch_size": 16}
@@ -97,6 +98,9 @@ def _check(
             continue
         if component.kind == "launchers":
             check_launcher(cls(config, spec, judge_context()), directory)
+            continue
+        if component.kind == "samplers":
+            check_sampler(cls(config, spec, judge_context()))
             continue
         arguments = (config, spec, judge_context()) if component.spec else () if config is None else (config,)
         made = cls(*arguments)

@@ -54,10 +54,10 @@ EVALUATES = COMPARES | {"evaluate"}
 ASKS = EVALUATES | {"annotate", "answers"}
 
 PLUGINS_OF = {
-    "train": ("methods", "reward_models"),
+    "train": ("methods", "reward_models", "samplers"),
     "fit-reward": ("reward_models",),
-    "sample": ("methods",),
-    "outputs": ("methods",),
+    "sample": ("methods", "samplers"),
+    "outputs": ("methods", "samplers"),
     "answers": ("judges",),
     "annotate": ("annotators", "judges", "reward_models"),
     "evaluate": ("annotators", "judges", "reward_models", "evaluators"),

@@ -41,6 +41,6 @@ NARROW = {
 
 BACKEND_IN_FUNCTIONS = {
     "experiment": {"afarm.experiment.components"},
-    "testing": {"afarm.testing.contexts", "afarm.testing.models"},
+    "testing": {"afarm.testing.contexts", "afarm.testing.models", "afarm.testing.samplers"},
 }
 """The modules that may import the backend, inside functions: loading torch takes seconds."""

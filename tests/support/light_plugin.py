@@ -247,6 +247,24 @@ def register_evaluators(register: Register) -> None:
     register("words_said", WordsSaid)
 
 
+class LightEngine:
+    """A sampling engine whose version a test sets. Nothing samples by it: the policies here are their own."""
+
+    takes_whole_weights = False
+    version = "light 1"
+
+    def __init__(self, config: None, spec: str, context: BuildContext):
+        self.spec = spec
+
+    def sampler(self, policy: Any) -> Any:
+        raise NotImplementedError
+
+
+@hookimpl
+def register_samplers(register: Register) -> None:
+    register("light", LightEngine, spec="URL")
+
+
 @hookimpl
 def register_reward_models(register: Register) -> None:
     register("words", WordReward)

@@ -30,6 +30,7 @@ PLUGINS = discover()
 CANNOT_RUN_HERE = {
     "datasets/alpaca_farm": "needs the Hugging Face Hub",
     "launchers/ray": "needs Ray: tests/plugins/ray, run by make test-cluster",
+    "samplers/vllm": "needs a server that holds the policy: tests/plugins/vllm",
 }
 """Components that are left out, each with the reason."""
 

@@ -1,0 +1,73 @@
+"""The engine `vllm`: which server, and which of its models is the policy.
+
+Light: asking for the version, as an artifact's key does, loads no torch.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from afarm import BuildContext, ConfigError, ModelError
+from afarm_plugins.vllm.config import VllmConfig
+from afarm_plugins.vllm.server import VllmServer
+
+if TYPE_CHECKING:
+    from afarm.backend import CheckpointPolicy
+    from afarm_plugins.vllm.sampler import VllmSampler
+
+
+class VllmEngine:
+    """Samples by the vLLM server at `spec`, an URL. It follows adapters, which are handed over as files.
+
+    Each adapter has a name that digests its content. So neither a request nor vLLM's prefix cache, whose blocks are
+    keyed by name and path, can meet another step's weights under the same name, and several runs can share a server.
+    """
+
+    takes_whole_weights: ClassVar[bool] = False
+
+    def __init__(self, config: VllmConfig, spec: str, context: BuildContext):
+        url = spec.rstrip("/").removesuffix("/v1")
+        if not re.fullmatch(r"https?://[^/@?#\s]+", url):
+            raise ConfigError(
+                [
+                    f"backend.sampler=vllm@{spec}: write vllm@http://HOST:PORT, the address of a vLLM server without "
+                    f"path or key (a key goes into the environment variable {config.key_variable})"
+                ]
+            )
+        self.config = config
+        self.server = VllmServer(url, config)
+        self.adapters: list[str] = []
+        """The names of those handed over, the latest last."""
+
+    @cached_property
+    def version(self) -> str:
+        """Name vLLM's version, which the server is asked for unless the settings say it."""
+        return f"vllm {self.config.version or self.server.version()}"
+
+    def require_version(self) -> None:
+        """Raise `ModelError` if the server is another version of vLLM than the artifacts' keys say."""
+        if (running := f"vllm {self.server.version()}") != self.version:
+            raise ModelError(
+                f"the server at {self.server.url} is {running}, and this run's artifacts are keyed by {self.version}: "
+                "start that version, or name the other one (--set vllm.version=…) and sample anew"
+            )
+
+    @cached_property
+    def directory(self) -> Path:
+        """The directory that adapters are handed over in."""
+        if self.config.adapter_dir:
+            directory = Path(self.config.adapter_dir).expanduser().absolute()
+            directory.mkdir(parents=True, exist_ok=True)
+            return directory
+        self._temporary = tempfile.TemporaryDirectory(prefix="afarm-adapters-")
+        return Path(self._temporary.name)
+
+    def sampler(self, policy: CheckpointPolicy) -> VllmSampler:
+        """Hand over the policy's adapters, if it has any, and have the server prove that it holds its weights."""
+        from afarm_plugins.vllm.sampler import proved_sampler
+
+        return proved_sampler(self, policy)

@@ -1,0 +1,333 @@
+"""Sampling from a policy that a vLLM server holds, and the proof that it holds just its weights.
+
+After each handing-over, each outage and each set of samples the server must give the policy's own log-probabilities
+after fixed texts. Servers have served stale and half-loaded weights without an error (vLLM issues 48312 and 32718; tied
+heads that a reload left as they were), and PPO on such samples only learns less, for no visible reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import shutil
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from afarm import Decoding, Instruction, ModelError, seeding
+from afarm.backend import (
+    CheckpointPolicy,
+    Generation,
+    evaluating,
+    hidden_states,
+    pad,
+    position_limit,
+    project,
+    quiet_transformers,
+)
+from afarm_plugins.vllm.server import Refused, VllmServer
+
+if TYPE_CHECKING:
+    from afarm_plugins.vllm.engine import VllmEngine
+
+FIXED = (
+    ("Name three primary colours.", "The three primary colours are red, yellow and blue."),
+    ("What is 17 times 3?", "17 times 3 is 51."),
+    ("Write a haiku about rain.", "Soft rain on the roof / a quiet song without words / the garden listens"),
+    ("Translate 'good morning' into French.", "In French one says: « Bonjour »."),
+    ("Why is the sky blue?", "Air scatters short waves of light more than long ones."),
+    ("Sort these numbers: 9, 2, 7.", "2, 7, 9"),
+    ("Give a synonym of 'rapid'.", "quick, swift or speedy"),
+    ("Complete: for i in range(10):", "    print(i ** 2)"),
+)
+"""What the proof reads: instructions with a response each, in the policy's own template."""
+
+LONGEST = 128
+"""Tokens that are read of each."""
+
+CUTS = 2
+"""Places of each at which the next token's log-probabilities are compared."""
+
+VOCABULARY_TEXT = " Zwölf Boxkämpfer jagen 1,234.5 foxes—naïve\n\tif x != y: 猫 🦊 <|end|> don't w1 w2"
+"""What the tokenizers of policy and server must encode alike."""
+
+AHEAD = 4
+"""Times the requests in flight that are begun before the first of them is taken."""
+
+DRAWS = 3
+"""Times that a response is asked for if the adapter was not there."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Beginnings of fixed sequences, and the policy's log-probabilities [N, V] of the next token.
+
+    `CUTS` beginnings of each sequence are consecutive.
+    """
+
+    prompts: Sequence[Sequence[int]]
+    logprobs: torch.Tensor
+    tolerance: float
+
+    def difference(self, likeliest: Sequence[Mapping[int, float]]) -> float:
+        """Compute each sequence's mean absolute difference from the policy, and return the largest."""
+        apart = [
+            fmean(abs(value - float(own[token])) if token < len(own) else math.inf for token, value in top.items())
+            for own, top in zip(self.logprobs, likeliest, strict=True)
+        ]
+        return max(fmean(apart[start : start + CUTS]) for start in range(0, len(apart), CUTS))
+
+
+def proved_sampler(engine: VllmEngine, policy: CheckpointPolicy) -> VllmSampler:
+    """Make the sampler of a policy, proved. Raises `ModelError` if the server holds other weights."""
+    proof = make_proof(policy, engine)
+    adapter = hand_over(policy, engine.directory) if hasattr(policy.model, "peft_config") else None
+    sampler = VllmSampler(engine, policy, proof, adapter)
+    sampler.prove()
+    if adapter is not None and adapter.name not in engine.adapters:
+        engine.adapters.append(adapter.name)
+        for name in engine.adapters[:-2]:  # the one before may still be sampled from
+            engine.server.unload_adapter(name)
+            shutil.rmtree(engine.directory / name, ignore_errors=True)
+        del engine.adapters[:-2]
+    return sampler
+
+
+def make_proof(policy: CheckpointPolicy, engine: VllmEngine) -> Proof:
+    """Read the fixed sequences with the policy as it is now."""
+    longest = min(LONGEST, position_limit(policy.model) or LONGEST)
+    pairs, _ = policy.encode([Instruction(asked) for asked, _ in FIXED], [answer for _, answer in FIXED], longest)
+    sequences = [[*prompt, *response] for prompt, response in pairs]
+    ends = [[max(1, len(sequence) * cut // CUTS) for cut in range(1, CUTS + 1)] for sequence in sequences]
+    ids, mask = pad(sequences, policy.pad_id, "right", policy.backend.device)
+    with torch.inference_mode(), evaluating(policy.model):
+        hidden = hidden_states(policy.model, ids, mask)
+        last = torch.stack([row[[end - 1 for end in own]] for row, own in zip(hidden, ends, strict=True)]).flatten(0, 1)
+        logprobs = project(policy.model, last).float().log_softmax(-1).cpu()
+    prompts = [sequence[:end] for sequence, own in zip(sequences, ends, strict=True) for end in own]
+    tolerance = engine.config.tolerance if is_exact(policy) else engine.config.half_tolerance
+    return Proof(prompts, logprobs, tolerance)
+
+
+def is_exact(policy: CheckpointPolicy) -> bool:
+    """Tell if the policy computes in float32, as a server with --dtype float32 does."""
+    weights = next(policy.model.parameters())
+    return weights.dtype == torch.float32 and not torch.is_autocast_enabled(weights.device.type)
+
+
+# ------------------------------------------------------------------------------------------------------------ adapters
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter's files, and the name that digests them."""
+
+    name: str
+    directory: Path
+
+
+def hand_over(policy: CheckpointPolicy, directory: Path) -> Adapter:
+    """Save the policy's active adapter into `directory`, in a folder by its name.
+
+    Raises `ModelError` if it holds more than low-rank matrices, or if weights are sharded.
+    """
+    if policy.backend.sharded:
+        raise ModelError("the sampler vllm takes no adapters that are sharded over processes: sample by torch")
+    (active,) = policy.model.active_adapters
+    config = policy.model.peft_config[active]
+    if policy.control_tokens or config.modules_to_save or config.trainable_token_indices:
+        raise ModelError(
+            "a vLLM server takes low-rank adapters only, and this policy has trained token embeddings beside them: "
+            "for Quark, --set quark.variant=top; or sample by torch (--set backend.sampler=torch)"
+        )
+    unnamed = Path(tempfile.mkdtemp(prefix="new-", dir=directory))
+    unnamed.chmod(0o755)  # the server may be another user's
+    with quiet_transformers():
+        policy.model.save_pretrained(unnamed, selected_adapters=[active], save_embedding_layers=False)
+    saved = unnamed if active == "default" else unnamed / active
+    whole = hashlib.blake2b(digest_size=12)
+    for file in sorted(saved.glob("adapter_*")):
+        whole.update(file.name.encode() + file.read_bytes())
+    adapter = Adapter(f"afarm-{whole.hexdigest()}", directory / f"afarm-{whole.hexdigest()}")
+    with suppress(OSError):  # it is there already, with the same content
+        saved.rename(adapter.directory)
+    shutil.rmtree(unnamed, ignore_errors=True)
+    return adapter
+
+
+# ------------------------------------------------------------------------------------------------------------ sampling
+
+
+class VllmSampler:
+    """A sampler of one policy's weights: those in the server, or an `adapter` on them.
+
+    Each response is a request with a seed of its own, by (seed, key, sample number), so it does not depend on what the
+    server does beside it, up to the last bits that batches change. In float32 the server's log-probabilities are
+    given, which the proof has shown to be the policy's; else none.
+    """
+
+    def __init__(self, engine: VllmEngine, policy: CheckpointPolicy, proof: Proof, adapter: Adapter | None):
+        self.engine = engine
+        self.server: VllmServer = engine.server
+        self.proof = proof
+        self.adapter = adapter
+        self.eos_ids = policy.eos_ids
+        self.is_exact = is_exact(policy)
+        self.bias = dict.fromkeys(map(str, policy.tokenizer.convert_tokens_to_ids(list(policy.control_tokens))), -100.0)
+        self.vocabulary = policy.tokenizer.encode(VOCABULARY_TEXT, add_special_tokens=False)
+        self.source = str(getattr(policy.model.config, "name_or_path", "") or "the policy's directory")
+        self.model = ""
+        self.longest = 0
+        self._proofs = 0
+        self._proved_at = -1  # the outages when it last was
+        self._proving = threading.Lock()
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], keys: Sequence[str], decoding: Decoding, *, seed: int
+    ) -> Iterator[Generation]:
+        copies = decoding.n if decoding.temperature == 0 else 1  # greedy samples of a prompt are all the same
+        rows = [(i, sample) for i in range(len(prompts)) for sample in range(decoding.n // copies)]
+        self._require_room(prompts, decoding)
+        held: Generation | None = None
+        for generation in self._drawn([(prompts[i], (seed, keys[i], sample)) for i, sample in rows], decoding):
+            for _ in range(copies):
+                if held is not None:
+                    yield held
+                held = generation
+        if held is not None:
+            self.prove()  # it held these weights to the end
+            yield held
+
+    def _require_room(self, prompts: Sequence[Sequence[int]], decoding: Decoding) -> None:
+        needed = max(map(len, prompts), default=0) + decoding.max_new_tokens
+        if needed > self.longest:
+            raise ModelError(self._too_short(needed))
+
+    def _too_short(self, needed: int) -> str:
+        return (
+            f"prompt and response may have {needed} tokens, and the vLLM server at {self.server.url} takes "
+            f"{self.longest}: start it with --max-model-len {needed}"
+        )
+
+    def _drawn(
+        self, rows: Sequence[tuple[Sequence[int], tuple[int, str, int]]], decoding: Decoding
+    ) -> Iterator[Generation]:
+        """Draw the rows (prompt, draw), several at once, and yield them in order."""
+        workers = self.engine.config.max_concurrency
+        pool = ThreadPoolExecutor(workers, thread_name_prefix="vllm")
+        begun: deque[Future[Generation]] = deque()
+        try:
+            for prompt, draw in rows:
+                begun.append(pool.submit(self._draw, prompt, draw, decoding))
+                if len(begun) >= AHEAD * workers:
+                    yield begun.popleft().result()
+            while begun:
+                yield begun.popleft().result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _draw(self, prompt: Sequence[int], draw: tuple[int, str, int], decoding: Decoding) -> Generation:
+        """Ask for one response, once more if the server has lost the adapter meanwhile."""
+        seed, key, sample = draw
+        settings: Mapping[str, Any] = {
+            "max_tokens": decoding.max_new_tokens,
+            "temperature": decoding.temperature,
+            "top_p": decoding.top_p,
+            # Said, or the server would take those of the model's generation config.
+            "top_k": 0,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "seed": seeding.integer(seed, "sample", key, sample) % 2**63,
+            "logprobs": 0,
+            "return_token_ids": True,
+            "ignore_eos": True,  # these end a response, and no others
+            "stop_token_ids": self.eos_ids,
+            **({"logit_bias": self.bias} if self.bias else {}),
+        }
+        for attempt in range(DRAWS):
+            proofs = self._proofs
+            try:
+                (choice,) = self.server.complete(self.model, list(prompt), **settings)
+                break
+            except Refused as error:
+                if error.status != 404 or attempt + 1 == DRAWS:
+                    raise
+                with self._proving:
+                    if self._proofs == proofs:
+                        self._prove()
+        with self._proving:
+            if self._proved_at < self.server.outages:
+                self._prove()
+        return self._generation(choice, decoding)
+
+    def _generation(self, choice: Mapping[str, Any], decoding: Decoding) -> Generation:
+        """Read a choice of the server's. Raises `ModelError` if it is not what was asked for."""
+        ids, logprobs = choice.get("token_ids"), (choice.get("logprobs") or {}).get("token_logprobs")
+        if not isinstance(ids, list) or not isinstance(logprobs, list) or len(ids) != len(logprobs):
+            raise ModelError(
+                f"the vLLM server at {self.server.url} gives no token ids with a log-probability each: version 0.10 or "
+                "later does"
+            )
+        is_ended = bool(ids) and ids[-1] in self.eos_ids
+        if not is_ended and len(ids) < decoding.max_new_tokens:
+            raise ModelError(
+                f"the vLLM server at {self.server.url} ended a response after {len(ids)} of {decoding.max_new_tokens} "
+                f"tokens, though no end-of-sequence token is there (it says {choice.get('finish_reason')!r})"
+            )
+        return Generation(ids, logprobs if self.is_exact else None, "stop" if is_ended else "length")
+
+    # ----------------------------------------------------------------------------------------------------- the proof
+
+    def prove(self) -> None:
+        """Have the server prove that it holds these weights, after giving it the adapter if it lacks it.
+
+        Raises `ModelError` naming what is another: the version, the tokenizer, the weights.
+        """
+        with self._proving:
+            self._prove()
+
+    def _prove(self) -> None:
+        outages = self.server.outages
+        self.engine.require_version()
+        models = self.server.models()
+        base, names = models[0], {model["id"] for model in models}
+        if self.server.tokenize(VOCABULARY_TEXT) != self.vocabulary:
+            raise ModelError(
+                f"the vLLM server at {self.server.url} has another tokenizer than the policy: it serves {base['id']}. "
+                f"Start it with the policy's model: vllm serve {self.source}"
+            )
+        if self.adapter is not None and self.adapter.name not in names:
+            self.server.load_adapter(self.adapter.name, str(self.adapter.directory))
+        self.longest = int(base["max_model_len"])
+        self.model = self.adapter.name if self.adapter else base["id"]
+        self._require_same_weights(base["id"])
+        self._proved_at = outages
+        self._proofs += 1
+
+    def _require_same_weights(self, base: str) -> None:
+        proof = self.proof
+        if (needed := 1 + max(map(len, proof.prompts))) > self.longest:
+            raise ModelError(self._too_short(needed))
+        difference = proof.difference(self.server.likeliest(self.model, proof.prompts))
+        if difference <= proof.tolerance:
+            return
+        held = f"the adapter {self.model} on {base}" if self.adapter else base
+        dtype = "" if self.is_exact else " (policy and server both in half precision? its --dtype)"
+        raise ModelError(
+            f"the vLLM server at {self.server.url} holds other weights than the policy: with {held}, "
+            f"log-probabilities after fixed texts differ by {difference:.2g} per token, and {proof.tolerance:g} is "
+            f"tolerated{dtype}. Start it with the policy's model and precision: vllm serve {self.source} --dtype "
+            f"{'float32' if self.is_exact else 'bfloat16'}; weights that change in training are taken as adapters "
+            "(lora) alone"
+        )

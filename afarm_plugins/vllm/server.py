@@ -1,0 +1,185 @@
+"""A vLLM server over HTTP: its requests, bounded patience, and refusals as errors that say what to do.
+
+Written for vLLM 0.32 (`vllm serve`): `/version`, `/v1/models`, `/tokenize`, `/v1/completions` with token ids, and the
+loading of adapters at run time.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
+
+import httpx2
+
+from afarm import ModelError
+from afarm_plugins.vllm.config import VllmConfig
+
+PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""Statuses that a later try may not meet."""
+
+LIKELIEST = 20
+"""Log-probabilities per position that a server gives without more ado."""
+
+FIRST_WAIT, LONGEST_WAIT = 0.05, 5.0
+"""Seconds before the second try, and the most between two."""
+
+
+class Refused(ModelError):
+    """The server answered with a `status` that another try would not change; `told` are its own words."""
+
+    def __init__(self, message: str, status: int, told: str):
+        super().__init__(message)
+        self.status = status
+        self.told = told
+
+
+class VllmServer:
+    """The server at `url`. Safe for several threads.
+
+    A request that meets an outage, a 429 or a 5xx is sent again until `config.patience` is over. `outages` counts the
+    connections that failed: after one, the server may be another than before.
+    """
+
+    def __init__(self, url: str, config: VllmConfig):
+        self.url = url
+        self.config = config
+        self.outages = 0
+        key = os.environ.get(config.key_variable, "").strip() if config.key_variable else ""
+        self._client = httpx2.Client(
+            base_url=url,
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            timeout=httpx2.Timeout(config.request_timeout, connect=10.0, pool=None),
+            limits=httpx2.Limits(max_connections=config.max_concurrency + 1),
+        )
+
+    # ---------------------------------------------------------------------------------------------- what it is asked
+
+    def version(self) -> str:
+        """Ask for vLLM's version. Raises `ModelError` if what answers is no vLLM server."""
+        try:
+            version = self._ask("GET", "/version").get("version")
+        except Refused as error:
+            if error.status in (401, 403):
+                raise
+            version = None
+        if not isinstance(version, str):
+            raise ModelError(f"what answers at {self.url} is no vLLM server (GET /version gives no version)")
+        return version
+
+    def models(self) -> list[Mapping[str, Any]]:
+        """List the model that it was started with, first, and its adapters: id, max_model_len and more."""
+        listed: list[Mapping[str, Any]] = self._ask("GET", "/v1/models")["data"]
+        return listed
+
+    def tokenize(self, text: str) -> list[int]:
+        """Encode `text` by the server's tokenizer, without special tokens."""
+        tokens: list[int] = self._ask("POST", "/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
+        return tokens
+
+    def complete(self, model: str, prompts: Any, **settings: Any) -> list[Mapping[str, Any]]:
+        """Continue token ids, one prompt or a list of them. Returns the choices, in the order of prompts."""
+        answer = self._ask("POST", "/v1/completions", {"model": model, "prompt": prompts, **settings})
+        return sorted(answer["choices"], key=lambda choice: choice["index"])
+
+    def likeliest(self, model: str, prompts: Sequence[Sequence[int]]) -> list[dict[int, float]]:
+        """Read the log-probabilities of the likeliest tokens after each prompt, by token id.
+
+        Not by `prompt_logprobs`: with --enable-lora that ended vLLM 0.32 on CPUs.
+        """
+        rows = [list(prompt) for prompt in prompts]
+        told: Mapping[str, Any] = {"logprobs": LIKELIEST, "return_tokens_as_token_ids": True}
+        choices = self.complete(model, rows, max_tokens=1, temperature=0, **told)
+        tops = [choice["logprobs"]["top_logprobs"][0] for choice in choices]
+        return [{int(token.removeprefix("token_id:")): value for token, value in top.items()} for top in tops]
+
+    def load_adapter(self, name: str, directory: str) -> None:
+        """Have it load the adapter in `directory` under `name`.
+
+        Raises `ModelError` with the way to make it able to.
+        """
+        try:
+            # A 500 is its answer to a rank that is too high, say, and no passing trouble.
+            self._ask("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": directory}, PASSING - {500})
+        except Refused as error:
+            if "already been loaded" in error.told:
+                return  # by another process of this run, or in an earlier try
+            if error.status == 404 and "lora" not in error.told.lower():  # of the route, not of the adapter
+                raise ModelError(
+                    f"the vLLM server at {self.url} loads no adapters at run time: start it with the environment "
+                    "variable VLLM_ALLOW_RUNTIME_LORA_UPDATING=True and the option --enable-lora"
+                ) from error
+            raise ModelError(
+                f"{error}. It must see {directory} (--set vllm.adapter_dir=DIR names another), and run with "
+                "--enable-lora and a --max-lora-rank of the adapter's rank at least"
+            ) from error
+
+    def unload_adapter(self, name: str) -> None:
+        """Have it forget an adapter, which it may have forgotten already."""
+        try:
+            self._ask("POST", "/v1/unload_lora_adapter", {"lora_name": name})
+        except Refused as error:
+            if error.status not in (400, 404):
+                raise
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    # ------------------------------------------------------------------------------------------------ bounded patience
+
+    def _ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, passing: Container[int] = PASSING
+    ) -> Any:
+        """Send a request until it is answered. Raises `Refused`, and `ModelError` once patience is over."""
+        begun, wait = time.monotonic(), FIRST_WAIT
+        while True:
+            asked_for = None
+            try:
+                answer = self._client.request(method, path, json=body)
+            except httpx2.TransportError as error:
+                self.outages += 1
+                what = f"does not answer ({type(error).__name__}{f': {error}' if str(error) else ''})"
+            else:
+                if answer.status_code not in passing:
+                    return self._content(answer)
+                what = f"gives {answer.status_code} ({_message(answer)})"
+                asked_for = _retry_after(answer)
+            wait, pause = min(2 * wait, LONGEST_WAIT), wait if asked_for is None else asked_for
+            if time.monotonic() - begun + pause > self.config.patience:
+                raise ModelError(
+                    f"the vLLM server at {self.url} {what}, for {self.config.patience:g} s now (vllm.patience). Once "
+                    "it runs again, the same command goes on"
+                )
+            time.sleep(pause)
+
+    def _content(self, answer: httpx2.Response) -> Any:
+        if answer.is_success:
+            try:
+                return answer.json() if "json" in answer.headers.get("content-type", "") else {}
+            except ValueError as error:
+                raise ModelError(f"the vLLM server at {self.url} gives no JSON: {answer.text[:200]!r}") from error
+        key = f"; its key goes into {self.config.key_variable}" if answer.status_code in (401, 403) else ""
+        where = answer.request.url.path
+        told = _message(answer)
+        message = f"the vLLM server at {self.url} refuses {where} ({answer.status_code}): {told}{key}"
+        raise Refused(message, answer.status_code, told)
+
+
+def _message(answer: httpx2.Response) -> str:
+    """Read the server's own words from an answer."""
+    try:
+        body = answer.json()
+        told = body["error"]["message"] if "error" in body else body["detail"]
+    except (ValueError, LookupError, TypeError):
+        told = answer.text
+    return " ".join(str(told).split())[:300].rstrip(".")
+
+
+def _retry_after(answer: httpx2.Response) -> float | None:
+    """Read the seconds after which to try again; None if the server does not say."""
+    try:
+        return max(0.0, float(answer.headers["retry-after"]))
+    except (KeyError, ValueError):
+        return None

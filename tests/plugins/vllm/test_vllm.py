@@ -1,0 +1,219 @@
+"""The sampler `vllm` against a server of its protocol: rows, draws, adapters, faults, and the proof of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from fake_vllm import FakeVllm
+
+from afarm import ConfigError, Decoding, LoraConfig, ModelError
+from afarm.backend import CheckpointPolicy, TorchEngine, trainable_copy
+from afarm.testing import check_sampler, judge_context, make_instructions, tiny_policy
+from afarm_plugins.vllm.config import VllmConfig
+from afarm_plugins.vllm.engine import VllmEngine
+
+GREEDY = Decoding(temperature=0, max_new_tokens=6)
+INSTRUCTIONS = make_instructions(5)
+
+
+@pytest.fixture(scope="module")
+def policy() -> CheckpointPolicy:
+    return tiny_policy()
+
+
+@pytest.fixture
+def server(policy: CheckpointPolicy) -> Iterator[FakeVllm]:
+    with FakeVllm(policy) as server:
+        yield server
+
+
+def engine(server: FakeVllm, **settings: Any) -> VllmEngine:
+    return VllmEngine(VllmConfig(**{"patience": 0.5, "max_concurrency": 4, **settings}), server.url, judge_context())
+
+
+def adapted(policy: CheckpointPolicy, scale: float = 0.3, r: int = 4) -> CheckpointPolicy:
+    policy.backend.seed(1)
+    copy = trainable_copy(policy, LoraConfig(r=r))
+    train(copy, scale)
+    return copy
+
+
+@torch.no_grad()
+def train(policy: CheckpointPolicy, scale: float = 0.3) -> None:
+    """Change the adapters, as a step of training does."""
+    for name, weight in policy.model.named_parameters():
+        if "lora_B" in name:
+            weight.add_(torch.randn(weight.shape) * scale)
+
+
+def rows(engine: Any, policy: CheckpointPolicy, decoding: Decoding = GREEDY) -> list[list[int]]:
+    prompts, keys = policy.prompt_ids(INSTRUCTIONS), [i.id for i in INSTRUCTIONS]
+    return [row.token_ids for row in engine.sampler(policy).generate(prompts, keys, decoding, seed=1)]
+
+
+# --------------------------------------------------------------------------------------------------------- the promise
+
+
+def test_both_samplers_keep_the_promises_of_the_kit(server: FakeVllm, policy: CheckpointPolicy) -> None:
+    check_sampler(TorchEngine())
+    check_sampler(engine(server), policy)
+
+
+def test_each_response_is_a_request_with_its_own_seed(server: FakeVllm, policy: CheckpointPolicy) -> None:
+    rows(engine(server), policy, Decoding(max_new_tokens=4, n=3))
+    assert len({body["seed"] for body in server.requests}) == len(server.requests) == 15
+    assert all(0 <= body["seed"] < 2**63 for body in server.requests)
+
+
+def test_greedy_samples_of_a_prompt_are_asked_for_once(server: FakeVllm, policy: CheckpointPolicy) -> None:
+    made = rows(engine(server), policy, Decoding(temperature=0, max_new_tokens=6, n=2))
+    assert made == rows(TorchEngine(), policy, Decoding(temperature=0, max_new_tokens=6, n=2))
+    assert len(server.requests) == len(INSTRUCTIONS)
+
+
+def test_adapters_have_names_by_their_content_and_old_ones_are_let_go(
+    server: FakeVllm, policy: CheckpointPolicy
+) -> None:
+    own, trained = engine(server), adapted(policy)
+    for _ in range(4):
+        assert rows(own, trained) == rows(own, trained) == rows(TorchEngine(), trained)
+        train(trained)
+    assert len(server.loaded) == len(set(server.loaded)) == 4
+    assert list(server.adapters) == server.loaded[-2:]
+    assert sorted(path.name for path in own.directory.iterdir()) == sorted(server.loaded[-2:])
+
+
+# -------------------------------------------------------------------------------------------------------------- faults
+
+
+@pytest.mark.parametrize("faults", [(429, 429), (500, 503), ("reset", "reset")], ids=["429", "5xx", "reset"])
+def test_passing_trouble_is_waited_out(faults: Any, server: FakeVllm, policy: CheckpointPolicy) -> None:
+    server.script(*faults)
+    assert rows(engine(server), policy) == rows(TorchEngine(), policy)
+
+
+def test_a_server_that_restarts_in_the_middle_gets_its_adapter_again(
+    server: FakeVllm, policy: CheckpointPolicy
+) -> None:
+    trained = adapted(policy)
+    server.script(None, None, server.restart)
+    assert rows(engine(server), trained) == rows(TorchEngine(), trained)
+    assert len(server.loaded) > 1
+
+
+def test_a_server_that_restarts_with_other_weights_is_noticed(server: FakeVllm, policy: CheckpointPolicy) -> None:
+    def restart() -> None:
+        server.base = tiny_policy(7).model
+        server.restart()
+
+    server.script(None, restart)
+    with pytest.raises(ModelError, match="holds other weights than the policy"):
+        rows(engine(server), policy)
+
+
+def test_weights_that_change_without_a_restart_are_noticed_before_the_last_row(
+    server: FakeVllm, policy: CheckpointPolicy
+) -> None:
+    server.script(None, lambda: setattr(server, "base", tiny_policy(7).model))
+    prompts, keys = policy.prompt_ids(INSTRUCTIONS), [i.id for i in INSTRUCTIONS]
+    sampled = engine(server).sampler(policy).generate(prompts, keys, GREEDY, seed=1)
+    with pytest.raises(ModelError, match="holds other weights than the policy"):
+        list(islice(sampled, len(INSTRUCTIONS)))  # who samples takes no more than these
+
+
+def test_a_server_that_dies_in_the_middle_ends_sampling_once_patience_is_over(
+    server: FakeVllm, policy: CheckpointPolicy
+) -> None:
+    server.script(None, server.stop)
+    with pytest.raises(ModelError, match=rf"{server.url} does not answer .*for 0.5 s now .*the same command goes on"):
+        rows(engine(server), policy)
+
+
+def test_trouble_that_does_not_pass_ends_with_the_servers_words(server: FakeVllm, policy: CheckpointPolicy) -> None:
+    server.script(*[500] * 200)
+    with pytest.raises(ModelError, match=r"gives 500 \(it did not work\)"):
+        rows(engine(server), policy)
+
+
+# ------------------------------------------------------------------------------------------------------------- refused
+
+
+def test_stale_weights_after_a_sync_are_refused(server: FakeVllm, policy: CheckpointPolicy) -> None:
+    own, trained = engine(server), adapted(policy)
+    rows(own, trained)
+    server.stale = True
+    train(trained)
+    with pytest.raises(ModelError, match=r"holds other weights.* differ by .* per token, and 0.001 is tolerated"):
+        own.sampler(trained)
+
+
+def with_another_model(server: FakeVllm) -> None:
+    server.base = tiny_policy(3).model
+
+
+def with_a_wrong_head(server: FakeVllm) -> None:
+    """A tied head that a reload left as it was."""
+    server.base.lm_head.weight = torch.nn.Parameter(server.base.lm_head.weight.roll(1, 0))
+
+
+def with_another_tokenizer(server: FakeVllm) -> None:
+    server.tokenize = lambda text: [1, 2, 3]
+
+
+def with_another_version(server: FakeVllm) -> None:
+    server.version = "0.99.0"
+
+
+def that_is_no_vllm(server: FakeVllm) -> None:
+    server.version = None
+
+
+def with_few_positions(server: FakeVllm) -> None:
+    server.max_model_len = 10
+
+
+@pytest.mark.parametrize(
+    ("alter", "message"),
+    [
+        (with_another_model, "holds other weights than the policy: with tiny, .*vllm serve"),
+        (with_a_wrong_head, "holds other weights than the policy"),
+        (with_another_tokenizer, "has another tokenizer than the policy: it serves tiny"),
+        (with_another_version, "is vllm 0.99.0, and this run's artifacts are keyed by vllm 0.32.0"),
+        (that_is_no_vllm, "is no vLLM server"),
+        (with_few_positions, "takes 10: start it with --max-model-len"),
+    ],
+)
+def test_a_server_that_cannot_serve_the_policy_is_refused_by_name(
+    alter: Callable[[FakeVllm], None], message: str, server: FakeVllm, policy: CheckpointPolicy
+) -> None:
+    alter(server)
+    with pytest.raises(ModelError, match=message):
+        rows(engine(server, version="0.32.0"), policy)
+
+
+def test_a_server_without_adapters_at_run_time_is_told_how_to_start(server: FakeVllm, policy: CheckpointPolicy) -> None:
+    server.dynamic_lora = False
+    with pytest.raises(ModelError, match=r"VLLM_ALLOW_RUNTIME_LORA_UPDATING=True and the option --enable-lora"):
+        rows(engine(server), adapted(policy))
+
+
+def test_an_adapter_of_too_high_a_rank_is_refused_at_once(server: FakeVllm, policy: CheckpointPolicy) -> None:
+    with pytest.raises(ModelError, match=r"greater than max_lora_rank 16\. .*--max-lora-rank"):
+        rows(engine(server, patience=600), adapted(policy, r=32))
+
+
+def test_a_policy_with_tokens_of_its_own_is_refused(server: FakeVllm, policy: CheckpointPolicy) -> None:
+    steered = policy.copy_with_tokens(["<|good|>"])
+    ids = steered.tokenizer.convert_tokens_to_ids(list(steered.control_tokens))
+    with pytest.raises(ModelError, match="trained token embeddings"):
+        engine(server).sampler(trainable_copy(steered, LoraConfig(r=4), train_tokens=ids))
+
+
+@pytest.mark.parametrize("url", ["", "localhost:8000", "http://me:secret@host:8000", "http://host:8000/?key=secret"])
+def test_an_url_that_is_none_is_a_config_error(url: str) -> None:
+    with pytest.raises(ConfigError, match="write vllm@http://HOST:PORT"):
+        VllmEngine(VllmConfig(), url, judge_context())
