@@ -95,7 +95,7 @@ if TYPE_CHECKING:
     from afarm.storage.preference_files import Unusable, own_preferences
     from afarm.storage.prompt_templates import foreign_templates
     from afarm.storage.rows import placed_rows, read_outputs, read_rows, require_distinct, why_no_file, write_rows
-    from afarm.studies.estimates import mean_interval
+    from afarm.studies.estimates import correlate_boards, mean_interval, rank_of_each
     from afarm.studies.study import (
         Bounded,
         Findings,
@@ -199,7 +199,9 @@ _ON_FIRST_USE = {
     "Findings": "studies.study",
     "FinishedRun": "studies.study",
     "Bounded": "studies.study",
+    "correlate_boards": "studies.estimates",
     "mean_interval": "studies.estimates",
+    "rank_of_each": "studies.estimates",
     "Series": "studies.study",
     "Study": "studies.study",
     "StudyPlot": "studies.study",
@@ -285,6 +287,7 @@ __all__ = [
     "Unusable",
     "__version__",
     "compare_outputs",
+    "correlate_boards",
     "did_you_mean",
     "explain_validation_error",
     "foreign_templates",
@@ -296,6 +299,7 @@ __all__ = [
     "model_identity",
     "own_preferences",
     "placed_rows",
+    "rank_of_each",
     "read_outputs",
     "read_rows",
     "require_distinct",

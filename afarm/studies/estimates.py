@@ -1,18 +1,58 @@
-"""Estimates for the analysis of studies, which numpy is loaded for when they are called."""
+"""Estimates for the analysis of studies; numpy is loaded when one is called."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from afarm.studies.study import Bounded
+
+CORRELATIONS = {"Spearman": "spearman", "Kendall": "kendall", "R²": "pearson"}
+"""The correlations of two boards as tables call them; R² is the square of Pearson's."""
+
+Board = Sequence[float] | Sequence[Sequence[float]]
+"""Figures of systems, as [systems] or [systems, instructions]; NaN is absent."""
 
 
 def mean_interval(values: Sequence[float]) -> Bounded:
     """Estimate a mean with Student's 95% interval, in the unit of its values; of one value without.
 
-    Raises `DataError` if there is none, and `PluginError` without the extra `evaluation`.
+    NaN is absent. Raises `DataError` if there is none, and `PluginError` without the extra `evaluation`.
     """
     from afarm.statistics import mean
 
     found = mean(values)
     return Bounded(found.value, found.low, found.high)
+
+
+def rank_of_each(board: Sequence[Sequence[float]]) -> list[Bounded]:
+    """Rank systems by their mean over instructions, 1 for the highest, with 95% intervals of the ranks.
+
+    `board` is [systems, instructions]. Raises `DataError` if a system has fewer than two instructions.
+    """
+    from afarm.statistics import rank_intervals
+
+    return [Bounded(rank.rank, rank.low, rank.high) for rank in rank_intervals(board)]
+
+
+def correlate_boards(first: Board, second: Board) -> Mapping[str, Bounded | None]:
+    """Correlate two boards of the same systems: Spearman's ρ, Kendall's τ and R².
+
+    Each has its 95% interval, over instructions if the boards have them, else over systems. None for a board that does
+    not vary. Raises `DataError` for fewer than three systems.
+    """
+    from afarm.statistics import correlation
+
+    found: dict[str, Bounded | None] = {}
+    for name, kind in CORRELATIONS.items():
+        one = correlation(first, second, kind)  # type: ignore[arg-type]
+        figure = None if one.value is None else Bounded(one.value, one.low, one.high)
+        found[name] = _squared(figure) if name == "R²" and figure else figure
+    return found
+
+
+def _squared(figure: Bounded) -> Bounded:
+    value, low, high = figure
+    if low is None or high is None:
+        return Bounded(value * value)
+    ends = sorted([low * low, high * high])
+    return Bounded(value * value, 0.0 if low <= 0 <= high else ends[0], ends[1])

@@ -12,6 +12,20 @@ class SweepConfig(Config):
     )
 
 
+class RankingsConfig(Config):
+    """Systems ranked by people and by simulated annotators."""
+
+    humans: str = setting(
+        "", "a file of pairs with people's labels (annotator1 …) and the names of both systems; nothing is trained"
+    )
+    judged: list[str] = setting(list, "a file of a judge on the same pairs, as FILE or NAME=FILE")
+    methods: str = setting(
+        "ppo,dpo,best_of_n,expert_iteration,feedme,quark,reward_conditioning,base",
+        "without such files: the methods that are trained and ranked, with commas between",
+    )
+    people: str = setting("crowd", "without such files: the annotator that stands for people")
+
+
 @hookimpl
 def register_studies(register: Register) -> None:
     register(
@@ -19,4 +33,10 @@ def register_studies(register: Register) -> None:
         "afarm_plugins.studies.sweep:Sweep",
         config=SweepConfig,
         summary="any setting over values and seeds: win rate, KL and all other figures by value",
+    )
+    register(
+        "rankings",
+        "afarm_plugins.studies.rankings:Rankings",
+        config=RankingsConfig,
+        summary="systems ranked by people and by simulated annotators: do the rankings agree?",
     )

@@ -1,0 +1,219 @@
+"""The study `rankings`: do simulated annotators rank systems as people do?
+
+With a file of people's labels the systems are those that people compared. Without one, methods are trained and
+evaluated twice: by the recipe's simulated annotators, and by those that stand for people, with other seeds.
+
+Source: Dubois et al. 2023 (AlpacaFarm), section 4.1, figure 3 and table 2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
+from afarm import (
+    Bounded,
+    ConfigError,
+    Findings,
+    FinishedRun,
+    Series,
+    Study,
+    StudyPlot,
+    StudyRequest,
+    StudyRun,
+    StudyTable,
+    correlate_boards,
+    mean_interval,
+    rank_of_each,
+)
+from afarm_plugins.studies import RankingsConfig
+from afarm_plugins.studies.over_seeds import over_seeds
+from afarm_plugins.studies.people import PairsOfPeople, read_people
+
+BY_PEOPLE = "people"
+SIMULATED = "simulated"
+
+OTHER_SEEDS = 1000
+"""What is added to a seed for runs by people: what both have of one seed would pass for agreement."""
+
+FEWEST = 3
+"""Systems that a correlation needs."""
+
+Rates = Mapping[str, Bounded]
+"""The win rate of each system in percent, with its 95% interval."""
+
+
+_Board = Sequence[Sequence[float]]
+
+
+class Rankings(Study):
+    """Systems ranked by people and by simulated annotators."""
+
+    def __init__(self, config: RankingsConfig):
+        self.config = config
+        self.reads_files = bool(config.humans)
+
+    def grid(self, request: StudyRequest) -> Sequence[StudyRun]:
+        if self.config.judged and not self.config.humans:
+            raise ConfigError(["--judged names judges of pairs that people labelled: name that file with --humans"])
+        if self.config.humans:
+            if not self.config.judged:
+                raise ConfigError(["--humans needs judges to compare with: --judged FILE, or NAME=FILE"])
+            return []
+        people = tuple(f"{stage}.annotator={self.config.people}" for stage in ("annotate", "evaluate"))
+        worlds = {SIMULATED: (0, ()), BY_PEOPLE: (OTHER_SEEDS, people)}
+        return [
+            StudyRun(method, seed + more, {"by": by}, settings)
+            for by, (more, settings) in worlds.items()
+            for method in dict.fromkeys(name.strip() for name in self.config.methods.split(","))
+            for seed in request.seeds
+        ]
+
+    def analyse(self, finished: Sequence[FinishedRun]) -> Findings:
+        if self.config.humans:
+            return of_files(read_people(self.config.humans, self.config.judged))
+        return of_runs(finished)
+
+
+# ------------------------------------------------------------------------------------------------------------- files
+
+
+def of_files(games: PairsOfPeople) -> Findings:
+    """Rank the systems of files by people and by each judge."""
+    systems = games.systems
+    raters = {BY_PEOPLE: games.people, **{judge: [judge] for judge in games.judges}}
+    boards = {name: games.board(members) for name, members in raters.items()}
+    rates = {name: _rates(systems, board) for name, board in boards.items()}
+    ranks = {name: _ranks(systems, board) for name, board in boards.items()}
+    rows = []
+    for judge in games.judges:
+        cells = _correlations(*_in_both(boards[judge], boards[BY_PEOPLE]))
+        rows.append([judge, BY_PEOPLE, games.answered(judge), games.unanswered[judge], *cells])
+    for person in games.people if len(games.people) > 1 else ():
+        others = [other for other in games.people if other != person]
+        cells = _correlations(*_in_both(games.board([person]), games.board(others)))
+        rows.append([person, "the other people", games.answered(person), 0, *cells])
+    columns = {"rater": "", "with": "", "pairs": "d", "no answer": "d", **_CORRELATIONS}
+    agreement = StudyTable("agreement", "Agreement of rankings, with 95% intervals over instructions", columns, rows)
+    notes = [
+        "A win rate is the mean over instructions of a system's comparisons with all others, a draw as half a win; "
+        "its interval is over instructions.",
+        "A rank's interval holds those ranks that the data do not rule out, other systems taken together.",
+        *(f"{judge} has no label for {s}." for judge in games.judges for s in systems if s not in rates[judge]),
+        *(note for judge in games.judges for note in _mismatches(judge, rates, boards, systems)),
+    ]
+    tables = [_board(systems, rates, ranks), agreement]
+    return Findings(tables, [_plot(systems, rates)], notes)
+
+
+def _rates(systems: Sequence[str], board: _Board) -> Rates:
+    """Return the win rate of each system that has two instructions."""
+    rates = {}
+    for system, values in zip(systems, board, strict=True):
+        known = [100 * value for value in values if not math.isnan(value)]
+        if len(known) > 1:
+            rates[system] = mean_interval(known)
+    return rates
+
+
+def _ranks(systems: Sequence[str], board: _Board) -> Rates:
+    known = [n for n, values in enumerate(board) if sum(not math.isnan(value) for value in values) > 1]
+    ranks = rank_of_each([board[n] for n in known]) if known else []
+    return dict(zip([systems[n] for n in known], ranks, strict=True))
+
+
+def _in_both(first: _Board, second: _Board) -> tuple[_Board, _Board]:
+    """Return both boards with the systems alone that both have."""
+    both = [n for n, boards in enumerate(zip(first, second, strict=True)) if all(map(_has_any, boards))]
+    return [first[n] for n in both], [second[n] for n in both]
+
+
+def _has_any(values: Sequence[float]) -> bool:
+    return not all(map(math.isnan, values))
+
+
+def _mismatches(
+    judge: str, rates: Mapping[str, Rates], boards: Mapping[str, _Board], systems: Sequence[str]
+) -> list[str]:
+    """Name the systems that a judge puts in another order than people, and how sure people are."""
+    notes = []
+    for one, two in combinations([s for s in systems if s in rates[judge] and s in rates[BY_PEOPLE]], 2):
+        gap, theirs = (rates[name][one].value - rates[name][two].value for name in (judge, BY_PEOPLE))
+        if gap * theirs < 0:
+            better, worse = (one, two) if theirs > 0 else (two, one)
+            first, second = (boards[BY_PEOPLE][systems.index(system)] for system in (better, worse))
+            met = [100 * (a - b) for a, b in zip(first, second, strict=True) if not math.isnan(a - b)]
+            sure = mean_interval(met) if met else None
+            between = f", 95% {sure.low:+.1f} to {sure.high:+.1f} on shared instructions" if sure and sure.low else ""
+            notes.append(
+                f"Mismatch: {judge} puts {worse} above {better} by {abs(gap):.1f} points, people {better} above "
+                f"{worse} by {abs(theirs):.1f}{between}."
+            )
+    return notes
+
+
+# -------------------------------------------------------------------------------------------------------------- runs
+
+
+def of_runs(finished: Sequence[FinishedRun]) -> Findings:
+    """Rank methods by their win rates in both worlds; those that one world lacks are named."""
+    worlds: dict[str, dict[str, list[FinishedRun]]] = {BY_PEOPLE: {}, SIMULATED: {}}
+    for done in finished:
+        worlds[str(done.run.place["by"])].setdefault(done.run.method, []).append(done)
+    rates = {
+        by: {method: rate for method, runs in methods.items() if (rate := over_seeds(runs, "win_rate")) is not None}
+        for by, methods in worlds.items()
+    }
+    either = list(dict.fromkeys([*rates[BY_PEOPLE], *rates[SIMULATED]]))
+    both = [method for method in either if all(method in rates[by] for by in worlds)]
+    people, simulated = ([rates[by][method].value for method in both] for by in worlds)
+    notes = [f"{method} is left out of the correlation: one world lacks it." for method in either if method not in both]
+    rows = []
+    if len(both) >= FEWEST:
+        rows = [[SIMULATED, BY_PEOPLE, len(both), *_correlations(simulated, people)]]
+    elif finished:
+        notes.append(f"A correlation needs {FEWEST} methods in both worlds; there are {len(both)}.")
+    for one, two in combinations(both, 2):
+        gap, theirs = (rates[by][one].value - rates[by][two].value for by in (SIMULATED, BY_PEOPLE))
+        if gap * theirs < 0:
+            notes.append(f"Mismatch: {one} less {two} is {gap:+.1f} points simulated and {theirs:+.1f} by people.")
+    columns = {"rater": "", "with": "", "methods": "d", **_CORRELATIONS}
+    agreement = StudyTable("agreement", "Agreement of rankings, with 95% intervals over methods", columns, rows)
+    return Findings([_board(either, rates, {}), agreement], [_plot(both, rates)] if both else [], notes)
+
+
+# ------------------------------------------------------------------------------------------------------------- tables
+
+_CORRELATIONS = {"Spearman": ".2f", "Kendall": ".2f", "R²": ".2f"}
+
+
+def _correlations(first: Sequence[object], second: Sequence[object]) -> list[Bounded | None]:
+    if len(first) < FEWEST:
+        return [None] * len(_CORRELATIONS)
+    found = correlate_boards(first, second)  # type: ignore[arg-type]
+    return [found[name] for name in _CORRELATIONS]
+
+
+def _board(systems: Sequence[str], rates: Mapping[str, Rates], ranks: Mapping[str, Rates]) -> StudyTable:
+    """Table the systems, best by people first."""
+    columns = {"system": ""}
+    for rater in rates:
+        columns |= {f"win rate by {rater}": ".1f"} | ({f"rank by {rater}": ".0f"} if rater in ranks else {})
+    rows = []
+    for system in sorted(systems, key=lambda name: -(rates[BY_PEOPLE].get(name) or Bounded(-1)).value):
+        cells: list[Bounded | None] = []
+        for rater in rates:
+            cells += [rates[rater].get(system), *([ranks[rater].get(system)] if rater in ranks else [])]
+        rows.append([system, *cells])
+    return StudyTable("board", "Win rates in percent, with 95% intervals", columns, rows)
+
+
+def _plot(systems: Sequence[str], rates: Mapping[str, Rates]) -> StudyPlot:
+    """Plot the win rates by each rater over those by people."""
+    series = []
+    for rater in (name for name in rates if name != BY_PEOPLE):
+        known = [system for system in systems if system in rates[rater] and system in rates[BY_PEOPLE]]
+        x = [rates[BY_PEOPLE][system].value for system in known]
+        series.append(Series(rater, x, [rates[rater][system] for system in known], known, joined=False))
+    return StudyPlot("rankings", "Win rates by people and simulated", "win rate by people, %", "simulated, %", series)
