@@ -39,7 +39,7 @@ def launched(spec: str, options: FarmOptions, systems: Systems, account: str) ->
 
     if (launcher := opened(spec, options, systems)) is None:
         return None
-    graph = task_graph(systems, account)
+    graph = task_graph(systems, account, launcher.processes)
     with ExitStack() as screen:
         lines = screen.enter_context(TaskLines(graph, systems[0][1].store))
         if graph.tasks:
@@ -53,7 +53,7 @@ def opened(spec: str, options: FarmOptions, systems: Systems) -> Launcher | None
 
     launcher = open_launcher(spec, systems[0][1])
     if launcher is not None and options.accelerate_config:
-        raise ConfigError(["--launcher and --accelerate-config contradict each other: a stage has one process there"])
+        raise ConfigError(["--launcher and --accelerate-config contradict each other: of ray, set ray.processes"])
     return launcher
 
 
@@ -63,7 +63,7 @@ def show_needs(spec: str, options: FarmOptions, systems: Systems, account: str) 
 
     if (launcher := opened(spec, options, systems)) is None or options.as_json:
         return
-    graph = task_graph(systems, account)
+    graph = task_graph(systems, account, launcher.processes)
     for line in [_asked_for(launcher, graph), *launcher.problems(graph.tasks)]:
         out().print(line, highlight=False, soft_wrap=True, markup=False)
 
@@ -72,6 +72,7 @@ def _asked_for(launcher: Launcher, graph: TaskGraph) -> str:
     if not graph.tasks:
         return f"Nothing would be asked of {launcher.describe()}: all is there."
     counts = {
+        "of several processes": sum(task.needs.processes > 1 for task in graph.tasks),
         "can use a GPU": sum(task.needs.gpus > 0 for task in graph.tasks),
         "ask judges": sum(task.needs.asks for task in graph.tasks),
     }

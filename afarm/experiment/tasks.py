@@ -29,6 +29,7 @@ from afarm.experiment.components import Components
 from afarm.experiment.dry_run import find_or_explain
 from afarm.experiment.opening import workspace_over
 from afarm.experiment.preflight import require_access
+from afarm.experiment.process_info import SINGLE_PROCESS, ProcessInfo
 from afarm.experiment.recipe import Settings
 from afarm.experiment.settings import RunConfig
 from afarm.experiment.stage import Stage, StageRun
@@ -106,8 +107,8 @@ class TaskGraph:
         return max((list(level.values()).count(number) for number in set(level.values())), default=0)
 
 
-def task_graph(systems: Systems, account: str) -> TaskGraph:
-    """Lay out the stages of systems as tasks, paid from `account`."""
+def task_graph(systems: Systems, account: str, processes: int = 1) -> TaskGraph:
+    """Lay out the stages of systems as tasks, paid from `account`; each that trains has `processes`."""
     several = len({workspace.config.seed for _, workspace in systems}) > 1
     tasks: dict[str, StageTask] = {}
     first_read: dict[str, set[str]] = {}
@@ -129,9 +130,8 @@ def task_graph(systems: Systems, account: str) -> TaskGraph:
                 taken = {task.id for task in tasks.values()}
                 name = name if name not in taken else f"{name}, {system} {own[:4]}"
                 inputs = tuple(dict.fromkeys(identity(upstream) for upstream in stage.inputs.values()))
-                tasks[own] = StageTask(
-                    name, label, stage.kind, inputs, _needs(workspace, stage), farm, source_of(stage)
-                )
+                needs = _needs(workspace, stage, processes)
+                tasks[own] = StageTask(name, label, stage.kind, inputs, needs, farm, source_of(stage))
         wanted.append([tasks[own].id for own in identities.values() if own in tasks])
     placed = [_placed(task, own, first_read[own], tasks) for own, task in tasks.items()]
     return TaskGraph([replace(task, behind=_behind(task, placed[:n])) for n, task in enumerate(placed)], wanted)
@@ -194,11 +194,12 @@ def _find(workspace: Workspace, stage: Stage, inputs: Mapping[str, Artifact | No
     return None
 
 
-def _needs(workspace: Workspace, stage: Stage) -> Needs:
+def _needs(workspace: Workspace, stage: Stage, processes: int) -> Needs:
     scores = stage.kind == "evaluate" and any(s.kind == "fit-reward" for s in stage.inputs.values())
     computes = stage.kind in COMPUTING or scores
     asks = stage.kind in ASKING or stage.plan_pairs is not None
-    return Needs(gpus=int(computes and workspace.config.backend.device != "cpu"), asks=asks)
+    together = processes if stage.run_collective else 1
+    return Needs(together, gpus=int(computes and workspace.config.backend.device != "cpu"), asks=asks)
 
 
 def farm_spec(workspace: Workspace, system: str, account: str) -> FarmSpec:
@@ -319,24 +320,39 @@ def _make(task: StageTask, tell: Tell) -> StageRun:
     here = versions()
     if others := [f"{name} {here.get(name)} for {v}" for name, v in task.farm.versions.items() if here.get(name) != v]:
         notify(f"{platform.node()} has {', '.join(others)}: its results may differ")
-    with workspace_of(task.farm, _told(task, tell), notify) as workspace:
+    process_info = _process_info(task)
+    with workspace_of(task.farm, _told(task, tell), notify, process_info) as workspace:
+        workspace.meet()
         stage = _same_stage(task, workspace)
-        if task.needs.asks:
+        if task.needs.asks and process_info.is_main_process:
             require_access(workspace)
         with workspace.judges.client.accounted_to(task.farm.account):
             workspace.ensure(stage)
         return workspace.history[task.stage]
 
 
+def _process_info(task: StageTask) -> ProcessInfo:
+    """Read which of a task's processes this is, and hide FSDP from libraries that would apply it."""
+    if task.needs.processes == 1:
+        return SINGLE_PROCESS
+    found = ProcessInfo.of(os.environ)
+    os.environ.pop("ACCELERATE_USE_FSDP", None)
+    return found
+
+
 def workspace_of(
-    farm: FarmSpec, progress: Progress = no_progress, notify: Callable[[str], None] = lambda text: None
+    farm: FarmSpec,
+    progress: Progress = no_progress,
+    notify: Callable[[str], None] = lambda text: None,
+    process_info: ProcessInfo = SINGLE_PROCESS,
 ) -> Workspace:
     """Open the workspace of a farm in this process.
 
     Raises `StoreError` if this machine does not see its directories, `ConfigError` if settings mean something else.
     """
     _enter(farm)
-    return workspace_over(Components(_plugins(), _settings_of(farm), progress, notify), Path(farm.output_dir))
+    components = Components(_plugins(), _settings_of(farm), progress, notify, process_info)
+    return workspace_over(components, Path(farm.output_dir))
 
 
 @cache

@@ -133,7 +133,12 @@ class Launcher(ABC):
     `spec` is the text after the name's colon, the context a `BuildContext`. A launcher that begins tasks itself keeps
     them in a `Schedule`. An artifact is whole or absent and its maker holds a lock, so a task may be begun anywhere
     again, even while a worker that was thought lost still makes it.
+
+    `processes` is the number that is wanted of each task that trains: all of them execute the task at once, in an
+    environment that says which one each is (`RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR` and `MASTER_PORT`).
     """
+
+    processes: int = 1
 
     @abstractmethod
     def run(self, tasks: Sequence[StageTask], execute: Execute, tell: Tell) -> Mapping[str, Outcome]:

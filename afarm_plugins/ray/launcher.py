@@ -11,9 +11,12 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shutil
 import socket
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -49,6 +52,7 @@ class RayLauncher(Launcher):
 
     def __init__(self, config: RayConfig, spec: str, context: BuildContext):
         self.config = config
+        self.processes = config.processes
         self.address = spec
 
     def describe(self) -> str:
@@ -69,16 +73,24 @@ class RayLauncher(Launcher):
                 self._run(schedule, execute, tell)
         return schedule.outcomes
 
+    def problems(self, tasks: Sequence[StageTask]) -> list[str]:
+        return []
+
     def _run(self, schedule: Schedule, execute: Execute, tell: Tell) -> None:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
         news = ray.remote(News).options(num_cpus=0, scheduling_strategy=here).remote()
         gpus = self.config.gpus if ray.cluster_resources().get("GPU") else 0
-        begin = ray.remote(make)
+        begin, begin_group = ray.remote(make), ray.remote(make_together)
         at_work: dict[Any, StageTask] = {}
         while not schedule.is_done:
             for task in schedule.ready():
                 schedule.begin(task)
                 cpus = self.config.cpus if task.needs.cpus else 0
+                if task.needs.processes > 1:
+                    each = {"CPU": cpus, "GPU": task.needs.gpus * gpus}
+                    asked = begin_group.options(name=task.id, num_cpus=0, max_retries=0)
+                    at_work[asked.remote(execute, task, news, each, self.config.sharded)] = task
+                    continue
                 node = {f"node:{task.needs.node}": 0.001} if task.needs.node else {}  # a resource that each node has
                 asked = begin.options(
                     name=task.id, num_cpus=cpus, num_gpus=task.needs.gpus * gpus, resources=node, max_retries=0
@@ -90,7 +102,11 @@ class RayLauncher(Launcher):
             for reference in ended:
                 task = at_work.pop(reference)
                 try:
-                    schedule.settle(ray.get(reference))
+                    ended_as = ray.get(reference)
+                    if isinstance(ended_as, Outcome):
+                        schedule.settle(ended_as)
+                    else:
+                        schedule.lose(task, ended_as)
                 except LOST as error:
                     schedule.lose(task, _in_short(error))
                 except RayError as error:
@@ -121,6 +137,7 @@ class News:
 
     def __init__(self) -> None:
         self._events: list[TaskEvent] = []
+        self._ends: dict[str, dict[int, Outcome]] = {}
 
     def add(self, event: TaskEvent) -> None:
         self._events.append(event)
@@ -130,6 +147,14 @@ class News:
         events, self._events = self._events, []
         return events
 
+    def end(self, group: str, rank: int, outcome: Outcome) -> None:
+        """Keep how the process of that rank in a group has ended."""
+        self._ends.setdefault(group, {})[rank] = outcome
+
+    def ends(self, group: str) -> dict[int, Outcome]:
+        """Return how the processes of a group have ended, by rank in that order of time."""
+        return self._ends.pop(group, {})
+
 
 def make(execute: Execute, task: StageTask, news: Any) -> Outcome:
     """Make a task in this worker, and return once all that it told has arrived."""
@@ -137,6 +162,66 @@ def make(execute: Execute, task: StageTask, news: Any) -> Outcome:
     outcome = execute(task, lambda event: told.append(news.add.remote(event)))
     ray.get(told)
     return outcome
+
+
+def make_together(
+    execute: Execute, task: StageTask, news: Any, each: Mapping[str, float], sharded: bool
+) -> Outcome | str:
+    """Make a task in a group of processes, each with the resources `each`: a Ray Train group.
+
+    Returns the outcome, or how a process was lost. The group then ends: the schedule begins another, so that it is told
+    of and counted as any lost worker is.
+    """
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train.v2.api.exceptions import TrainingFailedError, WorkerGroupError
+
+    group = f"{task.kind}-{uuid.uuid4().hex}"
+    storage = Path(task.farm.output_dir) / ".ray" / group  # for Ray's own state, nothing of which is wanted
+    timeout = int(task.farm.run["backend"]["timeout"])
+    try:
+        TorchTrainer(
+            take_part,
+            train_loop_config={"execute": execute, "task": task, "news": news, "group": group, "sharded": sharded},
+            torch_config=TorchConfig(backend="nccl" if each["GPU"] else "gloo", timeout_s=timeout),
+            scaling_config=ScalingConfig(
+                num_workers=task.needs.processes, use_gpu=bool(each["GPU"]), resources_per_worker=dict(each)
+            ),
+            run_config=RunConfig(name=group, storage_path=str(storage), failure_config=FailureConfig(max_failures=0)),
+        ).fit()
+    except TrainingFailedError as error:
+        ends = ray.get(news.ends.remote(group))
+        failures = error.worker_failures if isinstance(error, WorkerGroupError) else {}
+        lost = sorted(failures.keys() - ends.keys())
+        if not ends or lost:
+            which = f"process {lost[0]} of its {task.needs.processes} was lost: " if lost else ""
+            return f"{which}{_in_short(failures[lost[0]] if lost else error)}"
+    else:
+        ends = ray.get(news.ends.remote(group))
+    finally:
+        shutil.rmtree(storage, ignore_errors=True)
+        with suppress(OSError):  # that of another group is there
+            storage.parent.rmdir()
+    return next((outcome for outcome in ends.values() if outcome.error), ends[0])
+
+
+def take_part(how: dict[str, Any]) -> None:
+    """Make a task in this process of a group. The first alone tells; one that fails ends the group."""
+    from ray.train import get_context
+
+    rank, news = get_context().get_world_rank(), how["news"]
+    told: list[Any] = []
+
+    def tell(event: TaskEvent) -> None:
+        if rank == 0:
+            told.append(news.add.remote(event))
+
+    if how["sharded"]:
+        os.environ["ACCELERATE_USE_FSDP"] = "true"
+    outcome = how["execute"](how["task"], tell)
+    ray.get([*told, news.end.remote(how["group"], rank, outcome)])
+    if outcome.error:
+        raise RuntimeError(outcome.error)
 
 
 def _require_head(address: str) -> None:

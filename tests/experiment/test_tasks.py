@@ -88,6 +88,12 @@ def test_needs_follow_from_the_stage(farm: Make) -> None:
     assert not any(task.needs.gpus for task in on_cpus.values())
 
 
+def test_only_what_trains_has_several_processes(farm: Make) -> None:
+    graph = task_graph(systems(farm, "nudge"), "account", processes=4)
+    several = {task.id: task.needs.processes for task in graph.tasks if task.needs.processes > 1}
+    assert several == {"sft": 4, "fit-reward": 4, "train nudge": 4}
+
+
 def test_a_task_can_be_pickled(farm: Make) -> None:
     graph = task_graph(systems(farm, "nudge"), "account")
     assert pickle.loads(pickle.dumps(graph.tasks)) == list(graph.tasks)

@@ -72,9 +72,9 @@ class TwoMachines:
         head = ["--head", f"--port={PORT}", "--num-cpus=0", "--include-dashboard=false", f"--temp-dir={self.scratch}"]
         self._ray(0, *head)
 
-    def join(self, machine: int) -> None:
-        """Let a machine take two stages at a time."""
-        self._ray(machine, f"--address={ADDRESSES[0]}:{PORT}", "--num-cpus=2")
+    def join(self, machine: int, cpus: int = 2) -> None:
+        """Let a machine take stages, as many at a time as it has CPUs."""
+        self._ray(machine, f"--address={ADDRESSES[0]}:{PORT}", f"--num-cpus={cpus}")
 
     def _ray(self, machine: int, *options: str) -> None:
         more = [f"--node-ip-address={ADDRESSES[machine]}", "--object-store-memory=80000000", "--disable-usage-stats"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from launches import finish, launched
 from places import ROOT
 from two_machines import ADDRESSES, LIMIT, PORT, SETTINGS, TwoMachines, contents, wait_until, why_not
 
@@ -67,6 +69,17 @@ def bought(output_dir: Path) -> tuple[int, int]:
     return found
 
 
+def wait_for_ppo(output_dir: Path, driver: subprocess.Popen[str], screen: Path) -> None:
+    """Wait until PPO has a checkpoint."""
+
+    def there() -> bool:
+        assert driver.poll() is None, screen.read_text()
+        trained = output_dir.glob("artifacts/train/*.partial/checkpoints/step-*")
+        return any("objective/kl" in (step.parents[1] / "metrics.jsonl").read_text() for step in trained)
+
+    wait_until(there)
+
+
 def test_a_comparison_outlives_a_machine_that_dies_in_training(machines: TwoMachines, tmp_path: Path) -> None:
     alone, together, screen = tmp_path / "alone", tmp_path / "together", tmp_path / "screen"
     subprocess.run(command(alone), check=True, capture_output=True, env={**os.environ, **ENVIRONMENT}, timeout=LIMIT)
@@ -76,12 +89,7 @@ def test_a_comparison_outlives_a_machine_that_dies_in_training(machines: TwoMach
         options = ["--launcher", f"ray:{ADDRESSES[0]}:{PORT}"]
         driver = machines.begin(0, command(together, *options), stdout=written, stderr=written)
 
-    def ppo_has_a_checkpoint() -> bool:
-        assert driver.poll() is None, screen.read_text()
-        trained = together.glob("artifacts/train/*.partial/checkpoints/step-*")
-        return any("objective/kl" in (step.parents[1] / "metrics.jsonl").read_text() for step in trained)
-
-    wait_until(ppo_has_a_checkpoint)
+    wait_for_ppo(together, driver, screen)
     assert machines.kill(1) > 3
     machines.join(0)
     assert driver.wait(LIMIT) == 0, screen.read_text()
@@ -105,3 +113,23 @@ def test_a_check_looks_at_each_machine(machines: TwoMachines, tmp_path: Path) ->
     assert [node["node"] for node in nodes] == list(ADDRESSES)
     assert len({node["place"] for node in nodes}) == 2
     assert [node["problems"] for node in nodes] == [[], []]
+
+
+def test_a_group_outlives_a_killed_process(machines: TwoMachines, tmp_path: Path) -> None:
+    run = ["-m", "afarm", "run", "--method", "ppo", *SETTINGS, "--output-dir"]
+    together, torchrun, screen = tmp_path / "together", tmp_path / "torchrun", tmp_path / "screen"
+    finish(launched([*run, str(torchrun)]))
+    machines.start_head()
+    for machine in (0, 1):
+        machines.join(machine, cpus=1)
+    options = ["--launcher", f"ray:{ADDRESSES[0]}:{PORT}", "--set", "ray.processes=2"]
+    with screen.open("w") as written:
+        driver = machines.begin(0, [sys.executable, *run, str(together), *options], stdout=written, stderr=written)
+    wait_for_ppo(together, driver, screen)
+    (member,) = [found for found in machines.processes(1) if "TrainWorker" in " ".join(found.cmdline())]
+    member.kill()
+    assert driver.wait(LIMIT) == 0, screen.read_text()
+    said = screen.read_text()
+    assert re.search(r"↻ train ppo: lost \(process [01] of its 2 was lost: .*run again", said), said
+    assert ": train ppo: going on from step" in said
+    assert contents(together) == contents(torchrun)
