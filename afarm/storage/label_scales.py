@@ -73,6 +73,7 @@ class LabelReader:
         self._scale = LabelScale.parse(scale) if scale else None
         self._has_option = scale is not None
         self._zeros = 0
+        self._ones = 0
         self._seconds = 0
 
     def number(self, label: Any, column: str, where: str, is_draw: bool = False) -> float | None:
@@ -86,6 +87,7 @@ class LabelReader:
             raise DataError(f"{where}: field {column!r} is {short_repr(label)}; {self._meaning()}") from error
         if number is not None and self._scale is None and not is_draw:
             self._zeros += number == 0
+            self._ones += number == 1
             self._seconds += number > 1
         return number
 
@@ -108,8 +110,9 @@ class LabelReader:
             further = " (If 1 is the first output and 0 the second: --labels 1,0.)"
         else:
             indices, draws, further = "add 1 to each", "write draws as 1.5", ""
+        seen = "0 and 1 and never 2" if self._ones else "0 and never 1 or 2"
         raise DataError(
-            f"{self._source}: its labels are 0 and 1 and never 2, which can mean two things. Either 0 says that the "
+            f"{self._source}: its labels are {seen}, which can mean two things. Either 0 says that the "
             f"first output is better and 1 the second: {indices}. Or 1 is the first output and 0 a draw, as AlpacaEval "
             f"writes them: {draws}.{further}"
         )

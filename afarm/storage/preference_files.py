@@ -40,7 +40,8 @@ from afarm.storage.conversations import (
     unpacked,
 )
 from afarm.storage.hub import is_on_hub
-from afarm.storage.label_scales import LabelReader
+from afarm.storage.label_scales import COLUMN, LabelReader
+from afarm.storage.record_fields import short_repr
 from afarm.storage.row_shapes import LABELS, PAIRS, PEOPLE, what_it_holds
 from afarm.storage.rows import placed_rows, read_rows, stem, why_no_file
 
@@ -161,7 +162,9 @@ class _Repeats:
 def judged_row(row: Row, where: str, name: str = "", labels: LabelReader | None = None) -> JudgedPair:
     """Parse one row; `name` is the annotator's if the row has none. Raises as `own_preferences` does."""
     if {"chosen", "rejected"} <= row.keys():
-        return _from_chosen(row, where, name)
+        judged = _from_chosen(row, where, name)
+        _require_agreement(row, judged, where, labels or LabelReader(where, ""))
+        return judged
     for first, second in PAIRS:
         if first in row and second in row:
             return _from_pair(row, (first, second), where, name, labels or LabelReader(where, ""))
@@ -268,6 +271,26 @@ def _first_over_second(pair: Pair, name: str) -> JudgedPair:
 def _draw(pair: Pair) -> Preference:
     """Return the label of identical outputs."""
     return Preference(pair.id, None, "draw", "rule")
+
+
+def _require_agreement(row: Row, judged: JudgedPair, where: str, labels: LabelReader) -> None:
+    """Raise `UnusableError` if the row has a `preference` too, and it says otherwise."""
+    if judged.chosen_rejected is None or row.get(COLUMN) is None:
+        return
+    chosen, rejected = judged.chosen_rejected
+    sides = next(([row[first], row[second]] for first, second in PAIRS if {first, second} <= row.keys()), None)
+    sides = sides or [chosen, rejected]
+    try:
+        label = labels.number(row[COLUMN], COLUMN, where, is_draw=True)
+    except DataError:  # a column of another meaning
+        return
+    if label is None or chosen not in sides or rejected not in sides:
+        return
+    if label in (0, 1.5) or sides[label > 1.5] != chosen:
+        raise UnusableError(
+            f"{where}: field {COLUMN!r} is {short_repr(row[COLUMN])}, which contradicts 'chosen' and 'rejected'; leave "
+            "out what is wrong"
+        )
 
 
 def _chat(row: Row, field: str, prompt: Turns, column: str, where: str) -> Turns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import zlib
 from collections.abc import Callable, Iterator
@@ -13,6 +14,9 @@ from afarm.core.errors import DataError
 
 GZIP = b"\x1f\x8b"
 """The bytes that every gzip file begins with."""
+
+BLOCK = 1 << 20
+"""Bytes that are looked at together."""
 
 
 @contextmanager
@@ -29,6 +33,19 @@ def open_text(path: Path, place: Callable[[], str], newline: str | None = None) 
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise DataError(f"{path}: {place()}: its gzip is damaged or cut short ({error}); copy it anew") from error
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: near {place()}: no UTF-8 text: save it as UTF-8") from error
+        raise DataError(f"{path}: line {_undecodable_line(path, opened)}: no UTF-8 text: save it as UTF-8") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _undecodable_line(path: Path, opened: Callable[..., IO[bytes]]) -> int:
+    """Return the line, counted from 1, of the first byte that is no UTF-8: readers are a block ahead of their rows."""
+    decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
+    with opened(path, "rb") as handle:
+        while block := handle.read(BLOCK):
+            try:
+                decoder.decode(block)
+            except UnicodeDecodeError as error:
+                return line + error.object.count(b"\n", 0, error.start)
+            line += block.count(b"\n")
+    return line

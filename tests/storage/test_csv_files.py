@@ -106,5 +106,5 @@ def test_an_error_names_the_line_and_how_to_mend_it(text: str, said: str, tmp_pa
 
 def test_other_encodings_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path, "instruction,output\nGrüß,x\n", encoding="latin-1")
-    with pytest.raises(DataError, match=r"a\.csv: near line 1: no UTF-8 text: save it as UTF-8"):
+    with pytest.raises(DataError, match=r"a\.csv: line 2: no UTF-8 text: save it as UTF-8"):
         list(read_rows(path))

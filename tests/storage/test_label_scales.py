@@ -50,6 +50,8 @@ def test_labels_0_and_1_are_refused_with_both_readings(reader: str, tmp_path: Pa
     with_option = "and 1 the second: say --labels 0,1. Or 1 is the first output and 0 a draw"
     with_advice = "and 1 the second: add 1 to each. Or 1 is the first output and 0 a draw"
     assert (with_option if reader == "preferences" else with_advice) in said
+    with pytest.raises(DataError, match="its labels are 0 and never 1 or 2, which can mean two things"):
+        read(write(path, [0, 0], generator_1="a", generator_2="b", annotator="me"))
     for labels in ([0, 1, 2], [1, 1], [1, 1.5], [1, None], [2, 0]):
         read(write(path, labels, generator_1="a", generator_2="b", annotator="me"))
 

@@ -13,7 +13,7 @@ import pytest
 from places import SHARED_DATA
 
 from afarm.core.errors import DataError
-from afarm.core.records import Instruction, JudgedPair, Message, Pair, Preference
+from afarm.core.records import Instruction, JudgedPair, Message, Pair, Preference, Row
 from afarm.storage.conversations import UnusableError
 from afarm.storage.preference_files import Unusable, judged_row, own_preferences
 from afarm.storage.rows import read_preferences
@@ -84,6 +84,29 @@ def test_each_form_is_the_same_preference(form: str) -> None:
     }
     assert judged.pair.instruction == expected.get(form, MULTI_TURN)
     assert judged.annotator == "me"
+
+
+@pytest.mark.parametrize(
+    ("further", "agrees"),
+    [
+        ({"preference": 2}, False),
+        ({"preference": "2.0"}, False),
+        ({"preference": 0}, False),
+        ({"preference": 1}, True),
+        ({"preference": None}, True),
+        ({"preference": "harmless"}, True),
+        ({"output_1": "Loud.", "output_2": "Red.", "preference": 1}, False),
+        ({"output_1": "Loud.", "output_2": "Red.", "preference": 2}, True),
+        ({"output_1": "of another", "output_2": "pair", "preference": 2}, True),
+    ],
+)
+def test_chosen_and_rejected_beside_a_preference_that_says_otherwise_are_refused(further: Row, agrees: bool) -> None:
+    row = {**FORMS["TRL, texts"], **further}
+    if agrees:
+        assert judged_row(row, "f: row 0").chosen_rejected == ("Red.", "Loud.")
+        return
+    with pytest.raises(UnusableError, match="f: row 0: field 'preference' is .*, which contradicts 'chosen'"):
+        judged_row(row, "f: row 0")
 
 
 def test_the_better_output_is_first_as_often_as_second() -> None:
