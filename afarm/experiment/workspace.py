@@ -7,7 +7,7 @@ import platform
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import chdir, contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
@@ -153,8 +153,8 @@ class Workspace:
         def write(directory: Path) -> Mapping[str, Any]:
             if stage.run_collective and self.process_info.is_distributed:
                 announce(directory, self.session)
-            with self.judges.charged_to(name):
-                return stage.write(directory, inputs)
+            with self.judges.charged_to(name), chdir("."):  # a plugin may go elsewhere, and paths are from here
+                return stage.write(directory.absolute(), inputs)
 
         spend = partial(self.judges.spent_on, name)
         return self.store.make(stage.kind, key_fields, write, versions(), label=stage.label, spend=spend)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 from light_farm import Make, light_farm, light_workspace
-from light_plugin import RAN, WordPolicy
+from light_plugin import RAN, Nudge, WordPolicy
 
 from afarm.core.errors import BudgetError, ConfigError
 from afarm.core.interfaces import no_progress
@@ -90,6 +91,23 @@ def test_a_farm_keeps_its_place_when_the_notebook_changes_its_directory(
     made.train("base")
     assert [path.parent.parent.name for path in tmp_path.glob("kept/artifacts/*/*/artifact.json")] == ["base"]
     assert not any((tmp_path / "elsewhere").iterdir()), "another store would train again, and its ledger pay again"
+
+
+def test_a_method_may_change_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    train = Nudge.train
+
+    def wander(self: Nudge, inputs: Any, context: Any) -> Any:
+        os.chdir(tmp_path / "elsewhere")
+        return train(self, inputs, context)
+
+    monkeypatch.setattr(Nudge, "train", wander)
+    with light_workspace(Path("."), method="nudge") as workspace:  # a path as the command line has it
+        Farm.over(workspace).evaluate()
+    assert not any((tmp_path / "elsewhere").iterdir())
+    assert Path.cwd() == tmp_path / "here"
 
 
 def test_a_policy_answers_one_text_or_several() -> None:
