@@ -16,7 +16,7 @@ CARD = "README.md"
 FIGURES = "figures.json"
 HEADINGS = ("", "pairs", "agrees, %", "the longer wins, %", "gain, points", "log loss", "Brier", "ECE")
 LENGTH_WORD = "no better than length"
-"""The word on the card of a judge that does not beat "the longer wins" by its interval."""
+"""The word on the card of a judge that does not beat the rule of length by its interval."""
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,8 @@ def fit_to_labels(
 
     encoder = SentenceEncoder(embeddings) if embeddings else None
     learned = _learned(reward_model, recipe, settings or [], output_dir, seed)
+    if learned:
+        learned.check(pairs)  # before the other candidates are fitted
     with whole_or_absent(out) as beside:
         report = fit_judge(pairs, counts, beside, folds=folds, seed=seed, encoder=encoder, learned=learned, tell=_tell)
         write_judge(beside, report, provenance(annotations, licence))

@@ -38,19 +38,20 @@ class FitReport:
 
     @property
     def beats_length(self) -> bool:
-        """True if the whole interval of the gain over "the longer wins" is above 0."""
+        """True if the whole interval of the gain over the rule of length is above 0."""
         return self.chosen.gain.low > 0
 
     @property
     def verdict(self) -> str:
-        """State in a sentence by how much the fit beats "the longer wins", if it does."""
+        """State in a sentence by how much the fit beats "the longer wins", or its opposite, if it does."""
         gain = self.chosen.gain
+        rule = '"the longer wins"' if self.chosen.longer.value >= 0.5 else '"the shorter wins"'
         points = f"{100 * gain.value:+.1f} points [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
         if self.beats_length:
-            return f'It beats "the longer wins" by {points}.'
+            return f"It beats {rule} by {points}."
         if gain.high < 0:
-            return f'It is worse than "the longer wins": {points}.'
-        return f'It does not beat "the longer wins": {points}.'
+            return f"It is worse than {rule}: {points}."
+        return f"It does not beat {rule}: {points}."
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures."""

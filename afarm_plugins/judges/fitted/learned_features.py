@@ -34,6 +34,9 @@ class FeaturesRewardModel(RewardModel):
     def __init__(self, weights: FittedWeights):
         self.weights = weights
 
+    def __repr__(self) -> str:
+        return "<the reward model features>"
+
     @classmethod
     def fit(
         cls, preferences: Sequence[JudgedPair], start: Policy, config: Config | None, context: TrainContext

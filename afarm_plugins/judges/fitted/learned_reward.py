@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from afarm import Farm, JudgedPair, Output, Preference, RewardModel, write_rows
+from afarm import ConfigError, Farm, JudgedPair, Output, Preference, RewardModel, write_rows
 from afarm.cli.options import FarmOptions
 from afarm_plugins.judges.fitted.labelled_pairs import LabelledPair
 from afarm_plugins.judges.fitted.logistic import Array
@@ -31,6 +31,14 @@ class LearnedReward:
     output_dir: Path
     seed: int
     tell: Callable[[str], None]
+
+    def check(self, pairs: Sequence[LabelledPair]) -> None:
+        """Open what it is fitted with. Raises `ConfigError` if model, recipe or settings are wrong."""
+        try:
+            with TemporaryDirectory() as scratch, self._farm(pairs, Path(scratch)):
+                pass
+        except ConfigError as error:  # of a run, the option of which has another name here
+            raise ConfigError([text.replace("--model", "--reward-model") for text in error.problems]) from error
 
     def differences(self, learned: Sequence[LabelledPair], held: Sequence[LabelledPair]) -> Array:
         """Fit to `learned`, and return the reward of each second output of `held` less that of its first."""

@@ -47,7 +47,11 @@ class ReliabilityBin:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One judge on pairs held out. Shares are in [0, 1], losses in nats; `gain` is over the longer."""
+    """One judge on pairs held out. Shares are in [0, 1], losses in nats.
+
+    `longer` is the rule that the longer output wins; `gain` is over it, or over the shorter one if that is right on
+    more of these pairs.
+    """
 
     pairs: int
     instructions: int
@@ -78,7 +82,8 @@ def longer_leaning(rows: Sequence[LabelledPair]) -> Array:
 def measure(rows: Sequence[LabelledPair], p: Array, seed: int = 0) -> Measured:
     """Measure probabilities `p` [pairs], in canonical order, that the second output is better."""
     ours, longer = credits(rows, p - 0.5), credits(rows, longer_leaning(rows))
-    agreement, by_length, gain = bootstrap_intervals(rows, [ours, longer, ours - longer], seed)
+    by_rule = longer if longer.mean() >= 0.5 else 1 - longer
+    agreement, by_length, gain = bootstrap_intervals(rows, [ours, longer, ours - by_rule], seed)
     p2 = np.array([row.p2 for row in rows])
     squared = [np.mean([(q - vote) ** 2 for vote in row.votes]) for q, row in zip(p, rows, strict=True)]
     table = reliability(p, p2)

@@ -103,6 +103,14 @@ def test_a_fit_that_does_not_beat_length_says_so_and_is_saved(
     assert (tmp_path / "judge" / "judge.json").is_file()
 
 
+def test_labels_that_like_the_shorter_are_held_against_that_rule(tmp_path: Path) -> None:
+    by_length = write(tmp_path / "short.jsonl", rows(200, likes={"length": -2.0}))
+    assert fit(by_length, "--out", tmp_path / "judge") == 0
+    card = (tmp_path / "judge" / "README.md").read_text()
+    assert "(no better than length)" in card.splitlines()[0]
+    assert 'does not beat "the shorter wins"' in card
+
+
 def test_labels_by_chance_make_a_judge_that_is_unsure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = figures(write(tmp_path / "chance.jsonl", rows(300, likes={})), "--out", tmp_path / "judge", capsys=capsys)
     assert found["beats_length"] is False

@@ -123,6 +123,18 @@ def test_a_directory_that_is_no_encoder_is_refused(tmp_path: Path, capsys: pytes
 # ------------------------------------------------------------------------------------------------- the reward model
 
 
+def test_a_language_model_that_is_not_there_is_told_before_anything_is_fitted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels = by_a_word(tmp_path / "labels.jsonl", 60)
+    arguments = ("--out", tmp_path / "judge", "--output-dir", tmp_path / "runs", "--reward-model")
+    assert fit(labels, *arguments, tmp_path / "nowhere") != 0
+    said = capsys.readouterr().err
+    assert f"{str(tmp_path / 'nowhere')!r}: no such file" in "".join(said.split("\n"))
+    assert "check --reward-model" in " ".join(said.split())
+    assert "folds" not in said
+
+
 @pytest.mark.slow
 def test_the_reward_model_learns_what_no_feature_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Fitted in three folds and to all, kept with its files, and opened again by its directory."""

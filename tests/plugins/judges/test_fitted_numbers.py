@@ -111,6 +111,14 @@ def test_the_longer_wins_is_by_characters() -> None:
     assert longer_leaning(rows).tolist() == [5.0, -1.0, 0.0]
 
 
+def test_the_gain_is_over_the_shorter_if_it_wins_more_often() -> None:
+    rows = [labelled(0, (1.0,), ""), labelled(1, (1.0,), ""), labelled(2, (0.0,), "")]
+    found = measure(rows, np.array([0.9, 0.7, 0.7]))
+    assert found.longer.value == pytest.approx(1 / 3)
+    assert found.agreement.value == pytest.approx(2 / 3)
+    assert found.gain.value == pytest.approx(0), "to always take the shorter is as good"
+
+
 def test_measures_by_hand() -> None:
     """p = .9 and right, .7 and wrong, .7 and right, for the second, the first and the first output."""
     rows = [labelled(0, (1.0,), "bb"), labelled(1, (1.0,), "bb"), labelled(2, (0.0,), "bb")]
