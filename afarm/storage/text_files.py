@@ -39,7 +39,7 @@ def open_text(path: Path, place: Callable[[], str], newline: str | None = None) 
 
 
 def _undecodable_line(path: Path, opened: Callable[..., IO[bytes]]) -> int:
-    """Return the line, counted from 1, of the first byte that is no UTF-8: readers are a block ahead of their rows."""
+    """Return the line, counted from 1, of the first byte that is no UTF-8: readers are ahead."""
     decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
     with opened(path, "rb") as handle:
         while block := handle.read(BLOCK):

@@ -105,7 +105,7 @@ def test_chosen_and_rejected_beside_a_preference_that_says_otherwise_are_refused
     if agrees:
         assert judged_row(row, "f: row 0").chosen_rejected == ("Red.", "Loud.")
         return
-    with pytest.raises(UnusableError, match="f: row 0: field 'preference' is .*, which contradicts 'chosen'"):
+    with pytest.raises(UnusableError, match=r"f: row 0: field 'preference' is .*, which contradicts 'chosen'"):
         judged_row(row, "f: row 0")
 
 
