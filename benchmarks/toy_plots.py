@@ -1,4 +1,4 @@
-"""Plots of results over seeds, as SVG with Matplotlib (the extra `docs`), and the text of such figures."""
+"""Plots of results over seeds, as SVG with Matplotlib (the extra `plots`), and the text of such figures."""
 
 from __future__ import annotations
 
@@ -47,23 +47,6 @@ def plot_points(points: Mapping[str, tuple[float, float, float]], titles: tuple[
             color=INK,
         )
     axes.set(xlabel=titles[0], ylabel=titles[1])
-    _save(figure, path)
-
-
-def plot_curves(
-    curves: Mapping[str, Sequence[Mapping[str, Sequence[float]]]], places: Sequence[int], title: str, path: Path
-) -> None:
-    """Draw each figure by place, a line per kind of labels: means over seeds with their 95% intervals."""
-    names = list(next(iter(curves.values()))[0])
-    figure, panels = _figure(len(names))
-    for axes, name in zip(panels, names, strict=True):
-        for colour, (labels, runs) in zip(COLOURS, curves.items(), strict=False):
-            columns = [[run[name][index] for run in runs] for index in range(len(places))]
-            middle, half = [statistics.fmean(column) for column in columns], [half_interval(c) for c in columns]
-            axes.errorbar(places, middle, yerr=half, fmt="o-", capsize=3, color=colour, label=labels)
-        axes.set(xlabel=title, title=name, xscale="log", xticks=places, xticklabels=map(str, places))
-        axes.minorticks_off()
-    panels[0].legend(frameon=False, fontsize=8)
     _save(figure, path)
 
 

@@ -2,7 +2,7 @@
 
 Writes the marked parts of docs/notes/toy-results.md and the plots beside it, from the runs under `--output-dir`. Those
 that are not there yet are made, by the toy recipe as it stands; so it can be stopped and started again, and a change of
-code or settings makes anew what it concerns. `--parts` makes some of them. Plots need Matplotlib (the extra `docs`).
+code or settings makes anew what it concerns. `--parts` makes some of them. Plots need Matplotlib (the extra `plots`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from afarm import Farm, Result
 from afarm.evaluation.metrics import main_metric
 from afarm.statistics import correlation, paired_differences
 from benchmarks.label_quality import label_accuracy, mean_gold, reward_accuracy
-from benchmarks.over_optimisation import best_of_n_curves, long_ppo_curves
 from benchmarks.toy_plots import half_interval, over_seeds, plot_points
 
 PAGE = Path("docs/notes/toy-results.md")
@@ -179,8 +178,6 @@ def labels(seeds: Sequence[int], output_dir: Path, plots: Path) -> list[str]:
 PARTS: Mapping[str, Callable[[Sequence[int], Path, Path], list[str]]] = {
     "board": board,
     "labels": labels,
-    "best-of-n": best_of_n_curves,
-    "long-ppo": long_ppo_curves,
 }
 """What makes each marked part, from seeds, the directory of runs and that of plots."""
 

@@ -48,6 +48,11 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "tune": ("--methods dpo,ppo --trials 16", "--methods dpo --space dpo.beta=0.05:0.5 --dry-run"),
     "study sweep": ("--method dpo --values dpo.beta=0.03,0.1 --seeds 1,2", "--values ppo.kl_coef=0.02,0.2 --dry-run"),
     "study rankings": ("--methods ppo,dpo,feedme --dry-run", "--humans people.json --judged gpt4=gpt4.json"),
+    "study overoptimization": ("--methods best_of_n --seeds 1,2,3", "--methods ppo --set ppo.kl_coef=0.02 --dry-run"),
+    "study label-noise": (
+        "--methods best_of_n --n 1,16,256 --seeds 1,2,3",
+        "--annotators pool --noise 0,0.25 --dry-run",
+    ),
     "sft": ("--set sft.num_train_epochs=1", "--data mine.json --model HuggingFaceTB/SmolLM2-135M"),
     "sample": ("--set sample.n=4", "--policy ppo"),
     "annotate": ("--annotator gpt4 --judge openai:gpt-4o", "--label-noise 0 --dry-run"),

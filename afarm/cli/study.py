@@ -54,7 +54,10 @@ def add_to(app: typer.Typer) -> None:
     for component in registry:
         if component.kind == "studies":
             name = registry.names_of(component)[-1]
-            group.command(name, help=_sentence(component.summary))(_command(component, name))
+            try:
+                group.command(name, help=_sentence(component.summary))(_command(component, name))
+            except PluginError as error:
+                err().print(f"[yellow]Left out:[/] {markup(str(error))}", highlight=False, soft_wrap=True)
     app.add_typer(group, name="study")
 
 
@@ -278,13 +281,13 @@ def _show_table(console: Console, table: StudyTable) -> None:
     from rich import box
     from rich.table import Table
 
-    from afarm.studies.tables import cell_text
+    from afarm.studies.tables import short_text
 
     shown = Table(title=markup(table.title), title_justify="left", box=box.SIMPLE)
     for column, form in table.columns.items():
         shown.add_column(markup(one_line(column)), justify="right" if form else "left", overflow="fold")
     for row in table.rows:
-        texts: Iterator[str] = (cell_text(c, form) for c, form in zip(row, table.columns.values(), strict=True))
+        texts: Iterator[str] = (short_text(c, form) for c, form in zip(row, table.columns.values(), strict=True))
         shown.add_row(*(markup(one_line(text)) for text in texts))
     console.print(shown)
 

@@ -75,6 +75,13 @@ def cell_text(cell: Cell, form: str) -> str:
     return cell if isinstance(cell, str) else _minus(f"{cell:{form}}")
 
 
+def short_text(cell: Cell, form: str) -> str:
+    """Write a cell for a screen, an interval as "51.2 ± 3.2": half of its width, whatever its middle."""
+    if not isinstance(cell, Bounded) or cell.low is None or cell.high is None:
+        return cell_text(cell, form)
+    return f"{_minus(f'{cell.value:{form}}')} ± {(cell.high - cell.low) / 2:{form.lstrip('+')}}"
+
+
 def _minus(number: str) -> str:
     return number.replace("-", "−")
 

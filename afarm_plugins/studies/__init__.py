@@ -26,6 +26,33 @@ class RankingsConfig(Config):
     people: str = setting("crowd", "without such files: the annotator that stands for people")
 
 
+class ReachConfig(Config):
+    """Methods that go further and further."""
+
+    methods: str = setting(
+        "best_of_n,ppo", "the methods, with commas between: best_of_n, expert_iteration and ppo go further by a setting"
+    )
+    n: str = setting("1,4,16,64,256", "samples of best-of-n, with commas between")
+    iteration_n: str = setting("4,16,64", "samples of expert iteration, with commas between")
+    steps: str = setting("20,40,80,200", "steps of PPO, with commas between")
+
+
+class OverOptimizationConfig(ReachConfig):
+    """Over-optimisation of a reward model, by the labels that it learned from."""
+
+    labelled_by: str = setting(
+        "crowd,pool+0.25,greedy_gpt4",
+        "annotators of training labels and of the final win rate, with commas between, as NAME or NAME+SHARE flipped",
+    )
+
+
+class LabelNoiseConfig(ReachConfig):
+    """Over-optimisation under shares of flipped labels."""
+
+    noise: str = setting("0,0.175,0.25,0.35", "shares of training labels that are flipped, with commas between")
+    annotators: str = setting("pool,greedy_gpt4", "annotators of training labels and of the final win rate")
+
+
 @hookimpl
 def register_studies(register: Register) -> None:
     register(
@@ -39,4 +66,16 @@ def register_studies(register: Register) -> None:
         "afarm_plugins.studies.rankings:Rankings",
         config=RankingsConfig,
         summary="systems ranked by people and by simulated annotators: do the rankings agree?",
+    )
+    register(
+        "overoptimization",
+        "afarm_plugins.studies.over_optimization:OverOptimization",
+        config=OverOptimizationConfig,
+        summary="win rate against proxy reward and KL as methods go further, by the labels learned from",
+    )
+    register(
+        "label-noise",
+        "afarm_plugins.studies.over_optimization:LabelNoise",
+        config=LabelNoiseConfig,
+        summary="over-optimisation by the share of flipped labels, for each annotator",
     )

@@ -34,7 +34,10 @@ def over_seeds(runs: Sequence[FinishedRun], figure: str) -> Bounded | None:
     if not values:
         return None
     if len(values) > 1:
-        return mean_interval(values)
+        mean, low, high = mean_interval(values)
+        if figure == "win_rate" and low is not None and high is not None:  # Student knows of no bounds
+            low, high = max(0.0, low), min(100.0, high)
+        return Bounded(mean, low, high)
     [run] = (run for run in runs if figure in run.figures)
     return Bounded(values[0], run.figures.get(f"{figure}_low"), run.figures.get(f"{figure}_high"))
 

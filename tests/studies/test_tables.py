@@ -6,7 +6,7 @@ import csv
 import io
 
 from afarm import Bounded, StudyTable
-from afarm.studies.tables import csv_text, latex_table, markdown_table
+from afarm.studies.tables import csv_text, latex_table, markdown_table, short_text
 
 TABLE = StudyTable(
     "t",
@@ -45,3 +45,9 @@ def test_latex_escapes_what_it_would_act_on() -> None:
     assert r"50\% | a\_b & 3 & 51.2 (48.0 to 54.5) & $-$0.50 \\" in text
     assert text.count(r"\\") == 3
     assert r"\begin{tabular}{lrrr}" in text
+
+
+def test_a_screen_shows_half_of_the_interval() -> None:
+    assert short_text(Bounded(51.24, 48.0, 54.46), ".1f") == "51.2 ± 3.2"
+    assert short_text(Bounded(-1.0, -3.0, 1.0), "+.1f") == "−1.0 ± 2.0"
+    assert short_text(Bounded(51.24), ".1f") == "51.2"

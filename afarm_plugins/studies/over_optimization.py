@@ -1,0 +1,270 @@
+"""The studies `overoptimization` and `label-noise`: win rates as a proxy reward is pushed further.
+
+A method goes further by its own measure: best-of-n and expert iteration by n, PPO by steps. How far it went from the
+start is d = √KL, in √nats. Curves of the win rate w are fitted over it, by least squares:
+
+- best-of-n and expert iteration: w = a + b·d + c·d², with its peak at d = −b / 2c
+- PPO: w = a + b·d + c·d·log d, with its peak at log d = −b / c − 1
+
+Sources: Dubois et al. 2023 (AlpacaFarm), figures 5, 12 and 13; Gao, Schulman and Hilton 2022, "Scaling laws for reward
+model overoptimization", for both forms. Theirs are of the gold reward's gain and have no a.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from afarm import (
+    Bounded,
+    ConfigError,
+    Findings,
+    FinishedRun,
+    Series,
+    Study,
+    StudyPlot,
+    StudyRequest,
+    StudyRun,
+    StudyTable,
+    mean_interval,
+    seeding,
+)
+from afarm_plugins.studies import LabelNoiseConfig, OverOptimizationConfig
+from afarm_plugins.studies.over_seeds import grouped, over_seeds, shown
+
+SETTINGS = {"best_of_n": "best_of_n.n", "expert_iteration": "expert_iteration.n", "ppo": "ppo.total_steps"}
+"""The setting by which each method goes further."""
+
+RESAMPLES = 1000
+FEWEST_POINTS = 4
+"""Places of a curve below which three coefficients say nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """An annotator whose labels are learned from, with the share of them that is flipped."""
+
+    annotator: str
+    noise: float
+
+    @property
+    def name(self) -> str:
+        """Its name in tables."""
+        return f"{self.annotator} + {100 * self.noise:g}% flipped" if self.noise else self.annotator
+
+    @classmethod
+    def parse(cls, text: str) -> Labels:
+        """Read "pool" or "pool+0.25". Raises `ConfigError`."""
+        annotator, plus, share = (part.strip() for part in text.partition("+"))
+        try:
+            noise = float(share) if plus else 0.0
+        except ValueError:
+            noise = -1.0
+        if not annotator or not 0 <= noise <= 0.5:
+            raise ConfigError(
+                [f"labelled_by: {text!r}: an annotator, or one with a share up to 0.5, such as pool+0.25"]
+            )
+        return cls(annotator, noise)
+
+
+class OverOptimization(Study):
+    """Win rate, proxy and true reward of methods that go further and further, by the labels learned from."""
+
+    def __init__(self, config: OverOptimizationConfig):
+        self.reach = {
+            "best_of_n": _whole("n", config.n),
+            "expert_iteration": _whole("iteration_n", config.iteration_n),
+            "ppo": _whole("steps", config.steps),
+        }
+        self.methods = list(dict.fromkeys(name.strip() for name in config.methods.split(",")))
+        self.labels = [Labels.parse(text) for text in config.labelled_by.split(",")]
+        if unknown := [name for name in self.methods if name not in SETTINGS]:
+            raise ConfigError(
+                [f"methods: {unknown[0]!r} is none that goes further by a setting: {', '.join(SETTINGS)}"]
+            )
+
+    def grid(self, request: StudyRequest) -> Sequence[StudyRun]:
+        return [
+            StudyRun(method, seed, {"labels": labels.name, "reach": reach}, self._settings(method, labels, reach))
+            for method, labels in product(self.methods, dict.fromkeys(self.labels))
+            for reach, seed in product(self.reach[method], request.seeds)
+        ]
+
+    @staticmethod
+    def _settings(method: str, labels: Labels, reach: int) -> tuple[str, ...]:
+        judging = (f"annotate.annotator={labels.annotator}", f"evaluate.annotator={labels.annotator}")
+        return (*judging, f"annotate.label_noise={labels.noise:g}", f"{SETTINGS[method]}={reach}")
+
+    def analyse(self, finished: Sequence[FinishedRun]) -> Findings:
+        figures = shown(finished)
+        columns = {"method": "", "labels": "", "reach": "d", "seeds": "d", "√KL": ".2f", **dict(figures.values())}
+        rows, peaks, plots = [], [], []
+        for method in dict.fromkeys(done.run.method for done in finished):
+            curves = {
+                str(labels): Curve(method, grouped(runs, "reach"))
+                for (labels,), runs in grouped(
+                    [done for done in finished if done.run.method == method], "labels"
+                ).items()
+            }
+            for labels, curve in curves.items():
+                rows += [
+                    [method, labels, reach, len(runs), curve.distance(runs), *(over_seeds(runs, f) for f in figures)]
+                    for reach, runs in curve.points.items()
+                ]
+                peaks.append([method, labels, *curve.peak()])
+            plots += list(_plots(method, curves))
+        tables = [
+            StudyTable("curves", "Figures by reach, with 95% intervals over seeds", columns, rows),
+            StudyTable("peaks", "Where the win rate peaks, and how far it falls after", PEAK, peaks),
+        ]
+        return Findings(tables, plots, NOTES if finished else [])
+
+
+class LabelNoise(OverOptimization):
+    """The same for several shares of flipped labels, for each annotator."""
+
+    def __init__(self, config: LabelNoiseConfig):
+        shares = [share.strip() for share in config.noise.split(",")]
+        annotators = [name.strip() for name in config.annotators.split(",")]
+        labels = ",".join(f"{annotator}+{share}" for annotator, share in product(annotators, shares))
+        given = config.model_dump(include={"methods", "n", "iteration_n", "steps"})
+        super().__init__(OverOptimizationConfig(labelled_by=labels, **given))
+
+
+# ------------------------------------------------------------------------------------------------------------- curves
+
+PEAK = {
+    "method": "",
+    "labels": "",
+    "best reach": "d",
+    "win rate there": ".1f",
+    "last reach": "d",
+    "fall to it": "+.1f",
+    "seeds": "d",
+    "fitted peak, √KL": ".2f",
+    "KL there": ".2f",
+}
+"""The columns of the table of peaks."""
+
+NOTES = [
+    "Reach is n for best-of-n and expert iteration, and the number of steps for PPO: each is a run of its own.",
+    "The best reach is chosen by the same runs, so the win rate there is somewhat too high. The fall is from there to "
+    "the last reach, paired by seed, with Student's interval over seeds.",
+    "The fitted peak is that of a curve over √KL, its interval the bootstrap's over seeds; none if the curve has no "
+    "peak within reach, or the KL is unknown. Best-of-n has the bound log n − (n − 1) / n as its KL.",
+    "Labels and final win rate are of the same annotator: compare the true reward across curves, not the win rate.",
+]
+
+
+class Curve:
+    """The runs of one method by how far they go, `points` from the least reach to the furthest."""
+
+    def __init__(self, method: str, by_reach: Mapping[tuple[Hashable, ...], Sequence[FinishedRun]]):
+        self.method = method
+        reached = {int(str(reach)): runs for (reach,), runs in by_reach.items()}
+        self.points = {reach: reached[reach] for reach in sorted(reached)}
+
+    def distance(self, runs: Sequence[FinishedRun]) -> float | None:
+        """Return the mean √KL of runs; None if it was not measured."""
+        values = [math.sqrt(max(0.0, kl)) for run in runs if (kl := self.kl(run)) is not None]
+        return sum(values) / len(values) if values else None
+
+    def kl(self, done: FinishedRun) -> float | None:
+        """Return the KL to the start, in nats per response; best-of-n's is a bound."""
+        if self.method == "best_of_n":
+            n = float(str(done.run.place["reach"]))
+            return math.log(n) - (n - 1) / n
+        return done.figures.get("kl")
+
+    def peak(self) -> list[float | Bounded | None]:
+        """Return the cells of `PEAK` behind the labels."""
+        known = {reach: rate for reach, runs in self.points.items() if (rate := over_seeds(runs, "win_rate"))}
+        if not known:
+            return [None] * (len(PEAK) - 2)
+        best, last = max(known, key=lambda reach: known[reach].value), max(known)
+        gaps = [
+            after.figures["win_rate"] - before.figures["win_rate"]
+            for before, after in product(self.points[best], self.points[last])
+            if before.run.seed == after.run.seed
+        ]
+        fall = mean_interval(gaps) if gaps and last != best else None
+        fitted = self.fitted_peak()
+        at = fitted and Bounded(*(None if d is None else d * d for d in fitted))  # type: ignore[arg-type]
+        return [best, known[best], last, fall, len(self.points[best]), fitted, at]
+
+    def fitted_peak(self) -> Bounded | None:
+        """Fit the curve and return its peak in √KL, with the bootstrap's interval over seeds.
+
+        None without a peak between the least and the furthest point. The interval is left out if more than one in
+        twenty resamples have no peak there, or there are fewer than three seeds.
+        """
+        by_seed: dict[int, list[tuple[float, float]]] = {}
+        for done in (done for runs in self.points.values() for done in runs):
+            kl, rate = self.kl(done), done.figures.get("win_rate")
+            if kl is not None and rate is not None:
+                by_seed.setdefault(done.run.seed, []).append((math.sqrt(max(0.0, kl)), rate))
+        peak = fit_peak([point for points in by_seed.values() for point in points], self.method)
+        if peak is None:
+            return None
+        seeds, found = list(by_seed), []
+        for draw in range(RESAMPLES if len(seeds) > 2 else 0):
+            drawn = [seeds[int(len(seeds) * seeding.uniform("peak", draw, place))] for place in range(len(seeds))]
+            again = fit_peak([point for seed in drawn for point in by_seed[seed]], self.method)
+            found += [again] if again is not None else []
+        if len(found) < 0.95 * RESAMPLES:
+            return Bounded(peak)
+        found.sort()
+        return Bounded(peak, found[int(0.025 * len(found))], found[int(0.975 * len(found))])
+
+
+def fit_peak(points: Sequence[tuple[float, float]], method: str) -> float | None:
+    """Fit win rates over √KL, as (√KL, win rate)s, and return where the curve peaks.
+
+    None for fewer than four places, or if the curve has no peak between the least and the furthest.
+    """
+    import numpy as np
+
+    distances = np.array([d for d, _ in points])
+    if len(set(distances.round(9).tolist())) < FEWEST_POINTS:
+        return None
+    logs = np.log(np.where(distances > 0, distances, 1.0))
+    bent = distances * logs if method == "ppo" else distances**2
+    basis = np.stack([np.ones_like(distances), distances, bent], axis=1)
+    _, b, c = np.linalg.lstsq(basis, np.array([rate for _, rate in points]), rcond=None)[0].tolist()
+    if c >= 0:  # it bends upwards
+        return None
+    at = math.exp(min(50.0, -b / c - 1)) if method == "ppo" else -b / (2 * c)
+    return at if distances.min() < at < distances.max() else None
+
+
+def _plots(method: str, curves: Mapping[str, Curve]) -> Iterator[StudyPlot]:
+    """Plot win rate and true reward over √KL (reach, if unknown), and the win rate over the proxy."""
+    known = all(curve.distance(runs) is not None for curve in curves.values() for runs in curve.points.values())
+    for figure, title in (("win_rate", "win rate, %"), ("gold", "true reward")):
+        series = []
+        for labels, curve in curves.items():
+            at = {curve.distance(runs) if known else reach: runs for reach, runs in curve.points.items()}
+            line = {x: y for x, runs in at.items() if x is not None and (y := over_seeds(runs, figure)) is not None}
+            series += [Series(labels, list(line), list(line.values()))] if line else []
+        if series:
+            x_title = "√KL, √nats" if known else SETTINGS[method]
+            name = f"{method}-{figure.replace('_', '-')}"
+            yield StudyPlot(name, f"{method}: {title}", x_title, title, series, log_x=not known)
+    series = []
+    for labels, curve in curves.items():
+        both = [(over_seeds(runs, "reward"), over_seeds(runs, "win_rate")) for runs in curve.points.values()]
+        pairs = [(proxy.value, rate) for proxy, rate in both if proxy is not None and rate is not None]
+        series += [Series(labels, [x for x, _ in pairs], [y for _, y in pairs])] if pairs else []
+    if series:
+        title = f"{method}: win rate over proxy reward"
+        yield StudyPlot(f"{method}-by-proxy", title, "mean score of the reward model", "win rate, %", series)
+
+
+def _whole(setting: str, text: str) -> list[int]:
+    """Read whole numbers from 1 with commas between, in order. Raises `ConfigError`."""
+    parts = [part.strip() for part in text.split(",")]
+    if wrong := [part for part in parts if not (part.isascii() and part.isdigit() and int(part))]:
+        raise ConfigError([f"{setting}: {wrong[0]!r}: whole numbers from 1, with commas between, such as 1,4,16"])
+    return sorted({int(part) for part in parts})
