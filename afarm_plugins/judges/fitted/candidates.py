@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,9 +14,11 @@ from afarm import Instruction
 from afarm_plugins.judges.fitted.encoder import SentenceEncoder
 from afarm_plugins.judges.fitted.features import FEATURES, asked_text, feature_values
 from afarm_plugins.judges.fitted.labelled_pairs import LabelledPair
-from afarm_plugins.judges.fitted.learned_reward import LearnedReward
 from afarm_plugins.judges.fitted.logistic import Array, Labels, fit_ridged, fit_temperature, out_of_fold
 from afarm_plugins.judges.fitted.utility import FittedWeights
+
+if TYPE_CHECKING:
+    from afarm_plugins.judges.fitted.learned_reward import LearnedReward  # which opens farms, as no reward model does
 
 LENGTH = "length"
 FEATURES_ALONE = "features"
