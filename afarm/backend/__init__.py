@@ -4,6 +4,7 @@ Importing it loads torch.
 """
 
 from afarm.backend.adapters import (
+    LowRankUpdate,
     active_adapter,
     add_adapter,
     merge_adapter,
@@ -120,6 +121,7 @@ __all__ = [
     "Generation",
     "KLEstimates",
     "LengthSortedTrainer",
+    "LowRankUpdate",
     "OnPolicyTrainer",
     "Passes",
     "PolicyGradientTrainer",

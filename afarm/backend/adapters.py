@@ -1,13 +1,16 @@
-"""LoRA adapters: add them to a model, switch between them, merge them into its weights."""
+"""LoRA adapters: add them to a model, switch between them, merge them, and keep what was merged."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from afarm.backend.device import quiet_transformers
 from afarm.core.config import LoraConfig
@@ -69,6 +72,80 @@ def add_adapter(
             return model
     except ValueError as error:
         raise ModelError(f"LoRA: {error}; check lora.target_modules ({config.target_modules!r})") from error
+
+
+@dataclass(frozen=True, slots=True)
+class LowRankUpdate:
+    """The products B·A that adapters add to weights: by the module's path, A [r, in] and B [out, r].
+
+    LoRA's scaling is in B.
+    """
+
+    factors: Mapping[str, tuple[Tensor, Tensor]]
+
+    @classmethod
+    def of(cls, model: PeftModel) -> LowRankUpdate | None:
+        """Copy that of the model's active adapter to the CPU; None if the adapter holds anything else.
+
+        Embeddings, biases, whole modules or magnitudes, say.
+        """
+        (active,) = model.active_adapters
+        config = model.peft_config[active]
+        if config.modules_to_save or config.trainable_token_indices or config.use_dora or config.bias != "none":
+            return None
+        factors = {}
+        for path, module in model.named_modules():
+            if active in getattr(module, "lora_A", ()):
+                down, up = module.lora_A[active].weight, module.lora_B[active].weight * module.scaling[active]
+                factors[path.removeprefix("base_model.model.")] = (down.detach().cpu().clone(), up.detach().cpu())
+        return cls(factors)
+
+    def __add__(self, other: LowRankUpdate) -> LowRankUpdate:
+        """Add both to the same weights: ranks add up."""
+        factors = dict(self.factors)
+        for path, (down, up) in other.factors.items():
+            if path in factors:
+                below = factors[path]
+                down, up = torch.cat([below[0], down]), torch.cat([below[1], up], dim=1)
+            factors[path] = (down, up)
+        return LowRankUpdate(factors)
+
+    def save(self, directory: Path) -> None:
+        """Save it as PEFT does, so that PEFT and servers load it on the weights that it is for."""
+        from peft import LoraConfig as PeftLoraConfig
+        from safetensors.torch import save_file
+
+        rank = max(len(down) for down, _ in self.factors.values())
+        tensors = {}
+        for path, (down, up) in self.factors.items():
+            missing = rank - len(down)  # all modules have one rank
+            for part, weight in (
+                ("A", torch.nn.functional.pad(down, (0, 0, 0, missing))),
+                ("B", torch.nn.functional.pad(up, (0, missing))),
+            ):
+                tensors[f"base_model.model.{path}.lora_{part}.weight"] = weight.contiguous()
+        modules = sorted({path.rpartition(".")[2] for path in self.factors})
+        config = PeftLoraConfig(r=rank, lora_alpha=rank, target_modules=modules, task_type="CAUSAL_LM")
+        directory.mkdir(parents=True, exist_ok=True)
+        config.save_pretrained(directory)
+        save_file(tensors, directory / "adapter_model.safetensors")
+
+    @classmethod
+    def load(cls, directory: Path) -> LowRankUpdate:
+        """Load what `save` wrote."""
+        from safetensors.torch import load_file
+
+        tensors = load_file(directory / "adapter_model.safetensors")
+        paths = [name.removesuffix(".lora_A.weight") for name in tensors if name.endswith(".lora_A.weight")]
+        return cls(
+            {
+                path.removeprefix("base_model.model."): (
+                    tensors[f"{path}.lora_A.weight"],
+                    tensors[f"{path}.lora_B.weight"],
+                )
+                for path in paths
+            }
+        )
 
 
 def switch_off_dropout(model: torch.nn.Module) -> None:

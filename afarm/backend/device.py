@@ -168,7 +168,10 @@ class Backend:
         source = read_prompt_template(prompt_template) if isinstance(prompt_template, str) else prompt_template
         source = card.get("prompt_template", "auto") if source == "auto" else source
         template = PromptTemplate(source, tokenizer, str(spec), card.get("control", ""))
-        return CheckpointPolicy(model, tokenizer, template, self, card.get("control_tokens", ()))
+        policy = CheckpointPolicy(model, tokenizer, template, self, card.get("control_tokens", ()))
+        if path := local_path(str(spec)):
+            policy.load_updates(path)
+        return policy
 
     def load(self, spec: str | Path, kind: Any) -> tuple[torch.nn.Module, Any, dict[str, Any]]:
         """Load (model, tokenizer, afarm's card beside them) by the transformers auto class `kind`.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from afarm.backend import cpu
-from afarm.backend.adapters import add_adapter, merged_copy, plain_copy, sharing_copy
+from afarm.backend.adapters import LowRankUpdate, add_adapter, merged_copy, plain_copy, sharing_copy
 from afarm.backend.device import MODEL_CARD, describe_model, quiet_transformers, require_finite
 from afarm.backend.logprobs import position_limit
 from afarm.backend.product_attention import use_product_attention
@@ -31,12 +31,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+UPDATES = "updates"
+"""The folder of a checkpoint with the low-rank updates that its weights came by, a folder each by its number."""
+
 
 class CheckpointPolicy(Policy):
     """A transformers causal LM (with LoRA adapters or without), its tokenizer and its prompt template.
 
     `control_tokens` were added to its vocabulary to steer it: prompts hold them, and they are never sampled.
-    `truncated` counts the prompts that were too long and lost their beginning.
+    `truncated` counts the prompts that were too long and lost their beginning. `merged` are the low-rank updates that
+    its weights came by, the first first, as far as is known: an engine that holds the weights below them can add them.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class CheckpointPolicy(Policy):
         self.backend = backend
         self.control_tokens = tuple(control_tokens)
         self.truncated = 0
+        self.merged: tuple[LowRankUpdate, ...] = ()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({describe_model(self.model)}, prompts {self.template.name})"
@@ -124,6 +129,17 @@ class CheckpointPolicy(Policy):
             return max_length
         logger.warning("max_length is %d and the model has %d positions: what is longer is cut", max_length, limit)
         return limit
+
+    @property
+    def updates(self) -> tuple[LowRankUpdate, ...]:
+        """The low-rank updates on the weights below: those `merged`, and that of its adapters, if it has any.
+
+        Empty if its adapters hold more than that.
+        """
+        if not hasattr(self.model, "peft_config"):
+            return self.merged
+        own = LowRankUpdate.of(self.model)
+        return () if own is None else (*self.merged, own)
 
     def sampler(self) -> Sampler:
         """Make what `sample` draws from, of the weights as they are now, by the backend's engine."""
@@ -218,14 +234,21 @@ class CheckpointPolicy(Policy):
         return CheckpointPolicy(model, tokenizer, template, self.backend, (*self.control_tokens, *tokens))
 
     def _with(self, model: Any, tokenizer: PreTrainedTokenizerBase, template: PromptTemplate) -> CheckpointPolicy:
-        return CheckpointPolicy(model, tokenizer, template, self.backend, self.control_tokens)
+        policy = CheckpointPolicy(model, tokenizer, template, self.backend, self.control_tokens)
+        policy.merged = self.merged
+        return policy
 
     def save(self, directory: Path) -> None:
-        """Save weights (safetensors, adapters merged), tokenizer and prompt template.
+        """Save weights (safetensors, adapters merged), tokenizer, prompt template and low-rank updates.
 
-        transformers alone can load it too. Raises `TrainingError` if a weight is not finite.
+        transformers alone can load it too: the updates are in the weights. Raises `TrainingError` if a weight is not
+        finite.
         """
-        directory = Path(directory)
+        self._save(Path(directory))
+        for number, update in enumerate(self.updates):
+            update.save(Path(directory) / UPDATES / str(number))
+
+    def _save(self, directory: Path) -> None:
         require_finite(self.model)
         with quiet_transformers():
             merged_copy(self.model).save_pretrained(directory)
@@ -244,12 +267,17 @@ class CheckpointPolicy(Policy):
         if self.template.control and self.template.name == "chat":
             exported.tokenizer = copy.deepcopy(self.tokenizer)
             exported.tokenizer.chat_template = self.template.controlled_chat_template()
-        exported.save(directory)
+        exported._save(Path(directory))
         if self.control_tokens:
             path = directory / "generation_config.json"
             config = json.loads(path.read_text("utf-8")) if path.is_file() else {}
             config["suppress_tokens"] = self.tokenizer.convert_tokens_to_ids(list(self.control_tokens))
             path.write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+
+    def load_updates(self, directory: Path) -> None:
+        """Read the low-rank updates that were saved beside the weights in `directory`, if any were."""
+        saved = sorted((directory / UPDATES).glob("*"), key=lambda path: int(path.name))
+        self.merged = tuple(LowRankUpdate.load(path) for path in saved)
 
     @classmethod
     def load(cls, directory: Path, context: TrainContext) -> CheckpointPolicy:
@@ -285,6 +313,7 @@ def trainable_copy(
     if start.backend.device.type == "cpu":
         cpu.keep_freed_memory()
     policy = copy.copy(start)
+    policy.merged = start.updates if lora is not None else ()
     policy.model = plain_copy(start.model, share_weights=lora is not None)
     if lora is not None:
         policy.model = add_adapter(policy.model, lora, train_tokens=train_tokens)

@@ -6,6 +6,7 @@ Light: asking for the version, as an artifact's key does, loads no torch.
 from __future__ import annotations
 
 import re
+import shutil
 import tempfile
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +18,11 @@ from afarm_plugins.vllm.server import VllmServer
 
 if TYPE_CHECKING:
     from afarm.backend import CheckpointPolicy
-    from afarm_plugins.vllm.sampler import VllmSampler
+    from afarm_plugins.vllm.sampler import Adapter, VllmSampler
+
+
+KEPT = 2
+"""Adapters that the server keeps."""
 
 
 class VllmEngine:
@@ -40,8 +45,9 @@ class VllmEngine:
             )
         self.config = config
         self.server = VllmServer(url, config)
-        self.adapters: list[str] = []
-        """The names of those handed over, the latest last."""
+        self.place: int | None = None
+        """How many low-rank updates of a policy's the server's own weights hold, as the last proof has shown."""
+        self._adapters: list[str] = []
 
     @cached_property
     def version(self) -> str:
@@ -65,6 +71,16 @@ class VllmEngine:
             return directory
         self._temporary = tempfile.TemporaryDirectory(prefix="afarm-adapters-")
         return Path(self._temporary.name)
+
+    def keep(self, adapter: Adapter | None) -> None:
+        """Have the server forget all adapters but this one and the one before, still sampled from perhaps."""
+        if adapter is None:
+            return
+        self._adapters = [*(name for name in self._adapters if name != adapter.name), adapter.name]
+        while len(self._adapters) > KEPT:
+            forgotten = self._adapters.pop(0)
+            self.server.unload_adapter(forgotten)
+            shutil.rmtree(self.directory / forgotten, ignore_errors=True)
 
     def sampler(self, policy: CheckpointPolicy) -> VllmSampler:
         """Hand over the policy's adapters, if it has any, and have the server prove that it holds its weights."""

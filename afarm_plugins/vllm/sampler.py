@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import operator
 import shutil
 import tempfile
 import threading
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -27,12 +29,12 @@ from afarm import Decoding, Instruction, ModelError, seeding
 from afarm.backend import (
     CheckpointPolicy,
     Generation,
+    LowRankUpdate,
     evaluating,
     hidden_states,
     pad,
     position_limit,
     project,
-    quiet_transformers,
 )
 from afarm_plugins.vllm.server import Refused, VllmServer
 
@@ -67,6 +69,10 @@ DRAWS = 3
 """Times that a response is asked for if the adapter was not there."""
 
 
+class OtherWeights(ModelError):
+    """The server gives other log-probabilities than the policy."""
+
+
 @dataclass(frozen=True)
 class Proof:
     """Beginnings of fixed sequences, and the policy's log-probabilities [N, V] of the next token.
@@ -88,18 +94,32 @@ class Proof:
 
 
 def proved_sampler(engine: VllmEngine, policy: CheckpointPolicy) -> VllmSampler:
-    """Make the sampler of a policy, proved. Raises `ModelError` if the server holds other weights."""
-    proof = make_proof(policy, engine)
-    adapter = hand_over(policy, engine.directory) if hasattr(policy.model, "peft_config") else None
-    sampler = VllmSampler(engine, policy, proof, adapter)
-    sampler.prove()
-    if adapter is not None and adapter.name not in engine.adapters:
-        engine.adapters.append(adapter.name)
-        for name in engine.adapters[:-2]:  # the one before may still be sampled from
-            engine.server.unload_adapter(name)
-            shutil.rmtree(engine.directory / name, ignore_errors=True)
-        del engine.adapters[:-2]
-    return sampler
+    """Make the sampler of a policy, proved. Raises `ModelError` if the server holds other weights.
+
+    The policy's weights may have come by low-rank updates, and the server may hold those before any of them: the rest
+    are one adapter then. Where that is, the proof tells; the place of last time is tried first.
+    """
+    proof, updates = make_proof(policy, engine), policy.updates
+    is_training = hasattr(policy.model, "peft_config")
+    if is_training and (not updates or policy.backend.sharded):
+        raise ModelError(
+            "a vLLM server takes low-rank adapters only, and no shards of them. For Quark, whose token embeddings are "
+            "trained too, --set quark.variant=top; or sample by torch (--set backend.sampler=torch)"
+        )
+    places = range(len(updates) - is_training, -1, -1)
+    others: list[OtherWeights] = []
+    for place in sorted(places, key=lambda place: place != engine.place):
+        adapter = hand_over(updates[place:], engine.directory) if place < len(updates) else None
+        sampler = VllmSampler(engine, policy, proof, adapter)
+        try:
+            sampler.prove()
+        except OtherWeights as error:
+            others.append(error)
+        engine.keep(adapter)
+        if sampler.is_proved:
+            engine.place = place
+            return sampler
+    raise others[0]
 
 
 def make_proof(policy: CheckpointPolicy, engine: VllmEngine) -> Proof:
@@ -135,31 +155,17 @@ class Adapter:
     directory: Path
 
 
-def hand_over(policy: CheckpointPolicy, directory: Path) -> Adapter:
-    """Save the policy's active adapter into `directory`, in a folder by its name.
-
-    Raises `ModelError` if it holds more than low-rank matrices, or if weights are sharded.
-    """
-    if policy.backend.sharded:
-        raise ModelError("the sampler vllm takes no adapters that are sharded over processes: sample by torch")
-    (active,) = policy.model.active_adapters
-    config = policy.model.peft_config[active]
-    if policy.control_tokens or config.modules_to_save or config.trainable_token_indices:
-        raise ModelError(
-            "a vLLM server takes low-rank adapters only, and this policy has trained token embeddings beside them: "
-            "for Quark, --set quark.variant=top; or sample by torch (--set backend.sampler=torch)"
-        )
+def hand_over(updates: Sequence[LowRankUpdate], directory: Path) -> Adapter:
+    """Save the sum of `updates` into `directory` as an adapter, in a folder by its name."""
     unnamed = Path(tempfile.mkdtemp(prefix="new-", dir=directory))
     unnamed.chmod(0o755)  # the server may be another user's
-    with quiet_transformers():
-        policy.model.save_pretrained(unnamed, selected_adapters=[active], save_embedding_layers=False)
-    saved = unnamed if active == "default" else unnamed / active
+    reduce(operator.add, updates).save(unnamed)
     whole = hashlib.blake2b(digest_size=12)
-    for file in sorted(saved.glob("adapter_*")):
+    for file in sorted(unnamed.iterdir()):
         whole.update(file.name.encode() + file.read_bytes())
     adapter = Adapter(f"afarm-{whole.hexdigest()}", directory / f"afarm-{whole.hexdigest()}")
     with suppress(OSError):  # it is there already, with the same content
-        saved.rename(adapter.directory)
+        unnamed.rename(adapter.directory)
     shutil.rmtree(unnamed, ignore_errors=True)
     return adapter
 
@@ -289,6 +295,11 @@ class VllmSampler:
 
     # ----------------------------------------------------------------------------------------------------- the proof
 
+    @property
+    def is_proved(self) -> bool:
+        """True once the server has proved these weights."""
+        return self._proofs > 0
+
     def prove(self) -> None:
         """Have the server prove that it holds these weights, after giving it the adapter if it lacks it.
 
@@ -324,7 +335,7 @@ class VllmSampler:
             return
         held = f"the adapter {self.model} on {base}" if self.adapter else base
         dtype = "" if self.is_exact else " (policy and server both in half precision? its --dtype)"
-        raise ModelError(
+        raise OtherWeights(
             f"the vLLM server at {self.server.url} holds other weights than the policy: with {held}, "
             f"log-probabilities after fixed texts differ by {difference:.2g} per token, and {proof.tolerance:g} is "
             f"tolerated{dtype}. Start it with the policy's model and precision: vllm serve {self.source} --dtype "

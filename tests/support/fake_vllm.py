@@ -114,6 +114,7 @@ class FakeVllm:
                 """Say nothing."""
 
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http.handle_error = lambda *arguments: None  # type: ignore[method-assign]  # who is gone is gone
         self._http.daemon_threads = True
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,6 +86,34 @@ def test_adapters_have_names_by_their_content_and_old_ones_are_let_go(
     assert len(server.loaded) == len(set(server.loaded)) == 4
     assert list(server.adapters) == server.loaded[-2:]
     assert sorted(path.name for path in own.directory.iterdir()) == sorted(server.loaded[-2:])
+
+
+def merged(policy: CheckpointPolicy, directory: Path) -> CheckpointPolicy:
+    """The policy as a stage saves it, adapters merged, and the next one loads it."""
+    directory.mkdir()
+    policy.save(directory)
+    loaded: CheckpointPolicy = policy.backend.load_policy(directory)
+    assert not hasattr(loaded.model, "peft_config")
+    return loaded
+
+
+@pytest.mark.parametrize("held", [0, 1, 2])
+def test_one_server_holds_what_a_chain_of_stages_trains(held: int, policy: CheckpointPolicy, tmp_path: Path) -> None:
+    """SFT's adapters, PPO's on top of them, and the policy that both are merged into."""
+    sft = merged(adapted(policy), tmp_path / "sft")
+    ppo = adapted(sft, scale=0.4)
+    chain = [policy, sft, merged(ppo, tmp_path / "ppo")]
+    with FakeVllm(chain[held]) as server:
+        own = engine(server)
+        for later in chain[held:]:
+            assert rows(own, later) == rows(TorchEngine(), later)
+        if held < 2:
+            assert rows(own, ppo) == rows(TorchEngine(), ppo)
+            train(ppo)
+            assert rows(own, ppo) == rows(TorchEngine(), ppo)
+        if held:
+            with pytest.raises(ModelError, match="holds other weights than the policy"):
+                own.sampler(policy)
 
 
 # -------------------------------------------------------------------------------------------------------------- faults
@@ -209,7 +238,7 @@ def test_an_adapter_of_too_high_a_rank_is_refused_at_once(server: FakeVllm, poli
 def test_a_policy_with_tokens_of_its_own_is_refused(server: FakeVllm, policy: CheckpointPolicy) -> None:
     steered = policy.copy_with_tokens(["<|good|>"])
     ids = steered.tokenizer.convert_tokens_to_ids(list(steered.control_tokens))
-    with pytest.raises(ModelError, match="trained token embeddings"):
+    with pytest.raises(ModelError, match=r"token embeddings are trained too, --set quark\.variant=top"):
         engine(server).sampler(trainable_copy(steered, LoraConfig(r=4), train_tokens=ids))
 
 
