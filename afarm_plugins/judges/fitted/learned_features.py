@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,11 +20,14 @@ from afarm import Config, DataError, Instruction, JudgedPair, Policy, RewardMode
 from afarm_plugins.judges.fitted.candidates import FEATURES_ALONE, LinearCandidate, feature_array
 from afarm_plugins.judges.fitted.features import FEATURES
 from afarm_plugins.judges.fitted.labelled_pairs import FEWEST_INSTRUCTIONS, folds_of
-from afarm_plugins.judges.fitted.logistic import log_losses, require_scikit_learn, sigmoid
+from afarm_plugins.judges.fitted.logistic import Array, log_losses, require_scikit_learn, sigmoid
+from afarm_plugins.judges.fitted.measures import reliability
 from afarm_plugins.judges.fitted.utility import FILE, FittedWeights, utility_of_features
 
 FOLDS = 5
 """Folds of instructions: over them the ridge is chosen, and accuracy and loss are measured on pairs never seen."""
+
+CALIBRATION = "calibration.json"
 
 require_scikit_learn()  # the plan of a run imports this: said before anything is sampled or paid for
 
@@ -43,7 +47,8 @@ class FeaturesRewardModel(RewardModel):
     ) -> FeaturesRewardModel:
         """Fit to the pairs with a label, soft ones included; `start` is not used.
 
-        Draws, unparsed and refused judgements are dropped and counted in the metrics. Raises `DataError` if nothing is
+        Draws, unparsed and refused judgements are dropped and counted in the metrics. Leaves `calibration.json` in the
+        context's directory, for the report. Raises `DataError` if nothing is
         left to learn from, or too few instructions.
         """
         from afarm.backend import pairwise_accuracy, usable_pairs  # with torch
@@ -67,11 +72,10 @@ class FeaturesRewardModel(RewardModel):
         )
         metrics = {**counts, "train_accuracy": pairwise_accuracy(pairs, first, second)}
         logits = candidate.logits(p2, folds)
-        metrics |= {
-            "eval_accuracy": pairwise_accuracy(pairs, [0.0] * len(pairs), logits.tolist()),
-            "eval_loss": float(log_losses(sigmoid(logits), p2).mean()),
-            "eval_pairs": float(len(pairs)),
-        }
+        measures = _calibration(sigmoid(logits), p2)
+        metrics["eval_accuracy"] = pairwise_accuracy(pairs, [0.0] * len(pairs), logits.tolist())
+        metrics |= {f"eval_{name}": float(measures[name]) for name in ("loss", "brier", "ece", "pairs")}
+        (context.directory / CALIBRATION).write_text(json.dumps(measures, indent=1) + "\n", encoding="utf-8")
         context.log_metrics(0, {name: value for name, value in metrics.items() if not math.isnan(value)})
         return model
 
@@ -88,3 +92,18 @@ class FeaturesRewardModel(RewardModel):
     def load(cls, directory: Path, context: TrainContext) -> FeaturesRewardModel:
         """Read what `save` wrote. Raises `DataError` if it cannot be used."""
         return cls(FittedWeights.read(directory))
+
+
+def _calibration(p: Array, p2: Array) -> dict[str, Any]:
+    """Measure predictions `p` of the labels `p2`, as `bradley_terry` does."""
+    bins = reliability(p, p2)
+    return {
+        "pairs": len(p2),
+        "loss": float(log_losses(p, p2).mean()),
+        "brier": float(((p - p2) ** 2).mean()),
+        "ece": sum(b.pairs * abs(b.predicted - b.observed) for b in bins) / len(p2),
+        "reliability": [
+            {"from": b.low, "to": b.high, "pairs": b.pairs, "confidence": b.predicted, "observed": b.observed}
+            for b in bins
+        ],
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 
 from afarm import BuildContext, DataError, Instruction, JudgedPair, Pair, Preference
+from afarm.report.reward_model_charts import describe_held_out
+from afarm.storage.runs import RunRecord
 from afarm.testing import MetricsRecorder, check_fitted_reward_model, check_reward_model, load_context, train_context
 from afarm_plugins.judges.fitted.learned_features import FeaturesRewardModel
 from afarm_plugins.judges.fitted.reward import FittedReward
@@ -45,6 +48,19 @@ def test_it_learns_what_the_labels_prefer_and_measures_it_on_instructions_held_o
     metrics = log.lines[-1][-1]
     assert metrics["eval_accuracy"] == pytest.approx(0.8, abs=0.02)
     assert metrics["eval_pairs"] == 200
+
+
+def test_the_report_shows_how_often_it_is_right_when_it_is_so_sure(tmp_path: Path) -> None:
+    log = MetricsRecorder()
+    fit([judged(n, longer_wins=n % 5 > 0) for n in range(200)], tmp_path, log)
+    measured = json.loads((tmp_path / "calibration.json").read_text())
+    held_out = describe_held_out(RunRecord(tmp_path, {"reward_model": measured}))
+    assert held_out is not None
+    figures, metrics = dict(held_out["figures"]), log.lines[-1][-1]
+    assert figures["pairs"] == sum(pairs for _, _, pairs in held_out["reliability"]) == 200
+    assert figures["cross-entropy"] == pytest.approx(metrics["eval_loss"])
+    assert figures["Brier score"] == pytest.approx(metrics["eval_brier"])
+    assert 0.1 < figures["Brier score"] < 0.2, "0.16 is what 80 % can be known to"
 
 
 def test_its_scores_have_mean_0_over_what_it_learned_from(tmp_path: Path) -> None:
