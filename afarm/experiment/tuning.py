@@ -16,7 +16,7 @@ import fcntl
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -186,14 +186,34 @@ class Search:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise StoreError(f"another process makes the trials in {self.directory}: wait until it ends") from error
-            made, finals = {}, {}
+            made: dict[str, list[Trial]] = {}
+            finals: dict[str, list[Trial]] = {}
+            if self.prepare is not None:
+                made = self._search_side_by_side(trials, on_trial)
             for method in self.spaces:
-                made[method] = list(self._search(method, trials, on_trial))
+                made[method] = made.get(method) or list(self._search(method, trials, on_trial))
                 finals[method] = list(self._decide(method, made[method], on_trial))
             return Tuning(self.directory, self.recipe, made, finals)
 
+    def _search_side_by_side(self, trials: int, on_trial: Callable[[Trial, bool], None]) -> dict[str, list[Trial]]:
+        """Search all methods in turn, so that the launcher makes the next trial of each at once."""
+        searches = {method: self._search(method, trials, on_trial) for method in self.spaces}
+        made: dict[str, list[Trial]] = {method: [] for method in self.spaces}
+        for number in range(trials):
+            done = {method: self._read(self._path(method), method) for method in self.spaces}
+            missing = [method for method in self.spaces if len(done[method]) == number]
+            values = [(method, self._values(method, done[method])) for method in missing]
+            self._prepare_all([(method, v, self.seeds[0]) for method, v in values if v is not None])
+            for method, search in searches.items():
+                made[method] += [trial for trial in (next(search, None),) if trial is not None]
+        return made
+
+    def _values(self, method: str, done: Sequence[Trial]) -> Mapping[str, Any] | None:
+        """Return the settings of the next trial, first the recipe's own; None if no more are left."""
+        tried = [(trial.values, trial.worth) for trial in done]
+        return next_values(self.spaces[method], tried, self.seeds[0], method) if done else {}
+
     def _search(self, method: str, trials: int, on_trial: Callable[[Trial, bool], None]) -> Iterator[Trial]:
-        space = self.spaces[method]
         path = self._path(method)
         done = self._read(path, method)
         if wrong := next((number for number, trial in enumerate(done) if trial.number != number), None):
@@ -201,9 +221,7 @@ class Search:
         for number in range(trials):
             there = number < len(done)
             if not there:
-                tried = [(trial.values, trial.worth) for trial in done]
-                values = next_values(space, tried, self.seeds[0], method) if number else {}
-                if values is None:
+                if (values := self._values(method, done)) is None:
                     return
                 done.append(self._make(method, number, values, self.seeds[:1]))
                 write_rows(path, [trial.to_row() for trial in done])
@@ -219,7 +237,7 @@ class Search:
         path = self._path(method, digest(list(self.seeds), length=6))
         done = {trial.number: trial for trial in self._read(path, method)}
         if missing := [trials[number].values for number in finalists if number not in done]:
-            self._prepare_all(method, missing)
+            self._prepare_all([(method, values, seed) for values in missing for seed in self.seeds])
         for number in finalists:
             there = number in done
             if not there:
@@ -228,17 +246,17 @@ class Search:
             on_trial(done[number], there)
             yield done[number]
 
-    def _prepare_all(self, method: str, settings: Sequence[Mapping[str, Any]]) -> None:
-        """Have the launcher, if there is one, make all of these side by side, with every seed."""
-        if self.prepare is None:
+    def _prepare_all(self, wanted: Sequence[tuple[str, Mapping[str, Any], int]]) -> None:
+        """Have the launcher, if there is one, make these side by side: a method, its settings and a seed each."""
+        if self.prepare is None or not wanted:
             return
         with ExitStack() as closing:
-            systems = [
-                (method, closing.enter_context(self.open_with(method, seed, values)))
-                for values in settings
-                for seed in self.seeds
-            ]
-            self.prepare(systems, self.account)
+            systems = []
+            for method, values, seed in wanted:
+                with suppress(AfarmError):  # its trial will tell
+                    systems.append((method, closing.enter_context(self.open_with(method, seed, values))))
+            if systems:
+                self.prepare(systems, self.account)
 
     def _path(self, method: str, finals: str = "") -> Path:
         kinds = {name: [type(values).__name__, values] for name, values in self.spaces[method].items()}  # JSON: arrays

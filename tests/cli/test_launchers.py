@@ -94,15 +94,19 @@ def test_a_study_makes_its_runs_side_by_side(workers: Afarm) -> None:
 
 
 def test_tuning_makes_its_trials_side_by_side_and_decides_as_one_process_does(workers: Afarm) -> None:
-    searched = ["tune", *LIGHT, "--methods", "nudge", "--space", "nudge.skill=0.1:0.9", "--trials", "3"]
+    searched = ["tune", *LIGHT, "--methods", "nudge,direct", "--space", "nudge.skill=0.1:0.9", "--trials", "3"]
+    searched += ["--space", "direct.skill=0.1:0.9"]
     searched += ["--finalists", "2", "--seeds", "1,2", "--json"]
     alone = workers(*searched, "--output-dir", "alone")
     together = workers(*searched, "--output-dir", "together", *TWO)
     assert together.code == 0, together.err
     assert contents("together") == contents("alone")
     for part in ("trials", "finals"):
-        rates = [[trial["win_rate"] for trial in said.json[part]["nudge"]] for said in (together, alone)]
-        assert rates[0] == rates[1]
+        for method in ("nudge", "direct"):
+            rates = [[trial["win_rate"] for trial in said.json[part][method]] for said in (together, alone)]
+            assert rates[0] == rates[1]
+    first = together.err.index("nudge, trial 1 of 3")
+    assert "✓ train direct" in together.err[:first], "the first trials of both methods are made at once"
     assert "train nudge, seed 2" in together.err
 
 
