@@ -5,18 +5,16 @@ Runs share artifacts, judge answers and one budget, so a grid that was stopped g
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from functools import reduce
 from itertools import islice
-from operator import add
 from pathlib import Path
+from typing import Any
 
 from afarm.core.errors import AfarmError, BudgetError, ConfigError, JudgeError
-from afarm.core.seeding import digest
+from afarm.core.seeding import digest, uniform
 from afarm.evaluation.metrics import finite_number, win_rate_interval
 from afarm.experiment.dry_run import JudgeEstimate, PlannedStage, plan_run
 from afarm.experiment.tasks import Launched, Systems, identity, stages_of
@@ -158,10 +156,9 @@ class GridPlan:
 
 
 def sample_of(runs: Sequence[StudyRun]) -> list[StudyRun]:
-    """Return the runs that stand for all, evenly spread."""
-    if len(runs) <= LOOKED_AT:
-        return list(runs)
-    return [runs[place * len(runs) // LOOKED_AT] for place in range(LOOKED_AT)]
+    """Return the runs that stand for all: drawn, since evenly spread ones could all have one seed."""
+    drawn = sorted(range(len(runs)), key=lambda place: uniform("looked at", place))[:LOOKED_AT]
+    return [runs[place] for place in sorted(drawn)]
 
 
 def require_possible(runs: Sequence[StudyRun], open_with: OpenWith) -> None:
@@ -175,31 +172,61 @@ def require_possible(runs: Sequence[StudyRun], open_with: OpenWith) -> None:
 def plan_grid(runs: Sequence[StudyRun], open_with: OpenWith) -> GridPlan:
     """Plan what is missing of a grid, stages that runs share once.
 
-    Of a large grid some runs, evenly spread, stand for all. Raises `ConfigError` for a run that cannot be.
+    Of a large grid some runs, drawn, stand for all. Raises `ConfigError` for a run that cannot be.
     """
     sample = sample_of(runs)
     found: dict[str, PlannedStage] = {}
+    seen: Counter[str] = Counter()
     for run in sample:
         with open_with(run) as workspace:
             own = {label: identity(stage) for label, stage in stages_of(workspace, run.method).items()}
             for stage in plan_run(workspace, run.method):
-                found.setdefault(own.get(stage.label, stage.label), stage)
-    return GridPlan(_by_kind(list(found.values()), len(runs) / max(1, len(sample))), len(sample), len(runs))
-
-
-def _by_kind(stages: Sequence[PlannedStage], share: float) -> list[PlannedStage]:
-    """Add up stages of one kind; `share` is how many runs each of those stands for that are a run's own."""
-    groups: dict[tuple[str, bool], list[PlannedStage]] = {}
-    for stage in stages:
-        groups.setdefault((stage.kind, stage.reused), []).append(stage)
+                name = own.get(stage.label, stage.label)
+                found.setdefault(name, stage)
+                seen[name] += 1
+    groups: dict[tuple[str, bool], list[str]] = {}
+    for name, stage in found.items():
+        groups.setdefault((stage.kind, stage.reused), []).append(name)
     planned = []
-    for (kind, reused), same in groups.items():
-        times = share if kind in OWN_STAGES else 1.0
-        count = math.ceil(times * len(same))
-        asked = [judge for stage in same for judge in stage.judges]
-        judges = {name: [judge for judge in asked if judge.judge == name] for name in {j.judge: None for j in asked}}
-        totals = [reduce(add, some, JudgeEstimate(name)) for name, some in judges.items()]
-        label = f"{kind} × {count:,}" if count > 1 else same[0].label
-        stage = PlannedStage(kind, label, reused, "", tuple(totals))
-        planned.append(replace(stage, judges=stage.times(math.ceil(times)).judges) if times > 1 else stage)
-    return planned
+    for (kind, _), names in groups.items():
+        share = len(runs) / len(sample)
+        if kind in OWN_STAGES:  # what several runs share is there already, what one has stands for others
+            weights = {name: share if seen[name] == 1 else 1.0 for name in names}
+        else:
+            weights = dict.fromkeys(names, estimate_distinct(len(names), len(sample), len(runs)) / len(names))
+        planned.append(_added_up([found[name] for name in names], list(weights.values())))
+    return GridPlan(planned, len(sample), len(runs))
+
+
+def estimate_distinct(seen: int, drawn: int, of: int) -> float:
+    """Estimate how many equally frequent kinds there are, if so many were `seen` in those `drawn`.
+
+    Of D kinds, D · (1 − (1 − 1 / D)^drawn) are expected to be seen.
+    """
+    low, high = float(seen), float(of)
+    if drawn >= of or seen >= drawn:
+        return low if drawn >= of else high
+    for _ in range(60):
+        middle = (low + high) / 2
+        expected = middle * (1 - (1 - 1 / middle) ** drawn)
+        low, high = (middle, high) if expected < seen else (low, middle)
+    return max(float(seen), low)
+
+
+def _added_up(stages: Sequence[PlannedStage], weights: Sequence[float]) -> PlannedStage:
+    """Add up stages of one kind, each of which stands for so many."""
+    count = round(sum(weights))
+    totals: dict[str, JudgeEstimate] = {}
+    for stage, weight in zip(stages, weights, strict=True):
+        for judge in stage.judges:
+            totals[judge.judge] = totals.get(judge.judge, JudgeEstimate(judge.judge)) + _times(judge, weight)
+    first = replace(stages[0], judges=tuple(totals.values()))
+    return replace(first, label=f"{first.kind} × {count:,}", why="") if count > 1 else first
+
+
+def _times(judge: JudgeEstimate, weight: float) -> JudgeEstimate:
+    counts = ("calls", "input_tokens", "output_tokens", "most_output_tokens", "assumed")
+    prices = {name: getattr(judge, name) for name in ("dollars", "most_dollars", "least_dollars")}
+    weighted: dict[str, Any] = {name: round(weight * getattr(judge, name)) for name in counts}
+    weighted |= {name: None if price is None else weight * price for name, price in prices.items()}
+    return replace(judge, **weighted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -102,4 +103,6 @@ def test_a_large_grid_is_priced_and_asks_first(afarm: Afarm) -> None:
     assert "10,000 runs: look at the plan above, and begin with --yes" in said.err
     assert "10,000 runs, estimated from 24 of them." in said.out
     assert "train × 10,000" in said.out
+    [shared] = re.findall(r"sample × (\d+)", said.out)
+    assert 7 <= int(shared) <= 13, "by ten seeds"
     assert RAN == []
