@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from places import ROOT
 
 if TYPE_CHECKING:
     from light_farm import Make
+    from postgres_server import PostgresServer
 
 
 settings.register_profile("busy machine", deadline=None)  # an example that waits for the processor is no failure
@@ -62,6 +64,28 @@ def gguf() -> str:
         if place and Path(place).is_file():
             return str(place)
     pytest.skip("no SmolLM2 GGUF: set AFARM_TEST_GGUF, or put .cache/smollm2.gguf")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server; without Debian's package, the test is skipped."""
+    from postgres_server import PostgresServer, why_not
+
+    if problem := why_not():
+        pytest.skip(problem)
+    server = PostgresServer()
+    yield server
+    server.remove()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def new_ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Path | str]:
+    """A maker of places for new ledgers, of each kind of database in turn."""
+    if request.param == "postgresql":
+        make: Callable[[], str] = request.getfixturevalue("postgres").new_database
+        return make
+    numbers = itertools.count()
+    return lambda: tmp_path / f"ledger-{next(numbers)}.sqlite"
 
 
 @pytest.fixture

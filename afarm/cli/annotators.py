@@ -10,7 +10,7 @@ import typer
 
 from afarm.cli.commands import OWN
 from afarm.cli.console import err, out, print_json
-from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
+from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, LedgerPlace, OutputDir
 from afarm.core.errors import ConfigError
 from afarm.storage.text import markup, one_line
 
@@ -79,6 +79,7 @@ def compare_labels(
     ] = "",
     html: Annotated[Path | None, typer.Option("--html", help="Also write a page with plots here.")] = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+    ledger: LedgerPlace = None,
     as_json: Json = False,
 ) -> None:
     """Compare annotators: agreement with people and each other, bias, variance, price, what they prefer."""
@@ -86,7 +87,7 @@ def compare_labels(
 
     families = _families(family or [])
     labels = analysis.read_labels(files, humans or [], by_member, by_file, scale)
-    comparison = analysis.compare_annotators(_with_prices(labels, output_dir), families)
+    comparison = analysis.compare_annotators(_with_prices(labels, ledger or output_dir / "ledger.sqlite"), families)
     if html is not None:
         from afarm.report.annotators_page import write
 
@@ -108,15 +109,15 @@ def _families(given: Sequence[str]) -> dict[str, str]:
     return {name: family for name, _, family in named}
 
 
-def _with_prices(labels: dict[str, list[Label]], output_dir: Path) -> dict[str, list[Label]]:
-    """Add prices from the ledger in `output_dir` to afarm's own labels."""
+def _with_prices(labels: dict[str, list[Label]], place: Path | str) -> dict[str, list[Label]]:
+    """Add prices from the ledger at `place` to afarm's own labels."""
     from afarm.analysis.labels import with_prices
+    from afarm.judging.database import is_there
     from afarm.judging.ledger import Ledger
 
-    path = output_dir / "ledger.sqlite"
-    if not path.is_file() or not any(label.completion for given in labels.values() for label in given):
+    if not any(label.completion for given in labels.values() for label in given) or not is_there(place):
         return labels
-    with Ledger(path) as ledger:
+    with Ledger(place) as ledger:
         return with_prices(labels, ledger.completions)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from afarm.cli.console import err, out, print_json
-from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
+from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, LedgerPlace, OutputDir
 from afarm.core.errors import StoreError
 from afarm.storage.text import markup
 
@@ -26,6 +26,7 @@ def add_to(app: typer.Typer) -> None:
 
 def ledger(
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+    ledger: LedgerPlace = None,
     export: Annotated[
         Path | None, typer.Option("--export", help="Write every answer to this file, JSONL or (.csv) CSV.")
     ] = None,
@@ -42,19 +43,23 @@ def ledger(
 ) -> None:
     """Show what judges have cost: by run, judge, annotator and day, and what was not paid again."""
     from afarm.judging import accounting
+    from afarm.judging.database import is_there, is_url, shown
     from afarm.judging.ledger import Ledger
     from afarm.storage.artifacts import Store, store_to_look_at
 
-    path = Store(output_dir).ledger_path
+    place = ledger or Store(output_dir).ledger_path
     if start_anew:
-        _start_anew(path)
-    if not path.is_file():
-        raise StoreError(f"no ledger in {output_dir}: nothing has been asked of a judge there (--output-dir)")
+        _start_anew(place)
+    if not is_there(place):
+        where = f"at {shown(place)}" if ledger else f"in {output_dir}"
+        raise StoreError(f"no ledger {where}: nothing has been asked of a judge there (--output-dir, --ledger)")
     if recover:
-        _recover(path)
-    changes = forget is not None or recover or start_anew
-    seen = nullcontext(output_dir) if changes else store_to_look_at(output_dir)
-    with seen as place, Ledger(Store(place).ledger_path) as opened:
+        if is_url(place):
+            raise StoreError("--recover is for damaged files: a server recovers by itself, or from its backup")
+        _recover(Path(place))
+    only_read = not (ledger or forget is not None or recover or start_anew)
+    seen = store_to_look_at(output_dir) if only_read else nullcontext(output_dir)
+    with seen as directory, Ledger(Store(directory).ledger_path if only_read else place) as opened:
         if forget is not None:
             count = opened.forget_batch(forget)
             if not count:
@@ -69,12 +74,13 @@ def ledger(
             _show(opened)
 
 
-def _start_anew(path: Path) -> None:
+def _start_anew(place: Path | str) -> None:
+    from afarm.judging.database import is_there, shown
     from afarm.judging.ledger import Ledger
 
-    if path.is_file() and path.stat().st_size:
-        raise StoreError(f"{path} is there: move it away first, or recover it with --recover")
-    Ledger(path).close()
+    if is_there(place):
+        raise StoreError(f"{shown(place)} is there: move it away first, or recover it with --recover")
+    Ledger(place).close()
 
 
 def _recover(path: Path) -> None:

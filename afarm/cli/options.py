@@ -37,6 +37,14 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done
 """The parameter of a command that has --dry-run, False by default; see `FarmOptions.show_plan`."""
 
 OutputDir = Annotated[Path, typer.Option("--output-dir", help="Where everything is kept.")]
+LedgerPlace = Annotated[
+    str | None,
+    typer.Option(
+        "--ledger",
+        help="Where answers of judges are kept: postgresql://HOST/DATABASE for several machines, or a file.",
+        metavar="URL|FILE",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout, all else on stderr.")]
 
 
@@ -201,6 +209,7 @@ class FarmOptions:
         ),
     ] = None
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR
+    ledger: LedgerPlace = None
     as_json: Json = False
 
     def farm(self, llm_systems: Sequence[str] = (), stage: str = "") -> "Farm":
@@ -280,7 +289,8 @@ class FarmOptions:
         trains: bool = True,
     ) -> "Workspace":
         from afarm.experiment.opening import open_workspace
-        from afarm.judging.ledger_schema import network_file_system
+        from afarm.judging.database import is_url
+        from afarm.judging.sqlite_database import network_file_system
 
         _prepare_environment()
         settings, given = self.settings or [], self._given()
@@ -295,12 +305,14 @@ class FarmOptions:
             notify=bars.tell,
             process_info=process_info,
             trains=trains,
+            ledger=self.ledger,
         )
         workspace.on_stage = lines = StageLines(bars, workspace)
         bars.note = lines.spent
-        if kind := network_file_system(workspace.store.ledger_path):
-            place = f"{output_dir} is on a network file system ({kind})"
-            err().print(f"[yellow]{place}: locking is slower; prefer a local disk.[/]")
+        place = workspace.judges.ledger_place
+        if not is_url(place) and (kind := network_file_system(Path(place))):
+            there = f"the ledger {place} is on a network file system ({kind})"
+            err().print(f"[yellow]{there}: locking is slower; prefer a local disk, or a database (--ledger).[/]")
         if launch.mpi_is_missing():
             err().print(
                 "[yellow]This is one process: accelerate starts several on CPUs through MPI only. "

@@ -16,7 +16,7 @@ from afarm.cli.cost import show_plan, warn_of_budget
 from afarm.cli.launchers import LOCAL, LauncherName, launched, show_needs
 from afarm.cli.options import DryRun, FarmOptions, with_options
 from afarm.cli.stray import Stray, refuse_stray
-from afarm.storage.text import dollars, markup, one_line
+from afarm.storage.text import dollars, markup, one_line, without_passwords
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -87,8 +87,8 @@ def finish(farm: Farm, method: str, started: float) -> tuple[RunRecord, Path]:
 
 
 def command_line() -> str:
-    """The command as it was given, to be given again."""
-    return shlex.join(["afarm", *sys.argv[1:]])
+    """The command as it was given, to be given again, without passwords."""
+    return without_passwords(shlex.join(["afarm", *sys.argv[1:]]))
 
 
 def show_results(record: Mapping[str, Any], report: Path, to_stderr: bool = False) -> None:

@@ -18,7 +18,7 @@ from afarm.cli.cost import show_plan, warn_of_budget
 from afarm.cli.help_pages import MethodPage
 from afarm.cli.options import DEFAULT_OUTPUT_DIR, DryRun, FarmOptions, OutputDir, with_options
 from afarm.cli.stray import Stray, refuse_stray
-from afarm.storage.text import markup
+from afarm.storage.text import markup, without_passwords
 
 if TYPE_CHECKING:
     from afarm.core.registry import Component
@@ -145,7 +145,7 @@ def _show_next(workspace: Workspace) -> None:
     """Say how a policy that was trained alone is evaluated and taken out."""
     method, arguments = workspace.config.method, sys.argv[2:]
     chosen = [] if any(word.partition("=")[0] == "--method" for word in arguments) else ["--method", method]
-    command = shlex.join(["afarm", "run", *chosen, *arguments])
+    command = without_passwords(shlex.join(["afarm", "run", *chosen, *arguments]))
     run = workspace.run_name(method)
     where = (
         "" if workspace.store.root == DEFAULT_OUTPUT_DIR else f" --output-dir {shlex.quote(str(workspace.store.root))}"

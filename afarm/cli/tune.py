@@ -25,7 +25,7 @@ from afarm.cli.run import command_line
 from afarm.cli.stray import Stray, refuse_stray
 from afarm.core.errors import ConfigError, DataError
 from afarm.storage.disk import write_whole
-from afarm.storage.text import markup, one_line
+from afarm.storage.text import markup, one_line, without_passwords
 
 if TYPE_CHECKING:
     from afarm.experiment.search_space import SearchSpace
@@ -136,6 +136,7 @@ def tune(
     console = err() if options.as_json else out()
     names = ",".join(made)
     where = "" if str(options.output_dir) == "afarm-runs" else f" --output-dir {shlex.quote(str(options.output_dir))}"
+    where += f" --ledger {shlex.quote(without_passwords(options.ledger))}" if options.ledger else ""
     lines = [*_notes(tuning, trials), f"Trials: {page} (took {time.time() - started:.0f} s)"]
     if tuned:
         lines += [

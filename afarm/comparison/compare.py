@@ -35,6 +35,7 @@ def compare_outputs(
     recipe: str | None = None,
     settings: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]] = (),
     output_dir: Path | str | None = None,
+    ledger: Path | str | None = None,
     **choices: Any,
 ) -> Result:
     """Return the win rate of any outputs over any others. It is kept and reused, on a budget of its own.
@@ -50,13 +51,14 @@ def compare_outputs(
             is named, a formula judges the text (`offline:text_utility`), as `afarm evaluate` does.
         settings: Overrides, one or several, as `"evaluate.label_noise=0.1"` or as mappings.
         output_dir: Where everything is kept; `afarm-runs` if not given.
+        ledger: Where the answers of judges are kept, as for `Farm`.
         **choices: Fields of `RunConfig` (`seed=1, judge={"*": "openai:gpt-4.1"}`).
 
     Raises `DataError` if rows do not fit and `match_policy` is strict, `ConfigError` with every problem at once.
     """
     ours, theirs = _rows(outputs, "outputs"), _rows(reference, "reference")
     unused = [*choices, *(["settings"] if settings else []), *(["recipe"] if recipe else [])]
-    unused += ["output_dir"] if output_dir else []
+    unused += [*(["output_dir"] if output_dir else []), *(["ledger"] if ledger else [])]
     if farm is not None and unused:
         raise ConfigError([f"compare_outputs: the farm has its own {name}; leave it out" for name in unused])
     with ExitStack() as stack:
@@ -68,7 +70,8 @@ def compare_outputs(
             judge = {} if recipe or "judge" in choices else {"judge": {"*": TEXT_JUDGE}}
             overrides = as_overrides(judge) + as_overrides(settings, **choices)
             place = output_dir or "afarm-runs"
-            workspace = stack.enter_context(open_workspace(recipe or "toy", overrides, place, checks=checks))
+            opened = open_workspace(recipe or "toy", overrides, place, checks=checks, ledger=ledger)
+            workspace = stack.enter_context(opened)
         comparison = OutputComparison.of(workspace, ours, theirs, annotator, match_policy)
         return read_result(comparison.system, [comparison.run().artifact])
 

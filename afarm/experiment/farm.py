@@ -40,6 +40,7 @@ from afarm.experiment.run_record import record
 from afarm.experiment.setting_errors import nearest_setting
 from afarm.experiment.settings import RunConfig
 from afarm.experiment.workspace import Workspace
+from afarm.judging.database import is_url
 from afarm.storage.hub import push_folder, require_token
 from afarm.storage.rows import read_outputs, read_preferences
 from afarm.storage.runs import read_run
@@ -58,6 +59,7 @@ class Farm:
         *,
         settings: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]] = (),
         output_dir: Path | str = "afarm-runs",
+        ledger: Path | str | None = None,
         annotator: str | None = None,
         plugins: Plugins | None = None,
         progress: Progress | bool | None = None,
@@ -69,6 +71,8 @@ class Farm:
             recipe: A recipe by name, or a YAML file.
             settings: Overrides, one or several, as `"ppo.learning_rate=1e-5"` or mappings (`{"ppo.kl_coef": 0.1}`).
             output_dir: Where everything is kept, even if the process changes its directory later.
+            ledger: Where the answers of judges are kept: a file, or `postgresql://HOST/DATABASE` for processes of
+                several machines; a file in `output_dir` if not given.
             annotator: Short for `annotate.annotator`.
             plugins: The plugins; all that are installed if not given.
             progress: True shows bars and stages, False nothing, None (the default) both in notebooks; or what wraps
@@ -81,6 +85,7 @@ class Farm:
         wraps, on_stage, self._tell = shown_by(progress)
         checks = preflight.of_run() if "method" in choices else preflight.of_farm()
         place = Path(output_dir).absolute()  # a notebook may change its directory: one store and one ledger stay
+        accounts = ledger if ledger is None or is_url(ledger) else Path(ledger).absolute()
 
         def open_with(method: str | None = None, seed: int | None = None) -> Workspace:
             return open_workspace(
@@ -91,6 +96,7 @@ class Farm:
                 plugins=plugins,
                 progress=wraps,
                 on_stage=on_stage,
+                ledger=accounts,
             )
 
         self._open_with: Callable[[str | None, int | None], Workspace] | None = open_with
@@ -225,7 +231,7 @@ def as_overrides(
 
     Raises `ConfigError` for a name that is no field. A None is a value like others: most fields refuse it.
     """
-    known = [*RunConfig.model_fields, "recipe", "settings", "output_dir", "annotator", "plugins", "progress"]
+    known = [*RunConfig.model_fields, "recipe", "settings", "output_dir", "ledger", "annotator", "plugins", "progress"]
     sections = {name for name, value in choices.items() if isinstance(value, Mapping)}
     if strange := [name for name in choices if name not in known and name not in sections]:
         raise ConfigError(

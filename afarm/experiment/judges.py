@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
-from pathlib import Path
 
 from afarm.core.errors import StoreError, attributed_to
 from afarm.core.judge import Judge
 from afarm.experiment.components import Components
 from afarm.judging.client import JudgeClient, Spend
+from afarm.judging.database import Place, is_there, shown
 from afarm.judging.ledger import Ledger
 from afarm.judging.pricing import Prices
 from afarm.judging.promises import identity_of, require_judge
@@ -24,9 +24,11 @@ from afarm.storage.text import dollars
 class Judges:
     """The judge of each family role, and the one metered way to ask them."""
 
-    def __init__(self, components: Components, ledger_path: Path):
+    def __init__(self, components: Components, store: Store, ledger_place: Place | None = None):
+        """Without a place of its own, the ledger is a file in the store."""
+        self.ledger_place = store.ledger_path if ledger_place is None else ledger_place
         self._components = components
-        self._ledger_path = ledger_path
+        self._store = store
         self._made: dict[str, Judge] = {}
         self._limiters: dict[Judge, Limiter] = {}
         self._artifact = ""
@@ -80,12 +82,12 @@ class Judges:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """The ledger of what was paid and learned under the output directory.
+        """The ledger of what was paid and learned.
 
         Raises `StoreError` if it is gone while artifacts are there that answers were paid for.
         """
-        _require_ledger(self._ledger_path)
-        return Ledger(self._ledger_path)
+        _require_ledger(self.ledger_place, self._store)
+        return Ledger(self.ledger_place)
 
     @property
     def spend(self) -> Spend | None:
@@ -95,7 +97,7 @@ class Judges:
     @property
     def committed(self) -> float:
         """The dollars of this run that are spent or may be."""
-        return self.ledger.committed(self.client.run) if self._ledger_path.exists() else 0.0
+        return self.ledger.committed(self.client.run) if self._is_ledger_there else 0.0
 
     @property
     def slowed(self) -> list[str]:
@@ -114,7 +116,11 @@ class Judges:
 
     def spent_on(self, artifact: str) -> Mapping[str, float]:
         """Return what an artifact has cost, also in processes that were stopped while they made it."""
-        return self.ledger.stage_spend(artifact) if self._ledger_path.exists() else {}
+        return self.ledger.stage_spend(artifact) if self._is_ledger_there else {}
+
+    @property
+    def _is_ledger_there(self) -> bool:
+        return "ledger" in self.__dict__ or is_there(self.ledger_place)
 
     def close(self) -> None:
         """Stop the client's thread and close the ledger. Both are opened again when they are needed."""
@@ -123,17 +129,18 @@ class Judges:
                 self.__dict__.pop(name).close()
 
 
-def _require_ledger(path: Path) -> None:
-    """Raise `StoreError` if the ledger is missing or empty beside artifacts that were paid for."""
-    if path.is_file() and path.stat().st_size:
+def _require_ledger(place: Place, store: Store) -> None:
+    """Raise `StoreError` if the ledger is missing or empty while artifacts are there that were paid for."""
+    if is_there(place):
         return
-    spends = [artifact.meta["spend"] for artifact in Store(path.parent).all()]
+    spends = [artifact.meta["spend"] for artifact in store.all()]
     paid = [spend for spend in spends if spend.get("dollars") or spend.get("unpriced_calls")]
     if paid:
         calls, spent = (sum(spend.get(name, 0) for spend in paid) for name in ("calls", "dollars"))
-        where = shlex.quote(str(path.parent))
+        where = "" if place == store.ledger_path else f"--ledger {shlex.quote(shown(place))} "
         raise StoreError(
-            f"the ledger {path} is {'empty' if path.is_file() else 'missing'}, and {len(paid)} artifacts beside it "
-            f"were made with {calls:,} calls of judges for {dollars(spent)}: put it back, or what is needed of them is "
-            f"bought again. To begin a new one on purpose: `afarm ledger --start-anew --output-dir {where}`"
+            f"the ledger {shown(place)} is missing or empty, and {len(paid)} artifacts in {store.root} were made with "
+            f"{calls:,} calls of judges for {dollars(spent)}: put it back, or name theirs with --ledger, or what is "
+            f"needed of them is bought again. To begin a new one on purpose: `afarm ledger --start-anew "
+            f"{where}--output-dir {shlex.quote(str(store.root))}`"
         )

@@ -14,6 +14,7 @@ from afarm.experiment.preflight import Check, problems_of
 from afarm.experiment.process_info import SINGLE_PROCESS, ProcessInfo
 from afarm.experiment.recipe import Override, Settings, list_overrides, resolve
 from afarm.experiment.workspace import OnStage, Workspace, ignore_stage
+from afarm.judging.database import Place, is_url
 from afarm.storage.artifacts import Store
 
 
@@ -29,6 +30,7 @@ def open_workspace(
     on_stage: OnStage = ignore_stage,
     process_info: ProcessInfo = SINGLE_PROCESS,
     trains: bool = True,
+    ledger: Place | None = None,
 ) -> Workspace:
     """Open a workspace.
 
@@ -44,6 +46,7 @@ def open_workspace(
         on_stage: Called as stages begin and end.
         process_info: This process among those that run the same.
         trains: False for what trains no method, whose settings then need not fit each other.
+        ledger: The ledger's file, or the URL of its database; a file in `output_dir` if not given.
 
     Raises `ConfigError` with every problem at once, before any model is loaded.
     """
@@ -53,7 +56,7 @@ def open_workspace(
     def preflight(resolved: Settings) -> list[str]:
         # What is opened to look at it (data, a device) is kept: nothing is read twice.
         components = Components(plugins, resolved, progress, notify, process_info)
-        opened.append(workspace_over(components, Path(output_dir), on_stage))
+        opened.append(workspace_over(components, Path(output_dir), on_stage, ledger))
         return problems_of(opened[0], checks)
 
     resolve(recipe, list_overrides(settings), plugins, preflight, trains)
@@ -63,8 +66,10 @@ def open_workspace(
     return workspace
 
 
-def workspace_over(components: Components, output_dir: Path, on_stage: OnStage = ignore_stage) -> Workspace:
+def workspace_over(
+    components: Components, output_dir: Path, on_stage: OnStage = ignore_stage, ledger: Place | None = None
+) -> Workspace:
     """Return the workspace of components whose settings were checked. Nothing is made in `output_dir` yet."""
     store = Store(output_dir, components.notify)
-    judges = Judges(components, store.ledger_path)
+    judges = Judges(components, store, ledger if ledger is None or is_url(ledger) else Path(ledger).absolute())
     return Workspace(components, DataSplits(components), judges, store, on_stage)

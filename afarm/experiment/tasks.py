@@ -204,7 +204,7 @@ def _needs(workspace: Workspace, stage: Stage, processes: int) -> Needs:
 
 def farm_spec(workspace: Workspace, system: str, account: str) -> FarmSpec:
     """Return what another process opens a workspace like this one from."""
-    settings = workspace.settings
+    settings, ledger = workspace.settings, workspace.judges.ledger_place
     return FarmSpec(
         settings.recipe,
         settings.run.model_dump(mode="json"),
@@ -214,6 +214,7 @@ def farm_spec(workspace: Workspace, system: str, account: str) -> FarmSpec:
         system,
         account,
         versions(),
+        "" if ledger == workspace.store.ledger_path else str(ledger),
     )
 
 
@@ -352,7 +353,7 @@ def workspace_of(
     """
     _enter(farm)
     components = Components(_plugins(), _settings_of(farm), progress, notify, process_info)
-    return workspace_over(components, Path(farm.output_dir))
+    return workspace_over(components, Path(farm.output_dir), ledger=farm.ledger or None)
 
 
 @cache

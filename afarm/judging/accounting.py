@@ -16,9 +16,9 @@ GROUPS = {
     "run": "COALESCE(run, '')",
     "judge": "judge",
     "annotator": "COALESCE(annotator, '')",
-    "day": "date(created, 'unixepoch', 'localtime')",
+    "day": "",
 }
-"""Groups of spend, as SQL over completions."""
+"""Groups of spend, as SQL over completions; of days, each database has its own."""
 
 COLUMNS = (
     *("key", "judge", "role", "annotator", "run", "request", "text", "input_tokens", "output_tokens"),
@@ -45,7 +45,7 @@ class Account:
 
 def accounts(ledger: Ledger, group: str) -> list[Account]:
     """Accounts by "run", "judge", "annotator" or "day", the most expensive first; days in their order."""
-    expression = GROUPS[group]
+    expression = GROUPS[group] or ledger.database.day_of_creation
     bought = ledger.read(
         f"SELECT {expression}, COUNT(*), SUM(input_tokens), SUM(output_tokens), SUM(price), COUNT(*) - COUNT(price) "
         "FROM completions GROUP BY 1"
@@ -66,7 +66,7 @@ def open_items(ledger: Ledger) -> dict[str, Any]:
     """Open charges: batches to be collected, and requests whose answer was never seen."""
     batches = ledger.read(
         "SELECT ticket, judge, run, COUNT(*), COALESCE(SUM(reserved), 0), MIN(created) FROM batch_requests "
-        "GROUP BY ticket ORDER BY MIN(created)"
+        "GROUP BY ticket, judge, run ORDER BY MIN(created)"
     )
     names = ("ticket", "judge", "run", "requests", "reserved", "created")
     count, dollars = ledger.read("SELECT COUNT(*), COALESCE(SUM(reserved), 0) FROM in_flight")[0]
@@ -123,7 +123,8 @@ def mean_output_tokens(ledger: Ledger, judge: str, annotator: str | None) -> tup
 def _answers(ledger: Ledger, size: int = 1000) -> Iterator[dict[str, Any]]:
     """Every row of completions, some at a time: other processes go on writing meanwhile."""
     last = -1
-    statement = f"SELECT rowid, {', '.join(COLUMNS)} FROM completions WHERE rowid > ? ORDER BY rowid LIMIT ?"
+    number = ledger.database.row_number
+    statement = f"SELECT {number}, {', '.join(COLUMNS)} FROM completions WHERE {number} > ? ORDER BY 1 LIMIT ?"
     while rows := ledger.read(statement, [last, size]):
         last = rows[-1][0]
         for row in rows:

@@ -1,4 +1,4 @@
-"""The ledger: paid answers and the judgements read from them, in SQLite.
+"""The ledger: paid answers and the judgements read from them, in a database.
 
 `completions` holds every answer received, under a digest of the request; `judgements` the judgements read from them, by
 annotator and pair; `in_flight` the reservations of requests that are being sent, which count against a budget until
@@ -12,48 +12,53 @@ plus kills times requests in flight.
 from __future__ import annotations
 
 import json
-import shlex
-import sqlite3
-import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from functools import wraps
 from types import TracebackType
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from afarm.core.errors import JudgeError, StoreError
+from afarm.core.errors import JudgeError
 from afarm.core.judge import ChatRequest, Completion, Judgement, JudgementKey
 from afarm.core.seeding import digest
+from afarm.judging.database import Place, Row, Transaction, open_database
 from afarm.judging.ledger_schema import (
     CHARGE,
     CHARGE_BATCHED,
     COMPLETION,
     columns_of,
     completion_of,
-    keep_private,
-    network_file_system,
-    prepare,
     row_of,
     sent_text,
 )
 
-TIMEOUT = 60.0
-"""Seconds to wait for another process that is writing the file."""
-
 LIVE_SECONDS = 6.0
-"""Seconds after its last heartbeat for which a process counts as waiting for its requests."""
+"""Seconds for which another process is seen to give no sign of life before its requests are taken for lost."""
+
+LOOK_SECONDS = 1.0
+"""The longest time between two looks at other processes that counts as seen: more is time of not looking."""
 
 STAGE_SPEND = ("calls", "input_tokens", "output_tokens", "dollars", "unpriced_calls")
 """Columns counted for each stage; `dollars` leave out calls whose price is unknown."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 Answer = tuple[ChatRequest, str, Completion]
 """The request, the identity of the judge, and the completion with its key."""
 
 BatchedRequest = tuple[str, ChatRequest, Sequence[str], float | None]
 """A request in a batch: its key, the request, its degraded parameters, and the most it can cost."""
+
+
+COMMITTED = (
+    "SELECT COALESCE((SELECT SUM(dollars) FROM spent WHERE run = ?), 0) "
+    "+ COALESCE((SELECT SUM(reserved) FROM in_flight WHERE run = ?), 0) "
+    "+ COALESCE((SELECT SUM(reserved) FROM batch_requests WHERE run = ?), 0)"
+)
+"""The dollars of a run that are spent or reserved, in one query."""
 
 
 def request_key(request: ChatRequest, judge: str, degraded: Sequence[str] = ()) -> str:
@@ -107,51 +112,31 @@ class Claim:
     committed: float = 0.0
 
 
+def in_transaction(method: Callable[Concatenate[Ledger, Transaction, P], T]) -> Callable[Concatenate[Ledger, P], T]:
+    """Give a method of the ledger a transaction as its first argument, in which it is done alone among all writers.
+
+    It may be done again after an attempt of which nothing was kept, so it changes nothing else.
+    """
+
+    @wraps(method)
+    def alone(self: Ledger, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.database.write(lambda db: method(self, db, *args, **kwargs))
+
+    return alone
+
+
 class Ledger:
-    """One SQLite file, safe for several threads and processes at once. `:memory:` keeps nothing."""
+    """One ledger, safe for several threads and processes, and on PostgreSQL machines, at once."""
 
-    def __init__(self, path: Path):
-        """Open or create `path`. Raises `StoreError` if that cannot be done."""
-        self.path = path
-        self._lock = threading.RLock()
+    def __init__(self, place: Place):
+        """Open or create the ledger at `place`, a file or a URL; the file ":memory:" keeps nothing.
+
+        Raises `StoreError` if that cannot be done.
+        """
+        self.place = place
+        self.database = open_database(place)
         self._owner = uuid.uuid4().hex  # not the process id, which comes back: a container always starts with the same
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            keep_private(path)
-            self._db = sqlite3.connect(path, timeout=TIMEOUT, check_same_thread=False, isolation_level=None)
-            self._choose_journal()
-            self._db.execute("PRAGMA synchronous=NORMAL")
-            prepare(self._db)
-        except (sqlite3.Error, OSError) as error:
-            raise self._trouble("used", error) from error
-
-    def _trouble(self, verb: str, error: Exception) -> StoreError:
-        """Make the error for a failure of SQLite: a damaged file has its own way out."""
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            where = shlex.quote(str(self.path.parent))
-            return StoreError(
-                f"the ledger {self.path} is damaged ({error}): `afarm ledger --recover --output-dir {where}` saves the "
-                "answers that can be read, and keeps the damaged file"
-            )
-        remedy = "make room and see to it that it may be written"
-        if not self.path.exists():
-            remedy += ", or choose another --output-dir"
-        return StoreError(f"the ledger {self.path} cannot be {verb}: {error}; {remedy}: the same command then goes on")
-
-    def _choose_journal(self) -> None:
-        """Set the journal's mode, waiting for other processes that open a new file."""
-        # While another connection writes, SQLite refuses this at once, whatever its timeout.
-        # WAL needs memory shared between processes, which network file systems do not give.
-        mode = "DELETE" if network_file_system(self.path) else "WAL"
-        deadline = time.monotonic() + TIMEOUT
-        while True:
-            try:
-                self._db.execute(f"PRAGMA journal_mode={mode}")
-                return
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                    raise
-                time.sleep(0.02)
+        self._others = OtherOwners()
 
     def __enter__(self) -> Ledger:
         return self
@@ -162,30 +147,11 @@ class Ledger:
         self.close()
 
     def close(self) -> None:
-        with self._lock:
-            self._db.close()
+        self.database.close()
 
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Write all that is written inside it, or nothing. Raises `StoreError` if the disk is full."""
-        with self._lock:
-            try:
-                self._db.execute("BEGIN IMMEDIATE")
-                yield self._db
-                self._db.execute("COMMIT")
-            except sqlite3.Error as error:
-                raise self._trouble("written", error) from error
-            finally:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-
-    def read(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """The rows of a query. Raises `StoreError` if the file is damaged."""
-        with self._lock:
-            try:
-                return self._db.execute(statement, values).fetchall()
-            except sqlite3.Error as error:
-                raise self._trouble("read", error) from error
+    def read(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
+        """Return the rows of a query. Raises `StoreError` if the ledger cannot be read."""
+        return self.database.read(statement, values)
 
     # ----------------------------------------------------------------------------------------------- completions
 
@@ -197,59 +163,60 @@ class Ledger:
                 stored[row[8]] = completion_of(row)
         return stored
 
-    def claim(self, wanted: Sequence[tuple[str, float | None]], run: str, budget: float | None = None) -> Claim:
+    @in_transaction
+    def claim(
+        self, db: Transaction, wanted: Sequence[tuple[str, float | None]], run: str, budget: float | None = None
+    ) -> Claim:
         """Reserve money for requests, as (key, the most that it can cost), in order while `budget` allows.
 
         One transaction, so that two processes neither ask the same nor exceed a budget together.
         """
-        now = time.time()
         claim = Claim()
-        with self.transaction() as db:
-            answered, pending, held = self._elsewhere(db, [key for key, _ in wanted], now)
-            if budget is not None:
-                claim.committed = _committed(db, run)
-            rows = []
-            for key, price in wanted:
-                if key in answered:
-                    claim.answered.append(key)
-                elif key in pending:
-                    claim.pending.append(key)
-                elif key in held:
-                    claim.held.append(key)
-                elif claim.over_budget:
-                    continue
-                elif budget is not None and claim.committed + (price or 0.0) > budget:
-                    claim.over_budget = True
-                else:
-                    claim.granted.append(key)
-                    claim.committed += price or 0.0
-                    rows.append((key, self._owner, run, price, now, now))
-            db.executemany(
-                "INSERT INTO in_flight (key, owner, run, reserved, created, seen) VALUES (?,?,?,?,?,?)", rows
-            )
+        answered, pending, held = self._elsewhere(db, [key for key, _ in wanted])
+        if budget is not None:
+            claim.committed = float(db.execute(COMMITTED, [run] * 3).fetchone()[0])
+        rows: list[Row] = []
+        now = self.database.now()
+        for key, price in wanted:
+            if key in answered:
+                claim.answered.append(key)
+            elif key in pending:
+                claim.pending.append(key)
+            elif key in held:
+                claim.held.append(key)
+            elif claim.over_budget:
+                continue
+            elif budget is not None and claim.committed + (price or 0.0) > budget:
+                claim.over_budget = True
+            else:
+                claim.granted.append(key)
+                claim.committed += price or 0.0
+                rows.append((key, self._owner, run, price, now, now))
+        db.executemany("INSERT INTO in_flight (key, owner, run, reserved, created, seen) VALUES (?,?,?,?,?,?)", rows)
         return claim
 
-    def _elsewhere(self, db: sqlite3.Connection, keys: Sequence[str], now: float) -> tuple[set[str], ...]:
+    def _elsewhere(self, db: Transaction, keys: Sequence[str]) -> tuple[set[str], set[str], set[str]]:
         """The keys that are answered, in a pending batch, or in flight in another living process."""
-        elsewhere: tuple[set[str], ...] = (set(), set(), set())
-        others = [self._owner, now - LIVE_SECONDS]
+        answered, pending = set[str](), set[str]()
+        claims: list[Row] = []
         for chunk, marks in _chunks(keys):
-            queries = (
-                (f"SELECT key FROM completions WHERE key IN ({marks})", chunk),
-                (f"SELECT key FROM batch_requests WHERE key IN ({marks})", chunk),
-                (f"SELECT key FROM in_flight WHERE key IN ({marks}) AND owner != ? AND seen > ?", [*chunk, *others]),
-            )
-            for matches, (query, values) in zip(elsewhere, queries, strict=True):
-                matches.update(key for (key,) in db.execute(query, values))
-        return elsewhere
+            for found, table in ((answered, "completions"), (pending, "batch_requests")):
+                rows = db.execute(f"SELECT key FROM {table} WHERE key IN ({marks})", chunk).fetchall()
+                found.update(key for (key,) in rows)
+            of_others = f"SELECT key, owner FROM in_flight WHERE key IN ({marks}) AND owner NOT IN ('', ?)"
+            claims += db.execute(of_others, [*chunk, self._owner]).fetchall()
+        alive = self._others.alive(db, {owner for _, owner in claims})
+        return answered, pending, {key for key, owner in claims if owner in alive}
 
-    def heartbeat(self) -> None:
+    @in_transaction
+    def heartbeat(self, db: Transaction) -> None:
         """Record that this process is alive and waits for its requests in flight."""
-        with self.transaction() as db:
-            db.execute("UPDATE in_flight SET seen = ? WHERE owner = ?", [time.time(), self._owner])
+        db.execute("UPDATE in_flight SET seen = ? WHERE owner = ?", [self.database.now(), self._owner])
 
+    @in_transaction
     def resolve(
         self,
+        db: Transaction,
         answers: Sequence[Answer],
         run: str,
         free: Sequence[str] = (),
@@ -263,43 +230,43 @@ class Ledger:
         """
         charged = [(key, self._owner) for key in charged_without_answer]
         keys = dict.fromkeys([*(c.key for _, _, c in answers), *free, *charged_without_answer])
-        with self.transaction() as db:
-            rows = [row_of(request, judge, completion, run) for request, judge, completion in answers]
-            self._store(db, rows, stage)
-            db.executemany(CHARGE, charged)
-            db.executemany("DELETE FROM in_flight WHERE key = ? AND owner = ?", [(key, self._owner) for key in keys])
+        now = self.database.now()
+        rows = [row_of(request, judge, completion, run, now) for request, judge, completion in answers]
+        self._store(db, rows, stage)
+        db.executemany(CHARGE, charged)
+        db.executemany("DELETE FROM in_flight WHERE key = ? AND owner = ?", [(key, self._owner) for key in keys])
 
-    def charged_without_answer(self, key: str) -> None:
+    @in_transaction
+    def charged_without_answer(self, db: Transaction, key: str) -> None:
         """Count an attempt that may have been charged for and got no answer.
 
         The reservation stays open, with nothing reserved until `reserve_again`.
         """
-        with self.transaction() as db:
-            db.execute(CHARGE, [key, self._owner])
-            db.execute("UPDATE in_flight SET reserved = 0 WHERE key = ? AND owner = ?", [key, self._owner])
+        db.execute(CHARGE, [key, self._owner])
+        db.execute("UPDATE in_flight SET reserved = 0 WHERE key = ? AND owner = ?", [key, self._owner])
 
-    def reserve_again(self, key: str, price: float | None, run: str, budget: float | None) -> bool:
+    @in_transaction
+    def reserve_again(self, db: Transaction, key: str, price: float | None, run: str, budget: float | None) -> bool:
         """Reserve `price` for another attempt, if `budget` allows that."""
-        with self.transaction() as db:
-            if budget is not None and _committed(db, run) + (price or 0.0) > budget:
-                return False
-            db.execute("UPDATE in_flight SET reserved = ? WHERE key = ? AND owner = ?", [price, key, self._owner])
+        if budget is not None and float(db.execute(COMMITTED, [run] * 3).fetchone()[0]) + (price or 0.0) > budget:
+            return False
+        db.execute("UPDATE in_flight SET reserved = ? WHERE key = ? AND owner = ?", [price, key, self._owner])
         return True
 
-    def _store(self, db: sqlite3.Connection, rows: Sequence[tuple[Any, ...]], stage: str) -> None:
+    def _store(self, db: Transaction, rows: Sequence[tuple[Any, ...]], stage: str) -> None:
         """Insert rows of completions. The first answer to a request stands; every one is paid for."""
-        db.executemany(f"INSERT OR IGNORE INTO completions VALUES ({','.join('?' * 17)})", rows)
+        db.executemany(f"INSERT INTO completions VALUES ({','.join('?' * 17)}) ON CONFLICT DO NOTHING", rows)
         paid: dict[str, float] = {}
         for row in rows:
             if row[10]:
                 paid[row[4]] = paid.get(row[4], 0.0) + row[10]
-        more = "ON CONFLICT (run) DO UPDATE SET dollars = dollars + excluded.dollars"
+        more = "ON CONFLICT (run) DO UPDATE SET dollars = spent.dollars + excluded.dollars"
         db.executemany(f"INSERT INTO spent VALUES (?, ?) {more}", list(paid.items()))
         if stage and rows:
             prices = [row[10] for row in rows]
             tokens = [sum(row[column] or 0 for row in rows) for column in (7, 8)]
             counts = [len(rows), *tokens, sum(price or 0.0 for price in prices), prices.count(None)]
-            more = ", ".join(f"{name} = {name} + excluded.{name}" for name in STAGE_SPEND)
+            more = ", ".join(f"{name} = stage_spend.{name} + excluded.{name}" for name in STAGE_SPEND)
             db.execute(
                 f"INSERT INTO stage_spend VALUES (?,?,?,?,?,?) ON CONFLICT (stage) DO UPDATE SET {more}",
                 [stage, *counts],
@@ -312,30 +279,27 @@ class Ledger:
 
     def committed(self, run: str) -> float:
         """Dollars of `run` that are spent or may be: answers, reservations, charges without an answer."""
-        with self._lock:
-            try:
-                return _committed(self._db, run)
-            except sqlite3.Error as error:
-                raise self._trouble("read", error) from error
+        return float(self.read(COMMITTED, [run] * 3)[0][0])
 
     # --------------------------------------------------------------------------------------------------- batches
 
+    @in_transaction
     def submitted(
         self,
+        db: Transaction,
         batch_id: str,
         judge: str,
         run: str,
         requests: Sequence[BatchedRequest],
     ) -> None:
         """Turn the reservations of `requests` into a batch to be collected."""
-        now = time.time()
+        now = self.database.now()
         rows = [
             (batch_id, i, key, judge, run, r.role, r.annotator, sent_text(r), json.dumps(list(degraded)), price, now)
             for i, (key, r, degraded, price) in enumerate(requests)
         ]
-        with self.transaction() as db:
-            db.executemany(f"INSERT INTO batch_requests VALUES ({','.join('?' * 11)})", rows)
-            db.executemany("DELETE FROM in_flight WHERE key = ? AND owner = ?", [(r[2], self._owner) for r in rows])
+        db.executemany(f"INSERT INTO batch_requests VALUES ({','.join('?' * 11)})", rows)
+        db.executemany("DELETE FROM in_flight WHERE key = ? AND owner = ?", [(r[2], self._owner) for r in rows])
 
     def pending_batches(self, judge: str, keys: Sequence[str]) -> dict[str, list[str]]:
         """The pending batches of `judge` that hold one of `keys`, by id, with all keys of each, in order."""
@@ -351,38 +315,39 @@ class Ledger:
         """True while a batch is still to be collected."""
         return bool(self.read("SELECT 1 FROM batch_requests WHERE ticket = ? LIMIT 1", [batch_id]))
 
-    def collected(self, batch_id: str, answers: Sequence[Completion | None], stage: str = "") -> None:
+    @in_transaction
+    def collected(self, db: Transaction, batch_id: str, answers: Sequence[Completion | None], stage: str = "") -> None:
         """Store the answers of a batch, None for a failed request, as bought for `stage`, and close the batch.
 
         Does nothing if another process has collected it in the meantime. Raises `JudgeError` if the number of answers
         is not that of the requests.
         """
         columns = "key, judge, role, annotator, run, request, degraded"
-        with self.transaction() as db:
-            query = f"SELECT {columns} FROM batch_requests WHERE ticket = ? ORDER BY position"
-            requests = db.execute(query, [batch_id]).fetchall()
-            if requests and len(requests) != len(answers):
-                raise JudgeError(
-                    f"batch {batch_id} of {requests[0][1]} has {len(answers)} answers to {len(requests)} requests"
-                )
-            rows = [
-                columns_of(row[:6], replace(answer, degraded=tuple(json.loads(row[6]))))
-                for row, answer in zip(requests, answers, strict=False)
-                if answer is not None
-            ]
-            self._store(db, rows, stage)
-            unpriced = [(batch_id, i) for i, c in enumerate(answers) if c is not None and c.price is None]
-            db.executemany(f"{CHARGE_BATCHED} AND position = ? AND reserved > 0", unpriced)
-            db.execute("DELETE FROM batch_requests WHERE ticket = ?", [batch_id])
+        query = f"SELECT {columns} FROM batch_requests WHERE ticket = ? ORDER BY position"
+        requests = db.execute(query, [batch_id]).fetchall()
+        if requests and len(requests) != len(answers):
+            raise JudgeError(
+                f"batch {batch_id} of {requests[0][1]} has {len(answers)} answers to {len(requests)} requests"
+            )
+        now = self.database.now()
+        rows = [
+            columns_of(row[:6], replace(answer, degraded=tuple(json.loads(row[6]))), now)
+            for row, answer in zip(requests, answers, strict=False)
+            if answer is not None
+        ]
+        self._store(db, rows, stage)
+        unpriced = [(batch_id, i) for i, c in enumerate(answers) if c is not None and c.price is None]
+        db.executemany(f"{CHARGE_BATCHED} AND position = ? AND reserved > 0", unpriced)
+        db.execute("DELETE FROM batch_requests WHERE ticket = ?", [batch_id])
 
-    def forget_batch(self, batch_id: str) -> int:
+    @in_transaction
+    def forget_batch(self, db: Transaction, batch_id: str) -> int:
         """Stop waiting for a batch: it may be charged for, stays counted, and is bought again when asked for.
 
         Returns the number of its requests.
         """
-        with self.transaction() as db:
-            db.execute(CHARGE_BATCHED, [batch_id])
-            return db.execute("DELETE FROM batch_requests WHERE ticket = ?", [batch_id]).rowcount
+        db.execute(CHARGE_BATCHED, [batch_id])
+        return db.execute("DELETE FROM batch_requests WHERE ticket = ?", [batch_id]).rowcount
 
     # ------------------------------------------------------------------------------------------------ judgements
 
@@ -406,19 +371,19 @@ class Ledger:
                         stored[key] = Judgement(first, outcome, completion)
         return stored
 
-    def learn(self, judgements: Mapping[JudgementKey, Judgement]) -> None:
+    @in_transaction
+    def learn(self, db: Transaction, judgements: Mapping[JudgementKey, Judgement]) -> None:
         """Remember judgements. The first one learned for a key stands, so that two processes agree."""
-        now = time.time()
+        now = self.database.now()
         rows = [
             (k.annotator, k.pair_id, k.order, k.seed, k.sample_index, j.p_first_shown, j.outcome, j.completion, now)
             for k, j in judgements.items()
         ]
-        with self.transaction() as db:
-            db.executemany("INSERT OR IGNORE INTO judgements VALUES (?,?,?,?,?,?,?,?,?)", rows)
+        db.executemany("INSERT INTO judgements VALUES (?,?,?,?,?,?,?,?,?) ON CONFLICT DO NOTHING", rows)
 
     def reused(self, run: str, keys: Sequence[str]) -> int:
         """Count the answers with these keys as reused by `run`, not paid again. Returns their number."""
-        day = time.strftime("%Y-%m-%d")
+        day = time.strftime("%Y-%m-%d", time.localtime(self.database.now()))
         counts: dict[tuple[str, str], list[Any]] = {}
         for chunk, marks in _chunks(list(dict.fromkeys(keys))):
             grouped = f"FROM completions WHERE key IN ({marks}) GROUP BY judge, annotator"
@@ -429,16 +394,39 @@ class Ledger:
                 total[0] += count
                 total[1] += dollars
         rows = [(run, judge, who, day, count, dollars) for (judge, who), (count, dollars) in counts.items()]
-        more = "ON CONFLICT DO UPDATE SET answers = answers + excluded.answers, dollars = dollars + excluded.dollars"
         if rows:
-            with self.transaction() as db:
-                db.executemany(f"INSERT INTO reuse VALUES (?,?,?,?,?,?) {more}", rows)
+            self._count_reuse(rows)
         return sum(row[4] for row in rows)
 
+    @in_transaction
+    def _count_reuse(self, db: Transaction, rows: Sequence[Row]) -> None:
+        more = ", ".join(f"{name} = reuse.{name} + excluded.{name}" for name in ("answers", "dollars"))
+        day = "(run, judge, annotator, day)"
+        db.executemany(f"INSERT INTO reuse VALUES (?,?,?,?,?,?) ON CONFLICT {day} DO UPDATE SET {more}", rows)
 
-def _committed(db: sqlite3.Connection, run: str) -> float:
-    parts = ("SUM(dollars) FROM spent", "SUM(reserved) FROM in_flight", "SUM(reserved) FROM batch_requests")
-    return sum(float(db.execute(f"SELECT {part} WHERE run = ?", [run]).fetchone()[0] or 0.0) for part in parts)
+
+class OtherOwners:
+    """The other processes that have requests in flight, as this one sees them.
+
+    Clocks of machines differ, so none is compared with another. Each process writes its own time as a sign of life, and
+    this one measures, by a clock of its own, for how long it has seen no new sign while it looked.
+    """
+
+    def __init__(self) -> None:
+        self._signs: dict[str, tuple[float, float, float]] = {}  # the last one, silence since then, last look
+
+    def alive(self, db: Transaction, owners: Iterable[str]) -> set[str]:
+        """Return those of `owners` that are alive as far as can be known."""
+        alive, now = set(), time.monotonic()
+        for chunk, marks in _chunks(sorted(owners)):
+            statement = f"SELECT owner, MAX(seen) FROM in_flight WHERE owner IN ({marks}) GROUP BY owner"
+            for owner, sign in db.execute(statement, chunk).fetchall():
+                last, silence, looked = self._signs.get(owner, (None, 0.0, now))
+                silence = silence + min(now - looked, LOOK_SECONDS) if sign == last else 0.0
+                self._signs[owner] = (sign, silence, now)
+                if silence < LIVE_SECONDS:
+                    alive.add(owner)
+        return alive
 
 
 def _chunks(values: Sequence[str], size: int = 500) -> Iterator[tuple[Sequence[str], str]]:

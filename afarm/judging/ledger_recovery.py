@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from afarm.core.errors import StoreError
+from afarm.judging.database import Transaction
 from afarm.judging.ledger import LIVE_SECONDS, Ledger
 from afarm.judging.ledger_pages import PAGE, rows_in_leaves
 
@@ -128,11 +129,14 @@ def _save(ledger: Ledger, table: str, rows: Iterable[Sequence[Any]]) -> int:
     """Put rows into a table, and return how many there are."""
     before = ledger.read(f"SELECT COUNT(*) FROM {table}")[0][0]
     columns = len(ledger.read(f"PRAGMA table_info({table})"))
-    with ledger.transaction() as db:
+
+    def insert(db: Transaction) -> None:
         marks = ",".join("?" * columns)
         for row in rows:
             if len(row) == columns:
                 db.execute(f"INSERT OR IGNORE INTO {table} VALUES ({marks})", row)
+
+    ledger.database.write(insert)
     return int(ledger.read(f"SELECT COUNT(*) FROM {table}")[0][0] - before)
 
 
@@ -172,8 +176,8 @@ def _known_losses(ledger: Ledger) -> tuple[int, float]:
 
 def _count_spending_again(ledger: Ledger) -> None:
     """Count at least what the saved answers have cost as spent by each run: budgets hold."""
-    with ledger.transaction() as db:
-        db.execute(
-            "INSERT INTO spent SELECT run, SUM(price) FROM completions WHERE run NOT NULL AND price > 0 GROUP BY run "
-            "ON CONFLICT (run) DO UPDATE SET dollars = MAX(dollars, excluded.dollars)"
-        )
+    spent = (
+        "INSERT INTO spent SELECT run, SUM(price) FROM completions WHERE run NOT NULL AND price > 0 GROUP BY run "
+        "ON CONFLICT (run) DO UPDATE SET dollars = MAX(dollars, excluded.dollars)"
+    )
+    ledger.database.write(lambda db: db.execute(spent))

@@ -1,15 +1,10 @@
-"""The tables of the ledger, their rows, and the file systems on which a file may not be shared."""
+"""The tables of the ledger, and their rows."""
 
 from __future__ import annotations
 
 import json
-import os
-import sqlite3
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from afarm.core.judge import ChatRequest, Completion
@@ -43,49 +38,9 @@ CREATE INDEX IF NOT EXISTS batch_keys ON batch_requests (key);
 """
 
 
-def prepare(db: sqlite3.Connection) -> None:
-    """Make the tables of a new file. Raises `sqlite3.DatabaseError` for a file with other tables."""
-    if _version(db) == VERSION:
-        return
-    db.execute("BEGIN IMMEDIATE")  # several processes may open a new file at once
-    try:
-        version = _version(db)
-        if version > VERSION:
-            raise sqlite3.DatabaseError(f"it was written by a newer afarm (tables {version}, known {VERSION})")
-        if version < VERSION:
-            if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'completions'").fetchone():
-                raise sqlite3.DatabaseError(f"it was written by an older afarm (tables {version}, known {VERSION})")
-            _run(db, SCHEMA)
-            db.execute(f"PRAGMA user_version = {VERSION}")
-        db.execute("COMMIT")
-    finally:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-
-
-def keep_private(path: Path) -> None:
-    """Make the file for its owner alone, or take it from others: it holds all prompts and outputs.
-
-    SQLite gives its log the same rights. Rights of a group stay if only a group has them.
-    """
-    if str(path) == ":memory:":
-        return
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    mode = path.stat().st_mode
-    if mode & 0o007:
-        with suppress(PermissionError):  # another's file
-            path.chmod(0o600)
-
-
-def _version(db: sqlite3.Connection) -> int:
-    return int(db.execute("PRAGMA user_version").fetchone()[0])
-
-
-def _run(db: sqlite3.Connection, script: str) -> None:
-    """Execute each statement. `executescript` would commit first."""
-    for statement in script.split(";"):
-        if statement.strip():
-            db.execute(statement)
+def statements(script: str) -> list[str]:
+    """Split a script into its statements."""
+    return [statement.strip() for statement in script.split(";") if statement.strip()]
 
 
 COMPLETION = (
@@ -95,11 +50,11 @@ COMPLETION = (
 
 CHARGE = (
     "INSERT INTO in_flight SELECT key, '', run, reserved, created, NULL FROM in_flight "
-    "WHERE key = ? AND owner = ? AND reserved IS NOT 0"
+    "WHERE key = ? AND owner = ? AND COALESCE(reserved, 1) <> 0"
 )
 CHARGE_BATCHED = (
     "INSERT INTO in_flight SELECT key, '', run, reserved, created, NULL FROM batch_requests "
-    "WHERE ticket = ? AND reserved IS NOT 0"
+    "WHERE ticket = ? AND COALESCE(reserved, 1) <> 0"
 )
 """A charge without an answer becomes a reservation without an owner, which is never closed."""
 
@@ -111,17 +66,17 @@ def completion_of(row: Sequence[Any]) -> Completion:
     return Completion(*plain, logprobs=positions, degraded=tuple(json.loads(degraded or "[]")))  # type: ignore[misc]
 
 
-def row_of(request: ChatRequest, judge: str, completion: Completion, run: str) -> tuple[Any, ...]:
+def row_of(request: ChatRequest, judge: str, completion: Completion, run: str, now: float) -> tuple[Any, ...]:
     """Write an answer bought by `run` as a row of completions."""
     first_columns = (completion.key, judge, request.role, request.annotator, run, sent_text(request))
-    return columns_of(first_columns, completion)
+    return columns_of(first_columns, completion, now)
 
 
-def columns_of(asked: Sequence[Any], c: Completion) -> tuple[Any, ...]:
+def columns_of(asked: Sequence[Any], c: Completion, now: float) -> tuple[Any, ...]:
     """Write a completion as a row; `asked`: its key, judge, role, annotator, run and request."""
     return (
         *(*asked, encodable(c.text), c.input_tokens, c.output_tokens),
-        *(c.cached_input_tokens, c.price, c.finish_reason, c.model, c.seconds, time.time()),
+        *(c.cached_input_tokens, c.price, c.finish_reason, c.model, c.seconds, now),
         None if c.logprobs is None else json.dumps([dict(position) for position in c.logprobs]),
         json.dumps(list(c.degraded)) if c.degraded else None,
     )
@@ -149,43 +104,10 @@ def sent_text(request: ChatRequest) -> str:
 
 
 def encodable(text: str) -> str:
-    """Escape halves of surrogate pairs: models do emit half an emoji, and UTF-8 cannot hold it."""
+    """Escape NUL, and halves of surrogate pairs: models do emit half an emoji, and databases cannot hold these."""
+    text = text.replace("\0", r"\x00")
     try:
         text.encode()
     except UnicodeEncodeError:
         return text.encode("utf-8", "backslashreplace").decode("utf-8")
     return text
-
-
-NETWORK_FILE_SYSTEMS = {
-    "nfs",
-    "nfs4",
-    "cifs",
-    "smb3",
-    "smbfs",
-    "lustre",
-    "ceph",
-    "gpfs",
-    "beegfs",
-    "fuse.sshfs",
-    "9p",
-    "afs",
-}
-
-
-def network_file_system(path: Path, mounts: Path = Path("/proc/mounts")) -> str:
-    """The type of the network file system that holds `path`, empty for a local disk or if unknown."""
-    try:
-        lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return ""
-    real = str(path.parent.resolve())
-    best, kind = "", ""
-    for line in lines:
-        parts = line.split()
-        if len(parts) < 3:
-            continue
-        point = parts[1].replace("\\040", " ")
-        if (real == point or real.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
-            best, kind = point, parts[2]
-    return kind if kind in NETWORK_FILE_SYSTEMS else ""

@@ -32,11 +32,12 @@ class FarmSpec:
         recipe: The recipe's name.
         run: The fields of the run, as JSON values.
         sections: The settings of components, by name.
-        output_dir: The absolute path of the store and the ledger, shared by all machines.
+        output_dir: The absolute path of the store, shared by all machines.
         directory: The directory that relative paths in settings begin from.
         system: The method, or the judge LLM, that is evaluated.
         account: The account in the ledger, and so the budget, that judges are paid from.
         versions: Python's and the libraries' that the command was given with.
+        ledger: The file or URL of the ledger, which may hold a password; empty for the file in `output_dir`.
     """
 
     recipe: str
@@ -47,6 +48,7 @@ class FarmSpec:
     system: str
     account: str
     versions: Mapping[str, str] = field(default_factory=dict)
+    ledger: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

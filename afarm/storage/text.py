@@ -47,7 +47,13 @@ def holds_key(text: str) -> bool:
 def without_keys(text: str) -> str:
     """Replace vendors' keys, and in URLs user names, passwords and parameters, which may be keys."""
     named = re.sub(r"(https?:/{1,2})[^\s/@]+@", r"\1[key]@", _KEY.sub("[key]", text))
-    return re.sub(r"(https?:/{1,2}[^\s?#]*)[?#][^\s'\",;)]*", r"\1?[key]", named)
+    return without_passwords(re.sub(r"(https?:/{1,2}[^\s?#]*)[?#][^\s'\",;)]*", r"\1?[key]", named))
+
+
+def without_passwords(text: str) -> str:
+    """Remove the passwords from URLs of databases."""
+    named = re.sub(r"(postgres(?:ql)?://[^\s:@/]*):\S*@", r"\1@", text)
+    return re.sub(r"((?:ssl)?password)=[^\s&'\"]*", r"\1=[password]", named)
 
 
 def markdown(text: str) -> str:

@@ -207,7 +207,7 @@ def test_a_ledger_that_is_gone_beside_what_it_paid_for_is_noticed(afarm: Afarm, 
     shutil.rmtree("afarm-runs/artifacts/annotate")
     refused = afarm("run", "--recipe", "light.yaml")
     assert refused.code == 1
-    assert f"is {'empty' if empty else 'missing'}, and 1 artifacts beside it were made with" in refused.err
+    assert "is missing or empty, and 1 artifacts in afarm-runs were made with" in refused.err
     assert CountingJudge.asked == asked
     assert afarm("ledger", "--start-anew").code == 0
     assert afarm("run", "--recipe", "light.yaml").code == 0
@@ -276,7 +276,7 @@ def test_a_ledger_that_may_only_be_read_is_shown_with_what_its_log_holds(
         with writer.transaction() as database:
             database.execute("UPDATE completions SET price = 2 * price")
         monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
-        monkeypatch.setattr("afarm.judging.ledger.keep_private", refuse_in(directory))
+        monkeypatch.setattr("afarm.judging.sqlite_database.keep_private", refuse_in(directory))
         said = afarm("ledger", "--json")
         assert said.code == 0, said.err
         shown = said.json["by"]["run"]

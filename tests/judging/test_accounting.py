@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,9 @@ from afarm.judging.ledger import Ledger
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
+def ledger(new_ledger: Callable[[], Path | str]) -> Ledger:
     """Run "one" buys 3 answers at 0.5 from a; "two" reuses 2 of them, and buys one of unknown price from b."""
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger = Ledger(new_ledger())
     a, b = ScriptedJudge("a", price=0.5, worst=0.5), ScriptedJudge("b", price=None, worst=None)
     JudgeClient({"*": a}, ledger, run="one")([question(f"q{i}") for i in range(3)])
     ask = JudgeClient({"*": a, "light": b}, ledger, run="two")

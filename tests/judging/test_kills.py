@@ -11,17 +11,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from counting_server import CountingServer
 from places import SUPPORT
 
-PAIRS = 10_000
+PAIRS = {"sqlite": 10_000, "postgresql": 2_500}
 IN_FLIGHT = 32
 KILLS = 5
 
 LABELS = """
-import json, sys
+import json, sys, time
 sys.path.insert(0, sys.argv[1])
-from pathlib import Path
 from counting_server import HttpJudge
 from afarm.judging.client import JudgeClient
 from afarm.core.interfaces import AnnotateContext
@@ -31,8 +31,10 @@ from afarm.core.records import Instruction, Pair
 from afarm_plugins.annotators.settings import PoolConfig
 from afarm_plugins.annotators.pool import PoolAnnotator
 
-port, count, in_flight = map(int, sys.argv[3:6])
-ask = JudgeClient({"*": HttpJudge(port)}, Ledger(Path(sys.argv[2])), run="run", max_concurrency=in_flight)
+port, count, in_flight, behind = map(int, sys.argv[3:7])
+clock = time.time
+time.time = lambda: clock() - behind
+ask = JudgeClient({"*": HttpJudge(port)}, Ledger(sys.argv[2]), run="run", max_concurrency=in_flight)
 annotator = PoolAnnotator(PoolConfig())
 pairs = (Pair(Instruction(f"What is {i}?"), f"It is {i}.", f"It is not {i}.") for i in range(count))
 judged = list(annotate_in_chunks(pairs, annotator, "pool", AnnotateContext(1, ask)))
@@ -41,9 +43,11 @@ print(json.dumps([ask.spend.calls, ask.ledger.committed("run")]))
 """
 
 
-def start(ledger: Path, server: CountingServer, count: int = PAIRS) -> subprocess.Popen[str]:
+def start(ledger: Path | str, server: CountingServer, count: int, behind: int = 0) -> subprocess.Popen[str]:
+    """Start a process that judges `count` pairs, on a machine whose clock is some seconds `behind`."""
     script = [sys.executable, "-c", LABELS, str(SUPPORT), str(ledger)]
-    return subprocess.Popen([*script, str(server.port), str(count), str(IN_FLIGHT)], stdout=subprocess.PIPE, text=True)
+    numbers = map(str, (server.port, count, IN_FLIGHT, behind))
+    return subprocess.Popen([*script, *numbers], stdout=subprocess.PIPE, text=True)
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[list[list[object]], list[float]]:
@@ -59,24 +63,27 @@ def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) ->
         time.sleep(0.001)
 
 
-def test_ten_thousand_pairs_killed_five_times_cost_at_most_what_was_in_flight_and_get_the_same_labels(
-    tmp_path: Path,
+@pytest.mark.parametrize("new_ledger", ["sqlite", "postgresql"], indirect=True)
+def test_thousands_of_pairs_killed_five_times_cost_at_most_what_was_in_flight_and_get_the_same_labels(
+    new_ledger: Callable[[], Path | str], request: pytest.FixtureRequest
 ) -> None:
+    count = PAIRS[request.node.callspec.params["new_ledger"]]
     with CountingServer().running() as server:
-        expected, (needed, _) = finish(start(tmp_path / "whole.sqlite", server))
+        expected, (needed, _) = finish(start(new_ledger(), server, count))
     assert server.count == needed
-    assert len(expected) == PAIRS
-    assert sum(outcome != "decided" for _, _, outcome, _ in expected) < PAIRS / 100
+    assert len(expected) == count
+    assert sum(outcome != "decided" for _, _, outcome, _ in expected) < count / 50
 
     seed = random.randrange(10**9)
     at = sorted(random.Random(seed).sample(range(100, int(needed) - 100), KILLS))
+    ledger = new_ledger()
     with CountingServer().running() as server:
         for threshold in at:
-            process = start(tmp_path / "killed.sqlite", server)
+            process = start(ledger, server, count)
             wait_until(lambda threshold=threshold: server.count >= threshold, process)  # type: ignore[misc]
             process.send_signal(signal.SIGKILL)
             process.wait()
-        labels, (bought, committed) = finish(start(tmp_path / "killed.sqlite", server))
+        labels, (bought, committed) = finish(start(ledger, server, count))
     assert labels == expected, f"with seed {seed}"
     assert needed <= server.count <= needed + KILLS * IN_FLIGHT, f"with seed {seed}"
     twice = [n for n in server.calls.values() if n > 1]
@@ -85,12 +92,15 @@ def test_ten_thousand_pairs_killed_five_times_cost_at_most_what_was_in_flight_an
     assert committed >= 0.001 * needed - 1e-6
 
 
-def test_two_processes_that_judge_the_same_on_one_ledger_buy_each_answer_once(tmp_path: Path) -> None:
+def test_two_machines_with_other_clocks_that_judge_the_same_on_one_ledger_buy_each_answer_once(
+    new_ledger: Callable[[], Path | str],
+) -> None:
     count = 600
     with CountingServer().running() as server:
-        expected, (needed, _) = finish(start(tmp_path / "one.sqlite", server, count))
+        expected, (needed, _) = finish(start(new_ledger(), server, count))
+    ledger = new_ledger()
     with CountingServer(seconds=0.1).running() as server:
-        both = [start(tmp_path / "both.sqlite", server, count) for _ in range(2)]
+        both = [start(ledger, server, count, behind) for behind in (0, 10)]
         found = [finish(process) for process in both]
     assert [labels for labels, _ in found] == [expected, expected]
     assert server.count == needed

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -23,12 +24,15 @@ from afarm.core.judge import ChatRequest, Completion, Judgement, JudgementKey, S
 from afarm.core.records import Instruction, Message
 from afarm.judging.client import JudgeClient
 from afarm.judging.ledger import Ledger, request_key
-from afarm.judging.ledger_schema import network_file_system
+from afarm.judging.sqlite_database import network_file_system
+
+NewLedger = Callable[[], Path | str]
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(tmp_path / "ledger.sqlite")
+def ledger(new_ledger: NewLedger) -> Iterator[Ledger]:
+    with Ledger(new_ledger()) as opened:
+        yield opened
 
 
 def answered(prompt: str, text: str = "Output (a)", price: float | None = 0.01) -> tuple[ChatRequest, str, Completion]:
@@ -44,19 +48,23 @@ def test_an_answer_is_found_again_whole_and_the_first_one_stands(ledger: Ledger)
     unpriced = answered("r", price=None)
     ledger.resolve([first, unpriced], "run")
     ledger.resolve([second], "run")
-    with Ledger(ledger.path) as again:
+    with Ledger(ledger.place) as again:
         found = again.completions([first[2].key, unpriced[2].key, "unknown"])
     assert found == {first[2].key: first[2], unpriced[2].key: unpriced[2]}
 
 
-@pytest.mark.parametrize("text", ["", "\x00 \u2028 ünï 😀", "half an emoji \ud83d", "a" * 10_000])
+@pytest.mark.parametrize(
+    "text",
+    ["", "\x00 \u2028 ünï 😀", "half an emoji \ud83d", "a" * 10_000],
+    ids=["empty", "nul", "half an emoji", "long"],
+)
 def test_an_answer_with_any_text_is_kept(ledger: Ledger, text: str) -> None:
     judge = ScriptedJudge()
     (bought,) = JudgeClient({"*": judge}, ledger)([question(text)])
-    (kept,) = JudgeClient({"*": judge}, Ledger(ledger.path))([question(text)])
+    (kept,) = JudgeClient({"*": judge}, Ledger(ledger.place))([question(text)])
     assert len(judge.asked) == 1
     assert kept == bought
-    assert kept.text == f"echo {text}".encode(errors="backslashreplace").decode()
+    assert kept.text == f"echo {text}".encode(errors="backslashreplace").decode().replace("\0", r"\x00")
 
 
 def test_a_ledger_that_another_process_is_making_is_waited_for(tmp_path: Path) -> None:
@@ -123,7 +131,7 @@ def test_log_probabilities_and_what_was_left_out_come_back_with_an_answer(ledger
     request, judge, plain = answered("q")
     told = replace(plain, logprobs=({"m": -0.25, "half \ud83d": -math.inf}, {}), degraded=("temperature",))
     ledger.resolve([(request, judge, told), answered("r")], "run")
-    with Ledger(ledger.path) as again:
+    with Ledger(ledger.place) as again:
         found = again.completions([told.key, answered("r")[2].key])
     assert found == {told.key: told, answered("r")[2].key: answered("r")[2]}
 
@@ -168,7 +176,7 @@ def test_what_another_living_process_has_in_flight_is_held_until_it_is_answered_
 ) -> None:
     answer = answered("q")
     wanted = [(answer[2].key, 0.5)]
-    other = Ledger(ledger.path)
+    other = Ledger(ledger.place)
     assert ledger.claim(wanted, "run").granted
     assert other.claim(wanted, "run").held == [answer[2].key]
     monkeypatch.setattr("afarm.judging.ledger.LIVE_SECONDS", -1.0)
@@ -177,8 +185,42 @@ def test_what_another_living_process_has_in_flight_is_held_until_it_is_answered_
     assert other.claim(wanted, "run").answered == [answer[2].key]
 
 
+def test_a_machine_whose_clock_is_wrong_buys_nothing_that_another_has_in_flight(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true = time.time
+    other = Ledger(ledger.place)
+    for seconds, key in ((-10.0, "behind"), (10.0, "ahead")):
+        monkeypatch.setattr(time, "time", lambda seconds=seconds: true() + seconds)
+        assert ledger.claim([(key, 0.5)], "run").granted
+        monkeypatch.setattr(time, "time", true)
+        assert other.claim([(key, 0.5)], "run").held == [key]
+
+
+def test_a_process_is_alive_as_long_as_it_is_seen_to_write_whatever_its_clock_says(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed, stepped = [1000.0], [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: passed[0])
+    monkeypatch.setattr(ledger.database, "now", lambda: stepped[0])
+    other = Ledger(ledger.place)
+
+    def held_after(seconds: float) -> bool:
+        passed[0] += seconds
+        return bool(other.claim([("key", 0.5)], "run").held)
+
+    ledger.claim([("key", 0.5)], "run")
+    for _ in range(10):
+        assert held_after(1.0)
+        stepped[0] -= 7.0  # its clock is set back again and again
+        ledger.heartbeat()
+    assert held_after(1.0)
+    assert held_after(3600.0), "nobody has looked meanwhile: this process was stopped, or its network was cut"
+    assert [held_after(1.0) for _ in range(6)] == [True] * 4 + [False] * 2, "six seconds of looking in vain"
+
+
 def test_two_processes_do_not_exceed_a_budget_together(ledger: Ledger) -> None:
-    other = Ledger(ledger.path)
+    other = Ledger(ledger.place)
     first = ledger.claim([(f"a{i}", 0.25) for i in range(3)], "run", budget=1.0)
     second = other.claim([(f"b{i}", 0.25) for i in range(3)], "run", budget=1.0)
     assert (first.granted, first.over_budget) == (["a0", "a1", "a2"], False)
@@ -187,7 +229,7 @@ def test_two_processes_do_not_exceed_a_budget_together(ledger: Ledger) -> None:
 
 def test_an_answer_that_was_bought_twice_is_paid_twice(ledger: Ledger) -> None:
     ledger.resolve([answered("q", price=0.25)], "run")
-    Ledger(ledger.path).resolve([answered("q", "Output (b)", price=0.5)], "run")
+    Ledger(ledger.place).resolve([answered("q", "Output (b)", price=0.5)], "run")
     assert ledger.committed("run") == 0.75
 
 
@@ -207,33 +249,43 @@ def test_what_was_in_flight_at_a_kill_stays_counted_even_if_a_process_id_comes_b
     answer = answered("q", price=0.02)
     ledger.claim([(answer[2].key, 0.5)], "run")
     # A container's first process has the same id after every restart: here, this process plays both.
-    restarted = Ledger(ledger.path)
+    restarted = Ledger(ledger.place)
     assert restarted.claim([(answer[2].key, 0.5)], "run").granted == [answer[2].key]
     restarted.resolve([answer], "run")
     assert restarted.committed("run") == pytest.approx(0.52)
 
 
+KILLED_HERE = {
+    "SqliteDatabase": ["CREATE TRIGGER stop BEFORE DELETE ON in_flight BEGIN SELECT RAISE(ABORT, 'killed here'); END"],
+    "PostgresDatabase": [
+        "CREATE FUNCTION stop() RETURNS trigger AS $$ BEGIN RAISE 'killed here'; END $$ LANGUAGE plpgsql",
+        "CREATE TRIGGER stop BEFORE DELETE ON in_flight FOR EACH ROW EXECUTE FUNCTION stop()",
+    ],
+}
+
+
 def test_an_answer_and_its_intent_change_in_one_transaction(ledger: Ledger) -> None:
     answer = answered("q", price=0.02)
     ledger.claim([(answer[2].key, 0.5)], "run")
-    ledger._db.execute("CREATE TRIGGER stop BEFORE DELETE ON in_flight BEGIN SELECT RAISE(ABORT, 'killed here'); END")
+    for statement in KILLED_HERE[type(ledger.database).__name__]:
+        ledger.database.write(lambda db, statement=statement: db.execute(statement))
     with pytest.raises(StoreError, match="killed here"):
         ledger.resolve([answer], "run")
-    assert Ledger(ledger.path).committed("run") == pytest.approx(0.5), "never both the answer and its intent"
+    assert Ledger(ledger.place).committed("run") == pytest.approx(0.5), "never both the answer and its intent"
 
 
 # ----------------------------------------------------------------------------------------- processes and their ends
 
 
 def _write_many(path: str, name: str, count: int) -> None:
-    with Ledger(Path(path)) as ledger:
+    with Ledger(path) as ledger:
         for start in range(0, count, 5):
             ledger.resolve([answered(f"{name} {i}") for i in range(start, start + 5)], "run")
             ledger.learn({JudgementKey(name, str(i), "ab", 0): Judgement(1.0) for i in range(start, start + 5)})
 
 
-def test_processes_that_open_and_write_one_ledger_at_once_lose_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.sqlite"
+def test_processes_that_open_and_write_one_ledger_at_once_lose_nothing(new_ledger: NewLedger) -> None:
+    path = str(new_ledger())
     spawn = multiprocessing.get_context("spawn")
     workers = [spawn.Process(target=_write_many, args=(str(path), name, 200)) for name in "abcd"]
     for worker in workers:
@@ -259,13 +311,15 @@ from afarm.judging.client import JudgeClient
 from afarm.judging.ledger import Ledger
 
 judge = ScriptedJudge(seconds=0.05, price=0.01, worst=0.01, log=Path(sys.argv[3]))
-ask = JudgeClient({{"*": judge}}, Ledger(Path(sys.argv[2])), run="run", max_concurrency={IN_FLIGHT})
+ask = JudgeClient({{"*": judge}}, Ledger(sys.argv[2]), run="run", max_concurrency={IN_FLIGHT})
 print([c.text for c in ask(questions({NEEDED}))])
 """
 
 
-def test_a_kill_costs_at_most_what_was_in_flight_and_a_rerun_asks_only_what_is_missing(tmp_path: Path) -> None:
-    log, path = tmp_path / "log", tmp_path / "ledger.sqlite"
+def test_a_kill_costs_at_most_what_was_in_flight_and_a_rerun_asks_only_what_is_missing(
+    new_ledger: NewLedger, tmp_path: Path
+) -> None:
+    log, path = tmp_path / "log", new_ledger()
     command = [sys.executable, "-c", ASKS, str(SUPPORT), str(path), str(log)]
     process = subprocess.Popen(command)
     try:
@@ -305,14 +359,15 @@ def test_a_ledger_that_cannot_be_opened_or_read_is_an_error_that_says_so(tmp_pat
         Ledger(tmp_path / "folder.sqlite")
 
 
-def test_a_damaged_ledger_is_an_error_when_it_is_read(ledger: Ledger) -> None:
-    ledger.resolve([answered(f"q{i}", "x" * 1000) for i in range(100)], "run")
-    ledger.close()
-    content = bytearray(ledger.path.read_bytes())
+def test_a_damaged_ledger_is_an_error_when_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with Ledger(path) as ledger:
+        ledger.resolve([answered(f"q{i}", "x" * 1000) for i in range(100)], "run")
+    content = bytearray(path.read_bytes())
     content[4096:] = b"\xa5" * (len(content) - 4096)
-    ledger.path.write_bytes(content)
+    path.write_bytes(content)
     with pytest.raises(StoreError, match="ledger"):
-        Ledger(ledger.path).committed("run")
+        Ledger(path).committed("run")
 
 
 MOUNTS = """\
@@ -359,6 +414,6 @@ def test_a_network_file_system_gets_no_write_ahead_log(tmp_path: Path, monkeypat
     Ledger(tmp_path / "local.sqlite")
     assert journal_mode(tmp_path / "local.sqlite") == "wal"
     mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
-    monkeypatch.setattr("afarm.judging.ledger_schema.NETWORK_FILE_SYSTEMS", {kind for _, _, kind, *_ in mounts})
+    monkeypatch.setattr("afarm.judging.sqlite_database.NETWORK_FILE_SYSTEMS", {kind for _, _, kind, *_ in mounts})
     Ledger(tmp_path / "network.sqlite").resolve([answered("q")], "run")
     assert journal_mode(tmp_path / "network.sqlite") == "delete"

@@ -1,0 +1,167 @@
+"""A ledger's database in one file of SQLite: on one machine, or shared by several through a file system with locks."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from afarm.core.errors import StoreError
+from afarm.judging.database import Database, Row, T, Transaction, other_tables
+from afarm.judging.ledger_schema import SCHEMA, VERSION, statements
+
+TIMEOUT = 60.0
+"""Seconds to wait for another process that is writing the file."""
+
+
+class SqliteDatabase(Database):
+    """One SQLite file, safe for several threads and processes at once. `:memory:` keeps nothing."""
+
+    day_of_creation = "date(created, 'unixepoch', 'localtime')"
+    row_number = "rowid"
+
+    def __init__(self, path: Path):
+        """Open or create `path`. Raises `StoreError` if that cannot be done."""
+        self.path = path
+        self.name = str(path)
+        self._lock = threading.RLock()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            keep_private(path)
+            self._db = sqlite3.connect(path, timeout=TIMEOUT, check_same_thread=False, isolation_level=None)
+            self._choose_journal()
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            self._make_tables()
+        except (sqlite3.Error, OSError) as error:
+            raise self._trouble("used", error) from error
+
+    def write(self, work: Callable[[Transaction], T]) -> T:
+        with self._lock:
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                result = work(self._db)
+                self._db.execute("COMMIT")
+                return result
+            except sqlite3.Error as error:
+                raise self._trouble("written", error) from error
+            finally:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+
+    def read(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
+        with self._lock:
+            try:
+                return self._db.execute(statement, values).fetchall()
+            except sqlite3.Error as error:
+                raise self._trouble("read", error) from error
+
+    def now(self) -> float:
+        return time.time()
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    def _trouble(self, verb: str, error: Exception) -> StoreError:
+        """Make the error for a failure of SQLite: a damaged file has its own way out."""
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            where = shlex.quote(str(self.path.parent))
+            return StoreError(
+                f"the ledger {self.path} is damaged ({error}): `afarm ledger --recover --output-dir {where}` saves the "
+                "answers that can be read, and keeps the damaged file"
+            )
+        remedy = "make room and see to it that it may be written"
+        if not self.path.exists():
+            remedy += ", or choose another --output-dir"
+        return StoreError(f"the ledger {self.path} cannot be {verb}: {error}; {remedy}: the same command then goes on")
+
+    def _choose_journal(self) -> None:
+        """Set the journal's mode, waiting for other processes that open a new file."""
+        # While another connection writes, SQLite refuses this at once, whatever its timeout.
+        # WAL needs memory shared between processes, which network file systems do not give.
+        mode = "DELETE" if network_file_system(self.path) else "WAL"
+        deadline = time.monotonic() + TIMEOUT
+        while True:
+            try:
+                self._db.execute(f"PRAGMA journal_mode={mode}")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+
+    def _make_tables(self) -> None:
+        """Make the tables of a new file. Raises `StoreError` for a file with other tables."""
+        if self._version() == VERSION:
+            return
+        self._db.execute("BEGIN IMMEDIATE")  # several processes may open a new file at once
+        try:
+            version = self._version()
+            old = self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'completions'").fetchone()
+            if version > VERSION or (old and version < VERSION):
+                raise StoreError(f"the ledger {self.path} cannot be used: {other_tables(version, VERSION)}")
+            if version < VERSION:
+                for statement in statements(SCHEMA):  # `executescript` would commit first
+                    self._db.execute(statement)
+                self._db.execute(f"PRAGMA user_version = {VERSION}")
+            self._db.execute("COMMIT")
+        finally:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+
+    def _version(self) -> int:
+        return int(self._db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def keep_private(path: Path) -> None:
+    """Make the file for its owner alone, or take it from others: it holds all prompts and outputs.
+
+    SQLite gives its log the same rights. Rights of a group stay if only a group has them.
+    """
+    if str(path) == ":memory:":
+        return
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    mode = path.stat().st_mode
+    if mode & 0o007:
+        with suppress(PermissionError):  # another's file
+            path.chmod(0o600)
+
+
+NETWORK_FILE_SYSTEMS = {
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "smbfs",
+    "lustre",
+    "ceph",
+    "gpfs",
+    "beegfs",
+    "fuse.sshfs",
+    "9p",
+    "afs",
+}
+
+
+def network_file_system(path: Path, mounts: Path = Path("/proc/mounts")) -> str:
+    """The type of the network file system that holds `path`, empty for a local disk or if unknown."""
+    try:
+        lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    real = str(path.parent.resolve())
+    best, kind = "", ""
+    for line in lines:
+        parts = line.split()
+        if len(parts) < 3:
+            continue
+        point = parts[1].replace("\\040", " ")
+        if (real == point or real.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
+            best, kind = point, parts[2]
+    return kind if kind in NETWORK_FILE_SYSTEMS else ""
