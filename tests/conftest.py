@@ -81,10 +81,10 @@ def postgres() -> Iterator[PostgresServer]:
 @pytest.fixture(params=["sqlite", "postgresql"])
 def new_ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Path | str]:
     """A maker of places for new ledgers, of each kind of database in turn."""
-    if request.param == "postgresql":
-        make: Callable[[], str] = request.getfixturevalue("postgres").new_database
-        return make
     numbers = itertools.count()
+    if request.param == "postgresql":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        return lambda: server.database(next(numbers))
     return lambda: tmp_path / f"ledger-{next(numbers)}.sqlite"
 
 

@@ -135,8 +135,7 @@ def tune(
     _show(tuning, to_stderr=options.as_json)
     console = err() if options.as_json else out()
     names = ",".join(made)
-    where = "" if str(options.output_dir) == "afarm-runs" else f" --output-dir {shlex.quote(str(options.output_dir))}"
-    where += f" --ledger {shlex.quote(without_passwords(options.ledger))}" if options.ledger else ""
+    where = _where(options)
     lines = [*_notes(tuning, trials), f"Trials: {page} (took {time.time() - started:.0f} s)"]
     if tuned:
         lines += [
@@ -148,6 +147,12 @@ def tune(
         console.print(line, soft_wrap=True, highlight=False, markup=False)
     if not all(tuning.best(method) for method in made):
         raise typer.Exit(1)
+
+
+def _where(options: FarmOptions) -> str:
+    """Return the options by which another command finds the same directory and ledger."""
+    given = {"--output-dir": str(options.output_dir), "--ledger": without_passwords(options.ledger or "")}
+    return "".join(f" {option} {shlex.quote(text)}" for option, text in given.items() if text not in ("", "afarm-runs"))
 
 
 def _limits(kl: float | None, length_ratio: float | None) -> Limits:

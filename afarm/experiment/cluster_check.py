@@ -131,7 +131,7 @@ def _problems(
     if clock is not None and abs(clock) > TOLERANCE:
         yield (
             f"its clock is {abs(clock):.1f} s {'ahead' if clock > 0 else 'behind'}: synchronise clocks (`timedatectl "
-            "set-ntp true`), or reservations of another machine look old"
+            "set-ntp true`), or times in records disagree"
         )
 
 

@@ -113,7 +113,7 @@ class Claim:
 
 
 def in_transaction(method: Callable[Concatenate[Ledger, Transaction, P], T]) -> Callable[Concatenate[Ledger, P], T]:
-    """Give a method of the ledger a transaction as its first argument, in which it is done alone among all writers.
+    """Do a method of the ledger in a transaction, its first argument, alone among all writers.
 
     It may be done again after an attempt of which nothing was kept, so it changes nothing else.
     """

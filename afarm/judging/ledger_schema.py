@@ -104,7 +104,7 @@ def sent_text(request: ChatRequest) -> str:
 
 
 def encodable(text: str) -> str:
-    """Escape NUL, and halves of surrogate pairs: models do emit half an emoji, and databases cannot hold these."""
+    """Escape what a database cannot hold: NUL, and the half emojis that models do emit."""
     text = text.replace("\0", r"\x00")
     try:
         text.encode()

@@ -136,7 +136,7 @@ class PostgresDatabase(Database):
             time.sleep(0.05)  # the server has not noticed yet that the connection is gone
 
     def _again(self, attempt: Callable[[], T]) -> T:
-        """Return what `attempt` gives, on a new connection if this one broke, for as long as there is patience."""
+        """Return what `attempt` gives, with patience on new connections if this one broke."""
         errors = self._server.driver.errors
         deadline = time.monotonic() + PATIENCE
         while True:
@@ -167,7 +167,7 @@ class PostgresDatabase(Database):
             )
         if not self.read(THERE):
             self.write(self._make_missing_tables)
-        if (found := self.read("SELECT tables FROM version")) != [(VERSION,)]:
+        if (found := self.read("SELECT tables FROM afarm.version")) != [(VERSION,)]:
             raise StoreError(f"the ledger {self.name} cannot be used: {other_tables(found[0][0], VERSION)}")
 
     def _make_missing_tables(self, db: Transaction) -> None:

@@ -1,4 +1,4 @@
-"""A ledger's database in one file of SQLite: on one machine, or shared by several through a file system with locks."""
+"""A ledger's database in a file of SQLite: of one machine, or of several that share it with its locks."""
 
 from __future__ import annotations
 

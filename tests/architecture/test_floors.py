@@ -18,6 +18,7 @@ HEAVY = {
     "pandas",
     "peft",
     "plotly",
+    "psycopg",
     "pyarrow",
     "ray",
     "scipy",

@@ -273,8 +273,7 @@ def test_a_ledger_that_may_only_be_read_is_shown_with_what_its_log_holds(
     directory = tmp_path / "afarm-runs"
     whole = afarm("ledger", "--json").json["by"]["run"]
     with Ledger(directory / "ledger.sqlite") as writer:  # while it is open, its log holds what it writes
-        with writer.transaction() as database:
-            database.execute("UPDATE completions SET price = 2 * price")
+        writer.database.write(lambda database: database.execute("UPDATE completions SET price = 2 * price"))
         monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
         monkeypatch.setattr("afarm.judging.sqlite_database.keep_private", refuse_in(directory))
         said = afarm("ledger", "--json")

@@ -39,6 +39,7 @@ SHARED = [
     "--batch-api",
     "--accelerate-config",
     "--output-dir",
+    "--ledger",
     "--json",
 ]
 

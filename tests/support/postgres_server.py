@@ -11,7 +11,6 @@ import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import count
 from pathlib import Path
 
 USER = "afarm_tests"
@@ -55,7 +54,7 @@ class PostgresServer:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
-        self._names = count()
+        self._made: set[str] = set()
         self._run("initdb", "--auth-local=trust", "--auth-host=scram-sha-256", "--username", USER, *ENCODING)
         self.start()
 
@@ -87,10 +86,14 @@ class PostgresServer:
             for statement in statements:
                 db.execute(statement.encode())
 
-    def new_database(self) -> str:
-        """Make an empty database and return its URL."""
-        name = f"ledger{next(self._names)}"
-        self.sql(f"CREATE DATABASE {name}")
+    def database(self, number: int = 0) -> str:
+        """Return the URL of a database without a ledger. The same number gives the same one: to make one takes long."""
+        name = f"ledger{number}"
+        if name in self._made:
+            self.sql("DROP SCHEMA IF EXISTS afarm CASCADE", database=name)
+        else:
+            self.sql(f"CREATE DATABASE {name}")
+            self._made.add(name)
         return self.url(name)
 
     def url(self, database: str, port: int = 0, login: str = USER) -> str:
@@ -115,6 +118,7 @@ class Wire:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)  # to close it would leave it to the thread that waits in `accept`
         self._listener.close()
 
     def _accept(self) -> None:
