@@ -43,7 +43,7 @@ def ledger(
 ) -> None:
     """Show what judges have cost: by run, judge, annotator and day, and what was not paid again."""
     from afarm.judging import accounting
-    from afarm.judging.database import is_there, is_url, shown
+    from afarm.judging.database import is_there, is_url, shown_place
     from afarm.judging.ledger import Ledger
     from afarm.storage.artifacts import Store, store_to_look_at
 
@@ -51,7 +51,7 @@ def ledger(
     if start_anew:
         _start_anew(place)
     if not is_there(place):
-        where = f"at {shown(place)}" if ledger else f"in {output_dir}"
+        where = f"at {shown_place(place)}" if ledger else f"in {output_dir}"
         raise StoreError(f"no ledger {where}: nothing has been asked of a judge there (--output-dir, --ledger)")
     if recover:
         if is_url(place):
@@ -75,11 +75,11 @@ def ledger(
 
 
 def _start_anew(place: Path | str) -> None:
-    from afarm.judging.database import is_there, shown
+    from afarm.judging.database import is_there, shown_place
     from afarm.judging.ledger import Ledger
 
     if is_there(place):
-        raise StoreError(f"{shown(place)} is there: move it away first, or recover it with --recover")
+        raise StoreError(f"{shown_place(place)} is there: move it away first, or recover it with --recover")
     Ledger(place).close()
 
 

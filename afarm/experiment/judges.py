@@ -12,7 +12,7 @@ from afarm.core.errors import StoreError, attributed_to
 from afarm.core.judge import Judge
 from afarm.experiment.components import Components
 from afarm.judging.client import JudgeClient, Spend
-from afarm.judging.database import Place, is_there, shown
+from afarm.judging.database import Place, is_there, shown_place
 from afarm.judging.ledger import Ledger
 from afarm.judging.pricing import Prices
 from afarm.judging.promises import identity_of, require_judge
@@ -137,9 +137,9 @@ def _require_ledger(place: Place, store: Store) -> None:
     paid = [spend for spend in spends if spend.get("dollars") or spend.get("unpriced_calls")]
     if paid:
         calls, spent = (sum(spend.get(name, 0) for spend in paid) for name in ("calls", "dollars"))
-        where = "" if place == store.ledger_path else f"--ledger {shlex.quote(shown(place))} "
+        where = "" if place == store.ledger_path else f"--ledger {shlex.quote(shown_place(place))} "
         raise StoreError(
-            f"the ledger {shown(place)} is missing or empty, and {len(paid)} artifacts in {store.root} were made with "
+            f"the ledger {shown_place(place)} is missing or empty, and {len(paid)} artifacts in {store.root} were made with "
             f"{calls:,} calls of judges for {dollars(spent)}: put it back, or name theirs with --ledger, or what is "
             f"needed of them is bought again. To begin a new one on purpose: `afarm ledger --start-anew "
             f"{where}--output-dir {shlex.quote(str(store.root))}`"

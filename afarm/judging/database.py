@@ -103,7 +103,7 @@ def is_there(place: Place) -> bool:
     return path.is_file() and path.stat().st_size > 0
 
 
-def shown(place: Place) -> str:
+def shown_place(place: Place) -> str:
     """Return a ledger's place as it is shown to people and given to commands, without a password."""
     return without_passwords(str(place))
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from afarm.core.errors import ConfigError, StoreError
-from afarm.judging.database import Database, Row, Transaction, other_tables, shown
+from afarm.judging.database import Database, Row, Transaction, other_tables, shown_place
 from afarm.judging.ledger_schema import SCHEMA, VERSION, statements
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ class _Server:
         self.parameters = {**CONNECTION, **{name: str(value) for name, value in given.items()}}
         self.database = self.parameters.get("dbname", "")
         self.user = self.parameters.get("user", "")
-        self.name = shown(url)
+        self.name = shown_place(url)
 
     def connect(self, patience: float) -> psycopg.Connection[Any]:
         """Connect, for up to `patience` seconds while the server does not answer or is starting."""
