@@ -139,8 +139,8 @@ def _require_ledger(place: Place, store: Store) -> None:
         calls, spent = (sum(spend.get(name, 0) for spend in paid) for name in ("calls", "dollars"))
         where = "" if place == store.ledger_path else f"--ledger {shlex.quote(shown_place(place))} "
         raise StoreError(
-            f"the ledger {shown_place(place)} is missing or empty, and {len(paid)} artifacts in {store.root} were made with "
-            f"{calls:,} calls of judges for {dollars(spent)}: put it back, or name theirs with --ledger, or what is "
-            f"needed of them is bought again. To begin a new one on purpose: `afarm ledger --start-anew "
+            f"the ledger {shown_place(place)} is missing or empty, and {len(paid)} artifacts in {store.root} were made "
+            f"with {calls:,} calls of judges for {dollars(spent)}: put it back, or name theirs with --ledger, or what "
+            f"is needed of them is bought again. To begin a new one on purpose: `afarm ledger --start-anew "
             f"{where}--output-dir {shlex.quote(str(store.root))}`"
         )
