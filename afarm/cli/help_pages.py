@@ -69,6 +69,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "plugins": ("", "--json"),
     "recipes": ("", "toy"),
     "settings": ("ppo", "dpo --recipe paper"),
+    "cluster check": ("--launcher local:2", "--launcher ray:10.0.0.1:6379 --output-dir /shared/runs"),
     "artifacts list": ("", "--output-dir afarm-runs"),
     "artifacts gc": ("", "--yes --days 30"),
     "artifacts why": ("1a2b3c4d", "1a2b --output-dir afarm-runs"),
