@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +20,7 @@ from afarm.cli.cost import show_plan, warn_of_budget
 from afarm.cli.launchers import LOCAL, LauncherName, launched, opened
 from afarm.cli.options import DryRun, FarmOptions, with_options
 from afarm.cli.run import command_line, finish
-from afarm.core.errors import ConfigError, PluginError
+from afarm.core.errors import ConfigError, DataError, PluginError, attributed_to
 from afarm.core.registry import Component
 from afarm.storage.text import markup, one_line
 
@@ -109,13 +110,13 @@ def run_study(
     dry_run: DryRun = False,
 ) -> None:
     """Run the study of a component with its `own` settings, or show what it would do."""
-    from afarm.studies.grid import MANY, checked_grid, require_possible, study_account, study_directory
+    from afarm.studies.grid import MANY, require_possible, study_account, study_directory
 
     started = time.time()
     formats = _formats(plots)
     asked = _Asked(name, options, *_resolved(component, name, own, options, seeds))
-    runs = checked_grid(asked.study, asked.request)
-    directory = study_directory(options.output_dir, name, runs, asked.options.as_recipe(), asked.recipe)
+    runs = asked.grid()
+    directory = study_directory(options.output_dir, name, runs, options.as_recipe(), asked.recipe, dict(own))
     account = study_account(directory)
     prepare = None
     if not runs:
@@ -148,6 +149,18 @@ class _Asked:
     request: StudyRequest
     recipe: str
 
+    def grid(self) -> list[StudyRun]:
+        """State the runs. Raises `ConfigError`, and `PluginError` for a fault of the study's."""
+        from afarm.studies.grid import checked_grid
+
+        with attributed_to("studies", self.name, self.study):
+            return checked_grid(self.study, self.request)
+
+    def findings(self, progress: GridProgress) -> Findings:
+        """Read the findings off the runs that are there. Raises `PluginError` for a fault of the study's."""
+        with attributed_to("studies", self.name, self.study):
+            return self.study.analyse(progress.finished)
+
     def of(self, run: StudyRun) -> FarmOptions:
         """Return the options of a run."""
         settings = [*(self.options.settings or []), *run.settings]
@@ -166,7 +179,6 @@ def _resolved(
     """Build the study and its request. Raises `ConfigError` for settings that are wrong."""
     from pydantic import ValidationError
 
-    from afarm.core.errors import attributed_to
     from afarm.experiment.recipe import read_recipe
     from afarm.experiment.setting_errors import explain_validation_error
     from afarm.experiment.settings import RunConfig
@@ -216,6 +228,8 @@ def _formats(text: str | None) -> list[str]:
     formats = [part.strip().lower() for part in text.split(",")] if text is not None else []
     if wrong := [form for form in formats if form not in FORMATS]:
         raise ConfigError([f"--plots {wrong[0]!r}: png or pdf; SVG is always written"])
+    if formats and find_spec("matplotlib") is None:
+        raise PluginError("--plots needs Matplotlib: pip install 'afarm[plots]'")
     return formats
 
 
@@ -232,12 +246,19 @@ def _run(
     """Run the grid and write the findings as they come, so that a stopped study leaves some."""
     from afarm.studies.grid import GridProgress, run_grid
     from afarm.studies.pages import write_study
+    from afarm.studies.study import Findings
 
     command, told = command_line(), set[str]()
 
     def written(progress: GridProgress, formats: Sequence[str] = ()) -> tuple[GridProgress, Findings, Path]:
-        findings = asked.study.analyse(progress.finished)
-        return progress, findings, write_study(directory, asked.name, command, progress, findings, formats)
+        try:
+            findings = asked.findings(progress)
+            return progress, findings, write_study(directory, asked.name, command, progress, findings, formats)
+        except (DataError, PluginError) as error:  # the runs are kept, and go on
+            page = write_study(directory, asked.name, command, progress, Findings(notes=[f"No findings: {error}"]))
+            if not progress.missing:
+                raise
+            return progress, Findings(), page
 
     def open_with(run: StudyRun) -> Workspace:
         from afarm.experiment.workspace import tell_once

@@ -17,7 +17,7 @@ from afarm.core.errors import AfarmError, BudgetError, ConfigError, JudgeError
 from afarm.core.seeding import digest, uniform
 from afarm.evaluation.metrics import finite_number, win_rate_interval
 from afarm.experiment.dry_run import JudgeEstimate, PlannedStage, plan_run
-from afarm.experiment.tasks import Launched, Systems, identity, stages_of
+from afarm.experiment.tasks import Launched, Systems, identity, stages_of, task_graph
 from afarm.experiment.tuning import OWN_STAGES
 from afarm.experiment.workspace import Workspace
 from afarm.storage.runs import RunRecord
@@ -29,7 +29,7 @@ LOOKED_AT = 24
 MANY = 100
 """Runs from which a command asks before it begins."""
 
-AT_ONCE = 64
+AT_ONCE = 32
 """Runs that a launcher is given at a time: each holds its workspace open."""
 
 OpenWith = Callable[[StudyRun], Workspace]
@@ -105,7 +105,14 @@ def run_grid(
                 except AfarmError as error:
                     progress.failed[run.label] = str(error)
                     yield progress
-            made = prepare([(run.method, workspace) for run, workspace in opened], account) if prepare else None
+            made = None
+            try:
+                made = prepare([(run.method, workspace) for run, workspace in opened], account) if prepare else None
+            except (KeyboardInterrupt, BudgetError, JudgeError):  # what is whole is told of, then no more
+                for run, workspace in _complete(opened, account):
+                    progress.finished.append(_finished(run, evaluate(run, workspace)))
+                    yield progress
+                raise
             for run, workspace in opened:
                 if made is None:
                     done = len(progress.finished) + len(progress.failed)
@@ -121,6 +128,12 @@ def run_grid(
                     progress.failed[run.label] = str(error)
                 workspace.close()
                 yield progress
+
+
+def _complete(opened: Sequence[tuple[StudyRun, Workspace]], account: str) -> list[tuple[StudyRun, Workspace]]:
+    """Return the runs all of whose stages are there."""
+    graph = task_graph([(run.method, workspace) for run, workspace in opened], account)
+    return [pair for pair, wanted in zip(opened, graph.wanted, strict=True) if not wanted]
 
 
 def _finished(run: StudyRun, record: RunRecord) -> FinishedRun:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from afarm.core.errors import PluginError
 from afarm.storage.disk import write_whole
 from afarm.storage.text import code, markdown
 from afarm.studies.grid import GridProgress
@@ -13,6 +15,8 @@ from afarm.studies.study import Cell, Findings, StudyTable
 from afarm.studies.tables import FORMATS, markdown_table
 
 PAGE = "report.md"
+FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+TAKEN = {"runs", "report"}
 REMEDY = "make room or choose another --output-dir"
 
 
@@ -29,6 +33,8 @@ def write_study(
         findings: What is read off them.
         formats: "png" and "pdf", if plots are wanted in these too.
     """
+    for name_of_files in (*(table.name for table in findings.tables), *(plot.name for plot in findings.plots)):
+        require_file_name(name_of_files)
     directory.mkdir(parents=True, exist_ok=True)
     for table in (*findings.tables, runs_table(progress)):
         for ending, write in FORMATS.items():
@@ -40,6 +46,12 @@ def write_study(
     page = directory / PAGE
     write_whole(page, "\n".join(_lines(name, command, progress, findings)).rstrip() + "\n", REMEDY)
     return page
+
+
+def require_file_name(name: str) -> None:
+    """Raise `PluginError` for a name that would lie in another directory or over the page's files."""
+    if not FILE_NAME.fullmatch(name) or name in TAKEN:
+        raise PluginError(f"the name of a table or plot names its files: letters, digits, - and _, not {name!r}")
 
 
 def _lines(name: str, command: str, progress: GridProgress, findings: Findings) -> list[str]:

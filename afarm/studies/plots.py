@@ -8,7 +8,6 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from afarm.core.errors import PluginError
 from afarm.storage.text import visible
 from afarm.studies.study import Bounded, Series, StudyPlot
 
@@ -152,11 +151,9 @@ def _said(text: str) -> str:
 
 
 def draw_plot(plot: StudyPlot, path: Path) -> None:
-    """Draw a plot in the format of the path's ending. Raises `PluginError` without Matplotlib."""
-    try:
-        import matplotlib
-    except ModuleNotFoundError as error:
-        raise PluginError(f"{path.suffix[1:].upper()} needs Matplotlib: pip install 'afarm[plots]'") from error
+    """Draw a plot in the format of the path's ending."""
+    import matplotlib
+
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

@@ -1,56 +1,73 @@
 """Studies: the questions of the AlpacaFarm paper, and any setting over values. See docs/studies."""
 
+from functools import partial
+
 from afarm import Config, Register, hookimpl, setting
+
+option = partial(setting, changes_result=False)
+"""Declares a setting of a study, which is in no artifact's key: it says which runs there are."""
 
 
 class SweepConfig(Config):
     """Any setting over values and seeds, every combination."""
 
-    method: str = setting("", "the method that is trained; the recipe's unless named")
-    values: list[str] = setting(
-        list, "a setting and its values, as NAME=A,B,C; of several settings every combination is a run"
+    method: str = option("", "the method that is trained; the recipe's unless named")
+    values: list[str] = option(
+        list,
+        "a setting and its values, as NAME=A,B,C; of several settings every combination is a run",
+        changes_result=False,
     )
 
 
 class RankingsConfig(Config):
     """Systems ranked by people and by simulated annotators."""
 
-    humans: str = setting(
-        "", "a file of pairs with people's labels (annotator1 …) and the names of both systems; nothing is trained"
+    humans: str = option(
+        "",
+        "a file of pairs with people's labels (annotator1 …) and the names of both systems; nothing is trained",
+        changes_result=False,
     )
-    judged: list[str] = setting(list, "a file of a judge on the same pairs, as FILE or NAME=FILE")
-    methods: str = setting(
+    judged: list[str] = option(list, "a file of a judge on the same pairs, as FILE or NAME=FILE")
+    methods: str = option(
         "ppo,dpo,best_of_n,expert_iteration,feedme,quark,reward_conditioning,base",
         "without such files: the methods that are trained and ranked, with commas between",
+        changes_result=False,
     )
-    people: str = setting("crowd", "without such files: the annotator that stands for people")
+    people: str = option("crowd", "without such files: the annotator that stands for people")
 
 
 class ReachConfig(Config):
     """Methods that go further and further."""
 
-    methods: str = setting(
-        "best_of_n,ppo", "the methods, with commas between: best_of_n, expert_iteration and ppo go further by a setting"
+    methods: str = option(
+        "best_of_n,ppo",
+        "the methods, with commas between: best_of_n, expert_iteration and ppo go further by a setting",
+        changes_result=False,
     )
-    n: str = setting("1,4,16,64,256", "samples of best-of-n, with commas between")
-    iteration_n: str = setting("4,16,64", "samples of expert iteration, with commas between")
-    steps: str = setting("20,40,80,200", "steps of PPO, with commas between")
+    n: str = option("1,4,16,64,256", "samples of best-of-n, with commas between")
+    iteration_n: str = option("4,16,64", "samples of expert iteration, with commas between")
+    steps: str = option("20,40,80,200", "steps of PPO, with commas between")
 
 
 class OverOptimizationConfig(ReachConfig):
     """Over-optimisation of a reward model, by the labels that it learned from."""
 
-    labelled_by: str = setting(
+    labelled_by: str = option(
         "crowd,pool+0.25,greedy_gpt4",
         "annotators of training labels and of the final win rate, with commas between, as NAME or NAME+SHARE flipped",
+        changes_result=False,
     )
 
 
 class LabelNoiseConfig(ReachConfig):
     """Over-optimisation under shares of flipped labels."""
 
-    noise: str = setting("0,0.175,0.25,0.35", "shares of training labels that are flipped, with commas between")
-    annotators: str = setting("pool,greedy_gpt4", "annotators of training labels and of the final win rate")
+    noise: str = option(
+        "0,0.175,0.25,0.35", "shares of training labels that are flipped, with commas between", changes_result=False
+    )
+    annotators: str = option(
+        "pool,greedy_gpt4", "annotators of training labels and of the final win rate", changes_result=False
+    )
 
 
 @hookimpl

@@ -93,6 +93,17 @@ def test_a_study_makes_its_runs_side_by_side(workers: Afarm) -> None:
     assert contents("together") == contents("alone")
 
 
+def test_a_study_whose_budget_ends_reports_the_runs_that_are_whole(workers: Afarm) -> None:
+    swept = ["study", "sweep", *LIGHT, "--method", "nudge", "--values", "nudge.skill=0.1,0.4,0.6,0.9"]
+    first = workers("run", *LIGHT, "--method", "nudge", "--set", "nudge.skill=0.1", "--json", "--output-dir", "first")
+    budget = first.json["spend"]["dollars"] + 0.004
+    said = workers(*swept, "--budget", str(budget), *TWO)
+    assert said.code == 1
+    assert "budget" in said.err
+    [page] = Path("afarm-runs/studies").glob("*/report.md")
+    assert "Stopped halfway: 1 of 4 runs are there, 3 missing" in page.read_text()
+
+
 def test_tuning_makes_its_trials_side_by_side_and_decides_as_one_process_does(workers: Afarm) -> None:
     searched = ["tune", *LIGHT, "--methods", "nudge,direct", "--space", "nudge.skill=0.1:0.9", "--trials", "3"]
     searched += ["--space", "direct.skill=0.1:0.9"]

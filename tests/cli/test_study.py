@@ -106,3 +106,44 @@ def test_a_large_grid_is_priced_and_asks_first(afarm: Afarm) -> None:
     [shared] = re.findall(r"sample × (\d+)", said.out)
     assert 7 <= int(shared) <= 13, "by ten seeds"
     assert RAN == []
+
+
+FAULTY = """
+import afarm
+
+class Faulty(afarm.Study):
+    def grid(self, request):
+        return [afarm.StudyRun(request.method, seed, {}, ()) for seed in request.seeds]
+
+    def analyse(self, finished):
+        if len(finished) % 2:
+            return finished[0].figures["no such figure"]
+        return afarm.Findings([afarm.StudyTable("../outside", "", {"n": "d"}, [[len(finished)]])])
+
+class Greedy(afarm.Config):
+    budget: float = afarm.setting(1.0, "a name that every study has")
+
+@afarm.hookimpl
+def register_studies(register):
+    register("faulty", Faulty)
+    register("greedy", Faulty, config=Greedy)
+"""
+
+
+def test_a_faulty_study_is_named_its_runs_are_kept_and_nothing_lies_outside(afarm: Afarm, tmp_path: Path) -> None:
+    (tmp_path / "site" / "faulty_study.py").write_text(FAULTY)
+    entries = tmp_path / "site" / "light-1.2.dist-info" / "entry_points.txt"
+    entries.write_text("[afarm]\nlight = light_plugin\nfaulty = faulty_study\n")
+    said = afarm("study", "faulty", "--recipe", "light.yaml", "--method", "nudge", "--seeds", "1,2,3")
+    assert said.code == 2, "it has no method of its own"
+    said = afarm("study", "faulty", "--recipe", "light.yaml", "--seeds", "1,2,3")
+    assert said.code == 1
+    assert (
+        "study 'faulty' of plugin 'faulty' (light 1.2) failed: KeyError: 'no such figure' (site/faulty_study.py"
+        in said.err
+    )
+    assert "study 'greedy' has a setting 'budget', which is an option of every study: rename it" in said.err
+    [page] = (tmp_path / "afarm-runs" / "studies").glob("*/report.md")
+    assert len(list(csv.DictReader(page.with_name("runs.csv").open()))) == 3
+    assert "names its files" in afarm("study", "faulty", "--recipe", "light.yaml", "--seeds", "1,2").err
+    assert list((tmp_path / "afarm-runs" / "studies").glob("outside*")) == []
