@@ -30,21 +30,15 @@ from afarm.backend.device import (
     set_checkpointing_layers_to_train,
 )
 from afarm.backend.distributed import (
-    all_finite,
     all_gather,
     all_gather_object,
     all_reduce_by_name,
-    all_reduce_gradients,
     all_reduce_mean,
     all_reduce_sum,
     barrier,
     broadcast,
-    clip_gradients,
-    full_tensor,
     rank,
     shard,
-    shard_model,
-    unsharded_weights,
     world_size,
 )
 from afarm.backend.kl import Divergence, KLEstimates, kl_estimates, kl_penalised_rewards, response_divergence
@@ -99,6 +93,16 @@ from afarm.backend.rollouts import (
 )
 from afarm.backend.sampling import Generation, Sampler, SamplingEngine, TorchEngine, TorchSampler
 from afarm.backend.sft import fit_supervised
+from afarm.backend.sharding import (
+    all_finite,
+    all_reduce_gradients,
+    clip_gradients,
+    full_tensor,
+    gathered_weights,
+    parameter_groups,
+    shard_model,
+    unsharded_weights,
+)
 from afarm.backend.trl_bridge import (
     CandidatePolicies,
     LengthSortedTrainer,
@@ -162,6 +166,7 @@ __all__ = [
     "evaluating",
     "fit_supervised",
     "full_tensor",
+    "gathered_weights",
     "generalised_advantages",
     "head_scores",
     "hidden_states",
@@ -180,6 +185,7 @@ __all__ = [
     "pad",
     "pair_rewards",
     "pairwise_accuracy",
+    "parameter_groups",
     "permutation",
     "plain_copy",
     "position_limit",

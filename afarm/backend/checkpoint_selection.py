@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from afarm.backend.distributed import rank, world_size
+from afarm.backend.distributed import barrier, rank, world_size
 from afarm.core.config import CheckpointChoice
 from afarm.core.errors import TrainingError
 from afarm.core.interfaces import MethodInputs, Policy, TrainContext
@@ -71,17 +71,16 @@ class CheckpointSelection:
         If several processes train, the main process judges, for however long; the others wait and know of no
         candidates. Raises `TrainingError` if the annotator gives no usable judgement at all.
         """
+        if not self.knows_start:
+            self.answer_start()
         if rank() > 0:
-            wait_for(lambda: self._judged.is_file() and self._judged.read_text(encoding="utf-8") == self._mark(step))
+            self._wait_until(step)
             return {}
-        if not self._start_answers:
-            self._start_answers = self._answers(self.inputs.start, "start")
         answers = self._answers(policy, "candidate")
         candidate = Candidate(step, *self._win_rate(step, answers), kl)
         self.candidates.append(candidate)
         best = self.best or candidate
-        if world_size() > 1:
-            self._judged.write_text(self._mark(step), encoding="utf-8")
+        self._tell(step)
         metrics: dict[str, float | None] = {
             "validation/win_rate": candidate.win_rate,
             "validation/standard_error": candidate.standard_error,
@@ -94,12 +93,32 @@ class CheckpointSelection:
         return {name: value for name, value in metrics.items() if value is not None}
 
     @property
+    def knows_start(self) -> bool:
+        """If the start policy has answered; the same in all processes."""
+        return bool(self._start_answers)
+
+    def answer_start(self) -> None:
+        """Have the start policy answer, in the main process; the others wait, for however long."""
+        if rank() > 0:
+            self._wait_until("start")
+            self._start_answers = [""]
+        else:
+            self._start_answers = self._answers(self.inputs.start, "start")
+            self._tell("start")
+        barrier()  # all have read the mark before another takes its place
+
+    def _tell(self, what: object) -> None:
+        """Name what is judged for the other processes of this launch."""
+        if world_size() > 1:
+            self._judged.write_text(f"{self.context.backend.session} {what}", encoding="utf-8")
+
+    def _wait_until(self, what: object) -> None:
+        mark = f"{self.context.backend.session} {what}"
+        wait_for(lambda: self._judged.is_file() and self._judged.read_text(encoding="utf-8") == mark)
+
+    @property
     def _judged(self) -> Path:
         return self.context.directory / ".judged"
-
-    def _mark(self, step: int) -> str:
-        """Name a judged candidate for the other processes of this launch."""
-        return f"{self.context.backend.session} {step}"
 
     def _answers(self, policy: Policy, who: str) -> list[str]:
         seed = integer(self.context.seed, "validation", who)
@@ -152,7 +171,5 @@ class CheckpointSelection:
         """Load the best candidate's weights from the newest checkpoint."""
         latest = self.context.checkpoints.latest()
         assert latest is not None  # saved with the candidate
-        weights: Mapping[str, Tensor] = torch.load(
-            latest[1] / BEST_WEIGHTS_FILE, map_location=self.context.backend.device, weights_only=True
-        )
+        weights: Mapping[str, Tensor] = torch.load(latest[1] / BEST_WEIGHTS_FILE, map_location="cpu", weights_only=True)
         return weights

@@ -47,8 +47,8 @@ class Backend:
     """The device and precision that models run in. Raises `ConfigError` if the device is not there.
 
     Several processes (`is_distributed`) connect when they make theirs, and have its `session` in common: a name that no
-    other launch has. `sharded` is true if each is to keep only its shard of what it trains. Policies sample by
-    `engine`, torch unless another is given.
+    other launch has. `sharded` is true if each is to keep only its shard of what it trains and reads (see `sharding`).
+    Policies sample by `engine`, torch unless another is given.
     """
 
     def __init__(
@@ -176,7 +176,8 @@ class Backend:
     def load(self, spec: str | Path, kind: Any) -> tuple[torch.nn.Module, Any, dict[str, Any]]:
         """Load (model, tokenizer, afarm's card beside them) by the transformers auto class `kind`.
 
-        The model is on the device; the card is empty if afarm did not save it. Raises `ModelError`.
+        The model is on the device, or on the host if the launch shards; the card is empty if afarm did not save it.
+        Raises `ModelError`.
         """
         from transformers import AutoTokenizer
 
@@ -208,7 +209,7 @@ class Backend:
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         card = json.loads((path / MODEL_CARD).read_text("utf-8")) if path and saved_by_afarm(path) else {}
-        return model.to(self.device), tokenizer, card
+        return model.to("cpu" if self.sharded else self.device), tokenizer, card
 
 
 def saved_by_afarm(directory: Path | None) -> bool:

@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from afarm.backend.batching import TokenBatch, join_and_pad, length_sorted_batches
 from afarm.backend.cpu import OneDNNLinear, product
 from afarm.backend.distributed import all_reduce_sum, shard
+from afarm.backend.sharding import on_device
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -159,7 +160,7 @@ def batched_logprobs(
         hidden, targets = before_responses(policy.model, batch.input_ids, batch.attention_mask, batch.response_mask)
         return token_logprobs(policy.model, hidden, targets, temperature=temperature)
 
-    with evaluating(policy.model):
+    with evaluating(policy.model), on_device(policy.model, policy.backend):
         return read_responses(
             read, prompts, responses, batch_size=batch_size, pad_id=policy.pad_id, device=policy.backend.device
         )

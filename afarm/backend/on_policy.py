@@ -7,6 +7,7 @@ state.
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 from abc import ABC, abstractmethod
@@ -22,18 +23,25 @@ from torch import Tensor, nn
 from afarm.backend.checkpoint_selection import selection_of
 from afarm.backend.device import enable_gradient_checkpointing, set_checkpointing_layers_to_train
 from afarm.backend.distributed import (
-    all_finite,
     all_gather,
     all_reduce_sum,
-    clip_gradients,
-    full_tensor,
+    barrier,
     shard,
-    shard_model,
-    unsharded_weights,
 )
 from afarm.backend.policy import CheckpointPolicy, require_checkpoint, trainable_copy
-from afarm.backend.resume import restore, training_state, write_training_state
+from afarm.backend.resume import move_into, restore, write_checkpoint
+from afarm.backend.reward_model import TorchRewardModel
 from afarm.backend.rollouts import permutation, prompt_order, sample_scorer, short_prompts
+from afarm.backend.sharding import (
+    all_finite,
+    clip_gradients,
+    empty_copy,
+    gathered_weights,
+    parameter_groups,
+    shard_model,
+    unsharded_weights,
+    whole_model,
+)
 from afarm.core.config import OnPolicyConfig
 from afarm.core.errors import TrainingError
 from afarm.core.interfaces import Decoding, MethodInputs, TrainContext
@@ -117,7 +125,9 @@ class OnPolicyTrainer(ABC, Generic[R]):
         self.policy = self.build_policy()
         self.models = nn.ModuleDict({"policy": self.policy.model, **self.build_other_networks()})
         if context.backend.sharded:
+            self.empty = empty_copy(self.policy.model)
             shard_model(self.models, even={f"{self.section}.{name}": getattr(config, name) for name in self.even_sizes})
+            shard_model(self.frozen_models())
         self.models.eval()
         if config.gradient_checkpointing:
             enable_gradient_checkpointing(self.models)
@@ -126,12 +136,13 @@ class OnPolicyTrainer(ABC, Generic[R]):
         for name, parameter in self.trained.items():
             by_peak[self.peak_learning_rate(name)].append(parameter)
         self.optimizer = torch.optim.AdamW(
-            [{"params": group, "factor": peak / config.learning_rate} for peak, group in by_peak.items()],
+            parameter_groups(
+                {"params": group, "factor": peak / config.learning_rate} for peak, group in by_peak.items()
+            ),
             lr=config.learning_rate,
             eps=config.adam_epsilon,
             weight_decay=0.0,
-            # fused cannot take shards and whole weights together
-            fused=self.fused_optimizer and not context.backend.sharded,
+            fused=self.fused_optimizer,
         )
         self.prompts = short_prompts(
             self.sampling_policy(config.total_steps),
@@ -159,12 +170,18 @@ class OnPolicyTrainer(ABC, Generic[R]):
         """Learn from what `step` collected; see `descend`. Returns metrics."""
 
     def build_policy(self) -> CheckpointPolicy:
-        """Copy `start` into the policy that training begins with. Called again at the end of a sharded run."""
+        """Copy `start` into the policy that training begins with."""
         return trainable_copy(self.start, self.config.lora)
 
     def build_other_networks(self) -> Mapping[str, nn.Module]:
         """Build what is trained beside the policy, by name: a value model, say."""
         return {}
+
+    def frozen_models(self) -> nn.ModuleList:
+        """Frozen models that steps read: the start policy, and a reward model that reads tokens."""
+        reward_model = self.inputs.reward_model
+        reads_tokens = isinstance(reward_model, TorchRewardModel) and reward_model.reads_tokens_of(self.start)
+        return nn.ModuleList([self.start.model, *([reward_model.model] if reads_tokens else [])])  # type: ignore[union-attr]
 
     def peak_learning_rate(self, name: str) -> float:
         """The peak of the learning rate of the trained parameter `name`.
@@ -243,19 +260,26 @@ class OnPolicyTrainer(ABC, Generic[R]):
         if self.selection is None:
             return {}
         self.require_finite_weights(done)
+        if not self.selection.knows_start:  # apart, so that no process holds both models whole
+            with unsharded_weights(self.start.model):
+                self.selection.answer_start()
         with unsharded_weights(self.policy.model):
             return self.selection.compare(done, self.sampling_policy(done), self.kl)
 
     def save(self, done: int) -> None:
         """Keep all that step `done` + 1 needs. Raises `Diverged` if a weight is not finite."""
         self.require_finite_weights(done)
-        state = training_state(self.trained, self.optimizer, **self.state())
+        unpublished = self.context.directory / ".checkpoint"
+        write_checkpoint(unpublished, self.trained, self.optimizer, **self.state())
+        of_policy: dict[str, Tensor] = {}
+        if self.selection:
+            named = {n.removeprefix("policy."): p for n, p in self.trained.items() if n.startswith("policy.")}
+            of_policy = gathered_weights(named, by_all=False)
+        barrier()  # each process has written its part
 
         def write(directory: Path) -> None:
-            write_training_state(state, directory)
+            move_into(directory, unpublished)
             if self.selection:
-                weights = state["weights"].items()
-                of_policy = {n.removeprefix("policy."): w for n, w in weights if n.startswith("policy.")}
                 self.selection.save(done, of_policy, directory)
 
         self.context.checkpoints.save(done, write)
@@ -275,14 +299,15 @@ class OnPolicyTrainer(ABC, Generic[R]):
     @torch.no_grad()
     def chosen(self) -> CheckpointPolicy:
         """The policy that counts: of the best step if there is a selection, else as it is."""
-        trained = {name: p for name, p in self.policy.model.named_parameters() if p.requires_grad}
-        weights: Mapping[str, Tensor] = {name: full_tensor(p.data) for name, p in trained.items()}
+        policy = self.policy
+        if self.context.backend.sharded:
+            policy = copy.copy(self.policy)
+            policy.model = whole_model(self.empty, gathered_weights(dict(self.policy.model.named_parameters())))
         if self.selection and self.selection.best:
             weights = self.selection.best_weights()
-        policy = self.build_policy() if self.context.backend.sharded else self.policy
-        for name, parameter in policy.model.named_parameters():
-            if parameter.requires_grad:
-                parameter.copy_(weights[name])
+            for name, parameter in policy.model.named_parameters():
+                if parameter.requires_grad:
+                    parameter.copy_(weights[name])
         return policy
 
     def watch_kl(self, step: int, kl: float) -> None:
@@ -394,6 +419,7 @@ class OnPolicyTrainer(ABC, Generic[R]):
             for name, value in sums.items():
                 passes.sums[name] += float(value)
             passes.norms.append(norm)
+        self.optimizer.zero_grad()  # gradients take no memory while the next step samples
         return passes
 
     def shuffled(self, count: int, step: int, epochs: int) -> Iterator[list[int]]:

@@ -21,6 +21,7 @@ from afarm.backend.logprobs import position_limit
 from afarm.backend.product_attention import use_product_attention
 from afarm.backend.prompts import PromptTemplate
 from afarm.backend.sampling import Sampler
+from afarm.backend.sharding import on_device, outside_layers
 from afarm.core.config import LoraConfig
 from afarm.core.errors import ModelError, TrainingError
 from afarm.core.interfaces import Decoding, ModelBackend, Policy, TrainContext
@@ -147,8 +148,13 @@ class CheckpointPolicy(Policy):
         return sampler
 
     def sample(self, instructions: Sequence[Instruction], decoding: Decoding, *, seed: int) -> Iterator[Sample]:
+        with on_device(self.model, self.backend):
+            yield from self._sample_by(self.sampler(), instructions, decoding, seed)
+
+    def _sample_by(
+        self, sampler: Sampler, instructions: Sequence[Instruction], decoding: Decoding, seed: int
+    ) -> Iterator[Sample]:
         limit = position_limit(self.model)
-        sampler = self.sampler()
         if not decoding.clipped or limit is None:
             yield from self._sample(sampler, instructions, decoding, seed)
             return
@@ -308,13 +314,18 @@ def trainable_copy(
     Adapters of `start` are merged first. With `lora` the frozen weights are those of `start` itself, so that the copy
     costs no memory; `train_tokens` are tokens whose embeddings are trained beside the adapters, such as new control
     tokens. Adapters start from random numbers: seed the backend before. `start` is left as it is; merge what was
-    trained into a copy (`trained_model` does). On a CPU the process keeps freed memory from here on.
+    trained into a copy (`trained_model` does). On a CPU the process keeps freed memory from here on. If the launch
+    shards, the layers' weights are those of `start` until `shard_model` has taken this process's part: no process makes
+    a second whole copy.
     """
     if start.backend.device.type == "cpu":
         cpu.keep_freed_memory()
     policy = copy.copy(start)
     policy.merged = start.updates if lora is not None else ()
-    policy.model = plain_copy(start.model, share_weights=lora is not None)
+    if start.backend.sharded and lora is None and not hasattr(start.model, "merge_and_unload"):
+        policy.model = sharing_copy(start.model, copied=outside_layers(start.model)).requires_grad_(True)
+    else:
+        policy.model = plain_copy(start.model, share_weights=lora is not None)
     if lora is not None:
         policy.model = add_adapter(policy.model, lora, train_tokens=train_tokens)
     return policy

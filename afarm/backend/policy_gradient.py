@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from afarm.backend.batching import TokenBatch, join_and_pad, length_sorted_batches
-from afarm.backend.distributed import all_reduce_by_name, all_reduce_gradients, shard
+from afarm.backend.distributed import all_reduce_by_name, shard
 from afarm.backend.logprobs import before_responses, read_responses, token_logprobs, token_loss
 from afarm.backend.on_policy import OnPolicyTrainer
 from afarm.backend.policy import CheckpointPolicy
+from afarm.backend.sharding import all_reduce_gradients
 from afarm.core.records import Sample
 
 Tokens = Sequence[int]

@@ -3,35 +3,41 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping
+import shutil
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+import torch.distributed.checkpoint as dcp
+from torch import Tensor, nn
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.tensor import DTensor
 
-from afarm.backend.distributed import (
-    full_optimizer_state,
-    full_tensor,
-    load_full_tensor,
-    load_optimizer_state,
-)
+from afarm.backend.distributed import barrier, rank, world_size
+from afarm.backend.sharding import shard_like
 from afarm.core.errors import TrainingError
 from afarm.core.interfaces import Checkpoints, TrainContext
 
 _STATE_FILE = "trainer.pt"
 
+SHARDS = "shards"
+"""In a checkpoint of sharded models: what each process held, by torch.distributed.checkpoint."""
+
 
 def training_state(
     trained: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer, **more: Any
 ) -> dict[str, Any]:
-    """Collect the state to resume from: "weights" by name, "optimizer", and `more` of a method's own.
+    """Collect the state to resume from: "weights" and "optimizer" by name, and `more` of a method's own.
 
-    Weights and optimiser are whole, also if they are sharded. A collective: every process must call it.
+    Of models that are whole; for those that are sharded see `write_checkpoint`.
     """
-    weights = {name: full_tensor(parameter.data) for name, parameter in trained.items()}
-    return {"weights": weights, "optimizer": full_optimizer_state(optimizer), **more}
+    weights = {name: parameter.data for name, parameter in trained.items()}
+    state = {name: dict(optimizer.state.get(parameter, {})) for name, parameter in trained.items()}
+    return {"weights": weights, "optimizer": state, **more}
 
 
 def write_training_state(state: Mapping[str, Any], directory: Path) -> None:
@@ -39,31 +45,123 @@ def write_training_state(state: Mapping[str, Any], directory: Path) -> None:
     torch.save(dict(state), directory / _STATE_FILE)
 
 
+def write_checkpoint(
+    directory: Path, trained: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer, **more: Any
+) -> None:
+    """Write into a new `directory` all that `restore` needs, and `more` of a method's own.
+
+    A collective: every process must call it. If weights are sharded each process writes what it holds, and any number
+    of processes can restore it; else the main process writes all.
+    """
+    if rank() == 0:
+        shutil.rmtree(directory / SHARDS, ignore_errors=True)  # of one that was killed while it wrote
+        directory.mkdir(parents=True, exist_ok=True)
+    barrier()
+    if not any(isinstance(parameter, DTensor) for parameter in trained.values()):
+        if rank() == 0:
+            write_training_state(training_state(trained, optimizer, **more), directory)
+        return
+    if rank() == 0:
+        write_training_state(more, directory)
+    writer = dcp.FileSystemWriter(directory / SHARDS, sync_files=False)  # checkpoints are synced as they are published
+    dcp.save(dict(_flat(trained, optimizer)), storage_writer=writer)
+
+
+def move_into(directory: Path, unpublished: Path) -> None:
+    """Move what `write_checkpoint` wrote into the directory of a new checkpoint."""
+    for path in unpublished.iterdir():
+        shutil.move(path, directory)
+    unpublished.rmdir()
+
+
 def restore(
     checkpoints: Checkpoints, trained: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer
 ) -> tuple[int, Path, dict[str, Any]] | None:
     """Restore `trained` and `optimizer` from the newest checkpoint, if there is one.
 
-    Returns its step, its directory and the whole state. Raises `TrainingError` if it is damaged or of other weights.
+    Returns its step, its directory and what else was kept. Raises `TrainingError` as `restore_from` does.
     """
     latest = checkpoints.latest()
-    if latest is None:
-        return None
-    done, directory = latest
-    device = next(iter(trained.values())).device
-    try:
-        state = torch.load(directory / _STATE_FILE, map_location=device, weights_only=True)
-    except (RuntimeError, EOFError, pickle.UnpicklingError, FileNotFoundError) as error:
-        cause = str(error).partition(".")[0] or "it is empty"
-        remedy = "remove that directory, and the same command trains from the start"
-        raise TrainingError(f"{directory / _STATE_FILE} is truncated or damaged ({cause}): {remedy}") from error
+    return None if latest is None else (*latest, restore_from(latest[1], trained, optimizer))
+
+
+def restore_from(
+    directory: Path, trained: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer
+) -> dict[str, Any]:
+    """Restore `trained` and `optimizer` from a checkpoint that any number of processes wrote.
+
+    Either may be sharded or not. Returns what else was kept. Raises `TrainingError` if it is damaged or of other
+    weights.
+    """
+    with _damage_named(directory / _STATE_FILE):
+        state = torch.load(directory / _STATE_FILE, map_location="cpu", weights_only=True)
+    if (directory / SHARDS).is_dir():
+        _load_shards(directory / SHARDS, trained, optimizer)
+        return dict(state)
     if state["weights"].keys() != trained.keys():
-        raise TrainingError(f"{directory} holds a checkpoint of another model or of other settings: remove it")
+        raise _of_other_weights(directory)
     with torch.no_grad():
         for name, parameter in trained.items():
-            load_full_tensor(state["weights"][name], parameter)
-    load_optimizer_state(state["optimizer"], optimizer)
-    return done, directory, state
+            parameter.copy_(shard_like(state["weights"][name], parameter))
+    by_parameter = {
+        trained[name]: {key: shard_like(x, trained[name]) if x.dim() else x for key, x in of.items()}
+        for name, of in state["optimizer"].items()
+    }
+    _load_optimizer(by_parameter, optimizer)
+    return dict(state)
+
+
+def _load_shards(shards: Path, trained: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
+    with _damage_named(shards):
+        reader = dcp.FileSystemReader(shards)
+        saved = reader.read_metadata().state_dict_metadata
+        if {key.removeprefix("weights.") for key in saved if key.startswith("weights.")} != trained.keys():
+            raise _of_other_weights(shards.parent)
+        flat: dict[str, Tensor] = {f"weights.{name}": parameter.data for name, parameter in trained.items()}
+        by_parameter: dict[nn.Parameter, dict[str, Tensor]] = {parameter: {} for parameter in trained.values()}
+        for key, entry in saved.items():
+            kind, _, path = key.partition(".")
+            if kind == "optimizer" and isinstance(entry, TensorStorageMetadata):
+                name, _, what = path.partition(":")
+                parameter, dtype = trained[name], entry.properties.dtype
+                is_like = entry.size == parameter.shape
+                empty = (
+                    torch.zeros_like(parameter.data, dtype=dtype) if is_like else torch.zeros(entry.size, dtype=dtype)
+                )
+                flat[key] = by_parameter[parameter][what] = empty
+        with warnings.catch_warnings(action="ignore"):  # torch tells a single process that it is alone
+            dcp.load(flat, storage_reader=reader, no_dist=world_size() == 1)
+    _load_optimizer(by_parameter, optimizer)
+
+
+def _flat(trained: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
+    for name, parameter in trained.items():
+        yield f"weights.{name}", parameter.data
+        for key, tensor in optimizer.state.get(parameter, {}).items():
+            yield f"optimizer.{name}:{key}", tensor
+
+
+def _load_optimizer(
+    by_parameter: Mapping[nn.Parameter, Mapping[str, Tensor]], optimizer: torch.optim.Optimizer
+) -> None:
+    """Give the optimiser the state of each parameter, in its own order; rates and groups stay as they are."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    state = {number: by_parameter[p] for number, p in enumerate(parameters) if by_parameter.get(p)}
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+
+
+@contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, EOFError, pickle.UnpicklingError, FileNotFoundError, dcp.api.CheckpointException) as error:
+        cause = str(error).strip().partition("\n")[0].partition(".")[0] or "it is empty"
+        remedy = "remove that directory, and the same command trains from the start"
+        raise TrainingError(f"{path} is truncated or damaged ({cause}): {remedy}") from error
+
+
+def _of_other_weights(directory: Path) -> TrainingError:
+    return TrainingError(f"{directory} holds a checkpoint of another model or of other settings: remove it")
 
 
 def continued_context(context: TrainContext, steps: int, *, seed: int) -> TrainContext:

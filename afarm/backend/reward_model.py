@@ -17,6 +17,7 @@ from afarm.backend.device import MODEL_CARD, describe_model, quiet_transformers,
 from afarm.backend.logprobs import base_model, evaluating, hidden_states, position_limit
 from afarm.backend.product_attention import use_product_attention
 from afarm.backend.prompts import PromptTemplate
+from afarm.backend.sharding import in_step, on_device
 from afarm.core.errors import ModelError
 from afarm.core.interfaces import ModelBackend, Policy, RewardModel, TrainContext
 from afarm.core.records import Instruction, JudgedPair, Output, Sample, Score
@@ -142,7 +143,7 @@ class TorchRewardModel(RewardModel):
                 model.score.weight.normal_(0.0, head_std)
             else:
                 model.score.weight.zero_()
-        return model.to(policy.backend.device)
+        return model.to(next(source.parameters()).device)
 
     def reads_tokens_of(self, policy: Policy) -> bool:
         """Tell if `score_tokens` can be given the token ids that `policy` samples.
@@ -172,7 +173,7 @@ class TorchRewardModel(RewardModel):
         for adapter in self.adapters[::-1] or (None,):  # the first is left active
             if adapter is not None and self.model.active_adapter != adapter:
                 self.model.set_adapter(adapter)
-            with torch.inference_mode(), evaluating(self.model):
+            with torch.no_grad(), evaluating(self.model):  # shards gathered in inference mode could not be trained
                 scores.append(last_token_scores(self.model, input_ids, attention_mask))
         return self.standardised(torch.cat(scores[::-1], dim=-1))
 
@@ -225,14 +226,22 @@ class TorchRewardModel(RewardModel):
         return rewards
 
     def member_score_ids(self, sequences: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Score token ids with each member: standardised rewards [N, K], on the CPU; see `score_ids`."""
-        rewards = [torch.empty(0)] * len(sequences)
+        """Score token ids with each member: standardised rewards [N, K], on the CPU; see `score_ids`.
+
+        If the model is sharded, processes may have sequences of their own, also none: all call it.
+        """
+        count = len(sequences)
+        rewards = [torch.empty(0)] * count
         tokens = TOKENS_PER_BATCH_ON_CPU if self.backend.device.type == "cpu" else TOKENS_PER_BATCH
         longest = max(map(len, sequences), default=1)
-        for batch in length_sorted_batches([len(s) for s in sequences], max(1, tokens // max(1, longest))):
-            ids, mask = pad([sequences[i] for i in batch], self.pad_id, "right", self.backend.device)
-            for i, reward in zip(batch, self.member_scores(ids, mask).cpu(), strict=True):
-                rewards[i] = reward
+        batches = length_sorted_batches([len(s) for s in sequences], max(1, tokens // max(1, longest)))
+        rows = [*sequences, [self.pad_id]]  # the last one fills up
+        with on_device(self.model, self.backend):
+            for batch in in_step(self.model, batches, [count]):
+                ids, mask = pad([rows[i] for i in batch], self.pad_id, "right", self.backend.device)
+                for i, reward in zip(batch, self.member_scores(ids, mask).cpu(), strict=True):
+                    if i < count:
+                        rewards[i] = reward
         return torch.stack(rewards) if rewards else torch.empty(0, 1)
 
     def score(self, instructions: Sequence[Instruction], outputs: Sequence[str]) -> list[Score]:

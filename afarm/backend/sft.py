@@ -73,6 +73,7 @@ def fit_supervised(
     candidates = CandidatePolicies(policy, selection) if selection else None
     run_trainer(trainer, context, setting, setting, candidates)
     context.log_metrics(trainer.state.global_step, {"examples": len(examples), **(counts or {})})
+    policy.model = trainer.model  # whole again, if it was sharded
     policy.merged, policy.model = policy.updates, trained_model(trainer)
     return policy
 

@@ -18,7 +18,18 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from afarm.backend.adapters import merged_copy
 from afarm.backend.checkpoint_selection import CheckpointSelection
 from afarm.backend.device import quiet_transformers
-from afarm.backend.distributed import all_reduce_mean, barrier, rank, shard, world_size
+from afarm.backend.distributed import barrier, rank, shard, world_size
+from afarm.backend.resume import move_into, restore_from, write_checkpoint
+from afarm.backend.sharding import (
+    average_gradients,
+    clip_gradients,
+    empty_copy,
+    gathered_weights,
+    is_sharded,
+    shard_model,
+    unsharded_weights,
+    whole_model,
+)
 from afarm.core.config import CheckpointChoice, TrainerConfig
 from afarm.core.errors import ConfigError, TrainingError
 from afarm.core.interfaces import TrainContext
@@ -75,6 +86,7 @@ def trainer_arguments(kind: type, config: TrainerConfig, context: TrainContext, 
         arguments = kind(**(settings | more))
     # One process drives one device: with several in sight the trainer would multiply the batch by their number.
     arguments._n_gpu = min(arguments.n_gpu, 1)
+    arguments.shards_model = backend.sharded
     return arguments
 
 
@@ -174,6 +186,9 @@ class LengthSortedTrainer:
     train_dataset: Any
     data_collator: Any
     accelerator: Any
+    model: Any
+    optimizer: Any
+    lr_scheduler: Any
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         if world_size() == 1:
@@ -186,8 +201,14 @@ class LengthSortedTrainer:
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         loss: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc]
         if self.accelerator.sync_gradients:
-            all_reduce_mean(p.grad for p in model.parameters() if p.grad is not None)
+            average_gradients(model.parameters())
         return loss
+
+    def _clip_grad_norm(self, model: Any) -> float:
+        return clip_gradients(list(model.parameters()), self.args.max_grad_norm)
+
+    def _move_model_to_device(self, model: Any, device: torch.device) -> None:
+        """Leave the model where it was loaded: on the device, or on the host to be sharded from there."""
 
     def _get_train_sampler(self, train_dataset: Any = None) -> LengthSortedSteps:
         args = self.args
@@ -207,6 +228,44 @@ class LengthSortedTrainer:
 
         self.lr_scheduler = LambdaLR(scheduler.optimizer, rate)
         return self.lr_scheduler
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """Make the optimiser, of shards if the launch shards."""
+        if self.args.shards_model:
+            shard_model(self.model)
+        return self._optimizer()
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        optimizer: torch.optim.Optimizer = super().create_optimizer()  # type: ignore[misc]
+        return optimizer
+
+    # A checkpoint of ours holds what is trained and its optimiser's state by name: any number of processes goes on.
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        steps = self.lr_scheduler.last_epoch
+        write_checkpoint(Path(output_dir), self._kept(), self.optimizer, steps=steps)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is None:
+            return
+        scheduler = self.lr_scheduler
+        scheduler.last_epoch = restore_from(Path(checkpoint), self._kept(), self.optimizer)["steps"]
+        rates = zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
+        scheduler._last_lr = [peak * factor(scheduler.last_epoch) for peak, factor in rates]
+        for group, rate in zip(self.optimizer.param_groups, scheduler.get_last_lr(), strict=True):
+            group["lr"] = rate
+
+    def _kept(self) -> dict[str, torch.nn.Parameter]:
+        """Map the parameters of a checkpoint by name: those trained now, and adapters that were or will be."""
+        adapters = ("lora_", "modules_to_save", "trainable_tokens")
+        named = self.model.named_parameters()
+        return {name: p for name, p in named if p.requires_grad or any(part in name for part in adapters)}
+
+    def _save(self, *args: Any, **kwargs: Any) -> None:
+        """Save no model beside what is trained."""
+
+    def _load_from_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        """Wait for the optimiser: both are loaded together."""
 
     def _send_telemetry(self) -> None:
         """Send nothing: a run tells nobody about itself."""
@@ -262,13 +321,14 @@ class TrainerBridge(TrainerCallback):
         if self.candidates and is_candidate:
             self.context.log_metrics(step, self.candidates.judge(step))
 
+        weights = self.candidates.weights() if self.candidates else {}
+
         def write(directory: Path) -> None:
-            shutil.copytree(written, directory, dirs_exist_ok=True)
+            move_into(directory, written)
             if self.candidates:
-                self.candidates.selection.save(step, self.candidates.weights(), directory)
+                self.candidates.selection.save(step, weights, directory)
 
         self.context.checkpoints.save(step, write)
-        shutil.rmtree(written, ignore_errors=True)
 
     def _not_finite(self, name: str, value: float, step: int) -> str:
         latest = self.context.checkpoints.latest()
@@ -293,14 +353,15 @@ class CandidatePolicies:
         was_training = model.training
         model.eval()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), unsharded_weights(model):
                 return self.selection.compare(step, self.policy)
         finally:
             model.train(was_training)
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """Return what is trained."""
-        return {name: p.data for name, p in self.policy.model.named_parameters() if p.requires_grad}
+        """Return what is trained: the parameters' own memory, or if they are sharded all of it, on the host."""
+        trained = {name: p.data for name, p in self.policy.model.named_parameters() if p.requires_grad}
+        return gathered_weights(trained) if is_sharded(self.policy.model) else trained
 
     @torch.no_grad()
     def choose(self) -> None:
@@ -319,7 +380,8 @@ def run_trainer(
 ) -> None:
     """Run `trainer` to its end, from the stage's last checkpoint if there is one.
 
-    With `candidates` the model then has the weights of the best, else the last. `setting` is the config's name in a
+    If the launch shards, the model is sharded while it trains, and `trainer.model` is then another: whole, on the host.
+    With `candidates` it has the weights of the best, else the last. `setting` is the config's name in a
     recipe ("sft"), for the advice in errors. Raises `TrainingError` if the loss is not finite, and `KeyboardInterrupt`
     if the run was asked to stop (after a checkpoint).
     """
@@ -331,17 +393,22 @@ def run_trainer(
     latest = context.checkpoints.latest()
     if candidates and latest:
         candidates.selection.load(latest[1])
+    empty = empty_copy(trainer.model) if context.backend.sharded else None
     # Taken for wrapped already: `LengthSortedTrainer` does what accelerate's wrapper is for.
     trainer.model._is_accelerate_prepared = world_size() > 1
     with quiet_transformers(), torch.enable_grad():
         trainer.train(resume_from_checkpoint=str(latest[1]) if latest else None)
     del trainer.model._is_accelerate_prepared
     trainer.accelerator.free_memory()
+    if empty:
+        trainer.optimizer = trainer.model_wrapped = None
+        trainer.model = whole_model(empty, gathered_weights(dict(trainer.model.named_parameters())))
     trainer.model.eval()
     shutil.rmtree(trainer.args.output_dir, ignore_errors=True)
     if bridge.interrupted:
         raise KeyboardInterrupt
     if candidates:
+        candidates.policy.model = trainer.model
         candidates.choose()
 
 

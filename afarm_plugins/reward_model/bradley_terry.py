@@ -42,7 +42,6 @@ from afarm_plugins.reward_model.pair_trainer import (
     RewardPairCollator,
     SoftLabelTrainer,
     member_rewards_of,
-    optimizer,
     probabilities,
 )
 
@@ -215,11 +214,12 @@ def fit_member(
         train_dataset=Dataset.from_list(list(examples)),
         data_collator=RewardPairCollator(reward_model.pad_id),
         processing_class=reward_model.tokenizer,
-        optimizers=(optimizer(model, config), None),
         callbacks=callbacks,
     )
     model.config.num_labels = labels
+    trainer.settings = config
     run_trainer(trainer, member_context, "reward model" + f" {number + 1}" * bool(adapter), "bradley_terry")
+    reward_model.model = member_model.model = trainer.model
     for callback in callbacks:
         callback.keep_best(trainer.state.global_step)
     return begin + trainer.state.global_step

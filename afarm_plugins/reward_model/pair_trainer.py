@@ -17,9 +17,12 @@ from afarm.backend import (
     TorchRewardModel,
     all_gather_object,
     bradley_terry_loss,
+    gathered_weights,
     last_token_scores,
     pad,
     pairwise_accuracy,
+    parameter_groups,
+    rank,
     world_size,
 )
 from afarm_plugins.reward_model.calibration import calibration
@@ -74,6 +77,11 @@ class SoftLabelTrainer(LengthSortedTrainer, RewardTrainer):
     """
 
     loss_is_scaled_for_ga = True
+    settings: RewardModelConfig
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        self.optimizer = optimizer(self.model, self.settings)
+        return self.optimizer
 
     def _get_num_items_in_batch(self, batch_samples: list[dict[str, torch.Tensor]], device: torch.device) -> int:
         return sum(all_gather_object(sum(len(batch["p_chosen"]) for batch in batch_samples)))
@@ -134,14 +142,14 @@ class HeldOut(TrainerCallback):
         if patience is None:
             return
         if metrics["eval_loss"] < self.best["loss"]:
-            weights = {name: p.detach().cpu().clone() for name, p in self._trained()}
+            weights = gathered_weights(dict(self._trained()))
             self.best = {"loss": metrics["eval_loss"], "step": step, "since": 0, "weights": weights}
         else:
             self.best["since"] += 1
             control.should_training_stop |= self.best["since"] >= patience
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.best["weights"]:
+        if self.best["weights"] and rank() == 0:
             torch.save(self.best, Path(args.output_dir) / f"checkpoint-{state.global_step}" / BEST_WEIGHTS)
 
     def measure(self) -> dict[str, float]:
@@ -174,4 +182,4 @@ def optimizer(model: Any, config: RewardModelConfig) -> torch.optim.AdamW:
         {"params": backbone, "lr": config.learning_rate},
         {"params": head, "lr": config.head_learning_rate or config.learning_rate},
     ]
-    return torch.optim.AdamW(groups, weight_decay=config.weight_decay)
+    return torch.optim.AdamW(parameter_groups(groups), weight_decay=config.weight_decay)

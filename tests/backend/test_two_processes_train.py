@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from itertools import chain
+from pathlib import Path
 
 import pytest
 import tasks
 import torch
-from launches import Results
+from launches import SHARDED, Results, finish, launched
 
 from afarm.backend.trl_bridge import LengthSortedSteps, ShardBatches
 
 pytestmark = pytest.mark.xdist_group("two processes")
 
-LEFT_OUT = {"num_tokens", "epoch", "rewards/accuracies"}
-"""TRL's counts over micro-batches, which are cut otherwise here; and which of two rewards is higher before there is a
-difference but in the last bits."""
+LEFT_OUT = {"num_tokens", "epoch", "rewards/accuracies", "held"}
+"""TRL's counts over micro-batches, which are cut otherwise here; which of two rewards is higher before there is a
+difference but in the last bits; and memory."""
+
+LAYERS, ENDS, REWARD_ENDS = 4 * 17_536, 4 * 2_912, 4 * 1_504
+"""Bytes of the tiny policy's layers, and of what is outside: embeddings, norm and output head or reward head."""
+HELD = {
+    "sft": (1, 3, 0),
+    "dpo": (1, 3, 0),
+    "reward_model": (1, 0, 3),
+    "ppo_fitted_even": (0, 4, 4),
+}
+"""Copies that a process holds when it logs: whole policies on the host, shards of policies, shards of reward models.
+A trained one has weights and two moments; the policy that SFT, DPO and the reward model start from waits on the host,
+and PPO reads both."""
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +40,7 @@ def two(run_tasks: Callable[..., Results]) -> Results:
 
 @pytest.fixture(scope="module")
 def two_sharded(run_tasks: Callable[..., Results]) -> Results:
-    return run_tasks(ACCELERATE_USE_FSDP="true")
+    return run_tasks(**SHARDED)
 
 
 def assert_alike(one: tasks.Trained, two: tasks.Trained) -> None:
@@ -60,17 +74,46 @@ def test_two_processes_with_a_shard_of_the_weights_each_learn_what_one_does(two_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", tasks.STOPPED)
-def test_two_processes_that_were_stopped_go_on_to_the_same_end(two: Results, two_sharded: Results, name: str) -> None:
-    results = two_sharded if name in tasks.SHARDED_TASKS else two
+@pytest.mark.parametrize("name", HELD)
+def test_a_process_holds_its_shard_of_what_is_trained_and_of_what_is_read(two_sharded: Results, name: str) -> None:
+    whole, policies, reward_models = HELD[name]
+    shards = policies * (LAYERS / 2 + ENDS) + reward_models * (LAYERS / 2 + REWARD_ENDS)
+    for rank in range(2):
+        held = two_sharded.of(name, rank).metrics[0]["held"]
+        assert held == pytest.approx(whole * (LAYERS + ENDS) + shards, rel=0.02)
+
+
+STOPPED = [("two", name) for name in tasks.STOPPED] + [("two_sharded", name) for name in tasks.SHARDED_STOPPED]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("launch", "name"), STOPPED)
+def test_two_processes_that_were_stopped_go_on_to_the_same_end(
+    request: pytest.FixtureRequest, launch: str, name: str
+) -> None:
+    results = request.getfixturevalue(launch)
     assert_alike(after_step_2(results.of_one(name)), results.of(f"{name} gone on", 0))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", tasks.STOPPED)
-def test_one_process_goes_on_where_two_were_stopped(two: Results, two_sharded: Results, name: str) -> None:
-    results = two_sharded if name in tasks.SHARDED_TASKS else two
-    assert_alike(after_step_2(results.of_one(name)), tasks.ALL[name](results.directory / f"{name} left"))
+@pytest.mark.parametrize(("launch", "name"), STOPPED)
+def test_one_process_goes_on_where_two_were_stopped(request: pytest.FixtureRequest, launch: str, name: str) -> None:
+    results = request.getfixturevalue(launch)
+    gone_on = tasks.ALL[name](copied(results.directory / f"{name} left", results.alone))
+    assert_alike(after_step_2(results.of_one(name)), gone_on)
+
+
+@pytest.mark.slow
+def test_four_processes_go_on_with_the_shards_of_two(two_sharded: Results, tmp_path: Path) -> None:
+    left = copied(two_sharded.directory / "sft left", tmp_path)
+    assert list(left.glob("checkpoints/*/shards/*.distcp"))
+    finish(launched([tasks.__file__, str(tmp_path), str(tmp_path)], processes=4, **SHARDED))
+    assert_alike(after_step_2(two_sharded.of_one("sft")), Results(tmp_path, tmp_path).of("sft left", 3))
+
+
+def copied(left: Path, into: Path) -> Path:
+    """What was left, where it can be gone on with once more."""
+    return Path(shutil.copytree(left, into / left.name, dirs_exist_ok=True))
 
 
 def after_step_2(trained: tasks.Trained) -> tasks.Trained:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launches import LIMIT, finish, kill, launched
+from launches import LIMIT, SHARDED, finish, kill, launched
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("two processes")]
 
@@ -63,20 +63,25 @@ def test_two_processes_train_as_one_does(whole: Path, tmp_path: Path) -> None:
         assert theirs == pytest.approx(ours, rel=1e-3, abs=1e-4)
 
 
-def test_what_was_killed_goes_on_to_the_same_end(whole: Path, tmp_path: Path) -> None:
-    begun = launched(command(tmp_path))
+def kill_after_step_2(begun: subprocess.Popen[str], output_dir: Path) -> None:
     deadline = time.monotonic() + LIMIT
-    while not list(tmp_path.glob("artifacts/train/*.partial/checkpoints/step-00000002/selection.json")):
+    while not list(output_dir.glob("artifacts/train/*.partial/checkpoints/step-00000002/selection.json")):
         assert begun.poll() is None, "it ended before it could be killed"
         assert time.monotonic() < deadline
         time.sleep(0.02)
     kill(begun)
+
+
+def test_what_was_killed_goes_on_to_the_same_end(whole: Path, tmp_path: Path) -> None:
+    kill_after_step_2(launched(command(tmp_path)), tmp_path)
     assert list(tmp_path.glob("artifacts/train/*.partial"))
     finish(launched(command(tmp_path)))
     assert steps(tmp_path) == steps(whole)
 
 
-def test_the_option_starts_processes_that_keep_a_shard_each(whole: Path, tmp_path: Path) -> None:
+def test_what_processes_with_a_shard_each_began_the_option_goes_on_with(whole: Path, tmp_path: Path) -> None:
+    kill_after_step_2(launched(command(tmp_path), **SHARDED), tmp_path)
+    assert list(tmp_path.glob("artifacts/train/*.partial/checkpoints/*/shards/.metadata"))
     option = [sys.executable, *command(tmp_path), "--accelerate-config", "fsdp2"]
     own = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(option, capture_output=True, text=True, env=own, timeout=LIMIT)

@@ -25,9 +25,13 @@ def free_port() -> int:
     return port
 
 
-def launched(arguments: Sequence[str], **environment: str) -> subprocess.Popen[str]:
-    """Two processes of `python ARGUMENTS`."""
-    place = ["--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+SHARDED = {"ACCELERATE_USE_FSDP": "true"}
+"""The environment by which accelerate asks for shards."""
+
+
+def launched(arguments: Sequence[str], processes: int = 2, **environment: str) -> subprocess.Popen[str]:
+    """Two processes, or so many, of `python ARGUMENTS`."""
+    place = ["--nproc-per-node", str(processes), "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
     command = [sys.executable, "-m", "torch.distributed.run", *place, *arguments]
     own = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
     return subprocess.Popen(command, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

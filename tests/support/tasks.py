@@ -3,6 +3,7 @@ Imported, the same functions run alone."""
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from afarm.backend import Backend, CheckpointPolicy
 from afarm.core.config import BackendConfig
@@ -23,7 +25,7 @@ from afarm.experiment.process_info import ProcessInfo
 from afarm.storage.checkpoints import DirectoryCheckpoints, FollowedCheckpoints
 from afarm.testing.contexts import KeyedReward
 from afarm.testing.examples import make_instructions
-from afarm.testing.models import tiny_policy
+from afarm.testing.models import tiny_policy, tiny_reward_model
 from afarm_plugins.dpo import DPOConfig
 from afarm_plugins.quark import QuarkConfig
 from afarm_plugins.reward_model import RewardModelConfig
@@ -36,6 +38,14 @@ ANSWERS = [" ".join(f"w{(7 * n + k) % 40}" for k in range(1 + n % 5)) for n in r
 STEPS = {"learning_rate": 1e-2, "num_train_epochs": 2, "save_steps": 2, "max_length": 40}
 
 
+def held_bytes() -> int:
+    """The bytes of all tensors that this process holds."""
+    gc.collect()
+    tensors = [x for x in gc.get_objects() if issubclass(type(x), Tensor) and not issubclass(type(x), DTensor)]
+    storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors if not x.is_meta}
+    return sum(storages.values())
+
+
 @dataclass
 class Trained:
     """What a training ended with: weights by name, and a row of metrics for each that was logged."""
@@ -44,9 +54,12 @@ class Trained:
     metrics: list[dict[str, float]] = field(default_factory=list)
 
 
-def context(directory: Path, rows: list[dict[str, float]]) -> TrainContext:
+def context(directory: Path, rows: list[dict[str, float]], before: int | None = None) -> TrainContext:
+    """The first row of metrics also has the bytes `held` beyond those of `before`, if that is given."""
+
     def log(step: int, metrics: Mapping[str, float]) -> None:
-        rows.append({"step": step, **metrics})
+        held = {"held": held_bytes() - before} if before is not None and not rows else {}
+        rows.append({"step": step, **metrics, **held})
 
     directory.mkdir(parents=True, exist_ok=True)
     checkpoints = DirectoryCheckpoints(directory) if PROCESS.is_main_process else FollowedCheckpoints(directory)
@@ -70,13 +83,22 @@ def prefer_long(pairs: Sequence[Pair], *, noiseless: bool = False) -> list[Prefe
     return [Preference(pair.id, float(len(pair.output_2) > len(pair.output_1))) for pair in pairs]
 
 
-def method(made: Method, directory: Path, stop_after: int | None = None) -> Trained:
+def own_policy() -> CheckpointPolicy:
+    """The policy to start from, as a launch loads it that may shard."""
+    policy = tiny_policy()
+    policy.backend = Backend(BackendConfig(device="cpu"), sharded=PROCESS.sharded)
+    return policy
+
+
+def method(made: Method, directory: Path, stop_after: int | None = None, *, reads_tokens: bool = False) -> Trained:
     """Trained on the tiny data; with `stop_after` that many steps of it, as far as the checkpoint then."""
     rows: list[dict[str, float]] = []
+    before = held_bytes()
+    start = own_policy()
     inputs = MethodInputs(
-        tiny_policy(),
+        start,
         preferences=preferences(),
-        reward_model=KeyedReward(),
+        reward_model=tiny_reward_model(start) if reads_tokens else KeyedReward(),
         unlabeled=INSTRUCTIONS,
         demonstrations=demonstrations(),
         validation=INSTRUCTIONS[:5],
@@ -88,7 +110,7 @@ def method(made: Method, directory: Path, stop_after: int | None = None) -> Trai
         with pytest.raises(KeyboardInterrupt):
             made.train(inputs, replace(context(directory, rows), should_stop=lambda: next(asked) == stop_after))
         return Trained({}, rows)
-    trained = made.train(inputs, context(directory, rows))
+    trained = made.train(inputs, context(directory, rows, before))
     assert isinstance(trained, CheckpointPolicy)
     # PPO's value adapter stays on the policy only where it is the very model that was trained.
     weights = {name: weight for name, weight in trained.model.state_dict().items() if ".value." not in name}
@@ -109,18 +131,28 @@ def dpo(directory: Path) -> Trained:
     return method(DPO(DPOConfig(**STEPS, per_device_train_batch_size=4)), directory)
 
 
+def dpo_adapters(directory: Path, stop_after: int | None = None) -> Trained:
+    """Its checkpoint is chosen by an annotator."""
+    from afarm_plugins.dpo import DPO
+
+    config = DPOConfig(**STEPS, per_device_train_batch_size=4, lora={"r": 2}, checkpoint="best")
+    return method(DPO(config), directory, stop_after)
+
+
 def reward_model(directory: Path) -> Trained:
     from afarm_plugins.reward_model.bradley_terry import BradleyTerryRewardModel
 
     rows: list[dict[str, float]] = []
+    before, start = held_bytes(), own_policy()
     config = RewardModelConfig(
         **{**STEPS, "learning_rate": 1e-3},  # at 1e-2 AdamW magnifies rounding past the tolerance
         per_device_train_batch_size=3,
         gradient_accumulation_steps=2,
         eval_fraction=0.2,
         eval_steps=1,
+        early_stopping_patience=5,
     )
-    fitted = BradleyTerryRewardModel.fit(preferences(), tiny_policy(), config, context(directory, rows))
+    fitted = BradleyTerryRewardModel.fit(preferences(), start, config, context(directory, rows, before))
     return Trained({**fitted.model.state_dict(), "mean and std": torch.tensor([fitted.mean, fitted.std])}, rows)
 
 
@@ -169,6 +201,15 @@ def ppo_even(directory: Path, stop_after: int | None = None) -> Trained:
 
     settings = {**PPO_SETTINGS, "rollout_batch_size": 12, "mini_batch_size": 8}
     return method(PPO(PPOConfig(**settings, gradient_checkpointing=True)), directory, stop_after)
+
+
+def ppo_fitted_even(directory: Path, stop_after: int | None = None) -> Trained:
+    """A reward model that reads tokens, and a value model that starts from it."""
+    from afarm_plugins.ppo import PPO, PPOConfig
+
+    settings = {**PPO_SETTINGS, "rollout_batch_size": 12, "mini_batch_size": 8, "value_init": "reward_model"}
+    config = PPOConfig(**settings, checkpoint="last")
+    return method(PPO(config), directory, stop_after, reads_tokens=True)
 
 
 def quark_even(directory: Path, stop_after: int | None = None) -> Trained:
@@ -231,7 +272,13 @@ TASKS: Mapping[str, Task] = {
     "ppo_shared": ppo_shared,
 }
 SHARDED_TASKS: Mapping[str, Task] = {
+    "sft": sft,
+    "reward_model": reward_model,
+    "dpo": dpo,
+    "dpo_adapters": dpo_adapters,
+    "expert_iteration": expert_iteration,
     "ppo_even": ppo_even,
+    "ppo_fitted_even": ppo_fitted_even,
     "quark_even": quark_even,
     "ppo_adapters_even": ppo_adapters_even,
     "ppo_shared_even": ppo_shared_even,
@@ -239,15 +286,21 @@ SHARDED_TASKS: Mapping[str, Task] = {
     "quark_only_adapters_even": quark_only_adapters_even,
 }
 ALL = {**TASKS, **SHARDED_TASKS}
-STOPPED = ("sft", "quark", "ppo", "ppo_even", "quark_even")
+STOPPED, SHARDED_STOPPED = ("sft", "quark", "ppo"), ("sft", "dpo_adapters", "ppo_even", "quark_even")
 """Those that are also stopped after two steps: once gone on with, once left."""
 
 
-def main(directory: Path) -> None:
-    """Everything in one launch: starting a process takes longer than all the trainings."""
+def main(directory: Path, left: Path | None = None) -> None:
+    """Everything in one launch: starting a process takes longer than all the trainings.
+
+    With `left`, what a launch into that directory has left of SFT is gone on with, and nothing else.
+    """
+    if left:
+        save(sft(left / "sft left"), directory / f"sft left-{PROCESS.rank}.pt")
+        return
     for name, task in (SHARDED_TASKS if PROCESS.sharded else TASKS).items():
         save(task(directory / name), directory / f"{name}-{PROCESS.rank}.pt")
-        if name in STOPPED:
+        if name in (SHARDED_STOPPED if PROCESS.sharded else STOPPED):
             for gone_on in (True, False):
                 own = directory / f"{name} {'gone on' if gone_on else 'left'}"
                 task(own, stop_after=2)
@@ -260,4 +313,4 @@ def save(trained: Trained, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(*map(Path, sys.argv[1:]))

@@ -117,7 +117,7 @@ def test_the_backbone_is_the_start_policys_own_and_stays_as_it_was(tmp_path: Pat
     assert trainer.policy.model.active_adapter == "default"
     assert_same_weights(start.model, tiny_policy().model)
     assert all(p.requires_grad for p in start.model.parameters())
-    assert all(p.grad is not None and p.grad.abs().max() > 0 for n, p in trainer.trained.items() if "lora_A" in n)
+    assert all(p.abs().max() > 0 for n, p in trainer.trained.items() if "lora_B" in n), "they began at 0"
 
 
 def test_the_reference_is_the_backbone_without_adapters(tmp_path: Path) -> None:
