@@ -20,6 +20,9 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 168, 36, 52
 TICKS = 6
 """Ticks of an axis of numbers, about."""
 
+ASIDE = 4
+"""Pixels between points of several series at one place, which would hide each other."""
+
 BESIDE = 0.06
 """The share of an axis that stays free beyond its first and last point."""
 
@@ -46,11 +49,12 @@ def as_svg(plot: StudyPlot) -> str:
     parts = [*_frame(plot, across, up)]
     for number, series in enumerate(plot.series):
         colour = COLOURS[number % len(COLOURS)]
-        parts += _series(series, colour, plot, across, up)
+        parts += _series(series, colour, plot, _aside(across, number, len(plot.series)), up)
         if len(plot.series) > 1:
             y = TOP + 8 + 18 * number
             parts.append(f'<circle cx="{WIDTH - RIGHT + 18}" cy="{y}" r="4" fill="{colour}"/>')
             parts.append(_text(series.name, WIDTH - RIGHT + 28, y + 4))
+    parts += _labels(plot, across, up)
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
     style = f'font-family="Helvetica, Arial, sans-serif" font-size="12" fill="{INK}" role="img"'
     return "\n".join([f"{head} {style}>", f"<title>{_said(plot.title)}</title>", *parts, "</svg>", ""])
@@ -128,10 +132,28 @@ def _series(series: Series, colour: str, plot: StudyPlot, across: Axis, up: Axis
         if figure.low is not None and figure.high is not None:
             ends = f'y1="{up.pixel(figure.low):.1f}" y2="{up.pixel(figure.high):.1f}"'
             yield f'<line x1="{left:.1f}" x2="{left:.1f}" {ends} stroke="{colour}" stroke-width="1.5"/>'
-        said = _said(f"{name}: {plot.x_title} {value}, {plot.y_title} {_in_words(figure)}")
+        place = value if isinstance(value, str) else f"{value:.4g}"
+        said = _said(f"{name}: {plot.x_title} {place}, {plot.y_title} {_in_words(figure)}")
         yield f'<circle cx="{left:.1f}" cy="{top:.1f}" r="4" fill="{colour}"><title>{said}</title></circle>'
-        if series.labels:
-            yield _text(name, left + 8, top - 6)
+
+
+def _aside(across: Axis, number: int, of: int) -> Axis:
+    """Move the axis a little for one of several series."""
+    moved = ASIDE * (number - (of - 1) / 2)
+    return across._replace(begin=across.begin + moved, end=across.end + moved)
+
+
+def _labels(plot: StudyPlot, across: Axis, up: Axis) -> Iterator[str]:
+    """Name each point once, beside the highest of those that share the name and the place."""
+    places = _places(plot)
+    highest: dict[tuple[str, float], float] = {}
+    for series in plot.series:
+        for name, value, figure in zip(series.labels, series.x, series.y, strict=False):
+            at = (name, across.pixel(places[str(value)] if places else float(value)))
+            highest[at] = min(highest.get(at, HEIGHT), up.pixel(figure.value))
+    for (name, left), top in highest.items():
+        is_right = left > LEFT + 0.8 * (WIDTH - RIGHT - LEFT)
+        yield _text(name, left - 10 if is_right else left + 10, top - 6, "end" if is_right else "start")
 
 
 def _in_words(figure: Bounded) -> str:
