@@ -52,7 +52,7 @@ class VllmEngine:
     @cached_property
     def version(self) -> str:
         """Name vLLM's version, which the server is asked for unless the settings say it."""
-        return f"vllm {self.config.version or self.server.version()}"
+        return f"vllm {self.config.version or self.server.first_version()}"
 
     def require_version(self) -> None:
         """Raise `ModelError` if the server is another version of vLLM than the artifacts' keys say."""

@@ -22,6 +22,9 @@ PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 LIKELIEST = 20
 """Log-probabilities per position that a server gives without more ado."""
 
+FIRST_PATIENCE = 5.0
+"""Seconds that a server has to answer for the first time."""
+
 FIRST_WAIT, LONGEST_WAIT = 0.05, 5.0
 """Seconds before the second try, and the most between two."""
 
@@ -33,6 +36,10 @@ class Refused(ModelError):
         super().__init__(message)
         self.status = status
         self.told = told
+
+
+class Away(ModelError):
+    """The server does not answer, or has been failing for too long."""
 
 
 class VllmServer:
@@ -56,10 +63,22 @@ class VllmServer:
 
     # ---------------------------------------------------------------------------------------------- what it is asked
 
-    def version(self) -> str:
+    def first_version(self) -> str:
+        """Ask for vLLM's version before anything has begun: a server that is away then is soon given up.
+
+        Raises `ModelError` if nothing answers, or what is no vLLM server.
+        """
+        try:
+            return self.version(min(FIRST_PATIENCE, self.config.patience))
+        except Away as error:
+            raise ModelError(
+                f"{error}. Start it: vllm serve MODEL; or give its version (--set vllm.version=…)"
+            ) from error
+
+    def version(self, patience: float | None = None) -> str:
         """Ask for vLLM's version. Raises `ModelError` if what answers is no vLLM server."""
         try:
-            version = self._ask("GET", "/version").get("version")
+            version = self._ask("GET", "/version", patience=patience).get("version")
         except Refused as error:
             if error.status in (401, 403):
                 raise
@@ -130,10 +149,24 @@ class VllmServer:
     # ------------------------------------------------------------------------------------------------ bounded patience
 
     def _ask(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, passing: Container[int] = PASSING
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        passing: Container[int] = PASSING,
+        patience: float | None = None,
     ) -> Any:
-        """Send a request until it is answered. Raises `Refused`, and `ModelError` once patience is over."""
-        begun, wait = time.monotonic(), FIRST_WAIT
+        """Send a request until it is answered. Raises `Refused`, and `Away` once patience is over.
+
+        Args:
+            method: HTTP's.
+            path: of the URL.
+            body: what is sent as JSON.
+            passing: the statuses that are tried again.
+            patience: seconds; the settings' unless given.
+        """
+        begun, wait, limit = time.monotonic(), FIRST_WAIT, self.config.patience if patience is None else patience
+        advice = " (vllm.patience). Once it runs again, the same command goes on" if patience is None else ""
         while True:
             asked_for = None
             try:
@@ -147,11 +180,8 @@ class VllmServer:
                 what = f"gives {answer.status_code} ({_message(answer)})"
                 asked_for = _retry_after(answer)
             wait, pause = min(2 * wait, LONGEST_WAIT), wait if asked_for is None else asked_for
-            if time.monotonic() - begun + pause > self.config.patience:
-                raise ModelError(
-                    f"the vLLM server at {self.url} {what}, for {self.config.patience:g} s now (vllm.patience). Once "
-                    "it runs again, the same command goes on"
-                )
+            if time.monotonic() - begun + pause > limit:
+                raise Away(f"the vLLM server at {self.url} {what}, for {limit:g} s now{advice}")
             time.sleep(pause)
 
     def _content(self, answer: httpx2.Response) -> Any:

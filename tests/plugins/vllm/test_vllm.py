@@ -162,6 +162,14 @@ def test_a_server_that_dies_in_the_middle_ends_sampling_once_patience_is_over(
         rows(engine(server), policy)
 
 
+def test_a_server_that_is_not_there_at_the_start_is_named_with_what_to_do(policy: CheckpointPolicy) -> None:
+    with FakeVllm(policy) as server:
+        own = engine(server, patience=0.1)
+    with pytest.raises(ModelError, match=rf"{server.url} does not answer .* Start it: vllm serve MODEL; or give its"):
+        _ = own.version
+    assert engine(server, version="0.32.0").version == "vllm 0.32.0", "what is made already needs no server"
+
+
 def test_trouble_that_does_not_pass_ends_with_the_servers_words(server: FakeVllm, policy: CheckpointPolicy) -> None:
     server.script(*[500] * 200)
     with pytest.raises(ModelError, match=r"gives 500 \(it did not work\)"):
