@@ -195,7 +195,7 @@ def make_together(
         lost = sorted(failures.keys() - ends.keys())
         if not ends or lost:
             which = f"process {lost[0]} of its {task.needs.processes} was lost: " if lost else ""
-            return f"{which}{_in_short(failures[lost[0]] if lost else error)}"
+            return f"{which}{_in_short(failures[lost[0]] if lost else getattr(error, 'controller_failure', error))}"
     else:
         ends = ray.get(news.ends.remote(group))
     finally:
