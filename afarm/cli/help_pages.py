@@ -53,6 +53,12 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
         "--methods best_of_n --n 1,16,256 --seeds 1,2,3",
         "--annotators pool --noise 0,0.25 --dry-run",
     ),
+    "study transfer": ("--methods ppo --seeds 1,2,3", "--labelled-by crowd,pool+0.25 --dry-run"),
+    "study kl": ("--seeds 1,2,3", "--values ppo.kl_coef=0.01,0.1,1 --dry-run"),
+    "study data-size": (
+        "--method dpo --seeds 1,2,3",
+        "--values rows.preference=1000,5000,10000 --recipe paper --dry-run",
+    ),
     "sft": ("--set sft.num_train_epochs=1", "--data mine.json --model HuggingFaceTB/SmolLM2-135M"),
     "sample": ("--set sample.n=4", "--policy ppo"),
     "annotate": ("--annotator gpt4 --judge openai:gpt-4o", "--label-noise 0 --dry-run"),

@@ -70,6 +70,17 @@ class LabelNoiseConfig(ReachConfig):
     )
 
 
+class TransferConfig(Config):
+    """Methods trained on several kinds of labels, all judged by people."""
+
+    methods: str = option("ppo,best_of_n", "the methods, with commas between")
+    labelled_by: str = option(
+        "crowd,pool+0.25,greedy_gpt4",
+        "annotators of training labels, as NAME or NAME+SHARE flipped, one of them people",
+    )
+    people: str = option("crowd", "the annotator that stands for people, and judges all")
+
+
 @hookimpl
 def register_studies(register: Register) -> None:
     register(
@@ -95,4 +106,24 @@ def register_studies(register: Register) -> None:
         "afarm_plugins.studies.over_optimization:LabelNoise",
         config=LabelNoiseConfig,
         summary="over-optimisation by the share of flipped labels, for each annotator",
+    )
+    register(
+        "transfer",
+        "afarm_plugins.studies.transfer:Transfer",
+        config=TransferConfig,
+        summary="what is learned from people, from the pool and from a single annotator, all judged by people",
+    )
+    register(
+        "kl",
+        "afarm_plugins.studies.sweep:Sweep",
+        config=SweepConfig,
+        defaults={"method": "ppo", "values": ["ppo.kl_coef=0.002,0.02,0.2,2"]},
+        summary="the sweep over PPO's KL coefficient",
+    )
+    register(
+        "data-size",
+        "afarm_plugins.studies.sweep:Sweep",
+        config=SweepConfig,
+        defaults={"values": ["rows.preference=250,500,1000,2000"]},
+        summary="the sweep over the number of preference pairs: does the gain flatten?",
     )

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 
 from afarm import (
@@ -32,6 +31,7 @@ from afarm import (
     seeding,
 )
 from afarm_plugins.studies import LabelNoiseConfig, OverOptimizationConfig
+from afarm_plugins.studies.labels import Labels
 from afarm_plugins.studies.over_seeds import grouped, over_seeds, shown
 
 SETTINGS = {"best_of_n": "best_of_n.n", "expert_iteration": "expert_iteration.n", "ppo": "ppo.total_steps"}
@@ -40,33 +40,6 @@ SETTINGS = {"best_of_n": "best_of_n.n", "expert_iteration": "expert_iteration.n"
 RESAMPLES = 1000
 FEWEST_POINTS = 4
 """Places of a curve below which three coefficients say nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Labels:
-    """An annotator whose labels are learned from, with the share of them that is flipped."""
-
-    annotator: str
-    noise: float
-
-    @property
-    def name(self) -> str:
-        """Its name in tables."""
-        return f"{self.annotator} + {100 * self.noise:g}% flipped" if self.noise else self.annotator
-
-    @classmethod
-    def parse(cls, text: str) -> Labels:
-        """Read "pool" or "pool+0.25". Raises `ConfigError`."""
-        annotator, plus, share = (part.strip() for part in text.partition("+"))
-        try:
-            noise = float(share) if plus else 0.0
-        except ValueError:
-            noise = -1.0
-        if not annotator or not 0 <= noise <= 0.5:
-            raise ConfigError(
-                [f"labelled_by: {text!r}: an annotator, or one with a share up to 0.5, such as pool+0.25"]
-            )
-        return cls(annotator, noise)
 
 
 class OverOptimization(Study):
@@ -79,7 +52,7 @@ class OverOptimization(Study):
             "ppo": _whole("steps", config.steps),
         }
         self.methods = list(dict.fromkeys(name.strip() for name in config.methods.split(",")))
-        self.labels = [Labels.parse(text) for text in config.labelled_by.split(",")]
+        self.labels = Labels.parse_all(config.labelled_by)
         if unknown := [name for name in self.methods if name not in SETTINGS]:
             raise ConfigError(
                 [f"methods: {unknown[0]!r} is none that goes further by a setting: {', '.join(SETTINGS)}"]
@@ -88,14 +61,13 @@ class OverOptimization(Study):
     def grid(self, request: StudyRequest) -> Sequence[StudyRun]:
         return [
             StudyRun(method, seed, {"labels": labels.name, "reach": reach}, self._settings(method, labels, reach))
-            for method, labels in product(self.methods, dict.fromkeys(self.labels))
+            for method, labels in product(self.methods, self.labels)
             for reach, seed in product(self.reach[method], request.seeds)
         ]
 
     @staticmethod
     def _settings(method: str, labels: Labels, reach: int) -> tuple[str, ...]:
-        judging = (f"annotate.annotator={labels.annotator}", f"evaluate.annotator={labels.annotator}")
-        return (*judging, f"annotate.label_noise={labels.noise:g}", f"{SETTINGS[method]}={reach}")
+        return (*labels.settings, f"evaluate.annotator={labels.annotator}", f"{SETTINGS[method]}={reach}")
 
     def analyse(self, finished: Sequence[FinishedRun]) -> Findings:
         figures = shown(finished)

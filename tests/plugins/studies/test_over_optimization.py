@@ -9,7 +9,8 @@ import pytest
 
 from afarm import Bounded, ConfigError, Findings, FinishedRun, Study, StudyRequest
 from afarm_plugins.studies import LabelNoiseConfig, OverOptimizationConfig
-from afarm_plugins.studies.over_optimization import LabelNoise, Labels, OverOptimization, fit_peak
+from afarm_plugins.studies.labels import Labels
+from afarm_plugins.studies.over_optimization import LabelNoise, OverOptimization, fit_peak
 
 
 def table(findings: Findings, name: str) -> list[dict[str, Any]]:
@@ -42,8 +43,8 @@ def test_each_reach_is_a_run_under_each_label() -> None:
     assert len(runs) == 2 * 2 * 2 + 2 * 2
     assert runs[0].settings == (
         "annotate.annotator=pool",
-        "evaluate.annotator=pool",
         "annotate.label_noise=0.25",
+        "evaluate.annotator=pool",
         "best_of_n.n=1",
     )
     assert {run.place["labels"] for run in runs} == {"pool + 25% flipped", "crowd"}
