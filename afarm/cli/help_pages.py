@@ -57,7 +57,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "study kl": ("--seeds 1,2,3", "--values ppo.kl_coef=0.01,0.1,1 --dry-run"),
     "study data-size": (
         "--method dpo --seeds 1,2,3",
-        "--values rows.preference=1000,5000,10000 --recipe paper --dry-run",
+        "--values rows.preference=1000,4000 --dry-run",
     ),
     "sft": ("--set sft.num_train_epochs=1", "--data mine.json --model HuggingFaceTB/SmolLM2-135M"),
     "sample": ("--set sample.n=4", "--policy ppo"),

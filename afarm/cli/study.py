@@ -63,7 +63,8 @@ def add_to(app: typer.Typer) -> None:
 
 
 def _sentence(summary: str) -> str:
-    return f"{summary[:1].upper()}{summary[1:]}."
+    """Write a summary as a sentence of its own."""
+    return f"{summary[:1].upper()}{summary[1:]}{'' if summary.endswith(('?', '.')) else '.'}"
 
 
 def _command(component: Component, name: str) -> Callable[..., None]:
