@@ -1,7 +1,7 @@
 """Draw docs/methods/<method>.svg from what one seed's runs logged: `python docs/plot_methods.py OUTPUT_DIR SEED`.
 
 Each method has the settings that it was trained with last. Best-of-n's curve is read from `OUTPUT_DIR/best_of_n.json`,
-which `afarm best-of-n --json` prints. Equal metrics give equal bytes. Needs `pip install 'afarm[docs]'`.
+which `afarm best-of-n --json` prints. Equal metrics give equal bytes. Needs `pip install 'afarm[plots]'`.
 """
 
 from __future__ import annotations
