@@ -77,7 +77,7 @@ class RayLauncher(Launcher):
         return []
 
     def _run(self, schedule: Schedule, execute: Execute, tell: Tell) -> None:
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)  # outlives others
         news = ray.remote(News).options(num_cpus=0, scheduling_strategy=here).remote()
         gpus = self.config.gpus if ray.cluster_resources().get("GPU") else 0
         begin, begin_group = ray.remote(make), ray.remote(make_together)
