@@ -212,7 +212,7 @@ def test_threads_that_ask_first_at_the_same_time_share_one_loop(
 
 def test_two_processes_share_the_answers_of_a_free_server(ledger: Ledger) -> None:
     # Each ledger object is an owner of its own, as each process is.
-    with Ledger(ledger.path) as other:
+    with Ledger(ledger.place) as other:
         judges = [ScriptedJudge(seconds=0.05), ScriptedJudge(seconds=0.05)]
         asks = [
             JudgeClient({"*": judge}, book, max_concurrency=40)
