@@ -192,7 +192,7 @@ def test_two_processes_keep_one_budget_over_a_bad_line(name: str, tmp_path: Path
             "-c",
             PROCESS,
             f"{SUPPORT}:{Path(__file__).parent}",
-            str(ledger.path),
+            str(ledger.place),
             server.url,
             name,
         ]
