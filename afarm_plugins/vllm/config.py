@@ -24,8 +24,8 @@ class VllmConfig(Config):
     request_timeout: float = setting(600, "seconds that one response may take", gt=0, changes_result=False)
     tolerance: float = setting(
         1e-3,
-        "most that log-probabilities of a token may differ from the policy's, as a mean over a fixed sequence, if it "
-        "computes in float32",
+        "most that a drawn token's log-probability may differ from the policy's, as a mean over fixed texts, if the "
+        "policy computes in float32",
         gt=0,
         changes_result=False,
     )

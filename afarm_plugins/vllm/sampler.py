@@ -20,7 +20,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -56,7 +55,7 @@ FIXED = (
 LONGEST = 128
 """Tokens that are read of each."""
 
-CUTS = 2
+CUTS = 4
 """Places of each at which the next token's log-probabilities are compared."""
 
 VOCABULARY_TEXT = " Zwölf Boxkämpfer jagen 1,234.5 foxes—naïve\n\tif x != y: 猫 🦊 <|end|> don't w1 w2"
@@ -75,22 +74,25 @@ class OtherWeights(ModelError):
 
 @dataclass(frozen=True)
 class Proof:
-    """Beginnings of fixed sequences, and the policy's log-probabilities [N, V] of the next token.
-
-    `CUTS` beginnings of each sequence are consecutive.
-    """
+    """Beginnings of fixed texts, and the policy's log-probabilities [N, V] of the next token."""
 
     prompts: Sequence[Sequence[int]]
     logprobs: torch.Tensor
     tolerance: float
 
     def difference(self, likeliest: Sequence[Mapping[int, float]]) -> float:
-        """Compute each sequence's mean absolute difference from the policy, and return the largest."""
-        apart = [
-            fmean(abs(value - float(own[token])) if token < len(own) else math.inf for token, value in top.items())
-            for own, top in zip(self.logprobs, likeliest, strict=True)
-        ]
-        return max(fmean(apart[start : start + CUTS]) for start in range(0, len(apart), CUTS))
+        """Compute how far apart the log-probabilities of a drawn token are, as a mean over all texts.
+
+        Likely tokens count most: in half precision the others differ by rounding alone. Each is weighted by the mean of
+        both probabilities, since a server with other weights draws what the policy never would.
+        """
+        apart = []
+        for own, top in zip(self.logprobs, likeliest, strict=True):
+            if max(top) >= len(own):
+                return math.inf
+            pair = torch.stack([own[list(top)], torch.tensor(list(top.values()))])
+            apart.append((pair.exp().mean(0) * (pair[0] - pair[1]).abs()).sum())
+        return float(torch.stack(apart).mean())
 
 
 def proved_sampler(engine: VllmEngine, policy: CheckpointPolicy) -> VllmSampler:
@@ -334,11 +336,11 @@ class VllmSampler:
         if difference <= proof.tolerance:
             return
         held = f"the adapter {self.model} on {base}" if self.adapter else base
-        dtype = "" if self.is_exact else " (policy and server both in half precision? its --dtype)"
+        setting = "vllm.tolerance" if self.is_exact else "vllm.half_tolerance"
         raise OtherWeights(
             f"the vLLM server at {self.server.url} holds other weights than the policy: with {held}, "
             f"log-probabilities after fixed texts differ by {difference:.2g} per token, and {proof.tolerance:g} is "
-            f"tolerated{dtype}. Start it with the policy's model and precision: vllm serve {self.source} --dtype "
+            f"tolerated ({setting}). Start it with the policy's model and precision: vllm serve {self.source} --dtype "
             f"{'float32' if self.is_exact else 'bfloat16'}; weights that change in training are taken as adapters "
             "(lora) alone"
         )
