@@ -36,8 +36,11 @@ def killed(backend: Backend) -> None:
 
 def followed(backend: Backend) -> None:
     """The first process dies while the second waits for a file."""
+    both_here = Path(os.environ["SCRATCH"]) / "both are here"
     if distributed.rank() == 0:
+        wait_for(both_here.exists)
         os.kill(os.getpid(), signal.SIGKILL)
+    both_here.touch()
     wait_for(lambda: False)
 
 
@@ -59,7 +62,7 @@ def fork(act: Callable[[Backend], None], rank: int, port: int, stderr: Path) -> 
         return child
     os.dup2(os.open(stderr, os.O_WRONLY | os.O_CREAT), 2)
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    os.environ.update({name: str(value) for name, value in place.items()})
+    os.environ.update({name: str(value) for name, value in {**place, "SCRATCH": stderr.parent}.items()})
     try:
         backend = Backend(BackendConfig(device="cpu", timeout=3), is_distributed=True)
         with backend.naming_lost("train ppo"):
