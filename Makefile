@@ -11,8 +11,8 @@ WORKERS ?= 2
 demo: $(VENV)/.all
 	$(BIN)/afarm run --method ppo --annotator pool
 
-test: $(VENV)/.test lint browser server .cache/smollm2.gguf
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not cluster"
+test: $(VENV)/.test $(VENV)/.moto lint browser server .cache/smollm2.gguf
+	MOTO_SERVER=$(abspath $(VENV))-moto/bin/moto_server OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not cluster"
 
 test-cluster: $(VENV)/.cluster  ## launchers on clusters: minutes, and some need root; before a change to them lands
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m cluster
@@ -59,9 +59,15 @@ $(VENV)/.test: pyproject.toml constraints.txt
 	$(PIP) install -c constraints.txt -e '.[test]'
 	touch $@ $(VENV)/.all
 
+# The fake S3 of tests, in an environment of its own: what it needs excludes what afarm is tested with.
+$(VENV)/.moto: $(VENV)/.test
+	$(PYTHON) -m venv $(VENV)-moto
+	$(VENV)-moto/bin/python -m pip --disable-pip-version-check -q install 'moto[server]==5.2.5'
+	touch $@
+
 $(VENV)/.cluster: $(VENV)/.test
 	$(PIP) install -c constraints.txt -e '.[ray]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) .cache build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-moto .cache build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -10,7 +10,8 @@ import typer
 
 from afarm.cli.commands import OWN
 from afarm.cli.console import err, out, print_json
-from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, LedgerPlace, OutputDir
+from afarm.cli.options import Json
+from afarm.cli.places import DEFAULT_OUTPUT_DIR, LedgerPlace, OutputDir
 from afarm.core.errors import ConfigError
 from afarm.storage.text import markup, one_line
 

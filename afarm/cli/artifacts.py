@@ -16,7 +16,8 @@ import typer
 from afarm.cli import completion
 from afarm.cli.commands import OWN
 from afarm.cli.console import ProgressBars, err, out, print_json
-from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
+from afarm.cli.options import Json
+from afarm.cli.places import DEFAULT_OUTPUT_DIR, OutputDir
 from afarm.core.errors import StoreError
 from afarm.storage.text import markup
 

@@ -8,7 +8,8 @@ import typer
 
 from afarm.cli import completion
 from afarm.cli.console import out, print_json
-from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
+from afarm.cli.options import Json
+from afarm.cli.places import DEFAULT_OUTPUT_DIR, OutputDir
 
 if TYPE_CHECKING:
     from afarm.analysis.run_diff import Diff

@@ -9,7 +9,8 @@ import typer
 
 from afarm.cli import completion
 from afarm.cli.console import err, out, print_json
-from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, OutputDir
+from afarm.cli.options import Json
+from afarm.cli.places import DEFAULT_OUTPUT_DIR, OutputDir
 from afarm.core.errors import ConfigError
 
 FORMS = "afarm export RUN DIR, or afarm export RUN --push-to-hub OWNER/NAME"

@@ -17,7 +17,7 @@ PANELS: Mapping[str, Sequence[str]] = {
     "Data": ("dataset", "data", "preferences", "on_unusable", "labels", "eval_set"),
     "Judges": ("annotator", "judge", "both_orders", "votes", "vote", "label_noise", "allow_degraded"),
     "Money and speed": ("budget", "price", "max_concurrency", "batch_api", "accelerate_config"),
-    "Output": ("output_dir", "ledger", "output", "format", "plots", "as_json", "dry_run", "help"),
+    "Output": ("output_dir", "ledger", "store", "output", "format", "plots", "as_json", "dry_run", "help"),
 }
 """The shared options, by parameter; a command's own come before them."""
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from afarm.cli.console import err, out, print_json
-from afarm.cli.options import DEFAULT_OUTPUT_DIR, Json, LedgerPlace, OutputDir
+from afarm.cli.options import Json
+from afarm.cli.places import DEFAULT_OUTPUT_DIR, LedgerPlace, OutputDir
 from afarm.core.errors import StoreError
 from afarm.storage.text import markup
 

@@ -17,6 +17,7 @@ import typer
 
 from afarm.cli import completion, launch
 from afarm.cli.console import ProgressBars, err, print_json
+from afarm.cli.places import DEFAULT_OUTPUT_DIR, LedgerPlace, OutputDir, StorePlace
 from afarm.cli.stage_lines import StageLines
 from afarm.core.errors import ConfigError, PluginError
 from afarm.experiment.process_info import SINGLE_PROCESS, ProcessInfo
@@ -30,21 +31,11 @@ __all__ = ["DryRun", "FarmOptions", "print_json", "with_options"]
 """For commands of plugins; the rest of this module is the command line's own."""
 
 DEFAULT_RECIPE = "toy"
-DEFAULT_OUTPUT_DIR = Path("afarm-runs")
 RECIPE_HELP = "A recipe by name (`afarm recipes`), or a YAML file."
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done and bought, and do nothing.")]
 """The parameter of a command that has --dry-run, False by default; see `FarmOptions.show_plan`."""
 
-OutputDir = Annotated[Path, typer.Option("--output-dir", help="Where everything is kept.")]
-LedgerPlace = Annotated[
-    str | None,
-    typer.Option(
-        "--ledger",
-        help="Where answers of judges are kept: postgresql://HOST/DATABASE for several machines, or a file.",
-        metavar="URL|FILE",
-    ),
-]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout, all else on stderr.")]
 
 
@@ -210,6 +201,7 @@ class FarmOptions:
     ] = None
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR
     ledger: LedgerPlace = None
+    store: StorePlace = None
     as_json: Json = False
 
     def farm(self, llm_systems: Sequence[str] = (), stage: str = "") -> "Farm":
@@ -306,6 +298,7 @@ class FarmOptions:
             process_info=process_info,
             trains=trains,
             ledger=self.ledger,
+            store=self.store,
         )
         workspace.on_stage = lines = StageLines(bars, workspace)
         bars.note = lines.spent

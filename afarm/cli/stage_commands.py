@@ -16,7 +16,8 @@ from afarm.cli.commands import STEPS
 from afarm.cli.console import err, out, print_json
 from afarm.cli.cost import show_plan, warn_of_budget
 from afarm.cli.help_pages import MethodPage
-from afarm.cli.options import DEFAULT_OUTPUT_DIR, DryRun, FarmOptions, OutputDir, with_options
+from afarm.cli.options import DryRun, FarmOptions, with_options
+from afarm.cli.places import DEFAULT_OUTPUT_DIR, OutputDir
 from afarm.cli.stray import Stray, refuse_stray
 from afarm.storage.text import markup, without_passwords
 

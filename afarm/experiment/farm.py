@@ -60,6 +60,7 @@ class Farm:
         settings: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]] = (),
         output_dir: Path | str = "afarm-runs",
         ledger: Path | str | None = None,
+        store: Path | str | None = None,
         annotator: str | None = None,
         plugins: Plugins | None = None,
         progress: Progress | bool | None = None,
@@ -73,6 +74,7 @@ class Farm:
             output_dir: Where everything is kept, even if the process changes its directory later.
             ledger: Where the answers of judges are kept: a file, or `postgresql://HOST/DATABASE` for processes of
                 several machines; a file in `output_dir` if not given.
+            store: Where artifacts are shared with other machines: `s3://BUCKET/FOLDER`, `gs://…` or a directory.
             annotator: Short for `annotate.annotator`.
             plugins: The plugins; all that are installed if not given.
             progress: True shows bars and stages, False nothing, None (the default) both in notebooks; or what wraps
@@ -85,6 +87,7 @@ class Farm:
         wraps, on_stage, self._tell = shown_by(progress)
         checks = preflight.of_run() if "method" in choices else preflight.of_farm()
         place = Path(output_dir).absolute()  # a notebook may change its directory: one store and one ledger stay
+        shared = str(store if "://" in str(store) else Path(store).absolute()) if store else None
         accounts = ledger if ledger is None or is_url(ledger) else Path(ledger).absolute()
 
         def open_with(method: str | None = None, seed: int | None = None) -> Workspace:
@@ -97,6 +100,7 @@ class Farm:
                 progress=wraps,
                 on_stage=on_stage,
                 ledger=accounts,
+                store=shared,
             )
 
         self._open_with: Callable[[str | None, int | None], Workspace] | None = open_with
@@ -231,7 +235,17 @@ def as_overrides(
 
     Raises `ConfigError` for a name that is no field. A None is a value like others: most fields refuse it.
     """
-    known = [*RunConfig.model_fields, "recipe", "settings", "output_dir", "ledger", "annotator", "plugins", "progress"]
+    known = [
+        *RunConfig.model_fields,
+        "recipe",
+        "settings",
+        "output_dir",
+        "ledger",
+        "store",
+        "annotator",
+        "plugins",
+        "progress",
+    ]
     sections = {name for name, value in choices.items() if isinstance(value, Mapping)}
     if strange := [name for name in choices if name not in known and name not in sections]:
         raise ConfigError(

@@ -16,6 +16,7 @@ from afarm.experiment.recipe import Override, Settings, list_overrides, resolve
 from afarm.experiment.workspace import OnStage, Workspace, ignore_stage
 from afarm.judging.database import Place, is_url
 from afarm.storage.artifacts import Store
+from afarm.storage.shared_store import SharedStore
 
 
 def open_workspace(
@@ -31,6 +32,7 @@ def open_workspace(
     process_info: ProcessInfo = SINGLE_PROCESS,
     trains: bool = True,
     ledger: Place | None = None,
+    store: str | None = None,
 ) -> Workspace:
     """Open a workspace.
 
@@ -46,6 +48,7 @@ def open_workspace(
         on_stage: Called as stages begin and end.
         process_info: This process among those that run the same.
         trains: False for what trains no method, whose settings then need not fit each other.
+        store: The URL or directory where artifacts of several machines are shared.
         ledger: The ledger's file, or the URL of its database; a file in `output_dir` if not given.
 
     Raises `ConfigError` with every problem at once, before any model is loaded.
@@ -56,7 +59,7 @@ def open_workspace(
     def preflight(resolved: Settings) -> list[str]:
         # What is opened to look at it (data, a device) is kept: nothing is read twice.
         components = Components(plugins, resolved, progress, notify, process_info)
-        opened.append(workspace_over(components, Path(output_dir), on_stage, ledger))
+        opened.append(workspace_over(components, Path(output_dir), on_stage, ledger, store))
         return problems_of(opened[0], checks)
 
     resolve(recipe, list_overrides(settings), plugins, preflight, trains)
@@ -67,9 +70,13 @@ def open_workspace(
 
 
 def workspace_over(
-    components: Components, output_dir: Path, on_stage: OnStage = ignore_stage, ledger: Place | None = None
+    components: Components,
+    output_dir: Path,
+    on_stage: OnStage = ignore_stage,
+    ledger: Place | None = None,
+    store: str | None = None,
 ) -> Workspace:
     """Return the workspace of components whose settings were checked. Nothing is made in `output_dir` yet."""
-    store = Store(output_dir, components.notify)
-    judges = Judges(components, store, ledger if ledger is None or is_url(ledger) else Path(ledger).absolute())
-    return Workspace(components, DataSplits(components), judges, store, on_stage)
+    kept = Store(output_dir, components.notify, SharedStore(store) if store else None)
+    judges = Judges(components, kept, ledger if ledger is None or is_url(ledger) else Path(ledger).absolute())
+    return Workspace(components, DataSplits(components), judges, kept, on_stage)

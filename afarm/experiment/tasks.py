@@ -215,6 +215,7 @@ def farm_spec(workspace: Workspace, system: str, account: str) -> FarmSpec:
         account,
         versions(),
         "" if ledger == workspace.store.ledger_path else str(ledger),
+        workspace.store.shared.url if workspace.store.shared else "",
     )
 
 
@@ -353,7 +354,7 @@ def workspace_of(
     """
     _enter(farm)
     components = Components(_plugins(), _settings_of(farm), progress, notify, process_info)
-    return workspace_over(components, Path(farm.output_dir), ledger=farm.ledger or None)
+    return workspace_over(components, Path(farm.output_dir), ledger=farm.ledger or None, store=farm.store)
 
 
 @cache

@@ -38,6 +38,7 @@ class FarmSpec:
         account: The account in the ledger, and so the budget, that judges are paid from.
         versions: Python's and the libraries' that the command was given with.
         ledger: The file or URL of the ledger, which may hold a password; empty for the file in `output_dir`.
+        store: The URL or directory where artifacts are shared; empty for none.
     """
 
     recipe: str
@@ -49,6 +50,7 @@ class FarmSpec:
     account: str
     versions: Mapping[str, str] = field(default_factory=dict)
     ledger: str = field(default="", repr=False)
+    store: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,9 +39,13 @@ from afarm.storage.disk import (
 from afarm.storage.json_text import json_text
 from afarm.storage.metadata import metadata_digest, read_metadata
 from afarm.storage.runs import RECORD, read_run, run_directories
+from afarm.storage.shared_store import SharedStore
 
 HELD = 256
 """Artifacts that a process keeps others from deleting, the newest: each takes an open file."""
+
+ASK_AGAIN = 10.0
+"""Seconds after which a shared store is asked again for an artifact that it had not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +72,16 @@ def artifact_key(key_fields: Mapping[str, Any]) -> str:
 class Store:
     """The directory tree under `--output-dir`."""
 
-    def __init__(self, root: Path, notify: Callable[[str], None] = lambda text: None):
-        """`notify` is called with what a user should hear of: that another process is waited for."""
+    def __init__(
+        self, root: Path, notify: Callable[[str], None] = lambda text: None, shared: SharedStore | None = None
+    ):
+        """`notify` is called with what a user should hear of: that another process is waited for.
+
+        What is not here is taken from `shared`, and what is made or used here is published there.
+        """
         self.root = root
+        self.shared = shared
+        self._asked: dict[tuple[str, str], float] = {}
         self.notify = notify
         self.artifacts = root / "artifacts"
         self.runs = root / "runs"
@@ -101,9 +112,34 @@ class Store:
             meta = read_metadata(path)
             return Artifact(stage, key, path, meta["content"], meta["key_fields"], meta)
         except (FileNotFoundError, NotADirectoryError):
-            return None
+            return self.find(stage, key) if self._fetched(stage, key) else None
         except (OSError, ValueError) as error:
             raise StoreError(f"the artifact {path} is damaged: {META}: {error}; {self._way_out}") from error
+
+    def _fetched(self, stage: str, key: str) -> bool:
+        """Take an artifact from the shared store, whole or not at all, and return True if it is here now."""
+        last = self._asked.get((stage, key), -ASK_AGAIN)
+        if self.shared is None or time.monotonic() - last < ASK_AGAIN:
+            return False
+        self._asked[stage, key] = time.monotonic()
+        final = self.artifacts / stage / key
+        with storage_errors(final):
+            final.parent.mkdir(parents=True, exist_ok=True)
+            with TemporaryDirectory(dir=final.parent, prefix=f".{key}.fetched-") as passing:
+                copy = Path(passing) / key
+                copy.mkdir()
+                if not self.shared.fetch(stage, key, copy):
+                    return False
+                sync_tree(copy)
+                with suppress(OSError):  # another process has put it there meanwhile
+                    copy.rename(final)
+            sync(final.parent)
+        return (final / META).is_file()
+
+    def _publish(self, artifact: Artifact) -> Artifact:
+        if self.shared is not None:
+            self.shared.publish(artifact.stage, artifact.key, artifact.path, artifact.content)
+        return artifact
 
     def _misplaced(self, stage: str, key: str) -> str:
         """Name what is in the place of the directory of an artifact or of its kind of stage; empty if none is."""
@@ -179,11 +215,11 @@ class Store:
         """
         key = artifact_key(key_fields)
         if artifact := self._find_sound(stage, key):
-            return artifact, True
+            return self._publish(artifact), True
         final, partial = self.artifacts / stage / key, self.partial(stage, key)
         with storage_errors(final), self._locked(stage, key):
             if artifact := self._find_sound(stage, key):  # another process made it while we waited for the lock
-                return artifact, True
+                return self._publish(artifact), True
             partial.mkdir(parents=True, exist_ok=True)
             created, started = time.time(), time.perf_counter()
             summary = dict(write(partial))
@@ -216,13 +252,13 @@ class Store:
                 shutil.rmtree(final)
             partial.rename(final)
             sync(final.parent)
-        return Artifact(stage, key, final, meta["content"], key_fields, meta), False
+        return self._publish(Artifact(stage, key, final, meta["content"], key_fields, meta)), False
 
     def _find_sound(self, stage: str, key: str) -> Artifact | None:
         """Find an artifact that is as it was made, and hold it: what is in use is not deleted meanwhile."""
         self._require_directories(stage, key)
         path = self.artifacts / stage / key
-        if not path.is_dir():
+        if not path.is_dir() and not self._fetched(stage, key):
             return None
         self._hold(path, path)
         try:

@@ -81,3 +81,14 @@ def test_a_ledger_file_can_lie_elsewhere(afarm: Afarm, tmp_path: Path) -> None:
     assert afarm("ledger", "--ledger", "shared/answers.sqlite").code == 0
     refused = afarm("run", "--recipe", "light.yaml", "--ledger", "mysql://lab/afarm")
     assert "name a file, or postgresql://HOST/DATABASE" in refused.err
+
+
+def test_artifacts_and_answers_of_one_directory_serve_another_through_a_store(afarm: Afarm) -> None:
+    shared = ["run", "--recipe", "light.yaml", "--json", "--store", "shared", "--ledger", "answers.sqlite"]
+    first = afarm(*shared, "--output-dir", "one")
+    asked = CountingJudge.asked
+    second = afarm(*shared, "--output-dir", "other")
+    assert second.code == 0, second.err
+    assert CountingJudge.asked == asked
+    assert all(stage["reused"] for stage in second.json["stages"])
+    assert second.json["headline"] == first.json["headline"]

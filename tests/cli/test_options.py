@@ -40,6 +40,7 @@ SHARED = [
     "--accelerate-config",
     "--output-dir",
     "--ledger",
+    "--store",
     "--json",
 ]
 

@@ -1,0 +1,194 @@
+"""Artifacts shared through an object store: published whole or not at all, by one writer, for every machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from afarm.core.errors import ConfigError, StoreError
+from afarm.storage.artifacts import Store
+from afarm.storage.shared_store import LAST, SharedStore
+
+FIELDS = {"stage": "made", "seed": 1}
+
+
+@pytest.fixture(scope="session")
+def bucket() -> Iterator[str]:
+    """A bucket of moto's S3; without its command, the test is skipped."""
+    command = os.environ.get("MOTO_SERVER") or shutil.which("moto_server")
+    if not command:
+        pytest.skip("no moto_server: `make .venv/.moto`, or name it in MOTO_SERVER")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = subprocess.Popen([command, "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    settings = {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": "id",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        deadline = time.monotonic() + 60
+        while server.poll() is None and time.monotonic() < deadline:
+            try:
+                made = urllib.request.Request(f"http://127.0.0.1:{port}/afarm", method="PUT")
+                urllib.request.urlopen(made)
+                break
+            except OSError:
+                time.sleep(0.05)
+        yield "s3://afarm"
+    server.kill()
+    server.wait()
+
+
+@pytest.fixture(params=["s3", "directory"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty folder of each kind."""
+    if request.param == "s3":
+        return f"{request.getfixturevalue('bucket')}/{tmp_path.parent.name}/{tmp_path.name}"
+    return str(tmp_path / "shared")
+
+
+def store(directory: Path, url: str) -> Store:
+    return Store(directory, shared=SharedStore(url)).create()
+
+
+def wrote(text: str) -> Callable[[Path], dict[str, object]]:
+    def write(directory: Path) -> dict[str, object]:
+        (directory / "weights").mkdir(exist_ok=True)
+        (directory / "weights" / "model").write_text(text)
+        (directory / "metrics.jsonl").write_text("{}\n")
+        return {"rows": 1}
+
+    return write
+
+
+def refuse(directory: Path) -> dict[str, object]:
+    raise AssertionError("it is made again")
+
+
+def objects(url: str) -> list[str]:
+    shared = SharedStore(url)
+    return sorted(found["path"] for batch in shared._obstore.list(shared._objects) for found in batch)
+
+
+def test_another_machine_with_an_empty_store_finds_what_one_has_made(url: str, tmp_path: Path) -> None:
+    made, reused = store(tmp_path / "one", url).make("made", FIELDS, wrote("a"), label="made")
+    assert not reused
+    other = store(tmp_path / "other", url)
+    found, reused = other.make("made", FIELDS, refuse)
+    assert reused
+    assert (found.content, found.meta["created"]) == (made.content, made.meta["created"])
+    assert (found.path / "weights" / "model").read_text() == "a"
+    assert found.path.is_relative_to(tmp_path / "other")
+    assert other.inspect("made", found.key) == ("made", [])
+    assert not list((tmp_path / "other" / "artifacts" / "made").glob(".*fetched*"))
+
+
+def test_what_was_made_without_the_store_is_published_when_it_is_used_with_it(url: str, tmp_path: Path) -> None:
+    Store(tmp_path / "one").create().make("made", FIELDS, wrote("a"))
+    store(tmp_path / "one", url).make("made", FIELDS, refuse)
+    assert store(tmp_path / "other", url).make("made", FIELDS, refuse)[1]
+
+
+def test_of_eight_writers_of_one_artifact_one_publishes_and_nothing_of_the_others_stays(
+    url: str, tmp_path: Path
+) -> None:
+    artifact, _ = Store(tmp_path / "one").create().make("made", FIELDS, wrote("a"))
+    with ThreadPoolExecutor(8) as pool:
+        for done in [
+            pool.submit(SharedStore(url).publish, "made", artifact.key, artifact.path, artifact.content)
+            for _ in range(8)
+        ]:
+            done.result()
+    there = objects(url)
+    assert len({path.split("/")[2] for path in there if not path.endswith(LAST)}) == 1, there
+    assert store(tmp_path / "other", url).make("made", FIELDS, refuse)[1]
+
+
+def test_another_content_under_the_same_key_is_an_error_that_names_both_machines(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "node", lambda: "first")
+    store(tmp_path / "one", url).make("made", FIELDS, wrote("a"))
+    monkeypatch.setattr(platform, "node", lambda: "second")
+    Store(tmp_path / "other").create().make("made", FIELDS, wrote("b"))
+    with pytest.raises(StoreError, match="made on first with another content than on second") as raised:
+        store(tmp_path / "other", url).make("made", FIELDS, refuse)
+    shutil.rmtree(str(raised.value).partition("delete ")[2].partition(" ")[0])
+    found, _ = store(tmp_path / "other", url).make("made", FIELDS, refuse)
+    assert (found.path / "weights" / "model").read_text() == "a"
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from afarm.storage.artifacts import Store
+from afarm.storage.shared_store import SharedStore
+
+shared = SharedStore(sys.argv[2])
+put = shared._obstore.put
+
+class Dies:
+    def __getattr__(self, name):
+        return getattr(obstore, name)
+    def put(self, objects, path, content, **mode):
+        if path.endswith(sys.argv[3]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return put(objects, path, content, **mode)
+
+obstore, shared._obstore = shared._obstore, Dies()
+def write(directory):
+    for name in "abc":
+        (directory / name).write_text(name * 1000)
+    return {}
+Store(Path(sys.argv[1]), shared=shared).create().make("made", {"seed": 1}, write)
+"""
+
+
+@pytest.mark.parametrize("at", ["/b", LAST])
+def test_a_machine_killed_while_it_uploads_publishes_nothing_and_the_same_command_goes_on(
+    url: str, at: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "one"), url]
+    assert subprocess.run([*command, at]).returncode == -9
+    assert objects(url), "killed in the middle"
+    assert not any(path.endswith(LAST) for path in objects(url))
+    other = store(tmp_path / "other", url)
+    assert other.find("made", next(path.name for path in (tmp_path / "one/artifacts/made").iterdir())) is None
+    assert subprocess.run([*command, "never"]).returncode == 0
+    found, reused = store(tmp_path / "third", url).make("made", {"seed": 1}, refuse)
+    assert reused
+    assert (found.path / "c").read_text() == "c" * 1000
+
+
+def test_a_store_that_cannot_be_used_is_an_error_that_says_so(bucket: str, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"the store s3://nowhere cannot be written: .*bucket is there"):
+        store(tmp_path, "s3://nowhere").make("made", FIELDS, wrote("a"))
+    with pytest.raises(ConfigError, match=r"name s3://BUCKET/FOLDER"):
+        SharedStore("mysql://lab/afarm")
+
+
+@pytest.mark.parametrize("name", ["../../escaped", "/tmp/escaped-from-afarm"])
+def test_a_store_that_names_files_outside_of_an_artifact_is_refused(tmp_path: Path, name: str) -> None:
+    shared = tmp_path / "shared" / "made" / "key"
+    (shared / "up").mkdir(parents=True)
+    (shared / LAST).write_text(json.dumps({"upload": "up", "content": "c", "host": "h", "files": [name]}))
+    with pytest.raises(StoreError, match="outside of it"):
+        store(tmp_path / "one", str(tmp_path / "shared")).find("made", "key")
