@@ -168,7 +168,8 @@ def clip_gradients(parameters: Collection[nn.Parameter], max_norm: float) -> flo
     gradients = [p.grad for p in parameters if p.grad is not None]
     squares = torch.zeros(2, dtype=torch.float64, device=gradients[0].device)
     for gradient in gradients:
-        squares[int(isinstance(gradient, DTensor))] += _local(gradient).double().pow(2).sum()
+        norm_of_own = torch.linalg.vector_norm(_local(gradient), dtype=torch.float32)  # which takes no memory
+        squares[int(isinstance(gradient, DTensor))] += norm_of_own.double().square()
     all_reduce_sum([squares[1:]])
     norm = float(squares.sum().sqrt())
     for gradient in gradients:

@@ -49,6 +49,10 @@ COMMANDS: Mapping[str, Mapping[str, Listed]] = {
         "cost": Listed(
             "cost", "Estimate what the judges of a run, or of files of outputs, would cost, and send nothing."
         ),
+        "memory": Listed(
+            "memory",
+            "Show what each stage of a run holds on a card, by arithmetic, and what to change if it does not fit.",
+        ),
     },
     "Its steps, each after those before it": STEPS,
     "Results": {

@@ -71,6 +71,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "diff": ("toy-ppo-pool-seed42-1a2b3c toy-dpo-pool-seed42-4d5e6f", "one/run.json other/run.json --flips 3"),
     "drift": ("afarm-runs/runs/NAME/outputs.jsonl --dry-run", "labels.jsonl --judge openai:gpt-4o --budget 1"),
     "cost": ("--judge openai:gpt-4o", "mine.json --reference theirs.json --judge openai:gpt-4o"),
+    "memory": ("--recipe paper --gpus 8", "--recipe paper --set ppo.lora={} --set backend.dtype=bfloat16"),
     "ledger": ("", "--json"),
     "plugins": ("", "--json"),
     "recipes": ("", "toy"),

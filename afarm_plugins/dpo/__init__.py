@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from afarm import (
     CheckpointChoice,
@@ -20,6 +20,9 @@ from afarm import (
 
 class DPOConfig(CheckpointChoice, TrainerConfig):
     """Direct preference optimisation. The defaults are the paper's (App. B, on LLaMA-7B)."""
+
+    learns_pairs: ClassVar[bool] = True
+    """An example is two responses: `afarm memory` counts both."""
 
     learning_rate: float = setting(1e-5, "peak learning rate of AdamW", gt=0)
     lr_scheduler_type: Scheduler = setting("linear", "how the learning rate falls after warm-up")

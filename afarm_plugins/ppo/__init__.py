@@ -24,6 +24,8 @@ class PPOConfig(OnPolicyConfig):
     """Defaults of the paper for LLaMA-7B with simulated preferences; a recipe adapts them to its model."""
 
     method_name: ClassVar[str] = "PPO"
+    has_values: ClassVar[bool] = True
+    """A value model is trained beside the policy: `afarm memory` counts both."""
 
     num_ppo_epochs: int = setting(2, "passes over each rollout", gt=0)
     learning_rate: float = setting(1e-5, "peak learning rate of policy and value model", gt=0)

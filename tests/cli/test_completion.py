@@ -59,7 +59,7 @@ def test_bash_completes_names_of_components_and_recipes_and_leaves_files_to_itse
     )
     assert annotator == [f"davinci003_{n}" for n in range(1, 5)]
     assert judge == ["anthropic:"]
-    assert recipe == ["paper", "paper-code"]
+    assert recipe == ["paper", "paper-code", "paper-lora"]
     assert section == ["quark"]
     assert file == []  # the script has bash's own completion for that: complete -o default
 

@@ -104,6 +104,5 @@ def test_the_configurations_name_what_accelerate_knows() -> None:
     assert {name: config.distributed_type.value for name, config in found.items()} == {
         "two_processes": "MULTI_GPU",
         "fsdp2": "FSDP",
-        "deepspeed": "DEEPSPEED",
     }
     assert {config.num_processes for config in found.values()} == {2}

@@ -1,0 +1,275 @@
+"""Memory of each stage on one device, by arithmetic from models without weights.
+
+Models are built of the real classes on the meta device, and their layers run on fake tensors: what autograd would keep
+for the backward pass is counted, not guessed. Nothing is loaded, and no card is needed.
+
+Not counted: what the device's libraries take for themselves (about 1 GB of CUDA's context), fragments between blocks,
+and vocabularies that control tokens enlarge.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field, fields, replace
+from math import ceil
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
+
+from afarm.backend.logprobs import LOGITS_BUDGET, backbone
+from afarm.backend.reward_model import TOKENS_PER_BATCH
+from afarm.backend.sharding import transformer_layers
+from afarm.core.config import BackendConfig, LoraConfig, OnPolicyConfig, TrainerConfig
+
+MOMENTS = 2
+"""Numbers that AdamW keeps per weight, in the weights' precision."""
+
+BUFFERS = 3
+"""Copies of one layer while its gradient is reduced: gathered weights, gradient, and what is sent of it."""
+
+READING = 6
+"""Hidden states and intermediate ones per token that a layer without gradient has at once, at most."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """Bytes on one device at a stage's fullest moment."""
+
+    moment: str
+    weights: int = 0
+    gathered: int = 0
+    gradients: int = 0
+    optimizer: int = 0
+    activations: int = 0
+    logits: int = 0
+    cache: int = 0
+
+    @property
+    def total(self) -> int:
+        """Their sum."""
+        return sum(getattr(self, name) for name in PARTS)
+
+
+PARTS = tuple(f.name for f in fields(Held) if f.name != "moment")
+
+
+@dataclass(frozen=True)
+class Network:
+    """A policy or a reward model of these counts of weights; `bytes` is per weight.
+
+    `layers` are those in the transformer's layers, `ends` all others, of which `head` make logits. Adapters are in
+    float32, as PEFT makes them.
+    """
+
+    depth: int
+    layers: int
+    ends: int
+    head: int
+    bytes: int
+    adapters: int = 0
+
+    @property
+    def layer(self) -> int:
+        return self.layers // self.depth
+
+    def share(self, processes: int) -> int:
+        """Weights that each of so many processes holds."""
+        return ceil(self.layers / processes) + self.ends
+
+    def learned(self, processes: int) -> int:
+        """Bytes of what each of them learns: of all that it holds, or of its part of the adapters."""
+        return 4 * ceil(self.adapters / processes) if self.adapters else self.bytes * self.share(processes)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model's config, the precision, and the processes that share a stage: several shard it."""
+
+    config: Any
+    backend: BackendConfig
+    processes: int = 1
+    _activations: dict[Any, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        dtype: torch.dtype = getattr(torch, self.backend.dtype)
+        return dtype
+
+    def network(self, lora: LoraConfig | None = None, *, scores: bool = False) -> Network:
+        """Count the weights of the policy, or of a reward or value model that `scores`."""
+        from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+        kind = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
+        with torch.device("meta"):
+            model: Any = kind.from_config(_of(self.config, num_labels=1) if scores else self.config, dtype=self.dtype)
+        layers = list(transformer_layers(model))
+        inside = sum(p.numel() for layer in layers for p in layer.parameters())
+        head = None if scores else model.get_output_embeddings()
+        whole = sum(p.numel() for p in model.parameters())
+        names = lora.target_modules if lora else []
+        adapted = [
+            module
+            for layer in layers
+            for name, module in layer.named_modules()
+            if isinstance(module, nn.Linear) and (names == "all-linear" or name.rpartition(".")[2] in names)
+        ]
+        adapters = sum(lora.r * (module.in_features + module.out_features) for module in adapted) if lora else 0
+        ends = whole - inside
+        return Network(len(layers), inside, ends, head.weight.numel() if head else 0, self.dtype.itemsize, adapters)
+
+    @property
+    def _computed(self) -> int:
+        """Bytes of a number that matrix products give."""
+        return 2 if self.backend.mixed_precision == "bf16" else self.dtype.itemsize
+
+    # ------------------------------------------------------------------------------------------------ moments
+
+    def training(self, config: TrainerConfig, *, scores: bool = False, pairs: bool = False) -> list[Held]:
+        """List the moments of training by epochs; a reward model `scores`, DPO learns `pairs`."""
+        network = self.network(config.lora, scores=scores)
+        per_step = config.per_device_train_batch_size * config.gradient_accumulation_steps
+        rows = min(config.per_device_train_batch_size, ceil(per_step / self.processes))
+        passes = ceil(per_step / self.processes / rows)
+        shape = (rows * (2 if pairs or scores else 1), config.max_length)
+        start = 0 if config.lora or self.processes > 1 else network.share(1)  # beside its copy; on the host if sharded
+        return self._learning([network], shape, passes, config.gradient_checkpointing, config.lora, start)
+
+    def on_policy(self, config: OnPolicyConfig) -> list[Held]:
+        """The moments of PPO or Quark: learning, sampling, and reading what was sampled."""
+        values, shared = getattr(type(config), "has_values", False), getattr(config, "layout", "") == "shared"
+        policy, scorer = self.network(config.lora), self.network(config.lora, scores=True)
+        trained = [policy, scorer] if values and not shared else [policy]
+        frozen = [self.network(scores=True)] if config.lora and self.processes == 1 else [policy, scorer]
+        still = sum(model.share(self.processes) for model in frozen)
+        if config.lora and self.processes == 1 and values and not shared:
+            still -= trained[1].share(1)  # the value model's frozen weights are the reward model's
+        length = config.max_prompt_length + config.response_length
+        rows = min(config.per_device_train_batch_size, ceil(config.mini_batch_size / self.processes))
+        passes = ceil(config.mini_batch_size / self.processes / rows)
+        learning = self._learning(
+            trained,
+            (rows, length),
+            passes,
+            config.gradient_checkpointing,
+            config.lora,
+            still,
+            apart=config.max_prompt_length,
+        )
+        resting = replace(learning[0], gradients=0)
+        decoding = self.sampling(config.per_device_rollout_batch_size, config.max_prompt_length, config.response_length)
+        whole = policy.layers * policy.bytes if self.processes > 1 else 0
+        sampling = Held(
+            "sampling", resting.weights, whole, resting.gradients, resting.optimizer, decoding[0].activations,
+            decoding[0].logits, decoding[0].cache,
+        )  # fmt: skip
+        reading = Held(
+            "reading", resting.weights, resting.gathered, resting.gradients, resting.optimizer,
+            self._read(max(TOKENS_PER_BATCH, config.per_device_rollout_batch_size * length)), resting.logits,
+        )  # fmt: skip
+        return [*learning, sampling, reading]
+
+    def sampling(self, rows: int, prompt: int, response: int) -> list[Held]:
+        """The moment of sampling in one process, which holds the whole policy."""
+        policy, text = self.network(), self.config.get_text_config()
+        width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+        cache = 2 * policy.depth * heads * width * rows * (prompt + response) * self._computed
+        logits = 3 * rows * text.vocab_size * 4
+        weights = policy.share(1) * policy.bytes
+        return [Held("sampling", weights, activations=self._read(rows * prompt), logits=logits, cache=cache)]
+
+    def _learning(
+        self,
+        networks: list[Network],
+        shape: tuple[int, int],
+        passes: int,
+        checkpointing: bool,
+        lora: LoraConfig | None,
+        still: int,
+        apart: int = 0,
+    ) -> list[Held]:
+        """The moment in which the first of `networks` has all its activations.
+
+        `still` are weights of others that wait; networks learn one after the other. Before a step's second pass there
+        are no gradients yet, and while the first is taken back they take the place of activations.
+        """
+        first, n = networks[0], self.processes
+        text, size = self.config.get_text_config(), first.bytes
+        held = size * (sum(network.share(n) for network in networks) + still)
+        gradients = sum(network.learned(n) for network in networks)
+        held += gradients if lora else 0
+        predicted = shape[0] * (shape[1] - apart) * (size + 4) * text.hidden_size
+        activations = self.activations(shape, checkpointing) + predicted
+        chunk = min(LOGITS_BUDGET, shape[0] * shape[1] * text.vocab_size) if first.head else 0
+        logits = chunk * (4 if self._computed == 4 else 4 + 2 * self._computed) + (0 if lora else first.head * size)
+        if passes == 1 and len(networks) == 1:
+            activations = max(activations - gradients, 0)
+        gathered = BUFFERS * first.layer * size if n > 1 else 0
+        return [Held("learning", held, gathered, gradients, MOMENTS * gradients, activations, logits)]
+
+    def _read(self, tokens: int) -> int:
+        """Bytes of a layer that reads so many tokens without gradient."""
+        text = self.config.get_text_config()
+        inner = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
+        return READING // 2 * tokens * (text.hidden_size + inner) * self.dtype.itemsize
+
+    # -------------------------------------------------------------------------------------------- activations
+
+    def activations(self, shape: tuple[int, int], checkpointing: bool) -> int:
+        """Bytes that the backbone keeps for the backward pass of `shape` (rows, tokens).
+
+        With `checkpointing` a layer keeps its input, and one at a time the rest. Adapters keep what the weights
+        that they stand for would.
+        """
+        if shape not in self._activations:
+            one, two = (self._kept(depth, shape) for depth in (1, 2))
+            self._activations[shape] = one, two - one
+        one, per_layer = self._activations[shape]
+        depth = self.config.get_text_config().num_hidden_layers
+        if not checkpointing:
+            return one + (depth - 1) * per_layer
+        width = self.dtype.itemsize
+        return one + depth * shape[0] * shape[1] * self.config.get_text_config().hidden_size * width
+
+    def _kept(self, depth: int, shape: tuple[int, int]) -> int:
+        from transformers import AutoModelForCausalLM
+
+        config = _of(self.config, num_hidden_layers=depth)
+        rows, length = shape
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            model: Any = AutoModelForCausalLM.from_config(config, dtype=self.dtype).train()
+            weights = {p.untyped_storage()._cdata for p in model.parameters()}
+            kept: dict[int, torch.UntypedStorage] = {}
+
+            def keep(tensor: torch.Tensor) -> torch.Tensor:
+                kept[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
+                return tensor
+
+            mixed = self.backend.mixed_precision == "bf16"
+            with (
+                saved_tensors_hooks(keep, lambda tensor: tensor),
+                torch.autocast("cpu", torch.bfloat16, enabled=mixed, cache_enabled=False),
+            ):
+                mask = torch.ones(rows, 1, length, length, dtype=torch.bool)
+                hidden = backbone(model)(
+                    input_ids=torch.zeros(rows, length, dtype=torch.long),
+                    attention_mask=mask,
+                    position_ids=torch.arange(length).expand(rows, length),
+                    use_cache=False,
+                ).last_hidden_state
+            total = sum(storage.nbytes() for number, storage in kept.items() if number not in weights)
+            return total + hidden.untyped_storage().nbytes()
+
+
+def _of(config: Any, **changes: Any) -> Any:
+    """Copy a config with other values, those that go by layer cut to as many."""
+    own = copy.deepcopy(config)
+    text = own.get_text_config()
+    for name, value in changes.items():
+        setattr(text if name == "num_hidden_layers" else own, name, value)
+    if "num_hidden_layers" in changes and getattr(text, "layer_types", None):
+        text.layer_types = text.layer_types[: changes["num_hidden_layers"]]
+    return own

@@ -1,0 +1,73 @@
+"""The arithmetic of memory against what real models hold."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny_models import make_model
+from torch.autograd.graph import saved_tensors_hooks
+
+from afarm.backend.memory import Workload
+from afarm.core.config import BackendConfig, LoraConfig
+from afarm_plugins.dpo import DPOConfig
+from afarm_plugins.sft import SFTConfig
+
+SHAPE = (3, 20)
+
+
+def kept_by_a_real_pass(checkpointing: bool) -> int:
+    """Bytes that autograd keeps of a forward pass, weights apart."""
+    model = make_model(num_hidden_layers=4).train()
+    if checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
+        return tensor
+
+    rows, length = SHAPE
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        hidden = model.model(
+            torch.zeros(rows, length, dtype=torch.long),
+            torch.ones(rows, 1, length, length, dtype=torch.bool),
+            torch.arange(length).expand(rows, length),
+            use_cache=False,
+        ).last_hidden_state
+    held = {**kept, hidden.untyped_storage().data_ptr(): hidden.untyped_storage()}
+    return sum(storage.nbytes() for place, storage in held.items() if place not in weights)
+
+
+def test_activations_are_those_that_a_real_pass_keeps() -> None:
+    config = make_model(num_hidden_layers=4).config
+    counted = Workload(config, BackendConfig(device="cpu")).activations(SHAPE, checkpointing=False)
+    assert counted == pytest.approx(kept_by_a_real_pass(checkpointing=False), rel=0.03)
+
+
+def test_weights_gradients_and_moments_are_divided_and_what_is_outside_layers_is_not() -> None:
+    model = make_model()
+    whole, layers = model.num_parameters(), sum(p.numel() for p in model.model.layers.parameters())
+    config = SFTConfig(per_device_train_batch_size=2, gradient_accumulation_steps=8, max_length=16)
+    [one], [four] = (Workload(model.config, BackendConfig(), n).training(config) for n in (1, 4))
+    share = 4 * (layers // 4 + whole - layers)
+    assert (one.weights, one.gradients, one.optimizer) == (8 * whole, 4 * whole, 8 * whole), "with the start policy"
+    assert (four.weights, four.gradients, four.optimizer) == (share, share, 2 * share)
+    assert (one.gathered, four.gathered) == (0, 3 * 4 * layers // 2)
+
+
+def test_adapters_are_counted_as_peft_makes_them() -> None:
+    from afarm.backend import add_adapter
+
+    model = make_model()
+    lora = LoraConfig(r=3)
+    count = Workload(model.config, BackendConfig()).network(lora).adapters
+    assert count == sum(p.numel() for p in add_adapter(model, lora).parameters() if p.requires_grad)
+
+
+def test_pairs_take_twice_the_activations() -> None:
+    workload = Workload(make_model().config, BackendConfig(), 4)
+    single = SFTConfig(per_device_train_batch_size=2, gradient_accumulation_steps=8, max_length=16)
+    pairs = DPOConfig(per_device_train_batch_size=2, gradient_accumulation_steps=8, max_length=16)
+    [one], [two] = workload.training(single), workload.training(pairs, pairs=True)
+    assert two.activations == pytest.approx(2 * one.activations, rel=0.02)
