@@ -72,6 +72,8 @@ def test_a_server_that_crashes_and_comes_back_while_answers_arrive_costs_nothing
 
         def crash(prompt: str) -> None:
             if prompt in ("q40", "q120"):
+                for thread in restarts:  # a server that is still starting cannot crash
+                    thread.join()
                 server.stop("immediate")
                 restarts.append(threading.Thread(target=server.start))
                 restarts[-1].start()
