@@ -1,7 +1,6 @@
 """The tables of docs/start/first-real-run.md: each method on a real model, under its judge and by readings beside it.
 
-    python -m benchmarks.smol_results --model FILE.gguf --data FILE --set reward_model=fitted:rm \\
-      --second second --encoder minilm
+    python -m benchmarks.smol_results --model FILE.gguf --data FILE --second second --encoder minilm --seeds 42 43
 
 Reuses what `afarm run` with the same options made in `--output-dir`, and makes what is missing. `--second` is a judge
 fitted to other labels (repeatable); the encoder tells how close outputs are to the file's own answers. All figures
@@ -34,16 +33,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
     parser.add_argument("--data", required=True)
-    parser.add_argument("--methods", nargs="+", default=["best_of_n", "ppo"])
+    parser.add_argument("--methods", nargs="+", default=["best_of_n", "ppo", "dpo", "expert_iteration"])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[42])
     parser.add_argument("--second", nargs="+", default=[], metavar="DIR")
     parser.add_argument("--encoder", metavar="DIR")
     parser.add_argument("--output-dir", type=Path, default=Path("afarm-runs"))
     parser.add_argument("--set", action="append", default=[], dest="settings")
     a = parser.parse_args()
     given = {"model": a.model, "dataset": "files", "files": {"path": a.data}}
-    with Farm("smol", settings=[given, *a.settings], output_dir=a.output_dir) as farm:
-        print("\n".join(figures(farm, a.methods, a.second, SentenceEncoder(a.encoder) if a.encoder else None)))
-        print("\n".join(answers(farm, [name for name in a.methods if name != "best_of_n"])), flush=True)
+    encoder = SentenceEncoder(a.encoder) if a.encoder else None
+    for seed in a.seeds:
+        with Farm("smol", seed=seed, settings=[given, *a.settings], output_dir=a.output_dir) as farm:
+            print(f"Seed {seed}", *figures(farm, a.methods, a.second, encoder), "", sep="\n", flush=True)
+            if seed == a.seeds[0]:
+                asked = answers(farm, [name for name in a.methods if name != "best_of_n"])
+                print(*asked, "", sep="\n", flush=True)
 
 
 def figures(farm: Farm, methods: Sequence[str], judges: Sequence[str], encoder: SentenceEncoder | None) -> list[str]:
