@@ -89,7 +89,7 @@ class BestOfNPolicy(Policy):
         card: dict[str, Any] = {"n": self.n, "temperature": self.temperature, "keep_scores": self.keep_scores}
         card["policy"] = _target(type(self.policy))
         for part in ("policy", "reward_model"):
-            (directory / part).mkdir(exist_ok=True)
+            (directory / part).mkdir(parents=True, exist_ok=True)
         self.policy.save(directory / "policy")
         card["reward_model"] = _target(type(self.reward_model))
         try:
