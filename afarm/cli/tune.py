@@ -134,7 +134,7 @@ def tune(
         print_json({"trials": made_of, "finals": finals_of, "best": best, **written})
     _show(tuning, to_stderr=options.as_json)
     console = err() if options.as_json else out()
-    names = ",".join(made)
+    names = ",".join(method for method in made if tuning.best(method))
     where = _where(options)
     lines = [*_notes(tuning, trials), f"Trials: {page} (took {time.time() - started:.0f} s)"]
     if tuned:
@@ -182,13 +182,15 @@ def _spaces(methods: str, given: Sequence[str], limits: Limits) -> tuple[dict[st
 
     registry = discover(check_configs=False).registry
     own: dict[str, dict[str, Any]] = {}
+    problems: list[str] = []
     for method, setting, values in map(parse_space, given):
-        own.setdefault(method, {})[setting] = values
+        if setting in own.setdefault(method, {}):
+            problems.append(f"--space {method}.{setting} is given twice: name all its values in one")
+        own[method][setting] = values
     every = methods == ALL
     names = [c.name for c in registry if c.kind == "methods"] if every else named_methods(methods)
     spaces: dict[str, SearchSpace] = {}
     left_out: dict[str, str] = {}
-    problems: list[str] = []
     for name in names:
         component = registry.get("methods", name)
         target = component.load()

@@ -207,6 +207,7 @@ def test_what_exceeds_a_limit_is_not_chosen(afarm: Afarm) -> None:
         (["--methods", "nudge", "--space", "nudge.skill=0.5"], "leaves nothing to choose"),
         (["--methods", "nudge", "--space", "skill"], "write METHOD.SETTING=LOW:HIGH"),
         (["--methods", "nudge", "--space", "direct.skill=0.1:0.9"], "direct is not among --methods nudge"),
+        (["--methods", "direct", *["--space", "direct.skill=0.1:0.9"] * 2], "--space direct.skill is given twice"),
         (["--methods", "nudg", *SKILLS], "Did you mean 'nudge'"),
         (["--methods", "nudge", *SKILLS, "--seeds", "a"], "whole numbers"),
         (["--methods", "nudge", *SKILLS, "--max-kl", "1", "--set", "evaluate.evaluators=[reward]"], "add win_rate"),
