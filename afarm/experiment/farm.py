@@ -40,7 +40,7 @@ from afarm.experiment.run_record import record
 from afarm.experiment.setting_errors import nearest_setting
 from afarm.experiment.settings import RunConfig
 from afarm.experiment.workspace import Workspace
-from afarm.judging.database import is_url
+from afarm.judging.database import fixed_place
 from afarm.storage.hub import push_folder, require_token
 from afarm.storage.rows import read_outputs, read_preferences
 from afarm.storage.runs import read_run
@@ -88,7 +88,7 @@ class Farm:
         checks = preflight.of_run() if "method" in choices else preflight.of_farm()
         place = Path(output_dir).absolute()  # a notebook may change its directory: one store and one ledger stay
         shared = str(store if "://" in str(store) else Path(store).absolute()) if store else None
-        accounts = ledger if ledger is None or is_url(ledger) else Path(ledger).absolute()
+        accounts = None if ledger is None else fixed_place(ledger)
 
         def open_with(method: str | None = None, seed: int | None = None) -> Workspace:
             return open_workspace(

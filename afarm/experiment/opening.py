@@ -14,7 +14,7 @@ from afarm.experiment.preflight import Check, problems_of
 from afarm.experiment.process_info import SINGLE_PROCESS, ProcessInfo
 from afarm.experiment.recipe import Override, Settings, list_overrides, resolve
 from afarm.experiment.workspace import OnStage, Workspace, ignore_stage
-from afarm.judging.database import Place, is_url
+from afarm.judging.database import Place, fixed_place
 from afarm.storage.artifacts import Store
 from afarm.storage.shared_store import SharedStore
 
@@ -78,5 +78,5 @@ def workspace_over(
 ) -> Workspace:
     """Return the workspace of components whose settings were checked. Nothing is made in `output_dir` yet."""
     kept = Store(output_dir, components.notify, SharedStore(store) if store else None)
-    judges = Judges(components, kept, ledger if ledger is None or is_url(ledger) else Path(ledger).absolute())
+    judges = Judges(components, kept, None if ledger is None else fixed_place(ledger))
     return Workspace(components, DataSplits(components), judges, kept, on_stage)

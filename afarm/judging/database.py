@@ -82,6 +82,11 @@ def is_url(place: Place) -> bool:
     return bool(separator) and isinstance(place, str)
 
 
+def fixed_place(place: Place) -> Place:
+    """Return a place that stays the same if the process changes its directory."""
+    return place if is_url(place) else Path(place).absolute()
+
+
 def open_database(place: Place) -> Database:
     """Open the database at `place`, and make its tables if it has none."""
     if is_url(place):

@@ -63,23 +63,19 @@ def as_svg(plot: StudyPlot) -> str:
 def _axes(plot: StudyPlot) -> tuple[Axis, Axis]:
     ends = [end for series in plot.series for y in series.y for end in y if end is not None]
     places = _places(plot)
-    x = list(places.values()) if _is_of_texts(plot) else [float(value) for s in plot.series for value in s.x]
+    x = list(places.values()) if places else [float(value) for s in plot.series for value in s.x]
     across = _axis(x, LEFT, WIDTH - RIGHT, plot.log_x)
     if places:
         across = across._replace(ticks=[(place, text) for text, place in places.items()])
     return across, _axis(ends, HEIGHT - BOTTOM, TOP)
 
 
-def _is_of_texts(plot: StudyPlot) -> bool:
-    return any(isinstance(value, str) for series in plot.series for value in series.x)
-
-
 def _places(plot: StudyPlot) -> dict[str, float]:
     """Number the texts of an axis of texts, in the order they come; empty for numbers."""
-    if not _is_of_texts(plot):
+    values = [value for series in plot.series for value in series.x]
+    if not any(isinstance(value, str) for value in values):
         return {}
-    texts = dict.fromkeys(str(value) for series in plot.series for value in series.x)
-    return {text: float(place) for place, text in enumerate(texts)}
+    return {text: float(place) for place, text in enumerate(dict.fromkeys(map(str, values)))}
 
 
 def _axis(values: Sequence[float], begin: float, end: float, is_log: bool = False) -> Axis:

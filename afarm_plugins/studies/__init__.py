@@ -8,6 +8,11 @@ option = partial(setting, changes_result=False)
 """Declares a setting of a study, which is in no artifact's key: it says which runs there are."""
 
 
+def split_names(text: str) -> list[str]:
+    """Split a setting that lists names with commas between, each once."""
+    return list(dict.fromkeys(name.strip() for name in text.split(",")))
+
+
 class SweepConfig(Config):
     """Any setting over values and seeds, every combination."""
 
@@ -15,7 +20,6 @@ class SweepConfig(Config):
     values: list[str] = option(
         list,
         "a setting and its values, as NAME=A,B,C; of several settings every combination is a run",
-        changes_result=False,
     )
 
 
@@ -25,13 +29,11 @@ class RankingsConfig(Config):
     humans: str = option(
         "",
         "a file of pairs with people's labels (annotator1 …) and the names of both systems; nothing is trained",
-        changes_result=False,
     )
     judged: list[str] = option(list, "a file of a judge on the same pairs, as FILE or NAME=FILE")
     methods: str = option(
         "ppo,dpo,best_of_n,expert_iteration,feedme,quark,reward_conditioning,base",
         "without such files: the methods that are trained and ranked, with commas between",
-        changes_result=False,
     )
     people: str = option("crowd", "without such files: the annotator that stands for people")
 
@@ -42,7 +44,6 @@ class ReachConfig(Config):
     methods: str = option(
         "best_of_n,ppo",
         "the methods, with commas between: best_of_n, expert_iteration and ppo go further by a setting",
-        changes_result=False,
     )
     n: str = option("1,4,16,64,256", "samples of best-of-n, with commas between")
     iteration_n: str = option("4,16,64", "samples of expert iteration, with commas between")
@@ -55,19 +56,14 @@ class OverOptimizationConfig(ReachConfig):
     labelled_by: str = option(
         "crowd,pool+0.25,greedy_gpt4",
         "annotators of training labels and of the final win rate, with commas between, as NAME or NAME+SHARE flipped",
-        changes_result=False,
     )
 
 
 class LabelNoiseConfig(ReachConfig):
     """Over-optimisation under shares of flipped labels."""
 
-    noise: str = option(
-        "0,0.175,0.25,0.35", "shares of training labels that are flipped, with commas between", changes_result=False
-    )
-    annotators: str = option(
-        "pool,greedy_gpt4", "annotators of training labels and of the final win rate", changes_result=False
-    )
+    noise: str = option("0,0.175,0.25,0.35", "shares of training labels that are flipped, with commas between")
+    annotators: str = option("pool,greedy_gpt4", "annotators of training labels and of the final win rate")
 
 
 class TransferConfig(Config):

@@ -27,12 +27,11 @@ from afarm import (
     StudyRequest,
     StudyRun,
     StudyTable,
-    mean_interval,
     seeding,
 )
-from afarm_plugins.studies import LabelNoiseConfig, OverOptimizationConfig
+from afarm_plugins.studies import LabelNoiseConfig, OverOptimizationConfig, split_names
 from afarm_plugins.studies.labels import Labels
-from afarm_plugins.studies.over_seeds import grouped, over_seeds, shown
+from afarm_plugins.studies.over_seeds import gap_by_seed, grouped, over_seeds, shown
 
 SETTINGS = {"best_of_n": "best_of_n.n", "expert_iteration": "expert_iteration.n", "ppo": "ppo.total_steps"}
 """The setting by which each method goes further."""
@@ -51,7 +50,7 @@ class OverOptimization(Study):
             "expert_iteration": _whole("iteration_n", config.iteration_n),
             "ppo": _whole("steps", config.steps),
         }
-        self.methods = list(dict.fromkeys(name.strip() for name in config.methods.split(",")))
+        self.methods = split_names(config.methods)
         self.labels = Labels.parse_all(config.labelled_by)
         if unknown := [name for name in self.methods if name not in SETTINGS]:
             raise ConfigError(
@@ -98,9 +97,9 @@ class LabelNoise(OverOptimization):
     """The same for several shares of flipped labels, for each annotator."""
 
     def __init__(self, config: LabelNoiseConfig):
-        shares = [share.strip() for share in config.noise.split(",")]
-        annotators = [name.strip() for name in config.annotators.split(",")]
-        labels = ",".join(f"{annotator}+{share}" for annotator, share in product(annotators, shares))
+        labels = ",".join(
+            f"{name}+{share}" for name, share in product(split_names(config.annotators), split_names(config.noise))
+        )
         given = config.model_dump(include={"methods", "n", "iteration_n", "steps"})
         super().__init__(OverOptimizationConfig(labelled_by=labels, **given))
 
@@ -156,12 +155,7 @@ class Curve:
         if not known:
             return [None] * (len(PEAK) - 2)
         best, last = max(known, key=lambda reach: known[reach].value), max(known)
-        gaps = [
-            after.figures["win_rate"] - before.figures["win_rate"]
-            for before, after in product(self.points[best], self.points[last])
-            if before.run.seed == after.run.seed
-        ]
-        fall = mean_interval(gaps) if gaps and last != best else None
+        fall = gap_by_seed(self.points[last], self.points[best]) if last != best else None
         fitted = self.fitted_peak()
         at = fitted and Bounded(*(None if d is None else d * d for d in fitted))  # type: ignore[arg-type]
         return [best, known[best], last, fall, len(self.points[best]), fitted, at]

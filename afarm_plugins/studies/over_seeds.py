@@ -42,6 +42,20 @@ def over_seeds(runs: Sequence[FinishedRun], figure: str) -> Bounded | None:
     return Bounded(values[0], run.figures.get(f"{figure}_low"), run.figures.get(f"{figure}_high"))
 
 
+def gap_by_seed(runs: Sequence[FinishedRun], others: Sequence[FinishedRun]) -> Bounded | None:
+    """Return the points by which the win rate of `runs` is above that of `others`, paired by seed.
+
+    With its 95% interval over seeds; None if they share none.
+    """
+    theirs = {done.run.seed: done.figures["win_rate"] for done in others if "win_rate" in done.figures}
+    gaps = [
+        done.figures["win_rate"] - theirs[done.run.seed]
+        for done in runs
+        if done.run.seed in theirs and "win_rate" in done.figures
+    ]
+    return mean_interval(gaps) if gaps else None
+
+
 def shown(finished: Sequence[FinishedRun]) -> dict[str, tuple[str, str]]:
     """Return those of `SHOWN` that some run has."""
     return {name: form for name, form in SHOWN.items() if any(name in run.figures for run in finished)}

@@ -27,7 +27,7 @@ from afarm import (
     mean_interval,
     rank_of_each,
 )
-from afarm_plugins.studies import RankingsConfig
+from afarm_plugins.studies import RankingsConfig, split_names
 from afarm_plugins.studies.over_seeds import over_seeds
 from afarm_plugins.studies.people import PairsOfPeople, read_people
 
@@ -66,7 +66,7 @@ class Rankings(Study):
         return [
             StudyRun(method, seed + more, {"by": by}, settings)
             for by, (more, settings) in worlds.items()
-            for method in dict.fromkeys(name.strip() for name in self.config.methods.split(","))
+            for method in split_names(self.config.methods)
             for seed in request.seeds
         ]
 

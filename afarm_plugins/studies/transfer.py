@@ -19,11 +19,10 @@ from afarm import (
     StudyRequest,
     StudyRun,
     StudyTable,
-    mean_interval,
 )
-from afarm_plugins.studies import TransferConfig
+from afarm_plugins.studies import TransferConfig, split_names
 from afarm_plugins.studies.labels import Labels
-from afarm_plugins.studies.over_seeds import grouped, over_seeds, shown
+from afarm_plugins.studies.over_seeds import gap_by_seed, grouped, over_seeds, shown
 
 METHOD, LABELS = "method", "labels"
 
@@ -33,7 +32,7 @@ class Transfer(Study):
 
     def __init__(self, config: TransferConfig):
         self.people = config.people
-        self.methods = list(dict.fromkeys(name.strip() for name in config.methods.split(",")))
+        self.methods = split_names(config.methods)
         self.labels = Labels.parse_all(config.labelled_by)
         if Labels(self.people, 0.0) not in self.labels:
             raise ConfigError(
@@ -54,9 +53,8 @@ class Transfer(Study):
         rows, lines = [], dict[str, list[tuple[str, Bounded]]]()
         for (method, labels), runs in groups.items():
             cells = [over_seeds(runs, name) for name in figures]
-            rows.append(
-                [str(method), str(labels), len(runs), *cells, self._less(runs, groups.get((method, self.people), ()))]
-            )
+            by_people = groups.get((method, self.people), ()) if labels != self.people else ()
+            rows.append([str(method), str(labels), len(runs), *cells, gap_by_seed(runs, by_people)])
             if (rate := over_seeds(runs, "win_rate")) is not None:
                 lines.setdefault(str(method), []).append((str(labels), rate))
         title = f"Win rate by {self.people}, with 95% intervals"
@@ -70,13 +68,3 @@ class Transfer(Study):
             "paired by seed: runs of one seed share SFT and samples.",
         ]
         return Findings([StudyTable("transfer", title, columns, rows)], [plot] if series else [], notes if rows else [])
-
-    def _less(self, runs: Sequence[FinishedRun], by_people: Sequence[FinishedRun]) -> Bounded | None:
-        """Return the mean gap in win rate to runs on people's labels, paired by seed; None for those."""
-        theirs = {done.run.seed: done.figures["win_rate"] for done in by_people if "win_rate" in done.figures}
-        gaps = [
-            done.figures["win_rate"] - theirs[done.run.seed]
-            for done in runs
-            if done.run.seed in theirs and "win_rate" in done.figures and done.run.place[LABELS] != self.people
-        ]
-        return mean_interval(gaps) if gaps else None

@@ -21,7 +21,7 @@ from afarm_plugins.judges.fitted.candidates import FEATURES_ALONE, LinearCandida
 from afarm_plugins.judges.fitted.features import FEATURES
 from afarm_plugins.judges.fitted.labelled_pairs import FEWEST_INSTRUCTIONS, folds_of
 from afarm_plugins.judges.fitted.logistic import Array, log_losses, require_scikit_learn, sigmoid
-from afarm_plugins.judges.fitted.measures import reliability
+from afarm_plugins.judges.fitted.measures import calibration_error, reliability
 from afarm_plugins.judges.fitted.utility import FILE, FittedWeights, utility_of_features
 
 FOLDS = 5
@@ -101,7 +101,7 @@ def _calibration(p: Array, p2: Array) -> dict[str, Any]:
         "pairs": len(p2),
         "loss": float(log_losses(p, p2).mean()),
         "brier": float(((p - p2) ** 2).mean()),
-        "ece": sum(b.pairs * abs(b.predicted - b.observed) for b in bins) / len(p2),
+        "ece": calibration_error(bins),
         "reliability": [
             {"from": b.low, "to": b.high, "pairs": b.pairs, "confidence": b.predicted, "observed": b.observed}
             for b in bins

@@ -95,7 +95,7 @@ def measure(rows: Sequence[LabelledPair], p: Array, seed: int = 0) -> Measured:
         gain=gain,
         log_loss=float(log_losses(p, p2).mean()),
         brier=float(np.mean(squared)),
-        ece=sum(b.pairs * abs(b.predicted - b.observed) for b in table) / len(rows),
+        ece=calibration_error(table),
         reliability=table,
     )
 
@@ -109,6 +109,11 @@ def reliability(p: Array, p2: Array) -> tuple[ReliabilityBin, ...]:
         for n in range(len(BINS) - 1)
         if (inside := places == n).any()
     )
+
+
+def calibration_error(bins: Sequence[ReliabilityBin]) -> float:
+    """Return the expected calibration error: a bin's distance from what was observed, mean over pairs."""
+    return sum(b.pairs * abs(b.predicted - b.observed) for b in bins) / sum(b.pairs for b in bins)
 
 
 def bootstrap_intervals(rows: Sequence[LabelledPair], credit: Sequence[Array], seed: int = 0) -> list[Interval]:

@@ -169,11 +169,11 @@ class StageJob:
         try:
             with self.told.open("rb") as handle:
                 handle.seek(self.read)
-                lines = handle.read().rpartition(b"\n")[0].splitlines(keepends=True)
+                told, newline, _ = handle.read().rpartition(b"\n")  # a line may be half written
         except FileNotFoundError:
             return
-        self.read += sum(map(len, lines)) + (len(b"\n") if lines and not lines[-1].endswith(b"\n") else 0)
-        for line in lines:
+        self.read += len(told) + len(newline)
+        for line in told.splitlines():
             news, place, text = json.loads(line)
             if news == "started":
                 if self.started:
