@@ -6,16 +6,16 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 # Two BLAS threads that fight over busy cores cost several times more than one; test workers get one each.
 WORKERS ?= 2
 
-.PHONY: demo test test-cluster quick lint bench clean browser server
+.PHONY: demo test test-cluster quick lint docs notebooks screenshots bench clean browser server
 
 demo: $(VENV)/.all
 	$(BIN)/afarm run --method ppo --annotator pool
 
-test: $(VENV)/.test $(VENV)/.moto lint browser server .cache/smollm2.gguf
+test: $(VENV)/.test $(VENV)/.moto lint docs browser server .cache/smollm2.gguf
 	MOTO_SERVER=$(abspath $(VENV))-moto/bin/moto_server OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not cluster"
 
-test-cluster: $(VENV)/.cluster  ## launchers on clusters: minutes, and some need root; before a change to them lands
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m cluster
+test-cluster: $(VENV)/.cluster $(VENV)/.moto server  ## launchers on clusters: minutes, and some need root; before a change to them lands
+	MOTO_SERVER=$(abspath $(VENV))-moto/bin/moto_server OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m cluster
 
 quick: $(VENV)/.test  ## what takes seconds: no slow tests, no browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not browser and not cluster"
@@ -24,6 +24,17 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(VENV)/.docs  ## the documentation as a site, in build/site; a warning is an error
+	rm -rf build/site
+	$(BIN)/python -m sphinx -q -W --keep-going -d build/pages -c docs . build/site
+	@echo "build/site/index.html"
+
+notebooks: $(VENV)/.test  ## execute the notebooks, and keep their outputs
+	$(BIN)/python docs/execute_notebooks.py
+
+screenshots: $(VENV)/.test browser  ## the pictures in README and the pages, of a run of the demo
+	$(BIN)/python docs/screenshots.py
 
 bench: $(VENV)/.test .cache/smollm2.gguf
 	$(BIN)/python -m benchmarks
@@ -57,7 +68,12 @@ $(VENV)/.all: pyproject.toml constraints.txt
 $(VENV)/.test: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install -c constraints.txt -e '.[test]'
-	touch $@ $(VENV)/.all
+	touch $@ $(VENV)/.all $(VENV)/.docs
+
+$(VENV)/.docs: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install -c constraints.txt -e '.[docs]'
+	touch $@
 
 # The fake S3 of tests, in an environment of its own: what it needs excludes what afarm is tested with.
 $(VENV)/.moto: $(VENV)/.test

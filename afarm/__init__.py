@@ -8,6 +8,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from afarm.analysis.agreement import AnnotatorReport, compare_annotators
+    from afarm.analysis.labels import HUMANS, Label, read_labels, to_label, with_prices
     from afarm.comparison.compare import compare_outputs
     from afarm.core import seeding
     from afarm.core.config import (
@@ -73,7 +75,7 @@ if TYPE_CHECKING:
         Sample,
         Score,
     )
-    from afarm.evaluation.metrics import standard_error
+    from afarm.evaluation.metrics import NORMAL_95, Estimate, standard_error
     from afarm.experiment.farm import Farm
     from afarm.experiment.result import Result
     from afarm.experiment.setting_errors import explain_validation_error
@@ -88,18 +90,32 @@ if TYPE_CHECKING:
         Tell,
     )
     from afarm.launching.schedule import Schedule
+    from afarm.storage.annotations import read_annotations
     from afarm.storage.conversations import with_turns
     from afarm.storage.hub import is_on_hub, load_from_hub
     from afarm.storage.label_scales import LabelReader
     from afarm.storage.model_files import local_path, model_identity, require_local, require_on_hub
+    from afarm.storage.people_rows import labels_of_people, people_columns
     from afarm.storage.preference_files import Unusable, own_preferences
     from afarm.storage.prompt_templates import foreign_templates
-    from afarm.storage.rows import placed_rows, read_outputs, read_rows, require_distinct, why_no_file, write_rows
-    from afarm.studies.estimates import correlate_boards, mean_interval, rank_of_each
+    from afarm.storage.rows import (
+        output_of,
+        placed_rows,
+        read_outputs,
+        read_rows,
+        require_distinct,
+        stem,
+        why_no_file,
+        write_rows,
+    )
+    from afarm.storage.runs import RunRecord, read_run, run_directories
+    from afarm.studies.estimates import correlate_boards, mean_interval, rank_of_each, sample_size
     from afarm.studies.study import (
         Bounded,
+        DataStudy,
         Findings,
         FinishedRun,
+        JudgingStudy,
         Series,
         Study,
         StudyPlot,
@@ -111,6 +127,15 @@ if TYPE_CHECKING:
     __version__: str
 
 _ON_FIRST_USE = {
+    "AnnotatorReport": "analysis.agreement",
+    "compare_annotators": "analysis.agreement",
+    "HUMANS": "analysis.labels",
+    "Label": "analysis.labels",
+    "to_label": "analysis.labels",
+    "read_labels": "analysis.labels",
+    "with_prices": "analysis.labels",
+    "Estimate": "evaluation.metrics",
+    "NORMAL_95": "evaluation.metrics",
     "AfarmError": "core.errors",
     "AnnotateContext": "core.interfaces",
     "Annotator": "core.interfaces",
@@ -137,6 +162,8 @@ _ON_FIRST_USE = {
     "Judgement": "core.judge",
     "JudgementKey": "core.judge",
     "LabelReader": "storage.label_scales",
+    "labels_of_people": "storage.people_rows",
+    "people_columns": "storage.people_rows",
     "LoraConfig": "core.config",
     "Message": "core.records",
     "Method": "core.interfaces",
@@ -176,14 +203,20 @@ _ON_FIRST_USE = {
     "local_path": "storage.model_files",
     "model_identity": "storage.model_files",
     "own_preferences": "storage.preference_files",
+    "output_of": "storage.rows",
     "placed_rows": "storage.rows",
+    "read_annotations": "storage.annotations",
     "read_outputs": "storage.rows",
     "read_rows": "storage.rows",
+    "read_run": "storage.runs",
+    "run_directories": "storage.runs",
+    "RunRecord": "storage.runs",
     "require_distinct": "storage.rows",
     "require_local": "storage.model_files",
     "require_on_hub": "storage.model_files",
     "setting": "core.config",
     "standard_error": "evaluation.metrics",
+    "stem": "storage.rows",
     "why_no_file": "storage.rows",
     "with_turns": "storage.conversations",
     "write_rows": "storage.rows",
@@ -199,10 +232,13 @@ _ON_FIRST_USE = {
     "Findings": "studies.study",
     "FinishedRun": "studies.study",
     "Bounded": "studies.study",
+    "DataStudy": "studies.study",
     "correlate_boards": "studies.estimates",
     "mean_interval": "studies.estimates",
     "rank_of_each": "studies.estimates",
+    "sample_size": "studies.estimates",
     "Series": "studies.study",
+    "JudgingStudy": "studies.study",
     "Study": "studies.study",
     "StudyPlot": "studies.study",
     "StudyRequest": "studies.study",
@@ -212,9 +248,12 @@ _ON_FIRST_USE = {
 """The names by their module, imported when first used: `afarm --help` and light plugins do not wait for pydantic."""
 
 __all__ = [
+    "HUMANS",
+    "NORMAL_95",
     "AfarmError",
     "AnnotateContext",
     "Annotator",
+    "AnnotatorReport",
     "Ask",
     "Bounded",
     "BudgetError",
@@ -227,8 +266,10 @@ __all__ = [
     "Config",
     "ConfigError",
     "DataError",
+    "DataStudy",
     "Dataset",
     "Decoding",
+    "Estimate",
     "Evaluation",
     "EvaluationInputs",
     "Evaluator",
@@ -243,6 +284,8 @@ __all__ = [
     "JudgedPair",
     "Judgement",
     "JudgementKey",
+    "JudgingStudy",
+    "Label",
     "LabelReader",
     "Launcher",
     "LoraConfig",
@@ -265,6 +308,7 @@ __all__ = [
     "Result",
     "RewardModel",
     "Row",
+    "RunRecord",
     "Sample",
     "Schedule",
     "Scheduler",
@@ -286,6 +330,7 @@ __all__ = [
     "TrainingError",
     "Unusable",
     "__version__",
+    "compare_annotators",
     "compare_outputs",
     "correlate_boards",
     "did_you_mean",
@@ -293,22 +338,33 @@ __all__ = [
     "foreign_templates",
     "hookimpl",
     "is_on_hub",
+    "labels_of_people",
     "load_from_hub",
     "local_path",
     "mean_interval",
     "model_identity",
+    "output_of",
     "own_preferences",
+    "people_columns",
     "placed_rows",
     "rank_of_each",
+    "read_annotations",
+    "read_labels",
     "read_outputs",
     "read_rows",
+    "read_run",
     "require_distinct",
     "require_local",
     "require_on_hub",
+    "run_directories",
+    "sample_size",
     "seeding",
     "setting",
     "standard_error",
+    "stem",
+    "to_label",
     "why_no_file",
+    "with_prices",
     "with_turns",
     "write_rows",
 ]

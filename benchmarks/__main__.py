@@ -25,6 +25,7 @@ from benchmarks.evaluators import evaluators
 from benchmarks.judging import judging, rate_limits
 from benchmarks.ppo import ppo
 from benchmarks.throughput import SMOL
+from benchmarks.view import view
 
 PAGE = Path("docs/notes/benchmarks.md")
 BEGIN, END = "<!-- measured -->", "<!-- /measured -->"
@@ -150,6 +151,7 @@ def main() -> None:
         "PPO": ppo,
         "Judging": judging,
         "Rate limits": rate_limits,
+        "The view": view,
         "Evaluation": lambda: [*boards(), "", *evaluators()],
     }
     parser.add_argument("--repeats", type=int, default=3, help="how often each throughput is measured")
@@ -170,11 +172,11 @@ def write_section(title: str, lines: list[str]) -> None:
     """Put what was measured in its place on the page, and on the screen; the other sections stay as they are."""
     text = PAGE.read_text(encoding="utf-8")
     start, end = text.index(BEGIN) + len(BEGIN), text.index(END)
-    parts = [part.partition("\n") for part in text[start:end].split("\n### ")[1:]]
+    parts = [part.partition("\n") for part in text[start:end].split("\n## ")[1:]]
     sections = {heading: body.strip() for heading, _, body in parts} | {title: "\n".join(lines).strip()}
-    measured = "\n\n".join(f"### {heading}\n\n{body}" for heading, body in sections.items())
+    measured = "\n\n".join(f"## {heading}\n\n{body}" for heading, body in sections.items())
     PAGE.write_text(f"{text[:start]}\n\n{measured}\n\n{text[end:]}", encoding="utf-8")
-    sys.stdout.write(f"### {title}\n\n" + "\n".join(lines) + "\n\n")
+    sys.stdout.write(f"## {title}\n\n" + "\n".join(lines) + "\n\n")
 
 
 def processor() -> str:

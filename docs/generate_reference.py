@@ -1,7 +1,8 @@
 """Write docs/reference from the code: `python docs/generate_reference.py`.
 
-Five pages: settings from the config classes, methods, commands from the command line, hooks from their specifications,
-and the public names of the four doors. A test compares them with what is there.
+Settings from the config classes, methods, commands from the command line, hooks from their specifications, the public
+names of the four doors, and a page for each door with signatures and docstrings. A test compares them with what is
+there. It stops, and writes nothing, if a first-party plugin is not installed or cannot be loaded.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import importlib
 import inspect
 import re
 import sys
+import textwrap
+import tomllib
 import types
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,7 +28,7 @@ from pydantic import BaseModel
 from afarm.cli import make_app
 from afarm.cli.options import FarmOptions
 from afarm.core.config import Config, LoraConfig, TrainerConfig
-from afarm.core.hooks import KINDS, Hooks, hook_names
+from afarm.core.hooks import GROUP, KINDS, Hooks, hook_names
 from afarm.core.plugins import discover
 from afarm.core.registry import FIRST_PARTY, Component
 from afarm.experiment.setting_list import listed_settings, value_text
@@ -37,8 +40,20 @@ WRITTEN = "<!-- Written by docs/generate_reference.py; do not edit. -->"
 
 def write() -> None:
     """Write every page of the reference."""
-    for name, page in PAGES.items():
-        (REFERENCE / name).write_text(page(), encoding="utf-8")
+    require_plugins()
+    for name, text in {name: page() for name, page in PAGES.items()}.items():
+        (REFERENCE / name).write_text(text, encoding="utf-8")
+
+
+def require_plugins() -> None:
+    """Raise `SystemExit` naming the plugins of this repository that are not installed, or cannot be loaded."""
+    project = tomllib.loads((REFERENCE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    found = {plugin.module: plugin.error for plugin in discover().found}
+    declared = project["entry-points"][GROUP].values()
+    problems = [f"{module} is not installed" for module in declared if module not in found]
+    problems += [f"{module} cannot be loaded: {found[module]}" for module in declared if found.get(module)]
+    if problems:
+        raise SystemExit("\n".join([*problems, "nothing is written: pip install -e '.[all]' first"]))
 
 
 def joined(parts: list[str]) -> str:
@@ -237,6 +252,8 @@ DOORS = ("afarm", "afarm.judging", "afarm.backend", "afarm.testing", "afarm.cli.
 PROVISIONAL = (
     "afarm.launching.launcher",
     "afarm.launching.schedule",
+    "afarm.analysis.agreement",
+    "afarm.analysis.labels",
     "afarm.studies.estimates",
     "afarm.studies.study",
     "afarm.backend.on_policy",
@@ -251,19 +268,34 @@ PROVISIONAL = (
 def names_page() -> str:
     """Return the page of public names. Raises `SystemExit` naming what has no docstring."""
     parts = [NAMES]
-    seen: set[str] = set()
-    for door in DOORS:
+    for door, names in named_by_door().items():
         module = importlib.import_module(door)
-        names = [name for name in public_names(module) if name not in seen]
-        seen |= set(names)
-        parts += [f"## `{door}`", sentence(inspect.getdoc(module) or "")]
-        provisional = [name for name in names if getattr(getattr(module, name), "__module__", "") in PROVISIONAL]
+        parts += [
+            f"## `{door}`",
+            sentence(inspect.getdoc(module) or ""),
+            f"[Signatures and docstrings]({door_file(door)})",
+        ]
+        provisional = [name for name in names if is_provisional(module, name)]
         stable = [name for name in names if name not in provisional]
         for title, titled in (("Stable", stable), ("Provisional", provisional)):
             if titled:
-                ordered = sorted(titled, key=lambda name: (name.lower(), name))
-                parts.append(f"{title}:\n\n" + "\n".join(f"- `{name}`: {summary(module, name)}" for name in ordered))
+                parts.append(f"{title}:\n\n" + "\n".join(f"- `{name}`: {summary(module, name)}" for name in titled))
     return joined(parts)
+
+
+def named_by_door() -> dict[str, list[str]]:
+    """Return the public names of each door, in the alphabet's order, each name at the first door that has it."""
+    seen: set[str] = set()
+    doors: dict[str, list[str]] = {}
+    for door in DOORS:
+        names = [name for name in public_names(importlib.import_module(door)) if name not in seen]
+        seen |= set(names)
+        doors[door] = sorted(names, key=lambda name: (name.lower(), name))
+    return doors
+
+
+def is_provisional(module: types.ModuleType, name: str) -> bool:
+    return getattr(getattr(module, name), "__module__", "") in PROVISIONAL
 
 
 def public_names(module: types.ModuleType) -> list[str]:
@@ -314,6 +346,148 @@ def tree(module: str) -> ast.Module:
     return ast.parse(Path(str(sys.modules[module].__file__)).read_text(encoding="utf-8"))
 
 
+# --------------------------------------------------------------------------------------------------------------- doors
+
+
+def door_file(door: str) -> str:
+    return f"python-{door.replace('.', '-')}.md"
+
+
+def door_page(door: str) -> str:
+    """Return the page of a door: each public name with its signature and docstring, methods below their class."""
+    module = importlib.import_module(door)
+    parts = [f"# `{door}`", WRITTEN, markdown(inspect.getdoc(module) or "")]
+    for name in named_by_door()[door]:
+        value = getattr(module, name)
+        parts.append(f"## `{name}`")
+        parts.append("*Provisional.*" if is_provisional(module, name) else "")
+        if inspect.isclass(value):
+            parts += [python(class_signature(value)), markdown(own_docstring(value)), *members(value)]
+        elif inspect.isfunction(value):
+            parts += [python(signature(definition(value))), markdown(inspect.getdoc(value) or "")]
+        else:
+            parts.append(summary(module, name))
+    return joined(parts)
+
+
+def python(code: str) -> str:
+    return f"```python\n{code}\n```"
+
+
+def own_docstring(cls: type) -> str:
+    """Return the docstrings of a class and of its `__init__`."""
+    text = inspect.cleandoc(cls.__doc__ or "")
+    made = ast.get_docstring(init) if (init := init_of(cls)) else None
+    return "\n\n".join(
+        filter(None, ["" if text.startswith(f"{cls.__name__}(") else text, made])
+    )  # dataclasses write one
+
+
+def init_of(cls: type) -> ast.FunctionDef | None:
+    functions = (node for node in definition(cls).body if isinstance(node, ast.FunctionDef))
+    return next((function for function in functions if function.name == "__init__"), None)
+
+
+def definition(value: Any) -> Any:
+    """Return the syntax of a class or function."""
+    return ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(value)))).body[0]
+
+
+def signature(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str = "") -> str:
+    """Return a function's line as it is called: without `self` or `cls`."""
+    arguments = function.args
+    for first in (arguments.posonlyargs, arguments.args):
+        if first and first[0].arg in ("self", "cls"):
+            del first[0]
+    opening = f"{'async ' if isinstance(function, ast.AsyncFunctionDef) else ''}{name or function.name}("
+    closing = f") -> {ast.unparse(function.returns)}" if function.returns and not name else ")"
+    each = written_arguments(arguments)
+    line = opening + ", ".join(each) + closing
+    return line if len(line) <= 100 else "\n".join([opening, *(f"    {one}," for one in each), closing])
+
+
+def written_arguments(arguments: ast.arguments) -> list[str]:
+    """Return each argument as it is written, with its annotation and default."""
+    plain = [*arguments.posonlyargs, *arguments.args]
+    defaults: list[Any] = [None] * (len(plain) - len(arguments.defaults)) + list(arguments.defaults)
+    written = [written_argument(*pair) for pair in zip(plain, defaults, strict=True)]
+    if arguments.vararg:
+        written.append(f"*{ast.unparse(arguments.vararg)}")
+    elif arguments.kwonlyargs:
+        written.append("*")
+    written += [written_argument(*pair) for pair in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
+    return [*written, f"**{ast.unparse(arguments.kwarg)}"] if arguments.kwarg else written
+
+
+def written_argument(argument: ast.arg, default: ast.expr | None) -> str:
+    equals = " = " if argument.annotation else "="
+    return ast.unparse(argument) + (f"{equals}{ast.unparse(default)}" if default else "")
+
+
+def class_signature(cls: type) -> str:
+    """Return how a class is made: its `__init__`, or its fields."""
+    if init := init_of(cls):
+        return signature(init, cls.__name__)
+    fields = [
+        node
+        for node in definition(cls).body
+        if isinstance(node, ast.AnnAssign) and not ast.unparse(node.target).startswith("_")
+    ]
+    bases = ", ".join(base.__name__ for base in cls.__bases__ if base is not object)
+    return "\n".join(
+        [f"class {cls.__name__}{f'({bases})' if bases else ''}", *(f"    {field(each)}" for each in fields)]
+    )
+
+
+def field(node: ast.AnnAssign) -> str:
+    """Return a field as it is written; of a setting its default alone, since the reference of settings has the rest."""
+    default = node.value
+    if isinstance(default, ast.Call) and ast.unparse(default.func) == "setting":
+        default = default.args[0] if default.args else None
+    written = f"{ast.unparse(node.target)}: {ast.unparse(node.annotation)}"
+    return f"{written} = {ast.unparse(default)}" if default else written
+
+
+def members(cls: type) -> Iterator[str]:
+    """Yield each public method and property that a class defines itself and documents."""
+    for node in definition(cls).body:
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("_"):
+            continue
+        text = ast.get_docstring(node)
+        decorators = {ast.unparse(decorator) for decorator in node.decorator_list}
+        if not text or any("validator" in decorator or ".setter" in decorator for decorator in decorators):
+            continue
+        is_property = bool(decorators & {"property", "cached_property", "functools.cached_property"})
+        returns = f": {ast.unparse(node.returns)}" if node.returns else ""
+        yield f"### `{cls.__name__}.{node.name}`"
+        yield python(f"{node.name}{returns}" if is_property else signature(node))
+        yield markdown(text)
+
+
+def markdown(docstring: str) -> str:
+    """Return a docstring as Markdown: arguments as a list, code as it is, and no text that reads as a tag."""
+    lines: list[str] = []
+    in_arguments = False
+    for line in docstring.splitlines():
+        if line == "Args:":
+            in_arguments = True
+            lines += ["Arguments:", ""]
+        elif in_arguments and (argument := re.fullmatch(r"    (\*{0,2}\w+): (.*)", line)):
+            lines.append(f"- `{argument[1]}`: {tagless(argument[2])}")
+        elif in_arguments and line.startswith("     "):
+            lines.append(f"  {tagless(line.strip())}")
+        else:
+            in_arguments = in_arguments and not line.strip()
+            lines.append(line if line.startswith("    ") else tagless(line))
+    return "\n".join(lines).strip("\n")
+
+
+def tagless(text: str) -> str:
+    """Return `text` with each `<` outside of code escaped."""
+    parts = re.split(r"(`[^`]*`)", text)
+    return "".join(part if part.startswith("`") else part.replace("<", "\\<") for part in parts)
+
+
 # ------------------------------------------------------------------------------------------------------------- methods
 
 METHODS = f"""\
@@ -340,6 +514,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "hooks.md": hooks_page,
     "names.md": names_page,
     "methods.md": methods_page,
+    **{door_file(door): partial(door_page, door) for door in DOORS},
 }
 """Every page of the reference, by its file."""
 

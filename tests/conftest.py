@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from places import ROOT
 
 if TYPE_CHECKING:
     from light_farm import Make
+    from playwright.sync_api import Browser
     from postgres_server import PostgresServer
 
 
@@ -47,6 +49,20 @@ def pytest_collection_finish() -> None:
 
 def pytest_runtest_teardown() -> None:
     freeze_modules()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A real browser. One per module: it leaves an event loop running, which tests of others could not bear."""
+    from playwright.sync_api import sync_playwright
+
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if not chromium:
+        pytest.skip("needs Chromium: apt-get install chromium")
+    with sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(autouse=True)
@@ -113,17 +129,3 @@ def policy() -> Any:
     from tiny_models import make_policy
 
     return make_policy()
-
-
-@pytest.fixture(scope="session")
-def run_tasks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
-    """A function that runs all of `tasks` in two processes over gloo, with the given environment, and in one."""
-    import tasks
-    from launches import Results, finish, launched
-
-    def run(**environment: str) -> Results:
-        directory = tmp_path_factory.mktemp("two")
-        finish(launched([tasks.__file__, str(directory)], **environment))
-        return Results(directory, tmp_path_factory.mktemp("one"))
-
-    return run

@@ -96,7 +96,7 @@ def read_labels(
             annotator = HUMANS if called or unnamed else name
             apart = by_file and annotator not in (HUMANS, title)
             key = f"{annotator} ({title})" if apart else annotator
-            found.setdefault(key, []).append(_label(judged, annotator, row, title))
+            found.setdefault(key, []).append(to_label(judged, annotator, row, title))
     if missing := sorted(named - met):
         raise DataError(
             f"--humans {missing[0]}: no file and no annotator in these files is called that."
@@ -209,8 +209,9 @@ def _member(preference: Preference) -> str:
     return preference.member or (NOISE if preference.source == "noise" else "")
 
 
-def _label(judged: JudgedPair, annotator: str, row: Mapping[str, Any], file: str) -> Label:
-    pair, preference = judged.pair, judged.preference
+def to_label(judged: JudgedPair, annotator: str, row: Mapping[str, Any] | None = None, file: str = "") -> Label:
+    """Return the label of a judged pair. Price and time are those of its `row`, if it has them."""
+    pair, preference, row = judged.pair, judged.preference, row or {}
     return Label(
         pair.id,
         annotator,

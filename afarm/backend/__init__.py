@@ -56,6 +56,7 @@ from afarm.backend.logprobs import (
     token_logprobs,
     token_loss,
 )
+from afarm.backend.model_configs import count_parameters
 from afarm.backend.objectives import (
     PolicyLoss,
     ValueLoss,
@@ -162,6 +163,7 @@ __all__ = [
     "clipped_policy_loss",
     "clipped_value_loss",
     "continued_context",
+    "count_parameters",
     "enable_gradient_checkpointing",
     "evaluating",
     "fit_supervised",

@@ -2,11 +2,14 @@
 
 A collective has the time limit `backend.timeout`. When it fails, every process that is there says so in the launch's
 store (torch's `TCPStore`), and those that do not are named. Who waits for a file of the main process, which may ask
-judges for hours, watches the store itself: it ends with the machine that has it.
+judges for hours, watches the store itself: it ends with the machine that has it. A process that ends, well or not,
+leaves the launch first.
 """
 
 from __future__ import annotations
 
+import atexit
+import faulthandler
 import os
 import platform
 import re
@@ -33,6 +36,9 @@ PAUSE = 0.1
 ROLL_CALL = 10.0
 """Seconds that processes have at most to say that they are there: they do not give up at the same second."""
 
+LEAVING = 20.0
+"""Seconds that a process has to leave a launch whose other processes may be dead or cut off."""
+
 OF_COLLECTIVES = re.compile(r"gloo|nccl|pair closure|connection (closed|reset)|broken pipe|time(d )?out", re.IGNORECASE)
 IN_TIME = re.compile(r"time(d )?out", re.IGNORECASE)
 """The words in which collectives fail, which have no type of error to themselves, and those for a wait in vain."""
@@ -55,6 +61,10 @@ class Launch:
         self.timeout = timeout
         self.session = ""
         self.machines: list[str] = []
+        self._ends = threading.Event()
+        self._watcher: threading.Thread | None = None
+        self._made_group = not dist.is_initialized()  # Ray Train ends its own
+        atexit.register(self._leave)
         try:
             device: torch.device = PartialState(cpu=cpu, timeout=timedelta(seconds=timeout)).device
         except RuntimeError as error:  # gloo has no type of its own
@@ -69,7 +79,8 @@ class Launch:
         self.session = greetings[0][0]
         self.machines = [machine for _, machine in greetings]
         if distributed.rank():
-            threading.Thread(target=self._watch, args=(store,), name="afarm-launch", daemon=True).start()
+            self._watcher = threading.Thread(target=self._watch, args=(store,), name="afarm-launch", daemon=True)
+            self._watcher.start()
 
     @contextmanager
     def naming_lost(self, what: str) -> Iterator[None]:
@@ -115,13 +126,29 @@ class Launch:
         pause = min(self.timeout / 4, ROLL_CALL)
         until = time.monotonic() + self.timeout
         while _before(until):
-            time.sleep(pause)
+            if self._ends.wait(pause):
+                return
             if _within(pause, lambda: store.num_keys()):
                 until = time.monotonic() + self.timeout
         text = f"no word from process 0{self._place(0)} for {self.timeout:,.0f} s (backend.timeout)"
         # Straight to the terminal: followers' stderr is closed, and an exception would end only this thread.
         print(f"Error in process {distributed.rank()}: {text}. {GO_ON}", file=sys.__stderr__, flush=True)
         os._exit(1)
+
+    def _leave(self) -> None:
+        """Stop the watch and end the process group, as the last of what this process does.
+
+        The interpreter kills threads that outlive it, and one that it finds in torch's code aborts the process
+        ("terminate called without an active exception").
+        """
+        with open(os.devnull, "w") as nowhere:
+            faulthandler.dump_traceback_later(LEAVING, exit=True, file=nowhere)  # ends the process if all else hangs
+            self._ends.set()
+            if self._watcher is not None:
+                self._watcher.join()
+            if self._made_group and dist.is_initialized():
+                dist.destroy_process_group()
+            faulthandler.cancel_dump_traceback_later()
 
 
 def _before(until: float) -> bool:

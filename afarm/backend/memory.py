@@ -33,6 +33,9 @@ BUFFERS = 3
 READING = 6
 """Hidden states and intermediate ones per token that a layer without gradient has at once, at most."""
 
+PROOF_ROWS, PROOF_TOKENS = 32, 1024
+"""Distributions that the proof of a server's weights compares, and tokens that it reads for them, at most."""
+
 
 @dataclass(frozen=True)
 class Held:
@@ -127,18 +130,26 @@ class Workload:
 
     # ------------------------------------------------------------------------------------------------ moments
 
-    def training(self, config: TrainerConfig, *, scores: bool = False, pairs: bool = False) -> list[Held]:
-        """List the moments of training by epochs; a reward model `scores`, DPO learns `pairs`."""
+    def training(
+        self, config: TrainerConfig, *, scores: bool = False, pairs: bool = False, scored: bool = False
+    ) -> list[Held]:
+        """List the moments of training by epochs.
+
+        A reward model `scores`, DPO learns `pairs`. Expert iteration has `scored` samples before: its reward model
+        waits beside what is trained, on the host if the launch shards.
+        """
         network = self.network(config.lora, scores=scores)
         per_step = config.per_device_train_batch_size * config.gradient_accumulation_steps
         rows = min(config.per_device_train_batch_size, ceil(per_step / self.processes))
         passes = ceil(per_step / self.processes / rows)
         shape = (rows * (2 if pairs or scores else 1), config.max_length)
         start = 0 if config.lora or self.processes > 1 else network.share(1)  # beside its copy; on the host if sharded
+        if scored and self.processes == 1:
+            start += self.network(scores=True).share(1)
         return self._learning([network], shape, passes, config.gradient_checkpointing, config.lora, start)
 
-    def on_policy(self, config: OnPolicyConfig) -> list[Held]:
-        """The moments of PPO or Quark: learning, sampling, and reading what was sampled."""
+    def on_policy(self, config: OnPolicyConfig, *, served: bool = False) -> list[Held]:
+        """List the moments of PPO or Quark: learning, sampling (unless `served`), reading what was sampled."""
         values, shared = getattr(type(config), "has_values", False), getattr(config, "layout", "") == "shared"
         policy, scorer = self.network(config.lora), self.network(config.lora, scores=True)
         trained = [policy, scorer] if values and not shared else [policy]
@@ -165,21 +176,44 @@ class Workload:
             "sampling", resting.weights, whole, resting.gradients, resting.optimizer, decoding[0].activations,
             decoding[0].logits, decoding[0].cache,
         )  # fmt: skip
+        own = ceil(config.rollout_batch_size / self.processes) * length
+        tokens = min(own, max(TOKENS_PER_BATCH, config.per_device_rollout_batch_size * length))
         reading = Held(
-            "reading", resting.weights, resting.gathered, resting.gradients, resting.optimizer,
-            self._read(max(TOKENS_PER_BATCH, config.per_device_rollout_batch_size * length)), resting.logits,
+            "reading", resting.weights, resting.gathered, resting.gradients, resting.optimizer, self._read(tokens),
+            self._logits(rows * config.response_length),
         )  # fmt: skip
-        return [*learning, sampling, reading]
+        return [*learning, reading] if served else [*learning, sampling, reading]
 
-    def sampling(self, rows: int, prompt: int, response: int) -> list[Held]:
-        """The moment of sampling in one process, which holds the whole policy."""
+    def sampling(self, rows: int, prompt: int, response: int, *, scored: bool = False) -> list[Held]:
+        """List the moments of sampling in one process, which holds the whole policy.
+
+        Samples that are `scored` as they come have the reward model beside it.
+        """
         policy, text = self.network(), self.config.get_text_config()
         width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
         cache = 2 * policy.depth * heads * width * rows * (prompt + response) * self._computed
         logits = 3 * rows * text.vocab_size * 4
-        weights = policy.share(1) * policy.bytes
-        return [Held("sampling", weights, activations=self._read(rows * prompt), logits=logits, cache=cache)]
+        rewards = self.network(scores=True).share(1) * policy.bytes if scored else 0
+        weights = policy.share(1) * policy.bytes + rewards
+        moments = [Held("sampling", weights, activations=self._read(rows * prompt), logits=logits, cache=cache)]
+        if scored:  # while the next batch waits to be sampled
+            moments.append(Held("scoring", weights, activations=self._read(TOKENS_PER_BATCH)))
+        return moments
+
+    def served(self, *, scored: bool = False) -> list[Held]:
+        """List the moments of a stage whose samples a server draws: it is proved by this process's own copy.
+
+        A launch that shards has that copy on the host.
+        """
+        policy, text = self.network(), self.config.get_text_config()
+        own = policy.share(1) * policy.bytes if self.processes == 1 else 0
+        rewards = self.network(scores=True).share(1) * policy.bytes if scored else 0
+        read = self._read(PROOF_TOKENS) if own else 0
+        proof = Held(
+            "proof", own + rewards, activations=read, logits=2 * 4 * PROOF_ROWS * text.vocab_size if own else 0
+        )
+        return [proof, Held("scoring", own + rewards, activations=self._read(TOKENS_PER_BATCH))] if scored else [proof]
 
     def _learning(
         self,
@@ -191,24 +225,32 @@ class Workload:
         still: int,
         apart: int = 0,
     ) -> list[Held]:
-        """The moment in which the first of `networks` has all its activations.
+        """The fullest moment while `networks` learn, one after the other.
 
-        `still` are weights of others that wait; networks learn one after the other. Before a step's second pass there
-        are no gradients yet, and while the first is taken back they take the place of activations.
+        `still` are weights of others that wait. Before a step's second pass a network has no gradients yet, and while
+        the first is taken back they take the place of activations.
         """
-        first, n = networks[0], self.processes
-        text, size = self.config.get_text_config(), first.bytes
+        n, size = self.processes, networks[0].bytes
         held = size * (sum(network.share(n) for network in networks) + still)
-        gradients = sum(network.learned(n) for network in networks)
-        held += gradients if lora else 0
-        predicted = shape[0] * (shape[1] - apart) * (size + 4) * text.hidden_size
-        activations = self.activations(shape, checkpointing) + predicted
-        chunk = min(LOGITS_BUDGET, shape[0] * shape[1] * text.vocab_size) if first.head else 0
-        logits = chunk * (4 if self._computed == 4 else 4 + 2 * self._computed) + (0 if lora else first.head * size)
-        if passes == 1 and len(networks) == 1:
-            activations = max(activations - gradients, 0)
-        gathered = BUFFERS * first.layer * size if n > 1 else 0
-        return [Held("learning", held, gathered, gradients, MOMENTS * gradients, activations, logits)]
+        learned = [network.learned(n) for network in networks]
+        held += sum(learned) if lora else 0
+        predicted = shape[0] * (shape[1] - apart) * (size + 4) * self.config.get_text_config().hidden_size
+        kept = self.activations(shape, checkpointing) + predicted
+        gathered = BUFFERS * networks[0].layer * size if n > 1 else 0
+        moments = []
+        for number, network in enumerate(networks):
+            activations = max(kept - learned[number], 0) if passes == 1 else kept
+            logits = self._logits(shape[0] * (shape[1] - apart), learns=True) if network.head else 0
+            logits += 0 if lora else network.head * size
+            gradients = sum(learned[: number + 1])
+            moments.append(Held("learning", held, gathered, gradients, MOMENTS * sum(learned), activations, logits))
+        return [max(moments, key=lambda moment: moment.total)]
+
+    def _logits(self, tokens: int, *, learns: bool = False) -> int:
+        """Bytes of the logits of so many tokens, of which a chunk is there at a time."""
+        chunk = min(LOGITS_BUDGET, tokens * self.config.get_text_config().vocab_size)
+        halves = 0 if self._computed == 4 else self._computed * (2 if learns else 1)
+        return chunk * (4 + halves)
 
     def _read(self, tokens: int) -> int:
         """Bytes of a layer that reads so many tokens without gradient."""

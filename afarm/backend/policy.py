@@ -6,6 +6,7 @@ import copy
 import json
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from html import escape
 from itertools import islice
@@ -148,7 +149,8 @@ class CheckpointPolicy(Policy):
         return sampler
 
     def sample(self, instructions: Sequence[Instruction], decoding: Decoding, *, seed: int) -> Iterator[Sample]:
-        with on_device(self.model, self.backend):
+        here = self.backend.engine.runs_here
+        with on_device(self.model, self.backend) if here else nullcontext():
             yield from self._sample_by(self.sampler(), instructions, decoding, seed)
 
     def _sample_by(

@@ -94,6 +94,9 @@ class SamplingEngine(Protocol):
     takes_whole_weights: ClassVar[bool]
     """True if it follows any change of a policy's weights; else it follows adapters only."""
 
+    runs_here: ClassVar[bool]
+    """True if it computes in this process, which then needs the whole policy on the device."""
+
     @property
     def version(self) -> str:
         """Name the engine and its version, for the keys of what is sampled.
@@ -114,6 +117,7 @@ class TorchEngine:
     """The engine `torch`: this process's own, on the very weights of the policy."""
 
     takes_whole_weights: ClassVar[bool] = True
+    runs_here: ClassVar[bool] = True
     version = "torch"
 
     def sampler(self, policy: CheckpointPolicy) -> TorchSampler:

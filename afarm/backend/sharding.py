@@ -38,16 +38,20 @@ def shard_model(models: nn.Module, even: Mapping[str, int] | None = None) -> Non
     """
     from accelerate import PartialState
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import fully_shard, share_comm_ctx
 
     if uneven := [f"{name} ({size})" for name, size in (even or {}).items() if size % world_size()]:
         raise ConfigError([f"{name} must be divisible by the {world_size()} processes of FSDP2" for name in uneven])
     device = PartialState().device
     mesh = init_device_mesh(device.type, (world_size(),))
-    for layer in list(transformer_layers(models)):
+    layers = list(transformer_layers(models))
+    for layer in layers:
         fully_shard(layer, mesh=mesh, reshard_after_forward=True)  # else each, a root of its own, would stay gathered
         layer.set_force_sum_reduction_for_comms(True)  # gloo knows no other
         layer.set_gradient_divide_factor(1.0)
+        # By itself a layer would have the one gathered that was used before it, also in a pass of this process alone
+        layer.set_modules_to_backward_prefetch([layer])
+    share_comm_ctx(layers)  # else each would hold its whole gradient, as it is sent, to the end of the backward pass
     if device.type != "cpu":
         models.to(device)  # what is not in a layer
 

@@ -137,10 +137,19 @@ def gc(
         bool, typer.Option("--unfinished", help="Also what killed stages left to go on from.")
     ] = False,
     days: Annotated[float, typer.Option("--days", help="Spare what is younger: a run may still be using it.")] = 1.0,
+    shared: Annotated[
+        str | None,
+        typer.Option(
+            "--store", help="Instead, delete uploads to this shared store that were never finished.", metavar="URL|DIR"
+        ),
+    ] = None,
 ) -> None:
     """Delete artifacts that no finished run uses. The ledger of paid answers is never touched."""
     from afarm.storage.disk import tree_size
 
+    if shared is not None:
+        _delete_uploads(shared, yes, days)
+        return
     store = _open(output_dir)
     keep = store.in_use()
     newest = time.time() - days * 86400
@@ -166,6 +175,22 @@ def gc(
         out().print(
             f"{spared} that no run uses are spared, being younger than {days:g} days (--days 0 takes them too)."
         )
+
+
+def _delete_uploads(url: str, yes: bool, days: float) -> None:
+    from afarm.core.errors import ConfigError
+    from afarm.storage.shared_store import ABANDONED, SharedStore
+
+    if days * 86400 < ABANDONED:
+        raise ConfigError([f"--days {days:g}: an upload to a shared store may still be going on within a day"])
+    store = SharedStore(url)
+    going = store.abandoned(days * 86400)
+    for upload in sorted(going):
+        out().print(upload, highlight=False, soft_wrap=True, markup=False)
+        if yes:
+            store.delete_upload(upload)
+    verb = "freed" if yes else "could be freed (--yes deletes)"
+    out().print(f"{len(going)} uploads that were never finished, {_size(sum(going.values()))} {verb}.")
 
 
 def why(

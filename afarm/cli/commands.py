@@ -56,10 +56,20 @@ COMMANDS: Mapping[str, Mapping[str, Listed]] = {
     },
     "Its steps, each after those before it": STEPS,
     "Results": {
+        "view": Listed(
+            "view",
+            "Look at runs as they go, their outputs, votes, artifacts and costs, in a page on this machine.",
+        ),
         "report": Listed("stage_commands", "Write a run's report again."),
         "leaderboard": Listed("leaderboard", "Show all evaluated systems, in one board for each way of judging them."),
         "diff": Listed(
             "diff", "Show what sets two runs apart: settings, versions, judging, figures, and flipped instructions."
+        ),
+        "bundle": Listed(
+            "bundle", "Pack a run or a study with its outputs, labels and answers, to be replayed without a key."
+        ),
+        "replay": Listed(
+            "bundle", "Make labels, figures and tables of a bundle again from its answers; compare byte by byte."
         ),
         "export": Listed(
             "export", "Write a run's policy for transformers, its preferences for TRL and its outputs for AlpacaEval."

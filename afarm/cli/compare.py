@@ -112,18 +112,22 @@ def compare(
     left_out |= {name: str(error) for name, error in failed.items()}
     board = board_of_systems(records)
     path = _write(options.output_dir / "boards" / f"{account}.md", board, records, left_out)
+    page = _write_page(path.with_suffix(".html"), board, records, left_out)
     if options.as_json:
         tasks = {} if made is None else {"tasks": outcomes_as_rows(made)}
-        print_json({"standings": _standings(board), "left_out": left_out, "board": str(path), **tasks})
+        print_json(
+            {"standings": _standings(board), "left_out": left_out, "board": str(path), "page": str(page), **tasks}
+        )
     console = err() if options.as_json else out()
     _show(console, board, records)
     console.print(f"Board: {path} (took {time.time() - started:.0f} s)", soft_wrap=True, highlight=False, markup=False)
+    console.print(f"Page, with each run’s report: {page}", soft_wrap=True, highlight=False, markup=False)
     if failed:
         raise typer.Exit(1)
 
 
 def _show(console: Console, board: Leaderboard, records: Sequence[RunRecord]) -> None:
-    """Show the board, what to know of it, and where the reports are."""
+    """Show the board, and what to know of it."""
     from afarm.evaluation.cut_off import cut_off
     from afarm.report.run import chosen_checkpoints
 
@@ -133,8 +137,6 @@ def _show(console: Console, board: Leaderboard, records: Sequence[RunRecord]) ->
     for line in dict.fromkeys(line for record in records for line in cut_off(record["stages"])):
         console.print(f"[yellow]Cut off:[/] {markup(line)}", highlight=False, soft_wrap=True)
     warn_of_simulation(console, records[0])
-    reports = [str(record.directory / "report.html") for record in records]
-    console.print("Reports:", *reports, sep="\n  ", soft_wrap=True, highlight=False, markup=False)
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -261,3 +263,15 @@ def _write(
     rows = {"command": command, "runs": [record["name"] for record in records], "standings": _standings(board)}
     write_json(path.with_suffix(".json"), {**rows, "left_out": left_out})
     return path
+
+
+def _write_page(path: Path, board: Leaderboard, records: Sequence[RunRecord], left_out: Mapping[str, str]) -> Path:
+    """Write the board with plots, and links to the reports of its runs. Returns `path`."""
+    from afarm.report.study_page import write_comparison
+    from afarm.studies.method_comparison import comparison_findings, progress_of
+
+    progress = progress_of(records)
+    findings = comparison_findings(board, records, progress)
+    notes = [*findings.notes, *(f"Left out: {name}: {why}" for name, why in left_out.items())]
+    name = ", ".join(dict.fromkeys(run.method for run in progress.runs))
+    return write_comparison(path, name, command_line(), progress, replace(findings, notes=notes))

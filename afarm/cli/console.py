@@ -52,7 +52,7 @@ def console_on(**options: Any) -> Console:
             except MarkupError:
                 return super().render_str(visible(text), **(how | {"markup": False}))
 
-    return NamesAreText(**options)
+    return NamesAreText(emoji=False, **options)
 
 
 _document: TextIO | None = None

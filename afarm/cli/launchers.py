@@ -35,6 +35,7 @@ LauncherName = Annotated[
 
 def launched(spec: str, options: FarmOptions, systems: Systems, account: str) -> Launched | None:
     """Have the launcher `spec` make what is missing, on one screen; None for "local"."""
+    from afarm.experiment.cluster_check import require_same_code
     from afarm.experiment.tasks import launch, task_graph
 
     if (launcher := opened(spec, options, systems)) is None:
@@ -43,6 +44,7 @@ def launched(spec: str, options: FarmOptions, systems: Systems, account: str) ->
     with ExitStack() as screen:
         lines = screen.enter_context(TaskLines(graph, systems[0][1].store))
         if graph.tasks:
+            require_same_code(launcher, systems[0][1], systems[0][0], account)
             lines.say(f"{_stages(len(graph.tasks))} on {launcher.describe()}, at most {graph.widest} at once")
         return launch(launcher, graph, systems, lines)
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from afarm.experiment.farm import Farm
     from afarm.experiment.preflight import Check
     from afarm.experiment.workspace import Workspace
+    from afarm.studies.study import Findings
 
 __all__ = ["DryRun", "FarmOptions", "print_json", "with_options"]
 """For commands of plugins; the rest of this module is the command line's own."""
@@ -260,6 +261,14 @@ class FarmOptions:
             method = workspace.config.method
             show_plan(workspace, method, self.as_json, planned=plan_run(workspace, method, evaluations))
 
+    def write_findings(self, farm: "Farm", name: str, findings: "Findings") -> Path:
+        """Write the page of a command's findings among the studies, and return its path."""
+        from afarm.cli.run import command_line
+        from afarm.report.study_page import write_findings
+
+        judges = {judge.identity for judge in farm.workspace.judges.by_role.values() if judge.simulated}
+        return write_findings(self.output_dir, f"{name}-{farm.workspace.run_name()}", command_line(), findings, judges)
+
     @property
     def recipe_or_default(self) -> str:
         """The recipe to read. Raises `ConfigError` for an empty name, which an unset variable leaves."""
@@ -280,6 +289,7 @@ class FarmOptions:
         process_info: ProcessInfo = SINGLE_PROCESS,
         trains: bool = True,
     ) -> "Workspace":
+        from afarm.experiment.live_record import Watch
         from afarm.experiment.opening import open_workspace
         from afarm.judging.database import is_url
         from afarm.judging.sqlite_database import network_file_system
@@ -288,13 +298,14 @@ class FarmOptions:
         settings, given = self.settings or [], self._given()
         refuse_contradictions(given, settings)
         bars = ProgressBars(err())
+        watch = Watch(bars, bars.tell)
         workspace = open_workspace(
             self.recipe_or_default,
             [given, *settings],
             output_dir,
             checks=checks,
-            progress=bars,
-            notify=bars.tell,
+            progress=watch,
+            notify=watch.tell,
             process_info=process_info,
             trains=trains,
             ledger=self.ledger,

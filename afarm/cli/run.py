@@ -74,16 +74,22 @@ def show_run(record: Mapping[str, Any], report: Path, as_json: bool) -> None:
 
 
 def finish(farm: Farm, method: str, started: float) -> tuple[RunRecord, Path]:
-    """Evaluate `method`, write the run's record and its report. Returns the record and the report's path."""
+    """Evaluate `method`, write the run's record and its report. Returns the record and the report's path.
+
+    `afarm view` can follow it meanwhile.
+    """
     from afarm import report
     from afarm.experiment import run_record as runs
+    from afarm.experiment.live_record import followed
     from afarm.storage.runs import read_run
 
-    result = farm.evaluate(method)
-    if not farm.workspace.process_info.is_main_process:
-        raise typer.Exit  # the main process writes of it
-    directory = runs.record(farm.workspace, method, result, command_line(), started)
-    return read_run(directory), report.refresh(directory)
+    command = command_line()
+    with followed(farm.workspace, method, command, started):
+        result = farm.evaluate(method)
+        if not farm.workspace.process_info.is_main_process:
+            raise typer.Exit  # the main process writes of it
+        directory = runs.record(farm.workspace, method, result, command, started)
+        return read_run(directory), report.refresh(directory)
 
 
 def command_line() -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from afarm.cli import study_all
 from afarm.cli.commands import OWN
 from afarm.cli.compare import parse_seeds
 from afarm.cli.console import err, out, print_json
@@ -37,6 +38,9 @@ WITHOUT = {"method", "seed", "accelerate_config"}
 
 FORMATS = {"png", "pdf"}
 
+BETWEEN = 20
+"""The time between two reports on an unfinished study, in times of what the last one took."""
+
 Seeds = Annotated[
     str | None, typer.Option("--seeds", show_default="the recipe's", help="The seeds, with commas between.")
 ]
@@ -59,6 +63,7 @@ def add_to(app: typer.Typer) -> None:
                 group.command(name, help=_sentence(component.summary))(_command(component, name))
             except PluginError as error:
                 err().print(f"[yellow]Left out:[/] {markup(str(error))}", highlight=False, soft_wrap=True)
+    study_all.add_to(group)
     app.add_typer(group, name="study")
 
 
@@ -111,44 +116,75 @@ def run_study(
     dry_run: DryRun = False,
 ) -> None:
     """Run the study of a component with its `own` settings, or show what it would do."""
+    conducted = conduct(component, name, own, seeds, launcher, plots, yes, options, dry_run)
+    if conducted is not None and conducted[0].failed:
+        raise typer.Exit(1)
+
+
+def conduct(
+    component: Component,
+    name: str,
+    own: Mapping[str, Any],
+    seeds: str | None,
+    launcher: str,
+    plots: str | None,
+    yes: bool,
+    options: FarmOptions,
+    dry_run: bool = False,
+    is_shown: bool = True,
+) -> tuple[GridProgress, Path] | None:
+    """Run a study, and show its findings if `is_shown`. Returns runs and page; None for a dry run."""
     from afarm.studies.grid import MANY, require_possible, study_account, study_directory
+    from afarm.studies.study import DataStudy, JudgingStudy
 
     started = time.time()
     formats = _formats(plots)
-    asked = _Asked(name, options, *_resolved(component, name, own, options, seeds))
+    asked = asked_study(component, name, own, options, seeds)
     runs = asked.grid()
     directory = study_directory(options.output_dir, name, runs, options.as_recipe(), asked.recipe, dict(own))
     account = study_account(directory)
-    prepare = None
-    if not runs:
+    prepare, judging = None, dict[str, Any]()
+    if isinstance(asked.study, JudgingStudy):
+        judging = _have_judged(asked, account, dry_run)
+    elif isinstance(asked.study, DataStudy) and not dry_run:
+        judging = _have_read(asked)
+    elif not runs:
         if dry_run:
             out().print(f"Study {name} makes no run: it reads files.", highlight=False, markup=False)
-            return
+            return None
     elif dry_run or (len(runs) > MANY and not yes):
         _show_plan(asked, runs, account, launcher)
     else:
         require_possible(runs, asked.look_at)
     if dry_run:
-        return
+        return None
     if len(runs) > MANY and not yes:
         _confirm(len(runs))
     if runs:
         prepare = _prepared(asked, runs, account, launcher)
-    progress, findings, page = _run(asked, runs, directory, account, prepare, formats)
-    _show(asked, progress, findings, page, started)
-    if progress.failed:
-        raise typer.Exit(1)
+    progress, findings, page = _run(asked, runs, directory, account, prepare, formats, judging)
+    if is_shown:
+        _show(asked, progress, findings, page, started)
+    return progress, page
+
+
+def asked_study(
+    component: Component, name: str, own: Mapping[str, Any], options: FarmOptions, seeds: str | None
+) -> AskedStudy:
+    """Return a study as it is asked for. Raises `ConfigError` for settings that are wrong."""
+    return AskedStudy(name, options, *_resolved(component, name, own, options, seeds))
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """A study as asked for, under its `name`, with the `options` of its runs and the recipe's name."""
+class AskedStudy:
+    """A study as asked for, with its `settings`; the `options` of its runs and the recipe's name."""
 
     name: str
     options: FarmOptions
     study: Study
     request: StudyRequest
     recipe: str
+    settings: Mapping[str, Any]
 
     def grid(self) -> list[StudyRun]:
         """State the runs. Raises `ConfigError`, and `PluginError` for a fault of the study's."""
@@ -176,7 +212,7 @@ class _Asked:
 
 def _resolved(
     component: Component, name: str, own: Mapping[str, Any], options: FarmOptions, seeds: str | None
-) -> tuple[Study, StudyRequest, str]:
+) -> tuple[Study, StudyRequest, str, Mapping[str, Any]]:
     """Build the study and its request. Raises `ConfigError` for settings that are wrong."""
     from pydantic import ValidationError
 
@@ -198,11 +234,61 @@ def _resolved(
         study = component.load()(config) if component.config else component.load()()
     defaults = {field: RunConfig.model_fields[field].default for field in ("method", "seed")}
     numbers = parse_seeds(seeds) if seeds is not None else [int(given.get("seed", defaults["seed"]))]
-    request = StudyRequest(str(given.get("method", defaults["method"])), tuple(numbers))
-    return study, request, options.recipe_or_default
+    request = StudyRequest(str(given.get("method", defaults["method"])), tuple(numbers), options.output_dir)
+    return study, request, options.recipe_or_default, config.model_dump(mode="json") if config else {}
 
 
-def _show_plan(asked: _Asked, runs: Sequence[StudyRun], account: str, launcher: str) -> None:
+def _have_judged(asked: AskedStudy, account: str, dry_run: bool) -> dict[str, Any]:
+    """Have judges label the pairs of a study, on its account, or show what they would be asked.
+
+    Returns the settings that they were asked with.
+    """
+    from afarm.core.interfaces import AnnotateContext
+    from afarm.experiment import preflight
+    from afarm.experiment.dry_run import PlannedStage, estimates, reading_client
+    from afarm.studies.study import JudgingStudy
+
+    study, step = asked.study, f"study {asked.name}"
+    assert isinstance(study, JudgingStudy)
+    options = replace(asked.options, seed=asked.request.seeds[0])
+
+    def planned(workspace: Workspace) -> list[PlannedStage]:
+        client = reading_client(workspace, workspace.judges.by_role)
+        with attributed_to("studies", asked.name, study):
+            requests = study.plan(AnnotateContext(workspace.seed(step), client, workspace.progress))
+        return [PlannedStage("judge", "labels", False, judges=estimates(client, [requests]))]
+
+    with (
+        options.dry_run(preflight.of_judging(), trains=False) if dry_run else options.judging_workspace() as workspace,
+        workspace.judges.client.accounted_to(account),
+    ):
+        if dry_run:
+            show_plan(workspace, "", options.as_json, planned=planned(workspace), step=step)
+            return {}
+        warn_of_budget(workspace, lambda: planned(workspace))
+        with attributed_to("studies", asked.name, study):
+            study.judge(AnnotateContext(workspace.seed(step), workspace.judges.client, workspace.progress))
+        return _settings_of(workspace)
+
+
+def _have_read(asked: AskedStudy) -> dict[str, Any]:
+    """Have a study read the recipe's data set. Returns the settings of that."""
+    from afarm.studies.study import DataStudy
+
+    assert isinstance(asked.study, DataStudy)
+    with (
+        asked.options.dry_run((), trains=False) as workspace,
+        attributed_to("studies", asked.name, asked.study),
+    ):
+        asked.study.read(workspace.data.load)
+        return _settings_of(workspace)
+
+
+def _settings_of(workspace: Workspace) -> dict[str, Any]:
+    return {**workspace.config.model_dump(mode="json"), **workspace.settings.sections}
+
+
+def _show_plan(asked: AskedStudy, runs: Sequence[StudyRun], account: str, launcher: str) -> None:
     """Show how many runs there are, which stages are missing and what judges would cost."""
     from afarm.studies.grid import plan_grid
 
@@ -215,7 +301,7 @@ def _show_plan(asked: _Asked, runs: Sequence[StudyRun], account: str, launcher: 
     console.print(f"Study {asked.name}: {plan.sentence}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _prepared(asked: _Asked, runs: Sequence[StudyRun], account: str, launcher: str) -> Any:
+def _prepared(asked: AskedStudy, runs: Sequence[StudyRun], account: str, launcher: str) -> Any:
     """Say if the budget is too small. Returns what has a launcher make stages; None for this process."""
     from afarm.studies.grid import plan_grid
 
@@ -242,21 +328,36 @@ def _confirm(runs: int) -> None:
 
 
 def _run(
-    asked: _Asked, runs: Sequence[StudyRun], directory: Path, account: str, prepare: Any, formats: Sequence[str]
+    asked: AskedStudy,
+    runs: Sequence[StudyRun],
+    directory: Path,
+    account: str,
+    prepare: Any,
+    formats: Sequence[str],
+    judging: Mapping[str, Any],
 ) -> tuple[GridProgress, Findings, Path]:
     """Run the grid and write the findings as they come, so that a stopped study leaves some."""
+    from afarm.report import study_page
     from afarm.studies.grid import GridProgress, run_grid
     from afarm.studies.pages import write_study
+    from afarm.studies.record import StudyRecord, write_study_record
     from afarm.studies.study import Findings
 
     command, told = command_line(), set[str]()
+    record = StudyRecord(asked.name, command, asked.settings, asked.request, judging=judging)
+
+    def pages(progress: GridProgress, findings: Findings, formats: Sequence[str]) -> Path:
+        page = write_study(directory, asked.name, command, progress, findings, formats)
+        study_page.write_page(directory, asked.name, command, progress, findings, formats)
+        write_study_record(directory, record, progress)
+        return page
 
     def written(progress: GridProgress, formats: Sequence[str] = ()) -> tuple[GridProgress, Findings, Path]:
         try:
             findings = asked.findings(progress)
-            return progress, findings, write_study(directory, asked.name, command, progress, findings, formats)
+            return progress, findings, pages(progress, findings, formats)
         except (DataError, PluginError) as error:  # the runs are kept, and go on
-            page = write_study(directory, asked.name, command, progress, Findings(notes=[f"No findings: {error}"]))
+            page = pages(progress, Findings(notes=[f"No findings: {error}"]), ())
             if not progress.missing:
                 raise
             return progress, Findings(), page
@@ -271,10 +372,18 @@ def _run(
     def tell(heading: str) -> None:
         err().print(f"[bold]{markup(heading)}[/]", highlight=False, soft_wrap=True)
 
-    progress = GridProgress(runs)
-    for progress in run_grid(runs, open_with, _evaluate, account, prepare, tell):
-        if progress.missing:
+    progress, waited, took = GridProgress(runs), time.monotonic(), 0.0
+    try:
+        for progress in run_grid(runs, open_with, _evaluate, account, prepare, tell):
+            if progress.missing and time.monotonic() - waited >= BETWEEN * took:
+                began = time.monotonic()
+                written(progress)
+                waited = time.monotonic()
+                took = waited - began
+    except BaseException:
+        if progress.finished and progress.missing:
             written(progress)
+        raise
     return written(progress, formats)
 
 
@@ -284,7 +393,7 @@ def _evaluate(run: StudyRun, workspace: Workspace) -> RunRecord:
     return finish(Farm.over(workspace), run.method, time.time())[0]
 
 
-def _show(asked: _Asked, progress: GridProgress, findings: Findings, page: Path, started: float) -> None:
+def _show(asked: AskedStudy, progress: GridProgress, findings: Findings, page: Path, started: float) -> None:
     """Show the tables and where everything is."""
     if asked.options.as_json:
         print_json(_as_json(progress, findings, page))
@@ -296,7 +405,7 @@ def _show(asked: _Asked, progress: GridProgress, findings: Findings, page: Path,
     for label, why in progress.failed.items():
         err().print(f"[red]Failed:[/] {markup(one_line(label))}: {markup(why)}", highlight=False, soft_wrap=True)
     took = f"(took {time.time() - started:.0f} s)"
-    console.print(f"Study: {page} {took}", soft_wrap=True, highlight=False, markup=False)
+    console.print(f"Study: {page.with_suffix('.html')} {took}", soft_wrap=True, highlight=False, markup=False)
 
 
 def _show_table(console: Console, table: StudyTable) -> None:

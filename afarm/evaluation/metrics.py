@@ -17,7 +17,8 @@ from typing import Any
 from afarm.core.errors import PluginError
 
 ERROR_SUFFIXES = ("_se", "_error")
-NORMAL_95 = 1.959964
+NORMAL_95 = 1.959963984540054
+"""The normal quantile of a 95% interval, in standard errors to either side."""
 NORMAL_POWER_80 = 0.841621
 ENOUGH_FOR_SERIES = 30
 """Instructions from which the series of Student's quantile is exact to four digits, without loading scipy."""

@@ -1,7 +1,8 @@
 """Check of a launcher's nodes before anything runs on them: what a run would stumble over.
 
 Each node opens the same configuration, and compares notes with the command through the output directory: a file from
-here must be there with its content, one from there here, and a lock that is held here must be refused there.
+here must be there with its content, one from there here, and a lock that is held here must be refused there. So must an
+object that is in the shared store, if there is one.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from afarm.core.errors import AfarmError
+from afarm.core.errors import AfarmError, ConfigError
 from afarm.core.seeding import digest
 from afarm.experiment.components import Components
 from afarm.experiment.plugin_code import plugin_digest
@@ -76,7 +78,11 @@ def check_nodes(launcher: Launcher, workspace: Workspace, system: str, account: 
         elif event.news == "noted":
             told[event.task] = NodeFacts(**json.loads(event.text))
 
-    with _meeting(workspace.store.root) as (token, arrived):
+    shared = workspace.store.shared
+    with (
+        _meeting(workspace.store.root) as (token, arrived),
+        shared.marked(_mark(token)) if shared else nullcontext(),
+    ):
         farm = farm_spec(workspace, system, account)
         nodes = {f"node {node}".strip(): node for node in launcher.nodes()}
         tasks = [StageTask(name, token, "check", (), Needs(cpus=0, node=node), farm) for name, node in nodes.items()]
@@ -88,6 +94,32 @@ def check_nodes(launcher: Launcher, workspace: Workspace, system: str, account: 
             problems = list(_problems(facts, here, clock, arrived(name), root)) if facts else [outcomes[name].error]
             reports.append(NodeReport(node, facts, clock, problems))
     return reports
+
+
+def require_same_code(launcher: Launcher, workspace: Workspace, system: str, account: str) -> None:
+    """Ask each node that a launcher can ask at once for its code, before any stage is sent to one.
+
+    Raises `ConfigError` that names every node with another code, or that does not see the shared directories.
+    """
+    nodes = {f"node {node}": node for node in launcher.nodes_at_once()}
+    if not nodes:
+        return
+    farm, told = farm_spec(workspace, system, account), {}
+
+    def hear(event: TaskEvent) -> None:
+        if event.news == "noted":
+            told[event.task] = json.loads(event.text)
+
+    tasks = [StageTask(name, "code", "check", (), Needs(cpus=0, node=node), farm) for name, node in nodes.items()]
+    outcomes, here = launcher.run(tasks, tell_code, hear), _code(workspace.components)
+    problems = []
+    for name, node in nodes.items():
+        if error := outcomes[name].error:
+            problems.append(f"{node}: {error}")
+        elif others := _differing(here, told.get(name, {})):
+            problems.append(f"{node} has another code of {others}: install the same on every machine")
+    if problems:
+        raise ConfigError(problems)
 
 
 @contextmanager
@@ -114,12 +146,17 @@ def _meeting(root: Path) -> Iterator[tuple[str, Callable[[str], bool]]]:
             shutil.rmtree(directory, ignore_errors=True)
 
 
+def _mark(token: str) -> str:
+    """Name the object of a check in the shared store."""
+    return f"check-{token}"
+
+
 def _problems(
     facts: NodeFacts, code: Mapping[str, str], clock: float | None, arrived: bool, root: Path
 ) -> Iterator[str]:
     """Yield what is wrong with a node, in the order in which a run would meet it."""
-    if others := sorted(name for name in code.keys() | facts.code.keys() if code.get(name) != facts.code.get(name)):
-        yield f"another code of {_some(others)}: install the same on every machine"
+    if others := _differing(code, facts.code):
+        yield f"another code of {others}: install the same on every machine"
     here = versions()
     differing = [name for name in here if facts.versions.get(name) != here[name]]
     if differing:
@@ -135,7 +172,9 @@ def _problems(
         )
 
 
-def _some(names: Sequence[str]) -> str:
+def _differing(code: Mapping[str, str], other: Mapping[str, str]) -> str:
+    """Name those whose code differs; empty if none does."""
+    names = sorted(name for name in code.keys() | other.keys() if code.get(name) != other.get(name))
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
@@ -164,7 +203,10 @@ def look(task: StageTask, tell: Tell) -> Outcome:
         with workspace_of(task.farm) as workspace:
             code = _code(workspace.components)
             problems += _seen(task, Path(task.farm.output_dir) / f".check-{task.stage}")
-            for attempt in (lambda: require_access(workspace), lambda: workspace.judges.ledger.heartbeat()):
+            attempts = [lambda: require_access(workspace), lambda: workspace.judges.ledger.heartbeat()]
+            if shared := workspace.store.shared:
+                attempts.append(partial(shared.require_mark, _mark(task.stage)))
+            for attempt in attempts:
                 try:
                     attempt()
                 except AfarmError as error:
@@ -173,6 +215,17 @@ def look(task: StageTask, tell: Tell) -> Outcome:
         problems.append(str(error))
     facts = NodeFacts(place, code, versions(), _gpus(), problems)
     tell(TaskEvent(task.id, "noted", text=json.dumps(asdict(facts))))
+    return Outcome(task.id, artifact="check/done", place=place)
+
+
+def tell_code(task: StageTask, tell: Tell) -> Outcome:
+    """Tell the code of the node that this process is on: what a launcher executes before the first stage."""
+    place = f"{platform.node()}, process {os.getpid()}"
+    try:
+        with workspace_of(task.farm) as workspace:
+            tell(TaskEvent(task.id, "noted", text=json.dumps(_code(workspace.components))))
+    except AfarmError as error:
+        return Outcome(task.id, place=place, error=str(error), error_type=type(error).__name__)
     return Outcome(task.id, artifact="check/done", place=place)
 
 

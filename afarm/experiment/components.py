@@ -118,7 +118,9 @@ class Components:
             cls, config = component.load(), self.settings.of(component)
             with attributed_to("samplers", name, cls):
                 self._engine = cls(config, spec, self.context(component))
-            is_one = all(hasattr(cls, promised) for promised in ("takes_whole_weights", "version", "sampler"))
+            is_one = all(
+                hasattr(cls, promised) for promised in ("takes_whole_weights", "runs_here", "version", "sampler")
+            )
             broken = f"{component.target} makes {type_name(self._engine)}, no afarm.backend.SamplingEngine"
             require_promise(is_one, "samplers", name, broken, cls)
         return self._engine

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 
 from afarm.core.errors import StoreError, attributed_to
-from afarm.core.judge import Judge
+from afarm.core.judge import Completion, Judge
 from afarm.experiment.components import Components
 from afarm.judging.client import JudgeClient, Spend
 from afarm.judging.database import Place, is_there, shown_place
@@ -105,6 +105,16 @@ class Judges:
         limiters = {judge.identity: limiter.state for judge, limiter in list(self._limiters.items())}
         return [f"{name} {state}" for name, state in limiters.items() if state]
 
+    @property
+    def refusals(self) -> int:
+        """The number of requests that judges have refused for now (429 and the like)."""
+        return sum(limiter.refusals for limiter in list(self._limiters.values()))
+
+    @property
+    def artifact(self) -> str:
+        """The name of the artifact that is being made, to whose account answers go; empty if none is."""
+        return self._artifact
+
     @contextmanager
     def charged_to(self, artifact: str) -> Iterator[None]:
         """Book what is bought inside on the account of an artifact, by its name."""
@@ -127,6 +137,14 @@ class Judges:
         for name in ("client", "ledger"):
             if name in self.__dict__:
                 self.__dict__.pop(name).close()
+
+
+def stored_answers(ledger_place: Place, keys: Sequence[str]) -> Mapping[str, Completion]:
+    """Return those answers of judges that the ledger has under these keys; none without a ledger."""
+    if not keys or not is_there(ledger_place):
+        return {}
+    with Ledger(ledger_place) as ledger:
+        return ledger.completions(keys)
 
 
 def _require_ledger(place: Place, store: Store) -> None:

@@ -42,6 +42,7 @@ def of_run(llm_systems: Sequence[str] = ()) -> list[Check]:
         require_known_tasks,
         require_ratings,
         *_judges(_asked_in_a_run, llm_systems),
+        require_noise_once,
         require_evaluators,
     ]
 
@@ -55,7 +56,7 @@ def of_stage(stage: str) -> list[Check]:
     """Return the checks of one stage with those before it: sft, sample, annotate, fit-reward or train."""
     checks: list[Check] = [*_training(), partial(require_rows, stage=stage)]
     if stage in ASKING:
-        checks += [require_preferences, *_judges(_training_annotators)]
+        checks += [require_preferences, *_judges(_training_annotators), require_noise_once]
     return [*checks, require_method_of_run] if stage == "train" else checks
 
 
@@ -130,6 +131,16 @@ def require_buildable(workspace: Workspace, annotators: Sequence[str]) -> None:
     """Raise `ConfigError` for annotators that cannot be built from their settings."""
     if problems := list(_failures(partial(workspace.components.annotator, name) for name in annotators)):
         raise ConfigError(problems)
+
+
+def require_noise_once(workspace: Workspace) -> None:
+    """Raise `ConfigError` if a calibrated pool's labels, which have noise, would be flipped as well."""
+    settings = workspace.config.annotate
+    for name in _training_annotators(workspace.config) if settings.label_noise else ():
+        if getattr(workspace.components.annotator(name), "has_own_noise", False):
+            raise ConfigError(
+                [f"annotate.label_noise is {settings.label_noise:g}, and {name} has its noise: add --label-noise 0"]
+            )
 
 
 def require_evaluators(workspace: Workspace) -> None:

@@ -203,6 +203,7 @@ def _stage(workspace: Workspace, run: StageRun) -> dict[str, Any]:
         "why": run.why,
         "spend": _rounded(run.artifact.meta["spend"]),
         "seconds": round(run.artifact.meta["seconds"], 3) if run.reused else round(run.seconds, 2),
+        **{name: run.artifact.meta[name] for name in ("memory", "gpu_memory") if name in run.artifact.meta},
         "artifact": str(run.artifact.path.relative_to(workspace.store.root)),
         "summary": dict(run.artifact.meta["summary"]),
     }

@@ -71,6 +71,9 @@ class EvaluateConfig(Config):
 
     annotator: str = setting("pool", "the annotator that judges")
     label_noise: float = setting(0.0, "share of judgements flipped", ge=0, le=0.5)
+    label_seed: int | None = setting(
+        None, "the seed of the judgements' draws, if not the run's: further labels of the same outputs", ge=0
+    )
     reference: str = setting(
         "sft", "what systems are compared with: sft, or data (the data set's own outputs)", pattern="^(sft|data)$"
     )
@@ -120,8 +123,8 @@ class RunConfig(Config):
     model: str = setting(..., "the base model: a Hub id, a local directory, a .gguf file, or pkg:<package>/<path>")
     prompt_template: str = setting(
         "auto",
-        "chat (the tokenizer's own), alpaca (plain text sections), auto (the first if there is one), or a .jinja or "
-        ".json file of your own",
+        "chat (the tokenizer's own), alpaca (plain text sections), auto (the first if there is one), dialogue or "
+        "summary (for base models), or a .jinja or .json file of your own",
     )
     start: str = setting(
         "sft",

@@ -79,7 +79,7 @@ class Limits:
 class Trial:
     """Settings that were tried and their figures, means over so many `seeds`; the win rate in percent.
 
-    `error` says why it failed. `excess` is by which share it exceeds a limit.
+    `error` says why it failed. `excess` is by which share it exceeds a limit. `seconds` are those of its own stages.
     """
 
     method: str
@@ -291,7 +291,7 @@ class Search:
                     raise
                 trial = replace(trial, error=str(error))
             else:
-                trial = replace(trial, **self._over_seeds(figures))
+                return replace(trial, **self._over_seeds(figures), seconds=_seconds(opened, method))
         return replace(trial, seconds=round(time.time() - started, 1))
 
     def _measure(self, workspace: Workspace, method: str) -> dict[str, float]:
@@ -325,6 +325,13 @@ class Search:
             "figures": {name: value for name, value in figures.items() if name not in own}
             | ({} if ratio is None else {"length_ratio": ratio}),
         }
+
+
+def _seconds(workspaces: Iterable[Workspace], method: str) -> float:
+    """Sum what the stages that are the trial's own took to make, here or by a launcher."""
+    runs = [run for workspace in workspaces for run in workspace.history.values()]
+    own = [run for run in runs if run.kind in OWN_STAGES and method in run.label.split()]
+    return round(sum(float(run.artifact.meta["seconds"]) for run in own), 1)
 
 
 def best_first(trials: Sequence[Trial]) -> list[Trial]:

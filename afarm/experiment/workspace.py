@@ -33,6 +33,12 @@ if TYPE_CHECKING:
 KEPT_MODELS = 2
 """Models held loaded between stages: the starting policy and the reward model, as training needs both."""
 
+JUDGING = "evaluate"
+"""The purpose of the seed of judgements."""
+
+JUDGED = frozenset({"evaluate", "compare", "decide"})
+"""The stages that hold judgements."""
+
 OnStage = Callable[[str, StageRun | None], None]
 """Called with a stage's label when it begins, and with what came of it when it is there."""
 
@@ -92,8 +98,9 @@ class Workspace:
         return self.settings.run_name(self.components.plugins.registry, method)
 
     def seed(self, purpose: str) -> int:
-        """Return an independent seed for each purpose, from the run's."""
-        return integer(self.config.seed, purpose)
+        """Return an independent seed for each purpose, from the run's, or from that of labels if it is set."""
+        labels = self.config.evaluate.label_seed if purpose == JUDGING else None
+        return integer(self.config.seed if labels is None else labels, purpose)
 
     def key_fields(self, stage: str, **ingredients: Any) -> dict[str, Any]:
         """Return what every stage's result depends on, with the ingredients of this kind of stage.
@@ -101,7 +108,10 @@ class Workspace:
         What a stage samples by is an ingredient of those that do.
         """
         backend = {name: value for name, value in self.config.backend.result_fields().items() if name != "sampler"}
-        return {"stage": stage, "afarm": code_digest(stage), **backend, "seed": self.config.seed, **ingredients}
+        seeds = {"seed": self.config.seed}
+        if stage in JUDGED and self.config.evaluate.label_seed is not None:
+            seeds |= {"label_seed": self.config.evaluate.label_seed}
+        return {"stage": stage, "afarm": code_digest(stage), **backend, **seeds, **ingredients}
 
     # ---------------------------------------------------------------------------------------- making and reusing
 

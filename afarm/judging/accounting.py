@@ -11,6 +11,7 @@ from typing import Any
 
 from afarm.core.errors import StoreError
 from afarm.judging.ledger import Ledger
+from afarm.judging.ledger_schema import column_names
 
 GROUPS = {
     "run": "COALESCE(run, '')",
@@ -20,10 +21,7 @@ GROUPS = {
 }
 """Groups of spend, as SQL over completions; of days, each database has its own."""
 
-COLUMNS = (
-    *("key", "judge", "role", "annotator", "run", "request", "text", "input_tokens", "output_tokens"),
-    *("cached_input_tokens", "price", "finish_reason", "model", "seconds", "created", "logprobs", "degraded"),
-)
+ANSWERS = column_names("completions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +88,7 @@ def export(ledger: Ledger, path: Path) -> int:
     count = 0
     try:
         with path.open("w", encoding="utf-8", newline="") as handle:
-            table = csv.DictWriter(handle, COLUMNS) if path.suffix == ".csv" else None
+            table = csv.DictWriter(handle, ANSWERS) if path.suffix == ".csv" else None
             if table:
                 table.writeheader()
             for row in _answers(ledger):
@@ -124,8 +122,8 @@ def _answers(ledger: Ledger, size: int = 1000) -> Iterator[dict[str, Any]]:
     """Every row of completions, some at a time: other processes go on writing meanwhile."""
     last = -1
     number = ledger.database.row_number
-    statement = f"SELECT {number}, {', '.join(COLUMNS)} FROM completions WHERE {number} > ? ORDER BY 1 LIMIT ?"
+    statement = f"SELECT {number}, {', '.join(ANSWERS)} FROM completions WHERE {number} > ? ORDER BY 1 LIMIT ?"
     while rows := ledger.read(statement, [last, size]):
         last = rows[-1][0]
         for row in rows:
-            yield dict(zip(COLUMNS, row[1:], strict=True))
+            yield dict(zip(ANSWERS, row[1:], strict=True))

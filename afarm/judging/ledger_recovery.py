@@ -24,9 +24,9 @@ from afarm.core.errors import StoreError
 from afarm.judging.database import Transaction
 from afarm.judging.ledger import LIVE_SECONDS, Ledger
 from afarm.judging.ledger_pages import PAGE, rows_in_leaves
+from afarm.judging.ledger_schema import column_names
 
 TABLES = ("completions", "judgements", "in_flight", "spent", "stage_spend", "reuse", "batch_requests")
-COLUMNS_OF_AN_ANSWER = 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def _answers(damaged: sqlite3.Connection, copy: Path) -> Iterator[Sequence[Any]]
     """Yield the rows of the copy's table of answers, those that are only in its log too."""
     with suppress(sqlite3.Error):
         damaged.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    yield from rows_in_leaves(copy, COLUMNS_OF_AN_ANSWER)
+    yield from rows_in_leaves(copy, len(column_names("completions")))
 
 
 def _save(ledger: Ledger, table: str, rows: Iterable[Sequence[Any]]) -> int:

@@ -38,6 +38,24 @@ CREATE INDEX IF NOT EXISTS batch_keys ON batch_requests (key);
 """
 
 
+COLUMNS = {
+    "completions": "key, judge, role, annotator, run, request, text, input_tokens, output_tokens, cached_input_tokens, "
+    "price, finish_reason, model, seconds, created, logprobs, degraded",
+    "judgements": "annotator, pair_id, shown, seed, draw, first, outcome, completion, created",
+    "in_flight": "key, owner, run, reserved, created, seen",
+    "spent": "run, dollars",
+    "stage_spend": "stage, calls, input_tokens, output_tokens, dollars, unpriced_calls",
+    "reuse": "run, judge, annotator, day, answers, dollars",
+    "batch_requests": "ticket, position, key, judge, run, role, annotator, request, degraded, reserved, created",
+}
+"""The columns of each table as statements name them, the table of answers first."""
+
+
+def column_names(table: str) -> tuple[str, ...]:
+    """Return the names of a table's columns."""
+    return tuple(COLUMNS[table].split(", "))
+
+
 def statements(script: str) -> list[str]:
     """Split a script into its statements."""
     return [statement.strip() for statement in script.split(";") if statement.strip()]

@@ -6,6 +6,7 @@ A price that is not known is None, never zero: whoever shows a sum says how many
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,10 @@ from afarm.core.judge import Price
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
+
+
+VENDORS = ("openai", "anthropic")
+"""The vendors of genai-prices that judges of the same name ask."""
 
 
 class PriceRow(Config):
@@ -65,6 +70,18 @@ def listed(provider: str, model: str) -> Price | None:
     if rates[0] is None or rates[1] is None:
         return None
     return Price(rates[0], rates[1], rates[2])
+
+
+@cache
+def listed_prices() -> dict[str, Price]:
+    """The list prices of the vendors whose judges afarm has, by judge spec; empty without genai-prices."""
+    try:
+        from genai_prices.data_snapshot import get_snapshot
+    except ImportError:
+        return {}
+    vendors = [vendor for vendor in get_snapshot().providers if vendor.id in VENDORS]
+    found = {f"{vendor.id}:{model.id}": listed(vendor.id, model.id) for vendor in vendors for model in vendor.models}
+    return {spec: price for spec, price in sorted(found.items()) if price is not None}
 
 
 def _first_tier(rate: Any) -> float | None:

@@ -161,6 +161,13 @@ class Launcher(ABC):
         """Name the nodes that tasks can be run on, for `Needs.node`; as it is, one without a name."""
         return [""]
 
+    def nodes_at_once(self) -> Sequence[str]:
+        """Name the nodes beside this machine that answer at once, not after a queue: as it is, none.
+
+        Before the first stage each is asked for its code.
+        """
+        return []
+
     def problems(self, tasks: Sequence[StageTask]) -> list[str]:
         """List, before anything runs, what of `tasks` it cannot run: as it is, tasks of several processes."""
         several = [task.id for task in tasks if task.needs.processes > 1]

@@ -53,7 +53,7 @@ class LocalLauncher(Launcher):
                     self._hear(worker, workers, schedule, tell)
         finally:
             for worker in workers:
-                worker.process.terminate()
+                worker.leave()
             for worker in workers:
                 worker.end()
         return schedule.outcomes
@@ -96,9 +96,17 @@ class Worker:
         how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         return f"process {self.process.pid} {how}"
 
+    def leave(self) -> None:
+        """Tell it to end: at once if it is at work, else by itself.
+
+        A process that is made to end leaves locks of the system behind.
+        """
+        self.connection.close()
+        if self.task is not None:
+            self.process.terminate()
+
     def end(self) -> None:
         """End the process, which was told to, whatever it does."""
-        self.connection.close()
         self.process.join(GRACE)
         if self.process.is_alive():
             self.process.kill()

@@ -1,40 +1,10 @@
-"use strict";
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-const palette = () => [colour("system"), colour("reference"), "#6a6fc4", "#b0497c", "#7a8a2c"];
-const symbols = ["circle", "diamond", "square", "triangle-up", "cross"];
-
-const narrow = () => window.innerWidth < 640;
-
-// plotly reads some HTML in texts; names are text, and long ones leave no room for the plot.
-function plain(text) {
-  const room = narrow() ? 14 : 34;
-  const short = text.length > room ? `${text.slice(0, room - 1)}…` : text;
-  return short.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
-}
-
-function axis(title) {
-  return {
-    title: { text: title, standoff: 10 }, gridcolor: colour("line"), linecolor: colour("line"), zeroline: false,
-    automargin: true, fixedrange: true,
-  };
-}
-
-function layout(height) {
-  return {
-    font: { family: "system-ui, sans-serif", size: 12, color: colour("muted") }, height, dragmode: false,
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 8, r: 16, t: 24, b: 8 },
-    hoverlabel: { bgcolor: colour("surface"), bordercolor: colour("line"), font: { color: colour("ink") } },
-    legend: { orientation: "h", x: 0, y: 1, yanchor: "bottom", itemclick: false, itemdoubleclick: false },
-  };
-}
-
 function dots(chart) {
   const many = chart.series.length;
   const data = chart.series.map((series, i) => ({
-    type: "scatter", mode: "markers", name: series.name, x: series.x, showlegend: many > 1,
+    type: "scatter", mode: "markers", name: series.name, x: series.x,
     y: series.annotators.map((name) => chart.names.indexOf(name) + (many > 1 ? (i / (many - 1) - 0.5) * 0.6 : 0)),
-    marker: { size: 10, color: palette()[i], symbol: symbols[i] },
-    error_x: { type: "data", array: series.error, color: palette()[i], thickness: 1.5, width: 4 },
+    marker: { size: 10, color: seriesColour(i), symbol: seriesSymbol(i) },
+    error_x: { type: "data", array: series.error, color: seriesColour(i), thickness: 1.5, width: 4 },
     customdata: series.error, hovertemplate: `${series.name}: %{x:.3~g} ± %{customdata:.2~g}<extra></extra>`,
   }));
   const half = chart.whole / 2;
@@ -43,17 +13,18 @@ function dots(chart) {
   const range = [Math.max(0, Math.min(half, ...ends)) - margin, Math.min(chart.whole, Math.max(half, ...ends)) + margin];
   const title = chart.whole === 100 ? "percent" : "share";
   return [data, {
-    ...layout(90 + chart.names.length * (many > 1 ? 26 + 10 * many : 34)), xaxis: { ...axis(title), range },
+    ...layout(90 + chart.names.length * (many > 1 ? 26 + 10 * many : 34)),
+    showlegend: many > 1, legend: { orientation: "h", x: 0, y: 1, yanchor: "bottom", itemclick: false, itemdoubleclick: false }, xaxis: { ...axis(title), range },
     yaxis: {
       ...axis(""), showgrid: false, range: [chart.names.length - 0.5, -0.5], tickmode: "array",
-      tickvals: chart.names.map((_, i) => i), ticktext: chart.names.map(plain),
+      tickvals: chart.names.map((_, i) => i), ticktext: chart.names.map((name) => plain(name)),
     },
     shapes: [{ type: "line", x0: half, x1: half, yref: "paper", y0: 0, y1: 1, line: { color: colour("muted"), width: 1, dash: "dot" } }],
   }];
 }
 
 function bias(chart) {
-  const names = chart.names.map(plain);
+  const names = chart.names.map((name) => plain(name));
   const right = Math.max(1, ...chart.x.map((x, i) => x + chart.x_error[i])) * 1.05;
   const data = [{
     type: "scatter", mode: "markers+text", x: chart.x, y: chart.y, text: names,
@@ -63,12 +34,12 @@ function bias(chart) {
     error_y: { type: "data", array: chart.y_error, color: colour("line"), thickness: 1.5, width: 4 },
     hovertemplate: "%{text}: variance %{x:.1f}, bias %{y:.1f}<extra></extra>",
   }];
-  return [data, { ...layout(420), showlegend: false, xaxis: { ...axis("variance, %"), range: [-right / 40, right] }, yaxis: { ...axis("bias, %"), rangemode: "tozero" } }];
+  return [data, { ...layout(420), xaxis: { ...axis("variance, %"), range: [-right / 40, right] }, yaxis: { ...axis("bias, %"), rangemode: "tozero" } }];
 }
 
 function matrix(chart) {
   const places = chart.names.map((_, i) => i);
-  const named = { tickmode: "array", tickvals: places, ticktext: chart.names.map(plain), showgrid: false };
+  const named = { tickmode: "array", tickvals: places, ticktext: chart.names.map((name) => plain(name)), showgrid: false };
   const side = 28 + (chart.names.length < 8 ? 16 : 0);
   const data = [{
     type: "heatmap", z: chart.values, x: places, y: places, hoverongaps: false, xgap: 2, ygap: 2, texttemplate: "%{z:.0f}",
@@ -83,20 +54,6 @@ function matrix(chart) {
 
 const DRAW = { agreement: dots, preferences: dots, bias, matrix };
 
-async function drawCharts() {
-  await unpackPlotly(document.getElementById("plotly"));
-  const charts = JSON.parse(document.getElementById("charts").textContent);
-  const drawAll = () => {
-    for (const [id, chart] of Object.entries(charts)) {
-      const [data, look] = DRAW[id](chart);
-      window.Plotly.react(document.getElementById(`chart-${id}`), data, look, { displayModeBar: false, responsive: true, displaylogo: false });
-    }
-  };
-  drawAll();
-  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
-}
-
-drawCharts().catch((error) => {
-  for (const figure of document.querySelectorAll(".plot:empty")) figure.textContent = "This chart could not be drawn.";
-  console.error(error);
+drawCharts((charts) => {
+  for (const [id, chart] of Object.entries(charts)) show(id, DRAW[id](chart));
 });

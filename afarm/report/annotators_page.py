@@ -8,13 +8,10 @@ from typing import Any
 
 from afarm.analysis.agreement import AnnotatorReport, Profile
 from afarm.analysis.labels import HUMANS
-from afarm.evaluation.metrics import Estimate
+from afarm.evaluation.metrics import NORMAL_95, Estimate
 from afarm.report.charts import plotly_script
-from afarm.report.page_shell import render_page, scripts
+from afarm.report.page_shell import render_page
 from afarm.storage.disk import write_whole
-
-Z_95 = 1.96
-"""The normal quantile of a 95% interval, in standard errors to either side."""
 
 COLUMNS: tuple[tuple[str, str, int], ...] = (
     ("agreement", "agreement, %", 1),
@@ -45,6 +42,8 @@ def render_annotators(comparison: AnnotatorReport, files: Sequence[str], plotly:
     groups = [[c for c in columns if c[0] not in PREFERENCES], [c for c in columns if c[0] in PREFERENCES]]
     return render_page(
         "annotators_page",
+        ["charts", "tables", "annotators_page"],
+        plotly,
         files=files,
         notes=comparison.notes(),
         people=any(p.agreement is not None for p in comparison.profiles),
@@ -59,7 +58,6 @@ def render_annotators(comparison: AnnotatorReport, files: Sequence[str], plotly:
         names=[p.annotator for p in comparison.profiles],
         matrix=[[estimate_cell(f, 1) for f in row] for row in _matrix(comparison)],
         charts=charts(comparison) if plotly else {},
-        **scripts("annotators_page", plotly),
     )
 
 
@@ -89,8 +87,8 @@ def charts(comparison: AnnotatorReport) -> dict[str, Any]:
             "names": [p.annotator for p in both],
             "x": [p.variance.value for p in both if p.variance],
             "y": [p.bias.value for p in both if p.bias],
-            "x_error": [Z_95 * (p.variance.error or 0) for p in both if p.variance],
-            "y_error": [Z_95 * (p.bias.error or 0) for p in both if p.bias],
+            "x_error": [NORMAL_95 * (p.variance.error or 0) for p in both if p.variance],
+            "y_error": [NORMAL_95 * (p.bias.error or 0) for p in both if p.bias],
         }
     if kinds := [kind for kind in PREFERENCES if any(getattr(p, kind) for p in profiles)]:
         data["preferences"] = _dots(profiles, kinds, 1.0)
@@ -112,7 +110,7 @@ def _dots(profiles: Sequence[Profile], kinds: Sequence[str], whole: float) -> di
                 "name": titles[kind],
                 "annotators": [name for name, _ in estimates],
                 "x": [e.value for _, e in estimates],
-                "error": [Z_95 * (e.error or 0) for _, e in estimates],
+                "error": [NORMAL_95 * (e.error or 0) for _, e in estimates],
             }
         )
     return {"names": [p.annotator for p in profiles], "series": series, "whole": whole}

@@ -1,7 +1,7 @@
-"""Leaderboards as one self-contained HTML page, without scripts.
+"""Leaderboards as one self-contained HTML page, whose only script sorts tables.
 
-Names are anybody's text: the template escapes every value, and the page's content security policy runs and fetches
-nothing at all.
+Names are anybody's text: the template escapes every value, and the page's content security policy runs no other script
+and fetches nothing at all.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ def render_leaderboards(
     """Render the page as text."""
     return render_page(
         "leaderboard_page",
+        ["tables"],
         boards=[describe_board(board) for board in boards],
         left_out=left_out,
         agreements=agreements,

@@ -7,24 +7,52 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib import resources
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from afarm.report.charts import pack
 from afarm.storage.text import visible
 
 
-def render_page(name: str, filters: Mapping[str, Callable[..., Any]] | None = None, **values: Any) -> str:
-    """Render the template `{name}.html.jinja`. A value that it needs and is not in `values` is an error."""
+def render_page(
+    name: str,
+    scripts: Sequence[str] = (),
+    plotly: str | None = None,
+    filters: Mapping[str, Callable[..., Any]] | None = None,
+    /,
+    **values: Any,
+) -> str:
+    """Render the template `{name}.html.jinja`, which fills the blocks of `page.html.jinja`.
+
+    Args:
+        name: The template's. A value that it needs and is not in `values` is an error.
+        scripts: The names of the scripts that it runs, one after another in one scope: charts, tables, its own.
+        plotly: The source of plotly.js, if it draws charts; it has their data as `charts`.
+        filters: Filters of the template.
+        values: Its values.
+    """
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_shown
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_shown,
+        loader=FunctionLoader(_file),
     )
     environment.filters.update(filters or {})
-    return environment.from_string(_file(f"{name}.html.jinja")).render(style=_file("page.css"), **values)
+    script = "".join(['"use strict";\n', *(_file(f"{each}.js") for each in scripts)]) if scripts else ""
+    return environment.get_template(f"{name}.html.jinja").render(
+        style=_file("page.css"),
+        script=script,
+        plotly=pack(plotly) if plotly else None,
+        script_hashes=[_csp_hash(source) for source in (script, plotly) if source],
+        **values,
+    )
 
 
 def _shown(value: Any) -> Any:
@@ -32,19 +60,10 @@ def _shown(value: Any) -> Any:
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def scripts(name: str, plotly: str | None) -> dict[str, Any]:
-    """Pack the scripts of a template with charts by `{name}.js`; `plotly` is the source of plotly.js."""
-    script = _file(f"{name}.js") + _file("plotly.js")
-    return {
-        "script": script,
-        "plotly": pack(plotly) if plotly else None,
-        "script_hashes": [_csp_hash(source) for source in (script, plotly) if source],
-    }
-
-
 def _file(name: str) -> str:
     return resources.files("afarm.report").joinpath(name).read_text(encoding="utf-8")
 
 
+@cache
 def _csp_hash(source: str) -> str:
     return "'sha256-" + base64.b64encode(hashlib.sha256(source.encode("utf-8")).digest()).decode("ascii") + "'"

@@ -35,7 +35,7 @@ def read_reported_run(directory: Path) -> ReportedRun:
     """Read what a run left on disk. Raises `DataError` naming the file that cannot be read."""
     outputs = directory / OUTPUTS
     rows: Iterable[Row] = RowsOnDisk(outputs, lambda row, where: row) if outputs.is_file() else ()
-    return ReportedRun(read_run(directory), _curves(_rows(directory / "metrics.jsonl")), rows)
+    return ReportedRun(read_run(directory), curves_of(_rows(directory / "metrics.jsonl")), rows)
 
 
 def degraded(stages: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -103,7 +103,8 @@ def _rows(path: Path) -> list[Row]:
     return list(read_rows(path)) if path.is_file() else []
 
 
-def _curves(rows: list[Row]) -> dict[str, dict[str, Points]]:
+def curves_of(rows: list[Row]) -> dict[str, dict[str, Points]]:
+    """Order logged rows as curves: `[stage][name]` are (step, value), None if a value is not finite."""
     curves: dict[str, dict[str, dict[float, float | None]]] = {}
     for row in rows:
         step = finite_number(row.get("step"))

@@ -10,15 +10,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from afarm.core.records import Row
 from afarm.core.seeding import digest
 from afarm.evaluation.cut_off import cut_off
 from afarm.evaluation.metrics import finite_number, undetectable_difference, win_rate_interval
 from afarm.evaluation.red_flags import flag_sentences, judge_bias
 from afarm.report import side_by_side
-from afarm.report.charts import curve_charts, plotly_script, win_rate_chart
+from afarm.report.charts import curve_charts, kept_step, plotly_script, proxy_chart, win_rate_chart
 from afarm.report.diagram import HEIGHT, WIDTH, diagrams
 from afarm.report.format import FILTERS
-from afarm.report.page_shell import render_page, scripts
+from afarm.report.page_shell import render_page
 from afarm.report.reward_model_charts import describe_held_out, held_out_charts
 from afarm.report.run import ReportedRun, degraded, not_finite, read_reported_run, training
 from afarm.storage.disk import source_digest, write_whole
@@ -87,9 +88,8 @@ def content_mark(record: RunRecord) -> str:
 
 def render_run(run: ReportedRun, plotly: str | None) -> str:
     """Render the page as text; `plotly` is the source of plotly.js, None to leave the charts out."""
-    return render_page(
-        "run_page", FILTERS, **describe_run(run), charts=describe_charts(run), **scripts("run_page", plotly)
-    )
+    own = {**describe_run(run), "charts": describe_charts(run)}
+    return render_page("run_page", ["charts", "tables", "run_page"], plotly, FILTERS, **own)
 
 
 def describe_run(run: ReportedRun) -> dict[str, Any]:
@@ -192,10 +192,11 @@ def describe_spend(record: RunRecord) -> Mapping[str, Any]:
 
 def describe_charts(run: ReportedRun) -> dict[str, Any]:
     """Chart data by position: `win_rate` (one or None), and the lists `main`, `others` and `held_out`."""
-    main, others = curve_charts(run.metrics)
+    main, others = curve_charts(run.metrics, kept_step(run.record))
+    win_rates, proxy = list(describe_win_rates(run.record)), proxy_chart(run.record)
     return {
-        "win_rate": win_rate_chart(list(describe_win_rates(run.record))),
-        "main": main,
+        "win_rate": win_rate_chart(win_rates) if len(win_rates) > 1 else None,  # of one the headline has all
+        "main": main if proxy is None else [*main, proxy],
         "others": others,
         "held_out": held_out_charts(run.record),
     }
@@ -329,6 +330,7 @@ def describe_outputs(run: ReportedRun) -> dict[str, Any]:
         {
             "number": place,
             "verdict": side_by_side.row_verdict(row),
+            "turns": earlier_turns(row),
             "instruction": describe_text(row.get("instruction")),
             "input": describe_text(row.get("input")),
             "reference": describe_text(row.get("output_1")),
@@ -346,6 +348,16 @@ def describe_outputs(run: ReportedRun) -> dict[str, Any]:
         "all": counts,
         "shown": {v: sum(row["verdict"] == v for row in shown) for v in side_by_side.VERDICTS},
     }
+
+
+def earlier_turns(row: Row) -> list[dict[str, Any]]:
+    """Describe the turns of a conversation before the instruction; none if the row has none."""
+    turns = row.get("messages")
+    return [
+        {"role": str(turn.get("role", "")), "content": describe_text(turn.get("content"))}
+        for turn in (turns if isinstance(turns, list) else [])
+        if isinstance(turn, Mapping)
+    ]
 
 
 def describe_text(value: object) -> dict[str, Any]:

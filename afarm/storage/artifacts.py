@@ -38,6 +38,7 @@ from afarm.storage.disk import (
 )
 from afarm.storage.json_text import json_text
 from afarm.storage.metadata import metadata_digest, read_metadata
+from afarm.storage.peak_memory import begin_peak, peak_memory
 from afarm.storage.runs import RECORD, read_run, run_directories
 from afarm.storage.shared_store import SharedStore
 
@@ -221,7 +222,7 @@ class Store:
             if artifact := self._find_sound(stage, key):  # another process made it while we waited for the lock
                 return self._publish(artifact), True
             partial.mkdir(parents=True, exist_ok=True)
-            created, started = time.time(), time.perf_counter()
+            created, started, peak_is_known = time.time(), time.perf_counter(), begin_peak()
             summary = dict(write(partial))
             shutil.rmtree(partial / CHECKPOINTS, ignore_errors=True)
             for name, what in strangers(partial).items():
@@ -239,6 +240,7 @@ class Store:
                 "files": files,
                 "created": created,
                 "seconds": round(time.perf_counter() - started, 6),  # not 0.0, which would be no time at all
+                **peak_memory(peak_is_known),
                 "spend": dict(spend()),
                 "summary": summary,
                 "versions": dict(versions or {}),

@@ -41,8 +41,9 @@ from afarm.storage.conversations import (
 )
 from afarm.storage.hub import is_on_hub
 from afarm.storage.label_scales import COLUMN, LabelReader
+from afarm.storage.people_rows import PAIRS, people_columns, win_of_label
 from afarm.storage.record_fields import short_repr
-from afarm.storage.row_shapes import LABELS, PAIRS, PEOPLE, what_it_holds
+from afarm.storage.row_shapes import LABELS, what_it_holds
 from afarm.storage.rows import placed_rows, read_rows, stem, why_no_file
 
 PROMPTS = ("prompt", "question", "instruction", "input")
@@ -183,7 +184,7 @@ def _from_pair(row: Row, names: tuple[str, str], where: str, name: str, labels: 
         if not isinstance(row[output], str):
             kind = type(row[output]).__name__
             raise UnusableError(f"{where}: field {output!r} must be text, not {kind}; write it in quotes")
-    people = sorted(column for column in row if PEOPLE.fullmatch(column))
+    people = people_columns(row)
     label = next((column for column in LABELS if column in row), "")
     if not label and not people:
         raise DataError(
@@ -206,7 +207,7 @@ def _from_pair(row: Row, names: tuple[str, str], where: str, name: str, labels: 
         return replace(judged, preference=_draw(judged.pair))
     if label:
         return judged
-    return replace(judged, preference=_vote(judged.pair, [_win(vote) for vote in votes if vote is not None]))
+    return replace(judged, preference=_vote(judged.pair, [win_of_label(vote) for vote in votes if vote is not None]))
 
 
 def _task(row: Row, where: str) -> Row:
@@ -223,10 +224,6 @@ def _task(row: Row, where: str) -> Row:
     if is_plain(value) and name == "instruction" and not row.get("system"):
         return {"instruction": value}  # as it is
     return {"messages": (), **as_instruction(prompt_turns(value, row, place), further, place).to_row()}
-
-
-def _win(vote: float) -> float:
-    return 0.5 if vote in (0, 1.5) else vote - 1
 
 
 def _vote(pair: Pair, wins: Sequence[float]) -> Preference:

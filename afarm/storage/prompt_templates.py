@@ -25,6 +25,19 @@ JINJA = "jinja"
 PAIR = ("prompt_inputs", "prompt_noinputs")
 """The keys of a pair's texts, in the file as AlpacaFarm has it: with an input, and without."""
 
+SHIPPED = {
+    "dialogue": {
+        JINJA: "{% for turn in messages %}"
+        "{{ {'user': 'Human: ', 'assistant': 'Assistant: '}.get(turn.role, '') }}{{ turn.content }}\n\n"
+        "{% endfor %}Human: {{ instruction }}{% if input %}\n\n{{ input }}{% endif %}\n\nAssistant:"
+    },
+    "summary": {
+        JINJA: "{% for turn in messages %}{{ turn.content }}\n\n{% endfor %}"
+        "{% if input %}{{ input }}\n\n{% endif %}{{ instruction }}\n\nTL;DR:"
+    },
+}
+"""Templates for base models, by their names: transcripts of a dialogue, and texts that a summary ends."""
+
 TemplateSource = str | Mapping[str, str]
 """A template: one of `NAMED`, or the texts of a file, under `JINJA` or the keys of `PAIR`."""
 
@@ -44,12 +57,14 @@ def read_prompt_template(spec: str) -> TemplateSource:
     """
     if spec in NAMED:
         return spec
+    if spec in SHIPPED:
+        return SHIPPED[spec]
     path = Path(spec).expanduser()
     if path.suffix not in (".jinja", ".json"):
         raise ConfigError(
             [
-                f"prompt_template: {spec!r} is neither {', '.join(NAMED)} nor a .jinja or .json file."
-                + did_you_mean(spec, NAMED)
+                f"prompt_template: {spec!r} is neither {', '.join((*NAMED, *SHIPPED))} nor a .jinja or .json file."
+                + did_you_mean(spec, (*NAMED, *SHIPPED))
             ]
         )
     try:

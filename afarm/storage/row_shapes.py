@@ -6,21 +6,17 @@ error that names it, and the command for such a file.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from afarm.storage.arena_votes import is_vote
+from afarm.storage.people_rows import PAIRS, people_columns
 
 ANNOTATION = ("output_1", "output_2", "preference")
 """The fields without which a row is no annotation."""
-PAIRS = (("output_1", "output_2"), ("response1", "response2"), ("response_1", "response_2"))
-"""The names that the two outputs of a labelled pair have."""
 LABELS = ("preference", "label")
 """The names that a label has."""
-PEOPLE = re.compile(r"annotator_?\d+")
-"""The columns of several people's labels."""
 BETTER_AND_WORSE = "put a better and a worse answer to each into 'chosen' and 'rejected'"
 MOST_LISTED = 12
 """Fields that a message lists."""
@@ -61,7 +57,7 @@ def _other_than_output(row: Mapping[str, Any], file: str) -> str:
     if is_vote(row):
         return f"votes of Chatbot Arena (LMSYS), preferences to train on: {training_pairs(file)}"
     if any({*pair} <= fields for pair in PAIRS):
-        if any(PEOPLE.fullmatch(name) for name in fields):
+        if people_columns(row):
             return f"preferences to train on, labelled by people: {training_pairs(file)}"
         if {*LABELS} & fields:
             return f"preferences to train on: {training_pairs(file)}"

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -22,6 +24,15 @@ from afarm.storage.text import without_keys
 
 LAST = "published.json"
 """The object that publishes an artifact."""
+
+UPLOADED = re.compile(r"([^/]+/[^/]+/[0-9a-f]{32})/.+")
+"""An object of an upload, which is the first group."""
+
+ABANDONED = 86400.0
+"""Seconds without a new object after which an upload that is not published counts as abandoned."""
+
+LONGEST = ABANDONED / 2
+"""Seconds that one object of an upload may take: of what took longer, others may be deleted by now."""
 
 
 class SharedStore:
@@ -81,7 +92,13 @@ class SharedStore:
         upload, names = uuid.uuid4().hex, [*recorded_files(directory), META]
         there = [f"{stage}/{key}/{upload}/{name}" for name in names]
         for name, path in zip(names, there, strict=True):
+            begun = time.monotonic()
             self._obstore.put(self._objects, path, directory / name)
+            if time.monotonic() - begun > LONGEST:
+                raise StoreError(
+                    f"{stage}/{key}: {name} took more than {LONGEST / 3600:.0f} hours to reach the store {self.name}, "
+                    "after which an upload may be taken for abandoned: give the same command again"
+                )
         own = {"upload": upload, "content": content, "host": platform.node(), "created": time.time(), "files": names}
         try:
             self._obstore.put(self._objects, f"{stage}/{key}/{LAST}", json.dumps(own).encode(), mode="create")
@@ -89,6 +106,80 @@ class SharedStore:
             self._obstore.delete(self._objects, there)
             return self._published(stage, key) or own
         return own
+
+    @contextmanager
+    def marked(self, mark: str) -> Iterator[None]:
+        """Keep an object of that name in the folder, for `require_mark` of other machines.
+
+        Raises `StoreError` if the folder cannot be written.
+        """
+        with self._explained("written"):
+            self._obstore.put(self._objects, mark, b"", mode="create")
+        try:
+            yield
+        finally:
+            with self._explained("written"):
+                self._obstore.delete(self._objects, mark)
+
+    def require_mark(self, mark: str) -> None:
+        """Raise `StoreError` if this folder is not the marked one, or not written, or written over."""
+        try:
+            with self._explained("read"):
+                self._obstore.head(self._objects, mark)
+        except StoreError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            raise StoreError(
+                f"what the command writes to the store {self.name} is not there: name one that all machines share"
+            ) from error
+        with self._explained("written"):
+            try:
+                self._obstore.put(self._objects, mark, b"", mode="create")
+            except self._obstore.exceptions.AlreadyExistsError:
+                return
+        raise StoreError(
+            f"the store {self.name} writes over what is there, so of two writers of one artifact both would publish: "
+            "use one that refuses it (S3: If-None-Match)"
+        )
+
+    def abandoned(self, seconds: float = ABANDONED) -> dict[str, int]:
+        """Find uploads, never published, without a new object for so long: their folders, with their bytes.
+
+        By the store's own clock. Raises `StoreError` if the folder cannot be read and written.
+        """
+        uploads = defaultdict[str, list[Mapping[str, Any]]](list)
+        with self._explained("read"):
+            for listed in self._obstore.list(self._objects):
+                for found in listed:
+                    if match := UPLOADED.fullmatch(found["path"]):
+                        uploads[match[1]].append(found)
+            now = self._now() if uploads else None
+            silent = {
+                upload: sum(found["size"] for found in objects)
+                for upload, objects in uploads.items()
+                if all((now - found["last_modified"]).total_seconds() > seconds for found in objects)
+            }
+            return {upload: size for upload, size in silent.items() if not self._is_published(upload)}
+
+    def delete_upload(self, upload: str) -> None:
+        """Delete what `abandoned` found. Raises `StoreError` if the folder cannot be written."""
+        with self._explained("written"):
+            for listed in self._obstore.list(self._objects, prefix=upload):
+                self._obstore.delete(self._objects, [found["path"] for found in listed])
+
+    def _is_published(self, upload: str) -> bool:
+        stage, key, name = upload.split("/")
+        published = self._published(stage, key)
+        return published is not None and published["upload"] == name
+
+    def _now(self) -> Any:
+        """Read the store's clock, with which it dates its objects: off an object made for that."""
+        name = f"clock-{uuid.uuid4().hex}"
+        self._obstore.put(self._objects, name, b"")
+        try:
+            return self._obstore.head(self._objects, name)["last_modified"]
+        finally:
+            self._obstore.delete(self._objects, name)
 
     def _published(self, stage: str, key: str) -> Mapping[str, Any] | None:
         """Read what the last object says; None if there is none."""

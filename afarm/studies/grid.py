@@ -9,19 +9,22 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from afarm.core.errors import AfarmError, BudgetError, ConfigError, JudgeError
 from afarm.core.seeding import digest, uniform
-from afarm.evaluation.metrics import finite_number, win_rate_interval
+from afarm.evaluation.metrics import NORMAL_95, finite_number, win_rate_interval
 from afarm.experiment.dry_run import JudgeEstimate, PlannedStage, plan_run
+from afarm.experiment.judges import stored_answers
 from afarm.experiment.tasks import Launched, Systems, identity, stages_of, task_graph
 from afarm.experiment.tuning import OWN_STAGES
 from afarm.experiment.workspace import Workspace
-from afarm.storage.runs import RunRecord
-from afarm.studies.study import FinishedRun, Study, StudyRequest, StudyRun
+from afarm.storage.rows import read_preferences, read_rows
+from afarm.storage.runs import METRICS, OUTPUTS, RunRecord, simulated_judges
+from afarm.studies.study import Answers, FinishedRun, Study, StudyRequest, StudyRun, no_answers
 
 LOOKED_AT = 24
 """Runs of a grid that are opened to price it; of more, these stand for all."""
@@ -44,16 +47,25 @@ Prepare = Callable[[Systems, str], Launched | None]
 
 @dataclass(slots=True)
 class GridProgress:
-    """The runs of a grid: those `finished`, and the errors of those `failed`, by their labels."""
+    """The runs of a grid: those `finished`, and the errors of those `failed`, by their labels.
+
+    `simulated` names the judges of finished runs that are formulas.
+    """
 
     runs: Sequence[StudyRun]
     finished: list[FinishedRun] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
+    simulated: set[str] = field(default_factory=set)
 
     @property
     def missing(self) -> int:
         """The runs that were not begun, or not ended."""
         return len(self.runs) - len(self.finished) - len(self.failed)
+
+    def add(self, run: StudyRun, record: RunRecord, answers: Answers = no_answers) -> None:
+        """Add a run that has ended with its record; `answers` returns those of judges by their keys."""
+        self.finished.append(_finished(run, record, answers))
+        self.simulated.update(simulated_judges(record))
 
 
 def checked_grid(study: Study, request: StudyRequest) -> list[StudyRun]:
@@ -110,7 +122,7 @@ def run_grid(
                 made = prepare([(run.method, workspace) for run, workspace in opened], account) if prepare else None
             except (KeyboardInterrupt, BudgetError, JudgeError):  # what is whole is told of, then no more
                 for run, workspace in _complete(opened, account):
-                    progress.finished.append(_finished(run, evaluate(run, workspace)))
+                    progress.add(run, evaluate(run, workspace), _answers(workspace))
                     yield progress
                 raise
             for run, workspace in opened:
@@ -121,7 +133,7 @@ def run_grid(
                     with workspace.judges.client.accounted_to(account):
                         if made is not None:
                             made.hand_over(workspace)
-                        progress.finished.append(_finished(run, evaluate(run, workspace)))
+                        progress.add(run, evaluate(run, workspace), _answers(workspace))
                 except (BudgetError, JudgeError):
                     raise
                 except AfarmError as error:
@@ -136,7 +148,12 @@ def _complete(opened: Sequence[tuple[StudyRun, Workspace]], account: str) -> lis
     return [pair for pair, wanted in zip(opened, graph.wanted, strict=True) if not wanted]
 
 
-def _finished(run: StudyRun, record: RunRecord) -> FinishedRun:
+def _answers(workspace: Workspace) -> Answers:
+    """Return a reader of the judges' answers in the ledger, which outlives the workspace."""
+    return partial(stored_answers, workspace.judges.ledger_place)
+
+
+def _finished(run: StudyRun, record: RunRecord, answers: Answers) -> FinishedRun:
     figures: dict[str, float] = {}
     for result in record.results:
         for name, value in result.metrics.items():
@@ -147,7 +164,41 @@ def _finished(run: StudyRun, record: RunRecord) -> FinishedRun:
             figures |= {} if ends is None else {"win_rate_low": ends[0], "win_rate_high": ends[1]}
     if (kl := finite_number(record.section("headline").get("kl"))) is not None:
         figures["kl"] = kl
-    return FinishedRun(run, record.name, figures)
+    checkpoints = read_checkpoints(record.directory / METRICS)
+    pairs = partial(read_preferences, record.directory / OUTPUTS)
+    return FinishedRun(run, record.name, figures, checkpoints, pairs, answers)
+
+
+LOGGED = {
+    "validation/win_rate": "win_rate",
+    "objective/kl": "kl",
+    "objective/scores": "reward",
+    "validation/length": "avg_length",
+}
+"""What training logs about a checkpoint, by its name there, and as a figure of a study."""
+
+
+def read_checkpoints(path: Path) -> list[dict[str, float]]:
+    """Read the figures of the checkpoints that training compared, in order of their step.
+
+    None without the file. Of a step that was logged twice, as after a kill, the later row counts.
+    """
+    by_step: dict[float, dict[str, float]] = {}
+    for row in read_rows(path) if path.is_file() else ():
+        step = finite_number(row.get("step"))
+        if row.get("stage") == "train" and step is not None:
+            known = {name: number for name, value in row.items() if (number := finite_number(value)) is not None}
+            by_step.setdefault(step, {}).update(known)
+    found = []
+    for step, logged in sorted(by_step.items()):
+        if "validation/win_rate" not in logged:
+            continue
+        figures = {"step": step, **{figure: logged[name] for name, figure in LOGGED.items() if name in logged}}
+        if (error := logged.get("validation/standard_error")) is not None:
+            rate, half = figures["win_rate"], NORMAL_95 * error
+            figures |= {"win_rate_low": max(0.0, rate - half), "win_rate_high": min(100.0, rate + half)}
+        found.append(figures)
+    return found
 
 
 # ------------------------------------------------------------------------------------------------------------- pricing
@@ -182,6 +233,14 @@ def require_possible(runs: Sequence[StudyRun], open_with: OpenWith) -> None:
             pass
 
 
+def planned_stages(run: StudyRun, open_with: OpenWith) -> Iterator[tuple[str, PlannedStage]]:
+    """Plan the stages of a run, each with the name that it has in every run that shares it."""
+    with open_with(run) as workspace:
+        own = {label: identity(stage) for label, stage in stages_of(workspace, run.method).items()}
+        for stage in plan_run(workspace, run.method):
+            yield own.get(stage.label, stage.label), stage
+
+
 def plan_grid(runs: Sequence[StudyRun], open_with: OpenWith) -> GridPlan:
     """Plan what is missing of a grid, stages that runs share once.
 
@@ -191,12 +250,9 @@ def plan_grid(runs: Sequence[StudyRun], open_with: OpenWith) -> GridPlan:
     found: dict[str, PlannedStage] = {}
     seen: Counter[str] = Counter()
     for run in sample:
-        with open_with(run) as workspace:
-            own = {label: identity(stage) for label, stage in stages_of(workspace, run.method).items()}
-            for stage in plan_run(workspace, run.method):
-                name = own.get(stage.label, stage.label)
-                found.setdefault(name, stage)
-                seen[name] += 1
+        for name, stage in planned_stages(run, open_with):
+            found.setdefault(name, stage)
+            seen[name] += 1
     groups: dict[tuple[str, bool], list[str]] = {}
     for name, stage in found.items():
         groups.setdefault((stage.kind, stage.reused), []).append(name)

@@ -16,6 +16,8 @@ from afarm.studies.tables import FORMATS, markdown_table
 
 PAGE = "report.md"
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+FURTHER = re.compile(rf"{FILE_NAME.pattern}\.(yaml|json|jsonl|txt)")
+"""The names of further files: none of a table, a plot or the page."""
 TAKEN = {"runs", "report"}
 REMEDY = "make room or choose another --output-dir"
 
@@ -35,6 +37,11 @@ def write_study(
     """
     for name_of_files in (*(table.name for table in findings.tables), *(plot.name for plot in findings.plots)):
         require_file_name(name_of_files)
+    for further in findings.files:
+        if not FURTHER.fullmatch(further):
+            raise PluginError(
+                f"a further file of a study is a yaml, json, jsonl or txt beside its page, not {further!r}"
+            )
     directory.mkdir(parents=True, exist_ok=True)
     for table in (*findings.tables, runs_table(progress)):
         for ending, write in FORMATS.items():
@@ -43,6 +50,8 @@ def write_study(
         write_whole(directory / f"{plot.name}.svg", as_svg(plot), REMEDY)
         for ending in formats:
             draw_plot(plot, directory / f"{plot.name}.{ending}")
+    for further, text in findings.files.items():
+        write_whole(directory / further, text, REMEDY)
     page = directory / PAGE
     write_whole(page, "\n".join(_lines(name, command, progress, findings)).rstrip() + "\n", REMEDY)
     return page

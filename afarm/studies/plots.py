@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 from afarm.storage.text import visible
 from afarm.studies.study import Bounded, Series, StudyPlot
 
-COLOURS = ("#2563a8", "#c2571a", "#2e7d4f", "#8e44ad", "#b8860b", "#c0392b", "#16808a", "#5d6d7e")
-INK, GRID = "#333333", "#dddddd"
+COLOURS = ("#0a6c6d", "#c2571a", "#5a5fc0", "#b0407a", "#6f8419", "#2b8fc4", "#7a4a24", "#5d6d7e")
+"""Those of `page.css` for a light ground."""
+
+INK, MUTED, GRID = "#333333", "#888888", "#dddddd"
 WIDTH, HEIGHT = 640, 400
 LEFT, RIGHT, TOP, BOTTOM = 64, 168, 36, 52
 """Margins in pixels; the legend stands in the right one."""
@@ -22,6 +24,9 @@ TICKS = 6
 
 ASIDE = 4
 """Pixels between points of several series at one place, which would hide each other."""
+
+WIDE = 6.5
+"""The width of a letter in pixels, about."""
 
 BESIDE = 0.06
 """The share of an axis that stays free beyond its first and last point."""
@@ -54,20 +59,40 @@ def as_svg(plot: StudyPlot) -> str:
             y = TOP + 8 + 18 * number
             parts.append(f'<circle cx="{WIDTH - RIGHT + 18}" cy="{y}" r="4" fill="{colour}"/>')
             parts.append(_text(series.name, WIDTH - RIGHT + 28, y + 4))
-    parts += _labels(plot, across, up)
+    parts += [_text(label.name, label.x, label.y, label.anchor) for label in labels_of(plot)]
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
     style = f'font-family="Helvetica, Arial, sans-serif" font-size="12" fill="{INK}" role="img"'
+    if plot.diagonal:
+        low, high = max(across.low, up.low), min(across.high, up.high)
+        ends = f'x1="{across.pixel(low):.1f}" y1="{up.pixel(low):.1f}" x2="{across.pixel(high):.1f}"'
+        parts.insert(1, f'<line {ends} y2="{up.pixel(high):.1f}" stroke="{MUTED}" stroke-dasharray="4 4"/>')
     return "\n".join([f"{head} {style}>", f"<title>{_said(plot.title)}</title>", *parts, "</svg>", ""])
 
 
 def _axes(plot: StudyPlot) -> tuple[Axis, Axis]:
     ends = [end for series in plot.series for y in series.y for end in y if end is not None]
+    ends += [y for series in plot.series for _, y in series.fit]
     places = _places(plot)
-    x = list(places.values()) if places else [float(value) for s in plot.series for value in s.x]
+    x = list(places.values()) or [end for s in plot.series for value in s.x for end in _ends(value)]
+    if plot.diagonal and not places:
+        x = ends = [*x, *ends]
     across = _axis(x, LEFT, WIDTH - RIGHT, plot.log_x)
     if places:
         across = across._replace(ticks=[(place, text) for text, place in places.items()])
     return across, _axis(ends, HEIGHT - BOTTOM, TOP)
+
+
+def _ends(value: float | str | Bounded) -> list[float]:
+    if isinstance(value, Bounded):
+        return [end for end in value if end is not None]
+    return [float(value)]
+
+
+def _at(value: float | str | Bounded, places: Mapping[str, float]) -> float:
+    """Return where a value stands on its axis, an interval by its middle."""
+    if isinstance(value, Bounded):
+        return value.value
+    return places[str(value)] if places else float(value)
 
 
 def _places(plot: StudyPlot) -> dict[str, float]:
@@ -118,17 +143,21 @@ def _frame(plot: StudyPlot, across: Axis, up: Axis) -> Iterator[str]:
 
 def _series(series: Series, colour: str, plot: StudyPlot, across: Axis, up: Axis) -> Iterator[str]:
     places = _places(plot)
-    x = [across.pixel(places[str(value)] if places else float(value)) for value in series.x]
+    x = [across.pixel(_at(value, places)) for value in series.x]
     y = [up.pixel(figure.value) for figure in series.y]
-    if series.joined and len(x) > 1:
-        path = " ".join(f"{one:.1f},{other:.1f}" for one, other in zip(x, y, strict=True))
+    curve = [(across.pixel(one), up.pixel(other)) for one, other in series.fit]
+    if line := curve or (list(zip(x, y, strict=True)) if series.joined and len(x) > 1 else []):
+        path = " ".join(f"{one:.1f},{other:.1f}" for one, other in line)
         yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
     names = series.labels or [series.name] * len(x)
     for name, value, figure, left, top in zip(names, series.x, series.y, x, y, strict=True):
         if figure.low is not None and figure.high is not None:
             ends = f'y1="{up.pixel(figure.low):.1f}" y2="{up.pixel(figure.high):.1f}"'
             yield f'<line x1="{left:.1f}" x2="{left:.1f}" {ends} stroke="{colour}" stroke-width="1.5"/>'
-        place = value if isinstance(value, str) else f"{value:.4g}"
+        if isinstance(value, Bounded) and value.low is not None and value.high is not None:
+            ends = f'x1="{across.pixel(value.low):.1f}" x2="{across.pixel(value.high):.1f}"'
+            yield f'<line y1="{top:.1f}" y2="{top:.1f}" {ends} stroke="{colour}" stroke-width="1.5"/>'
+        place = value if isinstance(value, str) else _in_words(value) if isinstance(value, Bounded) else f"{value:.4g}"
         said = _said(f"{name}: {plot.x_title} {place}, {plot.y_title} {_in_words(figure)}")
         yield f'<circle cx="{left:.1f}" cy="{top:.1f}" r="4" fill="{colour}"><title>{said}</title></circle>'
 
@@ -139,17 +168,73 @@ def _aside(across: Axis, number: int, of: int) -> Axis:
     return across._replace(begin=across.begin + moved, end=across.end + moved)
 
 
-def _labels(plot: StudyPlot, across: Axis, up: Axis) -> Iterator[str]:
-    """Name each point once, beside the highest of those that share the name and the place."""
+class PointName(NamedTuple):
+    """A name beside a point, in pixels, where its text begins, ends or has its middle, by its `anchor`.
+
+    `number` is that of the series, `point` that in it.
+    """
+
+    name: str
+    x: float
+    y: float
+    anchor: str
+    is_above: bool
+    number: int
+    point: int
+
+
+BESIDE_A_POINT = (
+    (9, -6, "start"),
+    (-9, -6, "end"),
+    (9, 15, "start"),
+    (-9, 15, "end"),
+    (0, -12, "middle"),
+    (0, 21, "middle"),
+)
+"""Where a name may stand, in pixels from its point, the preferred first."""
+
+
+def labels_of(plot: StudyPlot) -> list[PointName]:
+    """Name each point once, beside the highest of those that share name and place, clear of others."""
+    across, up = _axes(plot)
     places = _places(plot)
-    highest: dict[tuple[str, float], float] = {}
-    for series in plot.series:
-        for name, value, figure in zip(series.labels, series.x, series.y, strict=False):
-            at = (name, across.pixel(places[str(value)] if places else float(value)))
-            highest[at] = min(highest.get(at, HEIGHT), up.pixel(figure.value))
-    for (name, left), top in highest.items():
-        is_right = left > LEFT + 0.8 * (WIDTH - RIGHT - LEFT)
-        yield _text(name, left - 10 if is_right else left + 10, top - 6, "end" if is_right else "start")
+    points: list[tuple[float, float]] = []
+    highest: dict[tuple[str, float], tuple[float, int, int]] = {}
+    for number, series in enumerate(plot.series):
+        for point, (value, figure) in enumerate(zip(series.x, series.y, strict=False)):
+            left, top = across.pixel(_at(value, places)), up.pixel(figure.value)
+            points.append((left, top))
+            if point < len(series.labels):
+                at = (series.labels[point], left)
+                highest[at] = min(highest.get(at, (HEIGHT, 0, 0)), (top, number, point))
+    taken = [(left - 5, top - 5, left + 5, top + 5) for left, top in points]
+    labels = []
+    for (name, left), (top, number, point) in sorted(highest.items(), key=lambda item: item[1]):
+        ways = [
+            PointName(name, left + dx, top + dy, anchor, dy < 0, number, point) for dx, dy, anchor in BESIDE_A_POINT
+        ]
+        best = min(ways, key=lambda way: _covered(_box(way), taken))
+        taken.append(_box(best))
+        labels.append(best)
+    return labels
+
+
+Box = tuple[float, float, float, float]
+
+
+def _box(label: PointName) -> Box:
+    """Return the left, top, right and bottom of a label, about."""
+    width = WIDE * len(label.name)
+    left = label.x - {"start": 0.0, "middle": 0.5, "end": 1.0}[label.anchor] * width
+    return left, label.y - 11, left + width, label.y + 3
+
+
+def _covered(box: Box, others: Sequence[Box]) -> float:
+    """Return the area of a box that is over others, or beyond the plot [square pixels]."""
+    left, top, right, bottom = box
+    outside = max(0.0, LEFT - left) + max(0.0, right - (WIDTH - RIGHT)) + max(0.0, TOP - top)
+    over = sum(max(0.0, min(right, r) - max(left, x)) * max(0.0, min(bottom, b) - max(top, y)) for x, y, r, b in others)
+    return over + 14 * outside
 
 
 def _in_words(figure: Bounded) -> str:
@@ -185,6 +270,11 @@ def draw_plot(plot: StudyPlot, path: Path) -> None:
         axes.minorticks_off()
     if across.is_log or _places(plot):
         axes.set_xticks([value for value, _ in across.ticks], [text for _, text in across.ticks])
+    if plot.diagonal:
+        axes.axline((across.low, across.low), slope=1, color=MUTED, linewidth=1, linestyle="--", zorder=0)
+        axes.set_aspect("equal", adjustable="datalim")
+    for label in labels_of(plot):
+        _annotate(axes, label, plot)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
     if len(plot.series) > 1:
@@ -194,11 +284,28 @@ def draw_plot(plot: StudyPlot, path: Path) -> None:
 
 
 def _draw_series(axes: Any, series: Series, colour: str, places: dict[str, float]) -> None:
-    x = [places[str(value)] if places else float(value) for value in series.x]
+    x = [_at(value, places) for value in series.x]
     y = [figure.value for figure in series.y]
     low = [figure.value - (figure.value if figure.low is None else figure.low) for figure in series.y]
     high = [(figure.value if figure.high is None else figure.high) - figure.value for figure in series.y]
     style = {"capsize": 3, "color": colour, "label": series.name}
-    axes.errorbar(x, y, yerr=[low, high], fmt="o-" if series.joined else "o", **style)
-    for name, left, top in zip(series.labels, x, y, strict=False):
-        axes.annotate(name, (left, top), xytext=(6, 4), textcoords="offset points", fontsize=8)
+    beside = [value if isinstance(value, Bounded) else Bounded(0.0) for value in series.x]
+    wide = [
+        [0.0 if end is None else abs(value.value - end) for value, end in zip(beside, ends, strict=True)]
+        for ends in ([value.low for value in beside], [value.high for value in beside])
+    ]
+    is_line = series.joined and not series.fit
+    axes.errorbar(
+        x, y, yerr=[low, high], xerr=wide if any(map(any, wide)) else None, fmt="o-" if is_line else "o", **style
+    )
+    if series.fit:
+        axes.plot([at for at, _ in series.fit], [at for _, at in series.fit], color=colour)
+
+
+def _annotate(axes: Any, label: PointName, plot: StudyPlot) -> None:
+    series = plot.series[label.number]
+    at = _at(series.x[label.point], _places(plot)), series.y[label.point].value
+    across, up = _axes(plot)
+    aside = 0.75 * (label.x - across.pixel(at[0])), 0.75 * (up.pixel(at[1]) - label.y)
+    side = {"start": "left", "middle": "center", "end": "right"}[label.anchor]
+    axes.annotate(label.name, at, xytext=aside, textcoords="offset points", fontsize=8, ha=side)

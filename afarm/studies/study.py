@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from afarm.core.interfaces import AnnotateContext
+from afarm.core.judge import ChatRequest, Completion
+from afarm.core.records import JudgedPair, Output
+
+Answers = Callable[[Sequence[str]], Mapping[str, Completion]]
+"""Returns judges' answers, those that are there, by their keys in the ledger."""
+
+
+def no_answers(keys: Sequence[str]) -> Mapping[str, Completion]:
+    """Know no answer of a judge."""
+    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,10 +28,12 @@ class StudyRequest:
     Args:
         method: The recipe's method.
         seeds: The seeds of the study; the recipe's if none were named.
+        output_dir: Where runs are kept, for a study that reads those that are there.
     """
 
     method: str
     seeds: tuple[int, ...]
+    output_dir: Path = Path("afarm-runs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +51,10 @@ class StudyRun:
     @property
     def label(self) -> str:
         """Its place in words, with the method and the seed."""
-        return ", ".join([self.method, *(f"{name} {value}" for name, value in self.place.items()), f"seed {self.seed}"])
+        place = (
+            f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in self.place.items()
+        )
+        return ", ".join([self.method, *place, f"seed {self.seed}"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +64,22 @@ class FinishedRun:
     Figures are all numbers of its evaluations by their names (the first evaluation that has one gives it), the
     interval of its win rate over instructions as `win_rate_low` and `win_rate_high`, and the KL to the start as `kl`,
     in nats per response. What was not measured is absent.
+
+    `checkpoints` are figures of the checkpoints that training compared on the validation split, in order of their
+    `step`: the win rate there over the start policy (`win_rate`, with the ends of its interval), and the KL (`kl`), the
+    score of the reward model (`reward`) and the length in characters (`avg_length`) as far as they were logged. Empty
+    for methods without checkpoints, and if the last counts.
+
+    `pairs()` reads the judged pairs of its main comparison, the reference's output first, anew at each call; `answers`
+    returns the judges' answers behind them, by their keys in the ledger.
     """
 
     run: StudyRun
     name: str
     figures: Mapping[str, float]
+    checkpoints: Sequence[Mapping[str, float]] = ()
+    pairs: Callable[[], Sequence[JudgedPair]] = tuple
+    answers: Answers = no_answers
 
 
 class Bounded(NamedTuple):
@@ -78,18 +107,31 @@ class StudyTable:
 
 
 class Series(NamedTuple):
-    """Points of one colour, at `x` and `y` [points]; `labels` [points] name them, `joined` is a line."""
+    """Points of one colour, at `x` and `y` [points]; `labels` [points] name them, `joined` is a line.
+
+    `fit` is a curve through them, as (x, y)s in order of x, which is drawn instead of the line.
+    """
 
     name: str
-    x: Sequence[float | str]
+    x: Sequence[float | str | Bounded]
     y: Sequence[Bounded]
     labels: Sequence[str] = ()
     joined: bool = True
+    fit: Sequence[tuple[float, float]] = ()
+
+    @classmethod
+    def of_points(cls, name: str, points: Sequence[tuple[float | str | Bounded, Bounded, str]]) -> Series:
+        """Return a series of points, one or more, as (x, y, label)s, that no line joins."""
+        x, y, labels = zip(*points, strict=True)
+        return cls(name, x, y, labels, joined=False)
 
 
 @dataclass(frozen=True, slots=True)
 class StudyPlot:
-    """A plot of series over one axis: numbers, `log_x` on a logarithmic scale, or texts side by side."""
+    """A plot of series over one axis: numbers, `log_x` on a logarithmic scale, or texts side by side.
+
+    With `diagonal` both axes are alike, and the line where x is y is drawn.
+    """
 
     name: str
     title: str
@@ -97,15 +139,20 @@ class StudyPlot:
     y_title: str
     series: Sequence[Series]
     log_x: bool = False
+    diagonal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The findings of a study: tables, plots, and sentences on how to read them."""
+    """The findings of a study: tables, plots, and sentences on how to read them.
+
+    `files` are further texts that lie beside the page, by their file names.
+    """
 
     tables: Sequence[StudyTable] = ()
     plots: Sequence[StudyPlot] = ()
     notes: Sequence[str] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 class Study(ABC):
@@ -117,6 +164,9 @@ class Study(ABC):
     reads_files = False
     """True if its findings come from files, so that its grid may be empty."""
 
+    brief: ClassVar[Mapping[str, Any]] = {}
+    """Settings of its own for a small grid, which `afarm study all` runs: minutes in the toy world."""
+
     @abstractmethod
     def grid(self, request: StudyRequest) -> Sequence[StudyRun]:
         """State the runs, each once, the same for equal requests. Raises `ConfigError`."""
@@ -126,4 +176,37 @@ class Study(ABC):
         """Read the findings off the runs that are there: all of the grid, some, or none.
 
         Raises `DataError` for a file of its own that cannot be read.
+        """
+
+
+class DataStudy(Study):
+    """A study of the rows of the recipe's data set, which are read before its findings are."""
+
+    reads_files = True
+
+    @abstractmethod
+    def read(self, load: Callable[[str], Sequence[Output]]) -> None:
+        """Keep for `analyse` what it needs of the data set, whose splits `load` returns.
+
+        `load` raises `DataError` for a split that is not there.
+        """
+
+
+class JudgingStudy(Study):
+    """A study that has judges label pairs of its own, within its budget, before its findings are read.
+
+    Answers are in the ledger, so one that was stopped goes on with the same command.
+    """
+
+    reads_files = True
+
+    @abstractmethod
+    def plan(self, context: AnnotateContext) -> Sequence[ChatRequest]:
+        """Return the requests that `judge` would send now. Sends nothing."""
+
+    @abstractmethod
+    def judge(self, context: AnnotateContext) -> None:
+        """Label the pairs and keep the labels for `analyse`.
+
+        Raises `DataError` for a file that cannot be read, `JudgeError` and `BudgetError` as `context.ask` does.
         """

@@ -68,11 +68,17 @@ def cell_text(cell: Cell, form: str) -> str:
     if cell is None:
         return UNKNOWN
     if isinstance(cell, Bounded):
-        ends = None if cell.low is None or cell.high is None else (cell.low, cell.high)
-        plain = form.lstrip("+") if ends and ends[0] >= 0 else form
-        between = f" ({ends[0]:{plain}} to {ends[1]:{plain}})" if ends else ""
-        return _minus(f"{cell.value:{form}}{between}")
+        ends = end_texts(cell, form)
+        return _minus(f"{cell.value:{form}}") + (f" ({ends[0]} to {ends[1]})" if ends else "")
     return cell if isinstance(cell, str) else _minus(f"{cell:{form}}")
+
+
+def end_texts(cell: Bounded, form: str) -> tuple[str, str] | None:
+    """Write the ends of an interval, with a sign only if one of them is negative; None without one."""
+    if cell.low is None or cell.high is None:
+        return None
+    plain = form.lstrip("+") if cell.low >= 0 else form
+    return _minus(f"{cell.low:{plain}}"), _minus(f"{cell.high:{plain}}")
 
 
 def short_text(cell: Cell, form: str) -> str:

@@ -34,7 +34,8 @@ def check_sampler(engine: SamplingEngine, policy: CheckpointPolicy | None = None
     version = engine.version
     one_line = isinstance(version, str) and version.strip() != "" and "\n" not in version
     require(one_line and engine.version == version, f"version must be one line of text, always the same: {version!r}")
-    require(isinstance(engine.takes_whole_weights, bool), "takes_whole_weights must be True or False")
+    for said in ("takes_whole_weights", "runs_here"):
+        require(isinstance(getattr(engine, said, None), bool), f"{said} must be True or False")
     _check_greedy(engine, policy)
     _check_draws(engine, policy)
     _check_trained_adapters(engine, policy)

@@ -45,7 +45,8 @@ def _finished(run: StudyRun) -> FinishedRun:
     rate, size = 100 * uniform("rate", run.label), uniform("size", run.label)
     figures = {"win_rate": rate, "win_rate_low": rate - 2, "win_rate_high": rate + 2, "standard_error": 1.0}
     figures |= {"kl": 10 * size, "reward": 3 * size, "gold": 1 - size, "avg_length": 100 + 50 * size}
-    return FinishedRun(run, f"run-{run.label}", figures)
+    checkpoints = [{"step": 10.0 * step, "win_rate": rate + step, "kl": size * step} for step in (1, 2)]
+    return FinishedRun(run, f"run-{run.label}", figures, checkpoints)
 
 
 def _check_findings(findings: Findings) -> None:

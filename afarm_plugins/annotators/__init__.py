@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 def register_annotators(register: Register) -> None:
     from afarm_plugins.annotators.settings import (  # the help needs the command alone
         PROMPTS,
+        TASKS,
         CriteriaConfig,
         PoolConfig,
         RatingsConfig,
@@ -34,6 +35,14 @@ def register_annotators(register: Register) -> None:
     )
     for name, summary in PROMPTS.items():
         register(name, target, config=PoolConfig, defaults={"members": [name]}, summary=summary)
+    for name, what in (("dialogue", "the next turn of a conversation"), ("summary", "summaries of a text")):
+        register(
+            f"{name}_pool",
+            target,
+            config=PoolConfig,
+            defaults={"members": TASKS[name]},
+            summary=f"one of {len(TASKS[name])} prompt annotators of {what}, drawn for each pair",
+        )
     register(
         "ratings",
         "afarm_plugins.annotators.ratings:RatingsAnnotator",
@@ -52,6 +61,18 @@ def register_annotators(register: Register) -> None:
         config=RewardAnnotatorConfig,
         summary="a reward model as annotator, no call: reward:NAME, or reward:DIRECTORY of a fitted one",
         spec="MODEL",
+    )
+
+
+@hookimpl
+def register_studies(register: Register) -> None:
+    from afarm_plugins.annotators.settings import CalibrateConfig
+
+    register(
+        "calibrate",
+        "afarm_plugins.annotators.calibrate.study:Calibrate",
+        config=CalibrateConfig,
+        summary="weights, noise, length and position bias of a pool fitted to people's labels",
     )
 
 

@@ -5,6 +5,8 @@ All draws are keyed by the seed and the pair, so labels do not depend on batchin
     member   choice(seed, "member", pair id)      uniform over the configured members
     order    uniform(seed, "order", pair id)      over the canonical order, so that swapping the outputs mirrors labels
 
+A calibrated pool draws members by their weights, and a label from each verdict (`calibration.py`).
+
 Source: Dubois et al. 2023 (AlpacaFarm), sections 3 and App. C.
 """
 
@@ -13,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from afarm import AnnotateContext, BuildContext, ConfigError, Pair, seeding
+from afarm import AnnotateContext, BuildContext, ConfigError, Pair, Preference, seeding
 from afarm.judging import PairwiseAnnotator, Presentation, drawn_order, show_pair
 from afarm_plugins.annotators.bound_prompt import BoundPrompt, bind
 from afarm_plugins.annotators.prompt_library import load_member
 from afarm_plugins.annotators.settings import PoolConfig
-from afarm_plugins.annotators.user_pools import read_pool
+from afarm_plugins.annotators.user_pools import Pool, read_pool
 
 
 class PoolAnnotator(PairwiseAnnotator):
@@ -33,23 +35,43 @@ class PoolAnnotator(PairwiseAnnotator):
         self.spec = spec
         if spec and "members" in config.model_fields_set:
             raise ConfigError([f"pool:{spec} names its members in the file: leave pool.members out"])
-        self.members = read_pool(Path(spec).expanduser()) if spec else [load_member(name) for name in config.members]
+        pool = read_pool(Path(spec).expanduser()) if spec else Pool([load_member(name) for name in config.members])
+        self.members, self.calibration = pool.members, pool.calibration
 
     @property
     def identity(self) -> str:
         """A digest of all that the user's file says, templates included; empty without one."""
-        return seeding.digest([member.fingerprint() for member in self.members]) if self.spec else ""
+        if not self.spec:
+            return ""
+        fitted = [self.calibration.model_dump()] if self.calibration else []
+        return seeding.digest([member.fingerprint() for member in self.members], *fitted)
+
+    @property
+    def has_own_noise(self) -> bool:
+        """True for a calibrated pool: a run that flips further labels counts noise twice."""
+        return self.calibration is not None
 
     def present(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Presentation]:
         """See `PairwiseAnnotator.present`. Raises `JudgeError` if a drawn member has no judge."""
         bound: dict[str, BoundPrompt] = {}
         presentations = []
+        names, by_name = [member.name for member in self.members], {member.name: member for member in self.members}
         for pair in pairs:
             pair_id = pair.id
-            member = seeding.choice(self.members, context.seed, "member", pair_id)
+            if self.calibration:
+                member = by_name[self.calibration.draw_member(names, context.seed, pair_id)]
+            else:
+                member = seeding.choice(self.members, context.seed, "member", pair_id)
             if member.name not in bound:
                 bound[member.name] = bind(member, context.ask)
             shown = show_pair(pair, drawn_order(context.seed, pair_id), pair_id)
             # With an input and without, the prompts differ.
             presentations.append(Presentation(bound[member.name], shown, batch=bool(pair.instruction.input)))
         return presentations
+
+    def annotate(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Preference]:
+        """See `PairwiseAnnotator.annotate`; a calibrated pool draws its labels from the verdicts."""
+        verdicts = super().annotate(pairs, context)
+        if self.calibration is None:
+            return verdicts
+        return [self.calibration.label(pair, found, context.seed) for pair, found in zip(pairs, verdicts, strict=True)]

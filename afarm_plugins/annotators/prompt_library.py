@@ -66,8 +66,9 @@ class PromptSpec(Config):
 class FewShotExample(Config):
     """One entry of `demonstrations.yaml`: a comparison that prompts show solved."""
 
-    instruction: str = setting(..., "the task")
+    instruction: str = setting(..., "the task, in a conversation the user's last message")
     input: str = setting("", "the material it works on")
+    messages: list[dict[Literal["role", "content"], str]] = setting([], "the earlier turns of a conversation")
     first: str = setting(..., "Output (a)")
     second: str = setting(..., "Output (b)")
     better: Literal["a", "b"] = setting(..., "which is better, to a reader without a persona")
@@ -232,7 +233,9 @@ class Library:
             near = did_you_mean(name, self.demonstrations)
             raise ConfigError([f"{at}: demonstrations: no demonstration {name!r}.{near}"])
         example = validated(FewShotExample, self.demonstrations[name], f"{self.where}: demonstration {name}")
-        pair = ShownPair(name, Instruction(example.instruction, example.input), example.first, example.second)
+        turns = tuple(Message(turn["role"], turn["content"]) for turn in example.messages)
+        task = Instruction(example.instruction, example.input, messages=turns)
+        pair = ShownPair(name, task, example.first, example.second)
         return Demonstration(pair, spec.verdicts.get(name, example.better), example.reason)
 
     def _sources(self, template: str) -> dict[str, str]:

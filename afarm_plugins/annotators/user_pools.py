@@ -8,14 +8,16 @@
     demonstrations:                          # as in demonstrations.yaml; afarm's own can be named as well
       fish: {instruction: Name a fish., first: Eel., second: Oak., better: a, reason: An oak is a tree.}
 
+    calibration: {noise: 0.2}                # what `afarm study calibrate` fitted to people's labels
+
 `prompt: mine` is `mine.jinja` next to the file, or one of afarm's own templates where there is none.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ import yaml
 from jinja2.loaders import split_template_path
 
 from afarm import Config, ConfigError, Instruction, ShownPair, did_you_mean, setting
+from afarm_plugins.annotators.calibration import Calibration
 from afarm_plugins.annotators.prompt_library import Library, PoolMember, environment, load_member, shipped, validated
 
 
@@ -33,6 +36,15 @@ class PoolFile(Config):
     members: list[str] = setting([], "the annotators one of which is drawn for each pair; those defined, if left out")
     annotators: dict[str, Any] = setting({}, "annotators defined here, by name")
     demonstrations: dict[str, Any] = setting({}, "solved comparisons for their prompts, by name")
+    calibration: Calibration | None = setting(None, "weights, noise and tilts, as fitted to people's labels")
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The members of a pool, one that is named twice twice, and its calibration if it has one."""
+
+    members: list[PoolMember]
+    calibration: Calibration | None = None
 
 
 class _BesidePool(jinja2.FileSystemLoader):
@@ -49,8 +61,8 @@ class _BesidePool(jinja2.FileSystemLoader):
         return super().get_source(environment, template)
 
 
-def read_pool(path: Path) -> list[PoolMember]:
-    """Read the members of the pool at `path`. Raises `ConfigError` with every problem, member and field."""
+def read_pool(path: Path) -> Pool:
+    """Read the pool at `path`. Raises `ConfigError` with every problem, member and field."""
     pool = validated(PoolFile, _read(path), str(path))
     names = pool.members or list(pool.annotators)
     if not names:
@@ -72,9 +84,18 @@ def read_pool(path: Path) -> list[PoolMember]:
             members[name] = _member(name, library)
         except ConfigError as error:
             problems += error.problems
+    for name in pool.calibration.weights if pool.calibration else ():
+        if name not in names:
+            problems.append(f"{path}: calibration: weights: {name!r} is no member.{did_you_mean(name, names)}")
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
-    return [members[name] for name in names]
+    return Pool([members[name] for name in names], pool.calibration)
+
+
+def pool_text(pool: str, members: Sequence[str], calibration: Mapping[str, Any]) -> str:
+    """Write the file of a calibrated pool: that of `pool`, or of afarm's own `members` if it is empty."""
+    given = _read(Path(pool).expanduser()) if pool else {"members": list(members)}
+    return yaml.safe_dump({**given, "calibration": dict(calibration)}, sort_keys=False, allow_unicode=True, width=120)
 
 
 def _member(name: str, library: Library) -> PoolMember:

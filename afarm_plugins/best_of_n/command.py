@@ -40,15 +40,22 @@ def best_of_n(
     if dry_run:
         options.show_plan(evaluations=len(numbers))
         return
+    from afarm_plugins.best_of_n.curve import curve_findings
+
     with options.farm() as farm:
         options.warn_of_budget(farm, "best_of_n", evaluations=len(numbers))
-        if options.as_json:
-            print_json(list(curve(farm, numbers)))
-            return
-        typer.echo(f"{'n':>5}  {'KL at most':>10}  {'reward':>7}  {'win rate':>16}")
+        rows = []
+        if not options.as_json:
+            typer.echo(f"{'n':>5}  {'KL at most':>10}  {'reward':>7}  {'win rate':>16}")
         for row in curve(farm, numbers):
-            typer.echo(line(row))
-            sys.stdout.flush()
+            rows.append(row)
+            if not options.as_json:
+                typer.echo(line(row))
+                sys.stdout.flush()
+        page = options.write_findings(farm, "best-of-n", curve_findings(rows))
+        if options.as_json:
+            print_json(rows)
+        typer.echo(f"Page: {page}", err=options.as_json)
 
 
 def _numbers(texts: list[str]) -> list[int]:

@@ -1,5 +1,7 @@
 """Data sets: the user's own files, and AlpacaFarm's from the Hub."""
 
+from typing import Literal
+
 from afarm import Config, Register, hookimpl, setting
 
 
@@ -39,6 +41,30 @@ class PromptsConfig(Config):
     )
 
 
+SHARES = {"sft": 0.2, "preference": 0.3, "unlabeled": 0.25, "validation": 0.05, "evaluation": 0.2}
+
+
+class DialoguesConfig(Config):
+    """Conversations: transcripts, chats, or preferences between whole dialogues as HH-RLHF has them."""
+
+    path: str = setting("", "the file of conversations, or hf:OWNER/NAME[:SPLIT]; chats, transcripts or preferences")
+    labels: str = setting("", "for preferences: the labels of the first output, the second and a draw, as 1,2,0")
+    turns: Literal["last", "all"] = setting(
+        "last", "the prompts of a conversation: what led to its last answer, or what led to each"
+    )
+    shares: dict[str, float] = setting(SHARES, "the share of the conversations that each split gets")
+
+
+class SummariesConfig(Config):
+    """Texts to summarise, with summaries if there are some."""
+
+    path: str = setting("", "the file of texts, or hf:OWNER/NAME[:SPLIT]")
+    text: str = setting("", "the field of the text, if it is not called post, article, document, text …")
+    summary: str = setting("", "the field of the summary, if it is not called summary, highlights, tldr …")
+    instruction: str = setting("Summarise the text in one or two sentences.", "the task that each text is the input of")
+    shares: dict[str, float] = setting(SHARES, "the share of the texts that each split gets")
+
+
 class HubConfig(Config):
     """AlpacaFarm's own data, from the Hub through the `datasets` library (licence: CC BY-NC 4.0)."""
 
@@ -49,7 +75,7 @@ class HubConfig(Config):
 
 @hookimpl
 def register_datasets(register: Register) -> None:
-    """Register the user's own files, the prompts of preferences, and the paper's data set."""
+    """Register the user's own files, as instructions, conversations and texts, and the paper's data set."""
     register(
         "files",
         "afarm_plugins.datasets.files:Files",
@@ -61,6 +87,18 @@ def register_datasets(register: Register) -> None:
         "afarm_plugins.datasets.prompts:Prompts",
         config=PromptsConfig,
         summary="the prompts of your own preferences, a part of them held out to evaluate on",
+    )
+    register(
+        "dialogues",
+        "afarm_plugins.datasets.dialogues:Dialogues",
+        config=DialoguesConfig,
+        summary="conversations of several turns: what was said so far is the prompt",
+    )
+    register(
+        "summaries",
+        "afarm_plugins.datasets.summaries:Summaries",
+        config=SummariesConfig,
+        summary="texts to summarise, such as posts with their TL;DR",
     )
     register(
         "alpaca_farm",

@@ -25,12 +25,10 @@ from scipy.optimize import minimize
 from scipy.sparse import csgraph
 from scipy.special import expit
 
-from afarm import Evaluation, EvaluationInputs, Evaluator, Row
+from afarm import NORMAL_95, Evaluation, EvaluationInputs, Evaluator, Row
 from afarm_plugins.evaluators import BradleyTerryConfig
 from afarm_plugins.evaluators.pair_counts import POINTS, REFERENCE_AT, Floats, Games, Indices, edges, games
 
-NORMAL_95 = 1.959963984540054
-"""The normal quantile of a 95% interval."""
 FEW = 5.0
 """The sum of p (1 − p) over a system's games, a quarter for an even one, below which they are few."""
 PRECISION = 1e-9

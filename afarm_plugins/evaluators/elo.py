@@ -17,9 +17,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from afarm import Evaluation, EvaluationInputs, Evaluator, seeding
+from afarm import NORMAL_95, Evaluation, EvaluationInputs, Evaluator, seeding
 from afarm_plugins.evaluators import BradleyTerryConfig, EloConfig
-from afarm_plugins.evaluators.bradley_terry import NORMAL_95, strengths
+from afarm_plugins.evaluators.bradley_terry import strengths
 from afarm_plugins.evaluators.pair_counts import POINTS, REFERENCE_AT, TENFOLD, Floats, Games, games
 
 Numbers = NDArray[np.int32]

@@ -8,7 +8,10 @@ from afarm import DataError, Evaluation, EvaluationInputs, Evaluator, standard_e
 
 
 class MeanReward(Evaluator):
-    """The mean reward-model scores of outputs and reference, and their paired difference."""
+    """The mean reward-model scores of outputs and reference, and their paired difference.
+
+    Its rows are the scores of each output and of the reference's to the same instruction, in the order of the outputs.
+    """
 
     needs = frozenset({"reward_model"})
 
@@ -22,6 +25,7 @@ class MeanReward(Evaluator):
             raise DataError(
                 f"{inputs.system}: {len(inputs.reference_scores)} reward scores for {len(inputs.reference)} references"
             )
+        rows = [{"reward": score} for score in scores]
         reference = {
             row.instruction.id: score.value
             for row, score in zip(inputs.reference, inputs.reference_scores, strict=True)
@@ -30,10 +34,12 @@ class MeanReward(Evaluator):
             if missing := [row for row in inputs.outputs if row.instruction.id not in reference]:
                 asked = missing[0].instruction.instruction[:60]
                 raise DataError(f"{inputs.system}: {len(missing)} outputs have no reference, such as {asked!r}")
-            gains = [s - reference[row.instruction.id] for s, row in zip(scores, inputs.outputs, strict=True)]
+            theirs = [reference[row.instruction.id] for row in inputs.outputs]
+            gains = [ours - other for ours, other in zip(scores, theirs, strict=True)]
+            rows = [{**row, "reward_reference": other} for row, other in zip(rows, theirs, strict=True)]
             metrics |= {
                 "reward_reference": statistics.fmean(reference.values()),
                 "reward_difference": statistics.fmean(gains),
                 "reward_difference_se": standard_error(gains),
             }
-        return Evaluation("reward", inputs.system, metrics)
+        return Evaluation("reward", inputs.system, metrics, tuple(rows))

@@ -63,8 +63,10 @@ class RayLauncher(Launcher):
         if not self.address:
             return ["127.0.0.1"]
         with self._cluster():
-            alive = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
-        return sorted({node["NodeManagerAddress"] for node in alive})
+            return _alive()
+
+    def nodes_at_once(self) -> Sequence[str]:
+        return self.nodes() if self.address else []
 
     def run(self, tasks: Sequence[StageTask], execute: Execute, tell: Tell) -> Mapping[str, Outcome]:
         schedule = Schedule(tasks, tell)
@@ -90,6 +92,10 @@ class RayLauncher(Launcher):
                     each = {"CPU": cpus, "GPU": task.needs.gpus * gpus}
                     asked = begin_group.options(name=task.id, num_cpus=0, max_retries=0)
                     at_work[asked.remote(execute, task, news, each, self.config.sharded)] = task
+                    continue
+                if task.needs.node and task.needs.node not in _alive():  # or it would wait for it for ever
+                    gone = f"{task.needs.node} does not answer: it left the Ray cluster"
+                    schedule.settle(Outcome(task.id, error=gone, error_type="PluginError"))
                     continue
                 node = {f"node:{task.needs.node}": 0.001} if task.needs.node else {}  # a resource that each node has
                 asked = begin.options(
@@ -222,6 +228,12 @@ def take_part(how: dict[str, Any]) -> None:
     ray.get([*told, news.end.remote(how["group"], rank, outcome)])
     if outcome.error:
         raise RuntimeError(outcome.error)
+
+
+def _alive() -> list[str]:
+    """Name the nodes of the cluster that have CPUs for stages, by their addresses."""
+    alive = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+    return sorted({node["NodeManagerAddress"] for node in alive})
 
 
 def _require_head(address: str) -> None:

@@ -1,16 +1,36 @@
 """Studies: the questions of the AlpacaFarm paper, and any setting over values. See docs/studies."""
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any, Literal
 
-from afarm import Config, Register, hookimpl, setting
+from afarm import Config, ConfigError, Register, hookimpl, setting
 
 option = partial(setting, changes_result=False)
 """Declares a setting of a study, which is in no artifact's key: it says which runs there are."""
 
 
+METHODS = "ppo,dpo,best_of_n,expert_iteration,feedme,quark,reward_conditioning,base"
+"""The methods that the paper ranks, and those that it starts from."""
+
+MEMBERS = (
+    "gpt4_1,gpt4_2,gpt4_3,gpt4_4,gpt4_5,chatgpt_1,chatgpt_2,chatgpt_3,chatgpt_4,davinci003_1,davinci003_2,davinci003_3,"
+    "davinci003_4"
+)
+"""The members of the paper's pool."""
+
+
 def split_names(text: str) -> list[str]:
     """Split a setting that lists names with commas between, each once."""
     return list(dict.fromkeys(name.strip() for name in text.split(",")))
+
+
+def whole_numbers(setting: str, text: str) -> list[int]:
+    """Read whole numbers from 1 with commas between, in order. Raises `ConfigError`."""
+    parts = [part.strip() for part in text.split(",")]
+    if wrong := [part for part in parts if not (part.isascii() and part.isdigit() and int(part))]:
+        raise ConfigError([f"{setting}: {wrong[0]!r}: whole numbers from 1, with commas between, such as 1,4,16"])
+    return sorted({int(part) for part in parts})
 
 
 class SweepConfig(Config):
@@ -32,7 +52,7 @@ class RankingsConfig(Config):
     )
     judged: list[str] = option(list, "a file of a judge on the same pairs, as FILE or NAME=FILE")
     methods: str = option(
-        "ppo,dpo,best_of_n,expert_iteration,feedme,quark,reward_conditioning,base",
+        METHODS,
         "without such files: the methods that are trained and ranked, with commas between",
     )
     people: str = option("crowd", "without such files: the annotator that stands for people")
@@ -48,6 +68,9 @@ class ReachConfig(Config):
     n: str = option("1,4,16,64,256", "samples of best-of-n, with commas between")
     iteration_n: str = option("4,16,64", "samples of expert iteration, with commas between")
     steps: str = option("20,40,80,200", "steps of PPO, with commas between")
+    along: Literal["runs", "checkpoints"] = option(
+        "runs", "PPO's reaches are runs of their own, or checkpoints of one run, judged on the validation split"
+    )
 
 
 class OverOptimizationConfig(ReachConfig):
@@ -77,49 +100,203 @@ class TransferConfig(Config):
     people: str = option("crowd", "the annotator that stands for people, and judges all")
 
 
+class CostsConfig(Config):
+    """Costs of stored runs, and a plan for others."""
+
+    runs: list[str] = option(list, "a run's directory, or one that holds runs; those of --output-dir, if left out")
+    hour: float = option(0.0, "dollars per hour of the machine that trains", ge=0)
+    gpus: int = option(1, "GPUs that each training used: records do not say", ge=1)
+    spend: float = option(0.0, "for a plan: the dollars that there are", ge=0)
+    difference: float = option(5.0, "for a plan: the difference of two win rates that is to be found, in points", gt=0)
+    candidates: int = option(8, "for a plan: methods or settings that compete", ge=2)
+    steps: int = option(0, "for a plan: steps of one simulated run; the stored runs' seconds, if left out", ge=0)
+    step_seconds: float = option(0.0, "for a plan: seconds per step", ge=0)
+    judge_dollars: float | None = option(
+        None, "for a plan: what judges cost per simulated run; the stored runs', if left out", ge=0
+    )
+    label_price: float = option(0.25, "for a plan: dollars per human label; 0.25 in the paper", gt=0)
+    run_spread: float | None = option(
+        None,
+        "for a plan: standard deviation of a win rate over seeds, in points; the stored runs', or 2",
+        gt=0,
+    )
+    label_spread: float = option(
+        70.7,
+        "for a plan: standard deviation, over instructions, of two systems' difference in wins, in points",
+        gt=0,
+    )
+    spread: float = option(
+        5.0, "for a plan: standard deviation of win rates by people over candidates, in points", gt=0
+    )
+    faith: float = option(
+        0.9, "for a plan: correlation of win rates simulated without chance and by people", gt=0, le=1
+    )
+
+
+class EvalSetsConfig(Config):
+    """Systems ranked on each set of evaluation instructions."""
+
+    annotations: list[str] = option(
+        list, "a file of annotations, whose output_2 is the system's; nothing is trained; repeatable"
+    )
+    methods: str = option(
+        METHODS,
+        "without such files: the methods that are trained and ranked, with commas between",
+    )
+    own: list[str] = option(list, "further instructions that methods are evaluated on, as NAME=FILE; repeatable")
+    by: str = option(
+        "dataset",
+        "the sets: dataset (named in each row), first-word, or a file of instructions with the `dataset` of each",
+    )
+    fewest: int = option(20, "the fewest instructions of a set; smaller ones are put together", ge=1)
+
+
+class AnnotatorsConfig(Config):
+    """Annotators on the same pairs, beside people."""
+
+    humans: str = option("", "a file of pairs with people's labels: nothing is trained or asked")
+    judged: list[str] = option(list, "a file of a judge on the same pairs, as FILE or NAME=FILE")
+    annotators: str = option(
+        f"pool,pool+0.25,greedy_gpt4,{MEMBERS}",
+        "without such files: the annotators, with commas between, as NAME or NAME+SHARE flipped",
+    )
+    people: str = option("crowd", "without such files: the annotator that stands for people")
+    draws: int = option(4, "labels of each pair by each annotator, with independent draws", ge=1)
+    method: str = option("sft", "the method whose outputs are compared with its reference's")
+    family: list[str] = option(list, "the family of an annotator, as NAME=FAMILY, if its name does not say; repeatable")
+
+
+class PoolSizeConfig(Config):
+    """Pools of few members and of many, beside people."""
+
+    sizes: str = option("1,2,4,8,13", "numbers of members, with commas between")
+    pools: int = option(4, "pools of each size, with other members", ge=1)
+    members: str = option(MEMBERS, "the annotators that members are drawn from, with commas between")
+    draws: int = option(4, "labels of each pair by each pool, with independent draws", ge=3)
+    people: str = option("crowd", "the annotator that stands for people")
+    method: str = option("sft", "the method whose outputs are compared with its reference's")
+    methods: str = option("", "methods that also learn from each pool's labels, with commas between; people judge them")
+    noise: float = option(0.25, "for these: the share of a pool's labels that is flipped", ge=0, le=0.5)
+
+
+class ModelSizeConfig(Config):
+    """Methods on several base models."""
+
+    models: str = option("", "the base models, with commas between: Hub ids, directories or .gguf files")
+    methods: str = option("best_of_n,dpo", "the methods, with commas between, which are compared with SFT")
+
+
+class LengthsConfig(Config):
+    """Lengths of outputs, and what they have to do with winning."""
+
+    annotations: list[str] = option(
+        list, "a file of annotations, whose output_2 is the system's; nothing is trained; repeatable"
+    )
+    methods: str = option(
+        METHODS,
+        "without such files: the methods that are trained, with commas between",
+    )
+    difference: int = option(
+        30, "characters by which two outputs must differ for one to be the longer; the paper's", ge=0
+    )
+
+
+class InstructionsConfig(Config):
+    """Instructions of a data set: their verbs, objects and lengths."""
+
+    instructions: list[str] = option(
+        list, "a file of instructions, as FILE or NAME=FILE; no data set is read; repeatable"
+    )
+    splits: str = option(
+        "sft,preference,unlabeled,validation,evaluation",
+        "without such files: the splits of the recipe's data set, with commas between",
+    )
+    verbs: int = option(20, "the commonest verbs that are shown", ge=1)
+    tagger: Literal["auto", "rules", "spacy"] = option(
+        "auto", "what finds verbs and objects: spaCy's parser (spacy), own rules, or auto: spaCy if it is installed"
+    )
+
+
+STUDIES: Mapping[str, tuple[str, type[Config], str]] = {
+    "sweep": (
+        "sweep:Sweep",
+        SweepConfig,
+        "any setting over values and seeds: win rate, KL and all other figures by value",
+    ),
+    "rankings": (
+        "rankings:Rankings",
+        RankingsConfig,
+        "systems ranked by people and by simulated annotators: do the rankings agree?",
+    ),
+    "overoptimization": (
+        "over_optimization:OverOptimization",
+        OverOptimizationConfig,
+        "win rate against proxy reward and KL as methods go further, by the labels learned from",
+    ),
+    "label-noise": (
+        "over_optimization:LabelNoise",
+        LabelNoiseConfig,
+        "over-optimisation by the share of flipped labels, for each annotator",
+    ),
+    "transfer": (
+        "transfer:Transfer",
+        TransferConfig,
+        "what is learned from people, from the pool and from a single annotator, all judged by people",
+    ),
+    "costs": (
+        "costs:Costs",
+        CostsConfig,
+        "time, memory and dollars of stored runs by method and stage, and a plan for a budget",
+    ),
+    "eval-sets": (
+        "eval_sets:EvalSets",
+        EvalSetsConfig,
+        "systems ranked on each evaluation data set, without it, and on a set of one's own",
+    ),
+    "annotators": (
+        "annotators:Annotators",
+        AnnotatorsConfig,
+        "annotators beside people: price, agreement, bias, variance, preferences, and who agrees with whom",
+    ),
+    "pool-size": (
+        "pool_size:PoolSize",
+        PoolSizeConfig,
+        "pools of one annotator and of many: agreement with people, bias, variance and what is learned",
+    ),
+    "lengths": (
+        "lengths:Lengths",
+        LengthsConfig,
+        "lengths of outputs before and after each method, and win rate by length",
+    ),
+    "instructions": (
+        "instructions:Instructions",
+        InstructionsConfig,
+        "verbs, objects and lengths of a data set's instructions, and how far its sets differ",
+    ),
+    "model-size": (
+        "model_size:ModelSize",
+        ModelSizeConfig,
+        "methods on base models of several sizes: win rates, and gains over SFT",
+    ),
+    "kl": ("sweep:Sweep", SweepConfig, "the sweep over PPO's KL coefficient"),
+    "data-size": ("sweep:Sweep", SweepConfig, "the sweep over the number of preference pairs: does the gain flatten?"),
+}
+"""The studies by name: module and class, settings, and a line about each."""
+
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "kl": {"method": "ppo", "values": ["ppo.kl_coef=0.002,0.02,0.2,2"]},
+    "data-size": {"values": ["rows.preference=250,500,1000,2000"]},
+}
+"""Settings of those studies that are another with values of its own."""
+
+
 @hookimpl
 def register_studies(register: Register) -> None:
-    register(
-        "sweep",
-        "afarm_plugins.studies.sweep:Sweep",
-        config=SweepConfig,
-        summary="any setting over values and seeds: win rate, KL and all other figures by value",
-    )
-    register(
-        "rankings",
-        "afarm_plugins.studies.rankings:Rankings",
-        config=RankingsConfig,
-        summary="systems ranked by people and by simulated annotators: do the rankings agree?",
-    )
-    register(
-        "overoptimization",
-        "afarm_plugins.studies.over_optimization:OverOptimization",
-        config=OverOptimizationConfig,
-        summary="win rate against proxy reward and KL as methods go further, by the labels learned from",
-    )
-    register(
-        "label-noise",
-        "afarm_plugins.studies.over_optimization:LabelNoise",
-        config=LabelNoiseConfig,
-        summary="over-optimisation by the share of flipped labels, for each annotator",
-    )
-    register(
-        "transfer",
-        "afarm_plugins.studies.transfer:Transfer",
-        config=TransferConfig,
-        summary="what is learned from people, from the pool and from a single annotator, all judged by people",
-    )
-    register(
-        "kl",
-        "afarm_plugins.studies.sweep:Sweep",
-        config=SweepConfig,
-        defaults={"method": "ppo", "values": ["ppo.kl_coef=0.002,0.02,0.2,2"]},
-        summary="the sweep over PPO's KL coefficient",
-    )
-    register(
-        "data-size",
-        "afarm_plugins.studies.sweep:Sweep",
-        config=SweepConfig,
-        defaults={"values": ["rows.preference=250,500,1000,2000"]},
-        summary="the sweep over the number of preference pairs: does the gain flatten?",
-    )
+    for name, (target, config, summary) in STUDIES.items():
+        register(
+            name,
+            f"afarm_plugins.studies.{target}",
+            config=config,
+            summary=summary,
+            defaults=DEFAULTS.get(name, {}),
+        )

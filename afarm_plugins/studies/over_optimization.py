@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 
 from afarm import (
@@ -29,7 +30,7 @@ from afarm import (
     StudyTable,
     seeding,
 )
-from afarm_plugins.studies import LabelNoiseConfig, OverOptimizationConfig, split_names
+from afarm_plugins.studies import LabelNoiseConfig, OverOptimizationConfig, split_names, whole_numbers
 from afarm_plugins.studies.labels import Labels
 from afarm_plugins.studies.over_seeds import gap_by_seed, grouped, over_seeds, shown
 
@@ -37,6 +38,7 @@ SETTINGS = {"best_of_n": "best_of_n.n", "expert_iteration": "expert_iteration.n"
 """The setting by which each method goes further."""
 
 RESAMPLES = 1000
+CURVE_STEPS = 60
 FEWEST_POINTS = 4
 """Places of a curve below which three coefficients say nothing."""
 
@@ -44,11 +46,14 @@ FEWEST_POINTS = 4
 class OverOptimization(Study):
     """Win rate, proxy and true reward of methods that go further and further, by the labels learned from."""
 
+    brief = {"methods": "best_of_n", "n": "1,4,16,64"}
+
     def __init__(self, config: OverOptimizationConfig):
+        self.along = config.along
         self.reach = {
-            "best_of_n": _whole("n", config.n),
-            "expert_iteration": _whole("iteration_n", config.iteration_n),
-            "ppo": _whole("steps", config.steps),
+            "best_of_n": whole_numbers("n", config.n),
+            "expert_iteration": whole_numbers("iteration_n", config.iteration_n),
+            "ppo": whole_numbers("steps", config.steps),
         }
         self.methods = split_names(config.methods)
         self.labels = Labels.parse_all(config.labelled_by)
@@ -61,14 +66,36 @@ class OverOptimization(Study):
         return [
             StudyRun(method, seed, {"labels": labels.name, "reach": reach}, self._settings(method, labels, reach))
             for method, labels in product(self.methods, self.labels)
-            for reach, seed in product(self.reach[method], request.seeds)
+            for reach, seed in product(self._reaches(method), request.seeds)
         ]
 
-    @staticmethod
-    def _settings(method: str, labels: Labels, reach: int) -> tuple[str, ...]:
-        return (*labels.settings, f"evaluate.annotator={labels.annotator}", f"{SETTINGS[method]}={reach}")
+    def _reaches(self, method: str) -> list[int]:
+        """Return how far the method's runs go; one run goes as far as all if its checkpoints are looked at."""
+        return self.reach[method][-1:] if self._is_along_checkpoints(method) else self.reach[method]
+
+    def _is_along_checkpoints(self, method: str) -> bool:
+        return method == "ppo" and self.along == "checkpoints"
+
+    def _settings(self, method: str, labels: Labels, reach: int) -> tuple[str, ...]:
+        own = (*labels.settings, f"evaluate.annotator={labels.annotator}", f"{SETTINGS[method]}={reach}")
+        if not self._is_along_checkpoints(method):
+            return own
+        return (*own, "ppo.checkpoint=best", f"ppo.save_steps={math.gcd(*self.reach[method])}")
+
+    def _along(self, finished: Sequence[FinishedRun]) -> list[FinishedRun]:
+        """Put the checkpoints of a run in its place, each as a run that went as far, if that was asked for."""
+        found = []
+        for done in finished:
+            if not self._is_along_checkpoints(done.run.method):
+                found.append(done)
+                continue
+            for figures in done.checkpoints:
+                place = {**done.run.place, "reach": int(figures["step"])}
+                found.append(FinishedRun(replace(done.run, place=place), done.name, figures))
+        return found
 
     def analyse(self, finished: Sequence[FinishedRun]) -> Findings:
+        finished = self._along(finished)
         figures = shown(finished)
         columns = {"method": "", "labels": "", "reach": "d", "seeds": "d", "√KL": ".2f", **dict(figures.values())}
         rows, peaks, plots = [], [], []
@@ -90,17 +117,20 @@ class OverOptimization(Study):
             StudyTable("curves", "Figures by reach, with 95% intervals over seeds", columns, rows),
             StudyTable("peaks", "Where the win rate peaks, and how far it falls after", PEAK, peaks),
         ]
-        return Findings(tables, plots, NOTES if finished else [])
+        notes = [NOTES[0], *([ALONG] if any(map(self._is_along_checkpoints, self.methods)) else []), *NOTES[1:]]
+        return Findings(tables, plots, notes if finished else [])
 
 
 class LabelNoise(OverOptimization):
     """The same for several shares of flipped labels, for each annotator."""
 
+    brief = {"methods": "best_of_n", "n": "1,16,64", "annotators": "pool", "noise": "0,0.25,0.35"}
+
     def __init__(self, config: LabelNoiseConfig):
         labels = ",".join(
             f"{name}+{share}" for name, share in product(split_names(config.annotators), split_names(config.noise))
         )
-        given = config.model_dump(include={"methods", "n", "iteration_n", "steps"})
+        given = config.model_dump(include={"methods", "n", "iteration_n", "steps", "along"})
         super().__init__(OverOptimizationConfig(labelled_by=labels, **given))
 
 
@@ -120,13 +150,20 @@ PEAK = {
 """The columns of the table of peaks."""
 
 NOTES = [
-    "Reach is n for best-of-n and expert iteration, and the number of steps for PPO: each is a run of its own.",
+    "Reach is n for best-of-n and expert iteration, and the number of steps for PPO.",
     "The best reach is chosen by the same runs, so the win rate there is somewhat too high. The fall is from there to "
     "the last reach, paired by seed, with Student's interval over seeds.",
     "The fitted peak is that of a curve over √KL, its interval the bootstrap's over seeds; none if the curve has no "
     "peak within reach, or the KL is unknown. Best-of-n has the bound log n − (n − 1) / n as its KL.",
+    "Lines over √KL are the fitted curves: a + b·d + c·d² of d = √KL, for PPO with d·log d as their last term.",
     "Labels and final win rate are of the same annotator: compare the true reward across curves, not the win rate.",
 ]
+
+ALONG = (
+    "PPO's points are checkpoints of one run, as in the paper: their win rate is over the start policy on the "
+    "validation split, by the same annotator without flips; KL and reward are those of the step's rollouts. The true "
+    "reward of a checkpoint is not measured."
+)
 
 
 class Curve:
@@ -160,17 +197,26 @@ class Curve:
         at = fitted and Bounded(*(None if d is None else d * d for d in fitted))  # type: ignore[arg-type]
         return [best, known[best], last, fall, len(self.points[best]), fitted, at]
 
+    def by_seed(self, figure: str) -> dict[int, list[tuple[float, float]]]:
+        """Return a figure of each seed's runs over √KL, as (√KL, figure)s; what was not measured is left out."""
+        found: dict[int, list[tuple[float, float]]] = {}
+        for done in (done for runs in self.points.values() for done in runs):
+            kl, value = self.kl(done), done.figures.get(figure)
+            if kl is not None and value is not None:
+                found.setdefault(done.run.seed, []).append((math.sqrt(max(0.0, kl)), value))
+        return found
+
+    def fitted(self, figure: str) -> list[tuple[float, float]]:
+        """Return the curve of a figure over √KL that is fitted to all runs; empty if there is none."""
+        return drawn_curve([point for points in self.by_seed(figure).values() for point in points], self.method)
+
     def fitted_peak(self) -> Bounded | None:
         """Fit the curve and return its peak in √KL, with the bootstrap's interval over seeds.
 
         None without a peak between the least and the furthest point. The interval is left out if more than one in
         twenty resamples have no peak there, or there are fewer than three seeds.
         """
-        by_seed: dict[int, list[tuple[float, float]]] = {}
-        for done in (done for runs in self.points.values() for done in runs):
-            kl, rate = self.kl(done), done.figures.get("win_rate")
-            if kl is not None and rate is not None:
-                by_seed.setdefault(done.run.seed, []).append((math.sqrt(max(0.0, kl)), rate))
+        by_seed = self.by_seed("win_rate")
         peak = fit_peak([point for points in by_seed.values() for point in points], self.method)
         if peak is None:
             return None
@@ -190,19 +236,41 @@ def fit_peak(points: Sequence[tuple[float, float]], method: str) -> float | None
 
     None for fewer than four places, or if the curve has no peak between the least and the furthest.
     """
-    import numpy as np
-
-    distances = np.array([d for d, _ in points])
-    if len(set(distances.round(9).tolist())) < FEWEST_POINTS:
+    if (found := fit_curve(points, method)) is None:
         return None
-    logs = np.log(np.where(distances > 0, distances, 1.0))
-    bent = distances * logs if method == "ppo" else distances**2
-    basis = np.stack([np.ones_like(distances), distances, bent], axis=1)
-    _, b, c = np.linalg.lstsq(basis, np.array([rate for _, rate in points]), rcond=None)[0].tolist()
+    _, b, c = found
     if c >= 0:  # it bends upwards
         return None
     at = math.exp(min(50.0, -b / c - 1)) if method == "ppo" else -b / (2 * c)
-    return at if distances.min() < at < distances.max() else None
+    return at if min(d for d, _ in points) < at < max(d for d, _ in points) else None
+
+
+def fit_curve(points: Sequence[tuple[float, float]], method: str) -> tuple[float, float, float] | None:
+    """Fit figures over √KL by least squares. Returns a, b and c; None for fewer than four places."""
+    import numpy as np
+
+    if len({round(d, 9) for d, _ in points}) < FEWEST_POINTS:
+        return None
+    basis = [[1.0, d, bend(d, method)] for d, _ in points]
+    a, b, c = np.linalg.lstsq(np.array(basis), np.array([figure for _, figure in points]), rcond=None)[0].tolist()
+    return a, b, c
+
+
+def bend(distance: float, method: str) -> float:
+    """Return the third term of a method's curve."""
+    if method != "ppo":
+        return distance**2
+    return distance * math.log(distance) if distance > 0 else 0.0
+
+
+def drawn_curve(points: Sequence[tuple[float, float]], method: str) -> list[tuple[float, float]]:
+    """Return the fitted curve from the least to the furthest place; empty if there is none."""
+    if (found := fit_curve(points, method)) is None:
+        return []
+    a, b, c = found
+    low, high = min(d for d, _ in points), max(d for d, _ in points)
+    places = [low + (high - low) * step / CURVE_STEPS for step in range(CURVE_STEPS + 1)]
+    return [(d, a + b * d + c * bend(d, method)) for d in places]
 
 
 def _plots(method: str, curves: Mapping[str, Curve]) -> Iterator[StudyPlot]:
@@ -213,7 +281,8 @@ def _plots(method: str, curves: Mapping[str, Curve]) -> Iterator[StudyPlot]:
         for labels, curve in curves.items():
             at = {curve.distance(runs) if known else reach: runs for reach, runs in curve.points.items()}
             line = {x: y for x, runs in at.items() if x is not None and (y := over_seeds(runs, figure)) is not None}
-            series += [Series(labels, list(line), list(line.values()))] if line else []
+            fit = curve.fitted(figure) if known else []
+            series += [Series(labels, list(line), list(line.values()), fit=fit)] if line else []
         if series:
             x_title = "√KL, √nats" if known else SETTINGS[method]
             name = f"{method}-{figure.replace('_', '-')}"
@@ -226,11 +295,3 @@ def _plots(method: str, curves: Mapping[str, Curve]) -> Iterator[StudyPlot]:
     if series:
         title = f"{method}: win rate over proxy reward"
         yield StudyPlot(f"{method}-by-proxy", title, "mean score of the reward model", "win rate, %", series)
-
-
-def _whole(setting: str, text: str) -> list[int]:
-    """Read whole numbers from 1 with commas between, in order. Raises `ConfigError`."""
-    parts = [part.strip() for part in text.split(",")]
-    if wrong := [part for part in parts if not (part.isascii() and part.isdigit() and int(part))]:
-        raise ConfigError([f"{setting}: {wrong[0]!r}: whole numbers from 1, with commas between, such as 1,4,16"])
-    return sorted({int(part) for part in parts})

@@ -34,12 +34,22 @@ def over_seeds(runs: Sequence[FinishedRun], figure: str) -> Bounded | None:
     if not values:
         return None
     if len(values) > 1:
-        mean, low, high = mean_interval(values)
-        if figure == "win_rate" and low is not None and high is not None:  # Student knows of no bounds
-            low, high = max(0.0, low), min(100.0, high)
-        return Bounded(mean, low, high)
+        return mean_percent(values) if figure == "win_rate" else mean_interval(values)
     [run] = (run for run in runs if figure in run.figures)
     return Bounded(values[0], run.figures.get(f"{figure}_low"), run.figures.get(f"{figure}_high"))
+
+
+def mean_percent(values: Sequence[float]) -> Bounded:
+    """Return the mean of values in percent, with Student's interval as far as it lies within 0 and 100."""
+    mean, low, high = mean_interval(values)
+    if low is None or high is None:
+        return Bounded(mean)
+    return Bounded(mean, max(0.0, low), min(100.0, high))  # Student knows of no bounds
+
+
+def mean_share(shares: Sequence[float]) -> Bounded | None:
+    """Return the mean of shares in percent, as `mean_percent` does; None if there is none."""
+    return mean_percent([100 * share for share in shares]) if shares else None
 
 
 def gap_by_seed(runs: Sequence[FinishedRun], others: Sequence[FinishedRun]) -> Bounded | None:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from afarm import DataError, Row, placed_rows
-
-PEOPLE = re.compile(r"annotator_?\d+")
-"""The columns of people's labels."""
+from afarm import HUMANS, ConfigError, DataError, Label, Row, people_columns, placed_rows, read_labels, stem
 
 JUDGED = re.compile(r"preference|label|\w+_result")
 """The column of a judge's label."""
@@ -24,13 +21,14 @@ DRAWS = {"0", "1.5", "tie", "draw"}
 
 @dataclass(frozen=True, slots=True)
 class PairOfPeople:
-    """A pair of two systems' outputs to a task, and by each rater the win of the second: 0, 0.5 or 1.
+    """A pair of two systems' `outputs` to a task, and by each rater the win of the second: 0, 0.5 or 1.
 
     A rater without an answer is absent.
     """
 
     systems: tuple[str, str]
     task: Hashable
+    outputs: tuple[str, str] = ("", "")
     wins: dict[str, float] = field(default_factory=dict)
 
 
@@ -73,6 +71,14 @@ class PairsOfPeople:
         return sum(rater in game.wins for game in self.by_key.values())
 
 
+def require_both(humans: str, judged: Sequence[str]) -> None:
+    """Raise `ConfigError` for a file of people's labels without one of a judge, and the other way round."""
+    if judged and not humans:
+        raise ConfigError(["--judged names judges of pairs that people labelled: name that file with --humans"])
+    if humans and not judged:
+        raise ConfigError(["--humans needs judges to compare with: --judged FILE, or NAME=FILE"])
+
+
 def read_people(humans: str, judged: Sequence[str]) -> PairsOfPeople:
     """Read pairs with people's labels, and files of judges on the same pairs (FILE or NAME=FILE).
 
@@ -82,10 +88,10 @@ def read_people(humans: str, judged: Sequence[str]) -> PairsOfPeople:
     games: dict[Hashable, PairOfPeople] = {}
     people: dict[str, None] = {}
     for where, row in placed_rows(humans):
-        columns = sorted(name for name in row if PEOPLE.fullmatch(name))
+        columns = people_columns(row)
         if not columns:
             raise DataError(f"{where}: has no label of a person; call its columns annotator1, annotator2 …")
-        game = PairOfPeople(_systems(row, where), _task(row, where))
+        game = PairOfPeople(_systems(row, where), _task(row, where), _outputs(row))
         for column in columns:
             if (win := _win(row[column])) is not None:
                 game.wins[column] = win
@@ -94,9 +100,39 @@ def read_people(humans: str, judged: Sequence[str]) -> PairsOfPeople:
         people |= dict.fromkeys(columns)
         if games.setdefault(key := _key(row, where), game) is not game:
             raise DataError(f"{where}: the pair {key!r:.60} stands there twice")
-    named = dict(_named(text) for text in judged)
+    named = dict(named_file(text) for text in judged)
     unanswered = {name: _add_judge(games, name, file) for name, file in named.items()}
     return PairsOfPeople(games, list(people), list(named), unanswered)
+
+
+def read_labels_of(humans: str, judged: Sequence[str]) -> dict[str, list[Label]]:
+    """Read the labels of people, under `HUMANS`, and of each judge (FILE or NAME=FILE).
+
+    The file of people has a column per person, as `read_people` wants it, or a row per label. In the second case
+    judges' files have rows of that kind too, and are called by their annotator unless they are named.
+
+    Raises `DataError`.
+    """
+    _, first = next(iter(placed_rows(humans)), ("", {}))
+    if people_columns(first):
+        return _labels_of(read_people(humans, judged))
+    labels = {HUMANS: read_labels([humans], [humans])[HUMANS]}
+    for text in judged:
+        name, file = named_file(text)
+        for annotator, given in read_labels([file]).items():
+            labels.setdefault(name if text != file else annotator, []).extend(given)
+    return labels
+
+
+def _labels_of(games: PairsOfPeople) -> dict[str, list[Label]]:
+    """Return the labels of all people as those of one annotator, and those of each judge."""
+    labels: dict[str, list[Label]] = {name: [] for name in (HUMANS, *games.judges)}
+    for key, game in games.by_key.items():
+        pair = repr(key)
+        for rater, win in game.wins.items():
+            name = HUMANS if rater in games.people else rater
+            labels[name].append(Label(pair, name, win, True, *game.outputs, *game.systems))
+    return labels
 
 
 def _add_judge(games: Mapping[Hashable, PairOfPeople], name: str, file: str) -> int:
@@ -122,12 +158,12 @@ def _add_judge(games: Mapping[Hashable, PairOfPeople], name: str, file: str) -> 
     return silent.total()
 
 
-def _named(text: str) -> tuple[str, str]:
-    """Split NAME=FILE; a file alone is called as it is, without its endings."""
+def named_file(text: str) -> tuple[str, str]:
+    """Split NAME=FILE; a file alone is called as it is, without its format."""
     name, equals, file = text.partition("=")
     if equals and not Path(text).exists():
         return name.strip(), file.strip()
-    return re.sub(r"(\.(jsonl?|csv|gz))+$", "", Path(text).name), text
+    return stem(text), text
 
 
 def _systems(row: Row, where: str) -> tuple[str, str]:
@@ -151,9 +187,12 @@ def _key(row: Row, where: str) -> Hashable:
     return (*_systems(row, where), _task(row, where), *_outputs(row))
 
 
-def _outputs(row: Row) -> Iterator[str]:
-    for names in (("output_1", "response1"), ("output_2", "response2")):
-        yield next((str(row[name]) for name in names if name in row), "")
+def _outputs(row: Row) -> tuple[str, str]:
+    first, second = (
+        next((str(row[name]) for name in names if name in row), "")
+        for names in (("output_1", "response1"), ("output_2", "response2"))
+    )
+    return first, second
 
 
 def _win(label: Any) -> float | None:

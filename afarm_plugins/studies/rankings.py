@@ -14,7 +14,6 @@ from itertools import combinations
 
 from afarm import (
     Bounded,
-    ConfigError,
     Findings,
     FinishedRun,
     Series,
@@ -28,8 +27,9 @@ from afarm import (
     rank_of_each,
 )
 from afarm_plugins.studies import RankingsConfig, split_names
+from afarm_plugins.studies.boards import FEWEST_SYSTEMS, Board, correlate_shared
 from afarm_plugins.studies.over_seeds import over_seeds
-from afarm_plugins.studies.people import PairsOfPeople, read_people
+from afarm_plugins.studies.people import PairsOfPeople, read_people, require_both
 
 BY_PEOPLE = "people"
 SIMULATED = "simulated"
@@ -37,14 +37,8 @@ SIMULATED = "simulated"
 OTHER_SEEDS = 1000
 """What is added to a seed for runs by people: what both have of one seed would pass for agreement."""
 
-FEWEST = 3
-"""Systems that a correlation needs."""
-
 Rates = Mapping[str, Bounded]
 """The win rate of each system in percent, with its 95% interval."""
-
-
-_Board = Sequence[Sequence[float]]
 
 
 class Rankings(Study):
@@ -55,11 +49,8 @@ class Rankings(Study):
         self.reads_files = bool(config.humans)
 
     def grid(self, request: StudyRequest) -> Sequence[StudyRun]:
-        if self.config.judged and not self.config.humans:
-            raise ConfigError(["--judged names judges of pairs that people labelled: name that file with --humans"])
+        require_both(self.config.humans, self.config.judged)
         if self.config.humans:
-            if not self.config.judged:
-                raise ConfigError(["--humans needs judges to compare with: --judged FILE, or NAME=FILE"])
             return []
         people = tuple(f"{stage}.annotator={self.config.people}" for stage in ("annotate", "evaluate"))
         worlds = {SIMULATED: (0, ()), BY_PEOPLE: (OTHER_SEEDS, people)}
@@ -88,11 +79,11 @@ def of_files(games: PairsOfPeople) -> Findings:
     ranks = {name: _ranks(systems, board) for name, board in boards.items()}
     rows = []
     for judge in games.judges:
-        cells = _correlations(*_in_both(boards[judge], boards[BY_PEOPLE]))
+        cells = _cells(correlate_shared(boards[judge], boards[BY_PEOPLE]))
         rows.append([judge, BY_PEOPLE, games.answered(judge), games.unanswered[judge], *cells])
     for person in games.people if len(games.people) > 1 else ():
         others = [other for other in games.people if other != person]
-        cells = _correlations(*_in_both(games.board([person]), games.board(others)))
+        cells = _cells(correlate_shared(games.board([person]), games.board(others)))
         rows.append([person, "the other people", games.answered(person), 0, *cells])
     columns = {"rater": "", "with": "", "pairs": "d", "no answer": "d", **_CORRELATIONS}
     agreement = StudyTable("agreement", "Agreement of rankings, with 95% intervals over instructions", columns, rows)
@@ -107,7 +98,7 @@ def of_files(games: PairsOfPeople) -> Findings:
     return Findings(tables, [_plot(systems, rates)], notes)
 
 
-def _rates(systems: Sequence[str], board: _Board) -> Rates:
+def _rates(systems: Sequence[str], board: Board) -> Rates:
     """Return the win rate of each system that has two instructions."""
     rates = {}
     for system, values in zip(systems, board, strict=True):
@@ -117,24 +108,14 @@ def _rates(systems: Sequence[str], board: _Board) -> Rates:
     return rates
 
 
-def _ranks(systems: Sequence[str], board: _Board) -> Rates:
+def _ranks(systems: Sequence[str], board: Board) -> Rates:
     known = [n for n, values in enumerate(board) if sum(not math.isnan(value) for value in values) > 1]
     ranks = rank_of_each([board[n] for n in known]) if known else []
     return dict(zip([systems[n] for n in known], ranks, strict=True))
 
 
-def _in_both(first: _Board, second: _Board) -> tuple[_Board, _Board]:
-    """Return both boards with the systems alone that both have."""
-    both = [n for n, boards in enumerate(zip(first, second, strict=True)) if all(map(_has_any, boards))]
-    return [first[n] for n in both], [second[n] for n in both]
-
-
-def _has_any(values: Sequence[float]) -> bool:
-    return not all(map(math.isnan, values))
-
-
 def _mismatches(
-    judge: str, rates: Mapping[str, Rates], boards: Mapping[str, _Board], systems: Sequence[str]
+    judge: str, rates: Mapping[str, Rates], boards: Mapping[str, Board], systems: Sequence[str]
 ) -> list[str]:
     """Name the systems that a judge puts in another order than people, and how sure people are."""
     notes = []
@@ -170,10 +151,10 @@ def of_runs(finished: Sequence[FinishedRun]) -> Findings:
     people, simulated = ([rates[by][method].value for method in both] for by in worlds)
     notes = [f"{method} is left out of the correlation: one world lacks it." for method in either if method not in both]
     rows = []
-    if len(both) >= FEWEST:
-        rows = [[SIMULATED, BY_PEOPLE, len(both), *_correlations(simulated, people)]]
+    if len(both) >= FEWEST_SYSTEMS:
+        rows = [[SIMULATED, BY_PEOPLE, len(both), *_cells(correlate_boards(simulated, people))]]
     elif finished:
-        notes.append(f"A correlation needs {FEWEST} methods in both worlds; there are {len(both)}.")
+        notes.append(f"A correlation needs {FEWEST_SYSTEMS} methods in both worlds; there are {len(both)}.")
     for one, two in combinations(both, 2):
         gap, theirs = (rates[by][one].value - rates[by][two].value for by in (SIMULATED, BY_PEOPLE))
         if gap * theirs < 0:
@@ -188,11 +169,8 @@ def of_runs(finished: Sequence[FinishedRun]) -> Findings:
 _CORRELATIONS = {"Spearman": ".2f", "Kendall": ".2f", "R²": ".2f"}
 
 
-def _correlations(first: Sequence[object], second: Sequence[object]) -> list[Bounded | None]:
-    if len(first) < FEWEST:
-        return [None] * len(_CORRELATIONS)
-    found = correlate_boards(first, second)  # type: ignore[arg-type]
-    return [found[name] for name in _CORRELATIONS]
+def _cells(correlations: Mapping[str, Bounded | None]) -> list[Bounded | None]:
+    return [correlations.get(name) for name in _CORRELATIONS]
 
 
 def _board(systems: Sequence[str], rates: Mapping[str, Rates], ranks: Mapping[str, Rates]) -> StudyTable:
@@ -214,6 +192,8 @@ def _plot(systems: Sequence[str], rates: Mapping[str, Rates]) -> StudyPlot:
     series = []
     for rater in (name for name in rates if name != BY_PEOPLE):
         known = [system for system in systems if system in rates[rater] and system in rates[BY_PEOPLE]]
-        x = [rates[BY_PEOPLE][system].value for system in known]
+        x = [rates[BY_PEOPLE][system] for system in known]
         series.append(Series(rater, x, [rates[rater][system] for system in known], known, joined=False))
-    return StudyPlot("rankings", "Win rates by people and simulated", "win rate by people, %", "simulated, %", series)
+    return StudyPlot(
+        "rankings", "Win rates by people and simulated", "win rate by people, %", "simulated, %", series, diagonal=True
+    )

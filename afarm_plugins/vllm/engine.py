@@ -18,7 +18,7 @@ from afarm_plugins.vllm.server import VllmServer
 
 if TYPE_CHECKING:
     from afarm.backend import CheckpointPolicy
-    from afarm_plugins.vllm.sampler import Adapter, VllmSampler
+    from afarm_plugins.vllm.sampler import Adapter, Proof, VllmSampler
 
 
 KEPT = 2
@@ -33,6 +33,7 @@ class VllmEngine:
     """
 
     takes_whole_weights: ClassVar[bool] = False
+    runs_here: ClassVar[bool] = False
 
     def __init__(self, config: VllmConfig, spec: str, context: BuildContext):
         url = spec.rstrip("/").removesuffix("/v1")
@@ -47,6 +48,8 @@ class VllmEngine:
         self.server = VllmServer(url, config)
         self.place: int | None = None
         """How many low-rank updates of a policy's the server's own weights hold, as the last proof has shown."""
+        self.proofs: list[Proof] = []
+        """The last proofs of different weights that the server has passed."""
         self._adapters: list[str] = []
 
     @cached_property

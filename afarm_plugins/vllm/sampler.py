@@ -55,14 +55,23 @@ FIXED = (
 LONGEST = 128
 """Tokens that are read of each."""
 
-CUTS = 4
+CUTS = 8
 """Places of each at which the next token's log-probabilities are compared."""
+
+TOGETHER = 2
+"""Neighbouring places that count as one draw of rounding."""
+
+DOUBT = 5.0
+"""Standard errors by which a server must be nearer to other weights to be taken to hold those."""
 
 VOCABULARY_TEXT = " Zwölf Boxkämpfer jagen 1,234.5 foxes—naïve\n\tif x != y: 猫 🦊 <|end|> don't w1 w2"
 """What the tokenizers of policy and server must encode alike."""
 
 AHEAD = 4
 """Times the requests in flight that are begun before the first of them is taken."""
+
+KEPT_PROOFS = 3
+"""Weights that a server has held and that it must not be nearer to, the last ones."""
 
 DRAWS = 3
 """Times that a response is asked for if the adapter was not there."""
@@ -94,6 +103,26 @@ class Proof:
             apart.append((pair.exp().mean(0) * (pair[0] - pair[1]).abs()).sum())
         return float(torch.stack(apart).mean())
 
+    def nearer(self, likeliest: Sequence[Mapping[int, float]], other: Proof) -> float:
+        """Compute by how many standard errors the server is nearer to these weights than to the `other` ones.
+
+        Below 0, to those. What is compared are squared distances of log-probabilities, weighted by the server's
+        probabilities. Rounding is as likely to favour either, so a difference between the two that lies far below it at
+        each token shows over all texts.
+        """
+        margins = []
+        for own, known, top in zip(self.logprobs, other.logprobs, likeliest, strict=True):
+            said = torch.tensor(list(top.values()))
+            ours, theirs = (values[list(top)] - said for values in (own, known))
+            margins.append((said.exp() * (theirs.square() - ours.square())).sum())
+        draws = torch.stack(margins).double().unflatten(0, (-1, TOGETHER)).sum(1)
+        error = float(draws.std()) / math.sqrt(len(draws))
+        return float(draws.mean()) / error if error else 0.0
+
+    def can_be_told_from(self, other: Proof) -> bool:
+        """Tell if the other weights were read on the same texts, and gave other log-probabilities."""
+        return self.prompts == other.prompts and not torch.equal(self.logprobs, other.logprobs)
+
 
 def proved_sampler(engine: VllmEngine, policy: CheckpointPolicy) -> VllmSampler:
     """Make the sampler of a policy, proved. Raises `ModelError` if the server holds other weights.
@@ -110,9 +139,10 @@ def proved_sampler(engine: VllmEngine, policy: CheckpointPolicy) -> VllmSampler:
         )
     places = range(len(updates) - is_training, -1, -1)
     others: list[OtherWeights] = []
+    earlier = [known for known in engine.proofs if proof.can_be_told_from(known)]
     for place in sorted(places, key=lambda place: place != engine.place):
         adapter = hand_over(updates[place:], engine.directory) if place < len(updates) else None
-        sampler = VllmSampler(engine, policy, proof, adapter)
+        sampler = VllmSampler(engine, policy, proof, adapter, earlier)
         try:
             sampler.prove()
         except OtherWeights as error:
@@ -120,6 +150,7 @@ def proved_sampler(engine: VllmEngine, policy: CheckpointPolicy) -> VllmSampler:
         engine.keep(adapter)
         if sampler.is_proved:
             engine.place = place
+            engine.proofs = [*earlier, proof][-KEPT_PROOFS:]
             return sampler
     raise others[0]
 
@@ -130,7 +161,8 @@ def make_proof(policy: CheckpointPolicy, engine: VllmEngine) -> Proof:
     pairs, _ = policy.encode([Instruction(asked) for asked, _ in FIXED], [answer for _, answer in FIXED], longest)
     sequences = [[*prompt, *response] for prompt, response in pairs]
     ends = [[max(1, len(sequence) * cut // CUTS) for cut in range(1, CUTS + 1)] for sequence in sequences]
-    ids, mask = pad(sequences, policy.pad_id, "right", policy.backend.device)
+    place = next(policy.model.parameters()).device  # the host, if a launch that shards keeps it there
+    ids, mask = pad(sequences, policy.pad_id, "right", place)
     with torch.inference_mode(), evaluating(policy.model):
         hidden = hidden_states(policy.model, ids, mask)
         last = torch.stack([row[[end - 1 for end in own]] for row, own in zip(hidden, ends, strict=True)]).flatten(0, 1)
@@ -183,8 +215,16 @@ class VllmSampler:
     given, which the proof has shown to be the policy's; else none.
     """
 
-    def __init__(self, engine: VllmEngine, policy: CheckpointPolicy, proof: Proof, adapter: Adapter | None):
+    def __init__(
+        self,
+        engine: VllmEngine,
+        policy: CheckpointPolicy,
+        proof: Proof,
+        adapter: Adapter | None,
+        earlier: Sequence[Proof] = (),
+    ):
         self.engine = engine
+        self.earlier = earlier
         self.server: VllmServer = engine.server
         self.proof = proof
         self.adapter = adapter
@@ -332,8 +372,10 @@ class VllmSampler:
         proof = self.proof
         if (needed := 1 + max(map(len, proof.prompts))) > self.longest:
             raise ModelError(self._too_short(needed))
-        difference = proof.difference(self.server.likeliest(self.model, proof.prompts))
+        likeliest = self.server.likeliest(self.model, proof.prompts)
+        difference = proof.difference(likeliest)
         if difference <= proof.tolerance:
+            self._require_no_earlier_weights(likeliest, base)
             return
         held = f"the adapter {self.model} on {base}" if self.adapter else base
         setting = "vllm.tolerance" if self.is_exact else "vllm.half_tolerance"
@@ -344,3 +386,13 @@ class VllmSampler:
             f"{'float32' if self.is_exact else 'bfloat16'}; weights that change in training are taken as adapters "
             "(lora) alone"
         )
+
+    def _require_no_earlier_weights(self, likeliest: Sequence[Mapping[int, float]], base: str) -> None:
+        """Raise `OtherWeights` if the server is surely nearer to weights that it held before than to these."""
+        for known in self.earlier:
+            if (nearer := self.proof.nearer(likeliest, known)) < -DOUBT:
+                raise OtherWeights(
+                    f"the vLLM server at {self.server.url} holds earlier weights of this run: for {self.model} on "
+                    f"{base} its log-probabilities after fixed texts are nearer to those of a step before than to the "
+                    f"policy's, by {-nearer:.0f} standard errors. Start the server again; the same command then goes on"
+                )

@@ -11,8 +11,10 @@ import types
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import yaml
 from places import DOCS, ROOT
 
 from afarm.core.hooks import GROUP
@@ -107,9 +109,9 @@ def installed_plugins() -> set[str]:
     return {point.value for point in entry_points(group=GROUP) if point.value.startswith("afarm_plugins.")}
 
 
-@pytest.mark.parametrize("page", ["settings.md", "cli.md", "hooks.md", "names.md"])
+@pytest.mark.parametrize("page", sorted(path.name for path in (DOCS / "reference").glob("*.md")))
 def test_the_reference_is_up_to_date(page: str) -> None:
-    if page in ("settings.md", "cli.md") and installed_plugins() != declared_plugins():
+    if page in ("settings.md", "cli.md", "methods.md") and installed_plugins() != declared_plugins():
         pytest.skip("it lists the plugins of another installation: pip install -e . first")
     pages = generator().PAGES
     assert sorted(pages) == sorted(path.name for path in (DOCS / "reference").glob("*.md"))
@@ -126,3 +128,22 @@ def test_every_public_name_is_listed_once() -> None:
 @pytest.mark.parametrize("module", generator().PROVISIONAL)
 def test_a_provisional_module_exists(module: str) -> None:
     assert importlib.util.find_spec(module)
+
+
+def test_nothing_is_written_without_a_plugin_of_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its settings would be gone from the reference."""
+    found = [SimpleNamespace(module=name, error="") for name in sorted(declared_plugins())]
+    found.remove(missing := found[0])
+    found[0].error = "ImportError: no"
+    monkeypatch.setattr(generator(), "discover", lambda: SimpleNamespace(found=found))
+    monkeypatch.setattr(generator(), "PAGES", {"settings.md": lambda: pytest.fail("it was written")})
+    with pytest.raises(SystemExit) as stopped:
+        generator().write()
+    assert f"{missing.module} is not installed" in str(stopped.value)
+    assert f"{found[0].module} cannot be loaded: ImportError: no" in str(stopped.value)
+
+
+def test_the_citation_is_of_this_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert (citation["version"], citation["license"]) == (project["version"], project["license"])

@@ -10,6 +10,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from afarm.backend.memory import Workload
 from afarm.core.config import BackendConfig, LoraConfig
 from afarm_plugins.dpo import DPOConfig
+from afarm_plugins.ppo import PPOConfig
 from afarm_plugins.sft import SFTConfig
 
 SHAPE = (3, 20)
@@ -71,3 +72,16 @@ def test_pairs_take_twice_the_activations() -> None:
     pairs = DPOConfig(per_device_train_batch_size=2, gradient_accumulation_steps=8, max_length=16)
     [one], [two] = workload.training(single), workload.training(pairs, pairs=True)
     assert two.activations == pytest.approx(2 * one.activations, rel=0.02)
+
+
+def test_ppo_learns_its_networks_one_after_the_other_and_reads_no_more_than_it_sampled() -> None:
+    config = make_model(hidden_size=64, intermediate_size=128).config
+    workload = Workload(config, BackendConfig(device="cpu"))
+    sizes = {"max_prompt_length": 4, "response_length": 4, "per_device_train_batch_size": 2, "mini_batch_size": 2}
+    learning, _, reading = workload.on_policy(PPOConfig(**sizes, rollout_batch_size=4))
+    both = 4 * (workload.network().share(1) + workload.network(scores=True).share(1))
+    assert learning.total == 2 * both + both + 2 * both, "four networks, two gradients, their moments: nothing beside"
+    assert reading.activations == 3 * 4 * (4 * 8) * (64 + 128), "four rows of eight tokens, not a batch of thousands"
+    assert reading.logits == 4 * (2 * 4) * config.vocab_size, "of responses alone"
+    in_two_passes, *_ = workload.on_policy(PPOConfig(**{**sizes, "mini_batch_size": 4}, rollout_batch_size=4))
+    assert in_two_passes.total > learning.total, "then activations come on top of gradients"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from opened_page import OpenedPage
+from playwright.sync_api import Browser
 
 from afarm.analysis import compare_annotators, read_labels
 from afarm.cli import main
@@ -172,30 +173,23 @@ def test_errors_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_the_page_has_its_tables_without_plotly_and_reads_names_as_text(tmp_path: Path) -> None:
     page = render_annotators(compare_annotators(read_labels(write_labels(tmp_path))), ["labels.json"], None)
     assert "pip install" in page
-    assert "<script" not in page
+    assert page.count("<script") == 1, "which sorts the tables"
     assert HOSTILE not in page
     assert "&lt;/script&gt;&lt;b&gt;judge&lt;/b&gt;" in page
 
 
 @pytest.mark.browser
-def test_the_page_draws_its_plots_quietly(tmp_path: Path) -> None:
-    from playwright.sync_api import sync_playwright
-
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if not chromium:
-        pytest.skip("needs Chromium: apt-get install chromium")
+def test_the_page_draws_its_plots_quietly_and_sorts_its_tables(browser: Browser, tmp_path: Path) -> None:
     run(*write_labels(tmp_path), "--html", str(tmp_path / "page.html"))
-    with sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 420, "height": 900})
-        complaints: list[str] = []
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.goto((tmp_path / "page.html").as_uri())
-        page.wait_for_function("document.querySelectorAll('.plot .main-svg').length >= 4")
-        assert page.locator("#chart-agreement .points path.point").count() == 3
-        assert page.locator("#chart-bias .points path.point").count() == 3
-        assert page.locator("#chart-matrix .hm image").count() == 1
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        assert complaints == []
-        browser.close()
+    opened = OpenedPage(browser, tmp_path / "page.html", width=420)
+    page = opened.page
+    page.wait_for_function("document.querySelectorAll('.plot .main-svg').length >= 4")
+    assert page.locator("#chart-agreement .points path.point").count() == 3
+    assert page.locator("#chart-bias .points path.point").count() == 3
+    assert page.locator("#chart-matrix .hm image").count() == 1
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.locator("#figures .sort", has_text="agreement").click()
+    cells = page.locator("#figures table").first.locator("tbody td:nth-child(4)")
+    values = [float(cell.get_attribute("data-value") or "nan") for cell in cells.all()]
+    assert values == sorted(values, reverse=True)
+    assert opened.is_quiet(), (opened.complaints, opened.requests)

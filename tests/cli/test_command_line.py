@@ -451,6 +451,21 @@ def test_artifacts_are_listed_explained_and_collected(afarm: Afarm, tmp_path: Pa
     assert {p.parent.name for p in (tmp_path / "afarm-runs" / "artifacts").glob("*/*/artifact.json")} == keys
 
 
+def test_uploads_to_a_shared_store_that_were_never_finished_are_deleted_once_they_are_a_day_old(
+    afarm: Afarm, tmp_path: Path
+) -> None:
+    half = tmp_path / "shared" / "train" / "0123" / ("a" * 32) / "model"
+    half.parent.mkdir(parents=True)
+    half.write_text("half")
+    assert "0 uploads" in afarm("artifacts", "gc", "--store", "shared", "--yes").out
+    os.utime(half, (0, 0))
+    assert f"train/0123/{'a' * 32}" in afarm("artifacts", "gc", "--store", "shared").out
+    assert half.exists()
+    assert "1 uploads that were never finished" in afarm("artifacts", "gc", "--store", "shared", "--yes").out
+    assert not half.exists()
+    assert "may still be going on" in afarm("artifacts", "gc", "--store", "shared", "--days", "0.5").err
+
+
 def test_unfinished_artifacts_are_listed_and_kept_unless_asked_for(afarm: Afarm, tmp_path: Path) -> None:
     partial = tmp_path / "afarm-runs" / "artifacts" / "train" / "0123456789abcdef.partial"
     partial.mkdir(parents=True)

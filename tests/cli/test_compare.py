@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from light_plugin import RAN, WritingJudge
@@ -51,6 +53,10 @@ def test_the_table_and_the_board_say_the_same(afarm: Afarm) -> None:
     assert "Percent against base; one seed" in said.out
     assert "Percent against base; one seed" in text
     assert "| Δ reward | seconds | seeds |" in text
+    page = Path(said.out.split("report: ")[1].splitlines()[0])
+    links = re.findall(r'href="(\.\./[^"]*)"', page.read_text())
+    assert len(links) == 2
+    assert all((page.parent / unquote(link)).is_file() for link in links)
 
 
 def test_a_narrow_screen_shows_fewer_columns_and_no_figure_cut_short() -> None:

@@ -140,6 +140,11 @@ def test_a_console_shows_what_is_no_markup_as_it_is(capsys: pytest.CaptureFixtur
     assert harmless(shown)
 
 
+def test_words_between_colons_are_no_emoji(capsys: pytest.CaptureFixture[str]) -> None:
+    console_on(width=100).print("launcher local:x: write how many")
+    assert capsys.readouterr().out == "launcher local:x: write how many\n"
+
+
 def test_controls_are_shown_as_text_and_letters_are_left_alone() -> None:
     text = "naïve 漢字 العربية 👩‍👩‍👧\tя\n"
     assert visible(text) == text

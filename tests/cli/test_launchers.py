@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from said import Afarm, Said
 
+from afarm.experiment import cluster_check
+from afarm.launching.workers import LocalLauncher
+
 LIGHT = ["--recipe", "light.yaml"]
 TWO = ["--launcher", "local:2"]
 
@@ -65,6 +68,19 @@ def test_a_killed_worker_is_told_of_and_its_stage_goes_on_from_its_checkpoint(wo
     alone = workers("run", *LIGHT, "--method", "direct", "--output-dir", "alone")
     assert alone.code == 0
     assert contents("alone").items() <= contents("afarm-runs").items()
+
+
+def test_a_node_with_another_code_is_named_before_any_stage_begins(
+    workers: Afarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalLauncher, "nodes_at_once", LocalLauncher.nodes)
+    assert workers("run", *LIGHT, "--output-dir", "same", *TWO).code == 0
+    monkeypatch.setattr(cluster_check, "code_digest", lambda kind: f"edited {kind}")  # in the command's process alone
+    said = workers("run", *LIGHT, *TWO)
+    assert said.code == 1
+    assert "has another code of afarm: install the same on every machine" in " ".join(said.err.split())
+    assert lines(said, "…") == []
+    assert contents("afarm-runs") == {}
 
 
 def test_a_failed_stage_stops_only_what_comes_after_it(workers: Afarm) -> None:

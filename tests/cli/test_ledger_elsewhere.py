@@ -61,6 +61,21 @@ def test_answers_of_one_directory_are_not_bought_again_for_another(afarm: Afarm,
     assert "name theirs with --ledger" in forgotten.err
 
 
+def test_a_ledger_in_a_file_moves_to_a_server_with_all_that_was_paid(afarm: Afarm, url: str) -> None:
+    assert afarm("run", "--recipe", "light.yaml", "--output-dir", "one").code == 0
+    asked, shown = CountingJudge.asked, url.replace(f":{PASSWORD}", "")
+    moved = afarm("ledger", "--output-dir", "one", "--copy-to", url)
+    assert moved.code == 0, moved.err
+    assert "answers, with their judgements and all spending, are copied to" in moved.err
+    assert f"from now on give --ledger '{shown}'" in moved.err
+    assert PASSWORD not in moved.err + moved.out
+    assert afarm("run", "--recipe", "light.yaml", "--output-dir", "other", "--ledger", url).code == 0
+    assert CountingJudge.asked == asked, "no answer is bought again"
+    again = afarm("ledger", "--output-dir", "one", "--copy-to", url)
+    assert again.code == 1
+    assert "a copy would count twice" in again.err
+
+
 def test_stages_side_by_side_share_a_ledger_on_a_server(afarm: Afarm, url: str, tmp_path: Path) -> None:
     (tmp_path / "site" / "light-1.2.dist-info" / "entry_points.txt").write_text("[afarm]\nlight = light_worker\n")
     said = afarm(

@@ -16,7 +16,7 @@ def rows(*arguments: str) -> dict[str, dict[str, object]]:
     return {row["stage"]: row for row in json.loads(result.stdout)}
 
 
-@pytest.mark.parametrize("method", ["ppo", "dpo", "quark"])
+@pytest.mark.parametrize("method", ["ppo", "dpo", "quark", "expert_iteration", "best_of_n"])
 def test_the_papers_recipe_fits_eight_cards_and_with_adapters_one(method: str) -> None:
     for options in (("--recipe", "paper", "--gpus", "8"), ("--recipe", "paper-lora")):
         assert [row["stage"] for row in rows(*options, "--method", method).values() if not row["fits"]] == []
@@ -29,3 +29,41 @@ def test_a_stage_that_does_not_fit_says_what_to_change() -> None:
     assert found["sft"]["total"] == pytest.approx(137.5e9, rel=0.02)
     crowded = rows("--recipe", "paper-lora", "--set", "sample.per_device_batch_size=1024")["sample"]
     assert "lower sample.per_device_batch_size" in str(crowded["change"])
+
+
+def test_what_is_scored_as_it_is_sampled_has_the_reward_model_beside_the_policy() -> None:
+    plain = rows("--recipe", "paper-lora", "--method", "dpo")["outputs"]
+    best = rows("--recipe", "paper-lora", "--method", "best_of_n")["outputs"]
+    best_of_many = rows("--recipe", "paper-lora", "--method", "expert_iteration")["train expert_iteration"]
+    whole = 2 * 6_738_415_616
+    assert plain["weights"] == whole
+    assert best["weights"] == best_of_many["weights"] == 2 * whole - 2 * 4096 * (32000 - 1), "with a head of one number"
+    assert best["cache"] == plain["cache"], "the n samples of a prompt are sampled in batches"
+
+
+LARGEST = ("--recipe", "paper-lora", "--method", "dpo", "--model", "meta-llama/Llama-2-70b-hf")
+SERVED = ("--set", "backend.sampler=vllm@http://127.0.0.1:1")
+
+
+def test_a_model_larger_than_a_card_is_sampled_on_a_server() -> None:
+    by_torch, by_server = rows(*LARGEST, "--gpus", "8"), rows(*LARGEST, "--gpus", "8", *SERVED)
+    for stage in ("sample", "outputs"):
+        assert by_torch[stage]["fits"] is False
+        assert "sample on a vLLM server of several cards (--set backend.sampler=vllm@URL)" in str(
+            by_torch[stage]["change"]
+        )
+        assert (by_server[stage]["moment"], by_server[stage]["total"]) == ("proof", 0), "the copy is on the host"
+    assert [stage for stage, row in by_server.items() if not row["fits"]] == []
+
+
+def test_a_server_leaves_one_process_its_own_copy_and_no_cache() -> None:
+    alone = rows(*LARGEST, *SERVED)["sample"]
+    assert alone["weights"] == pytest.approx(138e9, rel=0.01)
+    assert alone["cache"] == 0
+    assert "--set backend.device=cpu for this stage" in str(alone["change"])
+
+
+def test_shards_of_adapters_are_sampled_by_no_server() -> None:
+    arguments = ["memory", "--recipe", "paper-lora", "--method", "ppo", "--gpus", "2", *SERVED]
+    result = CliRunner().invoke(make_app(), arguments)
+    assert "a server takes no shards of adapters. --set backend.sampler=torch, or --gpus 1" in str(result.exception)

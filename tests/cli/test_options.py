@@ -81,7 +81,7 @@ def test_commands_that_make_a_farm_take_the_same_options(
         ("report", ["--output-dir"]),
         ("artifacts list", ["--output-dir", "--json"]),
         ("artifacts verify", ["--output-dir", "--remove", "--json"]),
-        ("artifacts gc", ["--output-dir", "--yes", "--unfinished", "--days"]),
+        ("artifacts gc", ["--output-dir", "--yes", "--unfinished", "--days", "--store"]),
         ("artifacts why", ["--output-dir"]),
         ("plugins", ["--check", "--json"]),
         ("recipes", []),

@@ -265,7 +265,7 @@ def test_a_run_is_evaluated_on_another_set(afarm: Afarm, tmp_path: Path) -> None
     failed(
         afarm("run", *LIGHT, "--eval-set", "nowhere.json", "--set", "rows.evaluation=all"), "nowhere.json: no such file"
     )
-    failed(afarm("run", *LIGHT, "--eval-set", "numbrs"), "unknown data set 'numbrs'. Did you mean 'numbers'?")
+    failed(afarm("run", *LIGHT, "--eval-set", "numbrs"), "unknown data set 'numbrs'. Did you mean 'numbers'")
     failed(afarm("run", *LIGHT, "--eval-set", "set.json"), "rows.evaluation asks for 10 rows", "set.json")
 
 

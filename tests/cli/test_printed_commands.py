@@ -23,12 +23,16 @@ from afarm.cli import make_app
 
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("start/*.md")), *sorted(DOCS.glob("guides/*.md"))]
 PAGES += sorted(DOCS.glob("methods/*.md"))
+MIGRATION = DOCS / "guides" / "migrate.md"
+"""Its commands stand in tables, beside those of other software; RUN is short for options that the page names."""
 PAID = ("openai:", "anthropic:")
 
 
 def commands_of(page: Path) -> list[str]:
     """The lines of code blocks that call afarm, with what follows a backslash, without comments."""
     text = re.sub(r" *\\\n +", " ", page.read_text(encoding="utf-8"))
+    if page == MIGRATION:
+        return [quoted.replace("RUN", "--recipe paper") for quoted in re.findall(r"`(afarm \w[^`]*)`", text)]
     return [re.sub(r"\s{2,}#.*| # .*", "", line) for line in re.findall(r"^    (afarm .*)$", text, re.M)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from pathlib import Path
 from xml.etree import ElementTree
@@ -11,6 +12,8 @@ import pytest
 from light_plugin import RAN, CountingJudge, Teach
 from said import Afarm
 from test_command_line import failed
+
+from afarm.core.judge import ChatRequest, Completion
 
 SWEEP = ["study", "sweep", "--recipe", "light.yaml", "--method", "nudge", "--seeds", "1,2"]
 SKILLS = ["--values", "nudge.skill=0.1,0.5,0.9"]
@@ -25,6 +28,13 @@ def test_a_sweep_tables_each_value_over_seeds_and_goes_on_without_work(afarm: Af
     assert rows[2]["win rate"][0] == pytest.approx(sum(by_seed) / 2)
     page = Path(said.json["page"])
     assert "Stopped" not in page.read_text()
+    html = page.with_suffix(".html").read_text()
+    assert said.err.count("run 1 of 6: nudge, nudge.skill 0.1, seed 1") == 1
+    assert "These preferences are simulated" not in html, "its judge is no formula by its record"
+    assert html.count("report.html") == 6, "each run has a link"
+    run = re.search(r'href="([^"]*report.html)"', html)
+    assert run is not None
+    assert (page.parent / run[1]).is_file()
     ElementTree.parse(page.with_name("win_rate.svg"))
     runs = list(csv.DictReader(page.with_name("runs.csv").open()))
     assert [float(run["win_rate"]) for run in runs] == [run["figures"]["win_rate"] for run in said.json["runs"]]
@@ -108,6 +118,39 @@ def test_a_large_grid_is_priced_and_asks_first(afarm: Afarm) -> None:
     assert RAN == []
 
 
+def test_systems_are_ranked_on_a_set_of_ones_own_beside_the_recipes(afarm: Afarm, tmp_path: Path) -> None:
+    own = tmp_path / "demo.json"
+    own.write_text(json.dumps([{"instruction": f"ask {n}", "output": "word"} for n in range(6)]))
+    study = ["study", "eval-sets", "--recipe", "light.yaml", "--methods", "nudge,direct", "--fewest", "1"]
+    said = afarm(*study, "--own", f"demo={own}", "--json", "--seeds", "1")
+    assert said.code == 0, said.err
+    assert [run["place"] for run in said.json["runs"]] == [{}, {}, {"set": "demo"}, {"set": "demo"}]
+    rates = {run["method"]: run["figures"]["win_rate"] for run in said.json["runs"] if run["place"]}
+    assert {row["system"]: row["demo"][0] for row in said.json["tables"]["board"]} == pytest.approx(rates)
+    assert sum("step" in line for line in RAN) == 6, "each method was trained once"
+    failed(afarm(*study, "--own", "demo=missing.json"), "own: missing.json: no such file")
+    assert "dataset, first-word, or a file" in afarm(*study, "--by", "topic").err
+
+
+def test_annotators_label_the_same_outputs_with_draws_of_their_own(afarm: Afarm) -> None:
+    study = ["study", "annotators", "--recipe", "light.yaml", "--method", "nudge", "--people", "gpt4_1", "--draws", "2"]
+    said = afarm(*study, "--annotators", "pool,gpt4_4", "--json", "--seeds", "1")
+    assert said.code == 0, said.err
+    rows = {row["annotator"]: row for row in said.json["tables"]["annotators"]}
+    assert list(rows) == ["gpt4_1", "pool", "gpt4_4"]
+    assert rows["gpt4_4"]["$ per 1,000"][0] == pytest.approx(1), "a tenth of a cent for a prompt with one pair"
+    labels = {run["place"]["draw"]: run["record"] for run in said.json["runs"] if run["place"]["annotator"] == "pool"}
+    shown = [
+        [json.loads(line)["order"] for line in (Path("afarm-runs/runs") / name / "outputs.jsonl").open()]
+        for name in labels.values()
+    ]
+    assert shown[0] != shown[1]
+    assert sum("step" in line for line in RAN) == 3, "one policy answers for all"
+    asked = CountingJudge.asked
+    assert afarm(*study, "--annotators", "pool,gpt4_4", "--json", "--seeds", "1").json == said.json
+    assert CountingJudge.asked == asked
+
+
 FAULTY = """
 import afarm
 
@@ -147,3 +190,37 @@ def test_a_faulty_study_is_named_its_runs_are_kept_and_nothing_lies_outside(afar
     assert len(list(csv.DictReader(page.with_name("runs.csv").open()))) == 3
     assert "names its files" in afarm("study", "faulty", "--recipe", "light.yaml", "--seeds", "1,2").err
     assert list((tmp_path / "afarm-runs" / "studies").glob("outside*")) == []
+
+
+@pytest.mark.parametrize("task", ["dialogue", "summary"])
+def test_a_study_of_another_task_has_its_data_and_its_judges_prompts(
+    task: str, afarm: Afarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = {"role": "assistant", "content": "Hello to you."}
+    rows = {
+        "dialogue": [
+            {"prompt": [{"role": "user", "content": f"Hello {n}."}, answer, {"role": "user", "content": "Well?"}]}
+            for n in range(80)
+        ],
+        "summary": [{"post": f"post of number {n}"} for n in range(80)],
+    }[task]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    asked: list[ChatRequest] = []
+    complete = CountingJudge.complete
+
+    async def listen(self: CountingJudge, request: ChatRequest) -> Completion:
+        asked.append(request)
+        return await complete(self, request)
+
+    monkeypatch.setattr(CountingJudge, "complete", listen)
+    dataset = {"dialogue": "dialogues", "summary": "summaries"}[task]
+    chosen = [f"dataset={dataset}", f"{dataset}.path=rows.jsonl"]
+    chosen += ["rows.evaluation=5", f"annotate.annotator={task}_pool", f"evaluate.annotator={task}_pool"]
+    said = afarm(*SWEEP, "--values", "nudge.skill=0.1,0.9", *(a for each in chosen for a in ("--set", each)), "--json")
+    assert said.code == 0, said.err
+    assert [row["seeds"] for row in said.json["tables"]["sweep"]] == [2, 2]
+    texts = [request.prompt + "".join(turn.content for turn in request.messages) for request in asked]
+    assert {request.annotator for request in asked} == {f"{task}_{n}" for n in (1, 2, 3)}
+    shown = "[assistant] Hello to you." if task == "dialogue" else "post of number"
+    assert texts
+    assert all(shown in text for text in texts)

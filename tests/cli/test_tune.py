@@ -8,6 +8,7 @@ import json
 import math
 import re
 import sys
+import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -348,3 +349,22 @@ def test_a_search_that_is_killed_within_a_trial_goes_on_to_the_same_trials(
     again = afarm(*TUNE, *SKILLS, "--trials", "6", "--json").json["trials"]["nudge"]
     kept = ("values", "win_rate", "standard_error", "figures")
     assert [[trial[name] for name in kept] for trial in again] == [[trial[name] for name in kept] for trial in whole]
+
+
+def test_a_trial_took_what_its_own_stages_took_though_they_are_reused(
+    afarm: Afarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = Teach.train
+
+    def take_time(self: Teach, inputs: Any, context: Any) -> WordPolicy:
+        time.sleep(1)
+        return cast(WordPolicy, train(self, inputs, context))
+
+    monkeypatch.setattr(Teach, "train", take_time)
+    said = afarm(*TUNE, *SKILLS, "--trials", "2", "--json")
+    [trials] = Path(said.json["page"]).parent.glob("nudge-*.jsonl")
+    trials.unlink()
+    again = afarm(*TUNE, *SKILLS, "--trials", "2", "--json")
+    took = [[trial["seconds"] for trial in each.json["trials"]["nudge"]] for each in (said, again)]
+    assert took[0] == took[1]
+    assert min(took[0]) >= 1

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launches import LIMIT, SHARDED, finish, kill, launched
+from forks import SHARDED
+from launches import LIMIT, finish, kill, launched
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("two processes")]
 
@@ -79,6 +80,7 @@ def test_what_was_killed_goes_on_to_the_same_end(whole: Path, tmp_path: Path) ->
     assert steps(tmp_path) == steps(whole)
 
 
+@pytest.mark.cluster  # a minute: of shards, tests/backend stops and goes on in CI
 def test_what_processes_with_a_shard_each_began_the_option_goes_on_with(whole: Path, tmp_path: Path) -> None:
     kill_after_step_2(launched(command(tmp_path), **SHARDED), tmp_path)
     assert list(tmp_path.glob("artifacts/train/*.partial/checkpoints/*/shards/.metadata"))

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
+from forks import SHARDED
+from launches import LIMIT, finish, launched
 from tiny_models import make_instructions, make_policy
 
 from afarm import Farm
 from afarm.backend import Backend, CheckpointPolicy, before_responses, join_and_pad, response_logprobs, token_loss
+from afarm.backend.memory import Workload
 from afarm.core.config import BackendConfig
-from afarm.core.interfaces import Decoding
+from afarm.core.interfaces import Decoding, MethodInputs, TrainContext
+from afarm.core.records import Output
+from afarm.storage.checkpoints import DirectoryCheckpoints
+from afarm_plugins.sft import SFT, SFTConfig
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here")
 
@@ -91,3 +99,92 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_figures(tmp_path: Path) -> N
         farm.evaluate("ppo")
     with Farm("toy", settings=settings, output_dir=tmp_path / "stopped") as farm:
         assert farm.evaluate("ppo").metric("reward") == straight
+
+
+def test_samples_in_bfloat16_are_as_likely_as_the_policy_says() -> None:
+    policy = on_gpu()
+    policy.model = policy.model.bfloat16()
+    samples = list(policy.sample(make_instructions(20), Decoding(temperature=0, max_new_tokens=12, n=1), seed=0))
+    assert all(sample.logprobs is None for sample in samples), "those of the cache would not be the policy's to the bit"
+    reader = make_policy()
+    batch = join_and_pad([s.prompt_ids for s in samples], [s.token_ids for s in samples], reader.pad_id)
+    with torch.no_grad():
+        hidden, targets = before_responses(reader.model, batch.input_ids, batch.attention_mask, batch.response_mask)
+        logits = reader.model.get_output_embeddings()(hidden)
+    behind = logits.amax(-1) - logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    assert behind.max() < 0.1, "each is the likeliest token but for rounding"
+
+
+def test_samples_in_bfloat16_are_the_same_each_time() -> None:
+    """Draws come from (seed, instruction, sample number), and the arithmetic from batches that are cut alike."""
+    found = []
+    for _ in range(2):
+        policy = on_gpu()
+        policy.model = policy.model.bfloat16()
+        decoding = Decoding(temperature=1.0, max_new_tokens=12, n=2)
+        found.append([s.token_ids for s in policy.sample(make_instructions(20), decoding, seed=5)])
+    assert found[0] == found[1]
+
+
+def test_a_card_holds_what_the_arithmetic_says(tmp_path: Path) -> None:
+    policy = make_policy(hidden_size=1024, intermediate_size=4096, num_hidden_layers=8, num_attention_heads=8)
+    backend = Backend(BackendConfig(device="cuda"))
+    policy = CheckpointPolicy(policy.model.to("cuda"), policy.tokenizer, policy.template, backend)
+    config = SFTConfig(per_device_train_batch_size=4, num_train_epochs=1, max_length=48, save_steps=0)
+
+    def log(step: int, metrics: Mapping[str, float]) -> None:
+        if step == 1 and "loss" in metrics:
+            torch.cuda.reset_peak_memory_stats()
+
+    rows = [Output(instruction, "w1 " * 60, "human") for instruction in make_instructions(12)]
+    context = TrainContext(0, tmp_path, backend, DirectoryCheckpoints(tmp_path), log)
+    SFT(config).train(MethodInputs(policy, demonstrations=rows), context)
+    [counted] = Workload(policy.model.config, backend.config).training(config)
+    assert counted.total == pytest.approx(torch.cuda.max_memory_allocated(), rel=0.15)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two GPUs here")
+def test_shards_on_two_cards_learn_what_one_card_does(tmp_path: Path) -> None:
+    """FSDP2 over NCCL: the metrics of SFT, the reward model and PPO, up to rounding."""
+    run = ["-m", "afarm", "run", "--method", "ppo", *(word for setting in SMALL for word in ("--set", setting))]
+    run += ["--set", "backend.device=cuda", "--set", "ppo.checkpoint=last", "--output-dir"]
+    finish(launched([*run, str(tmp_path / "one")], processes=1, CUDA_VISIBLE_DEVICES="0"))
+    finish(launched([*run, str(tmp_path / "two")], processes=2, **SHARDED))
+    one, two = (logged(tmp_path / name) for name in ("one", "two"))
+    assert len(one) == len(two) > 0
+    for ours, theirs in zip(one, two, strict=True):
+        shared = {name: value for name, value in ours.items() if name in theirs and name not in ("num_tokens", "epoch")}
+        assert {name: theirs[name] for name in shared} == pytest.approx(shared, rel=0.02, abs=0.02)
+
+
+LOST = """
+import os, signal, torch
+from afarm.backend import Backend, all_reduce_sum, rank
+from afarm.core.config import BackendConfig
+backend = Backend(BackendConfig(device="cuda", timeout=10), is_distributed=True)
+if rank() == 1:
+    os.kill(os.getpid(), signal.SIGSTOP)
+counted = torch.ones(3, device="cuda")
+with backend.naming_lost("train ppo"):
+    all_reduce_sum([counted])
+    print(counted.tolist())
+"""
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two GPUs here")
+def test_a_process_that_waits_in_vain_over_nccl_ends(tmp_path: Path) -> None:
+    (tmp_path / "lost.py").write_text(LOST)
+    launch = launched([str(tmp_path / "lost.py")])
+    printed, told = launch.communicate(timeout=LIMIT)
+    assert launch.returncode != 0, told
+    assert "[2.0, 2.0, 2.0]" not in printed
+
+
+def logged(output_dir: Path) -> list[dict[str, float]]:
+    """The metrics of the first steps of each stage that trains: later ones follow their rounding."""
+    files = [
+        p for kind in ("train", "fit-reward") for p in sorted(output_dir.glob(f"artifacts/{kind}/*/metrics.jsonl"))
+    ]
+    return [
+        json.loads(path.read_text().splitlines()[0]) for path in sorted(files, key=lambda path: path.stat().st_mtime)
+    ]

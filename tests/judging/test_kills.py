@@ -9,13 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 from counting_server import CountingServer
 from places import SUPPORT
 
-PAIRS = {"sqlite": 10_000, "postgresql": 2_500}
+PAIRS = 2_500
 IN_FLIGHT = 32
 KILLS = 5
 
@@ -63,27 +64,36 @@ def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) ->
         time.sleep(0.001)
 
 
-@pytest.mark.parametrize("new_ledger", ["sqlite", "postgresql"], indirect=True)
-def test_thousands_of_pairs_killed_five_times_cost_at_most_what_was_in_flight_and_get_the_same_labels(
-    new_ledger: Callable[[], Path | str], request: pytest.FixtureRequest
-) -> None:
-    count = PAIRS[request.node.callspec.params["new_ledger"]]
-    with CountingServer().running() as server:
-        expected, (needed, _) = finish(start(new_ledger(), server, count))
-    assert server.count == needed
-    assert len(expected) == count
-    assert sum(outcome != "decided" for _, _, outcome, _ in expected) < count / 50
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], tuple[list[list[object]], int]]:
+    """Labels of so many pairs, and the requests that they take if nothing happens: no database changes them."""
 
+    @cache
+    def judged(count: int) -> tuple[list[list[object]], int]:
+        with CountingServer().running() as server:
+            labels, (needed, _) = finish(start(tmp_path_factory.mktemp("straight") / "ledger.sqlite", server, count))
+        assert server.count == needed
+        assert len(labels) == count
+        assert sum(outcome != "decided" for _, _, outcome, _ in labels) < count / 50
+        return labels, server.count
+
+    return judged
+
+
+def test_thousands_of_pairs_killed_five_times_cost_at_most_what_was_in_flight_and_get_the_same_labels(
+    new_ledger: Callable[[], Path | str], undisturbed: Callable[[int], tuple[list[list[object]], int]]
+) -> None:
+    expected, needed = undisturbed(PAIRS)
     seed = random.randrange(10**9)
-    at = sorted(random.Random(seed).sample(range(100, int(needed) - 100), KILLS))
+    at = sorted(random.Random(seed).sample(range(100, needed - 100), KILLS))
     ledger = new_ledger()
     with CountingServer().running() as server:
         for threshold in at:
-            process = start(ledger, server, count)
+            process = start(ledger, server, PAIRS)
             wait_until(lambda threshold=threshold: server.count >= threshold, process)  # type: ignore[misc]
             process.send_signal(signal.SIGKILL)
             process.wait()
-        labels, (bought, committed) = finish(start(ledger, server, count))
+        labels, (bought, committed) = finish(start(ledger, server, PAIRS))
     assert labels == expected, f"with seed {seed}"
     assert needed <= server.count <= needed + KILLS * IN_FLIGHT, f"with seed {seed}"
     twice = [n for n in server.calls.values() if n > 1]
@@ -93,11 +103,10 @@ def test_thousands_of_pairs_killed_five_times_cost_at_most_what_was_in_flight_an
 
 
 def test_two_machines_with_other_clocks_that_judge_the_same_on_one_ledger_buy_each_answer_once(
-    new_ledger: Callable[[], Path | str],
+    new_ledger: Callable[[], Path | str], undisturbed: Callable[[int], tuple[list[list[object]], int]]
 ) -> None:
     count = 600
-    with CountingServer().running() as server:
-        expected, (needed, _) = finish(start(new_ledger(), server, count))
+    expected, needed = undisturbed(count)
     ledger = new_ledger()
     with CountingServer(seconds=0.1).running() as server:
         both = [start(ledger, server, count, behind) for behind in (0, 10)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -80,6 +81,29 @@ def test_an_interrupt_ends_every_worker(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         LocalLauncher(spec="2").run([task(tmp_path, "a"), task(tmp_path, "b")], hang, interrupted(heard))
     assert not psutil.pid_exists(int(heard[0].place))
+
+
+def lock(task: StageTask, tell: Tell) -> Outcome:
+    """Take a lock of the system, as bars of progress do: one that only its process gives back."""
+    globals()["kept"] = multiprocessing.get_context("spawn").RLock()
+    return Outcome(task.id, f"made/{task.id}")
+
+
+ENDED = """
+import sys
+from pathlib import Path
+import test_workers
+from afarm.launching.workers import LocalLauncher
+tasks = [test_workers.task(Path(sys.argv[1]), name) for name in "ab"]
+LocalLauncher(spec="2").run(tasks, test_workers.lock, lambda event: None)
+"""
+
+
+def test_workers_that_are_done_give_back_their_locks(tmp_path: Path) -> None:
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    command = [sys.executable, "-c", ENDED, str(tmp_path)]
+    said = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": paths}, check=True)
+    assert not said.stderr, "Python tells of locks that were left"
 
 
 COMMAND = """

@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from afarm.studies.grid import GridProgress
+from afarm.studies.study import Bounded, Findings, FinishedRun, Series, StudyPlot, StudyRun, StudyTable
+
 Row = dict[str, Any]
 
 MEMBERS = [
@@ -183,3 +186,43 @@ def make_run(tmp_path: Path) -> MakeRun:
         return tmp_path
 
     return make
+
+
+HOSTILE = "</script><img src=x onerror=\"alert('pwned')\"><script>alert('pwned')</script>"
+
+
+@pytest.fixture
+def findings() -> tuple[GridProgress, Findings]:
+    """A study of three runs, one of which failed, whose names are hostile."""
+    runs = [StudyRun("ppo", seed, {"beta": "0.1", HOSTILE: HOSTILE}) for seed in (1, 2, 3)]
+    done = [FinishedRun(run, f"run {HOSTILE}", {"win_rate": 50.0 + run.seed, "kl": 1.5}) for run in runs[:2]]
+    rows = [
+        [HOSTILE, "0.1", Bounded(60, 55, 65)],
+        ["b", None, None],
+        ["c", "1.0", Bounded(-2, -3, 1)],
+        ["d", "0.03", Bounded(50)],
+    ]
+    lines = [
+        Series("pool", [0.01, 0.1, 1.0], [Bounded(50, 45, 55), Bounded(60, 55, 65), Bounded(40)]),
+        Series(HOSTILE, [0.1, 1.0], [Bounded(55, 50, 60), Bounded(50, 40, 60)]),
+    ]
+    texts = Series(
+        "one", [HOSTILE, "cosine", "linear"], [Bounded(1, 0, 2), Bounded(2), Bounded(3)], [HOSTILE, "b", "c"]
+    )
+    more = Series("two", ["cosine"], [Bounded(2)])
+    found = Findings(
+        [StudyTable("sweep", HOSTILE, {"name": "", "beta": "", "win rate": "+.1f"}, rows)],
+        [
+            StudyPlot("win_rate", HOSTILE, "β", "win rate, %", lines, log_x=True),
+            StudyPlot("texts", "By schedule", HOSTILE, HOSTILE, [texts, more]),
+            StudyPlot(
+                "other",
+                "Another",
+                "β",
+                "KL",
+                [Series("", [Bounded(1, 0, 2), 2.0], [Bounded(1), Bounded(2)], fit=[(1, 1), (2, 2)])],
+            ),
+        ],
+        [HOSTILE],
+    )
+    return GridProgress(runs, done, {runs[2].label: HOSTILE}, {"offline"}), found

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
+from opened_page import OpenedPage
+from playwright.sync_api import Browser
 
 from afarm.evaluation.protocol import EvaluationProtocol
 from afarm.leaderboard import Entry, Leaderboard
@@ -28,7 +29,7 @@ def page() -> str:
 
 def test_names_are_text_and_nothing_else() -> None:
     text = page()
-    assert "<script" not in text
+    assert text.count("<script") == text.count("</script>") == 1, "the one that sorts"
     assert "<img" not in text
     assert text.count("</style>") == 1
     assert "default-src 'none'" in text
@@ -75,59 +76,41 @@ def test_an_adjusted_p_and_an_unadjusted_interval_say_which_they_are() -> None:
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1280, 1400])
-def test_no_column_is_clipped_and_no_word_broken(tmp_path: Path, width: int) -> None:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if not chromium:
-        pytest.skip("needs Chromium: apt-get install chromium")
-    from playwright.sync_api import sync_playwright
-
+def test_no_column_is_clipped_and_no_word_broken(browser: Browser, tmp_path: Path, width: int) -> None:
     path = tmp_path / "board.html"
     path.write_text(whole())
-    with sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        opened = browser.new_page(viewport={"width": width, "height": 900})
-        opened.goto(path.as_uri())
-        room, needed = opened.evaluate(
-            "(() => { const card = document.querySelector('.scroll'); return [card.clientWidth, card.scrollWidth]; })()"
-        )
-        assert needed <= room, (needed, room)
-        lines = opened.evaluate(
-            """[...document.querySelectorAll('tbody th')].map(cell => [...cell.childNodes]
-              .filter(node => node.nodeType === Node.TEXT_NODE && node.textContent.trim())
-              .map(node => { const range = document.createRange(); range.selectNodeContents(node);
-                             return range.getClientRects().length; }))"""
-        )
-        assert all(count == 1 for cell in lines for count in cell), "each piece of a name stands on one line"
-        browser.close()
+    opened = OpenedPage(browser, path, width).page
+    room, needed = opened.evaluate(
+        "(() => { const card = document.querySelector('.scroll'); return [card.clientWidth, card.scrollWidth]; })()"
+    )
+    assert needed <= room, (needed, room)
+    lines = opened.evaluate(
+        """[...document.querySelectorAll('tbody th')].map(cell => [...cell.childNodes]
+          .filter(node => node.nodeType === Node.TEXT_NODE && node.textContent.trim())
+          .map(node => { const range = document.createRange(); range.selectNodeContents(node);
+                         return range.getClientRects().length; }))"""
+    )
+    assert all(count == 1 for cell in lines for count in cell), "each piece of a name stands on one line"
 
 
 @pytest.mark.browser
-def test_it_fits_a_telephone_and_runs_nothing(tmp_path: Path) -> None:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if not chromium:
-        pytest.skip("needs Chromium: apt-get install chromium")
-    from playwright.sync_api import sync_playwright
-
+@pytest.mark.parametrize("width", [1280, 420])
+def test_it_fits_a_telephone_and_sorts(browser: Browser, tmp_path: Path, width: int) -> None:
     path = tmp_path / "board.html"
     path.write_text(page())
-    complaints: list[str] = []
-    requests: list[str] = []
-    with sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        for width in (1280, 420):
-            opened = browser.new_page(viewport={"width": width, "height": 900})
-            opened.on("console", lambda message: complaints.append(message.text))
-            opened.on("dialog", lambda dialog: (complaints.append(dialog.message), dialog.dismiss()))
-            opened.on("request", lambda request: requests.append(request.url))
-            opened.goto(path.as_uri())
-            assert opened.evaluate("document.documentElement.scrollWidth") <= width
-            assert opened.locator("tbody tr").count() == 3
-            points, ranges = opened.locator(".stretch circle"), opened.locator(".stretch .range")
-            for place in range(2):
-                point, interval = points.nth(place).bounding_box(), ranges.nth(place).bounding_box()
-                assert point is not None
-                assert interval is not None
-                assert point["x"] + point["width"] / 2 == pytest.approx(interval["x"] + interval["width"] / 2, abs=2)
-        browser.close()
-    assert complaints == []
-    assert requests == [path.as_uri()] * 2
+    shown = OpenedPage(browser, path, width)
+    opened = shown.page
+    assert opened.evaluate("document.documentElement.scrollWidth") <= width
+    assert opened.locator("tbody tr").count() == 3
+    points, ranges = opened.locator(".stretch circle"), opened.locator(".stretch .range")
+    for place in range(2):
+        point, interval = points.nth(place).bounding_box(), ranges.nth(place).bounding_box()
+        assert point is not None
+        assert interval is not None
+        assert point["x"] + point["width"] / 2 == pytest.approx(interval["x"] + interval["width"] / 2, abs=2)
+    if width == 1280:
+        rates = opened.locator("tbody tr td:nth-child(3)")
+        opened.get_by_role("button", name="win rate, %").first.click()
+        opened.get_by_role("button", name="win rate, %").first.click()
+        assert rates.first.inner_text().startswith("39.2"), "from the lowest on"
+    assert shown.is_quiet(), (shown.complaints, shown.requests)

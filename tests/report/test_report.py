@@ -16,15 +16,16 @@ import pytest
 
 from afarm.core.errors import DataError, StoreError
 from afarm.report import build, side_by_side
-from afarm.report.charts import MOST_POINTS, curve_charts, thin
+from afarm.report.charts import MOST_POINTS, curve_charts, proxy_chart, thin
 from afarm.report.diagram import HEIGHT, WIDTH, diagrams, find_inputs, place, title, without_shortcuts
 from afarm.report.format import compact, decimal, in_dollars, moment, seconds
 from afarm.report.reward_model_charts import held_out_charts
 from afarm.report.run import read_reported_run
 from afarm.report.run_page import MOST_CHARACTERS, SHOWN_OUTPUTS, describe_annotators, describe_interval
-from afarm.storage.runs import read_run
+from afarm.storage.runs import RunRecord, read_run
 
 MakeRun = Callable[..., Path]
+Row = dict[str, Any]
 
 HOSTILE = "</script></style><img src=x onerror=\"alert(1)\"><script>alert('2')</script>{{ 7 * 7 }} &amp; ‮"
 
@@ -546,3 +547,51 @@ def test_a_text_of_just_the_length_that_is_shown_is_whole(make_run: MakeRun, out
     page = Page(build(make_run(outputs=[row])))
     assert "x" * MOST_CHARACTERS in page.text
     assert "Cut here" not in page.text
+
+
+def test_the_earlier_turns_of_a_conversation_are_shown_before_its_last_message(
+    make_run: MakeRun, output_row: Row
+) -> None:
+    turns = [{"role": "user", "content": "Eels?"}, {"role": "assistant", "content": HOSTILE}, "no turn"]
+    page = Page(build(make_run(outputs=[{**output_row, "messages": turns}])))
+    assert "2 earlier turns user Eels?" in page.text
+    assert page.text.index("Eels?") < page.text.index(output_row["instruction"])
+    assert "img" not in page.tags()
+    assert "earlier turn" not in Page(build(make_run(outputs=[output_row]))).text
+
+
+def test_training_is_drawn_with_its_errors_its_kept_checkpoint_and_its_way_over_the_kl() -> None:
+    curves = {
+        "objective/scores": [(1, 0.1), (2, 0.5), (3, 0.4)],
+        "objective/kl": [(1, 0.0), (2, 1.5), (3, None)],
+        "validation/win_rate": [(2, 60.0), (3, 55.0)],
+        "validation/standard_error": [(2, 5.0)],
+        "rewards/margins": [(1, 0.0), (2, 0.3)],
+    }
+    first, others = curve_charts({"train": curves, "sft": {"loss": [(1, 2.0), (2, 1.0)]}}, 2)
+    by_name = {chart["name"]: chart for chart in first}
+    assert list(by_name) == [
+        *("objective/scores", "validation/win_rate", "objective/kl", "rewards/margins", "reward over KL")
+    ]
+    assert by_name["validation/win_rate"]["half"] == [pytest.approx(9.8, abs=0.001), None]
+    assert by_name["objective/scores"]["half"] is None
+    assert {chart["kept"] for chart in first} == {2}
+    assert [chart["kept"] for chart in others if chart["stage"] == "sft"] == [None]
+    path = by_name["reward over KL"]
+    assert (path["x"], path["y"], path["steps"]) == ([0.0, 1.5], [0.1, 0.5], [1, 2])
+
+
+def test_gold_is_drawn_over_its_proxy_output_by_output() -> None:
+    rows = [(0.0, 1.0), (1.0, 3.0), (2.0, 5.0)]
+    results = [
+        {"system": "ppo", "reference": "sft", "evaluator": name, "metrics": {},
+         "rows": [{name: row[place], f"{name}_reference": row[1 - place]} for row in rows]}
+        for place, name in enumerate(("reward", "gold"))
+    ]  # fmt: skip
+    chart = proxy_chart(RunRecord(Path("x"), {"results": results}))
+    assert chart is not None
+    ours, theirs = chart["series"]
+    assert (ours["name"], ours["x"], ours["y"]) == ("ppo: r 1.00", [0.0, 1.0, 2.0], [1.0, 3.0, 5.0])
+    assert theirs["x"] == [1.0, 3.0, 5.0]
+    results[0]["rows"] = results[0]["rows"][:2]
+    assert proxy_chart(RunRecord(Path("x"), {"results": results})) is None, "rows of other outputs"

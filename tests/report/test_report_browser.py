@@ -1,74 +1,48 @@
-"""The report page in a real browser."""
+"""The pages of runs and studies in a real browser."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Dialog, sync_playwright
+from opened_page import OpenedPage
+from playwright.sync_api import Browser, expect
 
-from afarm.report import build
+from afarm.report import build, study_page
+from afarm.studies.grid import GridProgress
+from afarm.studies.study import Findings
 
 MakeRun = Callable[..., Path]
+RATES = [
+    {"system": "ppo", "reference": name, "evaluator": "win_rate", "metrics": {"win_rate": rate, "standard_error": 1.6}}
+    for name, rate in (("sft", 60.1), ("base", 70.0))
+]
+"""Win rates against two references: of one alone the headline has all, and no chart repeats it."""
+
+HOSTILE = "</script><img src=x onerror=\"alert('pwned')\"><script>alert('pwned')</script>"
 pytestmark = pytest.mark.browser
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if not chromium:
-        pytest.skip("needs Chromium: apt-get install chromium")
-    with sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-class Opened:
-    """A page with all it complained of and asked for."""
-
-    def __init__(self, browser: Browser, path: Path, width: int = 1280):
-        self.page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme="light")
-        self.complaints: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", self.hear)
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", self.dismiss)
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.address = path.as_uri()
-        self.page.goto(self.address)
-
-    def hear(self, message: ConsoleMessage) -> None:
-        self.complaints.append(f"{message.type}: {message.text}")
-
-    def dismiss(self, dialog: Dialog) -> None:
-        self.complaints.append(f"dialog: {dialog.message}")
-        dialog.dismiss()
-
-    def wait_for_charts(self, count: int) -> None:
-        self.page.wait_for_function("n => document.querySelectorAll('.plot .main-svg .points').length >= n", arg=count)
-
-
 def test_page_is_quiet_fetches_nothing_and_draws_every_point(browser: Browser, make_run: MakeRun) -> None:
-    opened = Opened(browser, build(make_run()))
-    opened.wait_for_charts(4)
-    assert opened.page.locator("#chart-win-rate .points path.point").count() == 1
-    assert opened.page.locator("#chart-win-rate .errorbars path").count() >= 1
+    opened = OpenedPage(browser, build(make_run(results=RATES)))
+    opened.wait_for_charts(5)
+    assert opened.page.locator("#chart-win-rate .points path.point").count() == 2
+    assert opened.page.locator("#chart-win-rate .errorbars path").count() >= 2
+    assert opened.page.locator("#chart-main-0 .shapelayer path").count() == 1, "the kept checkpoint"
+    assert opened.page.locator("#chart-main-3 .points path.point").count() == 41, "and its ring"
     for place in range(3):
         assert opened.page.locator(f"#chart-main-{place} .points path.point").count() == 40
     opened.page.locator("#more-charts summary").click()
-    opened.wait_for_charts(11)
-    assert opened.complaints == []
-    assert opened.requests == [opened.address]
+    opened.wait_for_charts(12)
+    assert opened.is_quiet(), (opened.complaints, opened.requests)
 
 
 def test_charts_stand_where_the_figures_are(browser: Browser, make_run: MakeRun) -> None:
     """The win rate's point must lie between the ends of its error bar, and right of the line for even."""
-    opened = Opened(browser, build(make_run()))
+    opened = OpenedPage(browser, build(make_run(results=RATES)))
     opened.wait_for_charts(4)
-    point = opened.page.locator("#chart-win-rate .points path.point").bounding_box()
+    point = opened.page.locator("#chart-win-rate .points path.point").first.bounding_box()
     bar = opened.page.locator("#chart-win-rate .errorbars path").first.bounding_box()
     even = opened.page.locator("#chart-win-rate .shapelayer path").first.bounding_box()
     assert point is not None
@@ -81,7 +55,7 @@ def test_charts_stand_where_the_figures_are(browser: Browser, make_run: MakeRun)
 
 
 def test_filter_shows_one_verdict_and_says_how_many(browser: Browser, make_run: MakeRun) -> None:
-    opened = Opened(browser, build(make_run()))
+    opened = OpenedPage(browser, build(make_run()))
     seen = opened.page.locator(".comparison:visible")
     assert seen.count() == 24
     opened.page.get_by_label("sft preferred").check(force=True)
@@ -100,10 +74,9 @@ def test_hostile_outputs_run_nothing(browser: Browser, make_run: MakeRun) -> Non
     result = {"system": attack, "reference": "<b>sft</b>", "evaluator": "win_rate",
               "metrics": {"win_rate": 55.0, "standard_error": 2.0}}  # fmt: skip
     metrics = [{"stage": "train", "step": step, attack: 1.0} for step in (1, 2)]
-    opened = Opened(browser, build(make_run(outputs=[row], metrics=metrics, results=[result], name=attack)))
+    opened = OpenedPage(browser, build(make_run(outputs=[row], metrics=metrics, results=[result] * 2, name=attack)))
     opened.wait_for_charts(2)
-    assert opened.complaints == []
-    assert opened.requests == [opened.address]
+    assert opened.is_quiet(), (opened.complaints, opened.requests)
     assert opened.page.locator("img").count() == 0
     assert opened.page.locator(".system .text").inner_text() == attack
     assert "<b>sft</b>" in (opened.page.locator("#chart-win-rate .ytick text").first.text_content() or "")
@@ -113,15 +86,26 @@ def test_hostile_outputs_run_nothing(browser: Browser, make_run: MakeRun) -> Non
 def test_nothing_is_wider_than_the_screen(browser: Browser, make_run: MakeRun, width: int) -> None:
     long = "unbroken" * 300
     row = {"instruction": long, "output_1": long, "output_2": long, "preference": 1, "member": "gpt4_1"}
-    opened = Opened(browser, build(make_run(outputs=[row], name="n" * 200, command=f"afarm run --set x={long}")), width)
+    opened = OpenedPage(
+        browser, build(make_run(outputs=[row], name="n" * 200, command=f"afarm run --set x={long}")), width
+    )
     opened.wait_for_charts(4)
     assert opened.page.evaluate("document.documentElement.scrollWidth") == width
     shown = "wide" if width == 1280 else "narrow"
     assert opened.page.locator(".diagram:visible").get_attribute("class") == f"diagram {shown} scroll"
 
 
+def test_tables_of_a_run_sort_by_their_numbers(browser: Browser, make_run: MakeRun) -> None:
+    opened = OpenedPage(browser, build(make_run()))
+    table = opened.page.get_by_label("Table of stages")
+    table.get_by_role("button", name="Seconds").click()
+    seconds = table.locator("tbody td:nth-child(3)")
+    expect(seconds.first).to_have_text("35.5")
+    assert sorted(map(float, seconds.all_inner_texts()), reverse=True) == [*map(float, seconds.all_inner_texts())]
+
+
 def test_charts_follow_the_colour_scheme_when_it_changes(browser: Browser, make_run: MakeRun) -> None:
-    opened = Opened(browser, build(make_run()))
+    opened = OpenedPage(browser, build(make_run()))
     opened.wait_for_charts(4)
 
     def colour() -> str:
@@ -142,4 +126,80 @@ def test_without_scripts_the_page_still_reads(browser: Browser, make_run: MakeRu
     assert page.locator("noscript p").is_visible()
     assert not page.locator(".filter").is_visible()
     assert page.locator(".comparison:visible").count() == 24
+    context.close()
+
+
+# ---------------------------------------------------------------------------------------------------------- studies
+
+Study = tuple[GridProgress, Findings]
+
+
+@pytest.fixture
+def study(tmp_path: Path, findings: Study) -> Path:
+    return study_page.write_page(tmp_path, HOSTILE, f"afarm study {HOSTILE}", *findings)
+
+
+def test_a_study_s_plots_have_every_point_and_its_legend_switches_series(browser: Browser, study: Path) -> None:
+    opened = OpenedPage(browser, study)
+    opened.wait_for_charts(5)
+    plot, points = opened.page.locator("#chart-0"), opened.page.locator("#chart-0 .points path.point")
+    assert points.count() == 5
+    bars = """path => [...document.querySelectorAll(path)].map(bar => bar.getBBox())
+      .filter(box => box.height > 0 && box.width > 0).length"""
+    assert opened.page.evaluate(bars, "#chart-0 path.yerror") == 4, "one point has no interval"
+    assert opened.page.evaluate(bars, "#chart-2 path.xerror") == 1
+    one, two, three = (points.nth(place).bounding_box() for place in range(3))
+    assert one is not None
+    assert two is not None
+    assert three is not None
+    assert two["x"] - one["x"] == pytest.approx(three["x"] - two["x"], abs=1), "decades are equally wide"
+    assert two["y"] < one["y"] < three["y"], "60, 50 and 40"
+    assert opened.page.locator("#chart-2 path.js-line").count() == 1, "the fit, and no line from point to point"
+    opened.page.locator("[data-plot='0'] .legend input").nth(1).uncheck()
+    opened.page.wait_for_function("document.querySelectorAll('#chart-0 .points path.point').length === 3")
+    plot.focus()
+    opened.page.keyboard.press("ArrowRight")
+    opened.page.keyboard.press("ArrowRight")
+    assert opened.page.locator("#said-0").inner_text() == "pool, β: 0.1, win rate, %: 60 (55 to 65)"
+    expect(plot.locator(".hoverlayer")).to_contain_text("60 (55 to 65)")
+    assert opened.is_quiet(), (opened.complaints, opened.requests)
+
+
+def test_a_study_s_tables_sort_by_numbers_and_by_keyboard(browser: Browser, study: Path) -> None:
+    page = OpenedPage(browser, study).page
+    table = page.locator("#tables table").first
+    cells = table.locator("tbody td:nth-child(2)")
+    given = cells.all_inner_texts()
+    heading = table.get_by_role("button", name="beta")
+    heading.focus()
+    page.keyboard.press("Enter")
+    assert cells.all_inner_texts() == ["1.0", "0.1", "0.03", "–"], "by number, the unknown last"
+    page.keyboard.press("Enter")
+    assert cells.all_inner_texts() == ["0.03", "0.1", "1.0", "–"]
+    assert table.locator("th[aria-sort=ascending]").count() == 1
+    page.keyboard.press("Enter")
+    assert cells.all_inner_texts() == given
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])
+def test_a_study_fits_its_screen_and_its_names_are_text(browser: Browser, study: Path, width: int, scheme: str) -> None:
+    opened = OpenedPage(browser, study, width, scheme)
+    opened.wait_for_charts(5)
+    page = opened.page
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.locator("img").count() == 0
+    assert page.locator("h1").inner_text() == HOSTILE
+    assert page.locator(".legend label").nth(1).inner_text() == HOSTILE
+    assert HOSTILE[:10] in (page.locator("#chart-1 .xtick text").first.text_content() or "")
+    ink = page.evaluate("getComputedStyle(document.querySelector('#chart-0 .xtick text')).fill")
+    assert sum(map(int, ink[4:-1].split(","))) > 384 if scheme == "dark" else True, "light text on dark"
+    assert opened.is_quiet(), (opened.complaints, opened.requests)
+
+
+def test_without_scripts_a_study_shows_its_plots_as_they_are_in_files(browser: Browser, study: Path) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(study.as_uri())
+    assert page.locator("#chart-0 > svg circle").count() >= 5
+    assert not page.locator(".legend").first.is_visible()
     context.close()

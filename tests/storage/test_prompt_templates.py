@@ -55,7 +55,7 @@ def test_a_jinja_file_has_the_input_and_earlier_turns(tmp_path: Path) -> None:
         ("own.json", "[]", "prompt_inputs and prompt_noinputs"),
         ("own.json", '{"prompt_inputs": "{instruction}", "prompt_noinputs": ""}', r"prompt_inputs has no \{input\}"),
         ("own.json", "{", "own.json: Expecting"),
-        ("own.txt", "", "neither auto, chat, alpaca nor a .jinja or .json file"),
+        ("own.txt", "", "neither auto, chat, alpaca, dialogue, summary nor a .jinja or .json file"),
     ],
 )
 def test_a_file_that_cannot_serve_is_refused_with_its_name_and_why(
@@ -90,3 +90,13 @@ def test_a_template_within_its_bounds_writes_what_jinja_writes() -> None:
 def test_the_budget_is_a_prompts_and_not_a_templates() -> None:
     template = foreign_templates().from_string("{% for i in range(2000) %}x{% endfor %}")
     assert {len(template.render()) for _ in range(100)} == {2000}
+
+
+def test_templates_for_base_models_ship_and_show_everything() -> None:
+    turns = (Message("user", "Eels?"), Message("assistant", "Yes."))
+    dialogue = render_template(read_prompt_template("dialogue"), Instruction("And carps?", "In ponds.", messages=turns))
+    assert dialogue == "Human: Eels?\n\nAssistant: Yes.\n\nHuman: And carps?\n\nIn ponds.\n\nAssistant:"
+    summary = render_template(read_prompt_template("summary"), Instruction("Sum up.", "A {{ text }}."))
+    assert summary == "A {{ text }}.\n\nSum up.\n\nTL;DR:"
+    with pytest.raises(ConfigError, match="Did you mean 'dialogue'"):
+        read_prompt_template("dialog")

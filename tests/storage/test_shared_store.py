@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from s3_server import moto_command, s3_environment
 
 from afarm.core.errors import ConfigError, StoreError
+from afarm.storage import shared_store
 from afarm.storage.artifacts import Store
 from afarm.storage.shared_store import LAST, SharedStore
 
@@ -27,22 +30,13 @@ FIELDS = {"stage": "made", "seed": 1}
 @pytest.fixture(scope="session")
 def bucket() -> Iterator[str]:
     """A bucket of moto's S3; without its command, the test is skipped."""
-    command = os.environ.get("MOTO_SERVER") or shutil.which("moto_server")
-    if not command:
-        pytest.skip("no moto_server: `make .venv/.moto`, or name it in MOTO_SERVER")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    server = subprocess.Popen([command, "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    settings = {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-        "AWS_ALLOW_HTTP": "true",
-        "AWS_ACCESS_KEY_ID": "id",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_REGION": "us-east-1",
-    }
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    server = subprocess.Popen(moto_command("127.0.0.1", port), **quiet)
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in settings.items():
+        for name, value in s3_environment("127.0.0.1", port).items():
             patch.setenv(name, value)
         deadline = time.monotonic() + 60
         while server.poll() is None and time.monotonic() < deadline:
@@ -192,3 +186,76 @@ def test_a_store_that_names_files_outside_of_an_artifact_is_refused(tmp_path: Pa
     (shared / LAST).write_text(json.dumps({"upload": "up", "content": "c", "host": "h", "files": [name]}))
     with pytest.raises(StoreError, match="outside of it"):
         store(tmp_path / "one", str(tmp_path / "shared")).find("made", "key")
+
+
+ORPHAN = f"made/0123/{'a' * 32}"
+
+
+def left_behind(url: str) -> SharedStore:
+    """The store with an upload that was never published, beside whatever is there."""
+    opened = SharedStore(url)
+    for name in ("metrics.jsonl", "weights/model"):
+        opened._obstore.put(opened._objects, f"{ORPHAN}/{name}", b"half")
+    return opened
+
+
+def test_a_marked_store_is_known_elsewhere_and_the_mark_does_not_stay(url: str) -> None:
+    with SharedStore(url).marked("check-1"):
+        SharedStore(url).require_mark("check-1")
+        with pytest.raises(StoreError, match="is not there: name one that all machines share"):
+            SharedStore(url).require_mark("check-2")
+    assert objects(url) == []
+
+
+class Overwriting(BaseHTTPRequestHandler):
+    """S3 of servers that do not know `If-None-Match`: whatever is there can be written again."""
+
+    def answer(self) -> None:
+        self.send_response(200)
+        self.send_header("ETag", '"1"')
+        self.send_header("Last-Modified", "Mon, 23 Nov 2026 12:00:00 GMT")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def do_HEAD(self) -> None:
+        self.answer()
+
+    def do_PUT(self) -> None:
+        self.answer()
+
+    def log_message(self, *said: object) -> None:
+        pass
+
+
+def test_a_store_that_writes_over_what_is_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Overwriting) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for name, value in s3_environment("127.0.0.1", server.server_port).items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(StoreError, match="writes over what is there, so of two writers"):
+            SharedStore("s3://lab/afarm").require_mark("check-1")
+        server.shutdown()
+
+
+def test_uploads_that_were_never_finished_are_deleted_and_no_others(url: str, tmp_path: Path) -> None:
+    store(tmp_path / "one", url).make("made", FIELDS, wrote("a"))
+    before = objects(url)
+    opened = left_behind(url)
+    assert opened.abandoned() == {}, "an upload that goes on is as young"
+    assert opened.abandoned(-5) == {ORPHAN: 8}
+    opened.delete_upload(ORPHAN)
+    assert opened.abandoned(-5) == {}
+    assert objects(url) == before
+    assert store(tmp_path / "other", url).make("made", FIELDS, refuse)[1]
+
+
+def test_an_upload_that_may_have_been_taken_for_abandoned_is_not_published(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as slow:
+        slow.setattr(shared_store, "LONGEST", -1.0)
+        with pytest.raises(StoreError, match=r"took more than .* hours .*: give the same command again"):
+            store(tmp_path / "one", url).make("made", FIELDS, wrote("a"))
+    assert not [path for path in objects(url) if path.endswith(LAST)]
+    store(tmp_path / "one", url).make("made", FIELDS, refuse)
+    assert [path for path in objects(url) if path.endswith(LAST)], "the same command goes on"

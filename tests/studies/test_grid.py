@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from afarm.core.seeding import uniform
-from afarm.studies.grid import estimate_distinct
+from afarm.studies.grid import estimate_distinct, read_checkpoints
 
 
 @pytest.mark.parametrize("kinds", [1, 3, 8, 20])
@@ -21,3 +24,19 @@ def test_kinds_are_estimated_from_those_that_draws_have_shown(kinds: int) -> Non
 def test_what_each_draw_has_of_its_own_all_have() -> None:
     assert estimate_distinct(24, 24, 1000) == 1000
     assert estimate_distinct(7, 24, 24) == 7, "all were looked at"
+
+
+def test_checkpoints_are_read_from_what_training_logged(tmp_path: Path) -> None:
+    rows = [
+        {"stage": "train", "step": 20, "objective/kl": 0.5, "objective/scores": 1.0},
+        {"stage": "train", "step": 20, "validation/win_rate": 99.0, "validation/standard_error": 2.0},
+        {"stage": "train", "step": 30, "objective/kl": 0.7},
+        {"stage": "fit-reward", "step": 40, "validation/win_rate": 1.0},
+        {"stage": "train", "step": 10, "validation/win_rate": 55.0, "objective/kl": "NaN"},
+        {"stage": "train", "step": 20, "objective/kl": 0.6},
+    ]
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    late = {"step": 20.0, "win_rate": 99.0, "kl": 0.6, "reward": 1.0, "win_rate_low": 95.08, "win_rate_high": 100.0}
+    assert read_checkpoints(path) == [{"step": 10.0, "win_rate": 55.0}, pytest.approx(late)]
+    assert read_checkpoints(tmp_path / "none.jsonl") == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -9,7 +10,8 @@ from xml.etree import ElementTree
 import pytest
 
 from afarm import Bounded, Series, StudyPlot
-from afarm.studies.plots import as_svg, draw_plot
+from afarm.studies import plots
+from afarm.studies.plots import _box, _covered, as_svg, draw_plot, labels_of
 
 PLOT = StudyPlot(
     "p",
@@ -64,5 +66,50 @@ def test_a_plot_of_nothing_and_of_one_point_can_be_drawn(series: list[Series]) -
 
 @pytest.mark.parametrize(("ending", "begins"), [("png", b"\x89PNG"), ("pdf", b"%PDF")])
 def test_matplotlib_draws_the_other_formats(ending: str, begins: bytes, tmp_path: Path) -> None:
-    draw_plot(PLOT, tmp_path / f"p.{ending}")
+    rich = Series("fit", [Bounded(0.2, 0.1, 0.3)], [Bounded(50)], ["one"], fit=[(0.1, 45), (0.3, 55)])
+    draw_plot(replace(PLOT, series=[*PLOT.series, rich]), tmp_path / f"p.{ending}")
     assert (tmp_path / f"p.{ending}").read_bytes().startswith(begins)
+
+
+def test_a_fit_is_drawn_instead_of_the_line_and_intervals_lie_across_too() -> None:
+    series = Series("a", [Bounded(1, 0, 2), Bounded(3)], [Bounded(1), Bounded(2)], fit=[(1, 1), (2, 3), (3, 2)])
+    plot = replace(PLOT, series=[series], log_x=False)
+    svg = ElementTree.fromstring(as_svg(plot))
+    [line] = [e for e in svg.iter() if e.tag.endswith("polyline")]
+    x = [float(pair.split(",")[0]) for pair in (line.get("points") or "").split()]
+    one, three = circles(as_svg(plot))
+    assert x == [float(one.get("cx", "")), pytest.approx((x[0] + x[2]) / 2, abs=0.1), float(three.get("cx", ""))]
+    [bar] = [e for e in svg.iter() if e.get("y1") == one.get("cy") and e.get("stroke-width")]
+    low, high = float(bar.get("x1", "")), float(bar.get("x2", ""))
+    assert (low + high) / 2 == pytest.approx(x[0], abs=0.1)
+    assert high - low == pytest.approx(x[2] - x[0], abs=0.2), "2 long, as far as from 1 to 3"
+    assert "beta 1 (0 to 2)" in as_svg(plot)
+
+
+def test_the_diagonal_has_alike_axes() -> None:
+    series = Series("a", [10.0, 20.0], [Bounded(40), Bounded(50)], joined=False)
+    [line] = [
+        e
+        for e in ElementTree.fromstring(as_svg(replace(PLOT, series=[series], log_x=False, diagonal=True))).iter()
+        if e.get("stroke-dasharray")
+    ]
+    assert float(line.get("x1", "")) == pytest.approx(64)
+    assert float(line.get("x2", "")) == pytest.approx(640 - 168)
+    assert float(line.get("y1", "")) == pytest.approx(400 - 52)
+    assert float(line.get("y2", "")) == pytest.approx(36)
+
+
+def test_names_of_near_points_do_not_lie_over_each_other() -> None:
+    near = Series("", [1.0, 1.01, 1.02], [Bounded(50), Bounded(50.2), Bounded(50.4)], ["expert_iteration"] * 3, False)
+    far = Series("", [0.1, 10], [Bounded(20), Bounded(90)])
+    labels = labels_of(replace(PLOT, series=[near, far]))
+    boxes = [_box(label) for label in labels]
+    assert len(boxes) == 3
+    for place, box in enumerate(boxes):
+        assert _covered(box, boxes[:place]) == 0
+
+
+def test_colours_are_those_of_the_pages() -> None:
+    css = (Path(plots.__file__).parent.parent / "report" / "page.css").read_text()
+    light = css[: css.index("@media")]
+    assert tuple(re.findall(r"--series-\d: (#\w+)", light)) == plots.COLOURS

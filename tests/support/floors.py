@@ -14,8 +14,10 @@ FLOORS = {
     "comparison": ("experiment", "judging", "evaluation", "statistics", "storage", "core"),
     "leaderboard": ("evaluation", "statistics", "storage", "core"),
     "analysis": ("experiment", "judging", "evaluation", "storage", "core"),
-    "report": ("leaderboard", "analysis", "evaluation", "storage", "core"),
     "studies": ("leaderboard", "experiment", "evaluation", "statistics", "storage", "core"),
+    "report": ("studies", "leaderboard", "analysis", "evaluation", "storage", "core"),
+    "bundles": ("report", "studies", "experiment", "judging", "storage", "core"),
+    "view": ("report", "analysis", "experiment", "judging", "evaluation", "storage", "core"),
     "testing": ("studies", "launching", "judging", "backend", "core"),
 }
 """A room, and the rooms below that it may import: in any way, also for type checkers and inside functions."""

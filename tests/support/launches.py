@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,20 +12,10 @@ import psutil
 import pytest
 import tasks
 import torch
+from forks import free_port
 
 LIMIT = 300
 """Seconds after which a launch is taken to hang."""
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-    return port
-
-
-SHARDED = {"ACCELERATE_USE_FSDP": "true"}
-"""The environment by which accelerate asks for shards."""
 
 
 def launched(arguments: Sequence[str], processes: int = 2, **environment: str) -> subprocess.Popen[str]:
@@ -44,13 +33,13 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
+def finish(process: subprocess.Popen[str], limit: int = LIMIT) -> tuple[str, str]:
     """What it printed on stdout and stderr, once it has ended well."""
     try:
-        out, err = process.communicate(timeout=LIMIT)
+        out, err = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
         kill(process)
-        pytest.fail(f"two processes still run after {LIMIT} s")
+        pytest.fail(f"it still runs after {limit} s")
     assert process.returncode == 0, err
     return out, err
 
@@ -61,6 +50,12 @@ class Results:
     def __init__(self, directory: Path, alone: Path):
         self.directory, self.alone = directory, alone
         self._of_one: dict[str, tasks.Trained] = {}
+
+    def beside(self, directory: Path) -> Results:
+        """Return those of another launch: one process ends with the same."""
+        other = Results(directory, self.alone)
+        other._of_one = self._of_one
+        return other
 
     def of(self, name: str, rank: int) -> tasks.Trained:
         return tasks.Trained(*torch.load(self.directory / f"{name}-{rank}.pt", weights_only=True))

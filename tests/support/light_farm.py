@@ -85,7 +85,7 @@ def light_workspace(
     (model / "weights").write_text("0")
     recipe = directory / "light.yaml"
     recipe.write_text(yaml.safe_dump(RECIPE))
-    opening = {name: choices.pop(name) for name in ("notify", "on_stage", "process_info") if name in choices}
+    opening = {name: choices.pop(name) for name in ("notify", "on_stage", "process_info", "store") if name in choices}
     workspace = open_workspace(
         str(recipe),
         as_overrides(settings, **{"model": str(model), **choices}),

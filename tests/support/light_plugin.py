@@ -251,6 +251,7 @@ class LightEngine:
     """A sampling engine whose version a test sets. Nothing samples by it: the policies here are their own."""
 
     takes_whole_weights = False
+    runs_here = True
     version = "light 1"
 
     def __init__(self, config: None, spec: str, context: BuildContext):

@@ -12,10 +12,11 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
-from launches import free_port
+from forks import fork, free_port
 
 from afarm.backend import Backend, distributed
 from afarm.core.config import BackendConfig
@@ -44,6 +45,11 @@ def followed(backend: Backend) -> None:
     wait_for(lambda: False)
 
 
+def ended(backend: Backend) -> None:
+    """Nothing goes wrong."""
+    distributed.all_reduce_sum([torch.ones(3)])
+
+
 def alone(backend: Backend) -> None:
     """The second process is never started."""
 
@@ -52,25 +58,22 @@ LAUNCHES: dict[Callable[[Backend], None], tuple[int, ...]] = {
     stopped: (0, 1),
     killed: (0, 1),
     followed: (0, 1),
+    ended: (0, 1),
     alone: (0,),
 }
 """What processes do, and the ranks that are started of two."""
 
 
-def fork(act: Callable[[Backend], None], rank: int, port: int, stderr: Path) -> int:
-    if child := os.fork():
-        return child
+def one_of_them(act: Callable[[Backend], None], stderr: Path) -> None:
     os.dup2(os.open(stderr, os.O_WRONLY | os.O_CREAT), 2)
-    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    os.environ.update({name: str(value) for name, value in {**place, "SCRATCH": stderr.parent}.items()})
+    os.environ["SCRATCH"] = str(stderr.parent)
     try:
         backend = Backend(BackendConfig(device="cpu", timeout=3), is_distributed=True)
         with backend.naming_lost("train ppo"):
             act(backend)
     except Exception as error:
         print("".join(traceback.format_exception_only(error)), file=sys.stderr, end="", flush=True)
-        os._exit(1)
-    os._exit(0)
+        sys.exit(1)
 
 
 def main(directory: Path) -> None:
@@ -78,7 +81,8 @@ def main(directory: Path) -> None:
     for act, ranks in LAUNCHES.items():
         port = free_port()
         for rank in ranks:
-            children[fork(act, rank, port, directory / f"{act.__name__} {rank}")] = f"{act.__name__} {rank}"
+            name = f"{act.__name__} {rank}"
+            children[fork(partial(one_of_them, act, directory / name), rank, 2, port)] = name
     ended = {}
     while children.keys() - ended.keys():
         process, status = os.waitpid(-1, os.WUNTRACED)

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -44,10 +44,12 @@ def _runner() -> str | None:
 
 
 class PostgresServer:
-    """A server with a data directory of its own, on a port of 127.0.0.1 and a socket; passwords are asked for on the
-    port alone. What it has committed survives a kill of the server, not one of the machine."""
+    """A server with a data directory of its own, on a port of an address and a socket; passwords are asked for on the
+    port alone. What it has committed survives a kill of the server, not one of the machine. `inside` begins a command
+    that runs on another machine, whose `address` is then given too."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = "127.0.0.1", inside: Sequence[str] = ()) -> None:
+        self.address, self.inside = address, inside
         self.directory = Path(tempfile.mkdtemp(prefix="afarm-postgres-", dir="/tmp"))  # sockets need short paths
         if user := _runner():
             shutil.chown(self.directory, user)
@@ -56,10 +58,12 @@ class PostgresServer:
             self.port = probe.getsockname()[1]
         self._made: set[str] = set()
         self._run("initdb", "--auth-local=trust", "--auth-host=scram-sha-256", "--username", USER, *ENCODING)
+        with (self.directory / "data" / "pg_hba.conf").open("a") as access:
+            access.write(f"host all all {address}/24 scram-sha-256\n")
         self.start()
 
     def start(self) -> None:
-        options = f"-c listen_addresses=127.0.0.1 -p {self.port} -k {self.directory} -F -c max_connections=200"
+        options = f"-c listen_addresses={self.address} -p {self.port} -k {self.directory} -F -c max_connections=200"
         self._run("pg_ctl", "--wait", "--log", str(self.directory / "log"), "--options", options, "start")
 
     def stop(self, mode: str = "fast") -> None:
@@ -75,8 +79,10 @@ class PostgresServer:
         folder = binaries()
         assert folder is not None
         command = [str(folder / program), "--pgdata", str(self.directory / "data"), *arguments]
+        if user := _runner():
+            command = [*self.inside, "runuser", "-u", user, "--", *command]
         environment = {**os.environ, "LC_ALL": "C"}
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd="/", user=_runner(), env=environment)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd="/", env=environment)
 
     def sql(self, *statements: str, database: str = "postgres") -> None:
         """Execute statements as the owner of the server."""
@@ -97,9 +103,9 @@ class PostgresServer:
         return self.url(name)
 
     def url(self, database: str, port: int = 0, login: str = USER) -> str:
-        """Return the URL of a database, by the socket or by a port of 127.0.0.1."""
+        """Return the URL of a database, by the socket or by a port of its address."""
         if port:
-            return f"postgresql://{login}@127.0.0.1:{port}/{database}"
+            return f"postgresql://{login}@{self.address}:{port}/{database}"
         return f"postgresql://{login}@/{database}?host={self.directory}&port={self.port}"
 
 

@@ -1,19 +1,24 @@
-"""Tiny trainings: `torchrun … tasks.py DIRECTORY` runs them in several processes and keeps what each ended with.
+"""Tiny trainings: `tasks.py DIRECTORY` runs them in several processes and keeps what each ended with.
 Imported, the same functions run alone."""
 
 from __future__ import annotations
 
 import gc
 import os
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from forks import SHARDED, together
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
@@ -31,8 +36,7 @@ from afarm_plugins.quark import QuarkConfig
 from afarm_plugins.reward_model import RewardModelConfig
 from afarm_plugins.sft import SFTConfig
 
-PROCESS = ProcessInfo.of(os.environ)
-os.environ.pop("ACCELERATE_USE_FSDP", None)  # as the command line does, lest accelerate wraps models itself
+PROCESS = ProcessInfo()
 INSTRUCTIONS = make_instructions(13)
 ANSWERS = [" ".join(f"w{(7 * n + k) % 40}" for k in range(1 + n % 5)) for n in range(26)]
 STEPS = {"learning_rate": 1e-2, "num_train_epochs": 2, "save_steps": 2, "max_length": 40}
@@ -290,14 +294,42 @@ STOPPED, SHARDED_STOPPED = ("sft", "quark", "ppo"), ("sft", "dpo_adapters", "ppo
 """Those that are also stopped after two steps: once gone on with, once left."""
 
 
-def main(directory: Path, left: Path | None = None) -> None:
-    """Everything in one launch: starting a process takes longer than all the trainings.
+IMPORTED = (
+    "afarm_plugins.dpo.dpo",
+    "afarm_plugins.expert_iteration.expert_iteration",
+    "afarm_plugins.ppo.ppo",
+    "afarm_plugins.quark.quark",
+    "afarm_plugins.reward_model.bradley_terry",
+    "afarm_plugins.sft.sft",
+    "peft",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+)
+"""What all processes need, and is imported before they are forked."""
 
-    With `left`, what a launch into that directory has left of SFT is gone on with, and nothing else.
-    """
-    if left:
-        save(sft(left / "sft left"), directory / f"sft left-{PROCESS.rank}.pt")
-        return
+
+def main(directory: Path) -> None:
+    """Run everything, each in processes of its own, and measure what one holds at most."""
+    for name in IMPORTED:
+        import_module(name)
+    gc.freeze()
+    together(partial(train_all, directory / "two"), 2)
+    together(partial(train_all, directory / "sharded"), 2, **SHARDED)
+    shutil.copytree(directory / "sharded" / "sft left", directory / "four" / "sft left")
+    together(partial(go_on, directory / "four"), 4, **SHARDED)
+    together(partial(measure, directory / "memory.json"), 2, **SHARDED)
+
+
+def begin() -> None:
+    """Read which process this is."""
+    global PROCESS
+    PROCESS = ProcessInfo.of(os.environ)
+    os.environ.pop("ACCELERATE_USE_FSDP", None)  # as the command line does, lest accelerate wraps models itself
+
+
+def train_all(directory: Path) -> None:
+    begin()
+    directory.mkdir(exist_ok=True)
     for name, task in (SHARDED_TASKS if PROCESS.sharded else TASKS).items():
         save(task(directory / name), directory / f"{name}-{PROCESS.rank}.pt")
         if name in (SHARDED_STOPPED if PROCESS.sharded else STOPPED):
@@ -308,9 +340,23 @@ def main(directory: Path, left: Path | None = None) -> None:
                     save(task(own), directory / f"{own.name}-{PROCESS.rank}.pt")
 
 
+def go_on(directory: Path) -> None:
+    """Go on with what another launch has left of SFT."""
+    begin()
+    save(sft(directory / "sft left"), directory / f"sft left-{PROCESS.rank}.pt")
+
+
+def measure(printed: Path) -> None:
+    """Measure the memory of a tiny SFT."""
+    from benchmarks import memory_of_stage  # it reads which process this is
+
+    with printed.open("a") as file, redirect_stdout(file):
+        memory_of_stage.main(["sft", "--rows", "1", "--tokens", "16"])
+
+
 def save(trained: Trained, path: Path) -> None:
     torch.save((trained.weights, trained.metrics), path)
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    main(Path(sys.argv[1]))

@@ -83,9 +83,12 @@ class TwoMachines:
 
     def begin(self, machine: int, command: Sequence[str], **how: object) -> subprocess.Popen[str]:
         """Start a command on a machine, whose processes find each other over its cable."""
-        inside = ["ip", "netns", "exec", self.names[machine], *command]
         own = {**self.environment, "GLOO_SOCKET_IFNAME": self.cables[machine]}
-        return subprocess.Popen(inside, env=own, text=True, **how)  # type: ignore[call-overload,no-any-return]
+        return subprocess.Popen([*self.inside(machine), *command], env=own, text=True, **how)  # type: ignore[call-overload,no-any-return]
+
+    def inside(self, machine: int) -> Sequence[str]:
+        """Return the beginning of a command that runs on a machine."""
+        return ["ip", "netns", "exec", self.names[machine]]
 
     def processes(self, machine: int) -> list[psutil.Process]:
         """Return what runs on a machine."""

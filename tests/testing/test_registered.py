@@ -104,6 +104,12 @@ def variants(component: Component, directory: Path) -> list[dict[str, Any]]:
         rows = [{"prompt": i.instruction, "chosen": "ok", "rejected": "no"} for i in make_instructions(100)]
         (directory / "own.json").write_text(json.dumps(rows), encoding="utf-8")
         values["path"] = str(directory / "own.json")
+    if component.full_name in ("dialogues", "summaries"):
+        asked = [i.instruction for i in make_instructions(100)]
+        turns = [[{"role": "user", "content": one}, {"role": "assistant", "content": "ok"}] for one in asked]
+        shapes = {"dialogues": [{"messages": chat} for chat in turns], "summaries": [{"text": one} for one in asked]}
+        (directory / "tasks.json").write_text(json.dumps(shapes[component.full_name]), encoding="utf-8")
+        values["path"] = str(directory / "tasks.json")
     return [values, *({**values, **own} for own in VARIANTS.get(key(component), []))]
 
 

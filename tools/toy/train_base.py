@@ -1,12 +1,13 @@
 """Train a base model of the toy world: `python -m tools.toy.train_base [--world 2 --output DIR]`.
 
-Another `--seed` trains another base of the edition. A base learns two things. From clean answers it learns language:
-in the first edition from answers to instructions; in the second from facts and from questions and answers as running
-text, while behind an instruction in its format mostly stands something else, so that the base knows and does not
-follow. From answers by careful and careless authors, each followed, after its end, by one verdict token (wrong, slip or
-fine), with the loss on that token alone, it learns to tell a right answer from a wrong one without learning to write
-wrong ones. Large language models bring that ability from pretraining; without it no reward model here learns more than
-length. The verdict comes after the end token, where sampling has stopped, so it is never sampled.
+Another `--seed` trains another base of the edition, another `--hidden-size` a smaller or larger one. A base learns two
+things. From clean answers it learns language: in the first edition from answers to instructions; in the second from
+facts and from questions and answers as running text, while behind an instruction in its format mostly stands something
+else, so that the base knows and does not follow. From answers by careful and careless authors, each followed, after its
+end, by one verdict token (wrong, slip or fine), with the loss on that token alone, it learns to tell a right answer
+from a wrong one without learning to write wrong ones. Large language models bring that ability from pretraining;
+without it no reward model here learns more than length. The verdict comes after the end token, where sampling has
+stopped, so it is never sampled.
 """
 
 from __future__ import annotations
@@ -274,11 +275,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="another seed trains another base of the same world")
     parser.add_argument("--output", type=Path, help="directory to write, instead of the edition's own")
     parser.add_argument("--steps", type=int, help="pretraining steps, instead of the edition's")
+    parser.add_argument("--hidden-size", type=int, help="another width, a multiple of 4, for a smaller or larger base")
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # so that the same seed gives the same weights on every machine of a kind
     settings = replace(WORLDS[arguments.world], seed=arguments.seed)
     if arguments.steps:
         settings = replace(settings, steps=arguments.steps)
+    if width := arguments.hidden_size:
+        settings = replace(settings, hidden_size=width, intermediate_size=8 * width // 3)
     tokenizer = build_tokenizer()
     model = pretrain(settings, tokenizer)
     output = arguments.output or base_directory(arguments.world)

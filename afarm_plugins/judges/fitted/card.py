@@ -55,7 +55,7 @@ def _sections(report: FitReport, provenance: Provenance) -> Iterator[str]:
     yield table(HEADINGS, [figures_row(name, figures) for name, figures in rows.items()])
     yield (
         f"Kept: {report.kept}, by log loss. *This judge* is the choice made anew in each fold from the others."
-        + ("" if report.people is None else f" One annotator against the others: {report.people.text()}%.")
+        + ("" if report.people is None else f" One label against the others of its pair: {report.people.text()}%.")
     )
     yield "## Calibration"
     yield table(

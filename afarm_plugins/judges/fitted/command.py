@@ -146,7 +146,7 @@ def screen(report: "FitReport", out: Path) -> str:
         f"{report.kept}, on instructions it never saw ({chosen.pairs} pairs of {chosen.instructions}):",
         f"  it agrees with        {chosen.agreement.text()} %",
         f"  the longer wins       {chosen.longer.text()} %",
-        *([f"  one annotator         {report.people.text()} %"] if report.people else []),
+        *([f"  one label             {report.people.text()} %"] if report.people else []),
         *(f"  {name:<20}  {figures.agreement.text()} %" for name, figures in report.candidates.items()),
         f"  Brier {chosen.brier:.3f}, calibration error {chosen.ece:.3f}",
         *(f"  {name} unseen: {figures.agreement.text()} %" for name, figures in report.unseen.items()),

@@ -5,24 +5,30 @@ All forms of `afarm.own_preferences` are read, and files with a column per perso
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
-from afarm import DataError, JudgedPair, LabelReader, Pair, Row, Unusable, own_preferences, placed_rows, seeding
+from afarm import (
+    DataError,
+    JudgedPair,
+    LabelReader,
+    Pair,
+    Row,
+    Unusable,
+    labels_of_people,
+    own_preferences,
+    people_columns,
+    placed_rows,
+    seeding,
+)
 
 FEWEST_PAIRS = 50
 """Pairs with a better output below which nothing is fitted: a share of 50 has a standard error of up to 7 points."""
 FEWEST_INSTRUCTIONS = 10
-OUTPUTS = (("output_1", "output_2"), ("response1", "response2"), ("response_1", "response_2"))
-PERSON = re.compile(r"annotator_?\d+")
-DRAWS = (0, 1.5)
-"""afarm's labels of a draw."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +137,7 @@ def _rows_of(source: Path | str, counts: LabelCounts, scale: str) -> Iterator[tu
     first = next(rows, None)
     if first is None:
         return
-    if any(PERSON.fullmatch(column) for column in first[1]) and "preference" not in first[1]:
+    if people_columns(first[1]) and "preference" not in first[1]:
         labels = LabelReader(source, scale)
         for where, row in chain([first], rows):
             yield from _by_people(row, where, counts, labels)
@@ -162,24 +168,10 @@ def _by_one(judged: JudgedPair, has_sides: bool, counts: LabelCounts) -> Iterato
 
 def _by_people(row: Row, where: str, counts: LabelCounts, labels: LabelReader) -> Iterator[tuple[Pair, list[float]]]:
     """Yield a pair with the labels of several people, each in a column of their own."""
-    first, second = next((names for names in OUTPUTS if names[0] in row and names[1] in row), OUTPUTS[0])
-    systems = str(row.get("cmp_key") or "").split("_")
-    systems = systems if len(systems) == 2 else ["", ""]
-    plain = {
-        "generator_1": systems[0],
-        "generator_2": systems[1],
-        **row,
-        "output_1": as_text(row.get(first)),
-        "output_2": as_text(row.get(second)),
-        "preference": None,
-        "annotator": "",
-    }
-    pair = JudgedPair.from_row(plain, where).pair
-    people = {column: row[column] for column in sorted(row) if PERSON.fullmatch(column)}
-    wins = {person: _win(labels.number(label, person, where, pair.identical)) for person, label in people.items()}
-    counts.labels += len(people)
+    pair, wins = labels_of_people(row, where, labels)
+    counts.labels += len(wins)
     if pair.identical:
-        counts.identical += len(people)
+        counts.identical += len(wins)
         return
     counts.without_label += sum(win is None for win in wins.values())
     answered = {person: win for person, win in wins.items() if win is not None}
@@ -195,16 +187,6 @@ def _count_side(pair: Pair, win: float, has_sides: bool, counts: LabelCounts) ->
     if has_sides and win != 0.5:
         counts.sides[1 + (win > 0.5)] += 1
         counts.winners[pair.generator_2 if win > 0.5 else pair.generator_1] += 1
-
-
-def as_text(value: Any) -> Any:
-    """Return a response that a table has turned into a boolean or a number as the text that it was."""
-    return str(value) if isinstance(value, bool | int | float) else value
-
-
-def _win(label: float | None) -> float | None:
-    """Return a label as the win of the second output."""
-    return None if label is None else 0.5 if label in DRAWS else label - 1
 
 
 def folds_of(instructions: Iterable[str], count: int, seed: int) -> dict[str, int]:

@@ -19,9 +19,10 @@ from afarm.core.records import Instruction, Message
 from afarm_plugins.annotators import prompt_library as members
 from afarm_plugins.annotators.parsing import parse
 from afarm_plugins.annotators.prompt_library import load_member, shipped
-from afarm_plugins.annotators.settings import POOL, PROMPTS, PoolConfig
+from afarm_plugins.annotators.settings import POOL, PROMPTS, TASKS, PoolConfig
 
 NAMES = [*PROMPTS]
+OF_OTHER_TASKS = {name for names in TASKS.values() for name in names}
 
 # AlpacaFarm, App. C: role, kind, batch, rounds of demonstrations, answer, max tokens, favour, avoid, persona
 TABLE = {
@@ -39,6 +40,19 @@ TABLE = {
     "davinci003_3": ("completion", "completion", 5, [1, 5], "list", 200, False, False, False),
     "davinci003_4": ("completion", "completion", 1, [2], "single", 200, False, False, False),
     "greedy_gpt4": ("strong", "chat", 5, [1, 3], "list", 250, False, False, False),
+    # Of no paper: the next turn of a conversation, and summaries.
+    **{
+        f"{task}_{n}": entry
+        for task in ("dialogue", "summary")
+        for n, entry in enumerate(
+            [
+                ("strong", "chat", 1, [1, 1], "json", 200, False, False, False),
+                ("light", "chat", 1, [1, 1], "single", 20, True, True, False),
+                ("completion", "completion", 1, [3], "single", 20, False, False, False),
+            ],
+            start=1,
+        )
+    },
 }
 
 # Turns: a system message and demonstrations as turns, all in one user message, or (none) one text to complete.
@@ -51,6 +65,8 @@ TURNS = {
     "chatgpt_4": "system" + " user assistant" * 2 + " user",
     **dict.fromkeys(["gpt4_2", "gpt4_3", "gpt4_5", "greedy_gpt4"], "system user"),
     **dict.fromkeys([f"davinci003_{i}" for i in range(1, 5)], ""),
+    **{f"{task}_{n}": "system" + " user assistant" * 2 + " user" for task in ("dialogue", "summary") for n in (1, 2)},
+    **{f"{task}_3": "" for task in ("dialogue", "summary")},
 }
 
 
@@ -150,6 +166,8 @@ def test_every_demonstration_is_shown_in_both_forms_of_the_prompt(name):
         for part in (shown.instruction.instruction, shown.instruction.input, shown.first, shown.second):
             assert part in without
             assert part in with_input
+    if name in OF_OTHER_TASKS:
+        return
     assert "Input:" not in without
     assert with_input.count("Input:") == sum(map(len, load_member(name).rounds)) + load_member(name).spec.batch_size
 
@@ -179,7 +197,8 @@ def test_only_those_members_give_reasons_that_the_paper_says():
         for name in NAMES
         if any(d.reason in text_of(ask(name, comparison())) for d in sum(load_member(name).rounds, ()))
     }
-    assert shown == {"gpt4_1", "gpt4_4", "chatgpt_2", "chatgpt_3", "davinci003_1"}
+    assert shown - OF_OTHER_TASKS == {"gpt4_1", "gpt4_4", "chatgpt_2", "chatgpt_3", "davinci003_1"}
+    assert shown & OF_OTHER_TASKS == {"dialogue_1", "summary_1"}
 
 
 def test_members_that_share_a_prompt_share_it_to_the_letter():
@@ -357,3 +376,30 @@ def test_a_template_that_many_members_import_is_parsed_once(monkeypatch: pytest.
     for name in POOL:
         shipped().member(name)
     assert max(parsed.values()) == 1
+
+
+@pytest.mark.parametrize("name", TASKS["dialogue"])
+def test_a_conversation_is_shown_turn_by_turn_in_its_order_and_its_demonstrations_have_turns_too(name):
+    turns = (Message("system", "Be brief."), Message("user", "Eels?"), Message("assistant", "Yes, {{ 7 * 7 }}."))
+    text = text_of(ask(name, ShownPair("p", Instruction("And carps?", messages=turns), "Never.", "In ponds.")))
+    shown = text[text.index("[system] Be brief.") :]
+    places = [
+        shown.index(part)
+        for part in ("Eels?", "[assistant] Yes, {{ 7 * 7 }}.", "[user] And carps?", "Never.", "In ponds.")
+    ]
+    assert places == sorted(places)
+    assert text.count("[assistant]") == 1 + sum(
+        message.role == "assistant"
+        for round in load_member(name).rounds
+        for demonstration in round
+        for message in demonstration.comparison.instruction.messages
+    )
+
+
+@pytest.mark.parametrize("name", TASKS["summary"])
+def test_a_text_is_shown_with_its_task_and_both_summaries(name):
+    text = text_of(ask(name, comparison("Sum it up.", "A long text.", "One.", "Two.")))
+    shown = text[text.index("Task: Sum it up.") :]
+    assert [shown.index(part) for part in ("A long text.", "One.", "Two.")] == sorted(
+        shown.index(part) for part in ("A long text.", "One.", "Two.")
+    )

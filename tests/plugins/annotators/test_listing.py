@@ -10,7 +10,7 @@ from afarm_plugins.annotators.command import add_to, families, listing
 from afarm_plugins.annotators.prompt_library import load_member
 from afarm_plugins.annotators.settings import PROMPTS
 
-OTHERS = ["pool", "ratings", "criteria", "reward"]
+OTHERS = ["pool", "dialogue_pool", "summary_pool", "ratings", "criteria", "reward"]
 
 
 def said(*arguments):

@@ -171,7 +171,9 @@ def test_mean_reward_and_its_paired_difference_by_hand() -> None:
 def test_the_difference_pairs_instructions_not_rows() -> None:
     given = scored([2.0, 4.0, 3.0], [1.0, 1.0, 4.0])
     turned = replace(given, reference=given.reference[::-1], reference_scores=given.reference_scores[::-1])
-    assert MeanReward().evaluate(turned).metrics == MeanReward().evaluate(given).metrics
+    assert MeanReward().evaluate(turned) == MeanReward().evaluate(given)
+    pairs = [(row["reward"], row["reward_reference"]) for row in MeanReward().evaluate(turned).rows]
+    assert pairs == [(2.0, 1.0), (4.0, 1.0), (3.0, 4.0)]
 
 
 def test_mean_reward_without_a_reference_or_with_one_row_has_no_error() -> None:

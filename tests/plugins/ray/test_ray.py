@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 from launches import finish, launched
 from places import ROOT
+from postgres_server import USER, PostgresServer
+from postgres_server import why_not as no_server
+from s3_server import moto_command, s3_environment
 from two_machines import ADDRESSES, LIMIT, PORT, SETTINGS, TwoMachines, contents, wait_until, why_not
 
 from afarm.core.errors import ConfigError, PluginError
@@ -21,6 +24,7 @@ from afarm.core.plugins import discover
 from afarm.launching.launcher import Launcher
 from afarm.testing import check_launcher, judge_context
 
+psycopg = pytest.importorskip("psycopg")
 pytest.importorskip("ray.exceptions", reason="Ray is not installed: make test-cluster")
 pytestmark = pytest.mark.cluster
 
@@ -98,6 +102,63 @@ def test_a_comparison_outlives_a_machine_that_dies_in_training(machines: TwoMach
     assert ": train ppo: going on from step" in said
     assert contents(together) == contents(alone)
     assert bought(together) == bought(alone)
+
+
+@pytest.fixture
+def server(machines: TwoMachines) -> Iterator[PostgresServer]:
+    """A database on the first machine, whose password is in the environment of both."""
+    if reason := no_server():
+        pytest.skip(reason)
+    started = PostgresServer(ADDRESSES[0], machines.inside(0))
+    started.sql(f"ALTER ROLE {USER} PASSWORD 'secret'", "CREATE DATABASE lab")
+    machines.environment["PGPASSWORD"] = "secret"
+    yield started
+    started.remove()
+
+
+@pytest.fixture
+def bucket(machines: TwoMachines) -> str:
+    """A bucket on the first machine."""
+    started = moto_command(ADDRESSES[0], 5000)
+    machines.begin(0, started, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    machines.environment |= s3_environment(ADDRESSES[0], 5000)
+    make = f"from urllib.request import *; urlopen(Request('http://{ADDRESSES[0]}:5000/lab', method='PUT'))"
+    wait_until(lambda: machines.begin(0, [sys.executable, "-c", make], stderr=subprocess.DEVNULL).wait() == 0)
+    return "s3://lab/afarm"
+
+
+def test_all_machines_share_a_ledger_and_a_store_on_servers(
+    machines: TwoMachines, server: PostgresServer, bucket: str, tmp_path: Path
+) -> None:
+    """The database crashes in the middle. Afterwards a machine that shares no directory makes and buys nothing."""
+    together, other, screen = tmp_path / "together", tmp_path / "other", tmp_path / "screen"
+    machines.start_head()
+    for machine in (0, 1):
+        machines.join(machine, cpus=1)
+    places = ["--ledger", server.url("lab", server.port), "--store", bucket]
+    options = [*places, "--launcher", f"ray:{ADDRESSES[0]}:{PORT}"]
+    with screen.open("w") as written:
+        driver = machines.begin(0, command(together, *options), stdout=written, stderr=written)
+    wait_for_ppo(together, driver, screen)
+    server.stop("immediate")
+    server.start()
+    assert driver.wait(LIMIT) == 0, screen.read_text()
+    assert not (together / "ledger.sqlite").exists()
+
+    def purchases() -> tuple[int, int]:
+        with psycopg.connect(server.url("lab")) as db:
+            found = db.execute("SELECT count(*), count(DISTINCT key) FROM afarm.completions").fetchone()
+        assert found is not None
+        return found
+
+    count, keys = purchases()
+    assert count == keys > 0
+    again = machines.begin(1, command(other, *places), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    said, _ = again.communicate(timeout=LIMIT)
+    assert again.returncode == 0, said
+    assert contents(other) == contents(together)
+    assert not [line for line in said.splitlines() if line.startswith("✓") and "reused" not in line], said
+    assert purchases() == (count, keys)
 
 
 def test_a_check_looks_at_each_machine(machines: TwoMachines, tmp_path: Path) -> None:

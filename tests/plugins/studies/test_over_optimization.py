@@ -50,6 +50,36 @@ def test_each_reach_is_a_run_under_each_label() -> None:
     assert {run.place["labels"] for run in runs} == {"pool + 25% flipped", "crowd"}
 
 
+def test_along_checkpoints_one_run_goes_as_far_as_all_and_its_checkpoints_are_the_points() -> None:
+    study = OverOptimization(
+        OverOptimizationConfig(
+            methods="ppo,best_of_n", n="1,4", steps="20,80,200", labelled_by="pool", along="checkpoints"
+        )
+    )
+    runs = study.grid(StudyRequest("ppo", (1, 2)))
+    long = [run for run in runs if run.method == "ppo"]
+    assert [(run.seed, run.place["reach"]) for run in long] == [(1, 200), (2, 200)]
+    assert long[0].settings[-3:] == ("ppo.total_steps=200", "ppo.checkpoint=best", "ppo.save_steps=20")
+    assert len(runs) == 2 + 2 * 2, "best-of-n has runs of its own"
+    rates = {20: 54.0, 80: 60.0, 140: 58.0, 200: 51.0}
+    done = [
+        FinishedRun(
+            run,
+            run.label,
+            {"win_rate": 99.0},
+            [{"step": float(step), "win_rate": rate + 4 * run.seed, "kl": step / 20} for step, rate in rates.items()],
+        )
+        for run in long
+    ]
+    findings = study.analyse(done)
+    [peak] = table(findings, "peaks")
+    assert (peak["best reach"], peak["last reach"], peak["fall to it"]) == (80, 200, Bounded(-9, -9, -9))
+    assert peak["win rate there"].value == 66
+    assert [row["reach"] for row in table(findings, "curves")] == [20, 80, 140, 200]
+    assert any("checkpoints of one run" in note for note in findings.notes)
+    assert study.analyse([]).notes == []
+
+
 def test_label_noise_is_the_product_of_shares_and_annotators() -> None:
     study = LabelNoise(LabelNoiseConfig(noise="0,0.35", annotators="pool,gpt4_1"))
     assert study.labels == [Labels("pool", 0), Labels("pool", 0.35), Labels("gpt4_1", 0), Labels("gpt4_1", 0.35)]
@@ -61,7 +91,7 @@ def test_label_noise_is_the_product_of_shares_and_annotators() -> None:
         ({"methods": "dpo"}, "'dpo' is none that goes further"),
         ({"n": "1,0"}, "n: '0': whole numbers from 1"),
         ({"steps": ""}, "steps: '': whole numbers from 1"),
-        ({"labelled_by": "pool+0.6"}, "labelled_by: 'pool\\+0.6'"),
+        ({"labelled_by": "pool+0.6"}, "'pool\\+0.6'"),
         ({"labelled_by": "pool+x"}, "such as pool\\+0.25"),
     ],
 )

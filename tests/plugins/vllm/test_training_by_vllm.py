@@ -25,6 +25,7 @@ class DrawsOfRequests:
     """torch, with the draws that a server makes of the seed of each request."""
 
     takes_whole_weights: ClassVar[bool] = True
+    runs_here: ClassVar[bool] = True
     version = "test"
 
     def sampler(self, policy: CheckpointPolicy) -> Sampler:

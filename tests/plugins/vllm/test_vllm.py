@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from afarm.backend import CheckpointPolicy, TorchEngine, trainable_copy
 from afarm.testing import check_sampler, judge_context, make_instructions, tiny_policy
 from afarm_plugins.vllm.config import VllmConfig
 from afarm_plugins.vllm.engine import VllmEngine
+from afarm_plugins.vllm.sampler import DOUBT, make_proof
 
 GREEDY = Decoding(temperature=0, max_new_tokens=6)
 INSTRUCTIONS = make_instructions(5)
@@ -186,6 +188,49 @@ def test_stale_weights_after_a_sync_are_refused(server: FakeVllm, policy: Checkp
     train(trained)
     with pytest.raises(ModelError, match=r"holds other weights.* differ by .* per token, and 0.001 is tolerated"):
         own.sampler(trained)
+
+
+def halved(policy: CheckpointPolicy) -> CheckpointPolicy:
+    """The same policy, computing in bfloat16; the server computes in float32 what it is given."""
+    copy = policy.copy()
+    copy.model = copy.model.bfloat16()
+    return copy
+
+
+@pytest.mark.parametrize("in_half", [True, False])
+def test_a_step_within_the_tolerance_is_seen_all_the_same_if_the_server_has_not_followed(
+    in_half: bool, server: FakeVllm, policy: CheckpointPolicy
+) -> None:
+    start = halved(policy) if in_half else policy
+    step = 1e-3 if in_half else 2e-5
+    own, trained = engine(server), adapted(start, step)
+    for _ in range(5):  # the right weights pass, however small the steps
+        rows(own, trained)
+        train(trained, step)
+    server.adapters = {"stale": next(reversed(server.adapters.values()))}
+    server.stale = True
+    proof = make_proof(trained, own)
+    assert proof.difference(own.server.likeliest("stale", proof.prompts)) < proof.tolerance, "which alone lets it pass"
+
+    def go_on() -> None:
+        for _ in range(3):  # weights that stay behind are further behind at each step
+            own.sampler(trained)
+            train(trained, step)
+
+    with pytest.raises(ModelError, match=r"holds earlier weights of this run.*nearer to those of a step before"):
+        go_on()
+
+
+def test_rounding_alone_is_in_no_doubt(server: FakeVllm, policy: CheckpointPolicy) -> None:
+    """Of the same weights, read in bfloat16 twice, neither is nearer to what float32 gives."""
+    own, base = engine(server), halved(policy)
+    one = make_proof(base, own)
+    likeliest = own.server.likeliest("tiny", one.prompts)
+    for seed in range(20):
+        noise = torch.Generator().manual_seed(seed)
+        other = replace(one, logprobs=one.logprobs + 0.01 * torch.randn(one.logprobs.shape, generator=noise))
+        same = replace(one, logprobs=one.logprobs + 0.01 * torch.randn(one.logprobs.shape, generator=noise))
+        assert abs(same.nearer(likeliest, other)) < DOUBT
 
 
 def with_another_model(server: FakeVllm) -> None:

@@ -1,0 +1,46 @@
+"""Configs of base models, read without their weights, and the size that follows from one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import AutoConfig, LlamaConfig
+
+from afarm.backend.memory import Workload
+from afarm.core.config import BackendConfig
+from afarm.core.errors import ModelError
+from afarm.storage.model_files import local_path
+
+SHAPES = {
+    "huggyllama/llama-7b": (4096, 11008, 32, 32, 32, 32000),
+    "meta-llama/Llama-2-70b-hf": (8192, 28672, 80, 64, 8, 32000),
+}
+"""Sizes of models that need not be at hand: width, inner width, layers, heads, heads of keys, vocabulary."""
+
+
+def read_model_config(spec: str) -> Any:
+    """Read a model's config from its files or the Hub; of `SHAPES` without either. Raises `ModelError`."""
+    if spec in SHAPES:
+        width, inner, layers, heads, key_heads, vocabulary = SHAPES[spec]
+        return LlamaConfig(
+            hidden_size=width,
+            intermediate_size=inner,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            num_key_value_heads=key_heads,
+            vocab_size=vocabulary,
+        )
+    path = local_path(spec)
+    try:
+        if path and path.suffix == ".gguf":
+            return AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name)
+        return AutoConfig.from_pretrained(str(path or spec))
+    except (OSError, ValueError) as error:
+        cause = str(error).partition("\n")[0].rstrip(".")
+        raise ModelError(f"the config of {spec!r} cannot be read: {cause}; check --model") from error
+
+
+def count_parameters(spec: str) -> int:
+    """Count the weights of a base model by its config; shared ones count once. Raises `ModelError`."""
+    network = Workload(read_model_config(spec), BackendConfig()).network()
+    return network.layers + network.ends

@@ -1,0 +1,63 @@
+"""The part of a ledger that labels were read from: answers and judgements, as rows of JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+
+from afarm.judging.database import Transaction
+from afarm.judging.ledger import Ledger
+from afarm.judging.ledger_schema import column_names
+
+ANSWERS, JUDGEMENTS = column_names("completions"), column_names("judgements")
+AT_ONCE = 500
+
+
+def slice_of(ledger: Ledger, keys: Iterable[str], account: str = "") -> tuple[bytes, bytes]:
+    """Return the answers with these keys or bought by this account, and the judgements read from them."""
+    wanted = set(keys)
+    if account:
+        wanted |= {key for (key,) in ledger.read("SELECT key FROM completions WHERE run = ?", [account])}
+    ordered = sorted(wanted)
+    answers = [row for some in _groups(ordered) for row in _rows(ledger, "completions", ANSWERS, "key", some)]
+    judgements = [
+        row for some in _groups(ordered) for row in _rows(ledger, "judgements", JUDGEMENTS, "completion", some)
+    ]
+    return _lines(ANSWERS, answers), _lines(JUDGEMENTS, judgements)
+
+
+def restore_slice(ledger: Ledger, answers: bytes, judgements: bytes) -> None:
+    """Put a slice into an empty ledger. Raises `ValueError` for what is no slice."""
+    for table, columns, lines in (("completions", ANSWERS, answers), ("judgements", JUDGEMENTS, judgements)):
+        rows = [_values(json.loads(line), columns) for line in lines.decode("utf-8").splitlines()]
+        marks = ",".join("?" * len(columns))
+        statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT DO NOTHING"
+        ledger.database.write(partial(_insert, statement=statement, rows=rows))
+
+
+def _insert(db: Transaction, statement: str, rows: Sequence[Sequence[object]]) -> None:
+    db.executemany(statement, rows)
+
+
+def _values(row: object, columns: Sequence[str]) -> list[object]:
+    if not isinstance(row, dict) or set(row) != set(columns):
+        raise ValueError("a row of its ledger has other columns")
+    if any(isinstance(value, list | dict) for value in row.values()):
+        raise ValueError("a row of its ledger holds no plain values")
+    return [row[column] for column in columns]
+
+
+def _rows(ledger: Ledger, table: str, columns: Sequence[str], by: str, keys: Sequence[str]) -> list[Sequence[object]]:
+    marks = ",".join("?" * len(keys))
+    return list(ledger.read(f"SELECT {', '.join(columns)} FROM {table} WHERE {by} IN ({marks}) ORDER BY 1, 2", keys))
+
+
+def _groups(keys: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(keys), AT_ONCE):
+        yield keys[start : start + AT_ONCE]
+
+
+def _lines(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
+    texts = [json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False, sort_keys=True) for row in rows]
+    return "".join(f"{text}\n" for text in sorted(texts)).encode()

@@ -1,0 +1,233 @@
+"""A bundle replayed: labels from stored answers, figures from labels, pages from figures.
+
+Nothing is asked of a judge, and nothing is read but the bundle. Each thing that is made again must be the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from afarm.bundles.ledger_slice import restore_slice
+from afarm.bundles.packing import ANSWERS, INPUTS, JUDGEMENTS, LABELS, MADE_AGAIN, PAGE
+from afarm.core.errors import AfarmError, DataError, JudgeError
+from afarm.core.interfaces import AnnotateContext, EvaluationInputs
+from afarm.core.judge import ChatRequest, Completion
+from afarm.core.plugins import discover
+from afarm.core.records import Output
+from afarm.experiment.opening import open_workspace
+from afarm.experiment.workspace import Workspace
+from afarm.judging.client import JudgeClient
+from afarm.judging.labelling import annotate_in_chunks
+from afarm.judging.ledger import Ledger
+from afarm.report import build, study_page
+from afarm.storage.rows import read_outputs, read_preferences, read_rows, write_rows
+from afarm.storage.runs import RunRecord, read_run, run_directories
+from afarm.studies.grid import GridProgress
+from afarm.studies.pages import write_study
+from afarm.studies.record import STUDY, StudyRecord, read_study_record
+from afarm.studies.study import DataStudy, JudgingStudy
+
+SETTINGS_OF_NO_RESULT = ("budget", "price", "prices", "batch_api")
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """One thing that was made again: a file of the bundle, and why it is not the same (empty if it is)."""
+
+    what: str
+    difference: str = ""
+
+
+class StoredAnswersClient(JudgeClient):
+    """Knows what the bundle's ledger holds, and asks nobody."""
+
+    def stream(self, requests: Iterable[ChatRequest]) -> Iterator[tuple[int, Completion]]:
+        if missing := sum(1 for _ in requests):
+            raise JudgeError(f"{missing} answers are not in the bundle")
+        return iter(())
+
+
+def make_again(bundle: Path, into: Path) -> list[Replayed]:
+    """Make everything of an unpacked bundle again in an empty directory, and compare. Raises `DataError`."""
+    into.mkdir(parents=True, exist_ok=True)
+    found: list[Replayed] = []
+    with Ledger(into / "ledger.sqlite") as ledger:
+        try:
+            restore_slice(ledger, (bundle / ANSWERS).read_bytes(), (bundle / JUDGEMENTS).read_bytes())
+        except (ValueError, OSError) as error:
+            raise DataError(f"the bundle's ledger cannot be read: {error}") from error
+        done: set[str] = set()
+        for directory in run_directories(bundle / "runs"):
+            found += _replay_run(bundle, read_run(directory), into, ledger, done)
+        for record in sorted((bundle / "studies").glob(f"*/{STUDY}")):
+            found += _replay_study(bundle, record.parent, into, ledger)
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------- runs
+
+
+def _replay_run(bundle: Path, record: RunRecord, into: Path, ledger: Ledger, done: set[str]) -> Iterator[Replayed]:
+    stages = [stage for stage in record.stages if stage.get("kind") in ("annotate", "evaluate")]
+    fresh = [s for s in stages if (name := f"{s['kind']}/{s['key']}") not in done and not done.add(name)]  # type: ignore[func-returns-value]
+    if fresh:
+        try:
+            with _opened(record.section("config"), record.name, into) as workspace:
+                for stage in fresh:
+                    yield from _replay_stage(bundle, record, stage, into, workspace, ledger)
+        except AfarmError as error:
+            yield Replayed(f"the labels of {record.name}", f"its settings cannot be opened here: {error}")
+    again = into / "runs" / record.name
+    _copied(record.directory, again, lambda path: path.name != PAGE)
+    if (record.directory / PAGE).is_file():
+        build(again)
+        yield _compared(record.directory / PAGE, again / PAGE, bundle)
+
+
+def _opened(config: Mapping[str, Any], name: str, into: Path) -> Workspace:
+    """Open a workspace with recorded settings, which looks for no data, model or key."""
+    config = {key: value for key, value in config.items() if key not in SETTINGS_OF_NO_RESULT}
+    recipe = into / "recipes" / f"{name}.yaml"
+    recipe.parent.mkdir(parents=True, exist_ok=True)
+    recipe.write_text(yaml.safe_dump(dict(config), allow_unicode=True), encoding="utf-8")
+    return open_workspace(str(recipe), (), into / "workspace", checks=[], trains=False)
+
+
+def _client(workspace: Workspace, ledger: Ledger) -> StoredAnswersClient:
+    return StoredAnswersClient(workspace.judges.by_role, ledger, allow_degraded=workspace.config.allow_degraded)
+
+
+def _replay_stage(
+    bundle: Path, record: RunRecord, stage: Any, into: Path, workspace: Workspace, ledger: Ledger
+) -> Iterator[Replayed]:
+    kind = str(stage["kind"])
+    source, again = (place / "artifacts" / kind / str(stage["key"]) for place in (bundle, into))
+    again.mkdir(parents=True, exist_ok=True)
+    settings = workspace.config.annotate if kind == "annotate" else workspace.config.evaluate
+    path = next((source / name for name in LABELS if (source / name).is_file()), None)
+    if path is None:
+        return
+    what = str(path.relative_to(bundle))
+    try:
+        pairs = [row.pair for row in read_preferences(path)]
+        context = AnnotateContext(workspace.seed(kind), _client(workspace, ledger))
+        annotator = workspace.components.annotator(settings.annotator)
+        judged = annotate_in_chunks(pairs, annotator, settings.annotator, context, settings.label_noise)
+        write_rows(again / path.name, (row.to_row() for row in judged))
+    except AfarmError as error:
+        yield Replayed(what, str(error))
+        return
+    yield _compared(path, again / path.name, bundle)
+    if kind == "evaluate":
+        yield from _replay_results(bundle, record, source, workspace)
+
+
+def _replay_results(bundle: Path, record: RunRecord, source: Path, workspace: Workspace) -> Iterator[Replayed]:
+    """Evaluate the labels again, with every evaluator that needs no more than these."""
+    rows = read_preferences(source / "judgements.jsonl")
+    for result in read_rows(source / "results.jsonl"):
+        if result.get("needs") != ["judgements"] or result["evaluator"] not in workspace.config.evaluate.evaluators:
+            continue
+        what = f"{(source / 'results.jsonl').relative_to(bundle)}: {result['evaluator']}"
+        ours = _outputs(bundle, record, str(result["system"])) or [
+            Output(row.pair.instruction, row.pair.output_2, row.pair.generator_2) for row in rows
+        ]
+        theirs = _outputs(bundle, record, str(result["reference"])) or [
+            Output(row.pair.instruction, row.pair.output_1, row.pair.generator_1) for row in rows
+        ]
+        try:
+            inputs = EvaluationInputs(str(result["system"]), ours, theirs, rows, (), ())
+            again = workspace.components.evaluate(str(result["evaluator"]), inputs)
+        except AfarmError as error:
+            yield Replayed(what, str(error))
+            continue
+        same = json.loads(json.dumps(dict(again.metrics))) == result["metrics"]
+        yield Replayed(what, "" if same else "its figures differ")
+
+
+def _outputs(bundle: Path, record: RunRecord, system: str) -> Sequence[Output]:
+    stage = record.stage(f"outputs {system}")
+    path = bundle / "artifacts" / "outputs" / str(stage["key"]) / "outputs.jsonl" if stage else None
+    return read_outputs(path) if path is not None and path.is_file() else []
+
+
+# ---------------------------------------------------------------------------------------------------------- studies
+
+
+def _replay_study(bundle: Path, directory: Path, into: Path, ledger: Ledger) -> Iterator[Replayed]:
+    record = read_study_record(directory)
+    again = into / "studies" / directory.name
+    progress = GridProgress(record.runs, failed=dict(record.failed))
+    for run in record.runs:
+        if name := record.records.get(run.label):
+            progress.add(run, read_run(_inside(bundle / "runs", name)), ledger.completions)
+    try:
+        component = discover(check_configs=False).get("studies", record.name)
+        settings = {name: _placed(value, bundle) for name, value in record.settings.items()}
+        study = component.load()(component.settings(settings)) if component.config else component.load()()
+        study.grid(replace(record.request, output_dir=bundle))
+        if isinstance(study, JudgingStudy):
+            _judge(study, record, into, ledger)
+        if isinstance(study, DataStudy):
+            with _opened(record.judging, record.name, into) as workspace:
+                study.read(workspace.data.load)
+        findings = study.analyse(progress.finished)
+    except (AfarmError, ValueError) as error:
+        yield Replayed(f"studies/{directory.name}", str(error))
+        return
+    write_study(again, record.name, record.command, progress, findings)
+    study_page.write_page(again, record.name, record.command, progress, findings, ())
+    for path in sorted(again.iterdir()):
+        if path.suffix in MADE_AGAIN:
+            yield _compared(directory / path.name, path, bundle)
+
+
+def _judge(study: JudgingStudy, record: StudyRecord, into: Path, ledger: Ledger) -> None:
+    with _opened(record.judging, record.name, into) as workspace:
+        study.judge(AnnotateContext(workspace.seed(f"study {record.name}"), _client(workspace, ledger)))
+
+
+def _inside(directory: Path, name: str) -> Path:
+    """Return the place of a name. Raises `DataError` if that is not directly in the directory."""
+    path = directory / name
+    if path.parent != directory or name in ("", ".", ".."):
+        raise DataError(f"the bundle names a record outside of it: {name!r:.80}")
+    return path
+
+
+def _placed(value: Any, bundle: Path) -> Any:
+    """Put the bundle's files in their place in a setting. Raises `DataError` for one elsewhere."""
+    if isinstance(value, list):
+        return [_placed(one, bundle) for one in value]
+    if not isinstance(value, str):
+        return value
+    head, equals, tail = value.partition("=")
+    named, prefix = (tail, f"{head}=") if equals else (value, "")
+    if named.startswith(f"{INPUTS}/") and ".." not in Path(named).parts:
+        return f"{prefix}{bundle / named}"
+    if named and ("/" in named or Path(named).exists()):
+        raise DataError(f"the bundle names a file outside of it: {named!r:.80}")
+    return value
+
+
+# ------------------------------------------------------------------------------------------------------------- files
+
+
+def _copied(source: Path, target: Path, wanted: Callable[[Path], bool]) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for path in sorted(source.iterdir()):
+        if path.is_file() and wanted(path):
+            (target / path.name).write_bytes(path.read_bytes())
+
+
+def _compared(packed: Path, again: Path, bundle: Path) -> Replayed:
+    what = str(packed.relative_to(bundle))
+    if not packed.is_file():
+        return Replayed(what, "is not in the bundle")
+    return Replayed(what, "" if packed.read_bytes() == again.read_bytes() else "differs")

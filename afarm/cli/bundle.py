@@ -1,0 +1,137 @@
+"""`afarm bundle` packs a run or a study; `afarm replay` makes its tables again, without a key."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from afarm.cli import completion
+from afarm.cli.console import err, out, print_json
+from afarm.cli.options import Json
+from afarm.cli.places import DEFAULT_OUTPUT_DIR, LedgerPlace, OutputDir
+from afarm.core.errors import DataError, did_you_mean
+from afarm.storage.text import markup
+
+if TYPE_CHECKING:
+    from afarm.bundles.packing import Contents
+    from afarm.bundles.replay import Replayed
+
+ENDING = ".afarm.zip"
+
+SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+"""Parts of the names of environment variables whose values never go into a bundle."""
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("bundle")(bundle)
+    app.command("replay")(replay)
+
+
+def bundle(
+    name: Annotated[
+        str, typer.Argument(autocompletion=completion.runs, help="A run or a study: its name, or its directory.")
+    ],
+    to: Annotated[
+        Path | None, typer.Option("--out", help="The file; NAME.afarm.zip here, if not given.", dir_okay=False)
+    ] = None,
+    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+    ledger: LedgerPlace = None,
+    as_json: Json = False,
+) -> None:
+    """Pack a run or a study with its outputs, labels and answers, to be replayed without a key."""
+    from afarm.bundles.archive import write_archive
+    from afarm.bundles.packing import require_no_secret
+
+    contents = _contents(name, output_dir, ledger)
+    secrets = [value for variable, value in os.environ.items() if any(part in variable.upper() for part in SECRET)]
+    require_no_secret(contents, secrets)
+    path = to or Path(f"{contents.about['name']}{ENDING}")
+    write_archive(path, contents.about, contents.files)
+    found = _replayed(path, None)
+    size = path.stat().st_size
+    if as_json:
+        print_json({"bundle": str(path), "bytes": size, "files": len(contents.files), **_as_json(found)})
+    else:
+        out().print(f"Bundle: {path} ({size:,} bytes, {len(contents.files)} files)", soft_wrap=True, highlight=False)
+    _tell(found)
+    if any(one.difference for one in found):
+        raise DataError(
+            f"{path} does not replay: {contents.about['name']} was made by another afarm, or changed since. The "
+            "command that made it writes its page afresh; then bundle again"
+        )
+    err().print(f"Replay it anywhere: afarm replay {path.name}", highlight=False, soft_wrap=True)
+
+
+def replay(
+    file: Annotated[Path, typer.Argument(help="A bundle.", dir_okay=False)],
+    into: Annotated[
+        Path | None,
+        typer.Option("--into", help="An empty directory for all that is made again; kept.", file_okay=False),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Make labels, figures and tables of a bundle again from its answers; compare byte by byte."""
+    if into is not None and into.exists() and any(into.iterdir()):
+        raise DataError(f"{into} is not empty: name another directory with --into")
+    found = _replayed(file, into)
+    if as_json:
+        print_json(_as_json(found))
+    _tell(found)
+    if any(one.difference for one in found):
+        raise typer.Exit(1)
+
+
+def _contents(name: str, output_dir: Path, ledger: Any) -> Contents:
+    from afarm.bundles.packing import pack_run, pack_study
+    from afarm.judging.database import is_there
+    from afarm.judging.ledger import Ledger
+    from afarm.storage.artifacts import Store
+    from afarm.storage.runs import RECORD, read_run, run_directories
+    from afarm.studies.record import STUDY
+
+    place = ledger or Store(output_dir).ledger_path
+    places = [Path(name), output_dir / "runs" / name, output_dir / "studies" / name]
+    with Ledger(place) if is_there(place) else nullcontext() as opened:
+        for directory in places:
+            if (directory / RECORD).is_file():
+                return pack_run(output_dir, read_run(directory), opened)
+            if (directory / STUDY).is_file():
+                return pack_study(output_dir, directory, opened)
+    known = [path.name for path in run_directories(output_dir / "runs")]
+    known += sorted(path.parent.name for path in (output_dir / "studies").glob(f"*/{STUDY}"))
+    near = did_you_mean(name, known) or " `afarm run` and `afarm study` make one"
+    raise DataError(f"no run and no study {name!r} in {output_dir} (--output-dir).{near}")
+
+
+def _replayed(file: Path, into: Path | None) -> list[Replayed]:
+    from afarm.bundles.archive import unpack_archive
+    from afarm.bundles.replay import make_again
+
+    with tempfile.TemporaryDirectory(prefix="afarm-replay-") as scratch:
+        unpacked = Path(scratch) / "bundle"
+        unpacked.mkdir()
+        manifest = unpack_archive(file, unpacked)
+        found = make_again(unpacked, into or Path(scratch) / "again")
+        if not found:
+            raise DataError(f"{file}: holds nothing that can be made again: {manifest.get('name')!r:.60}")
+        return found
+
+
+def _tell(found: list[Replayed]) -> None:
+    same = [one for one in found if not one.difference]
+    for one in found:
+        if one.difference:
+            err().print(f"[red]Not the same:[/] {markup(one.what)}: {markup(one.difference)}", soft_wrap=True)
+    err().print(f"{len(same)} of {len(found)} made again byte for byte.", highlight=False, soft_wrap=True)
+
+
+def _as_json(found: list[Replayed]) -> dict[str, Any]:
+    return {
+        "same": [one.what for one in found if not one.difference],
+        "differs": {one.what: one.difference for one in found if one.difference},
+    }

@@ -1,0 +1,267 @@
+"""A run's record while it is made: `live.json`, renewed about every second, and the lines of its log.
+
+Nothing but a view reads it, and no artifact depends on it. A directory that cannot be written costs the record, never
+the run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from afarm.core.errors import AfarmError
+from afarm.core.interfaces import Progress
+from afarm.storage.json_text import json_text
+from afarm.storage.text import one_line, without_keys, without_passwords
+
+if TYPE_CHECKING:
+    from afarm.experiment.stage import StageRun
+    from afarm.experiment.workspace import Workspace
+
+T = TypeVar("T")
+
+LIVE = "live.json"
+"""The record of a run that is being made, beside `run.json`."""
+
+SECONDS = 1.0
+"""Seconds between two looks at what has changed."""
+
+PACE_LOOKS = 11
+"""Looks over which calls per second are counted."""
+
+LINES = 200
+"""Lines of the log that are kept, the newest."""
+
+
+@dataclass(slots=True, eq=False)
+class Loop:
+    """A loop at work: items `done`, of `total` if that is known."""
+
+    description: str
+    total: int | None
+    done: int = 0
+
+
+class Watch:
+    """The progress and the messages of a command, handed on to its screen and kept for its live record."""
+
+    def __init__(self, progress: Progress, notify: Callable[[str], None]):
+        self.loops: list[Loop] = []
+        self.listener: Callable[[str], None] = lambda text: None
+        """Called with each message."""
+        self._progress = progress
+        self._notify = notify
+
+    def __call__(self, items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
+        if total is None and isinstance(items, Sized):
+            total = len(items)
+        loop = Loop(description, total)
+        self.loops.append(loop)
+        try:
+            for item in self._progress(items, description, total):
+                yield item
+                loop.done += 1
+        finally:
+            self.loops.remove(loop)
+
+    def tell(self, text: str) -> None:
+        """Hand a message on."""
+        self._notify(text)
+        self.listener(text)
+
+
+@contextmanager
+def followed(workspace: Workspace, system: str, command: str, started: float) -> Iterator[None]:
+    """Keep the live record of a system's run while the body makes it; its last word is how that ended.
+
+    Of several processes that make one run the main one keeps it.
+    """
+    if not workspace.process_info.is_main_process:
+        yield
+        return
+    live = LiveRecord(workspace, system, command, started)
+    before = workspace.on_stage
+
+    def on_stage(label: str, run: StageRun | None) -> None:
+        live.see(label, run)
+        before(label, run)
+
+    workspace.on_stage = on_stage
+    try:
+        with live:
+            yield
+    finally:
+        workspace.on_stage = before
+
+
+class LiveRecord:
+    """Writes `live.json` while it is open: stages, process, cost, loops and waits."""
+
+    def __init__(self, workspace: Workspace, system: str, command: str, started: float):
+        self.path = workspace.store.runs / workspace.run_name(system) / LIVE
+        self._workspace = workspace
+        self._watch = workspace.progress if isinstance(workspace.progress, Watch) else None
+        self._about = _about(workspace, system, command, started)
+        self._stages: dict[str, dict[str, Any]] = {}
+        self._log: list[list[Any]] = []
+        self._status, self._error = "running", ""
+        self._calls: deque[tuple[float, int]] = deque(maxlen=PACE_LOOKS)
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._keep, name="afarm-live-record", daemon=True)
+
+    def __enter__(self) -> LiveRecord:
+        if self._watch:
+            self._watch.listener = self.tell
+        self._write()
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if self._watch:
+            self._watch.listener = lambda text: None
+        if error is None:
+            self._status = "finished"
+        elif isinstance(error, AfarmError):
+            self._status, self._error = "failed", _safe(str(error))
+        else:
+            self._status = "failed" if isinstance(error, Exception) else "interrupted"
+            self._error = type(error).__name__
+        self._ended.set()
+        self._thread.join()
+        self._write()
+
+    def tell(self, text: str) -> None:
+        """Add a line to the log."""
+        with self._lock:
+            self._log.append([round(time.time(), 1), _safe(text)])
+            del self._log[:-LINES]
+
+    def see(self, label: str, run: StageRun | None) -> None:
+        """Note that a stage begins (None) or is there."""
+        if run is None:
+            self._stages[label] = {"status": "working", "began": time.time()}
+            self.tell(f"{label}: begins")
+            return
+        seconds = run.artifact.meta["seconds"] if run.reused else run.seconds
+        self._stages[label] = {
+            "status": "reused" if run.reused else "made",
+            "seconds": round(float(seconds), 2),
+            "artifact": str(run.artifact.path.relative_to(self._workspace.store.root)),
+            "inputs": list(run.inputs),
+        }
+        self.tell(f"{label}: {'reused' if run.reused else f'made in {run.seconds:.1f} s'}")
+
+    def _keep(self) -> None:
+        while not self._ended.wait(SECONDS):
+            self._write()
+
+    def _write(self) -> None:
+        """Write the record whole. Nothing is forced to the disk: the next one comes soon."""
+        beside = self.path.with_name(f".{LIVE}.{os.getpid()}.tmp")
+        with suppress(OSError, AfarmError):
+            text = json_text(self._state())
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            beside.write_text(text, encoding="utf-8", errors="backslashreplace")
+            beside.replace(self.path)
+
+    def _state(self) -> dict[str, Any]:
+        judges = self._workspace.judges
+        spend = judges.spend
+        loops = list(self._watch.loops) if self._watch else []
+        with self._lock:
+            log = list(self._log)
+        planned = {label: {"kind": kind} for label, kind in list(self._workspace.planned.items())}
+        seen = {label: {**planned.get(label, {}), **stage} for label, stage in list(self._stages.items())}
+        return {
+            **self._about,
+            "status": self._status,
+            "error": self._error,
+            "updated": time.time(),
+            "stages": {**planned, **seen},
+            "artifact": judges.artifact,
+            "loops": [{"description": _safe(one.description), "done": one.done, "total": one.total} for one in loops],
+            "spend": {} if spend is None else _spend(spend),
+            "calls_per_second": self._pace(0 if spend is None else spend.calls),
+            "committed": judges.committed if self._workspace.config.budget is not None else None,
+            "slowed": list(judges.slowed),
+            "refusals": judges.refusals,
+            "log": log,
+        }
+
+    def _pace(self, calls: int) -> float:
+        """Calls per second over the last looks."""
+        self._calls.append((time.monotonic(), calls))
+        (began, before), (now, after) = self._calls[0], self._calls[-1]
+        return round((after - before) / (now - began), 2) if now > began else 0.0
+
+
+def _about(workspace: Workspace, system: str, command: str, started: float) -> dict[str, Any]:
+    config = workspace.config
+    return {
+        "name": workspace.run_name(system),
+        "command": command,
+        "recipe": workspace.settings.recipe,
+        "method": system,
+        "annotator": config.evaluate.annotator if config.preferences else config.annotate.annotator,
+        "seed": config.seed,
+        "judges": [
+            {"role": role, "identity": judge.identity, "simulated": judge.simulated}
+            for role, judge in sorted(workspace.judges.by_role.items())
+        ],
+        "config": {**config.model_dump(mode="json"), "method": system, **workspace.settings.sections},
+        "budget": config.budget,
+        "created": started,
+        **process_identity(os.getpid()),
+    }
+
+
+def _spend(spend: Any) -> dict[str, float]:
+    names = ("calls", "input_tokens", "output_tokens", "dollars", "unpriced_calls", "answers_reused")
+    return {name: getattr(spend, name) for name in names}
+
+
+def _safe(text: str) -> str:
+    return one_line(without_passwords(without_keys(text)), 1000)
+
+
+def process_identity(pid: int) -> dict[str, Any]:
+    """Identify a process of this machine by its number, its start and the machine's own.
+
+    `process_start` is None if the process is gone, or the system does not say.
+    """
+    return {"pid": pid, "process_start": _process_start(pid), "host": platform.node(), "boot": _boot()}
+
+
+def _process_start(pid: int) -> str | None:
+    """Clock ticks from the machine's start to the process's: a number that comes back has another one."""
+    with suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
+    return None
+
+
+@cache
+def _boot() -> str:
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return ""
+
+
+def read_live(directory: Path) -> Mapping[str, Any] | None:
+    """Read the live record of a run; None if it has none that can be read."""
+    path = directory / LIVE
+    with suppress(OSError, ValueError, RecursionError):
+        if path.is_file() and not path.is_symlink():
+            values = json.loads(path.read_text(encoding="utf-8"))
+            return values if isinstance(values, dict) else None
+    return None

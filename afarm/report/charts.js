@@ -1,0 +1,103 @@
+// Charts in the colours of the style sheet, drawn by plotly, which the page holds packed.
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+const seriesColour = (place) => colour(`series-${1 + (place % 8)}`);
+const symbols = ["circle", "diamond", "square", "triangle-up", "cross", "x", "triangle-down", "star"];
+const seriesSymbol = (place) => symbols[place % symbols.length];
+const narrow = () => window.innerWidth < 640;
+
+// plotly reads some HTML in texts; names are text, and long ones leave no room for the plot.
+function plain(text, room = narrow() ? 14 : 34) {
+  const short = text.length > room ? `${text.slice(0, room - 1)}…` : text;
+  return short.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+}
+
+function axis(title) {
+  return {
+    title: { text: plain(title, 80), standoff: 10 }, gridcolor: colour("line"), linecolor: colour("line"),
+    zeroline: false, automargin: true, fixedrange: true, exponentformat: "power",
+  };
+}
+
+function layout(height) {
+  return {
+    font: { family: "system-ui, sans-serif", size: 12, color: colour("muted") }, height, dragmode: false,
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 8, r: 16, t: 24, b: 8 },
+    hoverlabel: { bgcolor: colour("surface"), bordercolor: colour("line"), font: { color: colour("ink") } },
+    hovermode: "closest", showlegend: false,
+  };
+}
+
+function chartLook(chart) {
+  return { ...layout(240), margin: { l: 8, r: 8, t: 16, b: 8 }, hovermode: "x", xaxis: axis(chart.x_title), yaxis: axis(chart.y_title ?? "") };
+}
+
+const noted = (x, y, text) => ({ x, y, text, showarrow: false, font: { size: 11 }, yanchor: "bottom", yshift: 4 });
+
+// A curve over steps, with its intervals and the checkpoint that was kept.
+function curve(chart) {
+  const few = chart.x.length <= 60;
+  const look = chartLook(chart);
+  if (typeof chart.kept === "number") {
+    look.shapes = [{ type: "line", x0: chart.kept, x1: chart.kept, yref: "paper", y0: 0, y1: 1, line: { color: colour("reference"), width: 1.5, dash: "dash" } }];
+    look.annotations = [{ ...noted(chart.kept, 1, "kept"), yref: "paper" }];
+  }
+  return [[{
+    type: "scatter", mode: few ? "lines+markers" : "lines", x: chart.x, y: chart.y, connectgaps: false,
+    line: { color: colour("system"), width: 2 }, marker: { size: 5, color: colour("system") },
+    error_y: chart.half ? { type: "data", array: chart.half, color: colour("system"), thickness: 1.5, width: 4 } : { visible: false },
+    hovertemplate: "%{y:.4g}<extra></extra>",
+  }], look];
+}
+
+// One figure over another, step by step: the kept checkpoint is ringed.
+function path(chart) {
+  const kept = chart.steps.indexOf(chart.kept);
+  const look = { ...chartLook(chart), hovermode: "closest" };
+  look.annotations = [0, kept < 0 ? chart.steps.length - 1 : kept].map((i) => noted(chart.x[i], chart.y[i], `${i === kept ? "kept, " : ""}step ${chart.steps[i]}`));
+  const ring = kept < 0 ? [] : [{ type: "scatter", mode: "markers", x: [chart.x[kept]], y: [chart.y[kept]], hoverinfo: "skip", marker: { size: 14, symbol: "circle-open", color: colour("reference"), line: { width: 2.5 } } }];
+  return [[{
+    type: "scatter", mode: "lines+markers", x: chart.x, y: chart.y, customdata: chart.steps, cliponaxis: false,
+    line: { color: colour("system"), width: 1.5 }, marker: { size: 5, color: colour("system") },
+    hovertemplate: "step %{customdata}: %{x:.3g}, %{y:.3g}<extra></extra>",
+  }, ...ring], look];
+}
+
+function points(chart) {
+  const data = chart.series.map((series, i) => ({
+    type: "scatter", mode: "markers", name: plain(series.name, 60), x: series.x, y: series.y,
+    marker: { size: 6, opacity: 0.5, color: colour(i ? "reference" : "system"), symbol: seriesSymbol(i) },
+    hovertemplate: `${plain(series.name, 60)}: %{x:.3g}, %{y:.3g}<extra></extra>`,
+  }));
+  return [data, { ...chartLook(chart), hovermode: "closest", showlegend: true, legend: { orientation: "h", x: 0, y: 1, yanchor: "bottom" } }];
+}
+
+const KINDS = { curve, path, points };
+
+function show(id, [data, look]) {
+  const settings = { displayModeBar: false, responsive: true, displaylogo: false };
+  return window.Plotly.react(document.getElementById(`chart-${id}`), data, look, settings);
+}
+
+async function unpackPlotly(packed) {
+  const bytes = Uint8Array.from(atob(packed.textContent), (c) => c.charCodeAt(0));
+  const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const script = document.createElement("script");
+  script.textContent = await new Response(unpacked).text();
+  document.head.append(script);
+}
+
+// `drawAll(charts)` draws those of the page, again if the reader's colour scheme changes.
+async function drawCharts(drawAll) {
+  const packed = document.getElementById("plotly");
+  if (!packed) return;
+  try {
+    await unpackPlotly(packed);
+    const charts = JSON.parse(document.getElementById("charts").textContent);
+    drawAll(charts);
+    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawAll(charts));
+  } catch (error) {
+    for (const figure of document.querySelectorAll(".plot:empty")) figure.textContent = "This chart could not be drawn.";
+    console.error(error);
+  }
+}
+

@@ -1,0 +1,226 @@
+"""A study as one self-contained HTML page: interactive plots, tables that sort, runs with links."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from markupsafe import Markup
+
+from afarm.report.charts import Chart, plotly_script
+from afarm.report.page_shell import render_page
+from afarm.storage.disk import write_whole
+from afarm.studies.grid import GridProgress
+from afarm.studies.pages import REMEDY, runs_table, stopped_sentence, write_study
+from afarm.studies.plots import PointName, as_svg, labels_of
+from afarm.studies.study import Bounded, Cell, Findings, StudyPlot, StudyTable
+from afarm.studies.tables import UNKNOWN, cell_text, end_texts
+
+PAGE = "report.html"
+
+MOST_RUNS = 500
+"""Runs that the page lists: all are in `runs.csv`."""
+
+
+def write_page(
+    directory: Path, name: str, command: str, progress: GridProgress, findings: Findings, formats: Sequence[str] = ()
+) -> Path:
+    """Write the page of a study beside its files. Returns its path. Raises `StoreError`.
+
+    Args:
+        directory: The study's own.
+        name: The study's.
+        command: The command that it was asked for with.
+        progress: Its runs.
+        findings: What is read off them.
+        formats: Formats in which plots are there too, beside SVG.
+    """
+    text = render_study(name, command, progress, findings, plotly_script(), formats)
+    write_whole(directory / PAGE, text, REMEDY)
+    return directory / PAGE
+
+
+def write_findings(output_dir: Path, name: str, command: str, findings: Findings, simulated: Collection[str]) -> Path:
+    """Write the directory of findings that no grid of runs is behind, and return the path of their page.
+
+    Raises `StoreError`.
+    """
+    directory, progress = output_dir / "studies" / name, GridProgress((), simulated=set(simulated))
+    write_study(directory, name, command, progress, findings)
+    return write_page(directory, name, command, progress, findings)
+
+
+def write_comparison(path: Path, name: str, command: str, progress: GridProgress, findings: Findings) -> Path:
+    """Write the page of a comparison of methods. Returns its path. Raises `StoreError`."""
+    text = render_study(name, command, progress, findings, plotly_script(), kind="comparison")
+    write_whole(path, text, REMEDY)
+    return path
+
+
+def render_study(
+    name: str,
+    command: str,
+    progress: GridProgress,
+    findings: Findings,
+    plotly: str | None,
+    formats: Sequence[str] = (),
+    kind: str = "study",
+) -> str:
+    """Render the page as text; `plotly` is the source of plotly.js, None to show plots as in files.
+
+    A "comparison" lies among boards: of its tables and plots there are no files.
+    """
+    runs = runs_table(progress)
+    own = {
+        "name": name,
+        "kind": kind,
+        "has_files": kind == "study",
+        "command": command,
+        "version": importlib.metadata.version("afarm"),
+        "facts": facts(progress),
+        "stopped": stopped_sentence(progress),
+        "failed": progress.failed,
+        "simulated": progress.simulated,
+        "plots": [describe_plot(plot, formats) for plot in findings.plots],
+        "tables": [describe_table(table) for table in findings.tables],
+        "notes": findings.notes,
+        "runs": with_links(describe_table(runs, MOST_RUNS), "../../runs" if kind == "study" else "../runs"),
+        "more_runs": max(0, len(runs.rows) - MOST_RUNS),
+        "charts": [chart_of(plot) for plot in findings.plots],
+    }
+    drawn = plotly if findings.plots else None
+    return render_page("study_page", ["charts", "tables", "study_page"], drawn, can_draw=bool(plotly), **own)
+
+
+def facts(progress: GridProgress) -> dict[str, str]:
+    """Say how many runs there are, of which methods and seeds."""
+    if not progress.runs:
+        return {}
+    methods = dict.fromkeys(run.method for run in progress.runs)
+    seeds = dict.fromkeys(run.seed for run in progress.runs)
+    there = f"{len(progress.finished)} of {len(progress.runs)}"
+    return {"runs": there, "methods": ", ".join(methods), "seeds": ", ".join(map(str, seeds))}
+
+
+def describe_table(table: StudyTable, most: int | None = None) -> dict[str, Any]:
+    """Describe a table as the template needs it: its columns, and the cells of its first `most` rows."""
+    rows = table.rows[:most]
+    columns = [[row[place] for row in rows] for place in range(len(table.columns))]
+    numbers = [bool(form) or is_numeric(cells) for form, cells in zip(table.columns.values(), columns, strict=True)]
+    return {
+        "name": table.name,
+        "title": table.title,
+        "columns": [{"heading": name, "number": number} for name, number in zip(table.columns, numbers, strict=True)],
+        "rows": [
+            [
+                describe_cell(cell, form, number)
+                for cell, form, number in zip(row, table.columns.values(), numbers, strict=True)
+            ]
+            for row in rows
+        ],
+    }
+
+
+def is_numeric(cells: Sequence[Cell]) -> bool:
+    """Tell if all texts of a column are numbers, as the values of a setting are, and there is one."""
+    known = [cell for cell in cells if cell is not None]
+    return bool(known) and all(number_of(cell) is not None for cell in known)
+
+
+def number_of(cell: Cell) -> float | None:
+    """Return the number that a cell is, or its middle; None for another text or what is not finite."""
+    try:
+        number = float(cell.value if isinstance(cell, Bounded) else cell)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def describe_cell(cell: Cell, form: str, is_number: bool) -> dict[str, Any]:
+    """Describe a cell: its text, its interval apart, and the number it sorts by ("" if unknown)."""
+    ends = end_texts(cell, form) if isinstance(cell, Bounded) else None
+    middle = Bounded(cell.value) if isinstance(cell, Bounded) else cell
+    value = number_of(cell)
+    return {
+        "text": cell_text(middle, form) or UNKNOWN,
+        "interval": f"{ends[0]} to {ends[1]}" if ends else "",
+        "number": is_number,
+        "value": "" if value is None else repr(value),
+        "link": "",
+    }
+
+
+def with_links(runs: dict[str, Any], root: str) -> dict[str, Any]:
+    """Let the name of each run lead to its page, below `root`."""
+    for cells in runs["rows"]:
+        cells[0]["link"] = f"{root}/{quote(cells[0]['text'], safe='')}/report.html"
+    return runs
+
+
+def describe_plot(plot: StudyPlot, formats: Sequence[str]) -> dict[str, Any]:
+    """Describe a plot: its drawing for readers without scripts, its points as a table, and its files."""
+    is_named = any(series.labels for series in plot.series)
+    rows: list[list[Cell]] = []
+    for series in plot.series:
+        labels = series.labels or [""] * len(series.x)
+        for name, x, y in zip(labels, series.x, series.y, strict=True):
+            rows.append([series.name, *([name] if is_named else []), x, y])
+    names = [series.name for series in plot.series]
+    columns = {"series": "", **({"name": ""} if is_named else {})}
+    columns[unlike(plot.x_title or "x", columns)] = "" if any(isinstance(row[-2], str) for row in rows) else ".4g"
+    columns[unlike(plot.y_title or "y", columns)] = ".4g"
+    return {
+        "title": plot.title,
+        "series": names,
+        "alone": names[0] if len(names) == 1 and names[0] != plot.y_title else "",
+        "svg": Markup(as_svg(plot)),
+        "points": describe_table(StudyTable(plot.name, plot.title, columns, rows)),
+        "files": [f"{plot.name}.{ending}" for ending in ("svg", *formats)],
+    }
+
+
+def unlike(heading: str, others: Collection[str]) -> str:
+    """Return a heading that no other column has."""
+    return heading if heading not in others else unlike(f"{heading} ′", others)
+
+
+def chart_of(plot: StudyPlot) -> Chart:
+    """Return the data of a plot, without numbers that JSON does not know."""
+    sides = {(label.number, label.point): _side(label) for label in labels_of(plot)}
+    return {
+        "x_title": plot.x_title,
+        "y_title": plot.y_title,
+        "log_x": plot.log_x,
+        "diagonal": plot.diagonal,
+        "series": [
+            {
+                "name": series.name,
+                "joined": series.joined and not series.fit,
+                "labels": list(series.labels),
+                "sides": [sides.get((number, point), "") for point in range(len(series.labels))],
+                "fit": {"x": [number_of(x) for x, _ in series.fit], "y": [number_of(y) for _, y in series.fit]},
+                "x": _ends([x if isinstance(x, Bounded) else Bounded(x) for x in series.x]),  # type: ignore[arg-type]
+                "y": _ends(series.y),
+            }
+            for number, series in enumerate(plot.series)
+        ],
+    }
+
+
+def _ends(values: Sequence[Bounded]) -> dict[str, list[str | float | None]]:
+    """Return middles, low and high ends, each as JSON takes them."""
+    return {
+        "at": [value.value if isinstance(value.value, str) else number_of(value) for value in values],
+        "low": [number_of(value.low) for value in values],
+        "high": [number_of(value.high) for value in values],
+    }
+
+
+def _side(label: PointName) -> str:
+    """Name the side of its point on which a name stands, as plotly does."""
+    row = "top" if label.is_above else "bottom"
+    return f"{row} {({'start': 'right', 'middle': 'center', 'end': 'left'})[label.anchor]}"

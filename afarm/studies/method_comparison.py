@@ -1,0 +1,154 @@
+"""Findings of a comparison of methods: win rates, and their price in KL, time and dollars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from afarm.core.errors import PluginError
+from afarm.evaluation.metrics import finite_number
+from afarm.leaderboard.board import Entry, Leaderboard
+from afarm.leaderboard.rendering import rank_text
+from afarm.storage.runs import RunRecord
+from afarm.studies.estimates import mean_interval
+from afarm.studies.grid import GridProgress
+from afarm.studies.study import Bounded, Cell, Findings, FinishedRun, Series, StudyPlot, StudyRun, StudyTable
+
+COLUMNS = {
+    "reward": ("reward", ".2f"),
+    "gold": ("gold", ".2f"),
+    "kl": ("KL, nats", ".2f"),
+    "avg_length": ("characters", ",.0f"),
+}
+"""Figures of runs that the table has beside the win rate, with their headings and formats."""
+
+
+def progress_of(records: Sequence[RunRecord]) -> GridProgress:
+    """Return the runs of a comparison as those of a grid."""
+    progress = GridProgress([StudyRun(_system(record), int(record.get("seed") or 0)) for record in records])
+    for run, record in zip(progress.runs, records, strict=True):
+        progress.add(run, record)
+    return progress
+
+
+def _system(record: RunRecord) -> str:
+    return next((result.system for result in record.results), str(record.get("method") or "system"))
+
+
+def comparison_findings(board: Leaderboard, records: Sequence[RunRecord], progress: GridProgress) -> Findings:
+    """Table the systems of a board, and plot win rates over KL and cost, and gold over the reward."""
+    runs: dict[str, list[FinishedRun]] = {}
+    costs: dict[str, list[tuple[float, float]]] = {}
+    for done, record in zip(progress.finished, records, strict=True):
+        runs.setdefault(done.run.method, []).append(done)
+        costs.setdefault(done.run.method, []).append(cost_of(record))
+    rates = {entry.system: _rate(entry, runs[entry.system]) for entry in board.entries if entry.system in runs}
+    plots = [
+        _rate_plot(rates, runs),
+        _over(runs, "kl", "win_rate", "Win rate and KL", "KL from the starting policy, nats", "win rate, %"),
+        _over(runs, "reward", "gold", "Reward model and gold", "reward model’s score", "gold reward"),
+        _cost_plot(rates, costs),
+    ]
+    over = "seeds (Student’s t)" if _several(runs) else "instructions"
+    notes = [board.note, f"Intervals of win rates are over {over}; seconds and dollars those of a run made alone."]
+    return Findings([_table(board, runs, rates, costs)], [plot for plot in plots if plot is not None], notes)
+
+
+def cost_of(record: RunRecord) -> tuple[float, float]:
+    """Seconds and judge dollars of a run that shares nothing: reused stages at what they took when made."""
+    spends = [stage.get("spend") for stage in record.stages]
+    dollars = sum(finite_number(spend.get("dollars")) or 0.0 for spend in spends if isinstance(spend, dict))
+    return sum(finite_number(stage.get("seconds")) or 0.0 for stage in record.stages), dollars
+
+
+def undominated(points: dict[str, tuple[float, float]]) -> list[str]:
+    """Name the points (cost, quality) that none of the same or a lower cost beats, cheapest first."""
+    best: list[str] = []
+    for name, (_, quality) in sorted(points.items(), key=lambda item: (item[1][0], -item[1][1])):
+        if not best or quality > points[best[-1]][1]:
+            best.append(name)
+    return best
+
+
+def _rate(entry: Entry, runs: Sequence[FinishedRun]) -> Bounded:
+    """The mean win rate with its interval over seeds; of one seed that over instructions."""
+    if len(runs) > 1:
+        rates = [run.figures["win_rate"] for run in runs]
+        try:
+            value, low, high = mean_interval(rates)
+        except PluginError:  # without scipy
+            return Bounded(fmean(rates))
+        return Bounded(value, None if low is None else max(0.0, low), None if high is None else min(100.0, high))
+    low, high = entry.interval or (None, None)
+    return Bounded(entry.win_rate or 0.0, low, high)
+
+
+def _table(
+    board: Leaderboard,
+    runs: dict[str, list[FinishedRun]],
+    rates: dict[str, Bounded],
+    costs: dict[str, list[tuple[float, float]]],
+) -> StudyTable:
+    names = [name for name in COLUMNS if any(name in run.figures for some in runs.values() for run in some)]
+    rows: list[list[Cell]] = []
+    for entry in board.entries:
+        some = runs.get(entry.system, [])
+        known = [[run.figures[name] for run in some if name in run.figures] for name in names]
+        rows.append(
+            [
+                rank_text(entry),
+                entry.system,
+                rates.get(entry.system),
+                *(fmean(values) if values else None for values in known),
+                len(some),
+                *(fmean(column) for column in zip(*costs[entry.system], strict=True)),
+            ]
+        )
+    headings = dict(COLUMNS[name] for name in names)
+    columns = {"rank": "", "system": "", "win rate, %": ".1f", **headings, "runs": "d", "seconds": ",.0f"}
+    return StudyTable("board", "Systems", {**columns, "judge, $": ",.2f"}, rows)
+
+
+def _rate_plot(rates: dict[str, Bounded], runs: dict[str, list[FinishedRun]]) -> StudyPlot:
+    series = [Series("mean" if _several(runs) else "win rate", list(rates), list(rates.values()), joined=False)]
+    if _several(runs):
+        each = [(name, Bounded(run.figures["win_rate"])) for name in rates for run in runs[name]]
+        series.append(Series("each seed", [name for name, _ in each], [rate for _, rate in each], joined=False))
+    return StudyPlot("win-rates", "Win rates, with 95% intervals", "", "win rate, %", series)
+
+
+def _several(runs: dict[str, list[FinishedRun]]) -> bool:
+    return any(len(some) > 1 for some in runs.values())
+
+
+def _over(
+    runs: dict[str, list[FinishedRun]], x: str, y: str, title: str, x_title: str, y_title: str
+) -> StudyPlot | None:
+    """Plot one figure of each run over another, a series per system; None if no run has both."""
+    series = []
+    for name, some in runs.items():
+        both = [run for run in some if x in run.figures and y in run.figures]
+        if both:
+            rates = [_bounded(run, y) for run in both]
+            series.append(Series(name, [run.figures[x] for run in both], rates, joined=False))
+    return StudyPlot(f"{y}-over-{x}".replace("_", "-"), title, x_title, y_title, series) if series else None
+
+
+def _bounded(run: FinishedRun, name: str) -> Bounded:
+    return Bounded(run.figures[name], run.figures.get(f"{name}_low"), run.figures.get(f"{name}_high"))
+
+
+def _cost_plot(rates: dict[str, Bounded], costs: dict[str, list[tuple[float, float]]]) -> StudyPlot | None:
+    """Plot quality over cost: dollars if judges have a price, else seconds."""
+    if len(rates) < 2:
+        return None
+    paid = any(dollars for some in costs.values() for _, dollars in some)
+    cost = {name: fmean(each[1 if paid else 0] for each in costs[name]) for name in rates}
+    best = undominated({name: (cost[name], rate.value) for name, rate in rates.items()})
+    series = []
+    for title, names in (("frontier", best), ("beaten", [name for name in rates if name not in best])):
+        if names:
+            x, y = [cost[name] for name in names], [rates[name] for name in names]
+            series.append(Series(title, x, y, names, joined=title == "frontier"))
+    unit = "judge dollars per run" if paid else "seconds per run"
+    return StudyPlot("frontier", "Quality and cost", unit, "win rate, %", series, log_x=min(cost.values()) > 0)

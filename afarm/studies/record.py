@@ -1,0 +1,75 @@
+"""The record of a study, beside its page: its settings, its runs and their records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from afarm.core.errors import DataError
+from afarm.storage.disk import write_json
+from afarm.studies.grid import GridProgress
+from afarm.studies.study import StudyRequest, StudyRun
+
+STUDY = "study.json"
+
+
+@dataclass(frozen=True, slots=True)
+class StudyRecord:
+    """A study as asked for: its `settings`, the request, and `records`, those of its runs by label.
+
+    `judging` are the settings of the run whose judges it asked itself, or whose data set it read; empty without.
+    """
+
+    name: str
+    command: str
+    settings: Mapping[str, Any]
+    request: StudyRequest
+    runs: Sequence[StudyRun] = ()
+    records: Mapping[str, str] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
+    judging: Mapping[str, Any] = field(default_factory=dict)
+
+
+def write_study_record(directory: Path, record: StudyRecord, progress: GridProgress) -> None:
+    """Write the record of a study into its directory, with the runs that are there by now."""
+    write_json(
+        directory / STUDY,
+        {
+            "name": record.name,
+            "command": record.command,
+            "settings": dict(record.settings),
+            "judging": dict(record.judging),
+            "request": {"method": record.request.method, "seeds": list(record.request.seeds)},
+            "runs": [{**asdict(run), "place": {k: _plain(v) for k, v in run.place.items()}} for run in progress.runs],
+            "records": {done.run.label: done.name for done in progress.finished},
+            "failed": dict(progress.failed),
+        },
+    )
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, str | int | float) else str(value)
+
+
+def read_study_record(directory: Path) -> StudyRecord:
+    """Read the record in a study's directory. Raises `DataError` if there is none, or it is none."""
+    path = directory / STUDY
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        runs = [
+            StudyRun(str(run["method"]), int(run["seed"]), dict(run["place"]), tuple(map(str, run["settings"])))
+            for run in found["runs"]
+        ]
+        request = StudyRequest(str(found["request"]["method"]), tuple(map(int, found["request"]["seeds"])))
+        records, failed = ({str(k): str(v) for k, v in found[key].items()} for key in ("records", "failed"))
+        named = str(found["name"]), str(found["command"]), dict(found["settings"])
+        return StudyRecord(*named, request, runs, records, failed, dict(found["judging"]))
+    except OSError as error:
+        raise DataError(
+            f"{path}: no record of a study ({error.strerror}); the same `afarm study` command writes it"
+        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path}: is no record of a study; the same `afarm study` command writes it afresh") from error

@@ -1,0 +1,96 @@
+"""The row of a run in the table of runs."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from afarm.evaluation.metrics import finite_number
+from afarm.storage.runs import is_simulated
+from afarm.view.sources import SeenRun, stopped_why
+from afarm.view.values import mapping, rows, text
+
+Row = dict[str, Any]
+
+
+def describe_row(run: SeenRun) -> Row:
+    """Describe a run in one row; what it does not have is None."""
+    about: Mapping[str, Any] = run.about
+    record: Mapping[str, Any] = run.record if run.record is not None else {}
+    headline, config = mapping(record.get("headline")), mapping(about.get("config"))
+    files = mapping(record.get("files"))
+    results = record.get("results")
+    gold = next((mapping(r.get("metrics")) for r in rows(results) if r.get("evaluator") == "gold"), {})
+    main = next(iter(rows(results)), {})
+    return {
+        "id": run.id,
+        "name": run.name,
+        "output_dir": str(run.output_dir),
+        "status": run.status,
+        "problem": problem_of(run),
+        "method": text(about.get("method") or files.get("outputs")),
+        "reference": text(main.get("reference") or files.get("reference")),
+        "recipe": text(about.get("recipe")),
+        "annotator": text(about.get("annotator")),
+        "judge": judges_of(about),
+        "simulated": is_simulated(about),
+        "seed": finite_number(about.get("seed")),
+        "win_rate": finite_number(headline.get("win_rate")),
+        "standard_error": finite_number(headline.get("standard_error")),
+        "gold": finite_number(gold.get("gold")),
+        "reward": finite_number(headline.get("reward")),
+        "kl": finite_number(headline.get("kl")),
+        "length": finite_number(headline.get("length")),
+        "dollars": finite_number(mapping(about.get("spend")).get("dollars")),
+        "calls": finite_number(mapping(about.get("spend")).get("calls")),
+        "budget": finite_number(config.get("budget")),
+        "seconds": seconds_of(run),
+        "created": finite_number(about.get("created")),
+        "stage": place_of(run),
+    }
+
+
+def problem_of(run: SeenRun) -> str:
+    """Say what is wrong with a run, and what to do; empty if nothing is."""
+    if run.status == "unreadable":
+        return run.problem
+    live = run.live or {}
+    if run.status == "stopped":
+        why = stopped_why(live) if live.get("status") == "running" else "it was interrupted"
+        return f"{why}; the same command goes on: {live.get('command')}"
+    if run.status == "failed":
+        return text(live.get("error")) or "it failed"
+    return run.problem
+
+
+def place_of(run: SeenRun) -> str:
+    """The stage that a run is at, as "train ppo, 6 of 9"; empty for a finished one."""
+    if run.status == "finished" or not run.live:
+        return ""
+    stages = mapping(run.live.get("stages"))
+    done = sum(mapping(stage).get("status") in ("made", "reused") for stage in stages.values())
+    working = next((name for name, stage in stages.items() if mapping(stage).get("status") == "working"), "")
+    return f"{working}, {min(done + 1, len(stages))} of {len(stages)}" if working else f"{done} of {len(stages)}"
+
+
+def seconds_of(run: SeenRun) -> float | None:
+    """The seconds that a run took, or takes so far."""
+    about = run.about
+    begun = finite_number(about.get("created"))
+    ended = finite_number(about.get("finished") if run.status == "finished" else about.get("updated"))
+    if run.status == "running":
+        ended = time.time()
+    return None if begun is None or ended is None else round(max(0.0, ended - begun), 1)
+
+
+def judges_of(about: Mapping[str, Any]) -> str:
+    """The identities of a run's judges, each once."""
+    names = [text(judge.get("identity")) for judge in rows(about.get("judges"))]
+    return ", ".join(dict.fromkeys(filter(None, names)))
+
+
+def command_for(run: SeenRun, *words: str) -> str:
+    """A command of afarm's about a run, to be given as it is."""
+    return shlex.join(["afarm", *words, "--output-dir", str(run.output_dir)])

@@ -1,0 +1,135 @@
+"""Artifacts and what made them, the ledger's accounts, boards and studies of output directories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+from afarm.core.errors import AfarmError
+from afarm.core.records import Row
+from afarm.evaluation.metrics import finite_number
+from afarm.judging.accounting import GROUPS, accounts, open_items, unanswered
+from afarm.judging.database import Place, shown_place
+from afarm.storage.artifacts import Store
+from afarm.storage.metadata import read_metadata
+from afarm.view.seen_ledger import seen_ledger
+from afarm.view.sources import SeenRun
+from afarm.view.values import only_texts, text
+
+SHOWN_FILES = {
+    ".md": "text/plain",
+    ".json": "text/plain",
+    ".csv": "text/plain",
+    ".html": "text/html",
+    ".svg": "image/svg+xml",
+}
+"""Files of boards and studies that are shown, and as what."""
+
+
+def ledger_accounts(place: Place) -> Row:
+    """Spend by run, judge, annotator and day, and what is open; a problem if it cannot be read."""
+    try:
+        with seen_ledger(place) as ledger:
+            if ledger is None:
+                return {"place": shown_place(place), "problem": "", "by": {}, "missing": True}
+            by = {group: [asdict(account) for account in accounts(ledger, group)] for group in GROUPS}
+            about = {"by": by, **open_items(ledger), "unanswered": unanswered(ledger)}
+            return {"place": shown_place(place), "problem": "", "missing": False, **about}
+    except AfarmError as error:
+        return {"place": shown_place(place), "problem": str(error), "by": {}, "missing": False}
+
+
+def artifact_rows(output_dir: Path, runs: Iterable[SeenRun]) -> list[Row]:
+    """Every artifact with its age, time, cost and size, what it was made from, and the runs that use it."""
+    used, made_from = _uses(run for run in runs if run.output_dir == output_dir)
+    store = Store(output_dir)
+    found = []
+    try:
+        names = [(stage, key) for stage in store.stages() for key in store.keys(stage) if key]
+        partials = store.partials()
+    except OSError:
+        return []
+    for stage, key in names:
+        name = f"{stage}/{key}"
+        row = _unknown(name)
+        row |= {"runs": sorted(used.get(name, ())), "inputs": sorted(made_from.get(name, ()))}
+        try:
+            meta = read_metadata(store.artifacts / stage / key)
+            row |= {
+                "label": meta["label"],
+                "created": meta["created"],
+                "seconds": meta["seconds"],
+                "dollars": finite_number(meta["spend"].get("dollars")),
+                "calls": finite_number(meta["spend"].get("calls")),
+                "bytes": sum(file["size"] for file in meta["files"].values()),
+            }
+        except (OSError, ValueError) as error:
+            row["problem"] = f"damaged or going: {error}"
+        found.append(row)
+    found += [
+        {**_unknown(f"{path.parent.name}/{path.name.removesuffix('.partial')}"), "partial": True} for path in partials
+    ]
+    return sorted(found, key=lambda row: -(row["created"] or 0.0))
+
+
+def _unknown(name: str) -> Row:
+    """The row of an artifact of which nothing but the name is known."""
+    stage, _, key = name.partition("/")
+    unknown: Row = dict.fromkeys(("created", "seconds", "dollars", "calls", "bytes"))
+    return {
+        "name": name,
+        "stage": stage,
+        "key": key,
+        "label": "",
+        "runs": [],
+        "inputs": [],
+        "problem": "",
+        "partial": False,
+        **unknown,
+    }
+
+
+def _uses(runs: Iterable[SeenRun]) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """By artifact: the ids of the runs that use it, and the artifacts that it was made from."""
+    used: dict[str, set[str]] = {}
+    made_from: dict[str, set[str]] = {}
+    for run in runs:
+        stages = run.record.stages if run.record else []
+        names = {text(stage.get("stage")): f"{stage.get('kind')}/{stage.get('key')}" for stage in stages}
+        for stage in stages:
+            name = names[text(stage.get("stage"))]
+            used.setdefault(name, set()).add(run.id)
+            made_from.setdefault(name, set()).update(names[i] for i in only_texts(stage.get("inputs")) if i in names)
+    return used, made_from
+
+
+def documents(output_dirs: Iterable[Path]) -> dict[str, Path]:
+    """The files of boards and studies, by the address that the view gives them."""
+    found: dict[str, Path] = {}
+    for number, output_dir in enumerate(output_dirs):
+        for folder in ("boards", "studies"):
+            try:
+                paths = sorted((output_dir / folder).glob("*" if folder == "boards" else "*/*"))
+            except OSError:
+                continue
+            for path in paths:
+                if path.suffix in SHOWN_FILES and path.is_file() and not path.is_symlink():
+                    found[f"{number}/{path.relative_to(output_dir).as_posix()}"] = path
+    return found
+
+
+def document_rows(output_dirs: Iterable[Path]) -> dict[str, list[Row]]:
+    """Boards and studies with their files, each with its address, the newest first."""
+    groups: dict[str, dict[str, Row]] = {"boards": {}, "studies": {}}
+    for address, path in documents(output_dirs).items():
+        _, folder, *_ = address.split("/")
+        name = path.stem if folder == "boards" else path.parent.name
+        try:
+            changed = path.stat().st_mtime
+        except OSError:
+            continue
+        row = groups[folder].setdefault(f"{address.split('/')[0]}/{name}", {"name": name, "changed": 0.0, "files": []})
+        row["changed"] = max(row["changed"], changed)
+        row["files"].append({"name": path.name, "address": address})
+    return {folder: sorted(found.values(), key=lambda row: -row["changed"]) for folder, found in groups.items()}

@@ -1,0 +1,41 @@
+"""Values of records that an older version may have written or a hand changed: the wrong is empty."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+def json_row(line: bytes) -> dict[str, Any] | None:
+    """Read a line of JSON as a row; None for one that is none, or not whole yet."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """Return a mapping as it is, anything else as an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def rows(value: object) -> list[Mapping[str, Any]]:
+    """Return the mappings of a list."""
+    return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
+
+
+def only_texts(value: object) -> list[str]:
+    """Return the texts of a list."""
+    return [row for row in value if isinstance(row, str)] if isinstance(value, list) else []
+
+
+def text(value: object) -> str:
+    """Return a text as it is, None as an empty one, anything else as it is written."""
+    return "" if value is None else str(value)
+
+
+def as_shown(value: object) -> str:
+    """Write a value as JSON, a text as it is."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -1,0 +1,341 @@
+"""The study `costs`: costs of stored runs by method and stage, the frontier, and a plan for a budget.
+
+Source: Dubois et al. 2023 (AlpacaFarm), appendix E.2, for the question; figures are those of the runs' own records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from afarm import (
+    Bounded,
+    DataError,
+    Findings,
+    FinishedRun,
+    RunRecord,
+    Series,
+    Study,
+    StudyPlot,
+    StudyRequest,
+    StudyRun,
+    StudyTable,
+    mean_interval,
+    read_run,
+    run_directories,
+)
+from afarm_plugins.studies import CostsConfig
+from afarm_plugins.studies.planner import PlanPrices, plan_for, plan_within
+
+SHARED = "shared"
+GIGABYTE = 2**30
+HOUR = 3600.0
+
+TYPICAL_RUN_SPREAD = 2.0
+"""Points that a win rate varies by over seeds, if no stored runs tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    """Costs of one artifact. `on_gpu` and `memory`, the most bytes on a GPU or in RAM, may be unknown."""
+
+    system: str
+    stage: str
+    seconds: float
+    dollars: float
+    calls: int
+    unpriced: int
+    on_gpu: bool | None
+    memory: float | None
+
+
+class Costs(Study):
+    """Reads what stored runs have cost, and plans others."""
+
+    reads_files = True
+
+    def __init__(self, config: CostsConfig):
+        self.config = config
+        self.output_dir = Path("afarm-runs")
+
+    def grid(self, request: StudyRequest) -> Sequence[StudyRun]:
+        self.output_dir = request.output_dir
+        return []
+
+    def analyse(self, finished: Sequence[FinishedRun]) -> Findings:
+        places = [Path(place) for place in self.config.runs] or [self.output_dir]
+        records = [record for place in places for record in _records(place)]
+        if not records and self.config.runs:
+            raise DataError(f"{', '.join(self.config.runs)}: no finished run there; `afarm run` makes one")
+        return costs_of(records, self.config)
+
+
+def _records(place: Path) -> Iterable[RunRecord]:
+    """Yield the records of a run's directory, of a directory of runs, or of an output directory."""
+    if (place / "run.json").is_file():
+        return [read_run(place)]
+    return [read_run(found) for directory in (place, place / "runs") for found in run_directories(directory)]
+
+
+def costs_of(records: Sequence[RunRecord], config: CostsConfig) -> Findings:
+    """Table what runs have cost, each stage once, and plan if there is a budget."""
+    stages = _stages(records)
+    methods = _methods(records, stages, config)
+    tables = [_stage_table(stages.values(), config), _method_table(methods)] if records else []
+    plots = [_frontier_plot(methods, config)] if any(row.rates for row in methods) else []
+    notes = _notes(records, stages.values(), config) if records else ["There is no stored run to read costs from."]
+    if config.spend:
+        table, more = _plan(methods, config)
+        tables.append(table)
+        notes += more
+    return Findings(tables, plots, notes)
+
+
+# ------------------------------------------------------------------------------------------------------- reading
+
+
+def _stages(records: Sequence[RunRecord]) -> dict[str, StageCost]:
+    """Return what each artifact has cost, by its name; the record that made it says on which device."""
+    found: dict[str, StageCost] = {}
+    for record in sorted(records, key=lambda record: all(stage.get("reused") for stage in record.stages)):
+        device = str(record.section("machine").get("device", ""))
+        for stage in record.stages:
+            name = f"{stage.get('kind')}/{stage.get('key')}"
+            made_here = not stage.get("reused") and not device.startswith("none")
+            on_gpu = "cuda" in device if made_here else None
+            if name not in found or (found[name].on_gpu is None and on_gpu is not None):
+                found[name] = _stage_cost(record, stage, on_gpu)
+    return found
+
+
+def _stage_cost(record: RunRecord, stage: Mapping[str, Any], on_gpu: bool | None) -> StageCost:
+    label, method = str(stage.get("stage", "")), str(record.get("method", ""))
+    own = label == f"train {method}" or label == f"outputs {method}" or label.startswith(f"evaluate {method} ")
+    spend = stage.get("spend")
+    spent: Mapping[str, Any] = spend if isinstance(spend, Mapping) else {}
+    what = str(stage.get("kind", "")) if own else label
+    memory = stage.get("gpu_memory", stage.get("memory"))
+    return StageCost(
+        f"{record.get('recipe', '')} · {method}" if own else SHARED,
+        what,
+        float(stage.get("seconds") or 0.0),
+        float(spent.get("dollars") or 0.0),
+        int(spent.get("calls") or 0),
+        int(spent.get("unpriced_calls") or 0),
+        on_gpu,
+        float(memory) if isinstance(memory, int | float) else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MethodCost:
+    """Runs of a method: win rates; and per run seconds of own stages and all, GPU-hours and dollars."""
+
+    name: str
+    runs: int
+    rates: Sequence[float]
+    own_seconds: float
+    seconds: float
+    gpu_hours: float | None
+    judge_dollars: float
+    dollars: float
+    spreads: Sequence[float]
+
+    @property
+    def rate(self) -> Bounded | None:
+        return mean_interval(list(self.rates)) if self.rates else None
+
+
+def _methods(records: Sequence[RunRecord], stages: Mapping[str, StageCost], config: CostsConfig) -> list[MethodCost]:
+    groups: dict[str, list[RunRecord]] = {}
+    for record in records:
+        groups.setdefault(f"{record.get('recipe', '')} · {record.get('method', '')}", []).append(record)
+    return [_method(name, runs, stages, config) for name, runs in sorted(groups.items())]
+
+
+def _method(name: str, runs: Sequence[RunRecord], stages: Mapping[str, StageCost], config: CostsConfig) -> MethodCost:
+    per_run = [[stages[f"{s.get('kind')}/{s.get('key')}"] for s in run.stages] for run in runs]
+    is_known = any(stage.on_gpu is not None for some in per_run for stage in some)
+    hours = fmean(sum(config.gpus * stage.seconds / HOUR for stage in some if stage.on_gpu) for some in per_run)
+    seconds = fmean(sum(stage.seconds for stage in some) for some in per_run)
+    judge = fmean(sum(stage.dollars for stage in some) for some in per_run)
+    rates, by_settings = [], dict[str, list[float]]()
+    for run in runs:
+        rate = next((r.metrics.get("win_rate") for r in run.results if "win_rate" in r.metrics), None)
+        if isinstance(rate, int | float):
+            rates.append(float(rate))
+            settings = {key: value for key, value in run.section("config").items() if key != "seed"}
+            by_settings.setdefault(repr(settings), []).append(float(rate))
+    return MethodCost(
+        name,
+        len(runs),
+        rates,
+        fmean(sum(stage.seconds for stage in some if stage.system != SHARED) for some in per_run),
+        seconds,
+        hours if is_known else None,
+        judge,
+        judge + config.hour * seconds / HOUR,
+        [stdev(some) for some in by_settings.values() if len(some) > 1],
+    )
+
+
+# -------------------------------------------------------------------------------------------------------- tables
+
+
+def _stage_table(stages: Iterable[StageCost], config: CostsConfig) -> StudyTable:
+    groups: dict[tuple[str, str], list[StageCost]] = {}
+    for stage in stages:
+        groups.setdefault((stage.system, stage.stage), []).append(stage)
+    rows: list[list[Any]] = []
+    for (system, what), some in sorted(groups.items(), key=lambda item: (item[0][0] != SHARED, item[0])):
+        known = [one for one in some if one.on_gpu is not None]
+        hours = fmean(config.gpus * one.seconds / HOUR if one.on_gpu else 0.0 for one in known) if known else None
+        memory = [one.memory / GIGABYTE for one in some if one.memory is not None]
+        rows.append(
+            [
+                system,
+                what,
+                len(some),
+                fmean(one.seconds for one in some),
+                hours,
+                max(memory) if memory else None,
+                fmean(one.calls for one in some),
+                fmean(one.dollars for one in some),
+            ]
+        )
+    columns = {
+        "system": "",
+        "stage": "",
+        "times made": "d",
+        "seconds": ",.1f",
+        "GPU-hours": ".3f",
+        "most memory, GiB": ".2f",
+        "judge calls": ",.0f",
+        "judge, $": ",.2f",
+    }
+    return StudyTable("stages", "What each stage costs, in the mean", columns, rows)
+
+
+def frontier(methods: Sequence[MethodCost]) -> set[str]:
+    """Name the methods that no other beats at the same or a lower cost, in dollars and then in seconds."""
+    known = [method for method in methods if method.rate is not None]
+    return {one.name for one in known if not any(_beats(other, one) for other in known if other is not one)}
+
+
+def _beats(other: MethodCost, one: MethodCost) -> bool:
+    ours, theirs = (-fmean(one.rates), one.dollars, one.seconds), (-fmean(other.rates), other.dollars, other.seconds)
+    return all(b <= a for a, b in zip(ours, theirs, strict=True)) and ours != theirs
+
+
+def _method_table(methods: Sequence[MethodCost]) -> StudyTable:
+    best = frontier(methods)
+    rows = [
+        [
+            method.name,
+            method.runs,
+            method.rate,
+            method.own_seconds,
+            method.seconds,
+            method.gpu_hours,
+            method.judge_dollars,
+            method.dollars,
+            "yes" if method.name in best else "",
+        ]
+        for method in sorted(methods, key=lambda method: -fmean(method.rates) if method.rates else 1.0)
+    ]
+    columns = {
+        "method": "",
+        "runs": "d",
+        "win rate": ".1f",
+        "own seconds": ",.0f",
+        "all seconds": ",.0f",
+        "GPU-hours": ".3f",
+        "judge, $": ",.2f",
+        "all, $": ",.2f",
+        "frontier": "",
+    }
+    return StudyTable("methods", "What a run of each method costs, made alone", columns, rows)
+
+
+def _frontier_plot(methods: Sequence[MethodCost], config: CostsConfig) -> StudyPlot:
+    def cost(method: MethodCost) -> float:
+        return method.dollars if config.hour else method.seconds
+
+    best = frontier(methods)
+    series = []
+    for name, some in (
+        ("frontier", sorted((m for m in methods if m.name in best), key=cost)),
+        ("beaten", [m for m in methods if m.name not in best and m.rates]),
+    ):
+        rates = [rate for m in some if (rate := m.rate) is not None]
+        if some:
+            series.append(Series(name, [cost(m) for m in some], rates, [m.name for m in some], name == "frontier"))
+    unit = "dollars per run" if config.hour else "seconds per run"
+    return StudyPlot("frontier", "Quality and cost", unit, "win rate, %", series, log_x=True)
+
+
+def _notes(records: Sequence[RunRecord], stages: Iterable[StageCost], config: CostsConfig) -> list[str]:
+    found = list(stages)
+    notes = [
+        f"{len(records)} runs and {len(found)} artifacts, each counted once; seconds are those of the making, also of "
+        "what was reused. All seconds are those of a run that shares nothing.",
+        f"GPU-hours count {config.gpus} GPU{'s' if config.gpus > 1 else ''} per stage made on one (--gpus); stages of "
+        "which no record says the device are left out.",
+    ]
+    if unpriced := sum(stage.unpriced for stage in found):
+        notes.append(f"{unpriced:,} judge calls of unknown price are not in the dollars.")
+    if not config.hour:
+        notes.append("Dollars are the judges' alone: --hour gives the machine a price.")
+    if len({repr(record.section("config")) for record in records}) > len({str(r.get("method")) for r in records}):
+        notes.append("Runs of one method may differ in settings and seeds: --runs names those that are to be read.")
+    return notes
+
+
+# ---------------------------------------------------------------------------------------------------------- plan
+
+
+def _plan(methods: Sequence[MethodCost], config: CostsConfig) -> tuple[StudyTable, list[str]]:
+    """Plan for the difference that is asked for, and for what the budget pays if that is too much."""
+    trained = [method for method in methods if method.rates]
+    seconds = config.steps * config.step_seconds or (fmean(m.seconds for m in trained) if trained else 0.0)
+    judge = config.judge_dollars
+    if judge is None:
+        judge = fmean(m.judge_dollars for m in trained) if trained else 0.0
+    spreads = [spread for method in methods for spread in method.spreads]
+    spread = config.run_spread or (fmean(spreads) if spreads else 0.0) or TYPICAL_RUN_SPREAD
+    prices = PlanPrices(
+        run=config.hour * seconds / HOUR + judge,
+        label=config.label_price,
+        run_spread=spread,
+        label_spread=config.label_spread,
+        candidates=config.candidates,
+        spread=config.spread,
+        faith=config.faith,
+    )
+    wanted, possible = plan_for(prices, config.difference), plan_within(prices, config.spend)
+    pays = wanted.total <= config.spend
+    plans = {"as asked": wanted.cells()}
+    if possible and possible.difference != config.difference:
+        plans["all that it pays" if pays else "what it pays"] = possible.cells()
+    rows: list[list[Any]] = [[name, *(cells[name] for cells in plans.values())] for name in wanted.cells()]
+    table = StudyTable("plan", f"Plan for ${config.spend:,.2f}", {"plan": "", **dict.fromkeys(plans, ",.6g")}, rows)
+    source = "--run-spread" if config.run_spread else "stored runs over seeds" if spreads else "a guess: --run-spread"
+    notes = [
+        f"A simulated run costs ${prices.run:,.2f}: {seconds:,.0f} s at ${config.hour:g} per hour, and ${judge:,.2f} "
+        "for judges.",
+        f"Seeds: enough that two candidates whose simulated win rates differ by the difference are told apart (80% "
+        f"power, 95% level) at a standard deviation of {spread:.1f} points over seeds ({source}).",
+        f"Finalists: enough that the best of {config.candidates} by people is among them in 90% of cases, if win rates "
+        f"vary by {config.spread:g} points and simulation and people correlate by {config.faith:g} but for chance.",
+        f"Labels each: enough that two finalists are told apart by people, at {config.label_spread:g} points over "
+        "instructions; both are labelled against one reference on the same instructions.",
+    ]
+    if not pays:
+        notes.append(
+            f"${config.spend:,.2f} do not pay for a difference of {config.difference:g} points."
+            + (f" They pay for one of {possible.difference:.1f}." if possible else " They pay for no plan at all.")
+        )
+    return table, notes

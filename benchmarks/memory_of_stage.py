@@ -1,0 +1,263 @@
+"""Memory that a stage takes at most in each process: `python -m benchmarks.memory_of_stage sft --model DIR`.
+
+Under torchrun with `ACCELERATE_USE_FSDP=true` the processes shard the stage. The first prints a JSON line: for each
+moment of the stage's second step the bytes that tensors held at most in any process (what a card's allocator would
+count, from the allocations that torch's profiler records), and the arithmetic of `afarm memory` for the same sizes.
+`--largest` tells what it was at the fullest moment. Without `--model` it is a tiny one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.profiler import ProfilerActivity, profile
+
+from afarm import Decoding, Instruction, MethodInputs, Output, TrainContext
+from afarm.backend import Backend, CheckpointPolicy, TorchRewardModel
+from afarm.backend.distributed import all_gather_object, broadcast
+from afarm.backend.memory import Held, Workload
+from afarm.core.config import BackendConfig
+from afarm.experiment.process_info import ProcessInfo
+from afarm.storage.checkpoints import DirectoryCheckpoints, FollowedCheckpoints
+from afarm.testing.models import tiny_policy
+
+PROCESS = ProcessInfo.of(os.environ)
+os.environ.pop("ACCELERATE_USE_FSDP", None)  # as the command line does, lest accelerate wraps models itself
+MARK = "moment: "
+
+T = TypeVar("T")
+
+
+class OneByOne(Backend):
+    """A backend that has no threads beside the one that is watched, as on a card."""
+
+    def together(self, *calls: Callable[[], T]) -> list[T]:
+        return [call() for call in calls]
+
+
+class Watch:
+    """The most that tensors hold in each moment of what is watched, by bytes and by what allocated them."""
+
+    def __init__(self) -> None:
+        self.on_host: Sequence[nn.Module] = ()
+        self.peaks: dict[str, int] = {}
+        self.largest: Mapping[str, int] = {}
+        self._profile: profile | None = None
+        self._mark: Any = None
+        self._before = 0
+
+    def begin(self, moment: str) -> None:
+        """Begin a moment, which ends the one before it."""
+        if self._profile is None:
+            self._before = held_bytes(self.on_host)
+            self._profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+            self._profile.start()
+        if self._mark:
+            self._mark.__exit__(None, None, None)
+        self._mark = torch.profiler.record_function(MARK + moment)
+        self._mark.__enter__()
+
+    def end(self) -> None:
+        """End the last moment, and take the peaks of all."""
+        assert self._profile is not None
+        self._mark.__exit__(None, None, None)
+        self._profile.stop()
+        events = list(self._profile.profiler.kineto_results.experimental_event_tree())  # type: ignore[union-attr]
+        starts = sorted((e.start_time_ns, e.name.removeprefix(MARK)) for e in flat(events) if e.name.startswith(MARK))
+        held, live, most = self._before, dict[int, tuple[int, str]](), 0
+        for when, address, size, by in sorted(allocations(events)):
+            known = live.pop(address, (0, ""))[0]
+            held += max(size, 0) - (known or max(-size, 0))  # what is not known was there before
+            if size > 0:
+                live[address] = size, by
+            moment = next(name for start, name in reversed(starts) if start <= when)
+            self.peaks[moment] = max(self.peaks.get(moment, 0), held)
+            if held > most:
+                most, self.largest = held, by_what(live.values())
+
+
+def held_bytes(but: Sequence[nn.Module]) -> int:
+    """Bytes of all tensors of this process but the weights of some models."""
+    gc.collect()
+    left_out = {p.untyped_storage().data_ptr() for model in but for p in model.parameters()}
+    tensors = [x for x in gc.get_objects() if issubclass(type(x), Tensor) and not issubclass(type(x), DTensor)]
+    storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors if not x.is_meta}
+    return sum(size for address, size in storages.items() if address not in left_out)
+
+
+def flat(events: Iterable[Any]) -> Iterator[Any]:
+    for event in events:
+        yield event
+        yield from flat(event.children)
+
+
+def allocations(events: Iterable[Any], above: tuple[str, ...] = ()) -> Iterator[tuple[int, int, int, str]]:
+    """Yield (time, address, bytes, by what) of all that was allocated, or freed with bytes below 0.
+
+    Without gloo's own copies of what it sends, which NCCL does not make: its threads free them unseen.
+    """
+    for event in events:
+        if isinstance(what := event.extra_fields, torch._C._profiler._ExtraFields_Allocation):
+            yield event.start_time_ns, what.ptr, what.alloc_size, " < ".join(reversed(above[-3:]))
+        elif not event.name.startswith("c10d::"):
+            yield from allocations(event.children, (*above, event.name[:40]))
+
+
+def by_what(live: Iterable[tuple[int, str]]) -> Mapping[str, int]:
+    sums: Counter[str] = Counter()
+    for size, by in live:
+        sums[by] += size
+    return dict(sums.most_common(12))
+
+
+# ------------------------------------------------------------------------------------------------------------- stages
+
+
+def text(rows: int, tokens: int) -> list[str]:
+    """Texts of more than so many tokens, of which none is the other."""
+    return [f"{row} " + "word " * tokens for row in range(rows)]
+
+
+def context(backend: Backend, directory: Path, log: Any) -> TrainContext:
+    checkpoints = DirectoryCheckpoints(directory) if PROCESS.is_main_process else FollowedCheckpoints(directory)
+    return TrainContext(0, directory, backend, checkpoints, log)
+
+
+def sft(a: argparse.Namespace, policy: CheckpointPolicy, directory: Path, watch: Watch) -> list[Held]:
+    """Two steps of SFT, with `passes` forward passes in each process."""
+    from afarm_plugins.sft import SFT, SFTConfig
+
+    config = SFTConfig(
+        per_device_train_batch_size=a.rows, gradient_accumulation_steps=PROCESS.size * a.passes, max_length=a.tokens,
+        num_train_epochs=1, save_steps=0, gradient_checkpointing=a.checkpointing, lora={} if a.lora else None,
+    )  # fmt: skip
+    answers = text(2 * a.rows * PROCESS.size * a.passes, a.tokens)
+    demonstrations = [Output(Instruction(f"Write {row}."), answer, "human") for row, answer in enumerate(answers)]
+    steps = {1: lambda: watch.begin("learning"), 2: watch.end}
+    if PROCESS.sharded:
+        watch.on_host = [policy.model]
+
+    def log(step: int, metrics: Mapping[str, float]) -> None:
+        if "loss" in metrics:
+            steps[step]()
+
+    SFT(config).train(MethodInputs(policy, demonstrations=demonstrations), context(policy.backend, directory, log))
+    return Workload(policy.model.config, policy.backend.config, PROCESS.size).training(config)
+
+
+def sample(a: argparse.Namespace, policy: CheckpointPolicy, directory: Path, watch: Watch) -> list[Held]:
+    """A batch of samples in one process, all of them as long as they may be."""
+    prompts = [Instruction(written) for written in text(a.rows, a.tokens // 2)]
+    longest = max(map(len, policy.prompt_ids(prompts)))
+    decoding = Decoding(max_new_tokens=a.tokens // 2, per_device_batch_size=a.rows)
+    endless(policy)
+    watch.begin("sampling")
+    list(policy.sample(prompts, decoding, seed=0))
+    watch.end()
+    return Workload(policy.model.config, policy.backend.config).sampling(a.rows, longest, decoding.max_new_tokens)
+
+
+def endless(policy: CheckpointPolicy) -> None:
+    """Have no response end before it must: by a token that is as good as never drawn."""
+    policy.model.generation_config.eos_token_id = None
+    policy.tokenizer.eos_token = policy.tokenizer.convert_ids_to_tokens(0)
+
+
+def ppo(a: argparse.Namespace, policy: CheckpointPolicy, directory: Path, watch: Watch) -> list[Held]:
+    """Two steps of PPO: each samples, reads and takes two optimiser steps."""
+    from afarm_plugins.ppo import PPOConfig
+    from afarm_plugins.ppo.ppo import PPOTrainer, ValuedRollouts
+
+    class Watched(PPOTrainer):
+        def sample(self, step: int) -> Any:
+            if step == 1:
+                watch.begin("sampling")
+            try:
+                return super().sample(step)
+            finally:
+                if step == 1:
+                    watch.begin("reading")
+
+        def update(self, step: int, rollout: ValuedRollouts) -> dict[str, float]:
+            if step == 1:
+                watch.begin("learning")
+            try:
+                return super().update(step, rollout)
+            finally:
+                if step == 1:
+                    watch.end()
+
+    batch, half = a.rows * PROCESS.size * a.passes, a.tokens // 2
+    config = PPOConfig(
+        total_steps=2, warmup_steps=0, rollout_batch_size=2 * batch, mini_batch_size=batch, num_ppo_epochs=1,
+        per_device_train_batch_size=a.rows, per_device_rollout_batch_size=2 * a.rows, max_prompt_length=half,
+        response_length=half, checkpoint="last", lora={} if a.lora else None, save_steps=2,
+        gradient_checkpointing=a.checkpointing,
+    )  # fmt: skip
+    endless(policy)
+    fitted = directory / "reward"
+    rewards = TorchRewardModel.classifier_from(policy)
+    TorchRewardModel(rewards, policy.tokenizer, policy.template, policy.backend).save(fitted)
+    policy.backend.barrier()
+    del rewards
+    reward_model = TorchRewardModel.load(fitted, context(policy.backend, directory, None))
+    around = len(policy.prompt_ids([Instruction("")])[0])
+    prompts = [Instruction(written) for written in text(4 * batch, half - around - 8)]
+    inputs = MethodInputs(policy, reward_model=reward_model, unlabeled=prompts)
+    Watched(config, inputs, context(policy.backend, directory, lambda step, metrics: None)).run()
+    return Workload(policy.model.config, policy.backend.config, PROCESS.size).on_policy(config)
+
+
+Stage = Callable[[argparse.Namespace, CheckpointPolicy, Path, Watch], list[Held]]
+STAGES: Mapping[str, Stage] = {"sft": sft, "sample": sample, "ppo": ppo}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("stage", choices=STAGES)
+    parser.add_argument("--model", help="a directory: its weights are mapped, not copied")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--rows", type=int, default=2, help="rows of a forward pass in each process")
+    parser.add_argument("--tokens", type=int, default=128, help="of prompt and response together")
+    parser.add_argument("--passes", type=int, default=1, help="forward passes per step")
+    parser.add_argument("--lora", action="store_true")
+    parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--largest", action="store_true", help="tell what the tensors of the fullest moment were")
+    a = parser.parse_args(arguments)
+    config = BackendConfig(device="cpu", threads=1, dtype=a.dtype)
+    backend = OneByOne(config, is_distributed=PROCESS.is_distributed, sharded=PROCESS.sharded)
+    watch = Watch()
+    policy = backend.load_policy(a.model) if a.model else layered(backend)
+    with tempfile.TemporaryDirectory() as own:
+        directory = Path(broadcast(own))  # of the first process, as all see one output directory
+        counted = STAGES[a.stage](a, policy, directory, watch)
+        found = all_gather_object(watch.peaks)
+    if PROCESS.is_main_process:
+        row: dict[str, Any] = {"measured": {moment: max(peaks[moment] for peaks in found) for moment in watch.peaks}}
+        row["counted"] = {held.moment: {**asdict(held), "total": held.total} for held in counted}
+        row |= {"largest": watch.largest} if a.largest else {}
+        sys.stdout.write(json.dumps(row) + "\n")
+
+
+def layered(backend: Backend) -> CheckpointPolicy:
+    """A tiny policy whose layers are nearly all of it, as a large model's are."""
+    policy = tiny_policy(hidden_size=128, intermediate_size=512, num_hidden_layers=12, num_attention_heads=4)
+    policy.backend = backend
+    return policy
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""The page of a study as text: its numbers are those of its tables, and nothing that it shows is markup."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from afarm.report.charts import plotly_script
+from afarm.report.study_page import MOST_RUNS, describe_table, render_study
+from afarm.studies.grid import GridProgress
+from afarm.studies.study import Bounded, Findings, FinishedRun, StudyRun, StudyTable
+
+Study = tuple[GridProgress, Findings]
+
+
+def test_cells_have_their_text_their_interval_and_the_number_they_sort_by(findings: Study) -> None:
+    table = describe_table(findings[1].tables[0])
+    assert [column["number"] for column in table["columns"]] == [False, True, True]
+    assert [row[1]["value"] for row in table["rows"]] == ["0.1", "", "1.0", "0.03"]
+    cells = [(row[2]["text"], row[2]["interval"], row[2]["value"]) for row in table["rows"]]
+    assert cells == [
+        ("+60.0", "55.0 to 65.0", "60.0"),
+        ("–", "", ""),
+        ("−2.0", "−3.0 to +1.0", "-2.0"),
+        ("+50.0", "", "50.0"),
+    ]
+
+
+def test_a_number_that_json_does_not_know_is_unknown() -> None:
+    [[cell]] = describe_table(StudyTable("t", "", {"n": ".1f"}, [[Bounded(float("nan"))]]))["rows"]
+    assert cell["value"] == ""
+
+
+def test_a_page_says_what_is_missing_what_failed_and_that_judges_are_formulas(findings: Study) -> None:
+    progress, found = findings
+    page = render_study("sweep", "afarm study sweep", progress, found, None)
+    assert "1 run has failed." in page
+    assert "These preferences are simulated." in page
+    assert 'id="stopped"' not in page
+    one = replace(found, plots=[replace(found.plots[2], series=[found.plots[2].series[0]._replace(name="crowd")])])
+    assert '<span class="by">crowd</span>' in render_study("sweep", "", progress, one, None)
+    assert "pip install" in page, "as there is no plotly"
+    stopped = replace(progress, failed={})
+    assert "2 of 3 runs are there, 1 missing" in render_study("sweep", "", stopped, found, None)
+
+
+def test_nothing_of_a_study_is_markup(findings: Study) -> None:
+    page = render_study("<b>", "<b>", *findings, plotly_script())
+    assert "<img" not in page
+    assert "<b>" not in page
+    assert page.count("<script") == page.count("</script>") == 3
+    links = re.findall(r'href="([^"#][^"]*)"', page)
+    assert all(re.fullmatch(r"(\.\./\.\./runs/)?[\w.%-]+(/report\.html)?|data:,", link) for link in links), links
+
+
+def test_of_many_runs_the_first_are_listed() -> None:
+    runs = [StudyRun("ppo", seed) for seed in range(MOST_RUNS + 7)]
+    progress = GridProgress(runs, [FinishedRun(run, f"run-{run.seed}", {"kl": 1.0}) for run in runs])
+    page = render_study("sweep", "", progress, Findings(), None)
+    assert page.count("report.html") == MOST_RUNS
+    assert "7 more are in the file" in page

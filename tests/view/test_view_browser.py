@@ -1,0 +1,322 @@
+"""The view in a real browser: tables, outputs by keyboard, hostile texts, a run from start to end, exported pages."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from playwright.sync_api import Browser, Page, expect
+
+from afarm.experiment.live_record import LIVE, process_identity
+from afarm.view.app import View, view_app
+from afarm.view.export import write_pages
+from afarm.view.server import take_port
+
+IdOf = Callable[[View, str], str]
+WriteRun = Callable[..., Path]
+pytestmark = pytest.mark.browser
+expect.set_options(timeout=60_000)
+
+
+@contextmanager
+def served(view: View) -> Iterator[str]:
+    listening = take_port("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(view_app(view), log_level="error", access_log=False, lifespan="off"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+    server.should_exit = True
+    thread.join(20)
+
+
+@contextmanager
+def opened(browser: Browser, home: str, path: str, width: int = 1280) -> Iterator[Page]:
+    """A page that complains of nothing and asks nobody but the view."""
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    page.set_default_timeout(120_000)  # a busy machine is no failure
+    complaints: list[str] = []
+    elsewhere: list[str] = []
+    page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("dialog", lambda dialog: (complaints.append(dialog.message), dialog.dismiss()))
+    page.on("request", lambda request: None if request.url.startswith(home) else elsewhere.append(request.url))
+    page.goto(home + path)
+    yield page
+    assert complaints == []
+    assert elsewhere == []
+    page.close()
+
+
+def row(number: int, first: str, second: str, preference: float | None, **more: Any) -> dict[str, Any]:
+    named = {"instruction": f"task {number:04}", "input": "", "output_1": first, "output_2": second}
+    return {**named, "preference": preference, "generator_1": "sft", "generator_2": "ppo", "member": "gpt4_1", **more}
+
+
+def test_runs_are_filtered_sorted_and_compared(browser: Browser, view: View, id_of: IdOf) -> None:
+    with served(view) as home, opened(browser, home, "") as page:
+        names = page.locator("tbody .name a, tbody td.name a")
+        expect(names).to_have_count(2)
+        page.keyboard.press("/")
+        page.keyboard.type("nudge")
+        expect(names).to_have_text([view.run(id_of(view, "nudge")).name])
+        expect(page.locator("#shown")).to_have_text("1 of 2 runs")
+        page.keyboard.press("Control+a")
+        page.keyboard.press("Delete")
+        page.get_by_role("button", name="Method").click()
+        expect(page.locator("tbody tr td:nth-child(3)")).to_have_text(["direct", "nudge"])
+        page.get_by_role("button", name="Method").click()
+        expect(page.locator("tbody tr td:nth-child(3)")).to_have_text(["nudge", "direct"])
+        for box in page.get_by_role("checkbox").all():
+            box.check()
+        page.locator("#compare").click()
+        expect(page.locator("h1")).to_have_text("2 runs compared")
+        expect(page.locator("#settings tbody th code")).to_have_text(["method"])
+        expect(page.locator("#difference .reading")).to_contain_text("Paired over 10 instructions.")
+        expect(page.locator("#curves figcaption").first).to_have_text("KL from the starting policy train")
+
+
+def test_outputs_are_searched_filtered_and_read_by_keyboard_alone(browser: Browser, write_run: WriteRun) -> None:
+    rows = [row(n, "the quay", "the quay " + "long " * (n % 5), 1 + n % 2) for n in range(3000)]
+    rows[2718] = row(2718, "a plain answer", "the kestrel answer", 2)
+    directory = write_run("many", {"results": []}, rows)
+    with served(View([directory.parents[1]])) as home, opened(browser, home, "outputs/many.html") as page:
+        expect(page.locator("#shown")).to_have_text("3,000 pairs")
+        assert page.locator("#list .row").count() < 40, "only the rows in sight are drawn"
+        page.keyboard.press("/")
+        page.keyboard.type("KESTREL")
+        expect(page.locator("#shown")).to_have_text("1 of 3,000 pairs")
+        expect(page.locator("#pair .prompt")).to_have_text("task 2718")
+        expect(page.locator("#pair mark")).to_have_text(["a plain", "the kestrel"])
+        expect(page.locator("#pair .chosen .mark")).to_have_text("✓ judge’s choice")
+        page.keyboard.press("Control+a")
+        page.keyboard.press("Delete")
+        expect(page.locator("#shown")).to_have_text("3,000 pairs")
+        page.keyboard.press("Escape")
+        page.locator("#list").focus()
+        page.keyboard.press("End")
+        expect(page.locator("#pair .prompt")).to_have_text("task 2999")
+        page.keyboard.press("k")
+        expect(page.locator("#pair .prompt")).to_have_text("task 2998")
+        expect(page.locator("#list [aria-selected=true]")).to_contain_text("#2999")
+        page.get_by_label("lost 1,499").check(force=True)
+        expect(page.locator("#shown")).to_have_text("1,499 of 3,000 pairs")
+
+
+def test_votes_show_order_raw_answer_and_price(browser: Browser, view: View, id_of: IdOf) -> None:
+    run = id_of(view, "nudge")
+    number = view.outputs(run, {"verdict": "win"})["rows"][0]["number"]
+    with served(view) as home, opened(browser, home, f"outputs/{run}.html?pair={number}") as page:
+        expect(page.locator(".vote")).to_have_count(2)
+        expect(page.locator(".votes")).to_contain_text("saw base first")
+        expect(page.locator(".votes")).to_contain_text("saw nudge first")
+        expect(page.locator(".votes")).to_contain_text("$0.001")
+
+
+def test_hostile_texts_and_names_are_inert(browser: Browser, write_run: WriteRun, tmp_path: Path) -> None:
+    attack = "</script><img src=x onerror=\"alert('pwned')\"><script>alert('pwned')</script>‮\x1b[2J<b>"
+    rows = [
+        {**row(0, attack, attack + "x", 2), **dict.fromkeys(("instruction", "input", "member", "generator_1"), attack)}
+    ]
+    record = {
+        **dict.fromkeys(("method", "recipe", "annotator", "command", "seed"), attack),
+        "judges": [{"role": attack, "identity": attack}],
+        "config": {attack: attack},
+        "stages": [{"stage": attack, "kind": "train", "key": attack, "inputs": []}] * 2,
+        "results": [{"system": attack, "reference": attack, "evaluator": "win_rate", "metrics": {"win_rate": 50.0}}],
+    }
+    directory = write_run("onerror=alert(1) <img src=x>", record, rows)
+    (directory / "metrics.jsonl").write_text(
+        "".join(json.dumps({"stage": attack, "step": step, attack: step}) + "\n" for step in (1, 2))
+    )
+    write_run("other", {"method": "ppo", "results": []}, rows)
+    (tmp_path / "hand" / "boards").mkdir()
+    (tmp_path / "hand" / "boards" / "<img src=x onerror=alert(1)>.md").write_text(attack)
+    view = View([tmp_path / "hand"])
+    ids = list(view.sources.runs())
+    hostile = next(one for one in ids if one != "other")
+    paths = ["", f"run/{hostile}.html", f"outputs/{hostile}.html", f"compare.html?run={ids[0]}&run={ids[1]}"]
+    with served(view) as home:
+        for path in [*paths, "artifacts.html", "ledger.html", "boards.html", "costs.html", "annotators.html"]:
+            with opened(browser, home, path) as page:
+                page.wait_for_selector("h1")
+                page.wait_for_load_state("networkidle")
+                assert page.locator("img, b").count() == 0, path
+
+
+def test_nothing_is_wider_than_a_phone(browser: Browser, view: View, id_of: IdOf) -> None:
+    run, other = id_of(view, "nudge"), id_of(view, "direct")
+    paths = [
+        "",
+        f"run/{run}.html",
+        f"outputs/{run}.html",
+        f"compare.html?run={run}&run={other}",
+        "ledger.html",
+        "costs.html",
+    ]
+    with served(view) as home:
+        for path in paths:
+            with opened(browser, home, path, 390) as page:
+                page.wait_for_selector("h1")
+                page.wait_for_load_state("networkidle")
+                assert page.evaluate("document.documentElement.scrollWidth") == 390, path
+
+
+def test_a_run_is_followed_from_its_start_to_its_death(browser: Browser, write_run: WriteRun) -> None:
+    directory = write_run("at-work")
+    about: dict[str, Any] = {"status": "running", "method": "ppo", "command": "afarm run", "created": time.time() - 5}
+    stages = {"sft": {"kind": "train", "status": "made", "seconds": 2.0}, "train ppo": {"kind": "train"}}
+
+    def write(**changes: Any) -> None:
+
+        state = {**about, "updated": time.time(), "stages": stages, **process_identity(os.getpid()), **changes}
+        beside = directory / "beside"
+        beside.write_text(json.dumps(state))
+        beside.rename(directory / LIVE)
+
+    write()
+    view = View([directory.parents[1]], may_stop=True)
+    with served(view) as home, opened(browser, home, "run/at-work.html") as page:
+        expect(page.locator("h1 .chip")).to_have_text("running")
+        expect(page.locator("#live")).to_contain_text("1 of 2 stages")
+        expect(page.locator("#stop")).to_have_text("Stop it")
+        working = {**stages, "train ppo": {"kind": "train", "status": "working", "began": time.time()}}
+        loops = [{"description": "rollouts", "done": 3, "total": 12}]
+        slowed = ["openai:x asks to slow down: waiting 7 s"]
+        write(stages=working, loops=loops, slowed=slowed, refusals=4, budget=5.0, committed=1.25)
+        expect(page.locator("#live")).to_contain_text("stage 2 of 2: train ppo")
+        expect(page.locator("#live")).to_contain_text("$1.25 of $5.00")
+        expect(page.get_by_role("progressbar", name="rollouts")).to_have_attribute("aria-valuenow", "25")
+        expect(page.locator(".waits")).to_have_text(slowed[0])
+        write(process_start="1")
+        expect(page.locator("h1 .chip")).to_have_text("stopped")
+        expect(page.locator("#live")).to_contain_text("is gone without a word; the same command goes on: afarm run")
+        (directory / "run.json").write_text(json.dumps({"method": "ppo", "stages": [], "results": []}))
+        write(status="finished")
+        expect(page.locator("h1 .chip")).to_have_text("finished")
+
+
+def test_exported_pages_find_what_the_server_finds(browser: Browser, view: View, id_of: IdOf, tmp_path: Path) -> None:
+    write_pages(view, tmp_path / "pages")
+    run = id_of(view, "nudge")
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "pages")))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    home = f"http://127.0.0.1:{server.server_address[1]}/"
+    queries = [
+        "",
+        "verdict=loss",
+        "q=word+evaluation",
+        "longer_from=1",
+        "order=longer&ascending=1",
+        "family=gpt4",
+        "q=1",
+    ]
+    for query in queries:
+        with opened(browser, home, f"outputs/{run}.html?{query}") as page:
+            found = view.outputs(run, dict(part.split("=") for part in query.replace("+", " ").split("&") if part))
+            expect(page.locator("html[data-answered]:not([data-answered=''])")).to_have_count(1)
+            numbers = page.locator("#list .row-below > span:first-child").all_inner_texts()
+            assert numbers == [f"#{one['number'] + 1}" for one in found["rows"]], query
+    with opened(browser, home, "index.html") as page:
+        page.get_by_role("link", name=view.run(run).name).click()
+        expect(page.locator("h1")).to_contain_text(view.run(run).name)
+        page.get_by_role("link", name="All outputs and votes").click()
+        expect(page.locator(".votes")).to_be_visible()
+    server.shutdown()
+    server.server_close()
+
+
+def priced(method: str, rate: float, seconds: float, dollars: float) -> dict[str, Any]:
+    """The record of a run: 100 training labels of 500 + 10 tokens each, 50 evaluations of 800 + 20."""
+    spends = [{"input_tokens": 50_000, "output_tokens": 1_000, "dollars": dollars}]
+    spends.append({"input_tokens": 40_000, "output_tokens": 1_000, "dollars": 0.0})
+    stages = [
+        {"stage": kind, "kind": kind, "seconds": seconds, "spend": spend, "summary": {"rows": rows}}
+        for kind, spend, rows in zip(("annotate", "evaluate"), spends, (100, 50), strict=True)
+    ]
+    metrics = {"win_rate": rate, "standard_error": 5.0, "n_instructions": 100, "n_total": 100}
+    results = [{"system": method, "reference": "sft", "evaluator": "win_rate", "metrics": metrics}]
+    headline = {"win_rate": rate, "standard_error": 5.0}
+    return {"method": method, "seed": 3, "stages": stages, "results": results, "headline": headline}
+
+
+def test_costs_are_planned_from_stored_tokens(browser: Browser, write_run: WriteRun, tmp_path: Path) -> None:
+    write_run("a", priced("dpo", 56.25, 900.0, 1.0))
+    write_run("b", priced("ppo", 54.0, 1800.0, 2.0))
+    curve = tmp_path / "hand" / "studies" / "best-of-n-x"
+    curve.mkdir(parents=True)
+    points = [{"n": 1, "win_rate": 50.0, "kl_bound": 0.0}, {"n": 4, "win_rate": 61.5, "kl_bound": 0.64}]
+    (curve / "curve.json").write_text(json.dumps(points))
+    with served(View([tmp_path / "hand"])) as home, opened(browser, home, "costs.html") as page:
+        rows = page.locator("#methods tbody tr")
+        expect(rows).to_have_text(["dpo156.2 ± 5.030 min 0 s$1.00$1.00yes", "ppo154.0 ± 5.01 h 0 min$2.00$2.00"])
+        hour = page.get_by_label("Price of the machine per hour")
+        hour.focus()
+        page.keyboard.press("End")  # $40: half an hour and an hour
+        expect(rows).to_contain_text(["$21.00", "$42.00"])
+        assert page.locator("#frontier code").text_content() == (
+            f"afarm study costs --output-dir {tmp_path / 'hand'} --hour 40"
+        )
+        figures = page.locator("#best-of-n dd")
+        expect(figures).to_have_text(["61.5 %", "0.64 nats"])
+        page.get_by_label("n", exact=True).press("Home")
+        expect(figures).to_have_text(["50.0 %", "0.00 nats"])
+        cost = page.locator(".plan-card .figure")
+        expect(cost).to_have_text("$0.092")  # 100 · 510 + 50 · 820 tokens at $1 per million
+        expect(page.locator(".plan-out dd").nth(4)).to_have_text("19.8 points")  # 2.8016 · 50 / √50
+        page.get_by_label("Training pairs").press("End")
+        expect(cost).to_have_text("$102.00")
+        expect(page.locator(".plan-card .reading")).to_contain_text("Over the budget of $20.00 by $82.00.")
+        expect(page.locator(".plan-card .reading")).to_contain_text("It pays for 39,100 training pairs")
+        text = page.locator("#plan .command-box code").text_content() or ""
+        assert text.startswith("afarm cost --method ")
+        assert "--set rows.preference=200000 --set rows.evaluation=50 " in text
+
+
+def test_people_take_the_place_of_judges_in_the_pipeline(browser: Browser, view: View, id_of: IdOf) -> None:
+    run = id_of(view, "nudge")
+    judged = [stage for stage in view.details(run)["stages"] if stage["kind"] in ("annotate", "evaluate")]
+    many = sum(stage["rows"] for stage in judged)
+    with served(view) as home, opened(browser, home, f"run/{run}.html") as page:
+        expect(page.locator("#labelled")).to_contain_text(f"{many} labels by judges")
+        expect(page.locator(".diagram.wide .people")).to_have_count(0)
+        page.get_by_text("human", exact=True).click()
+        expect(page.locator(".diagram.wide .people")).to_have_count(len(judged))
+        price = page.get_by_label("Person’s price per label")
+        price.press("End")  # $20
+        expect(page.locator("#labelled")).to_contain_text(f"${20 * many:,}.00, instead of")
+        expect(page.locator(".diagram.wide .people").first).to_contain_text(f"${20 * judged[0]['rows']:,}.00")
+        page.goto(home + "costs.html")
+        expect(page.get_by_label("Person’s price per label")).to_have_attribute("aria-valuetext", "$20.00")
+
+
+def test_members_are_profiled_and_probes_are_shown(browser: Browser, view: View, output_dir: Path) -> None:
+    probe = {"epoch": "may", "annotator": "pool", "judges": {"*": "openai:x"}, "pairs": 50, "unread": 0}
+    shares = {"disagreement": 46.25, "noise": 10.0, "win_rate_before": 55.0, "win_rate_now": 70.0}
+    row = {**probe, **shares, "p_disagreement": 0.001, "p_win_rate": 0.5, "shifted": True}
+    (output_dir / "drift.jsonl").write_text(json.dumps(row) + "\n")
+    view = View([output_dir])
+    file = next(file for file in view.annotators()["files"] if file["use"] == "training")
+    profiles = view.annotators_of(file["run"], "training")["rows"]
+    with served(view) as home, opened(browser, home, "annotators.html") as page:
+        cells = page.locator("section:last-of-type tbody tr > *")
+        expect(cells).to_contain_text(["may", "pool", "openai:x", "shifted", "0.0020", "50", "46.2", "10.0"])
+        choices = page.get_by_label("Labels").locator("option").all_text_contents()
+        [place] = [place for place, text in enumerate(choices) if ": training" in text]
+        page.get_by_label("Labels").select_option(index=place)
+        expect(page.locator("#annotators tbody tr")).to_have_count(len(profiles))
+        expect(page.locator("#annotators tbody tr td:nth-child(2)").first).to_have_text(str(profiles[0]["labels"]))
