@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import platform
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from ports import free_port
 from s3_server import moto_command, s3_environment
 
 from afarm.core.errors import ConfigError, StoreError
@@ -30,9 +30,7 @@ FIELDS = {"stage": "made", "seed": 1}
 @pytest.fixture(scope="session")
 def bucket() -> Iterator[str]:
     """A bucket of moto's S3; without its command, the test is skipped."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     server = subprocess.Popen(moto_command("127.0.0.1", port), **quiet)
     with pytest.MonkeyPatch.context() as patch:

@@ -69,9 +69,12 @@ class FakeVllm:
                 self._connections.pop().shutdown(socket.SHUT_RDWR)
 
     def stop(self) -> None:
-        """Answer nobody any more."""
+        """Answer nobody any more, and keep the port, where a server of another test would answer instead."""
         self._http.shutdown()
         self._http.server_close()
+        self._held = socket.socket()  # bound and not listening: who connects is refused
+        self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._held.bind(self._http.server_address[:2])
         self._thread.join()
         self.restart()
 

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import atexit
 import os
-import socket
 import sys
 import threading
 import traceback
 from collections.abc import Callable
 
 import torch
+from ports import free_port
 
 SHARDED = {"ACCELERATE_USE_FSDP": "true"}
 """The environment by which accelerate asks for shards."""
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-    return port
 
 
 def fork(act: Callable[[], None], rank: int, size: int, port: int, **environment: str) -> int:

@@ -12,7 +12,7 @@ import psutil
 import pytest
 import tasks
 import torch
-from forks import free_port
+from ports import free_port
 
 LIMIT = 300
 """Seconds after which a launch is taken to hang."""

@@ -16,7 +16,8 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from forks import fork, free_port
+from forks import fork
+from ports import free_port
 
 from afarm.backend import Backend, distributed
 from afarm.core.config import BackendConfig

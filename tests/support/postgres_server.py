@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ports import free_port
+
 USER = "afarm_tests"
 ENCODING = ("--encoding=UTF8", "--locale=C", "--no-sync")
 
@@ -53,9 +55,7 @@ class PostgresServer:
         self.directory = Path(tempfile.mkdtemp(prefix="afarm-postgres-", dir="/tmp"))  # sockets need short paths
         if user := _runner():
             shutil.chown(self.directory, user)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self._made: set[str] = set()
         self._run("initdb", "--auth-local=trust", "--auth-host=scram-sha-256", "--username", USER, *ENCODING)
         with (self.directory / "data" / "pg_hba.conf").open("a") as access:
