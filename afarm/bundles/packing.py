@@ -11,6 +11,7 @@ from typing import Any
 
 from afarm.bundles.ledger_slice import slice_of
 from afarm.core.errors import DataError
+from afarm.core.plugins import discover
 from afarm.judging.ledger import Ledger
 from afarm.storage.contents import META
 from afarm.storage.rows import read_rows
@@ -58,10 +59,11 @@ def pack_study(output_dir: Path, directory: Path, ledger: Ledger | None) -> Cont
     for path in sorted(directory.iterdir()):
         if path.suffix in MADE_AGAIN and path.is_file():
             contents.files[f"studies/{directory.name}/{path.name}"] = path.read_bytes()
-    settings, inputs = with_inputs_packed(record.settings)
+    never_opened = discover(check_configs=False).get("studies", record.name).load().never_opened
+    settings, inputs = with_inputs_packed({k: v for k, v in record.settings.items() if k not in never_opened})
     contents.files |= inputs
     raw = json.loads((directory / STUDY).read_text(encoding="utf-8"))
-    contents.files[f"studies/{directory.name}/{STUDY}"] = _json({**raw, "settings": settings})
+    contents.files[f"studies/{directory.name}/{STUDY}"] = _json({**raw, "settings": {**record.settings, **settings}})
     names = list(record.records.values())
     if not names and not inputs:  # it read the records that were there
         names = [path.name for path in run_directories(output_dir / "runs")]

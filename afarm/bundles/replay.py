@@ -169,8 +169,13 @@ def _replay_study(bundle: Path, directory: Path, into: Path, ledger: Ledger) -> 
             progress.add(run, read_run(_inside(bundle / "runs", name)), ledger.completions)
     try:
         component = discover(check_configs=False).get("studies", record.name)
-        settings = {name: _placed(value, bundle) for name, value in record.settings.items()}
-        study = component.load()(component.settings(settings)) if component.config else component.load()()
+        made = component.load()
+        settings = {
+            name: value if name in made.never_opened else _placed(value, bundle)
+            for name, value in record.settings.items()
+        }
+        study = made(component.settings(settings)) if component.config else made()
+        study.know(record.facts)
         study.grid(replace(record.request, output_dir=bundle))
         if isinstance(study, JudgingStudy):
             _judge(study, record, into, ledger)

@@ -344,7 +344,9 @@ def _run(
     from afarm.studies.study import Findings
 
     command, told = command_line(), set[str]()
-    record = StudyRecord(asked.name, command, asked.settings, asked.request, judging=judging)
+    with attributed_to("studies", asked.name, asked.study):
+        asked.study.know(facts := asked.study.look_up())
+    record = StudyRecord(asked.name, command, asked.settings, asked.request, judging=judging, facts=facts)
 
     def pages(progress: GridProgress, findings: Findings, formats: Sequence[str]) -> Path:
         page = write_study(directory, asked.name, command, progress, findings, formats)

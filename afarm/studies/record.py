@@ -21,6 +21,7 @@ class StudyRecord:
     """A study as asked for: its `settings`, the request, and `records`, those of its runs by label.
 
     `judging` are the settings of the run whose judges it asked itself, or whose data set it read; empty without.
+    `facts` are what it looked up beside its runs.
     """
 
     name: str
@@ -31,6 +32,7 @@ class StudyRecord:
     records: Mapping[str, str] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
     judging: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def write_study_record(directory: Path, record: StudyRecord, progress: GridProgress) -> None:
@@ -42,6 +44,7 @@ def write_study_record(directory: Path, record: StudyRecord, progress: GridProgr
             "command": record.command,
             "settings": dict(record.settings),
             "judging": dict(record.judging),
+            "facts": dict(record.facts),
             "request": {"method": record.request.method, "seeds": list(record.request.seeds)},
             "runs": [{**asdict(run), "place": {k: _plain(v) for k, v in run.place.items()}} for run in progress.runs],
             "records": {done.run.label: done.name for done in progress.finished},
@@ -66,7 +69,7 @@ def read_study_record(directory: Path) -> StudyRecord:
         request = StudyRequest(str(found["request"]["method"]), tuple(map(int, found["request"]["seeds"])))
         records, failed = ({str(k): str(v) for k, v in found[key].items()} for key in ("records", "failed"))
         named = str(found["name"]), str(found["command"]), dict(found["settings"])
-        return StudyRecord(*named, request, runs, records, failed, dict(found["judging"]))
+        return StudyRecord(*named, request, runs, records, failed, dict(found["judging"]), dict(found.get("facts", {})))
     except OSError as error:
         raise DataError(
             f"{path}: no record of a study ({error.strerror}); the same `afarm study` command writes it"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -167,9 +167,22 @@ class Study(ABC):
     brief: ClassVar[Mapping[str, Any]] = {}
     """Settings of its own for a small grid, which `afarm study all` runs: minutes in the toy world."""
 
+    never_opened: ClassVar[Collection[str]] = ()
+    """Settings that look like files, such as base models, and which at most `look_up` opens: a replay keeps them."""
+
     @abstractmethod
     def grid(self, request: StudyRequest) -> Sequence[StudyRun]:
         """State the runs, each once, the same for equal requests. Raises `ConfigError`."""
+
+    def look_up(self) -> Mapping[str, Any]:
+        """Return the facts that its findings need beside runs and files, such as sizes of models, as JSON.
+
+        They go into its record, so that a replay looks nothing up.
+        """
+        return {}
+
+    def know(self, facts: Mapping[str, Any]) -> None:  # noqa: B027 - most studies look nothing up
+        """Keep for `analyse` what `look_up` returned: now, or when the record was written (by anybody)."""
 
     @abstractmethod
     def analyse(self, finished: Sequence[FinishedRun]) -> Findings:

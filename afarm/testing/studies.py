@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 def check_study(study: Study) -> None:
     """Check that a study states the same grid each time, and reads findings off whatever runs are there.
 
+    Facts that it looks up must be JSON.
+
     One that refuses to state a grid without further settings (`ConfigError`) is checked without runs. Raises
     `ConformanceError` naming the promise that is broken.
     """
@@ -30,6 +33,13 @@ def check_study(study: Study) -> None:
     require(runs != [] or study.reads_files, "grid must state a run, unless the study reads files")
     require(all(isinstance(run, StudyRun) for run in runs), "grid must return afarm.StudyRun")
     require(list(study.grid(REQUEST)) == runs, "grid must state the same runs for the same request")
+    facts = dict(study.look_up())
+    try:
+        is_kept = json.loads(json.dumps(facts)) == facts
+    except (TypeError, ValueError):
+        is_kept = False
+    require(is_kept, "look_up must return JSON, which its record keeps")
+    study.know(facts)
     labels = [(run.method, run.seed, run.settings) for run in runs]
     require(len(set(labels)) == len(labels), "grid must state each run once")
     fewer = study.grid(StudyRequest(REQUEST.method, REQUEST.seeds[:1]))

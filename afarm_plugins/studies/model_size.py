@@ -7,9 +7,9 @@ each other. The gain of a method is over SFT of the same base model.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from itertools import product
 from pathlib import PurePosixPath
+from typing import Any
 
 from afarm import (
     Bounded,
@@ -33,9 +33,12 @@ MODEL, METHOD, SFT = "model", "method", "sft"
 class ModelSize(Study):
     """Win rates and gains of methods by the size of the base model."""
 
+    never_opened = ("models",)
+
     def __init__(self, config: ModelSizeConfig):
         self.methods = split_names(f"{SFT},{config.methods}")
         self.models = short_names(split_names(config.models) if config.models else [])
+        self.sizes: dict[str, int | None] = {}
 
     def grid(self, request: StudyRequest) -> Sequence[StudyRun]:
         if len(self.models) < 2:
@@ -47,8 +50,14 @@ class ModelSize(Study):
             for (name, spec), method, seed in product(self.models.items(), self.methods, request.seeds)
         ]
 
+    def look_up(self) -> Mapping[str, Any]:
+        return {name: parameters_of(spec) for name, spec in self.models.items()}
+
+    def know(self, facts: Mapping[str, Any]) -> None:
+        self.sizes = {name: size for name, size in facts.items() if isinstance(size, int) and 0 < size < 2**63}
+
     def analyse(self, finished: Sequence[FinishedRun]) -> Findings:
-        sizes = {name: parameters_of(self.models[name]) for name in dict.fromkeys(d.run.place[MODEL] for d in finished)}
+        sizes = {name: self.sizes.get(name) for name in dict.fromkeys(done.run.place[MODEL] for done in finished)}
         return size_findings(finished, sizes) if finished else Findings()
 
 
@@ -58,7 +67,6 @@ def short_names(specs: Sequence[str]) -> dict[str, str]:
     return {last if lasts.count(last) == 1 else spec: spec for last, spec in zip(lasts, specs, strict=True)}
 
 
-@cache
 def parameters_of(spec: str) -> int | None:
     """Return the number of a base model's parameters; None if its config cannot be read."""
     from afarm.backend import count_parameters

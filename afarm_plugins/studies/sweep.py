@@ -27,6 +27,8 @@ METHOD = "method"
 class Sweep(Study):
     """Every combination of the values of some settings, with every seed."""
 
+    never_opened = ("values",)
+
     def __init__(self, config: SweepConfig):
         self.config = config
         self.axes = read_axes(config.values)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from light_plugin import RAN, CountingJudge
-from said import Afarm
+from said import Afarm, Said
 from test_command_line import failed
 from test_study_calibrate import CALIBRATE, write_people
 
 from afarm.bundles.archive import MANIFEST, write_archive
+from afarm_plugins.studies import model_size
 
 SWEEP = ["study", "sweep", "--recipe", "light.yaml", "--method", "nudge", "--seeds", "1,2"]
 
@@ -49,6 +53,28 @@ def test_a_study_is_replayed_from_its_bundle_alone(
     assert sum(what.endswith(": win_rate") for what in same) == 4
     again = Path("again/studies") / directory.name / "sweep.csv"
     assert again.read_bytes() == (tmp_path / "afarm-runs/studies" / directory.name / "sweep.csv").read_bytes()
+
+
+def test_studies_of_models_are_replayed_where_these_are_not(afarm: Afarm, tmp_path: Path) -> None:
+    """Named like models of the Hub, in directories here."""
+    llama = {"model_type": "llama", "hidden_size": 8, "intermediate_size": 16, "num_attention_heads": 2}
+    for name, layers in (("small", 1), ("large", 2)):
+        shutil.copytree("base", f"org/{name}")
+        config = {**llama, "num_hidden_layers": layers, "vocab_size": 32}
+        Path(f"org/{name}/config.json").write_text(json.dumps(config))
+    models, light = "org/small,org/large", ["--recipe", "light.yaml", "--seeds", "1", "--json"]
+    said = afarm("study", "model-size", *light, "--models", models, "--methods", "nudge")
+    sizes = {row["model"]: row["parameters"] for row in said.json["tables"]["model-size"]}
+    assert 0 < sizes["small"] < sizes["large"]
+    pages = [said.json["page"], afarm("study", "sweep", *light, "--values", f"model={models}").json["page"]]
+    for number, page in enumerate(pages):
+        said = afarm("bundle", Path(page).parent.name, "--out", f"{number}.zip", "--json")
+        assert said.code == 0, said.err
+    shutil.rmtree("org")
+    for number, page in enumerate(pages):
+        said = afarm("replay", f"{number}.zip", "--json")
+        assert said.json["differs"] == {}
+        assert f"studies/{Path(page).parent.name}/runs.csv" in said.json["same"]
 
 
 def test_a_run_is_replayed_and_a_changed_answer_is_seen(afarm: Afarm, tmp_path: Path) -> None:
@@ -112,25 +138,59 @@ def test_what_cannot_be_bundled_is_named(afarm: Afarm, tmp_path: Path) -> None:
     failed(afarm("replay", "text.zip", "--into", "full"), "full is not empty")
 
 
-def test_a_bundle_reads_no_file_of_the_reviewer(afarm: Afarm, tmp_path: Path) -> None:
-    secret = tmp_path / "secret.json"
-    write_people(secret)
+@pytest.mark.parametrize("named", ["{here}/own/secret.json", "own/secret.json", "inputs/../../secret.json", "secret"])
+def test_a_bundle_reads_no_file_of_the_reviewer(afarm: Afarm, tmp_path: Path, named: str) -> None:
+    (tmp_path / "own").mkdir()
+    for path in (tmp_path / "own" / "secret.json", tmp_path / "secret"):
+        write_people(path)
+    said = replayed(afarm, tmp_path, "calibrate", {"humans": [named.format(here=tmp_path)]})
+    assert said.code == 1
+    assert "names a file outside of it" in said.json["differs"]["studies/x"]
+
+
+def test_models_that_a_bundle_names_are_not_opened(
+    afarm: Afarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their sizes are those of its record, whatever that says."""
+    monkeypatch.setattr(model_size, "parameters_of", lambda spec: pytest.fail(f"{spec} was opened"))
+    afarm("run", "--recipe", "light.yaml", "--method", "nudge", "--seed", "1")
+    [record] = (tmp_path / "afarm-runs" / "runs").iterdir()
+    run = {"method": "nudge", "seed": 1, "place": {"model": "base", "method": "nudge"}, "settings": []}
+    more = {
+        "runs": [run],
+        "records": {"nudge, model base, method nudge, seed 1": record.name},
+        "facts": {"base": 10**400, "else": [1]},
+    }
+    files = {f"runs/{record.name}/run.json": (record / "run.json").read_bytes()}
+    said = replayed(afarm, tmp_path, "model-size", {"models": f"{tmp_path}/base,../other"}, more, files)
+    assert "The parameters of base are not known" in Path("again/studies/x/report.md").read_text(), said.err
+
+
+def replayed(
+    afarm: Afarm,
+    tmp_path: Path,
+    name: str,
+    settings: Mapping[str, Any],
+    more: Mapping[str, Any] | None = None,
+    further: Mapping[str, bytes] | None = None,
+) -> Said:
+    """Replay a bundle of a study that somebody wrote by hand."""
     study = {
-        "name": "calibrate",
+        "name": name,
         "command": "",
-        "settings": {"humans": [str(secret)]},
+        "settings": settings,
         "request": {"method": "nudge", "seeds": [1]},
         "runs": [],
         "records": {},
         "failed": {},
         "judging": {},
+        **(more or {}),
     }
     files = {
         "studies/x/study.json": json.dumps(study).encode(),
         "ledger/answers.jsonl": b"",
         "ledger/judgements.jsonl": b"",
+        **(further or {}),
     }
     write_archive(tmp_path / "x.zip", {"name": "x"}, files)
-    said = afarm("replay", "x.zip", "--json")
-    assert said.code == 1
-    assert "names a file outside of it" in said.json["differs"]["studies/x"]
+    return afarm("replay", "x.zip", "--into", "again", "--json")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,6 +44,11 @@ class Wavering(Sound):
     def grid(self, request: StudyRequest) -> Sequence[StudyRun]:
         self.calls += 1
         return list(super().grid(request))[: 2 + self.calls % 2]
+
+
+class LooksUpNoJson(Sound):
+    def look_up(self) -> Mapping[str, Any]:
+        return {"model": Path("model")}
 
 
 class NeedsAll(Sound):
@@ -90,6 +97,7 @@ def test_a_sound_study_passes(study: type[Study]) -> None:
         (Empty, "must state a run"),
         (Twice, "must state each run once"),
         (Wavering, "the same runs for the same request"),
+        (LooksUpNoJson, "must return JSON"),
         (NeedsAll, "must return afarm.Findings"),
         (Ragged, "must have 1 cells"),
         (NotFinite, "must be finite"),
