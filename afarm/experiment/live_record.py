@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from afarm.core.errors import AfarmError
 from afarm.core.interfaces import Progress
+from afarm.storage.disk import replacing
 from afarm.storage.json_text import json_text
 from afarm.storage.text import one_line, without_keys, without_passwords
 
@@ -168,12 +169,11 @@ class LiveRecord:
 
     def _write(self) -> None:
         """Write the record whole. Nothing is forced to the disk: the next one comes soon."""
-        beside = self.path.with_name(f".{LIVE}.{os.getpid()}.tmp")
         with suppress(OSError, AfarmError):
             text = json_text(self._state())
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            beside.write_text(text, encoding="utf-8", errors="backslashreplace")
-            beside.replace(self.path)
+            with replacing(self.path) as beside:
+                beside.write_text(text, encoding="utf-8", errors="backslashreplace")
 
     def _state(self) -> dict[str, Any]:
         judges = self._workspace.judges

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from afarm.storage.disk import storage_errors, sync, sync_tree
+from afarm.storage.disk import replacing, storage_errors, sync, sync_tree
 from afarm.storage.json_text import json_text
 
 T = TypeVar("T")
@@ -83,10 +83,8 @@ class MetricsFile:
         kept: list[str] = []
         if resume_from is not None and path.exists():
             kept = [line for line in _whole_lines(path) if json.loads(line)["step"] <= resume_from]
-        beside = path.with_name(f".{path.name}.tmp")
-        with storage_errors(path):
+        with storage_errors(path), replacing(path) as beside:
             beside.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-            beside.replace(path)
         self.kept = frozenset(kept)
 
     def __call__(self, step: int, metrics: Mapping[str, float]) -> None:

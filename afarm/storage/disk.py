@@ -55,6 +55,36 @@ def output_dir_errors(root: Path) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Replace `path` at the end by what was written at the path given.
+
+    Others see the old file or the new one. After an error `path` is as it was.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield beside
+        beside.replace(path)
+    finally:
+        with suppress(OSError):  # if nothing can be written, nothing is left to delete
+            beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[TextIO]:
+    """Open `path` to be written anew, whole or not at all, in UTF-8 and with advice about the disk.
+
+    Half a surrogate pair, which has no UTF-8, is written as a backslash escape: in JSON, what it was read from.
+    """
+    with (
+        storage_errors(path),
+        replacing(path) as beside,
+        storage_errors(path),  # within too: the free space that it tells is that before what was written is deleted
+        beside.open("w", encoding="utf-8", errors="backslashreplace") as handle,
+    ):
+        yield handle
+
+
 def require_writable(root: Path) -> None:
     """Check that files can be written in `root` or, if it is missing, where it would be made.
 
@@ -68,16 +98,10 @@ def require_writable(root: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as JSON beside `path` and rename it, so that readers see the old file or the new one.
-
-    Raises `StoreError` if the disk is full or not writable.
-    """
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with storage_errors(path):
-        with beside.open("w", encoding="utf-8", errors="backslashreplace") as handle:
-            handle.write(json_text(value, indent=2) + "\n")
-            _flush(handle)
-        beside.replace(path)
+    """Write `value` as JSON, whole or not at all. Raises `StoreError` if the disk is full or not writable."""
+    with writing(path) as handle:
+        handle.write(json_text(value, indent=2) + "\n")
+        _flush(handle)
 
 
 def write_whole(path: Path, text: str, remedy: str) -> None:
@@ -86,16 +110,12 @@ def write_whole(path: Path, text: str, remedy: str) -> None:
     Half a surrogate pair, which has no UTF-8, becomes a question mark. Raises `StoreError` with the `remedy` if `path`
     cannot be written.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_bytes(text.encode("utf-8", "replace"))
-        beside.replace(path)
+        with replacing(path) as beside:
+            beside.write_bytes(text.encode("utf-8", "replace"))
     except OSError as error:
         raise StoreError(f"{path}: cannot be written ({error.strerror}); {remedy}") from error
-    finally:
-        with suppress(OSError):  # where nothing can be written, nothing is left to delete
-            beside.unlink(missing_ok=True)
 
 
 def sync_tree(directory: Path) -> None:

@@ -22,7 +22,7 @@ from afarm.core.records import Instruction, JudgedPair, Output, Row
 from afarm.storage.conversations import with_turns
 from afarm.storage.csv_files import FORMAT as CSV
 from afarm.storage.csv_files import csv_rows
-from afarm.storage.disk import storage_errors
+from afarm.storage.disk import writing
 from afarm.storage.hub import hub_rows, is_on_hub
 from afarm.storage.json_text import json_text
 from afarm.storage.row_shapes import no_output
@@ -340,10 +340,12 @@ def _read(path: Path | str, parse: Callable[[Row, str], T]) -> list[T]:
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Write JSON lines as they come and return their number. Raises `StoreError` if the disk is full."""
+    """Write JSON lines, whole or not at all, one held at a time, and return their number.
+
+    Raises `StoreError` if the disk is full.
+    """
     count = 0
-    # Half a surrogate pair has no UTF-8, but written as a backslash escape it is the JSON it was read from.
-    with storage_errors(path), path.open("w", encoding="utf-8", errors="backslashreplace") as handle:
+    with writing(path) as handle:
         for row in rows:
             handle.write(json_text(row) + "\n")
             count += 1

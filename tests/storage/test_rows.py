@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -334,3 +334,26 @@ def test_what_is_no_file_of_outputs_is_named_with_its_command(
         read_outputs(path)
     assert f". These look like {command}" in str(caught.value)
     assert str(path) in str(caught.value).partition(command)[2]
+
+
+def test_rows_that_are_being_written_are_not_seen_before_the_last(tmp_path: Path) -> None:
+    """Two processes may end one run at once: a third reads either's rows, never a part of them."""
+    path = tmp_path / "outputs.jsonl"
+    write_rows(path, ROWS)
+
+    def more(number: int) -> Iterator[dict[str, Any]]:
+        for row in ROWS[:number]:
+            yield row
+            assert list(read_rows(path)) == ROWS
+
+    assert write_rows(path, more(2)) == 2
+    assert list(read_rows(path)) == ROWS[:2]
+
+    def broken() -> Iterator[dict[str, Any]]:
+        yield ROWS[0]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_rows(path, broken())
+    assert list(read_rows(path)) == ROWS[:2]
+    assert list(tmp_path.iterdir()) == [path], "and nothing is left beside"
