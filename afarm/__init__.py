@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from afarm.analysis.agreement import AnnotatorReport, compare_annotators
-    from afarm.analysis.labels import HUMANS, Label, read_labels, to_label, with_prices
+    from afarm.analysis.labels import HUMANS, Label, member_family, read_labels, to_label, with_prices
     from afarm.comparison.compare import compare_outputs
     from afarm.core import seeding
     from afarm.core.config import (
@@ -131,6 +131,7 @@ _ON_FIRST_USE = {
     "compare_annotators": "analysis.agreement",
     "HUMANS": "analysis.labels",
     "Label": "analysis.labels",
+    "member_family": "analysis.labels",
     "to_label": "analysis.labels",
     "read_labels": "analysis.labels",
     "with_prices": "analysis.labels",
@@ -342,6 +343,7 @@ __all__ = [
     "load_from_hub",
     "local_path",
     "mean_interval",
+    "member_family",
     "model_identity",
     "output_of",
     "own_preferences",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -236,6 +237,11 @@ def _amount(row: Mapping[str, Any], name: str) -> float | None:
     value = row.get(name)
     known = isinstance(value, int | float) and not isinstance(value, bool) and value == value
     return float(value) if known and value is not None else None
+
+
+def member_family(name: str) -> str:
+    """Return the family of a pool's member: its name without its number, as gpt4 of gpt4_1."""
+    return re.sub(r"[_-]\d+$", "", name)
 
 
 def by_pair(labels: Iterable[Label]) -> dict[str, list[Label]]:

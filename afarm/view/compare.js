@@ -21,12 +21,13 @@ function settings(data) {
 
 function difference(one) {
   if (one.problem) return h("div", { class: "card" }, h("p", {}, one.names.join(" → ")), problem(one.problem));
-  const half = 1.96 * (one.standard_error ?? 0);
+  const half = Z_95 * (one.standard_error ?? 0);
   const clear = isNumber(one.difference) && Math.abs(one.difference) > half && half > 0;
+  const found = one.incomparable.length ? "" : clear ? " Two standard errors leave no room for zero." : " Zero is within two standard errors: no difference is shown.";
   return h("div", { class: "card" }, h("p", { class: "label" }, `${one.names[1]} less ${one.names[0]}`),
-    h("p", { class: "figure middling" }, signed(one.difference, 1), h("span", { class: "unit" }, " points"), isNumber(one.standard_error) ? h("span", { class: "error" }, ` ± ${decimal(one.standard_error, 1)} s.e.`) : ""),
-    h("p", { class: "reading" }, isNumber(one.difference) ? `Paired over ${count(one.shared)} instructions. ${clear ? "Two standard errors leave no room for zero." : "Zero is within two standard errors: no difference is shown."}` : "No instruction has a usable label in both."),
     one.incomparable.length ? h("aside", { class: "banner" }, h("p", {}, `Not comparable: ${one.incomparable.join("; ")}.`)) : "",
+    h("p", { class: "figure middling" }, signed(one.difference, 1), h("span", { class: "unit" }, " points"), isNumber(one.standard_error) ? h("span", { class: "error" }, ` ± ${decimal(one.standard_error, 1)} s.e.`) : ""),
+    h("p", { class: "reading" }, isNumber(one.difference) ? `Paired over ${count(one.shared)} instructions.${found}` : "No instruction has a usable label in both."),
     table({ caption: "Where it comes from", rows: one.contributions, columns: [{ title: "Because of", value: (r) => ({ label: "the judge’s label", policy: "the system’s output", reference: "the reference’s output" }[r.reason] ?? r.reason) }, { title: "Changed", number: true, value: (r) => r.changed, cell: (r) => count(r.changed) }, { title: "Flips", number: true, value: (r) => r.flips, cell: (r) => count(r.flips) }, { title: "Points", number: true, value: (r) => r.points, cell: (r) => signed(r.points, 1) }] }),
     h("p", {}, STATIC ? "" : link(`${outputsOf(one.second)}?flips=${encodeURIComponent(one.first)}`, "All flips →")), command(one.command));
 }

@@ -1,5 +1,4 @@
 // What runs have cost, best of n by n, and what the next experiment would cost.
-const Z_95 = 1.96;
 const Z_POWER = 0.8416; // four times in five
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 const known = (values) => values.filter(isNumber);

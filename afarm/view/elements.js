@@ -65,6 +65,7 @@ function follow(path, show, seconds = 2) {
 
 const UNKNOWN = "–";
 const isNumber = (value) => typeof value === "number";
+const Z_95 = 1.96; // standard errors on each side of a 95% interval
 const minus = (text) => text.replace("-", "−");
 
 // Halves go to the even digit, as in the command line: 46.25 is 46.2. They are exact only with few bits after the point.

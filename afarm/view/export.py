@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from afarm.analysis.labels import member_family
 from afarm.core.errors import AfarmError, StoreError
 from afarm.core.records import Row
 from afarm.storage.disk import storage_errors
 from afarm.storage.runs import OUTPUTS
 from afarm.view.app import View, encode
-from afarm.view.outputs_index import OutputsIndex, family_of_member
+from afarm.view.outputs_index import OutputsIndex
 from afarm.view.outputs_query import choices, margin_of
 from afarm.view.page import PAGES, STATIC, render_shell, static_file
 from afarm.view.sources import SeenRun
@@ -112,7 +113,7 @@ def exported_columns(index: OutputsIndex, run: SeenRun, view: View) -> Row:
     rows = [
         {
             **row,
-            "family": family_of_member(row["member"]),
+            "family": member_family(row["member"]),
             "gold": index.gold[row["number"]][0],
             "reward": index.reward[row["number"]][0],
             "margin": margin_of(index, row["number"]),

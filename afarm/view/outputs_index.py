@@ -50,11 +50,6 @@ def stored_verdict(row: Row) -> str:
     return WIN if value > 1.5 else LOSS
 
 
-def family_of_member(member: str) -> str:
-    """The family of a member of a pool: its name without its number."""
-    return re.sub(r"[_-]?\d+$", "", member)
-
-
 class OutputsIndex:
     """The columns of one file of judged pairs, one entry per row; `ready` says that they are whole."""
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from afarm.analysis.labels import member_family
 from afarm.core.errors import ConfigError
 from afarm.core.records import Row
-from afarm.view.outputs_index import DRAW, LOSS, NONE, WIN, OutputsIndex, family_of_member
+from afarm.view.outputs_index import DRAW, LOSS, NONE, WIN, OutputsIndex
 
 Order = Literal["file", "margin", "gold", "reward", "longer"]
 """The file's order, or by a figure of the pair."""
@@ -106,7 +107,7 @@ def _filters(index: OutputsIndex, query: Query, other: OutputsIndex | None) -> l
         members, member = index.members, query.member
         filters.append(lambda number: members[number] == member)
     if query.family:
-        wanted = {name for name in set(index.members) if family_of_member(name) == query.family}
+        wanted = {name for name in set(index.members) if member_family(name) == query.family}
         filters.append(lambda number: index.members[number] in wanted)
     if (least := query.longer_from) is not None:
         filters.append(lambda number: index.longer[number] >= least)
@@ -160,7 +161,7 @@ def choices(index: OutputsIndex) -> Row:
     members = index.members_counted
     families: dict[str, int] = {}
     for name, count in members.items():
-        family = family_of_member(name)
+        family = member_family(name)
         families[family] = families.get(family, 0) + count
     return {
         "members": sorted(members.items()),

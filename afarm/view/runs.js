@@ -20,7 +20,7 @@ function fits(run) {
 
 function interval(run) {
   if (!isNumber(run.win_rate)) return "";
-  const half = 1.96 * (run.standard_error ?? 0);
+  const half = Z_95 * (run.standard_error ?? 0);
   const at = (value) => 2 + 0.96 * Math.min(100, Math.max(0, value));
   return h("svg", { class: "stretch", viewBox: "0 0 100 16", role: "img", "aria-label": `95% interval ${decimal(run.win_rate - half, 1)} to ${decimal(run.win_rate + half, 1)}` },
     h("svg:line", { class: "axis", x1: 2, x2: 98, y1: 8, y2: 8 }), h("svg:line", { class: "even", x1: 50, x2: 50, y1: 1, y2: 15 }),

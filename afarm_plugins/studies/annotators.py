@@ -8,7 +8,6 @@ Source: Dubois et al. 2023 (AlpacaFarm), section 4.2 and appendix D, figures 4, 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
@@ -31,6 +30,7 @@ from afarm import (
     StudyRun,
     StudyTable,
     compare_annotators,
+    member_family,
     with_prices,
 )
 from afarm_plugins.studies import AnnotatorsConfig
@@ -109,7 +109,7 @@ def families_given(texts: Sequence[str]) -> dict[str, str]:
 
 def family_of_name(name: str, given: Mapping[str, str]) -> str:
     """Return the family of an annotator: the one `given`, else its name without number and noise."""
-    return given.get(name) or re.sub(r"_\d+$", "", name.partition(" + ")[0])
+    return given.get(name) or member_family(name.partition(" + ")[0])
 
 
 # ----------------------------------------------------------------------------------------------------------- findings

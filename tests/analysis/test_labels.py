@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from afarm.analysis import HUMANS, Label, compare_annotators, read_labels
-from afarm.analysis.labels import with_prices
+from afarm.analysis.labels import member_family, with_prices
 from afarm.core.errors import DataError
 from afarm.core.judge import Completion
 from afarm.core.records import Instruction, JudgedPair, Pair, Preference
@@ -224,3 +224,8 @@ def test_own_family_is_the_judges_whatever_the_annotator_is_called(tmp_path: Pat
     assert share(["anthropic:claude-opus-5-5", "openai:gpt-4.1"]) is None
     assert share(["local:mine@0"], {"mine": "anthropic"}) == 1
     assert share(["offline:text_utility@0"], {"gpt4_4": "openai"}) == 0
+
+
+@pytest.mark.parametrize(("member", "family"), [("gpt4_1", "gpt4"), ("gpt4", "gpt4"), ("davinci-003", "davinci")])
+def test_the_number_of_a_member_is_no_part_of_its_family(member: str, family: str) -> None:
+    assert member_family(member) == family

@@ -62,7 +62,8 @@ def row(number: int, first: str, second: str, preference: float | None, **more: 
     return {**named, "preference": preference, "generator_1": "sft", "generator_2": "ppo", "member": "gpt4_1", **more}
 
 
-def test_runs_are_filtered_sorted_and_compared(browser: Browser, view: View, id_of: IdOf) -> None:
+def test_runs_are_filtered_sorted_and_compared(browser: Browser, output_dir: Path, id_of: IdOf) -> None:
+    view = View([output_dir])
     with served(view) as home, opened(browser, home, "") as page:
         names = page.locator("tbody .name a, tbody td.name a")
         expect(names).to_have_count(2)
@@ -83,6 +84,13 @@ def test_runs_are_filtered_sorted_and_compared(browser: Browser, view: View, id_
         expect(page.locator("#settings tbody th code")).to_have_text(["method"])
         expect(page.locator("#difference .reading")).to_contain_text("Paired over 10 instructions.")
         expect(page.locator("#curves figcaption").first).to_have_text("KL from the starting policy train")
+        record = view.run(id_of(view, "nudge")).directory / "run.json"
+        values = json.loads(record.read_text())
+        values["results"][0]["protocol"]["judges"] = {"*": "openai:other"}
+        record.write_text(json.dumps(values))
+        page.reload()
+        expect(page.locator("#difference .banner")).to_contain_text("Not comparable: ")
+        expect(page.locator("#difference .reading")).to_have_text("Paired over 10 instructions.")  # and no conclusion
 
 
 def test_outputs_are_searched_filtered_and_read_by_keyboard_alone(browser: Browser, write_run: WriteRun) -> None:
