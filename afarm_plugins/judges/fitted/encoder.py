@@ -15,6 +15,11 @@ MAX_TOKENS = 256
 """Tokens of a text that are read, as sentence-transformers does with MiniLM."""
 BATCH = 32
 
+EXAMPLE = "sentence-transformers/all-MiniLM-L6-v2"
+
+FAILURES = (OSError, ValueError, KeyError, RuntimeError, ImportError)
+"""Errors of transformers for a directory that holds something else."""
+
 
 class SentenceEncoder:
     """Mean of the last layer's states over a text's tokens, at length 1."""
@@ -28,6 +33,7 @@ class SentenceEncoder:
             cause = str(error).partition(": ")[2].partition(";")[0]
             raise ModelError(f"the sentence encoder {model!r}: {cause}; name one that is there: {option}") from error
         self.model = model
+        self._option = option
         self._known: dict[str, Array] = {}
 
     @cached_property
@@ -43,9 +49,28 @@ class SentenceEncoder:
             raise PluginError(f"sentence embeddings need {error.name!r}: pip install 'afarm[train]'") from error
         path = str(local_path(self.model) or self.model)
         try:
-            return AutoTokenizer.from_pretrained(path), AutoModel.from_pretrained(path).eval()
-        except (OSError, ValueError) as error:
-            raise ModelError(f"the sentence encoder {self.model!r} cannot be loaded: {error}") from error
+            tokenizer = AutoTokenizer.from_pretrained(path)
+        except FAILURES as error:
+            raise self._unusable("no tokenizer can be loaded from it") from error
+        if len(tokenizer) <= len(tokenizer.all_special_ids):  # made up from the config alone
+            raise self._unusable("it has no tokenizer")
+        if tokenizer.pad_token is None:
+            raise self._unusable("its tokenizer has no padding token: it is of a model that writes")
+        try:
+            model = AutoModel.from_pretrained(path).eval()
+        except FAILURES as error:
+            cause = str(error).partition("\n")[0].rstrip(". ")
+            raise self._unusable(f"no model can be loaded from it ({cause})") from error
+        if model.config.is_encoder_decoder:
+            raise self._unusable("it has a decoder too")
+        return tokenizer, model
+
+    def _unusable(self, cause: str) -> ModelError:
+        return ModelError(
+            f"the sentence encoder {self.model!r} cannot be used: {cause}. Name another ({self._option}): a directory "
+            f"with its config, tokenizer and weights, as `hf download {EXAMPLE} --local-dir minilm` makes one, or a "
+            "Hub id"
+        )
 
     def embed(self, texts: Sequence[str]) -> list[Array]:
         """Return one vector per text, in order; zeros for a text without tokens. Each text is encoded once."""

@@ -113,11 +113,37 @@ def test_another_encoder_or_none_is_an_error_that_names_the_setting(
         annotator(tmp_path / "judge", str(other))
 
 
-def test_a_directory_that_is_no_encoder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "empty").mkdir()
+def test_a_directory_that_is_no_encoder_is_refused(
+    encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     labels = by_a_word(tmp_path / "labels.jsonl", 60)
-    assert fit(labels, "--out", tmp_path / "judge", "--embeddings", tmp_path / "empty") != 0
-    assert "the sentence encoder" in capsys.readouterr().err
+
+    def said() -> str:
+        assert fit(labels, "--out", tmp_path / "judge", "--embeddings", encoder) != 0
+        return capsys.readouterr().err
+
+    weights = (encoder / "model.safetensors").rename(tmp_path / "weights")
+    assert_says_what_and_the_remedy(said(), "no model can be loaded from it")
+    weights.rename(encoder / "model.safetensors")
+    settings = json.loads((encoder / "tokenizer_config.json").read_text())
+    del settings["pad_token"]
+    (encoder / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert_says_what_and_the_remedy(said(), "its tokenizer has no padding token")
+    for path in encoder.glob("tokenizer*"):
+        path.unlink()
+    assert_says_what_and_the_remedy(said(), "it has no tokenizer")
+    (encoder / "tokenizer.json").write_text("{}")
+    assert_says_what_and_the_remedy(said(), "no tokenizer can be loaded from it")
+    (encoder / "config.json").unlink()
+    assert "has no config.json" in said()
+
+
+def assert_says_what_and_the_remedy(said: str, what: str) -> None:
+    flat = " ".join(said.split())
+    assert f"cannot be used: {what}" in flat
+    assert "Name another (--embeddings MODEL)" in flat
+    assert "hf download sentence-transformers/all-MiniLM-L6-v2 --local-dir minilm" in flat
+    assert "sentencepiece" not in flat
 
 
 # ------------------------------------------------------------------------------------------------- the reward model
