@@ -260,6 +260,7 @@ class RewardModel(ABC):
 
     has_backbone: ClassVar[bool] = False
     """True for a `TorchRewardModel`, from which PPO's value model can start."""
+    fewest_instructions: ClassVar[int] = 1  # which preferences must be of, for `fit`
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)

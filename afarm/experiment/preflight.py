@@ -15,7 +15,7 @@ from afarm.experiment.dry_run import require_fitting_judges
 from afarm.experiment.preferences import require_preferences
 from afarm.experiment.promises import problems_seen
 from afarm.experiment.settings import RunConfig
-from afarm.experiment.training_stages import NEEDS, require_method
+from afarm.experiment.training_stages import NEEDS, require_enough_to_fit, require_method
 from afarm.experiment.workspace import Workspace
 from afarm.judging.promises import identity_of
 from afarm.storage.disk import require_writable
@@ -38,6 +38,7 @@ def of_run(llm_systems: Sequence[str] = ()) -> list[Check]:
         *_training(),
         require_method_of_run,
         require_rows,
+        require_enough_for_method,
         require_preferences,
         require_known_tasks,
         require_ratings,
@@ -49,7 +50,7 @@ def of_run(llm_systems: Sequence[str] = ()) -> list[Check]:
 
 def of_farm() -> list[Check]:
     """Return the checks of a run whose method is still to be named: its own check is made when it is."""
-    return [check for check in of_run() if check is not require_method_of_run]
+    return [check for check in of_run() if check not in (require_method_of_run, require_enough_for_method)]
 
 
 def of_stage(stage: str) -> list[Check]:
@@ -57,7 +58,7 @@ def of_stage(stage: str) -> list[Check]:
     checks: list[Check] = [*_training(), partial(require_rows, stage=stage)]
     if stage in ASKING:
         checks += [require_preferences, *_judges(_training_annotators), require_noise_once]
-    return [*checks, require_method_of_run] if stage == "train" else checks
+    return [*checks, require_method_of_run, require_enough_for_method] if stage == "train" else checks
 
 
 def _training() -> list[Check]:
@@ -206,6 +207,15 @@ def require_rows(workspace: Workspace, stage: str = "") -> None:
         problems += dict.fromkeys(missing.values())
     if problems:
         raise ConfigError(problems)
+
+
+def require_enough_for_method(workspace: Workspace) -> None:
+    """Raise `ConfigError` if the run's method needs a reward model that cannot be fitted to so few instructions."""
+    components, run = workspace.components, workspace.config
+    if workspace.data.remote or "reward_model" not in components.method(run.method).needs:
+        return
+    if components.reward_model_class(run.reward_model).is_fitted():
+        require_enough_to_fit(workspace)
 
 
 def require_known_tasks(workspace: Workspace) -> None:

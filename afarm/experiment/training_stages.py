@@ -203,9 +203,13 @@ def _method_inputs(
 
 
 def reward_fit_stage(workspace: Workspace, policy: Stage, preferences: Stage) -> Stage:
-    """The fit of the reward model to the preferences, from the starting policy."""
+    """The fit of the reward model to the preferences, from the starting policy.
+
+    Raises `ConfigError` as `require_enough_to_fit` does.
+    """
     name = workspace.config.reward_model
     cls = workspace.components.reward_model_class(name)
+    require_enough_to_fit(workspace)
     component = workspace.components.component("reward_models", name)
     key_fields = workspace.key_fields("fit-reward", reward_model=workspace.components.identity(component))
 
@@ -224,6 +228,18 @@ def reward_fit_stage(workspace: Workspace, policy: Stage, preferences: Stage) ->
 
     stages = {"policy": policy, "preferences": preferences}
     return Stage("fit-reward", "fit-reward", stages, key_fields, write, run_collective=learn)
+
+
+def require_enough_to_fit(workspace: Workspace) -> None:
+    """Raise `ConfigError` if the pairs that will be labelled are of too few instructions for the reward model."""
+    name, is_own = workspace.config.reward_model, bool(workspace.config.preferences)
+    fewest = workspace.components.reward_model_class(name).fewest_instructions
+    if not is_own and (count := len(workspace.data.instructions("preference"))) < fewest:
+        raise ConfigError(
+            f"the reward model {name} needs preferences on {fewest} instructions or more, and the run labels "
+            f"those of {count}: --set rows.preference={fewest}, more rows in the data set's split 'preference', or "
+            "another --reward-model"
+        )
 
 
 def fixed_reward_identity(workspace: Workspace) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -12,7 +13,7 @@ from threading import Thread
 import numpy as np
 import pytest
 from light_farm import Make, light_farm, light_plugins
-from light_plugin import RAN, Numbers
+from light_plugin import RAN, Numbers, WordReward
 
 from afarm.core.errors import ConfigError, DataError, ModelError
 from afarm.core.records import Output
@@ -211,6 +212,24 @@ def test_splits_that_the_method_does_not_read_are_left_alone(tmp_path: Path) -> 
 def test_the_preferences_that_a_reward_model_is_fitted_to_are_read(tmp_path: Path) -> None:
     (said,) = problems(tmp_path, "rows.preference=13", method="hot")
     assert "rows.preference" in said
+
+
+def test_too_few_instructions_for_the_reward_model_are_refused_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WordReward, "fewest_instructions", 12)
+    refused = r"words needs preferences on 12 .* of 11: --set rows\.preference=12"
+    (said,) = problems(tmp_path, "rows.preference=11", method="nudge")
+    assert re.search(refused, said)
+    with light_farm(tmp_path, "rows.preference=11", method="direct") as one:  # which needs none
+        with pytest.raises(ConfigError, match=refused):
+            one.train("nudge")
+        with pytest.raises(ConfigError, match=refused):
+            plan_run(one.workspace, "hot")
+        assert RAN == []
+        one.train()
+    with light_farm(tmp_path, "rows.preference=12") as one:
+        one.train()
 
 
 def test_a_file_that_cannot_be_read_is_a_problem_of_the_configuration_and_said_once(tmp_path: Path) -> None:

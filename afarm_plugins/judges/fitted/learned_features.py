@@ -35,6 +35,8 @@ require_scikit_learn()  # the plan of a run imports this: said before anything i
 class FeaturesRewardModel(RewardModel):
     """Scores in log-odds, with mean 0 over the outputs that it learned from."""
 
+    fewest_instructions = FEWEST_INSTRUCTIONS
+
     def __init__(self, weights: FittedWeights):
         self.weights = weights
 

@@ -85,5 +85,6 @@ def test_what_it_saves_is_also_a_fitted_judge_with_the_same_scores(tmp_path: Pat
 
 
 def test_labels_of_few_instructions_are_refused(tmp_path: Path) -> None:
+    assert FeaturesRewardModel.fewest_instructions == 10, "so that a run refuses fewer before it labels any"
     with pytest.raises(DataError, match=r"10 instructions or more.*--set rows\.preference"):
         fit([judged(n, instruction=n % 9) for n in range(60)], tmp_path)
