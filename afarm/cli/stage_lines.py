@@ -110,7 +110,7 @@ def expected_seconds(workspace: Workspace) -> dict[str, float]:
     """
     made = {run.label: (run.kind, float(run.artifact.meta["seconds"])) for run in workspace.history.values()}
     made = {label: (kind, seconds) for label, (kind, seconds) in made.items() if seconds > MADE}
-    waiting = {label: kind for label, kind in workspace.planned.items() if label not in workspace.history}
+    waiting = {label: stage.kind for label, stage in workspace.planned.items() if label not in workspace.history}
     times = {label: _last_time(workspace, kind, label) for label, kind in waiting.items()}
     known = {label: seconds for label, seconds in times.items() if seconds is not None}
     typical = sum(TYPICAL_SECONDS.get(kind, 1.0) for kind, _ in made.values())

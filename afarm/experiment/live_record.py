@@ -149,7 +149,9 @@ class LiveRecord:
             del self._log[:-LINES]
 
     def see(self, label: str, run: StageRun | None) -> None:
-        """Note that a stage begins (None) or is there."""
+        """Note that a stage begins (None) or is there: calls are counted anew."""
+        with self._lock:
+            self._calls.clear()
         if run is None:
             self._stages[label] = {"status": "working", "began": time.time()}
             self.tell(f"{label}: begins")
@@ -159,7 +161,8 @@ class LiveRecord:
             "status": "reused" if run.reused else "made",
             "seconds": round(float(seconds), 2),
             "artifact": str(run.artifact.path.relative_to(self._workspace.store.root)),
-            "inputs": list(run.inputs),
+            "spend": dict(run.artifact.meta["spend"]),
+            "rows": run.artifact.meta["summary"].get("rows"),
         }
         self.tell(f"{label}: {'reused' if run.reused else f'made in {run.seconds:.1f} s'}")
 
@@ -181,7 +184,10 @@ class LiveRecord:
         loops = list(self._watch.loops) if self._watch else []
         with self._lock:
             log = list(self._log)
-        planned = {label: {"kind": kind} for label, kind in list(self._workspace.planned.items())}
+        planned = {
+            label: {"kind": stage.kind, "inputs": [upstream.label for upstream in stage.inputs.values()]}
+            for label, stage in list(self._workspace.planned.items())
+        }
         seen = {label: {**planned.get(label, {}), **stage} for label, stage in list(self._stages.items())}
         return {
             **self._about,
@@ -200,9 +206,10 @@ class LiveRecord:
         }
 
     def _pace(self, calls: int) -> float:
-        """Calls per second over the last looks."""
-        self._calls.append((time.monotonic(), calls))
-        (began, before), (now, after) = self._calls[0], self._calls[-1]
+        """Calls per second over the last looks at the stage that is at work."""
+        with self._lock:
+            self._calls.append((time.monotonic(), calls))
+            (began, before), (now, after) = self._calls[0], self._calls[-1]
         return round((after - before) / (now - began), 2) if now > began else 0.0
 
 

@@ -58,8 +58,8 @@ def tell_once(told: set[str], tell: OnStage, label: str, run: StageRun | None) -
 class Workspace:
     """One configuration with all that it names: components, data, judges and the store of artifacts.
 
-    `history` holds each stage that was made or reused here, by its label, and `planned` the kind of each of them and of
-    those that are to come. `open_workspace` makes workspaces.
+    `history` holds each stage that was made or reused here, by its label, and `planned` each of them and of those that
+    are to come. `open_workspace` makes workspaces.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Workspace:
         self.store = store
         self.on_stage = on_stage
         self.history: dict[str, StageRun] = {}
-        self.planned: dict[str, str] = {}
+        self.planned: dict[str, Stage] = {}
         self.session = ""
         self._loaded: OrderedDict[str, tuple[Any, Any]] = OrderedDict()  # with their fingerprints
 
@@ -125,7 +125,7 @@ class Workspace:
         if stage.label not in self.planned:
             for upstream in (*stage.sources(), *stage.inputs.values()):
                 self.plan(upstream)
-            self.planned[stage.label] = stage.kind
+            self.planned[stage.label] = stage
 
     def ensure(self, stage: Stage) -> Artifact:
         """Return the artifact of `stage`, made now if it is missing, after its inputs.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from afarm.core.errors import PluginError
-from afarm.evaluation.metrics import finite_number
+from afarm.evaluation.run_cost import cost_of
 from afarm.leaderboard.board import Entry, Leaderboard
 from afarm.leaderboard.rendering import rank_text
 from afarm.storage.runs import RunRecord
@@ -41,7 +41,7 @@ def comparison_findings(board: Leaderboard, records: Sequence[RunRecord], progre
     costs: dict[str, list[tuple[float, float]]] = {}
     for done, record in zip(progress.finished, records, strict=True):
         runs.setdefault(done.run.method, []).append(done)
-        costs.setdefault(done.run.method, []).append(cost_of(record))
+        costs.setdefault(done.run.method, []).append(cost_of(record.stages))
     rates = {entry.system: _rate(entry, runs[entry.system]) for entry in board.entries if entry.system in runs}
     plots = [
         _rate_plot(rates, runs),
@@ -52,13 +52,6 @@ def comparison_findings(board: Leaderboard, records: Sequence[RunRecord], progre
     over = "seeds (Student’s t)" if _several(runs) else "instructions"
     notes = [board.note, f"Intervals of win rates are over {over}; seconds and dollars those of a run made alone."]
     return Findings([_table(board, runs, rates, costs)], [plot for plot in plots if plot is not None], notes)
-
-
-def cost_of(record: RunRecord) -> tuple[float, float]:
-    """Seconds and judge dollars of a run that shares nothing: reused stages at what they took when made."""
-    spends = [stage.get("spend") for stage in record.stages]
-    dollars = sum(finite_number(spend.get("dollars")) or 0.0 for spend in spends if isinstance(spend, dict))
-    return sum(finite_number(stage.get("seconds")) or 0.0 for stage in record.stages), dollars
 
 
 def undominated(points: dict[str, tuple[float, float]]) -> list[str]:

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from afarm.core.records import Row
 from afarm.evaluation.metrics import finite_number
+from afarm.evaluation.run_cost import cost_of
 from afarm.judging.pricing import listed_prices
 from afarm.storage.runs import RunRecord
 from afarm.view.run_table import describe_row
@@ -45,12 +46,11 @@ def describe_cost(run: SeenRun, record: RunRecord) -> Row:
     """Describe quality and cost of a run that shares nothing: what was reused counts as when it was made."""
     row = describe_row(run)
     names = ("id", "name", "recipe", "method", "annotator", "judge", "seed", "win_rate", "standard_error", "gold")
-    seconds = [finite_number(stage.get("seconds")) or 0.0 for stage in record.stages]
-    dollars = [finite_number(mapping(stage.get("spend")).get("dollars")) or 0.0 for stage in record.stages]
+    seconds, dollars = cost_of(record.stages)
     return {
         **{name: row[name] for name in names},
-        "seconds": math.fsum(seconds),
-        "dollars": math.fsum(dollars),
+        "seconds": seconds,
+        "dollars": dollars,
         "labels": label_costs(record),
         "deviation": _deviation(record),
     }

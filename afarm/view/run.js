@@ -6,7 +6,7 @@ let sureUntil = 0; // the second press on Stop must come before
 const stageTime = (stage, now) => (stage.status === "working" && isNumber(stage.began) ? now - stage.began : stage.seconds);
 
 function heading(run) {
-  const facts = [["method", run.method], ["against", run.reference], ["recipe", run.recipe], ["annotator", run.annotator], ["judge", run.judge], ["seed", run.seed], ["begun", moment(run.created)], ["time", duration(run.seconds)]];
+  const facts = [["method", run.method], ["against", run.reference], ["recipe", run.recipe], ["annotator", run.annotator], ["judge", run.judge], ["seed", run.seed], ["begun", moment(run.created)], ["time of its stages", duration(run.seconds)]];
   return h("header", { class: "run-head" }, h("p", { class: "eyebrow" }, link("index.html", "Runs")),
     h("h1", {}, run.name, " ", statusChip(run.status)),
     h("dl", { class: "facts" }, facts.filter(([, value]) => ![null, "", UNKNOWN].includes(value)).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, String(value))))),
@@ -32,11 +32,11 @@ function live(run) {
   const token = document.documentElement.dataset.token;
   const stop = run.status === "running" && token ? h("button", { type: "button", class: "stop", id: "stop", onclick: () => ask(run) }, Date.now() < sureUntil ? SURE : "Stop it") : "";
   return h("section", { id: "live", class: `card live-card ${run.status}`, "aria-label": "What it is at" },
-    h("div", { class: "section-head" }, h("h2", {}, run.status === "running" ? "At work" : run.status === "failed" ? "Failed" : "Stopped"), stop),
+    h("div", { class: "section-head" }, h("h2", {}, run.status === "running" ? "At work" : { failed: "Failed", unreadable: "No record" }[run.status] ?? "Stopped"), stop),
     run.problem ? h("p", { class: "warn" }, run.problem) : "",
     meter("Stages", done, run.stages.length, place), loops, budget,
     h("dl", { class: "tiles small-tiles" }, tile("Spend this time", dollars(spend.dollars ?? 0), spend.unpriced_calls ? `${count(spend.unpriced_calls)} calls of unknown price` : ""), tile("Calls", count(spend.calls ?? 0), spend.answers_reused ? `${count(spend.answers_reused)} answers reused` : ""),
-      tile("Calls per second", decimal(run.live.calls_per_second ?? 0, 1)), tile("Refused for now (429)", count(run.live.refusals ?? 0))),
+      run.status === "running" ? tile("Calls per second", decimal(run.live.calls_per_second ?? 0, 1)) : "", tile("Refused for now (429)", count(run.live.refusals ?? 0))),
     run.status === "running" ? [h("h3", {}, "What it waits for"), waits] : "");
 }
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from afarm.evaluation.metrics import finite_number
-from afarm.storage.runs import is_simulated
+from afarm.evaluation.run_cost import cost_of
+from afarm.storage.runs import RECORD, is_simulated
 from afarm.view.sources import SeenRun, stopped_why
 from afarm.view.values import mapping, rows, text
 
@@ -54,9 +55,12 @@ def describe_row(run: SeenRun) -> Row:
 
 def problem_of(run: SeenRun) -> str:
     """Say what is wrong with a run, and what to do; empty if nothing is."""
-    if run.status == "unreadable":
-        return run.problem
     live = run.live or {}
+    if run.status == "unreadable":
+        return (
+            run.problem
+            or f"it finished, but its {RECORD} is gone; the same command writes it again: {live.get('command')}"
+        )
     if run.status == "stopped":
         why = stopped_why(live) if live.get("status") == "running" else "it was interrupted"
         return f"{why}; the same command goes on: {live.get('command')}"
@@ -76,13 +80,15 @@ def place_of(run: SeenRun) -> str:
 
 
 def seconds_of(run: SeenRun) -> float | None:
-    """The seconds that a run took, or takes so far."""
-    about = run.about
-    begun = finite_number(about.get("created"))
-    ended = finite_number(about.get("finished") if run.status == "finished" else about.get("updated"))
-    if run.status == "running":
-        ended = time.time()
-    return None if begun is None or ended is None else round(max(0.0, ended - begun), 1)
+    """The seconds of a run's stages, of reused ones when they were made, and so far of the one at work."""
+    if run.status == "finished" and run.record is not None:
+        stages: list[Mapping[str, Any]] = run.record.stages
+    else:
+        stages = [mapping(stage) for stage in mapping((run.live or {}).get("stages")).values()]
+    now = time.time() if run.status == "running" else finite_number((run.live or {}).get("updated")) or 0.0
+    begun = [finite_number(stage.get("began")) for stage in stages if stage.get("status") == "working"]
+    at_work = sum(max(0.0, now - began) for began in begun if began is not None)
+    return round(cost_of(stages)[0] + at_work, 1) or None
 
 
 def judges_of(about: Mapping[str, Any]) -> str:

@@ -56,7 +56,7 @@ const COLUMNS = [
   { title: "KL", number: true, value: (run) => run.kl, cell: (run) => decimal(run.kl), hint: "nats per response from the starting policy" },
   { title: "Length", number: true, value: (run) => run.length, cell: (run) => decimal(run.length, 0), hint: "mean characters of an output" },
   { title: "Spend", number: true, value: (run) => run.dollars, cell: (run) => dollars(run.dollars), hint: "what judges cost to make all stages" },
-  { title: "Time", hint: "newest first until a column is chosen", number: true, value: (run) => run.seconds, cell: (run) => duration(run.seconds) },
+  { title: "Time", hint: "of all its stages, of reused ones when they were made: what the run takes if it shares nothing", number: true, value: (run) => run.seconds, cell: (run) => duration(run.seconds) },
 ];
 
 const chosen = h("div", { class: "chosen-bar", role: "status" });

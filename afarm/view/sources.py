@@ -61,7 +61,7 @@ class SeenRun:
             return "finished"
         if live.get("status") == "failed":
             return "failed"
-        return "stopped" if live else "unreadable"
+        return "stopped" if live and live.get("status") != "finished" else "unreadable"
 
     @property
     def about(self) -> Mapping[str, Any]:

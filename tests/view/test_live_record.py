@@ -54,6 +54,11 @@ def test_a_run_at_work_tells_its_stage_its_loop_and_its_curve(tmp_path: Path) ->
     )
     stages = {stage["stage"]: stage["status"] for stage in details["stages"]}  # type: ignore[attr-defined]
     assert (stages["train nudge"], stages["outputs nudge"]) == ("made", "working")
+    by_label = {stage["stage"]: stage for stage in details["stages"]}  # type: ignore[attr-defined]
+    assert by_label["evaluate nudge against base"]["inputs"] == ["outputs nudge", "outputs base", "fit-reward"]
+    assert by_label["annotate"]["spend"]["calls"] > 0
+    assert by_label["annotate"]["rows"] > 0
+    assert details["live"]["calls_per_second"] == 0, "the calls were another stage's"  # type: ignore[index]
     assert [chart["name"] for chart in details["charts"]["main"]] == ["objective/kl"]  # type: ignore[index]
     assert told == ["another process is making it"] * 2
     assert any(text == "another process is making it" for _, text in details["log"])  # type: ignore[attr-defined]

@@ -38,7 +38,9 @@ def test_finished_runs_are_read_and_the_newest_comes_first(made: Path) -> None:
     runs = list(Sources([made]).runs().values())
     assert [run.status for run in runs] == ["finished", "finished"]
     assert [run.about["method"] for run in runs] == ["direct", "nudge"]
-    row = describe_row(runs[1])
+    [newer, row] = map(describe_row, runs)
+    assert all(stage["reused"] for stage in runs[0].record.stages[:2]), "it shares the first stages"
+    assert newer["seconds"] == round(sum(stage["seconds"] for stage in runs[0].record.stages), 1)
     assert (row["method"], row["judge"], row["calls"]) == ("nudge", "counting:", runs[1].about["spend"]["calls"])
     assert row["win_rate"] == runs[1].about["headline"]["win_rate"]
 
@@ -151,6 +153,11 @@ def test_a_run_that_is_deleted_is_gone_and_comes_back(output_dir: Path) -> None:
     sources = Sources([output_dir])
     first, second = sources.runs()
     (output_dir / "runs" / first / "run.json").unlink()
+    row = describe_row(sources.runs()[first])
+    assert row["status"] == "unreadable"
+    assert row["problem"].startswith(
+        "it finished, but its run.json is gone; the same command writes it again: afarm run"
+    )
     (output_dir / "runs" / first / "live.json").unlink()
     assert sources.runs()[first].status == "unreadable"
     assert sources.runs()[second].status == "finished"
