@@ -1,4 +1,4 @@
-"""The commands that README and the guides print, as printed.
+"""The commands that README, the guides and the notes print, as printed.
 
 Every one is parsed by the command line's own parser, so that no option or command in them is unknown. Those with a
 judge that costs money are looked at with --dry-run: settings, prices, what the judge takes and the budget. One is run
@@ -22,7 +22,7 @@ from wire_server import WireServer
 from afarm.cli import make_app
 
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("start/*.md")), *sorted(DOCS.glob("guides/*.md"))]
-PAGES += sorted(DOCS.glob("methods/*.md"))
+PAGES += [*sorted(DOCS.glob("methods/*.md")), *sorted(DOCS.glob("notes/*.md"))]
 MIGRATION = DOCS / "guides" / "migrate.md"
 """Its commands stand in tables, beside those of other software; RUN is short for options that the page names."""
 PAID = ("openai:", "anthropic:")
@@ -33,7 +33,7 @@ def commands_of(page: Path) -> list[str]:
     text = re.sub(r" *\\\n +", " ", page.read_text(encoding="utf-8"))
     if page == MIGRATION:
         return [quoted.replace("RUN", "--recipe paper") for quoted in re.findall(r"`(afarm \w[^`]*)`", text)]
-    return [re.sub(r"\s{2,}#.*| # .*", "", line) for line in re.findall(r"^    (afarm .*)$", text, re.M)]
+    return [re.sub(r"\s{2,}#.*| # .*", "", line) for line in re.findall(r"^ {4,6}(afarm .*)$", text, re.M)]
 
 
 PRINTED = [(page, command) for page in PAGES for command in commands_of(page) if "…" not in command]
