@@ -45,7 +45,7 @@ def launched(spec: str, options: FarmOptions, systems: Systems, account: str) ->
         lines = screen.enter_context(TaskLines(graph, systems[0][1].store))
         if graph.tasks:
             require_same_code(launcher, systems[0][1], systems[0][0], account)
-            lines.say(f"{_stages(len(graph.tasks))} on {launcher.describe()}, at most {graph.widest} at once")
+            lines.say(f"{_stages(len(graph.tasks))} on {launcher.describe()}, {_at_once(launcher, graph)}")
         return launch(launcher, graph, systems, lines)
 
 
@@ -79,8 +79,13 @@ def _asked_for(launcher: Launcher, graph: TaskGraph) -> str:
         "ask judges": sum(task.needs.asks for task in graph.tasks),
     }
     which = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    asked = f"{_stages(len(graph.tasks))}, at most {graph.widest} at once{f'; {which}' if which else ''}"
+    asked = f"{_stages(len(graph.tasks))}, {_at_once(launcher, graph)}{f'; {which}' if which else ''}"
     return f"Asked of {launcher.describe()}: {asked}."
+
+
+def _at_once(launcher: Launcher, graph: TaskGraph) -> str:
+    """Say how many stages can be at work together, as far as the launcher and the graph know."""
+    return f"at most {min(graph.widest, launcher.at_once or graph.widest)} at once"
 
 
 def _stages(count: int) -> str:

@@ -144,6 +144,9 @@ class Launcher(ABC):
 
     processes: int = 1
 
+    at_once: int | None = None
+    """The most tasks that it runs at once; None if it does not know."""
+
     @abstractmethod
     def run(self, tasks: Sequence[StageTask], execute: Execute, tell: Tell) -> Mapping[str, Outcome]:
         """Run each of `tasks` once those it comes `after` are done, and return all outcomes by id.

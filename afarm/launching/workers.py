@@ -32,10 +32,10 @@ class LocalLauncher(Launcher):
         """Read the number of workers from `spec`. Raises `ConfigError` for what is none."""
         if not (spec.isdecimal() and spec.isascii() and int(spec) > 0):
             raise ConfigError([f"launcher local:{spec}: write how many stages may run at once, such as local:2"])
-        self.size = int(spec)
+        self.at_once: int = int(spec)
 
     def describe(self) -> str:
-        return f"{self.size} worker process{'es' if self.size > 1 else ''} of this machine"
+        return f"{self.at_once} worker process{'es' if self.at_once > 1 else ''} of this machine"
 
     def nodes(self) -> Sequence[str]:
         return [platform.node()]
@@ -46,7 +46,7 @@ class LocalLauncher(Launcher):
         try:
             while not schedule.is_done:
                 for task in schedule.ready():
-                    if idle := _idle(workers, self.size, execute):
+                    if idle := _idle(workers, self.at_once, execute):
                         schedule.begin(task)
                         idle.begin(task)
                 for worker in _heard_of(workers):

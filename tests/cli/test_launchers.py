@@ -41,6 +41,7 @@ def test_stages_side_by_side_make_what_one_process_makes(workers: Afarm) -> None
     assert contents("together") == contents("alone")
     for ours, theirs in zip(together.json["standings"], alone.json["standings"], strict=True):
         assert (ours["system"], ours["win_rate"]) == (theirs["system"], theirs["win_rate"])
+    assert "on 2 worker processes of this machine, at most 2 at once" in together.err
     made = lines(together, "✓")
     assert len(made) == len(set(made)) == len(contents("alone")), "each stage is made, and told of, once"
     assert len({task["place"] for task in together.json["tasks"]}) == 2, "two processes made them"
@@ -161,10 +162,16 @@ def test_a_launcher_and_accelerate_contradict_each_other(afarm: Afarm, monkeypat
 
 
 def test_a_dry_run_says_what_would_be_asked_for(afarm: Afarm) -> None:
-    said = afarm("compare", *LIGHT, "--methods", "nudge,direct", "--seeds", "1,2", "--dry-run", *TWO)
-    assert said.code == 0, said.err
-    [asked] = [line for line in said.out.splitlines() if line.startswith("Asked of")]
-    assert asked.startswith("Asked of 2 worker processes of this machine: 22 stages, at most")
+    def asked_of(workers: int) -> str:
+        compared = ["compare", *LIGHT, "--methods", "nudge,direct", "--seeds", "1,2", "--dry-run"]
+        said = afarm(*compared, "--launcher", f"local:{workers}")
+        assert said.code == 0, said.err
+        [asked] = [line for line in said.out.splitlines() if line.startswith("Asked of")]
+        return asked
+
+    asked = asked_of(2)
+    assert asked.startswith("Asked of 2 worker processes of this machine: 22 stages, at most 2 at once; ")
+    assert "at most 4 at once; " in asked_of(9), "no more stages can run side by side, whatever the processes"
     assert "6 ask judges" in asked
     assert not Path("afarm-runs").exists()
 
