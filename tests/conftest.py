@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from places import ROOT
 
 if TYPE_CHECKING:
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from postgres_server import PostgresServer
 
 
-settings.register_profile("busy machine", deadline=None)  # an example that waits for the processor is no failure
-settings.load_profile("busy machine")
+# An example that waits for the processor is no failure, and whether a change lands depends on no draw.
+settings.register_profile("new draws", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("same draws", settings.get_profile("new draws"), derandomize=True)
+settings.load_profile("same draws")  # others: pytest --hypothesis-profile "new draws"
 
 MANY_MODULES = 100
 

@@ -184,8 +184,9 @@ def test_a_loss_in_chunks_trains_the_head_as_one_in_a_piece() -> None:
 
 
 PROBE = """
-import resource, torch
+import ctypes, resource, torch
 from afarm.backend.cpu import keep_freed_memory
+ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # pages of one size, however the system hands out huge ones
 if {keep}:
     keep_freed_memory()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

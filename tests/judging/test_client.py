@@ -43,13 +43,15 @@ def stored(ledger: Ledger, requests: list[ChatRequest], judge: str = "scripted")
 def test_answers_come_in_the_order_of_the_requests_whatever_order_they_arrive_in(ledger: Ledger) -> None:
     class Backwards(ScriptedJudge):
         async def complete(self, request: ChatRequest) -> Completion:
-            await asyncio.sleep(0.02 - int(request.prompt[1:]) * 0.002)
+            number = int(request.prompt[1:])
+            while 0 < number < 9 and f"q{number + 1}" not in self.asked:
+                await asyncio.sleep(0.001)
             return await super().complete(request)
 
     judge = Backwards()
     answers = JudgeClient({"*": judge}, ledger, max_concurrency=10)(questions(10))
     assert [a.text for a in answers] == [f"echo q{i}" for i in range(10)]
-    assert judge.asked != [f"q{i}" for i in range(10)], "the answers were to arrive out of order"
+    assert judge.asked == ["q0", *(f"q{i}" for i in range(9, 0, -1))], "the first alone, the others backwards"
     assert [a.key for a in answers] == [request_key(q, "scripted") for q in questions(10)]
 
 
@@ -94,7 +96,7 @@ def test_a_slow_answer_holds_up_no_other(ledger: Ledger) -> None:
     class Slow(ScriptedJudge):
         async def complete(self, request: ChatRequest) -> Completion:
             if request.prompt == "q0":
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(120):
                     while len(self.asked) < 19:
                         await asyncio.sleep(0.001)
             return await super().complete(request)
@@ -162,11 +164,13 @@ def test_a_stream_takes_requests_as_there_is_room_and_keeps_all_in_flight(ledger
 
 
 def test_who_stops_listening_to_a_stream_pays_for_what_is_in_flight_only(ledger: Ledger) -> None:
-    judge = ScriptedJudge(seconds=0.01, price=0.01, worst=0.01)
+    judge = ScriptedJudge(price=0.01, worst=0.01)
     ask = JudgeClient({"*": judge}, ledger, run="run", max_concurrency=4)
     stream = ask.stream(iter(questions(200)))
+    judge.fail = lambda prompt: setattr(judge, "seconds", 0.5)  # all but the first, so that few come before the end
     next(stream)
     stream.close()
+    judge.seconds = 0
     sent = len(judge.asked)
     assert sent <= 16
     assert stored(ledger, questions(200)) == sent
@@ -534,11 +538,11 @@ def test_an_interrupt_stores_what_was_already_sent(tmp_path: Path) -> None:
         # What a shell starts in the background ignores interrupts, and so would whatever these tests start.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while (not log.exists() or len(log.read_text().splitlines()) < 5) and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=300)
     assert out == "interrupted\n"
     sent = log.read_text().splitlines()
     assert 5 <= len(sent) < 100

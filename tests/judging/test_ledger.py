@@ -310,7 +310,13 @@ from scripted_judges import ScriptedJudge, questions
 from afarm.judging.client import JudgeClient
 from afarm.judging.ledger import Ledger
 
-judge = ScriptedJudge(seconds=0.05, price=0.01, worst=0.01, log=Path(sys.argv[3]))
+class Hanging(ScriptedJudge):
+    # Answers so many, and keeps who asks for more waiting: a kill cannot come too late.
+    async def complete(self, request):
+        self.seconds = 0.05 if len(self.asked) < int(sys.argv[4]) else 600
+        return await super().complete(request)
+
+judge = Hanging(price=0.01, worst=0.01, log=Path(sys.argv[3]))
 ask = JudgeClient({{"*": judge}}, Ledger(sys.argv[2]), run="run", max_concurrency={IN_FLIGHT})
 print([c.text for c in ask(questions({NEEDED}))])
 """
@@ -321,9 +327,9 @@ def test_a_kill_costs_at_most_what_was_in_flight_and_a_rerun_asks_only_what_is_m
 ) -> None:
     log, path = tmp_path / "log", new_ledger()
     command = [sys.executable, "-c", ASKS, str(SUPPORT), str(path), str(log)]
-    process = subprocess.Popen(command)
+    process = subprocess.Popen([*command, str(NEEDED - 2 * IN_FLIGHT)])
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while (not log.exists() or len(log.read_text().splitlines()) < 15) and time.monotonic() < deadline:
             time.sleep(0.01)
     finally:
@@ -336,7 +342,7 @@ def test_a_kill_costs_at_most_what_was_in_flight_and_a_rerun_asks_only_what_is_m
         assert len(before) - len(stored) <= IN_FLIGHT
         lost = len(before) - len(stored)
         assert ledger.committed("run") == pytest.approx(0.01 * (len(stored) + lost), abs=0.01 * IN_FLIGHT)
-    rerun = subprocess.run(command, capture_output=True, text=True, check=True)
+    rerun = subprocess.run([*command, str(NEEDED)], capture_output=True, text=True, check=True)
     assert rerun.stdout == f"{[f'echo q{i}' for i in range(NEEDED)]}\n"
     calls = log.read_text().splitlines()
     assert len(calls) == NEEDED + lost
