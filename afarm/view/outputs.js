@@ -250,6 +250,13 @@ function described(pair) {
   ];
 }
 
+// An answer about several pairs, its lines that begin with the number of this one marked.
+function pointed(text, place) {
+  if (!place) return text;
+  const begins = new RegExp(`^\\W*${place}\\b`);
+  return text.split(/(?<=\n)/).map((line) => (begins.test(line) ? h("mark", {}, line) : line));
+}
+
 function votes(pair, names) {
   const own = pair.votes.filter((vote) => vote.own).length;
   const head = h("h3", { id: "votes" }, pair.votes.length ? `${pair.votes.length} ${pair.votes.length === 1 ? "vote" : "votes"}` : "Votes");
@@ -260,7 +267,7 @@ function votes(pair, names) {
         h("span", { class: "muted" }, [vote.order ? `saw ${names[`output_${vote.order[0]}`]} first` : "", isNumber(vote.p2) && vote.p2 !== 0 && vote.p2 !== 1 ? `p = ${decimal(vote.p2)}` : "", vote.sample ? `sample ${vote.sample + 1}` : ""].filter(Boolean).join(" · "))),
       vote.reason ? h("blockquote", { class: "reason" }, vote.reason) : "",
       h("p", { class: "muted" }, [vote.judge, vote.model && vote.model !== vote.judge ? vote.model : "", isNumber(vote.price) ? `${dollars(vote.price)}${vote.shared_by > 1 ? ` for ${vote.shared_by} pairs in one prompt` : ""}` : vote.text === null ? "" : "price unknown", isNumber(vote.input_tokens) ? `${count(vote.input_tokens)} + ${count(vote.output_tokens)} tokens` : "", isNumber(vote.seconds) && vote.seconds > 0.005 ? duration(vote.seconds) : ""].filter(Boolean).join(" · ")),
-      vote.text === null ? none("The answer is not in this ledger.") : h("details", { open: vote.own && !vote.reason }, h("summary", {}, "raw answer"), h("pre", { class: "raw", tabindex: "0" }, vote.text || "(empty)")),
+      vote.text === null ? none("The answer is not in this ledger.") : h("details", { open: vote.own && !vote.reason }, h("summary", {}, "raw answer", vote.place ? `: this pair is number ${vote.place} of ${vote.shared_by} in the prompt` : ""), h("pre", { class: "raw", tabindex: "0" }, vote.text ? pointed(vote.text, vote.place) : "(empty)")),
       vote.prompt ? h("details", {}, h("summary", {}, "what it was asked"), h("pre", { class: "raw", tabindex: "0" }, vote.prompt)) : "")));
 }
 

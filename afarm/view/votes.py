@@ -18,6 +18,9 @@ MOST_VOTES = 100
 MOST_TEXT = 50_000
 """Characters of an answer or a prompt that are shown."""
 
+MOST_BETWEEN = 400
+"""Characters that a prompt has between the texts of a comparison, and before them from its number on."""
+
 _ANSWERS, _JUDGEMENTS = column_names("completions"), column_names("judgements")
 _PLACE = re.compile(r"(?:comparison|pair|example|case|item|task)\W{0,3}(\d{1,3})\b", re.IGNORECASE)
 _REASONS = ("explanation", "concise_explanation", "reason", "rationale", "reasoning")
@@ -83,10 +86,13 @@ def _describe(ledger: Ledger, vote: Mapping[str, Any], answer: Mapping[str, Any]
         "prompt": None,
         "reason": "",
         "shared_by": None,
+        "place": None,
     }
     if answer is None:
         return described
     prompt = _prompt(answer["request"])
+    task = pair.instruction
+    place = place_in(prompt, task.instruction, task.input, pair.output_1, pair.output_2)
     [(shared,)] = ledger.read("SELECT COUNT(*) FROM judgements WHERE completion = ?", [answer["key"]])
     names = ("judge", "annotator", "run", "price", "seconds", "model", "finish_reason", "input_tokens", "output_tokens")
     return {
@@ -95,8 +101,9 @@ def _describe(ledger: Ledger, vote: Mapping[str, Any], answer: Mapping[str, Any]
         "created": answer["created"],
         "text": answer["text"][:MOST_TEXT],
         "prompt": prompt[:MOST_TEXT],
-        "reason": reason_in(answer["text"], place_in(prompt, pair.instruction.instruction)),
+        "reason": reason_in(answer["text"], place),
         "shared_by": shared or None,
+        "place": place if shared > 1 else None,
     }
 
 
@@ -118,10 +125,16 @@ def _prompt(request: str) -> str:
         return request
 
 
-def place_in(prompt: str, instruction: str) -> int | None:
-    """Find the number of the comparison in a prompt that `instruction` belongs to; None if unknown."""
+def place_in(prompt: str, instruction: str, *others: str) -> int | None:
+    """Find the number of the comparison in a prompt that has `instruction` and then the other texts; None if unknown.
+
+    Comparisons may share an instruction, and one's instruction may be a part of another's.
+    """
+    length = sum(map(len, (instruction, *others))) + MOST_BETWEEN
     at = prompt.rfind(instruction) if instruction.strip() else -1
-    found = list(_PLACE.finditer(prompt, max(0, at - 400), at)) if at >= 0 else []
+    while at >= 0 and any(prompt.find(text, at, at + length) < 0 for text in others):
+        at = prompt.rfind(instruction, 0, at + len(instruction) - 1)
+    found = list(_PLACE.finditer(prompt, max(0, at - MOST_BETWEEN), at)) if at >= 0 else []
     return int(found[-1][1]) if found else None
 
 

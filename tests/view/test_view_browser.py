@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from afarm.experiment.live_record import LIVE, process_identity
 from afarm.view.app import View, view_app
@@ -128,6 +128,19 @@ def test_votes_show_order_raw_answer_and_price(browser: Browser, view: View, id_
         expect(page.locator(".votes")).to_contain_text("saw base first")
         expect(page.locator(".votes")).to_contain_text("saw nudge first")
         expect(page.locator(".votes")).to_contain_text("$0.001")
+
+        def shared(route: Route) -> None:
+            answer = route.fetch()
+            pair = answer.json()
+            for vote in pair["votes"]:
+                vote |= {"place": 2, "shared_by": 3, "text": "1. Output (a)\n2. Output (b)\n3. Output (a)"}
+            route.fulfill(response=answer, json=pair)
+
+        page.route("**/data/pair/**", shared)
+        page.reload()
+        first = page.locator(".vote details").first
+        expect(first.locator("summary")).to_have_text("raw answer: this pair is number 2 of 3 in the prompt")
+        expect(first.locator("mark")).to_have_text("2. Output (b)")
 
 
 def test_hostile_texts_and_names_are_inert(browser: Browser, write_run: WriteRun, tmp_path: Path) -> None:

@@ -124,3 +124,10 @@ def test_reasons_are_read_off_answers(answer: str, place: int | None, reason: st
 def test_a_comparison_is_found_among_those_of_a_prompt() -> None:
     prompt = "## Comparison 1\nInstruction:\nName a tree\n…\n## Comparison 2\nInstruction:\nName a lake\n…"
     assert [place_in(prompt, task) for task in ("Name a tree", "Name a lake", "Name a river", "")] == [1, 2, None, None]
+
+
+def test_comparisons_that_share_an_instruction_are_told_apart_by_their_outputs() -> None:
+    tasks = [("Name a tree", "oak", "elm"), ("Name a tree", "ash", "oak"), ("Name a tree and say why", "fir", "")]
+    texts = [f"## Comparison {n}\n{task}\n(a)\n{a}\n(b)\n{b}" for n, (task, a, b) in enumerate(tasks, start=1)]
+    assert [place_in("\n".join(texts), *task) for task in tasks] == [1, 2, 3]
+    assert place_in("\n".join(texts), "Name a tree", "ash", "yew") is None
