@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from afarm.judging.database import Transaction
-from afarm.judging.ledger import Ledger
+from afarm.judging.ledger import Ledger, query_chunks
 from afarm.judging.ledger_schema import column_names
 
 ANSWERS, JUDGEMENTS = column_names("completions"), column_names("judgements")
-AT_ONCE = 500
 
 
 def slice_of(ledger: Ledger, keys: Iterable[str], account: str = "") -> tuple[bytes, bytes]:
@@ -20,10 +19,8 @@ def slice_of(ledger: Ledger, keys: Iterable[str], account: str = "") -> tuple[by
     if account:
         wanted |= {key for (key,) in ledger.read("SELECT key FROM completions WHERE run = ?", [account])}
     ordered = sorted(wanted)
-    answers = [row for some in _groups(ordered) for row in _rows(ledger, "completions", ANSWERS, "key", some)]
-    judgements = [
-        row for some in _groups(ordered) for row in _rows(ledger, "judgements", JUDGEMENTS, "completion", some)
-    ]
+    answers = _rows(ledger, "completions", ANSWERS, "key", ordered)
+    judgements = _rows(ledger, "judgements", JUDGEMENTS, "completion", ordered)
     return _lines(ANSWERS, answers), _lines(JUDGEMENTS, judgements)
 
 
@@ -48,14 +45,11 @@ def _values(row: object, columns: Sequence[str]) -> list[object]:
     return [row[column] for column in columns]
 
 
-def _rows(ledger: Ledger, table: str, columns: Sequence[str], by: str, keys: Sequence[str]) -> list[Sequence[object]]:
-    marks = ",".join("?" * len(keys))
-    return list(ledger.read(f"SELECT {', '.join(columns)} FROM {table} WHERE {by} IN ({marks}) ORDER BY 1, 2", keys))
-
-
-def _groups(keys: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(keys), AT_ONCE):
-        yield keys[start : start + AT_ONCE]
+def _rows(
+    ledger: Ledger, table: str, columns: Sequence[str], by: str, keys: Sequence[str]
+) -> Iterator[Sequence[object]]:
+    for chunk, marks in query_chunks(keys):
+        yield from ledger.read(f"SELECT {', '.join(columns)} FROM {table} WHERE {by} IN ({marks})", list(chunk))
 
 
 def _lines(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:

@@ -158,7 +158,7 @@ class Ledger:
     def completions(self, keys: Sequence[str]) -> dict[str, Completion]:
         """The stored answers among `keys`."""
         stored: dict[str, Completion] = {}
-        for chunk, marks in _chunks(keys):
+        for chunk, marks in query_chunks(keys):
             for row in self.read(f"SELECT {COMPLETION} FROM completions WHERE key IN ({marks})", chunk):
                 stored[row[8]] = completion_of(row)
         return stored
@@ -199,7 +199,7 @@ class Ledger:
         """The keys that are answered, in a pending batch, or in flight in another living process."""
         answered, pending = set[str](), set[str]()
         claims: list[Row] = []
-        for chunk, marks in _chunks(keys):
+        for chunk, marks in query_chunks(keys):
             for found, table in ((answered, "completions"), (pending, "batch_requests")):
                 rows = db.execute(f"SELECT key FROM {table} WHERE key IN ({marks})", chunk).fetchall()
                 found.update(key for (key,) in rows)
@@ -359,7 +359,7 @@ class Ledger:
             by_annotator.setdefault(key.annotator, []).append(key)
         for annotator, group in by_annotator.items():
             wanted = set(group)
-            for chunk, marks in _chunks(list(dict.fromkeys(k.pair_id for k in group))):
+            for chunk, marks in query_chunks(list(dict.fromkeys(k.pair_id for k in group))):
                 rows = self.read(
                     "SELECT pair_id, shown, seed, draw, first, outcome, completion FROM judgements "
                     f"WHERE annotator = ? AND pair_id IN ({marks})",
@@ -385,7 +385,7 @@ class Ledger:
         """Count the answers with these keys as reused by `run`, not paid again. Returns their number."""
         day = time.strftime("%Y-%m-%d", time.localtime(self.database.now()))
         counts: dict[tuple[str, str], list[Any]] = {}
-        for chunk, marks in _chunks(list(dict.fromkeys(keys))):
+        for chunk, marks in query_chunks(list(dict.fromkeys(keys))):
             grouped = f"FROM completions WHERE key IN ({marks}) GROUP BY judge, annotator"
             for judge, annotator, count, dollars in self.read(
                 f"SELECT judge, annotator, COUNT(*), COALESCE(SUM(price), 0) {grouped}", chunk
@@ -418,7 +418,7 @@ class OtherOwners:
     def alive(self, db: Transaction, owners: Iterable[str]) -> set[str]:
         """Return those of `owners` that are alive as far as can be known."""
         alive, now = set(), time.monotonic()
-        for chunk, marks in _chunks(sorted(owners)):
+        for chunk, marks in query_chunks(sorted(owners)):
             statement = f"SELECT owner, MAX(seen) FROM in_flight WHERE owner IN ({marks}) GROUP BY owner"
             for owner, sign in db.execute(statement, chunk).fetchall():
                 last, silence, looked = self._signs.get(owner, (None, 0.0, now))
@@ -429,8 +429,8 @@ class OtherOwners:
         return alive
 
 
-def _chunks(values: Sequence[str], size: int = 500) -> Iterator[tuple[Sequence[str], str]]:
-    """Parts of `values` that fit into the parameters of one query, each with its placeholders."""
+def query_chunks(values: Sequence[str], size: int = 500) -> Iterator[tuple[Sequence[str], str]]:
+    """Yield parts of `values` that fit into the parameters of one query, each with its placeholders."""
     for start in range(0, len(values), size):
         chunk = values[start : start + size]
         yield chunk, ",".join("?" * len(chunk))
