@@ -186,47 +186,50 @@ class Search:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise StoreError(f"another process makes the trials in {self.directory}: wait until it ends") from error
-            made: dict[str, list[Trial]] = {}
-            finals: dict[str, list[Trial]] = {}
-            if self.prepare is not None:
-                made = self._search_side_by_side(trials, on_trial)
-            for method in self.spaces:
-                made[method] = made.get(method) or list(self._search(method, trials, on_trial))
-                finals[method] = list(self._decide(method, made[method], on_trial))
+            made: dict[str, Sequence[Trial]] = {}
+            finals: dict[str, Sequence[Trial]] = {}
+            for methods in [list(self.spaces)] if self.prepare else [[method] for method in self.spaces]:
+                made |= self._search(methods, trials, on_trial)
+                for method in methods:
+                    finals[method] = list(self._decide(method, made[method], on_trial))
             return Tuning(self.directory, self.recipe, made, finals)
 
-    def _search_side_by_side(self, trials: int, on_trial: Callable[[Trial, bool], None]) -> dict[str, list[Trial]]:
-        """Search all methods in turn, so that the launcher makes the next trial of each at once."""
-        searches = {method: self._search(method, trials, on_trial) for method in self.spaces}
-        made: dict[str, list[Trial]] = {method: [] for method in self.spaces}
+    def _search(
+        self, methods: Sequence[str], trials: int, on_trial: Callable[[Trial, bool], None]
+    ) -> dict[str, Sequence[Trial]]:
+        """Make what is missing of `trials` of each method: the first of each, then the second, and so on.
+
+        A launcher makes those of one number side by side.
+        """
+        done = {method: self._in_order(method) for method in methods}
         for number in range(trials):
-            done = {method: self._read(self._path(method), method) for method in self.spaces}
-            missing = [method for method in self.spaces if len(done[method]) == number]
-            values = [(method, self._values(method, done[method])) for method in missing]
-            self._prepare_all([(method, v, self.seeds[0]) for method, v in values if v is not None])
-            for method, search in searches.items():
-                made[method] += [trial for trial in (next(search, None),) if trial is not None]
-        return made
+            wanted = {
+                method: values
+                for method in methods
+                if len(done[method]) == number and (values := self._values(method, done[method])) is not None
+            }
+            self._prepare_all([(method, values, self.seeds[0]) for method, values in wanted.items()])
+            for method in methods:
+                if method in wanted:
+                    done[method].append(self._make(method, number, wanted[method], self.seeds[:1]))
+                    write_rows(self._path(method), [trial.to_row() for trial in done[method]])
+                if number < len(done[method]):
+                    on_trial(done[method][number], method not in wanted)
+        return {method: there[:trials] for method, there in done.items()}
 
     def _values(self, method: str, done: Sequence[Trial]) -> Mapping[str, Any] | None:
         """Return the settings of the next trial, first the recipe's own; None if no more are left."""
         tried = [(trial.values, trial.worth) for trial in done]
         return next_values(self.spaces[method], tried, self.seeds[0], method) if done else {}
 
-    def _search(self, method: str, trials: int, on_trial: Callable[[Trial, bool], None]) -> Iterator[Trial]:
+    def _in_order(self, method: str) -> list[Trial]:
+        """Read the trials of a method that are there. Raises `StoreError` if one is missing between them."""
         path = self._path(method)
         done = self._read(path, method)
-        if wrong := next((number for number, trial in enumerate(done) if trial.number != number), None):
-            raise _not_of_this_search(path, wrong)
-        for number in range(trials):
-            there = number < len(done)
-            if not there:
-                if (values := self._values(method, done)) is None:
-                    return
-                done.append(self._make(method, number, values, self.seeds[:1]))
-                write_rows(path, [trial.to_row() for trial in done])
-            on_trial(done[number], there)
-            yield done[number]
+        for number, trial in enumerate(done):
+            if trial.number != number:
+                raise _not_of_this_search(path, number)
+        return done
 
     def _decide(self, method: str, trials: Sequence[Trial], on_trial: Callable[[Trial, bool], None]) -> Iterator[Trial]:
         """Make the finalists among `trials` with all seeds; none if nothing is left to decide."""

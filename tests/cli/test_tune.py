@@ -79,6 +79,8 @@ def test_trials_that_were_edited_are_refused(afarm: Afarm, change: dict[str, obj
     said = afarm(*TUNE, *SKILLS, "--trials", "2")
     assert said.code == 1
     assert "remove" in said.err
+    path.write_text(json.dumps(rows[1]) + "\n")
+    assert "row 0 is no trial of this search" in " ".join(afarm(*TUNE, *SKILLS, "--trials", "2").err.split())
 
 
 def test_the_best_trials_are_decided_over_all_seeds(afarm: Afarm, monkeypatch: pytest.MonkeyPatch) -> None:
