@@ -109,7 +109,14 @@ if TYPE_CHECKING:
         write_rows,
     )
     from afarm.storage.runs import RunRecord, read_run, run_directories
-    from afarm.studies.estimates import correlate_boards, mean_interval, rank_of_each, sample_size
+    from afarm.studies.estimates import (
+        correlate_boards,
+        mean_interval,
+        mean_percent,
+        rank_of_each,
+        sample_size,
+        undominated,
+    )
     from afarm.studies.study import (
         Bounded,
         DataStudy,
@@ -236,6 +243,8 @@ _ON_FIRST_USE = {
     "DataStudy": "studies.study",
     "correlate_boards": "studies.estimates",
     "mean_interval": "studies.estimates",
+    "mean_percent": "studies.estimates",
+    "undominated": "studies.estimates",
     "rank_of_each": "studies.estimates",
     "sample_size": "studies.estimates",
     "Series": "studies.study",
@@ -343,6 +352,7 @@ __all__ = [
     "load_from_hub",
     "local_path",
     "mean_interval",
+    "mean_percent",
     "member_family",
     "model_identity",
     "output_of",
@@ -365,6 +375,7 @@ __all__ = [
     "standard_error",
     "stem",
     "to_label",
+    "undominated",
     "why_no_file",
     "with_prices",
     "with_turns",

@@ -140,13 +140,18 @@ def interval(rate: float, error: float | None, n: int | None) -> tuple[float, fl
     if error is None:
         return None
     if not n:
-        return max(0.0, rate - NORMAL_95 * error), min(100.0, rate + NORMAL_95 * error)
+        return within_percent(rate - NORMAL_95 * error, rate + NORMAL_95 * error)
     added, total = 4, n + 4
     mean = (n * rate + 2 * 100) / total
     squares = error**2 * n * (n - 1) + n * (rate - mean) ** 2 + 2 * mean**2 + 2 * (100 - mean) ** 2
     spread = math.sqrt(squares / (n + added - 1) / total)
     t = student_quantile(NORMAL_95, total - 1)
-    return max(0.0, mean - t * spread), min(100.0, mean + t * spread)
+    return within_percent(mean - t * spread, mean + t * spread)
+
+
+def within_percent(low: float, high: float) -> tuple[float, float]:
+    """Return the ends of an interval in percent as far as it lies in 0 to 100, of which formulas do not know."""
+    return max(0.0, low), min(100.0, high)
 
 
 def student_quantile(z: float, freedom: int) -> float:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from afarm.core.errors import AfarmError, BudgetError, ConfigError, JudgeError
 from afarm.core.records import Row
 from afarm.core.seeding import digest
-from afarm.evaluation.metrics import win_rate_interval
+from afarm.evaluation.metrics import win_rate_interval, within_percent
 from afarm.experiment.result import Result
 from afarm.experiment.workspace import Workspace, tell_once
 from afarm.storage.table import Tabular, html_table
@@ -55,7 +55,7 @@ class MethodComparison(Tabular):
         if len(rates) > 1:
             over = mean(rates)
             error = over.error or None
-            between = (max(0.0, over.low or 0.0), min(100.0, over.high or 0.0)) if error else None
+            between = within_percent(over.low or 0.0, over.high or 0.0) if error else None
         else:
             [result] = results.values()
             metrics = next(e.metrics for _, e in result.evaluations if "win_rate" in e.metrics)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import le
 
+from afarm.evaluation.metrics import within_percent
 from afarm.studies.study import Bounded
 
 CORRELATIONS = {"Spearman": "spearman", "Kendall": "kendall", "R²": "pearson"}
@@ -22,6 +24,24 @@ def mean_interval(values: Sequence[float]) -> Bounded:
 
     found = mean(values)
     return Bounded(found.value, found.low, found.high)
+
+
+def mean_percent(values: Sequence[float]) -> Bounded:
+    """Estimate a mean of values in percent as `mean_interval` does, its interval as far as it lies in 0 to 100."""
+    value, low, high = mean_interval(values)
+    return Bounded(value) if low is None or high is None else Bounded(value, *within_percent(low, high))
+
+
+def undominated(costs: Mapping[str, Sequence[float]]) -> set[str]:
+    """Name those that no other is as cheap as in every one of their costs, and cheaper in one.
+
+    A quality is a cost with its sign turned.
+    """
+    return {
+        name
+        for name, ours in costs.items()
+        if not any(theirs != ours and all(map(le, theirs, ours)) for theirs in costs.values())
+    }
 
 
 def sample_size(difference: float, deviation: float) -> int:

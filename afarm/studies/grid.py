@@ -16,7 +16,7 @@ from typing import Any
 
 from afarm.core.errors import AfarmError, BudgetError, ConfigError, JudgeError
 from afarm.core.seeding import digest, uniform
-from afarm.evaluation.metrics import NORMAL_95, finite_number, win_rate_interval
+from afarm.evaluation.metrics import NORMAL_95, finite_number, win_rate_interval, within_percent
 from afarm.experiment.dry_run import JudgeEstimate, PlannedStage, plan_run
 from afarm.experiment.judges import stored_answers
 from afarm.experiment.tasks import Launched, Systems, identity, stages_of, task_graph
@@ -196,7 +196,7 @@ def read_checkpoints(path: Path) -> list[dict[str, float]]:
         figures = {"step": step, **{figure: logged[name] for name, figure in LOGGED.items() if name in logged}}
         if (error := logged.get("validation/standard_error")) is not None:
             rate, half = figures["win_rate"], NORMAL_95 * error
-            figures |= {"win_rate_low": max(0.0, rate - half), "win_rate_high": min(100.0, rate + half)}
+            figures["win_rate_low"], figures["win_rate_high"] = within_percent(rate - half, rate + half)
         found.append(figures)
     return found
 

@@ -10,7 +10,7 @@ from afarm.evaluation.run_cost import cost_of
 from afarm.leaderboard.board import Entry, Leaderboard
 from afarm.leaderboard.rendering import rank_text
 from afarm.storage.runs import RunRecord
-from afarm.studies.estimates import mean_interval
+from afarm.studies.estimates import mean_percent, undominated
 from afarm.studies.grid import GridProgress
 from afarm.studies.study import Bounded, Cell, Findings, FinishedRun, Series, StudyPlot, StudyRun, StudyTable
 
@@ -54,24 +54,14 @@ def comparison_findings(board: Leaderboard, records: Sequence[RunRecord], progre
     return Findings([_table(board, runs, rates, costs)], [plot for plot in plots if plot is not None], notes)
 
 
-def undominated(points: dict[str, tuple[float, float]]) -> list[str]:
-    """Name the points (cost, quality) that none of the same or a lower cost beats, cheapest first."""
-    best: list[str] = []
-    for name, (_, quality) in sorted(points.items(), key=lambda item: (item[1][0], -item[1][1])):
-        if not best or quality > points[best[-1]][1]:
-            best.append(name)
-    return best
-
-
 def _rate(entry: Entry, runs: Sequence[FinishedRun]) -> Bounded:
     """The mean win rate with its interval over seeds; of one seed that over instructions."""
     if len(runs) > 1:
         rates = [run.figures["win_rate"] for run in runs]
         try:
-            value, low, high = mean_interval(rates)
+            return mean_percent(rates)
         except PluginError:  # without scipy
             return Bounded(fmean(rates))
-        return Bounded(value, None if low is None else max(0.0, low), None if high is None else min(100.0, high))
     low, high = entry.interval or (None, None)
     return Bounded(entry.win_rate or 0.0, low, high)
 
@@ -137,9 +127,12 @@ def _cost_plot(rates: dict[str, Bounded], costs: dict[str, list[tuple[float, flo
         return None
     paid = any(dollars for some in costs.values() for _, dollars in some)
     cost = {name: fmean(each[1 if paid else 0] for each in costs[name]) for name in rates}
-    best = undominated({name: (cost[name], rate.value) for name, rate in rates.items()})
+    best = undominated({name: (cost[name], -rate.value) for name, rate in rates.items()})
     series = []
-    for title, names in (("frontier", best), ("beaten", [name for name in rates if name not in best])):
+    for title, names in (
+        ("frontier", sorted(best, key=lambda name: (cost[name], name))),
+        ("beaten", [name for name in rates if name not in best]),
+    ):
         if names:
             x, y = [cost[name] for name in names], [rates[name] for name in names]
             series.append(Series(title, x, y, names, joined=title == "frontier"))

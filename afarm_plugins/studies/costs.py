@@ -26,6 +26,7 @@ from afarm import (
     mean_interval,
     read_run,
     run_directories,
+    undominated,
 )
 from afarm_plugins.studies import CostsConfig
 from afarm_plugins.studies.planner import PlanPrices, plan_for, plan_within
@@ -221,13 +222,7 @@ def _stage_table(stages: Iterable[StageCost], config: CostsConfig) -> StudyTable
 
 def frontier(methods: Sequence[MethodCost]) -> set[str]:
     """Name the methods that no other beats at the same or a lower cost, in dollars and then in seconds."""
-    known = [method for method in methods if method.rate is not None]
-    return {one.name for one in known if not any(_beats(other, one) for other in known if other is not one)}
-
-
-def _beats(other: MethodCost, one: MethodCost) -> bool:
-    ours, theirs = (-fmean(one.rates), one.dollars, one.seconds), (-fmean(other.rates), other.dollars, other.seconds)
-    return all(b <= a for a, b in zip(ours, theirs, strict=True)) and ours != theirs
+    return undominated({one.name: (-fmean(one.rates), one.dollars, one.seconds) for one in methods if one.rates})
 
 
 def _method_table(methods: Sequence[MethodCost]) -> StudyTable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 
-from afarm import Bounded, FinishedRun, mean_interval
+from afarm import Bounded, FinishedRun, mean_interval, mean_percent
 
 SHOWN: Mapping[str, tuple[str, str]] = {
     "win_rate": ("win rate", ".1f"),
@@ -37,14 +37,6 @@ def over_seeds(runs: Sequence[FinishedRun], figure: str) -> Bounded | None:
         return mean_percent(values) if figure == "win_rate" else mean_interval(values)
     [run] = (run for run in runs if figure in run.figures)
     return Bounded(values[0], run.figures.get(f"{figure}_low"), run.figures.get(f"{figure}_high"))
-
-
-def mean_percent(values: Sequence[float]) -> Bounded:
-    """Return the mean of values in percent, with Student's interval as far as it lies within 0 and 100."""
-    mean, low, high = mean_interval(values)
-    if low is None or high is None:
-        return Bounded(mean)
-    return Bounded(mean, max(0.0, low), min(100.0, high))  # Student knows of no bounds
 
 
 def mean_share(shares: Sequence[float]) -> Bounded | None:

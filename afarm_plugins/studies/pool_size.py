@@ -25,12 +25,13 @@ from afarm import (
     StudyRun,
     StudyTable,
     compare_annotators,
+    mean_percent,
     seeding,
 )
 from afarm_plugins.studies import PoolSizeConfig, split_names, whole_numbers
 from afarm_plugins.studies.annotators import FIGURES, bounded
 from afarm_plugins.studies.labels import Labels, labels_in_run
-from afarm_plugins.studies.over_seeds import grouped, mean_percent, over_seeds, shown
+from afarm_plugins.studies.over_seeds import grouped, over_seeds, shown
 
 SIZE, POOL, DRAW = "members", "pool", "draw"
 """The places of a run: a pool's size (0 for people), its number, and which of its labels (0 to learn from them)."""

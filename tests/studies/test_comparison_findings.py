@@ -9,7 +9,8 @@ import pytest
 
 from afarm.leaderboard.from_runs import board_of_systems
 from afarm.storage.runs import RunRecord
-from afarm.studies.method_comparison import comparison_findings, progress_of, undominated
+from afarm.studies.estimates import undominated
+from afarm.studies.method_comparison import comparison_findings, progress_of
 from afarm.studies.study import Bounded
 
 
@@ -27,7 +28,11 @@ def record(system: str, seed: int, rate: float, kl: float, seconds: float, dolla
 
 def test_the_frontier_is_what_none_beats_at_its_cost() -> None:
     points = {"dear": (9.0, 70.0), "cheap": (1.0, 60.0), "beaten": (2.0, 59.0), "equal": (2.0, 60.0)}
-    assert undominated(points) == ["cheap", "dear"]
+    assert undominated({name: (cost, -rate) for name, (cost, rate) in points.items()}) == {"cheap", "dear"}
+    assert undominated({"slow": (1.0, 9.0, -50.0), "dear": (9.0, 1.0, -50.0), "both": (9.0, 9.0, -50.0)}) == {
+        "slow",
+        "dear",
+    }
 
 
 def test_systems_are_tabled_by_their_means_and_plotted_over_kl_and_cost() -> None:
