@@ -25,11 +25,12 @@ from afarm.experiment.workspace import Workspace
 from afarm.judging.client import JudgeClient
 from afarm.judging.labelling import annotate_in_chunks
 from afarm.judging.ledger import Ledger
-from afarm.report import build, study_page
+from afarm.report import build
+from afarm.report.study_page import write_study
 from afarm.storage.rows import read_outputs, read_preferences, read_rows, write_rows
 from afarm.storage.runs import RunRecord, read_run, run_directories
 from afarm.studies.grid import GridProgress
-from afarm.studies.pages import write_study
+from afarm.studies.pages import ShownStudy
 from afarm.studies.record import STUDY, StudyRecord, read_study_record
 from afarm.studies.study import DataStudy, JudgingStudy
 
@@ -186,8 +187,7 @@ def _replay_study(bundle: Path, directory: Path, into: Path, ledger: Ledger) -> 
     except (AfarmError, ValueError) as error:
         yield Replayed(f"studies/{directory.name}", str(error))
         return
-    write_study(again, record.name, record.command, progress, findings)
-    study_page.write_page(again, record.name, record.command, progress, findings, ())
+    write_study(again, ShownStudy(record.name, record.command, progress, findings))
     for path in sorted(again.iterdir()):
         if path.suffix in MADE_AGAIN:
             yield _compared(directory / path.name, path, bundle)

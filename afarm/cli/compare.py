@@ -269,9 +269,10 @@ def _write_page(path: Path, board: Leaderboard, records: Sequence[RunRecord], le
     """Write the board with plots, and links to the reports of its runs. Returns `path`."""
     from afarm.report.study_page import write_comparison
     from afarm.studies.method_comparison import comparison_findings, progress_of
+    from afarm.studies.pages import ShownStudy
 
     progress = progress_of(records)
     findings = comparison_findings(board, records, progress)
     notes = [*findings.notes, *(f"Left out: {name}: {why}" for name, why in left_out.items())]
     name = ", ".join(dict.fromkeys(run.method for run in progress.runs))
-    return write_comparison(path, name, command_line(), progress, replace(findings, notes=notes))
+    return write_comparison(path, ShownStudy(name, command_line(), progress, replace(findings, notes=notes)))

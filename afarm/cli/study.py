@@ -337,9 +337,9 @@ def _run(
     judging: Mapping[str, Any],
 ) -> tuple[GridProgress, Findings, Path]:
     """Run the grid and write the findings as they come, so that a stopped study leaves some."""
-    from afarm.report import study_page
+    from afarm.report.study_page import write_study
     from afarm.studies.grid import GridProgress, run_grid
-    from afarm.studies.pages import write_study
+    from afarm.studies.pages import ShownStudy
     from afarm.studies.record import StudyRecord, write_study_record
     from afarm.studies.study import Findings
 
@@ -349,8 +349,7 @@ def _run(
     record = StudyRecord(asked.name, command, asked.settings, asked.request, judging=judging, facts=facts)
 
     def pages(progress: GridProgress, findings: Findings, formats: Sequence[str]) -> Path:
-        page = write_study(directory, asked.name, command, progress, findings, formats)
-        study_page.write_page(directory, asked.name, command, progress, findings, formats)
+        page = write_study(directory, ShownStudy(asked.name, command, progress, findings, formats))
         write_study_record(directory, record, progress)
         return page
 

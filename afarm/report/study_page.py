@@ -15,7 +15,7 @@ from afarm.report.charts import Chart, plotly_script
 from afarm.report.page_shell import render_page
 from afarm.storage.disk import write_whole
 from afarm.studies.grid import GridProgress
-from afarm.studies.pages import REMEDY, runs_table, stopped_sentence, write_study
+from afarm.studies.pages import REMEDY, ShownStudy, runs_table, stopped_sentence, write_files
 from afarm.studies.plots import PointName, as_svg, labels_of
 from afarm.studies.study import Bounded, Cell, Findings, StudyPlot, StudyTable
 from afarm.studies.tables import UNKNOWN, cell_text, end_texts
@@ -26,66 +26,49 @@ MOST_RUNS = 500
 """Runs that the page lists: all are in `runs.csv`."""
 
 
-def write_page(
-    directory: Path, name: str, command: str, progress: GridProgress, findings: Findings, formats: Sequence[str] = ()
-) -> Path:
-    """Write the page of a study beside its files. Returns its path. Raises `StoreError`.
+def write_study(directory: Path, study: ShownStudy) -> Path:
+    """Write the directory of a study: its files, and its page in HTML and Markdown. Returns the latter's path.
 
-    Args:
-        directory: The study's own.
-        name: The study's.
-        command: The command that it was asked for with.
-        progress: Its runs.
-        findings: What is read off them.
-        formats: Formats in which plots are there too, beside SVG.
+    Raises `PluginError` for a file that would lie elsewhere or over another, and `StoreError`.
     """
-    text = render_study(name, command, progress, findings, plotly_script(), formats)
-    write_whole(directory / PAGE, text, REMEDY)
-    return directory / PAGE
+    page = write_files(directory, study)
+    write_whole(directory / PAGE, render_study(study, plotly_script()), REMEDY)
+    return page
 
 
 def write_findings(output_dir: Path, name: str, command: str, findings: Findings, simulated: Collection[str]) -> Path:
-    """Write the directory of findings that no grid of runs is behind, and return the path of their page.
+    """Write the directory of findings that no grid of runs is behind, and return the path of their HTML page.
 
     Raises `StoreError`.
     """
-    directory, progress = output_dir / "studies" / name, GridProgress((), simulated=set(simulated))
-    write_study(directory, name, command, progress, findings)
-    return write_page(directory, name, command, progress, findings)
+    progress = GridProgress((), simulated=set(simulated))
+    return write_study(output_dir / "studies" / name, ShownStudy(name, command, progress, findings)).with_name(PAGE)
 
 
-def write_comparison(path: Path, name: str, command: str, progress: GridProgress, findings: Findings) -> Path:
+def write_comparison(path: Path, study: ShownStudy) -> Path:
     """Write the page of a comparison of methods. Returns its path. Raises `StoreError`."""
-    text = render_study(name, command, progress, findings, plotly_script(), kind="comparison")
-    write_whole(path, text, REMEDY)
+    write_whole(path, render_study(study, plotly_script(), kind="comparison"), REMEDY)
     return path
 
 
-def render_study(
-    name: str,
-    command: str,
-    progress: GridProgress,
-    findings: Findings,
-    plotly: str | None,
-    formats: Sequence[str] = (),
-    kind: str = "study",
-) -> str:
+def render_study(study: ShownStudy, plotly: str | None, kind: str = "study") -> str:
     """Render the page as text; `plotly` is the source of plotly.js, None to show plots as in files.
 
     A "comparison" lies among boards: of its tables and plots there are no files.
     """
+    progress, findings = study.progress, study.findings
     runs = runs_table(progress)
     own = {
-        "name": name,
+        "name": study.name,
         "kind": kind,
         "has_files": kind == "study",
-        "command": command,
+        "command": study.command,
         "version": importlib.metadata.version("afarm"),
         "facts": facts(progress),
         "stopped": stopped_sentence(progress),
         "failed": progress.failed,
         "simulated": progress.simulated,
-        "plots": [describe_plot(plot, formats) for plot in findings.plots],
+        "plots": [describe_plot(plot, study.formats) for plot in findings.plots],
         "tables": [describe_table(table) for table in findings.tables],
         "notes": findings.notes,
         "runs": with_links(describe_table(runs, MOST_RUNS), "../../runs" if kind == "study" else "../runs"),

@@ -1,9 +1,10 @@
-"""The directory of a study: its page, the files of its tables and plots, and all figures of its runs."""
+"""The directory of a study: its Markdown page, the files of its tables and plots, and all figures of its runs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from afarm.core.errors import PluginError
@@ -22,19 +23,31 @@ TAKEN = {"runs", "report"}
 REMEDY = "make room or choose another --output-dir"
 
 
-def write_study(
-    directory: Path, name: str, command: str, progress: GridProgress, findings: Findings, formats: Sequence[str] = ()
-) -> Path:
-    """Write what is there of a study, marked if runs are missing. Returns the page's path.
+@dataclass(frozen=True, slots=True)
+class ShownStudy:
+    """A study as its pages show it.
 
     Args:
-        directory: The study's own.
         name: The study's.
         command: The command that it was asked for with.
         progress: Its runs.
         findings: What is read off them.
         formats: "png" and "pdf", if plots are wanted in these too.
     """
+
+    name: str
+    command: str
+    progress: GridProgress
+    findings: Findings
+    formats: Sequence[str] = ()
+
+
+def write_files(directory: Path, study: ShownStudy) -> Path:
+    """Write what is there of a study into its directory, marked if runs are missing. Returns the page's path.
+
+    Raises `PluginError` for a file that would lie elsewhere or over another, and `StoreError`.
+    """
+    findings = study.findings
     for name_of_files in (*(table.name for table in findings.tables), *(plot.name for plot in findings.plots)):
         require_file_name(name_of_files)
     for further in findings.files:
@@ -43,17 +56,17 @@ def write_study(
                 f"a further file of a study is a yaml, json, jsonl or txt beside its page, not {further!r}"
             )
     directory.mkdir(parents=True, exist_ok=True)
-    for table in (*findings.tables, runs_table(progress)):
+    for table in (*findings.tables, runs_table(study.progress)):
         for ending, write in FORMATS.items():
             write_whole(directory / f"{table.name}.{ending}", write(table), REMEDY)
     for plot in findings.plots:
         write_whole(directory / f"{plot.name}.svg", as_svg(plot), REMEDY)
-        for ending in formats:
+        for ending in study.formats:
             draw_plot(plot, directory / f"{plot.name}.{ending}")
     for further, text in findings.files.items():
         write_whole(directory / further, text, REMEDY)
     page = directory / PAGE
-    write_whole(page, "\n".join(_lines(name, command, progress, findings)).rstrip() + "\n", REMEDY)
+    write_whole(page, "\n".join(_lines(study)).rstrip() + "\n", REMEDY)
     return page
 
 
@@ -63,8 +76,9 @@ def require_file_name(name: str) -> None:
         raise PluginError(f"the name of a table or plot names its files: letters, digits, - and _, not {name!r}")
 
 
-def _lines(name: str, command: str, progress: GridProgress, findings: Findings) -> list[str]:
-    lines = [f"# Study {markdown(name)}", "", code(command), ""]
+def _lines(study: ShownStudy) -> list[str]:
+    progress, findings = study.progress, study.findings
+    lines = [f"# Study {markdown(study.name)}", "", code(study.command), ""]
     if stopped := stopped_sentence(progress):
         lines += [f"**{stopped}**", ""]
     for table in findings.tables:

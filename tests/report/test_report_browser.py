@@ -9,8 +9,10 @@ import pytest
 from opened_page import OpenedPage
 from playwright.sync_api import Browser, expect
 
-from afarm.report import build, study_page
+from afarm.report import build
+from afarm.report.study_page import write_study
 from afarm.studies.grid import GridProgress
+from afarm.studies.pages import ShownStudy
 from afarm.studies.study import Findings
 
 MakeRun = Callable[..., Path]
@@ -136,7 +138,7 @@ Study = tuple[GridProgress, Findings]
 
 @pytest.fixture
 def study(tmp_path: Path, findings: Study) -> Path:
-    return study_page.write_page(tmp_path, HOSTILE, f"afarm study {HOSTILE}", *findings)
+    return write_study(tmp_path, ShownStudy(HOSTILE, f"afarm study {HOSTILE}", *findings)).with_suffix(".html")
 
 
 def test_a_study_s_plots_have_every_point_and_its_legend_switches_series(browser: Browser, study: Path) -> None:
