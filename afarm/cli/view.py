@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -57,7 +58,9 @@ def view(
         from afarm.view.export import write_pages
 
         count = write_pages(seen, export)
-        err().print(f"{count} files written to {export}: give them to a web server.", highlight=False, markup=False)
+        serve_them = shlex.join(["python", "-m", "http.server", "-d", str(export)])
+        told = f"{count} files written to {export}: give them to a web server, such as `{serve_them}`."
+        err().print(told, highlight=False, markup=False, soft_wrap=True)
         return
     listening = take_port(host, port)
     if not is_loopback(host):

@@ -146,10 +146,13 @@ class View:
 
     def document(self, address: str) -> Path | None:
         """The file at an address: of a board or study, or the report of a run that these link to."""
+        return documents(self.sources.output_dirs).get(address) or self.linked_reports().get(address)
+
+    def linked_reports(self) -> dict[str, Path]:
+        """The reports of runs by the addresses that boards and studies link to."""
         places = self.sources.output_dirs
-        reports = (run for run in self.sources.runs().values() if address.endswith(f"/runs/{run.name}/{REPORT}"))
-        linked = {f"{places.index(run.output_dir)}/runs/{run.name}/{REPORT}": run.directory / REPORT for run in reports}
-        return documents(places).get(address) or linked.get(address)
+        paths = [(places.index(run.output_dir), run.directory / REPORT) for run in self.sources.runs().values()]
+        return {f"{number}/runs/{path.parent.name}/{REPORT}": path for number, path in paths if path.is_file()}
 
     def documents(self) -> Any:
         """The boards and studies that there are."""

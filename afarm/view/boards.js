@@ -2,13 +2,12 @@
 main.replaceChildren(h("h1", {}, "Boards and studies"));
 const holder = h("div", {});
 main.append(holder);
-const path = (address) => `document/${address.split("/").map(encodeURIComponent).join("/")}`;
 const order = (name) => ["html", "md", "svg", "csv", "json"].indexOf(name.split(".").at(-1));
 
 function listed(title, rows, from) {
   return h("section", {}, h("div", { class: "section-head" }, h("h2", {}, title), command(from)), rows.length
     ? h("ul", { class: "documents" }, rows.map((row) => h("li", { class: "card" }, h("strong", {}, row.name), h("span", { class: "muted" }, ` ${moment(row.changed)}`),
-      h("p", {}, [...row.files].sort((a, b) => order(a.name) - order(b.name)).map((file) => [h("a", { href: ROOT + path(file.address), target: "_blank", rel: "noopener" }, file.name), " "])))))
+      h("p", {}, [...row.files].sort((a, b) => order(a.name) - order(b.name)).map((file) => [h("a", { href: ROOT + documentOf(file.address), target: "_blank", rel: "noopener" }, file.name), " "])))))
     : none("None here yet."));
 }
 

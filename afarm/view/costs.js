@@ -117,7 +117,6 @@ function showBest() {
 
 // --------------------------------------------------------------------------------------------------------- a plan
 
-const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 const perLabel = (use) => ({ input: use.input_tokens / use.labels, output: use.output_tokens / use.labels });
 
 function showPlan() {

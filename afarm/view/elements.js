@@ -23,10 +23,15 @@ function h(tag, attributes = {}, ...children) {
 
 const marks = new Map();
 
+const IS_FILE = location.protocol === "file:";
+const AWAY = "The view does not answer: it was ended, or its machine is away.";
+const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
+
 // The data of a page; `null` if they are as they were at the last look.
 async function look(path) {
+  if (IS_FILE) return new Promise(() => {}); // a browser gives no data to files
   const before = marks.get(path);
-  const answer = await fetch(ROOT + path, { cache: "no-store", headers: before ? { "if-none-match": before } : {} });
+  const answer = await fetch(ROOT + path, { cache: "no-store", headers: before ? { "if-none-match": before } : {} }).catch(() => { throw new Error(AWAY); });
   if (answer.status === 304) return null;
   const data = await answer.json().catch(() => ({ problem: `the view answered ${answer.status}` }));
   if (!answer.ok) throw new Error(data.problem ?? `the view answered ${answer.status}`);
@@ -52,8 +57,8 @@ function follow(path, show, seconds = 2) {
       failed = false;
     } catch (error) {
       failed = true;
-      pulse.textContent = error instanceof TypeError ? "The view does not answer: it was ended, or its machine is away." : error.message;
-      if (!main.querySelector("h1")) main.replaceChildren(problem(error instanceof TypeError ? pulse.textContent : error.message));
+      pulse.textContent = error.message;
+      if (!main.querySelector("h1")) main.replaceChildren(problem(error.message));
     }
     if (STATIC) return;
     setTimeout(() => (document.hidden ? document.addEventListener("visibilitychange", step, { once: true }) : step()), 1000 * seconds);
@@ -114,11 +119,17 @@ function moment(value) {
 
 // --------------------------------------------------------------------------------------------------------- elements
 
-const problem = (text) => h("aside", { class: "banner", role: "alert" }, h("p", {}, text));
 // Words between backticks are commands.
-const none = (text) => h("p", { class: "none" }, text.split("`").map((part, place) => place % 2 ? h("code", {}, part) : part));
+const worded = (text) => text.split("`").map((part, place) => place % 2 ? h("code", {}, part) : part);
+const problem = (text) => h("aside", { class: "banner", role: "alert" }, h("p", {}, worded(text)));
+const none = (text) => h("p", { class: "none" }, worded(text));
+if (IS_FILE) document.addEventListener("DOMContentLoaded", () => {
+  const directory = decodeURIComponent(new URL(ROOT || ".", location.href).pathname);
+  main.replaceChildren(h("h1", {}, "These pages need a web server"), problem(`Browsers give no data to pages that are opened as files. \`python -m http.server -d ${quoted(directory)}\` serves them at http://localhost:8000`));
+});
 const link = (address, ...children) => h("a", { href: ROOT + address }, ...children);
 const outputsOf = (id) => `outputs/${encodeURIComponent(id)}.html`;
+const documentOf = (address) => `document/${address.split("/").map(encodeURIComponent).join("/")}`;
 const runOf = (id) => `run/${encodeURIComponent(id)}.html`;
 
 const STATUS = { finished: "good", running: "live", stopped: "quiet", failed: "bad", unreadable: "bad" };

@@ -6,7 +6,7 @@ What a server would answer to a query, the exported page of outputs finds itself
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,18 +64,19 @@ def _files(view: View) -> Iterator[tuple[str, bytes]]:
     for file in annotators["files"]:
         yield f"data/annotators/{file['run']}/{file['use']}.json", encode(_labels(view, file))
     yield "data/boards.json", encode(document_rows(view.sources.output_dirs))
-    for address, path in documents(view.sources.output_dirs).items():
+    reports = view.linked_reports()
+    for address, path in (documents(view.sources.output_dirs) | reports).items():
         yield f"document/{address}", path.read_bytes()
     for run in runs:
-        yield from _run_files(view, run)
+        yield from _run_files(view, run, {path.parent: address for address, path in reports.items()})
     compared = [run for run in runs if run.status == "finished"][:COMPARED]
     for first, second in itertools.permutations(compared, 2):
         yield f"data/compare/{first.id}/{second.id}.json", encode(view.comparison([first.id, second.id]))
 
 
-def _run_files(view: View, run: SeenRun) -> Iterator[tuple[str, bytes]]:
+def _run_files(view: View, run: SeenRun, reports: Mapping[Path, str]) -> Iterator[tuple[str, bytes]]:
     yield f"run/{run.id}.html", _page("run", f"{run.id}: run", "../", run.id)
-    yield f"data/run/{run.id}.json", encode(view.details(run.id))
+    yield f"data/run/{run.id}.json", encode({**view.details(run.id), "report": reports.get(run.directory, "")})
     if not (run.directory / OUTPUTS).is_file():
         return
     index = view.pairs.index(run)

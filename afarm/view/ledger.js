@@ -1,5 +1,8 @@
 // What judges cost: by day, judge, annotator and run.
 const GROUPS = [["day", "By day"], ["judge", "By judge"], ["annotator", "By annotator"], ["run", "By run"]];
+// What the names of accounts begin with that several runs share.
+const SHARED = { "study-": "all runs of one study", "compare-": "all runs of one comparison", "tune-": "all trials of one search" };
+const sharing = (name) => Object.entries(SHARED).find(([begin]) => name.startsWith(begin))?.[1];
 main.replaceChildren(h("h1", {}, "Ledger"), h("p", { class: "muted" }, "Every answer that judges gave, what it cost, and what was not paid for again."));
 const holder = h("div", {});
 main.append(holder);
@@ -7,7 +10,7 @@ main.append(holder);
 function accounts(rows, title) {
   const most = Math.max(...rows.map((row) => row.dollars), 0);
   const columns = [
-    { title: title.replace("By ", ""), value: (r) => r.name || "–" },
+    { title: title.replace("By ", ""), value: (r) => r.name || UNKNOWN, cell: (r) => [r.name || UNKNOWN, title === "By run" && sharing(r.name) ? h("span", { class: "meaning" }, sharing(r.name)) : ""] },
     { title: "Dollars", number: true, value: (r) => r.dollars, cell: (r) => h("span", { class: "bar-cell", style: `--share: ${most ? (100 * r.dollars / most).toFixed(1) : 0}%` }, dollars(r.dollars)) },
     { title: "Answers", number: true, value: (r) => r.answers, cell: (r) => count(r.answers) },
     { title: "Tokens in", number: true, value: (r) => r.input_tokens, cell: (r) => count(r.input_tokens) },

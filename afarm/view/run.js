@@ -10,7 +10,7 @@ function heading(run) {
   return h("header", { class: "run-head" }, h("p", { class: "eyebrow" }, link("index.html", "Runs")),
     h("h1", {}, run.name, " ", statusChip(run.status)),
     h("dl", { class: "facts" }, facts.filter(([, value]) => ![null, "", UNKNOWN].includes(value)).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, String(value))))),
-    h("p", { class: "links" }, run.outputs ? link(outputsOf(run.id), "All outputs and votes →") : "", run.report && !STATIC ? h("a", { href: `${ROOT}report/${encodeURIComponent(run.id)}.html`, target: "_blank", rel: "noopener" }, "Its report") : "", link("artifacts.html", "Artifacts"), link("ledger.html", "Ledger")));
+    h("p", { class: "links" }, run.outputs ? link(outputsOf(run.id), "All outputs and votes →") : "", run.report ? h("a", { href: ROOT + (STATIC ? documentOf(run.report) : `report/${encodeURIComponent(run.id)}.html`), target: "_blank", rel: "noopener" }, "Its report") : "", link("artifacts.html", "Artifacts"), link("ledger.html", "Ledger")));
 }
 
 function meter(label, done, total, text) {
@@ -168,7 +168,7 @@ function labels(run) {
 
 function settings(run) {
   const pairs = (rows) => h("table", { class: "settings" }, h("tbody", {}, rows.map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, name)), h("td", {}, h("code", {}, String(value ?? UNKNOWN)))))));
-  return section("repeat", "Repeat it", "", run.command ? h("pre", { class: "command" }, h("code", {}, run.command)) : "",
+  return section("repeat", "Repeat it", "", run.part_of ? h("p", { class: "muted" }, `This is one run of a ${run.part_of}: the command makes all of them, and none that is there already.`) : "", run.command ? h("pre", { class: "command" }, h("code", {}, run.command)) : "",
     h("details", { open: opened.settings, ontoggle: (event) => { opened.settings = event.target.open; } }, h("summary", {}, `All ${run.config.length} settings, as resolved`), h("div", { class: "scroll" }, pairs(run.config))),
     Object.keys(run.machine).length ? h("details", { open: opened.versions, ontoggle: (event) => { opened.versions = event.target.open; } }, h("summary", {}, "Versions and machine"), h("div", { class: "scroll" }, pairs([...Object.entries(run.versions), ...Object.entries(run.machine)]))) : "");
 }

@@ -44,6 +44,7 @@ def describe_details(run: SeenRun) -> Row:
     return {
         **describe_row(run),
         "command": text(about.get("command")),
+        "part_of": part_of(text(about.get("command"))),
         "commands": commands_of(run),
         "headline": describe_headline(record, win_rates),
         "win_rates": win_rates,
@@ -76,6 +77,12 @@ def commands_of(run: SeenRun) -> dict[str, str]:
         "ledger": command_for(run, "ledger"),
         "outputs": command_for(run, "export", run.name, f"{run.name}-export"),
     }
+
+
+def part_of(command: str) -> str:
+    """Name what a command makes of which one run is a part, as "study lengths"; empty if it makes that run alone."""
+    _, name, what, *_ = [*command.split(), "", "", ""]
+    return {"study": f"study {what}", "compare": "comparison of methods", "tune": "search for settings"}.get(name, "")
 
 
 def describe_live(live: Mapping[str, Any]) -> Row:

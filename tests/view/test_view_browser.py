@@ -194,7 +194,12 @@ def test_nothing_is_wider_than_a_phone(browser: Browser, view: View, id_of: IdOf
 
 def test_a_run_is_followed_from_its_start_to_its_death(browser: Browser, write_run: WriteRun) -> None:
     directory = write_run("at-work")
-    about: dict[str, Any] = {"status": "running", "method": "ppo", "command": "afarm run", "created": time.time() - 5}
+    about: dict[str, Any] = {
+        "status": "running",
+        "method": "ppo",
+        "command": "afarm tune",
+        "created": time.time() - 5,
+    }
     stages = {"sft": {"kind": "train", "status": "made", "seconds": 2.0}, "train ppo": {"kind": "train"}}
 
     def write(**changes: Any) -> None:
@@ -209,6 +214,7 @@ def test_a_run_is_followed_from_its_start_to_its_death(browser: Browser, write_r
     with served(view) as home, opened(browser, home, "run/at-work.html") as page:
         expect(page.locator("h1 .chip")).to_have_text("running")
         expect(page.locator("#live")).to_contain_text("1 of 2 stages")
+        expect(page.locator("#repeat")).to_contain_text("This is one run of a search for settings")
         expect(page.locator("#stop")).to_have_text("Stop it")
         working = {**stages, "train ppo": {"kind": "train", "status": "working", "began": time.time()}}
         loops = [{"description": "rollouts", "done": 3, "total": 12}]
@@ -220,7 +226,9 @@ def test_a_run_is_followed_from_its_start_to_its_death(browser: Browser, write_r
         expect(page.locator(".waits")).to_have_text(slowed[0])
         write(process_start="1")
         expect(page.locator("h1 .chip")).to_have_text("stopped")
-        expect(page.locator("#live")).to_contain_text("is gone without a word; the same command goes on: afarm run")
+        expect(page.locator("#live")).to_contain_text(
+            "is gone without a word; the same command goes on: afarm study lengths"
+        )
         (directory / "run.json").write_text(json.dumps({"method": "ppo", "stages": [], "results": []}))
         write(status="finished")
         expect(page.locator("h1 .chip")).to_have_text("finished")
@@ -237,6 +245,9 @@ def test_exported_pages_find_what_the_server_finds(browser: Browser, view: View,
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "pages")))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     home = f"http://127.0.0.1:{server.server_address[1]}/"
+    for path in ("index.html", f"outputs/{run}.html"):
+        with opened(browser, (tmp_path / "pages").as_uri() + "/", path) as page:
+            expect(page.locator(".banner code")).to_have_text(f"python -m http.server -d {tmp_path / 'pages'}/")
     queries = [
         "",
         "verdict=loss",

@@ -15,8 +15,10 @@ from afarm.view.export import write_pages
 IdOf = Callable[[View, str], str]
 
 
-def test_the_exported_files_hold_what_the_server_answers(view: View, id_of: IdOf, tmp_path: Path) -> None:
-    out = tmp_path / "pages"
+def test_the_exported_files_hold_what_the_server_answers(output_dir: Path, id_of: IdOf, tmp_path: Path) -> None:
+    view, out = View([output_dir]), tmp_path / "pages"
+    report = view.run(id_of(view, "nudge")).directory / "report.html"
+    report.write_text("<p>a report")
     count = write_pages(view, out)
     assert count == sum(path.is_file() for path in out.rglob("*"))
     run = id_of(view, "nudge")
@@ -30,6 +32,10 @@ def test_the_exported_files_hold_what_the_server_answers(view: View, id_of: IdOf
     other = id_of(view, "direct")
     compared = json.loads((out / "data" / "compare" / run / f"{other}.json").read_text())
     assert compared["differences"][0]["shared"] == 10
+    linked = json.loads((out / "data" / "run" / f"{run}.json").read_text())["report"]
+    assert (out / "document" / linked).read_text() == "<p>a report"
+    assert linked == f"0/runs/{report.parent.name}/report.html", "a board's links lead there"
+    assert json.loads((out / "data" / "run" / f"{other}.json").read_text())["report"] == ""
     assert write_pages(view, out) == count, "it may be written again"
 
 
