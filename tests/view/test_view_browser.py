@@ -226,9 +226,7 @@ def test_a_run_is_followed_from_its_start_to_its_death(browser: Browser, write_r
         expect(page.locator(".waits")).to_have_text(slowed[0])
         write(process_start="1")
         expect(page.locator("h1 .chip")).to_have_text("stopped")
-        expect(page.locator("#live")).to_contain_text(
-            "is gone without a word; the same command goes on: afarm study lengths"
-        )
+        expect(page.locator("#live")).to_contain_text("is gone without a word; the same command goes on: afarm tune")
         (directory / "run.json").write_text(json.dumps({"method": "ppo", "stages": [], "results": []}))
         write(status="finished")
         expect(page.locator("h1 .chip")).to_have_text("finished")
