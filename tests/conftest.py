@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 settings.register_profile("new draws", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same draws", settings.get_profile("new draws"), derandomize=True)
 settings.load_profile("same draws")  # others: pytest --hypothesis-profile "new draws"
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has what it starts in the background ignore it,
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # and with it whatever tests start and interrupt
 
 MANY_MODULES = 100
 
@@ -56,8 +60,9 @@ def pytest_runtest_teardown() -> None:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """A real browser. One per module: it leaves an event loop running, which tests of others could not bear."""
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=60_000)  # a busy machine is no failure
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if not chromium:
         pytest.skip("needs Chromium: apt-get install chromium")

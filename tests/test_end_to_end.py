@@ -74,7 +74,7 @@ def run_and_stop(output_dir: Path, when: Callable[[Path], bool], with_signal: si
         while process.poll() is None and not when(output_dir):
             time.sleep(0.001)
         process.send_signal(with_signal)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=300)
     finally:
         process.kill()
         process.wait()

@@ -21,7 +21,7 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_calls_run_at_the_same_time_and_keep_their_order(cores: None) -> None:
-    meeting = threading.Barrier(2, timeout=10)  # neither gets past it alone
+    meeting = threading.Barrier(2, timeout=120)  # neither gets past it alone
 
     def call(value: int) -> int:
         meeting.wait()

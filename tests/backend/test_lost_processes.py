@@ -37,7 +37,7 @@ def ended() -> dict[str, str]:
 
 def test_a_stopped_process_is_named_in_time(ended: dict[str, str]) -> None:
     said = ended["stopped 0"]
-    assert f"TrainingError: train ppo: no word from process 1 on {HERE} for 3 s (backend.timeout)" in said
+    assert f"TrainingError: train ppo: no word from process 1 on {HERE} for 15 s (backend.timeout)" in said
     assert "What was trained is kept: give the same command to all processes again" in said
 
 
@@ -47,9 +47,9 @@ def test_a_killed_process_is_named(ended: dict[str, str]) -> None:
 
 def test_who_waits_for_a_file_ends_with_the_first_process(ended: dict[str, str]) -> None:
     assert ended["followed 1"].startswith(
-        f"Error in process 1: no word from process 0 on {HERE} for 3 s (backend.timeout)"
+        f"Error in process 1: no word from process 0 on {HERE} for 15 s (backend.timeout)"
     )
 
 
 def test_a_process_that_never_comes_is_told(ended: dict[str, str]) -> None:
-    assert "TrainingError: the processes did not come together in 3 s (" in ended["alone 0"]
+    assert "TrainingError: the processes did not come together in 15 s (" in ended["alone 0"]

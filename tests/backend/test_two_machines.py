@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from places import ROOT
-from two_machines import ADDRESSES, LIMIT, SETTINGS, TwoMachines, contents, wait_until, why_not
+from two_machines import ADDRESSES, LIMIT, SETTINGS, TwoMachines, contents, why_not
+from waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

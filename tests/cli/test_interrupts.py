@@ -20,7 +20,7 @@ def stubborn(arguments, **options):
             if not told:
                 told = True
                 print("ready", flush=True)  # within the try: the signal may come at once
-            time.sleep(60)
+            time.sleep(600)
         except KeyboardInterrupt:
             print("interrupted", flush=True)
 
@@ -37,7 +37,7 @@ def test_a_second_interrupt_ends_what_does_not_heed_the_first() -> None:
             process.send_signal(signal.SIGINT)
             assert process.stdout.readline() == "interrupted\n"
             process.send_signal(signal.SIGINT)
-            assert process.wait(60) == -signal.SIGINT
+            assert process.wait(300) == -signal.SIGINT
         finally:
             process.kill()
 
@@ -49,6 +49,6 @@ def test_a_first_interrupt_says_how_to_go_on_with_exit_code_130(becomes: str) ->
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=300)
     assert process.returncode == 130
     assert said == "\nStopped. Nothing finished is lost: run the same command to go on.\n"

@@ -79,7 +79,7 @@ def test_what_processes_and_libraries_print_does_not_reach_it_either(tmp_path: P
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=600,
         )
         assert told.stdout, told.stderr
         json.loads(told.stdout)

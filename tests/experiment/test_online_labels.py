@@ -110,7 +110,7 @@ class SharedBackend(LightBackend):
     meeting = threading.Barrier(2)
 
     def barrier(self) -> None:
-        self.meeting.wait(60)
+        self.meeting.wait(300)
 
 
 def test_all_processes_get_what_the_first_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ class SharedBackend(LightBackend):
     meeting = threading.Barrier(2)
 
     def barrier(self) -> None:
-        self.meeting.wait(60)
+        self.meeting.wait(300)
 
 
 def together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: Callable[[Farm], Any], *settings: str) -> Any:
@@ -114,8 +114,13 @@ def test_what_this_launch_trains_is_joined_once(tmp_path: Path) -> None:
     joined: list[Path] = []
     announce(store.partial("train", KEY), "this launch")
     made = threading.Timer(0.7, lambda: store.make("train", MADE_FROM, write))
-    made.start()
-    found = follow(store, "train", KEY, "this launch", joined.append)
+
+    def join(place: Path) -> None:
+        joined.append(place)
+        if len(joined) == 1:
+            made.start()
+
+    found = follow(store, "train", KEY, "this launch", join)
     made.join()
     assert (found, joined) == (store.find("train", KEY), [store.partial("train", KEY)])
     assert not list(found.path.rglob("session*")), "an artifact does not tell who has made it"
@@ -129,6 +134,6 @@ def test_a_followed_checkpoint_is_saved_when_the_first_process_has_saved_it(tmp_
     saving.join(0.7)
     assert saving.is_alive()
     kept.save(4, write)
-    saving.join(10)
+    saving.join(120)
     assert not saving.is_alive()
     assert followed.latest() == kept.latest() == (4, tmp_path / "checkpoints" / "step-00000004")

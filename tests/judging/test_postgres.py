@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -147,9 +148,9 @@ def test_a_wrong_password_a_missing_database_or_user_and_an_absent_server_are_to
     assert wrong.partition("not")[2] not in refusal(wrong)
     assert "make it: createdb nowhere" in refusal(postgres.url("nowhere"))
     assert "USER@HOST" in refusal(postgres.url("postgres", login="nobody_here"))
-    wire = Wire(postgres, lambda sent: "")
-    wire.close()
-    assert "start the server" in refusal(postgres.url("postgres", wire.port))
+    with socket.socket() as held:  # bound and not listening: who connects is refused
+        held.bind(("127.0.0.1", 0))
+        assert "start the server" in refusal(postgres.url("postgres", held.getsockname()[1]))
 
 
 def test_tables_of_another_version_and_an_encoding_that_cannot_hold_all_texts_are_refused(

@@ -17,7 +17,7 @@ from afarm.launching.launcher import FarmSpec, Needs, Outcome, StageTask, TaskEv
 from afarm.launching.workers import LocalLauncher
 from afarm.testing import check_launcher
 
-LIMIT = 60
+LIMIT = 300
 """Seconds after which a process is taken to hang."""
 
 

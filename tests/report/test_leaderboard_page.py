@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from opened_page import OpenedPage
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from afarm.evaluation.protocol import EvaluationProtocol
 from afarm.leaderboard import Entry, Leaderboard
@@ -112,5 +113,5 @@ def test_it_fits_a_telephone_and_sorts(browser: Browser, tmp_path: Path, width: 
         rates = opened.locator("tbody tr td:nth-child(3)")
         opened.get_by_role("button", name="win rate, %").first.click()
         opened.get_by_role("button", name="win rate, %").first.click()
-        assert rates.first.inner_text().startswith("39.2"), "from the lowest on"
+        expect(rates.first).to_have_text(re.compile(r"^\s*39\.2"))  # from the lowest on
     assert shown.is_quiet(), (shown.complaints, shown.requests)

@@ -61,13 +61,14 @@ def test_filter_shows_one_verdict_and_says_how_many(browser: Browser, make_run: 
     seen = opened.page.locator(".comparison:visible")
     assert seen.count() == 24
     opened.page.get_by_label("sft preferred").check(force=True)
-    assert seen.count() == 9
+    expect(seen).to_have_count(9)
     assert {item.get_attribute("data-verdict") for item in seen.all()} == {"loss"}
-    assert opened.page.locator("#shown").inner_text() == "9 shown"
+    expect(opened.page.locator("#shown")).to_have_text("9 shown")
     opened.page.keyboard.press("ArrowRight")  # the filter is a radio group: arrow keys move through it
+    expect(opened.page.locator("#shown")).not_to_have_text("9 shown")
     assert {item.get_attribute("data-verdict") for item in seen.all()} == {"draw"}
     opened.page.get_by_label("all 24").check(force=True)
-    assert seen.count() == 24
+    expect(seen).to_have_count(24)
 
 
 def test_hostile_outputs_run_nothing(browser: Browser, make_run: MakeRun) -> None:
@@ -162,7 +163,7 @@ def test_a_study_s_plots_have_every_point_and_its_legend_switches_series(browser
     plot.focus()
     opened.page.keyboard.press("ArrowRight")
     opened.page.keyboard.press("ArrowRight")
-    assert opened.page.locator("#said-0").inner_text() == "pool, β: 0.1, win rate, %: 60 (55 to 65)"
+    expect(opened.page.locator("#said-0")).to_have_text("pool, β: 0.1, win rate, %: 60 (55 to 65)")
     expect(plot.locator(".hoverlayer")).to_contain_text("60 (55 to 65)")
     assert opened.is_quiet(), (opened.complaints, opened.requests)
 
@@ -175,12 +176,12 @@ def test_a_study_s_tables_sort_by_numbers_and_by_keyboard(browser: Browser, stud
     heading = table.get_by_role("button", name="beta")
     heading.focus()
     page.keyboard.press("Enter")
-    assert cells.all_inner_texts() == ["1.0", "0.1", "0.03", "–"], "by number, the unknown last"
+    expect(cells).to_have_text(["1.0", "0.1", "0.03", "–"])  # by number, the unknown last
     page.keyboard.press("Enter")
-    assert cells.all_inner_texts() == ["0.03", "0.1", "1.0", "–"]
-    assert table.locator("th[aria-sort=ascending]").count() == 1
+    expect(cells).to_have_text(["0.03", "0.1", "1.0", "–"])
+    expect(table.locator("th[aria-sort=ascending]")).to_have_count(1)
     page.keyboard.press("Enter")
-    assert cells.all_inner_texts() == given
+    expect(cells).to_have_text(given)
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])

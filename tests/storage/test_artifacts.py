@@ -141,7 +141,7 @@ from afarm.storage.artifacts import Store
 def write(directory):
     (directory / "first.txt").write_text("first")
     print("ready", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 
 Store(Path(sys.argv[1])).make("train", {"a": 1}, write)
 """

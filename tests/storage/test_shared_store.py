@@ -36,7 +36,7 @@ def bucket() -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in s3_environment("127.0.0.1", port).items():
             patch.setenv(name, value)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while server.poll() is None and time.monotonic() < deadline:
             try:
                 made = urllib.request.Request(f"http://127.0.0.1:{port}/afarm", method="PUT")

@@ -14,7 +14,7 @@ import tasks
 import torch
 from ports import free_port
 
-LIMIT = 300
+LIMIT = 900
 """Seconds after which a launch is taken to hang."""
 
 

@@ -23,6 +23,9 @@ from afarm.backend import Backend, distributed
 from afarm.core.config import BackendConfig
 from afarm.storage.checkpoints import wait_for
 
+TIMEOUT = 15
+"""Seconds, in which nine processes have to come together on a busy machine."""
+
 
 def stopped(backend: Backend) -> None:
     if distributed.rank() == 1:
@@ -69,7 +72,7 @@ def one_of_them(act: Callable[[Backend], None], stderr: Path) -> None:
     os.dup2(os.open(stderr, os.O_WRONLY | os.O_CREAT), 2)
     os.environ["SCRATCH"] = str(stderr.parent)
     try:
-        backend = Backend(BackendConfig(device="cpu", timeout=3), is_distributed=True)
+        backend = Backend(BackendConfig(device="cpu", timeout=TIMEOUT), is_distributed=True)
         with backend.naming_lost("train ppo"):
             act(backend)
     except Exception as error:

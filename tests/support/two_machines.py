@@ -8,12 +8,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
+from waiting import LIMIT, wait_until
 
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 PORT = 6399
@@ -32,9 +32,6 @@ SMALL = {
 }
 SETTINGS = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
 """Of a comparison that takes a minute."""
-
-LIMIT = 600
-"""Seconds after which a command is taken to hang."""
 
 
 def why_not() -> str:
@@ -115,13 +112,6 @@ class TwoMachines:
 
 def ip(*arguments: str) -> str:
     return subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True).stdout
-
-
-def wait_until(there: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT
-    while not there():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def contents(output_dir: Path) -> dict[str, str]:

@@ -92,11 +92,17 @@ Fault = Status | Drop | Hang | Drip | Told | Body | None
 
 
 class WireServer:
-    """See the module. `answer` makes the text of an answer; `latency` is in seconds."""
+    """See the module. `answer` makes the text of an answer; `latency` is in seconds.
 
-    def __init__(self, answer: Callable[[Received], str] = lambda received: "Output (a)", latency: float = 0.0):
+    Before the first answer, as many requests have to be there as `together` says.
+    """
+
+    def __init__(
+        self, answer: Callable[[Received], str] = lambda received: "Output (a)", latency: float = 0.0, together: int = 0
+    ):
         self.answer = answer
         self.latency = latency
+        self.together = together
         self.received: list[Received] = []
         self.charged = 0
         """Requests for an answer that a vendor could have charged for: all that were not refused by a status."""
@@ -196,6 +202,8 @@ class WireServer:
             return True
         if self.latency:
             await asyncio.sleep(self.latency)
+        while self.most_in_flight < self.together:
+            await asyncio.sleep(0.001)
         fault = self._next_fault(received)
         if isinstance(fault, Drop):
             if fault.sent:

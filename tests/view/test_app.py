@@ -159,7 +159,7 @@ def test_documents_run_in_an_origin_of_their_own(made: Path, output_dir: Path) -
 @pytest.fixture
 def sleeper(write_run: WriteRun) -> Any:
     """A process with a run that says it is making it."""
-    code = "import sys, time; print('up', flush=True); time.sleep(60)"
+    code = "import sys, time; print('up', flush=True); time.sleep(600)"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.readline()
@@ -197,7 +197,7 @@ def test_a_run_is_stopped_by_the_views_own_page_alone(sleeper: Any) -> None:
         200,
         f"process {process.pid} was asked to stop",
     )
-    assert process.wait(20) == -signal.SIGINT
+    assert process.wait(60) == -signal.SIGINT
     assert asked(client, view.token).status_code == 409, "it is not running any more"
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 
 import pytest
 from light_farm import light_workspace
+from waiting import wait_until
 
 from afarm.core.errors import TrainingError
 from afarm.experiment.farm import Farm
@@ -26,6 +26,12 @@ def test_a_finished_run_has_all_stages_and_a_log(made: Path) -> None:
     assert any(text.startswith("train nudge: made in") for _, text in live["log"])
 
 
+def at_work(run: Path, label: str) -> bool:
+    """Tell if the record says that this stage is at work."""
+    live = read_live(run)
+    return live is not None and live["stages"].get(label, {}).get("status") == "working"
+
+
 def test_a_run_at_work_tells_its_stage_its_loop_and_its_curve(tmp_path: Path) -> None:
     told: list[str] = []
     watch = Watch(lambda items, description, total=None: iter(items), told.append)
@@ -35,7 +41,7 @@ def test_a_run_at_work_tells_its_stage_its_loop_and_its_curve(tmp_path: Path) ->
 
     def look(label: str, run: object) -> None:
         if label == "outputs nudge" and run is None:
-            time.sleep(1.5)  # the record is renewed every second
+            wait_until(lambda: at_work(next((tmp_path / "out" / "runs").iterdir()), label))
             [one] = Sources([tmp_path / "out"]).runs().values()
             seen.append(describe_details(one))
 

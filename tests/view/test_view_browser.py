@@ -25,7 +25,6 @@ from afarm.view.server import take_port
 IdOf = Callable[[View, str], str]
 WriteRun = Callable[..., Path]
 pytestmark = pytest.mark.browser
-expect.set_options(timeout=60_000)
 
 
 @contextmanager
@@ -36,7 +35,7 @@ def served(view: View) -> Iterator[str]:
     thread.start()
     yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
     server.should_exit = True
-    thread.join(20)
+    thread.join(60)
 
 
 @contextmanager
@@ -298,7 +297,7 @@ def test_costs_are_planned_from_stored_tokens(browser: Browser, write_run: Write
         hour.focus()
         page.keyboard.press("End")  # $40: half an hour and an hour
         expect(rows).to_contain_text(["$21.00", "$42.00"])
-        assert page.locator("#frontier code").text_content() == (
+        expect(page.locator("#frontier code")).to_have_text(
             f"afarm study costs --output-dir {tmp_path / 'hand'} --hour 40"
         )
         figures = page.locator("#best-of-n dd")

@@ -45,7 +45,7 @@ def bad_line(seed: int, share: float = 0.6) -> list[Fault]:
 
 @pytest.fixture(params=list(MODELS))
 def judge(request: pytest.FixtureRequest, server: WireServer) -> VendorJudge:
-    return make(request.param, server, timeout=0.3)
+    return make(request.param, server, timeout=1)
 
 
 @pytest.fixture(params=["aiohttp", "httpx"])
@@ -177,7 +177,7 @@ class Server:
     url, openai_url = sys.argv[3], sys.argv[3] + "/v1"
 
 with Ledger(Path(sys.argv[2])) as ledger:
-    ask_until_the_budget_is_reached(make(sys.argv[4], Server, timeout=0.5), ledger, float(sys.argv[5]))
+    ask_until_the_budget_is_reached(make(sys.argv[4], Server, timeout=2), ledger, float(sys.argv[5]))
 """
 
 
@@ -197,7 +197,7 @@ def test_two_processes_keep_one_budget_over_a_bad_line(name: str, tmp_path: Path
             name,
         ]
         processes = [subprocess.Popen([*command, str(budget)], env={**os.environ}) for _ in range(2)]
-        assert [process.wait(120) for process in processes] == [0, 0]
+        assert [process.wait(600) for process in processes] == [0, 0]
         lost = server.charged - answered(ledger)
         assert lost > 3
         assert answered(ledger) * WORTH + lost * most <= budget
@@ -225,7 +225,7 @@ def by_batch(judge: VendorJudge, ledger: Ledger, budget: float, requests: list[C
 def test_batches_and_what_is_asked_singly_after_them_keep_one_budget(
     server: WireServer, name: str, tmp_path: Path
 ) -> None:
-    judge = make(name, server, timeout=0.3)
+    judge = make(name, server, timeout=1)
     server.finish_batches(failing={str(i) for i in range(0, 60, 2)})
     server.script(*bad_line(4))
     budget = 12.0 * worst(judge)

@@ -17,7 +17,8 @@ from places import ROOT
 from postgres_server import USER, PostgresServer
 from postgres_server import why_not as no_server
 from s3_server import moto_command, s3_environment
-from two_machines import ADDRESSES, LIMIT, PORT, SETTINGS, TwoMachines, contents, wait_until, why_not
+from two_machines import ADDRESSES, LIMIT, PORT, SETTINGS, TwoMachines, contents, why_not
+from waiting import wait_until
 
 from afarm.core.errors import ConfigError, PluginError
 from afarm.core.plugins import discover
