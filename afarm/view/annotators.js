@@ -74,8 +74,8 @@ function probes(place) {
 
 follow("data/annotators.json", (data) => {
   const before = files[choice.selectedIndex];
-  files = data.files;
-  choice.replaceChildren(...files.map((file) => h("option", {}, `${file.name}: ${file.use}${file.shared_by > 1 ? `, shared by ${file.shared_by} runs` : ""}`)));
+  files = [...together(data.files, (file) => file.method).values()].flat();
+  choice.replaceChildren(...grouped(files, (file) => file.method, (file) => h("option", {}, `${file.name}: ${file.use}${file.shared_by > 1 ? `, shared by ${file.shared_by} runs` : ""}`)));
   const place = before ? files.findIndex((file) => file.run === before.run && file.use === before.use) : 0;
   choice.selectedIndex = Math.max(0, place);
   drift.replaceChildren(...data.drift.map(probes));

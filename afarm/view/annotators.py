@@ -33,7 +33,14 @@ def describe_labels(runs: Iterable[SeenRun]) -> list[Row]:
     found: dict[Path, Row] = {}
     for run in runs:
         for use, path in label_files(run).items():
-            row = {"run": run.id, "use": use, "name": run.name, "shared_by": 0, "command": _command(path)}
+            row = {
+                "run": run.id,
+                "use": use,
+                "name": run.name,
+                "method": text(run.about.get("method")),
+                "shared_by": 0,
+                "command": _command(path),
+            }
             found.setdefault(path, row)["shared_by"] += 1
     return list(found.values())
 

@@ -42,11 +42,29 @@ function undominated(rows, cost) {
   return found;
 }
 
+// A place for each point's label beside it, at which it covers no other label and no point; none if there is no such.
+function labelled(points, width, height) {
+  const [most, top] = [Math.max(...points.map((p) => p.x)) || 1, Math.max(...points.map((p) => p.y + p.half))];
+  const span = top - Math.min(...points.map((p) => p.y - p.half)) || 1;
+  const at = (p) => [p.x / most * width, (top - p.y) / span * height];
+  const taken = points.map((p) => [at(p)[0] - 5, at(p)[1] - 5, at(p)[0] + 5, at(p)[1] + 5]);
+  const places = (x, y, long) => ({ "top right": [x + 5, y - 22, x + 5 + long, y - 5], "bottom right": [x + 5, y + 5, x + 5 + long, y + 22], "top left": [x - 5 - long, y - 22, x - 5, y - 5], "bottom left": [x - 5 - long, y + 5, x - 5, y + 22] });
+  const isFree = (box) => box[0] >= -20 && box[2] <= width + 60 && taken.every((other) => box[2] <= other[0] || other[2] <= box[0] || box[3] <= other[1] || other[3] <= box[1]);
+  return points.map((p) => {
+    const found = Object.entries(places(...at(p), 7 * p.name.length)).find(([, box]) => isFree(box));
+    if (found) taken.push(found[1]);
+    return found?.[0] ?? null;
+  });
+}
+
 function frontierChart(rows, front, cost, unit) {
   const beaten = rows.filter((row) => isNumber(row.rate) && !front.includes(row));
-  const trace = (some, place, name, mode) => ({ type: "scatter", mode, name, x: some.map(cost), y: some.map((row) => row.rate), text: some.map((row) => plain(row.name)), textposition: "top center", textfont: { color: colour("ink") }, cliponaxis: false,
+  const drawn = [...front, ...beaten];
+  const width = (document.getElementById("chart-frontier")?.clientWidth || 1000) - 70;
+  const places = new Map(labelled(drawn.map((row) => ({ name: row.name, x: cost(row), y: row.rate, half: Z_95 * (row.error ?? 0) })), width, 280).map((place, i) => [drawn[i], place]));
+  const trace = (some, place, name, mode) => ({ type: "scatter", mode, name, x: some.map(cost), y: some.map((row) => row.rate), text: some.map((row) => (places.get(row) ? plain(row.name) : "")), customdata: some.map((row) => plain(row.name)), textposition: some.map((row) => places.get(row) ?? "top right"), textfont: { color: colour("ink") }, cliponaxis: false,
     marker: { size: 10, color: seriesColour(place), symbol: seriesSymbol(place) }, line: { color: seriesColour(place), width: 2 }, error_y: { type: "data", array: some.map((row) => Z_95 * (row.error ?? 0)), color: seriesColour(place), thickness: 1.5, width: 4 },
-    hovertemplate: `%{text}: %{y:.1f} %, %{x:.4g} ${unit}<extra></extra>` });
+    hovertemplate: `%{customdata}: %{y:.1f} %, %{x:.4g} ${unit}<extra></extra>` });
   const traces = [trace(front, 0, "frontier", "lines+markers+text"), ...(beaten.length ? [trace(beaten, 1, "beaten", "markers+text")] : [])];
   return [traces, { ...layout(360), xaxis: { ...axis(`${unit} per run`), rangemode: "tozero" }, yaxis: axis("win rate, %"), showlegend: beaten.length > 0, legend: { orientation: "h", y: 1.12 } }];
 }
@@ -120,7 +138,7 @@ function showBest() {
 const perLabel = (use) => ({ input: use.input_tokens / use.labels, output: use.output_tokens / use.labels });
 
 function showPlan() {
-  const bases = data.runs.filter((run) => run.labels.training && run.labels.evaluation);
+  const bases = [...together(data.runs.filter((run) => run.labels.training && run.labels.evaluation), (run) => run.method).values()].flat();
   if (!bases.length) return plan.replaceChildren(section("plan", "The next experiment", "afarm cost", none("A plan is made from the tokens of a run whose labels were bought: there is none yet.")));
   let base = bases[0];
   const out = h("div", {});
@@ -166,7 +184,7 @@ function showPlan() {
     commands.replaceChildren(command(alone ? `afarm cost --method ${quoted(base.method)} ${shared}` : `afarm compare --dry-run --methods ${[...new Set(bases.map((run) => run.method))].slice(0, many).map(quoted).join(",")}${many > new Set(bases.map((run) => run.method)).size ? ",…" : ""} --seeds ${numbers} ${shared}`, "command: the exact estimate"));
   };
   const commands = h("span", {});
-  const choose = h("select", { "aria-label": "Run whose tokens per label are taken", onchange: (event) => { base = bases[event.target.selectedIndex]; fill(); } }, bases.map((run) => h("option", {}, run.name)));
+  const choose = h("select", { "aria-label": "Run whose tokens per label are taken", onchange: (event) => { base = bases[event.target.selectedIndex]; fill(); } }, grouped(bases, (run) => run.method, (run) => h("option", {}, run.name)));
   plan.replaceChildren(h("section", { id: "plan", "aria-labelledby": "plan-title" }, h("div", { class: "section-head" }, h("h2", { id: "plan-title" }, "The next experiment"), commands),
     h("p", { class: "muted" }, "An estimate from the tokens per label of a stored run, times a price. What judges answered before, they are not paid for again: the command knows."),
     h("div", { class: "plan" }, h("div", { class: "card sliders" }, h("div", { class: "slider" }, h("span", { class: "slider-name" }, "Tokens per label as in"), choose), h("div", { class: "slider" }, h("span", { class: "slider-name" }, "Judge, for its list price"), judge, h("datalist", { id: "judges" }, data.prices.map((row) => h("option", { value: row.judge })))), Object.values(sliders).map((one) => one.element), persons.map((one) => one.element)), h("div", { class: "plan-out", "aria-live": "polite" }, out))));

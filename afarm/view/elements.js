@@ -207,6 +207,20 @@ function options(legend, name, choices, chosen, onchange) {
     h("label", {}, h("input", { type: "radio", name, value, checked: value === chosen, onchange: () => onchange(value) }), h("span", {}, label))));
 }
 
+// Rows brought together by a group, such as their method, in the order of the first of each.
+function together(rows, group) {
+  const groups = new Map();
+  for (const row of rows) groups.set(group(row), [...(groups.get(group(row)) ?? []), row]);
+  return groups;
+}
+
+// The options of a long menu under the names of their groups; of one group alone, or of few options, without.
+function grouped(rows, group, option) {
+  const groups = together(rows, group);
+  if (groups.size < 2 || rows.length < 8) return [...groups.values()].flat().map(option);
+  return [...groups].map(([name, some]) => h("optgroup", { label: name || UNKNOWN }, some.map(option)));
+}
+
 // A number chosen by a slider or typed: of `log` ones equal steps are equal ratios. Kept from page to page with `kept`.
 function slider(label, { least, most, value, step = 1, log = false, write = count, kept = "", onchange }) {
   const recall = () => { try { return Number(localStorage.getItem(`afarm ${kept}`)) || null; } catch { return null; } };

@@ -167,9 +167,9 @@ function set(values) {
   ask();
 }
 
-function select(label, name, choices) {
+function select(label, name, choices, more = []) {
   return h("label", { class: "select-label" }, h("span", { class: "unseen" }, label), h("select", { "aria-label": label, onchange: (event) => set({ [name]: event.target.value }) },
-    choices.map(([value, text]) => h("option", { value, selected: query[name] === value }, text))));
+    choices.map(([value, text]) => h("option", { value, selected: query[name] === value }, text)), more));
 }
 
 let others = []; // runs whose verdicts may differ
@@ -186,7 +186,7 @@ function filters() {
     choices.members.length > 1 ? select("Member", "member", [["", "any member"], ...choices.members.map(([name, n]) => [name, `${name} (${count(n)})`])]) : "",
     choices.families.length ? select("Family", "family", [["", "any family"], ...choices.families.map(([name, n]) => [name, `${name} (${count(n)})`])]) : "",
     h("label", { class: "select-label" }, h("select", { "aria-label": "Length", onchange: (event) => set({ longer_from: { longer: "1", much: "100" }[event.target.value] ?? "", longer_to: event.target.value === "shorter" ? "-1" : "" }) }, lengths.map(([value, text]) => h("option", { value, selected: value === lengthNow }, text)))),
-    select("Marked", "kind", kinds), others.length && !STATIC ? select("Flips", "flips", [["", "flips against …"], ...others.map((run) => [run.id, `flips: ${run.name}`])]) : "",
+    select("Marked", "kind", kinds), others.length && !STATIC ? select("Flips", "flips", [["", "flips against …"]], grouped(others, (run) => run.method, (run) => h("option", { value: run.id, selected: query.flips === run.id }, `flips: ${run.name}`))) : "",
     select("Order", "order", figures),
     query.order ? h("button", { type: "button", class: "quiet-button", onclick: () => set({ ascending: query.ascending ? "" : "1" }) }, query.ascending ? "lowest first ↑" : "highest first ↓") : "", shown);
   if (focused) [...bar.querySelectorAll("select, input")].find((one) => one.getAttribute("aria-label") === focused && (one.type !== "radio" || one.value === at))?.focus();

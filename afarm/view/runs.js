@@ -31,7 +31,7 @@ function interval(run) {
 function name(run) {
   const place = h("span", { class: "meaning" }, run.status === "running" && run.stage ? run.stage : moment(run.created));
   const wrong = run.problem ? h("span", { class: "meaning warn" }, run.problem) : "";
-  return [link(runOf(run.id), run.name), " ", statusChip(run.status), place, wrong];
+  return [link(runOf(run.id), run.name), place, wrong];
 }
 
 function select(run) {
@@ -45,6 +45,7 @@ const short = (judge) => judge.replace(/@.*$/, "");
 const COLUMNS = [
   { title: "", box: true, class: "select", cell: select },
   { title: "Run", value: (run) => run.name, cell: name, class: "name" },
+  { title: "Status", value: (run) => run.status, cell: (run) => statusChip(run.status) },
   { title: "Method", value: (run) => run.method },
   { title: "Recipe", value: (run) => run.recipe },
   { title: "Judge", value: (run) => run.judge, cell: (run) => h("span", { title: run.judge, class: run.simulated ? "muted" : null }, short(run.judge) || UNKNOWN, run.simulated ? h("span", { class: "meaning" }, "simulated") : "") },
@@ -69,11 +70,12 @@ function showChosen() {
   chosen.hidden = !selected.size;
 }
 
-const holder = h("div", {});
+const holder = h("div", { class: "runs-table" });
 const shown = h("output", { class: "muted", id: "shown", "aria-live": "polite" });
 function showTable() {
   const rows = data.runs.filter(fits);
-  const columns = COLUMNS.filter((column) => !["Gold", "Reward", "KL", "Recipe"].includes(column.title) || data.runs.some((run) => ![null, ""].includes(column.value(run))));
+  const several = new Set(data.runs.map((run) => run.recipe)).size > 1;
+  const columns = COLUMNS.filter((column) => column.title === "Recipe" ? several : !["Gold", "Reward", "KL"].includes(column.title) || data.runs.some((run) => isNumber(column.value(run))));
   shown.textContent = rows.length === data.runs.length ? `${rows.length} ${rows.length === 1 ? "run" : "runs"}` : `${rows.length} of ${data.runs.length} runs`;
   const focused = document.activeElement?.getAttribute?.("aria-label");
   const left = holder.querySelector(".scroll")?.scrollLeft ?? 0;

@@ -73,9 +73,12 @@ def test_runs_are_filtered_sorted_and_compared(browser: Browser, output_dir: Pat
         page.keyboard.press("Control+a")
         page.keyboard.press("Delete")
         page.get_by_role("button", name="Method").click()
-        expect(page.locator("tbody tr td:nth-child(3)")).to_have_text(["direct", "nudge"])
+        expect(page.locator("tbody tr td:nth-child(4)")).to_have_text(["direct", "nudge"])
         page.get_by_role("button", name="Method").click()
-        expect(page.locator("tbody tr td:nth-child(3)")).to_have_text(["nudge", "direct"])
+        expect(page.locator("tbody tr td:nth-child(4)")).to_have_text(["nudge", "direct"])
+        page.get_by_role("button", name="Status").click()
+        expect(page.get_by_role("columnheader", name="Status")).to_have_attribute("aria-sort", "ascending")
+        assert page.locator(".runs-table .scroll").evaluate("one => one.scrollWidth - one.clientWidth") == 0
         for box in page.get_by_role("checkbox").all():
             box.check()
         page.locator("#compare").click()
@@ -300,6 +303,14 @@ def test_costs_are_planned_from_stored_tokens(browser: Browser, write_run: Write
         expect(page.locator("#frontier code")).to_have_text(
             f"afarm study costs --output-dir {tmp_path / 'hand'} --hour 40"
         )
+        near = [{"name": f"method {n}", "x": 100 + n / 50, "y": 60, "half": 2} for n in range(6)]
+        near.append({"name": "far", "x": 200, "y": 50, "half": 2})
+        places = page.evaluate("points => labelled(points, 1000, 280)", near)
+        assert sorted(filter(None, places[:6])) == ["bottom left", "bottom right", "top left", "top right"]
+        assert places[6] == "top right", "the others have no place and no label"
+        menu = "rows => h('select', {}, grouped(rows, (r) => r[0], (r) => h('option', {}, r))).outerHTML"
+        assert page.evaluate(menu, ["a1", "b1", "a2"]).count("<optgroup") == 0, "a short menu is flat"
+        assert page.evaluate(menu, [f"{'ab'[n % 2]}{n}" for n in range(8)]).count("<optgroup") == 2
         figures = page.locator("#best-of-n dd")
         expect(figures).to_have_text(["61.5 %", "0.64 nats"])
         page.get_by_label("n", exact=True).press("Home")
