@@ -58,7 +58,7 @@ def server() -> Iterator[FakeVllm]:
 
 
 def engine(server: FakeVllm) -> VllmEngine:
-    return VllmEngine(VllmConfig(patience=1, max_concurrency=4), server.url, judge_context())
+    return VllmEngine(VllmConfig(patience=120, max_concurrency=4), server.url, judge_context())
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def server(policy: CheckpointPolicy) -> Iterator[FakeVllm]:
 
 
 def engine(server: FakeVllm, **settings: Any) -> VllmEngine:
-    return VllmEngine(VllmConfig(**{"patience": 0.5, "max_concurrency": 4, **settings}), server.url, judge_context())
+    return VllmEngine(VllmConfig(**{"patience": 120, "max_concurrency": 4, **settings}), server.url, judge_context())
 
 
 def adapted(policy: CheckpointPolicy, scale: float = 0.3, r: int = 4) -> CheckpointPolicy:
@@ -161,7 +161,7 @@ def test_a_server_that_dies_in_the_middle_ends_sampling_once_patience_is_over(
 ) -> None:
     server.script(None, server.stop)
     with pytest.raises(ModelError, match=rf"{server.url} does not answer .*for 0.5 s now .*the same command goes on"):
-        rows(engine(server), policy)
+        rows(engine(server, patience=0.5), policy)
 
 
 def test_a_server_that_is_not_there_at_the_start_is_named_with_what_to_do(policy: CheckpointPolicy) -> None:
@@ -175,7 +175,7 @@ def test_a_server_that_is_not_there_at_the_start_is_named_with_what_to_do(policy
 def test_trouble_that_does_not_pass_ends_with_the_servers_words(server: FakeVllm, policy: CheckpointPolicy) -> None:
     server.script(*[500] * 200)
     with pytest.raises(ModelError, match=r"gives 500 \(it did not work\)"):
-        rows(engine(server), policy)
+        rows(engine(server, patience=0.5), policy)
 
 
 # ------------------------------------------------------------------------------------------------------------- refused
