@@ -150,7 +150,7 @@ def interval(rate: float, error: float | None, n: int | None) -> tuple[float, fl
 
 
 def within_percent(low: float, high: float) -> tuple[float, float]:
-    """Return the ends of an interval in percent as far as it lies in 0 to 100, of which formulas do not know."""
+    """Return the ends of an interval in percent, cut at 0 and 100, of which formulas do not know."""
     return max(0.0, low), min(100.0, high)
 
 

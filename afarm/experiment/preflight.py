@@ -210,7 +210,7 @@ def require_rows(workspace: Workspace, stage: str = "") -> None:
 
 
 def require_enough_for_method(workspace: Workspace) -> None:
-    """Raise `ConfigError` if the run's method needs a reward model that cannot be fitted to so few instructions."""
+    """Raise `ConfigError` if the method needs a reward model and has too few instructions to fit it."""
     components, run = workspace.components, workspace.config
     if workspace.data.remote or "reward_model" not in components.method(run.method).needs:
         return

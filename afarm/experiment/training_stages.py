@@ -231,7 +231,7 @@ def reward_fit_stage(workspace: Workspace, policy: Stage, preferences: Stage) ->
 
 
 def require_enough_to_fit(workspace: Workspace) -> None:
-    """Raise `ConfigError` if the pairs that will be labelled are of too few instructions for the reward model."""
+    """Raise `ConfigError` if pairs of too few instructions for the reward model will be labelled."""
     name, is_own = workspace.config.reward_model, bool(workspace.config.preferences)
     fewest = workspace.components.reward_model_class(name).fewest_instructions
     if not is_own and (count := len(workspace.data.instructions("preference"))) < fewest:

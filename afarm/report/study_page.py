@@ -27,7 +27,7 @@ MOST_RUNS = 500
 
 
 def write_study(directory: Path, study: ShownStudy) -> Path:
-    """Write the directory of a study: its files, and its page in HTML and Markdown. Returns the latter's path.
+    """Write a study's directory, files and pages in HTML and Markdown. Returns the latter's path.
 
     Raises `PluginError` for a file that would lie elsewhere or over another, and `StoreError`.
     """
@@ -37,7 +37,7 @@ def write_study(directory: Path, study: ShownStudy) -> Path:
 
 
 def write_findings(output_dir: Path, name: str, command: str, findings: Findings, simulated: Collection[str]) -> Path:
-    """Write the directory of findings that no grid of runs is behind, and return the path of their HTML page.
+    """Write the directory of findings without a grid of runs, and return the path of their HTML page.
 
     Raises `StoreError`.
     """

@@ -27,7 +27,7 @@ def mean_interval(values: Sequence[float]) -> Bounded:
 
 
 def mean_percent(values: Sequence[float]) -> Bounded:
-    """Estimate a mean of values in percent as `mean_interval` does, its interval as far as it lies in 0 to 100."""
+    """Estimate a mean of values in percent as `mean_interval` does, its interval cut at 0 and 100."""
     value, low, high = mean_interval(values)
     return Bounded(value) if low is None or high is None else Bounded(value, *within_percent(low, high))
 

@@ -1,4 +1,4 @@
-"""The directory of a study: its Markdown page, the files of its tables and plots, and all figures of its runs."""
+"""The directory of a study: its Markdown page, the files of its tables and plots, and its figures."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ShownStudy:
 
 
 def write_files(directory: Path, study: ShownStudy) -> Path:
-    """Write what is there of a study into its directory, marked if runs are missing. Returns the page's path.
+    """Write what is there of a study, marked if runs are missing. Returns the page's path.
 
     Raises `PluginError` for a file that would lie elsewhere or over another, and `StoreError`.
     """

@@ -80,7 +80,7 @@ def commands_of(run: SeenRun) -> dict[str, str]:
 
 
 def part_of(command: str) -> str:
-    """Name what a command makes of which one run is a part, as "study lengths"; empty if it makes that run alone."""
+    """Name what a command makes, as "study lengths"; empty if that is the run alone."""
     _, name, what, *_ = [*command.split(), "", "", ""]
     return {"study": f"study {what}", "compare": "comparison of methods", "tune": "search for settings"}.get(name, "")
 

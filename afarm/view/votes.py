@@ -126,7 +126,7 @@ def _prompt(request: str) -> str:
 
 
 def place_in(prompt: str, instruction: str, *others: str) -> int | None:
-    """Find the number of the comparison in a prompt that has `instruction` and then the other texts; None if unknown.
+    """Find which comparison in a prompt has `instruction` and then the other texts; None if unknown.
 
     Comparisons may share an instruction, and one's instruction may be a part of another's.
     """
