@@ -10,6 +10,8 @@ import base64
 import gzip
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import accumulate
+from statistics import fmean
 from typing import Any
 
 from afarm.evaluation.metrics import NORMAL_95, finite_number, pearson
@@ -166,6 +168,28 @@ def proxy_chart(record: RunRecord) -> Chart | None:
         "x_title": "reward model’s score",
         "y_title": "gold reward",
         "series": series,
+    }
+
+
+def best_of_n_chart(sample_rewards: Sequence[Sequence[float]]) -> Chart | None:
+    """The mean reward of the best of the first n samples over n; None if no output is the best of several."""
+    n = min(map(len, sample_rewards), default=0)
+    if n < 2:
+        return None
+    best = [list(accumulate(rewards[:n], max)) for rewards in sample_rewards]
+    points: Points = [(number, fmean(row[number - 1] for row in best)) for number in range(1, n + 1)]
+    shown = thin(points)
+    return {
+        "kind": "curve",
+        "stage": "",
+        "name": "reward over n",
+        "title": "Reward of the best of the first n samples",
+        "x_title": "n",
+        "y_title": "mean score",
+        "x": [number for number, _ in shown],
+        "y": [reward for _, reward in shown],
+        "half": None,
+        "kept": None,
     }
 
 

@@ -5,7 +5,7 @@ Only `run.json` must be there. If a resumed stage has logged a step twice, the l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,13 +29,24 @@ class ReportedRun:
     record: RunRecord
     metrics: Mapping[str, Mapping[str, Points]]
     outputs: Iterable[Row]
+    sample_rewards: Sequence[Sequence[float]] = ()
+    """The rewards of all samples that each output is the best of, as drawn; none if they were not kept."""
 
 
 def read_reported_run(directory: Path) -> ReportedRun:
     """Read what a run left on disk. Raises `DataError` naming the file that cannot be read."""
     outputs = directory / OUTPUTS
     rows: Iterable[Row] = RowsOnDisk(outputs, lambda row, where: row) if outputs.is_file() else ()
-    return ReportedRun(read_run(directory), curves_of(_rows(directory / "metrics.jsonl")), rows)
+    record = read_run(directory)
+    return ReportedRun(record, curves_of(_rows(directory / "metrics.jsonl")), rows, _sample_rewards(directory, record))
+
+
+def _sample_rewards(directory: Path, record: RunRecord) -> list[list[float]]:
+    """Read the rewards of each output's samples, if the artifact of the method's outputs holds them."""
+    stage = next((s for s in record.stages if s.get("stage") == f"outputs {record.get('method')}"), {})
+    path = directory.parent.parent / str(stage.get("artifact", "")) / OUTPUTS
+    kept = (row.get("scores") for row in read_rows(path)) if path.is_file() else ()
+    return [scores for scores in kept if isinstance(scores, list) and all(isinstance(s, int | float) for s in scores)]
 
 
 def degraded(stages: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -16,7 +16,14 @@ from afarm.evaluation.cut_off import cut_off
 from afarm.evaluation.metrics import finite_number, undetectable_difference, win_rate_interval
 from afarm.evaluation.red_flags import flag_sentences, judge_bias
 from afarm.report import side_by_side
-from afarm.report.charts import curve_charts, kept_step, plotly_script, proxy_chart, win_rate_chart
+from afarm.report.charts import (
+    best_of_n_chart,
+    curve_charts,
+    kept_step,
+    plotly_script,
+    proxy_chart,
+    win_rate_chart,
+)
 from afarm.report.diagram import HEIGHT, WIDTH, diagrams
 from afarm.report.format import FILTERS
 from afarm.report.page_shell import render_page
@@ -193,10 +200,11 @@ def describe_spend(record: RunRecord) -> Mapping[str, Any]:
 def describe_charts(run: ReportedRun) -> dict[str, Any]:
     """Chart data by position: `win_rate` (one or None), and the lists `main`, `others` and `held_out`."""
     main, others = curve_charts(run.metrics, kept_step(run.record))
-    win_rates, proxy = list(describe_win_rates(run.record)), proxy_chart(run.record)
+    win_rates = list(describe_win_rates(run.record))
+    further = [best_of_n_chart(run.sample_rewards), proxy_chart(run.record)]
     return {
         "win_rate": win_rate_chart(win_rates) if len(win_rates) > 1 else None,  # of one the headline has all
-        "main": main if proxy is None else [*main, proxy],
+        "main": [*main, *filter(None, further)],
         "others": others,
         "held_out": held_out_charts(run.record),
     }

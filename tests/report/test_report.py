@@ -16,12 +16,13 @@ import pytest
 
 from afarm.core.errors import DataError, StoreError
 from afarm.report import build, side_by_side
-from afarm.report.charts import MOST_POINTS, curve_charts, proxy_chart, thin
+from afarm.report.charts import MOST_POINTS, best_of_n_chart, curve_charts, proxy_chart, thin
 from afarm.report.diagram import HEIGHT, WIDTH, diagrams, find_inputs, place, title, without_shortcuts
 from afarm.report.format import compact, decimal, in_dollars, moment, seconds
 from afarm.report.reward_model_charts import held_out_charts
 from afarm.report.run import read_reported_run
 from afarm.report.run_page import MOST_CHARACTERS, SHOWN_OUTPUTS, describe_annotators, describe_interval
+from afarm.storage.rows import write_rows
 from afarm.storage.runs import RunRecord, read_run
 
 MakeRun = Callable[..., Path]
@@ -579,6 +580,26 @@ def test_training_is_drawn_with_its_errors_its_kept_checkpoint_and_its_way_over_
     assert [chart["kept"] for chart in others if chart["stage"] == "sft"] == [None]
     path = by_name["reward over KL"]
     assert (path["x"], path["y"], path["steps"]) == ([0.0, 1.5], [0.1, 0.5], [1, 2])
+
+
+def test_the_reward_of_the_best_of_the_first_n_samples_is_drawn_over_n(tmp_path: Path) -> None:
+    chart = best_of_n_chart([[1.0, 0.0, 4.0], [-1.0, 2.0, 1.0]])
+    assert chart is not None
+    assert (chart["x"], chart["y"]) == ([1, 2, 3], [0.0, 1.5, 3.0])
+    assert best_of_n_chart([[1.0], [2.0]]) is None
+    assert best_of_n_chart([]) is None
+
+    made, run = tmp_path / "artifacts" / "outputs" / "k", tmp_path / "runs" / "r"
+    for directory in (made, run):
+        directory.mkdir(parents=True)
+    stages = [{"stage": "outputs best_of_n", "artifact": "artifacts/outputs/k"}]
+    (run / "run.json").write_text(json.dumps({"name": "r", "method": "best_of_n", "stages": stages}))
+    assert "reward over n" not in build(run).read_text(), "an artifact that is gone leaves the page without"
+    write_rows(
+        made / "outputs.jsonl", [{"output": "a", "scores": [1, 2.5]}, {"output": "b"}, {"output": "c", "scores": "?"}]
+    )
+    assert read_reported_run(run).sample_rewards == [[1, 2.5]]
+    assert "reward over n" in build(run).read_text()
 
 
 def test_gold_is_drawn_over_its_proxy_output_by_output() -> None:
