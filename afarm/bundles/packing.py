@@ -15,7 +15,7 @@ from afarm.core.plugins import discover
 from afarm.judging.ledger import Ledger
 from afarm.storage.contents import META
 from afarm.storage.rows import read_rows
-from afarm.storage.runs import METRICS, OUTPUTS, RECORD, RunRecord, read_run, run_directories
+from afarm.storage.runs import METRICS, OUTPUTS, RECORD, RunRecord, read_run
 from afarm.storage.text import holds_key
 from afarm.studies.grid import study_account
 from afarm.studies.record import STUDY, read_study_record
@@ -64,11 +64,8 @@ def pack_study(output_dir: Path, directory: Path, ledger: Ledger | None) -> Cont
     contents.files |= inputs
     raw = json.loads((directory / STUDY).read_text(encoding="utf-8"))
     contents.files[f"studies/{directory.name}/{STUDY}"] = _json({**raw, "settings": {**record.settings, **settings}})
-    names = list(record.records.values())
-    if not names and not inputs:  # it read the records that were there
-        names = [path.name for path in run_directories(output_dir / "runs")]
     keys: set[str] = set()
-    for name in dict.fromkeys(names):
+    for name in dict.fromkeys(record.records.values()):
         keys |= set(_add_run(contents, output_dir, read_run(output_dir / "runs" / name)))
     _add_ledger(contents, ledger, keys, study_account(directory))
     return contents

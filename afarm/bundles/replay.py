@@ -15,7 +15,7 @@ import yaml
 
 from afarm.bundles.ledger_slice import restore_slice
 from afarm.bundles.packing import ANSWERS, INPUTS, JUDGEMENTS, LABELS, MADE_AGAIN, PAGE
-from afarm.core.errors import AfarmError, DataError, JudgeError
+from afarm.core.errors import AfarmError, DataError, JudgeError, attributed_to
 from afarm.core.interfaces import AnnotateContext, EvaluationInputs
 from afarm.core.judge import ChatRequest, Completion
 from afarm.core.plugins import discover
@@ -169,25 +169,26 @@ def _replay_study(bundle: Path, directory: Path, into: Path, ledger: Ledger) -> 
         if name := record.records.get(run.label):
             progress.add(run, read_run(_inside(bundle / "runs", name)), ledger.completions)
     try:
-        component = discover(check_configs=False).get("studies", record.name)
-        made = component.load()
-        settings = {
-            name: value if name in made.never_opened else _placed(value, bundle)
-            for name, value in record.settings.items()
-        }
-        study = made(component.settings(settings)) if component.config else made()
-        study.know(record.facts)
-        study.grid(replace(record.request, output_dir=bundle))
-        if isinstance(study, JudgingStudy):
-            _judge(study, record, into, ledger)
-        if isinstance(study, DataStudy):
-            with _opened(record.judging, record.name, into) as workspace:
-                study.read(workspace.data.load)
-        findings = study.analyse(progress.finished)
-    except (AfarmError, ValueError) as error:
+        with attributed_to("studies", record.name):
+            component = discover(check_configs=False).get("studies", record.name)
+            made = component.load()
+            settings = {
+                name: value if name in made.never_opened else _placed(value, bundle)
+                for name, value in record.settings.items()
+            }
+            study = made(component.settings(settings)) if component.config else made()
+            study.know(record.facts)
+            study.grid(replace(record.request, output_dir=bundle))
+            if isinstance(study, JudgingStudy):
+                _judge(study, record, into, ledger)
+            if isinstance(study, DataStudy):
+                with _opened(record.judging, record.name, into) as workspace:
+                    study.read(workspace.data.load)
+            findings = study.analyse(progress.finished)
+    except AfarmError as error:
         yield Replayed(f"studies/{directory.name}", str(error))
         return
-    write_study(again, ShownStudy(record.name, record.command, progress, findings))
+    write_study(again, ShownStudy(record.name, record.command, progress, findings, record.formats))
     for path in sorted(again.iterdir()):
         if path.suffix in MADE_AGAIN:
             yield _compared(directory / path.name, path, bundle)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 
 WITHOUT = {"method", "seed", "accelerate_config"}
 """The options of a farm that a study has otherwise: its grid names methods and seeds."""
-
-FORMATS = {"png", "pdf"}
 
 BETWEEN = 20
 """The time between two reports on an unfinished study, in times of what the last one took."""
@@ -312,10 +309,12 @@ def _prepared(asked: AskedStudy, runs: Sequence[StudyRun], account: str, launche
 
 
 def _formats(text: str | None) -> list[str]:
-    formats = [part.strip().lower() for part in text.split(",")] if text is not None else []
-    if wrong := [form for form in formats if form not in FORMATS]:
+    from afarm.studies.plots import PICTURES, can_draw
+
+    formats = list(dict.fromkeys(part.strip().lower() for part in text.split(","))) if text is not None else []
+    if wrong := [form for form in formats if form not in PICTURES]:
         raise ConfigError([f"--plots {wrong[0]!r}: png or pdf; SVG is always written"])
-    if formats and find_spec("matplotlib") is None:
+    if formats and not can_draw():
         raise PluginError("--plots needs Matplotlib: pip install 'afarm[plots]'")
     return formats
 
@@ -350,7 +349,7 @@ def _run(
 
     def pages(progress: GridProgress, findings: Findings, formats: Sequence[str]) -> Path:
         page = write_study(directory, ShownStudy(asked.name, command, progress, findings, formats))
-        write_study_record(directory, record, progress)
+        write_study_record(directory, replace(record, formats=formats), progress)
         return page
 
     def written(progress: GridProgress, formats: Sequence[str] = ()) -> tuple[GridProgress, Findings, Path]:

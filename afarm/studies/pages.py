@@ -11,7 +11,7 @@ from afarm.core.errors import PluginError
 from afarm.storage.disk import write_whole
 from afarm.storage.text import code, markdown
 from afarm.studies.grid import GridProgress
-from afarm.studies.plots import as_svg, draw_plot
+from afarm.studies.plots import as_svg, can_draw, draw_plot
 from afarm.studies.study import Cell, Findings, StudyTable
 from afarm.studies.tables import FORMATS, markdown_table
 
@@ -61,7 +61,7 @@ def write_files(directory: Path, study: ShownStudy) -> Path:
             write_whole(directory / f"{table.name}.{ending}", write(table), REMEDY)
     for plot in findings.plots:
         write_whole(directory / f"{plot.name}.svg", as_svg(plot), REMEDY)
-        for ending in study.formats:
+        for ending in study.formats if can_draw() else ():  # who replays a bundle may have no Matplotlib
             draw_plot(plot, directory / f"{plot.name}.{ending}")
     for further, text in findings.files.items():
         write_whole(directory / further, text, REMEDY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,9 @@ INK, MUTED, GRID = "#333333", "#888888", "#dddddd"
 WIDTH, HEIGHT = 640, 400
 LEFT, RIGHT, TOP, BOTTOM = 64, 168, 36, 52
 """Margins in pixels; the legend stands in the right one."""
+
+PICTURES = ("png", "pdf")
+"""The formats that Matplotlib draws."""
 
 TICKS = 6
 """Ticks of an axis of numbers, about."""
@@ -251,6 +255,11 @@ def _said(text: str) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------ PNG and PDF
+
+
+def can_draw() -> bool:
+    """Tell if Matplotlib is there."""
+    return find_spec("matplotlib") is not None
 
 
 def draw_plot(plot: StudyPlot, path: Path) -> None:

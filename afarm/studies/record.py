@@ -11,6 +11,7 @@ from typing import Any
 from afarm.core.errors import DataError
 from afarm.storage.disk import write_json
 from afarm.studies.grid import GridProgress
+from afarm.studies.plots import PICTURES
 from afarm.studies.study import StudyRequest, StudyRun
 
 STUDY = "study.json"
@@ -21,7 +22,7 @@ class StudyRecord:
     """A study as asked for: its `settings`, the request, and `records`, those of its runs by label.
 
     `judging` are the settings of the run whose judges it asked itself, or whose data set it read; empty without.
-    `facts` are what it looked up beside its runs.
+    `facts` are what it looked up beside its runs, `formats` those of its plots beside SVG.
     """
 
     name: str
@@ -33,6 +34,7 @@ class StudyRecord:
     failed: Mapping[str, str] = field(default_factory=dict)
     judging: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
+    formats: Sequence[str] = ()
 
 
 def write_study_record(directory: Path, record: StudyRecord, progress: GridProgress) -> None:
@@ -45,6 +47,7 @@ def write_study_record(directory: Path, record: StudyRecord, progress: GridProgr
             "settings": dict(record.settings),
             "judging": dict(record.judging),
             "facts": dict(record.facts),
+            "plots": list(record.formats),
             "request": {"method": record.request.method, "seeds": list(record.request.seeds)},
             "runs": [{**asdict(run), "place": {k: _plain(v) for k, v in run.place.items()}} for run in progress.runs],
             "records": {done.run.label: done.name for done in progress.finished},
@@ -69,7 +72,9 @@ def read_study_record(directory: Path) -> StudyRecord:
         request = StudyRequest(str(found["request"]["method"]), tuple(map(int, found["request"]["seeds"])))
         records, failed = ({str(k): str(v) for k, v in found[key].items()} for key in ("records", "failed"))
         named = str(found["name"]), str(found["command"]), dict(found["settings"])
-        return StudyRecord(*named, request, runs, records, failed, dict(found["judging"]), dict(found.get("facts", {})))
+        formats = [form for form in found.get("plots", []) if form in PICTURES]
+        read = dict(found["judging"]), dict(found.get("facts", {})), formats
+        return StudyRecord(*named, request, runs, records, failed, *read)
     except OSError as error:
         raise DataError(
             f"{path}: no record of a study ({error.strerror}); the same `afarm study` command writes it"

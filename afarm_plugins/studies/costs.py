@@ -35,6 +35,8 @@ SHARED = "shared"
 GIGABYTE = 2**30
 HOUR = 3600.0
 
+KEPT_OF_STAGES = ("stage", "kind", "key", "reused", "seconds", "spend", "gpu_memory", "memory")
+
 TYPICAL_RUN_SPREAD = 2.0
 """Points that a win rate varies by over seeds, if no stored runs tell."""
 
@@ -54,24 +56,35 @@ class StageCost:
 
 
 class Costs(Study):
-    """Reads what stored runs have cost, and plans others."""
+    """Reads what stored runs have cost, and plans others.
+
+    What it reads of their records are its facts, so that it is replayed without them.
+    """
 
     reads_files = True
+    never_opened = ("runs",)
 
     def __init__(self, config: CostsConfig):
         self.config = config
         self.output_dir = Path("afarm-runs")
+        self.records: list[RunRecord] = []
 
     def grid(self, request: StudyRequest) -> Sequence[StudyRun]:
         self.output_dir = request.output_dir
         return []
 
-    def analyse(self, finished: Sequence[FinishedRun]) -> Findings:
+    def look_up(self) -> Mapping[str, Any]:
         places = [Path(place) for place in self.config.runs] or [self.output_dir]
         records = [record for place in places for record in _records(place)]
         if not records and self.config.runs:
             raise DataError(f"{', '.join(self.config.runs)}: no finished run there; `afarm run` makes one")
-        return costs_of(records, self.config)
+        return {"runs": [_kept(record) for record in records]}
+
+    def know(self, facts: Mapping[str, Any]) -> None:
+        self.records = [RunRecord(Path(), run) for run in facts.get("runs", [])]
+
+    def analyse(self, finished: Sequence[FinishedRun]) -> Findings:
+        return costs_of(self.records, self.config)
 
 
 def _records(place: Path) -> Iterable[RunRecord]:
@@ -79,6 +92,21 @@ def _records(place: Path) -> Iterable[RunRecord]:
     if (place / "run.json").is_file():
         return [read_run(place)]
     return [read_run(found) for directory in (place, place / "runs") for found in run_directories(directory)]
+
+
+def _kept(record: RunRecord) -> dict[str, Any]:
+    """Return what costs are read off of a record, as JSON."""
+    return {
+        **{name: record.get(name) for name in ("recipe", "method", "config")},
+        "machine": {"device": record.section("machine").get("device", "")},
+        "stages": [{name: stage[name] for name in KEPT_OF_STAGES if name in stage} for stage in record.stages],
+        "results": [{"metrics": {"win_rate": rate}} for rate in _win_rates(record)],
+    }
+
+
+def _win_rates(record: RunRecord) -> list[Any]:
+    """Return the win rate of a run's main evaluation, if it has one."""
+    return [result.metrics["win_rate"] for result in record.results if "win_rate" in result.metrics][:1]
 
 
 def costs_of(records: Sequence[RunRecord], config: CostsConfig) -> Findings:
@@ -165,11 +193,11 @@ def _method(name: str, runs: Sequence[RunRecord], stages: Mapping[str, StageCost
     judge = fmean(sum(stage.dollars for stage in some) for some in per_run)
     rates, by_settings = [], dict[str, list[float]]()
     for run in runs:
-        rate = next((r.metrics.get("win_rate") for r in run.results if "win_rate" in r.metrics), None)
-        if isinstance(rate, int | float):
-            rates.append(float(rate))
-            settings = {key: value for key, value in run.section("config").items() if key != "seed"}
-            by_settings.setdefault(repr(settings), []).append(float(rate))
+        for rate in _win_rates(run):
+            if isinstance(rate, int | float):
+                rates.append(float(rate))
+                settings = {key: value for key, value in run.section("config").items() if key != "seed"}
+                by_settings.setdefault(repr(settings), []).append(float(rate))
     return MethodCost(
         name,
         len(runs),

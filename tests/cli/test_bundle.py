@@ -16,6 +16,7 @@ from test_command_line import failed
 from test_study_calibrate import CALIBRATE, write_people
 
 from afarm.bundles.archive import MANIFEST, write_archive
+from afarm.studies import pages
 from afarm_plugins.studies import model_size
 
 SWEEP = ["study", "sweep", "--recipe", "light.yaml", "--method", "nudge", "--seeds", "1,2"]
@@ -101,6 +102,56 @@ def test_a_run_is_replayed_and_a_changed_answer_is_seen(afarm: Afarm, tmp_path: 
     write_archive(Path("without.zip"), {"name": about["name"]}, files)
     said = afarm("replay", "without.zip", "--json")
     assert any("answers are not in the bundle" in why for why in said.json["differs"].values())
+
+
+def test_costs_of_runs_elsewhere_are_replayed_where_these_are_not(afarm: Afarm, tmp_path: Path) -> None:
+    light = ["--recipe", "light.yaml"]
+    for seed, place in (("1", "here"), ("2", "elsewhere")):
+        assert afarm("run", *light, "--method", "nudge", "--seed", seed, "--output-dir", place).code == 0
+    for more, runs in ((["--runs", "elsewhere"], 1), (["--runs", "elsewhere/runs", "--runs", "here"], 2), ([], 1)):
+        said = afarm("study", "costs", *light, "--spend", "500", "--output-dir", "here", *more, "--json")
+        assert [row["runs"] for row in said.json["tables"]["methods"]] == [runs]
+        page = Path(said.json["page"])
+        bundled = afarm("bundle", page.parent.name, "--output-dir", "here", "--out", f"{len(more)}.zip", "--json")
+        assert bundled.code == 0, bundled.err
+    shutil.rmtree("here")
+    shutil.rmtree("elsewhere")
+    for number in (2, 4, 0):
+        said = afarm("replay", f"{number}.zip", "--json")
+        assert said.json["differs"] == {}
+        names = {Path(what).name for what in said.json["same"]}
+        assert {"stages.csv", "methods.csv", "plan.csv", "report.html"} <= names
+
+
+def test_a_study_that_makes_no_run_takes_none_along(afarm: Afarm, tmp_path: Path) -> None:
+    afarm("run", "--recipe", "light.yaml", "--method", "nudge", "--seed", "1")
+    said = afarm("study", "instructions", "--recipe", "light.yaml", "--splits", "sft,evaluation", "--json")
+    page = Path(said.json["page"])
+    for name in (page.parent.name, Path(afarm("study", "costs", "--json").json["page"]).parent.name):
+        assert afarm("bundle", name, "--out", "mine.zip").code == 0
+        with zipfile.ZipFile("mine.zip") as archive:
+            assert not any(member.startswith(("runs/", "artifacts/")) for member in archive.namelist())
+
+
+def test_a_study_with_plots_for_print_is_replayed_without_matplotlib(
+    afarm: Afarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Path(afarm(*SWEEP, "--values", "nudge.skill=0.1,0.5", "--plots", "png,pdf", "--json").json["page"])
+    assert 'href="win_rate.png"' in page.with_suffix(".html").read_text()
+    said = afarm("bundle", page.parent.name, "--out", "mine.zip", "--json")
+    assert said.code == 0, said.err
+    monkeypatch.setattr(pages, "can_draw", lambda: False)
+    said = afarm("replay", "mine.zip", "--into", "again", "--json")
+    assert said.json["differs"] == {}
+    assert not list(Path("again").rglob("*.png"))
+
+
+def test_facts_that_are_none_are_an_error_of_the_study(afarm: Afarm, tmp_path: Path) -> None:
+    for runs in (7, [7], [{"stages": [{"seconds": [1]}]}]):
+        shutil.rmtree("again", ignore_errors=True)
+        said = replayed(afarm, tmp_path, "costs", {}, {"facts": {"runs": runs}})
+        assert said.code == 1
+        assert "study 'costs' failed" in said.json["differs"]["studies/x"]
 
 
 def test_a_study_of_peoples_labels_takes_their_file_along(afarm: Afarm, tmp_path: Path) -> None:

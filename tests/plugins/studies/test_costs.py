@@ -114,6 +114,7 @@ def test_what_a_budget_pays_is_the_smallest_difference_that_fits() -> None:
 def test_no_runs_are_said_and_a_named_place_without_any_is_an_error(tmp_path: Path) -> None:
     study = Costs(CostsConfig())
     study.grid(StudyRequest("ppo", (1,), tmp_path))
+    study.know(study.look_up())
     assert study.analyse([]).notes == ["There is no stored run to read costs from."]
     with pytest.raises(DataError, match="no finished run there"):
-        Costs(CostsConfig(runs=[str(tmp_path)])).analyse([])
+        Costs(CostsConfig(runs=[str(tmp_path)])).look_up()
