@@ -24,6 +24,7 @@ from afarm.backend.prompts import PromptTemplate
 from afarm.backend.sampling import SamplingEngine, TorchEngine
 from afarm.core.config import BackendConfig
 from afarm.core.errors import ConfigError, ModelError, TrainingError
+from afarm.core.interfaces import Progress, no_progress
 from afarm.storage.gguf import damaged
 from afarm.storage.model_files import local_path, model_identity
 from afarm.storage.prompt_templates import TemplateSource, read_prompt_template
@@ -48,7 +49,7 @@ class Backend:
 
     Several processes (`is_distributed`) connect when they make theirs, and have its `session` in common: a name that no
     other launch has. `sharded` is true if each is to keep only its shard of what it trains and reads (see `sharding`).
-    Policies sample by `engine`, torch unless another is given.
+    Policies sample by `engine`, torch unless another is given, and tell how far they are by `progress`.
     """
 
     def __init__(
@@ -58,8 +59,10 @@ class Backend:
         is_distributed: bool = False,
         sharded: bool = False,
         engine: SamplingEngine | None = None,
+        progress: Progress = no_progress,
     ) -> None:
         self.config = config or BackendConfig()
+        self.progress = progress
         self.engine: SamplingEngine = engine or TorchEngine()
         self._launch = _connected(self.config) if is_distributed else None
         self.device = self._launch.device if self._launch else _device(self.config.device)

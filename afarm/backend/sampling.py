@@ -28,7 +28,7 @@ from afarm.backend.growing_cache import growing_cache
 from afarm.backend.logprobs import backbone, evaluating, log_normaliser, positions, project
 from afarm.backend.product_attention import is_half_on_cpu
 from afarm.core.errors import ModelError
-from afarm.core.interfaces import Decoding
+from afarm.core.interfaces import Decoding, Progress, no_progress
 from afarm.core.seeding import integer
 
 if TYPE_CHECKING:
@@ -125,14 +125,14 @@ class TorchEngine:
         if policy.backend.device.type == "cpu":
             cpu.keep_freed_memory()
         bias = dict.fromkeys(policy.tokenizer.convert_tokens_to_ids(list(policy.control_tokens)), -math.inf)
-        return TorchSampler(policy.model, policy.eos_ids, policy.pad_id, bias)
+        return TorchSampler(policy.model, policy.eos_ids, policy.pad_id, bias, policy.backend.progress)
 
 
 class TorchSampler:
     """A sampler on a transformers causal LM (adapters included) with its key-value cache.
 
     `eos_ids` end a response and belong to it. `logit_bias` is added to the logits of these tokens before one is chosen,
-    and is no part of the log-probabilities.
+    and is no part of the log-probabilities. `progress` wraps the batches of a `generate` that takes several.
     """
 
     def __init__(
@@ -141,37 +141,34 @@ class TorchSampler:
         eos_ids: Sequence[int],
         pad_id: int,
         logit_bias: Mapping[int, float] = MappingProxyType({}),
+        progress: Progress = no_progress,
     ):
         self.model = model
         self.eos_ids = list(eos_ids)
         self.pad_id = pad_id
         self.logit_bias = logit_bias
+        self.progress = progress
 
     def generate(
         self, prompts: Sequence[Sequence[int]], keys: Sequence[str], decoding: Decoding, *, seed: int
     ) -> Iterator[Generation]:
-        size = decoding.per_device_batch_size
-        window = max(1, WINDOW_BATCHES * size // decoding.n)
-        for start in range(0, len(prompts), window):
-            chosen = range(start, min(start + window, len(prompts)))
-            yield from self._generate_window([prompts[i] for i in chosen], [keys[i] for i in chosen], decoding, seed)
-
-    def _generate_window(
-        self, prompts: Sequence[Sequence[int]], keys: Sequence[str], decoding: Decoding, seed: int
-    ) -> Iterator[Generation]:
-        order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), i))
+        n, size = decoding.n, decoding.per_device_batch_size
         ready: dict[tuple[int, int], Generation] = {}
-        due = ((i, sample) for i in range(len(prompts)) for sample in range(decoding.n))
+        due = ((i, sample) for i in range(len(prompts)) for sample in range(n))
         awaited = next(due, None)
         prefix: _Prefix | None = None
-        for batch in batches(order, decoding.n, decoding.per_device_batch_size):
+        windows = list(_windows(prompts, max(1, WINDOW_BATCHES * size // n)))
+        total = sum(batch_count(len(window), n, size) for window in windows)
+        work = (batch for window in windows for batch in batches(window, n, size))
+        # Of a window little can be yielded before its end: batches are told of as they are drawn.
+        for batch in self.progress(work, "batches drawn", total) if total > 1 else work:
             uniforms = None if decoding.temperature == 0 else _uniforms(batch, keys, decoding.max_new_tokens, seed)
             distinct = list(dict.fromkeys(i for i, _ in batch))
             # The mode is switched back before anything is yielded: the consumer may train in between.
             with torch.inference_mode(), evaluating(self.model):
                 if prefix is None or prefix.prompts != distinct:
                     prefix = None  # its cache is freed before another is filled
-                    prefix = self._prefill(distinct, prompts, decoding.n > len(batch))
+                    prefix = self._prefill(distinct, prompts, n > len(batch))
                 ready.update(zip(batch, self._generate_batch(batch, prefix, decoding, uniforms), strict=True))
                 if not prefix.shared:
                     prefix = None
@@ -358,6 +355,17 @@ def batches(prompts: Sequence[int], n: int, size: int) -> Iterator[list[tuple[in
     for i in prompts:
         for part in range(parts):
             yield [(i, sample) for sample in range(part * n // parts, (part + 1) * n // parts)]
+
+
+def batch_count(prompts: int, n: int, size: int) -> int:
+    """Count the batches that `batches` cuts `n` samples of each of so many prompts into."""
+    return -(-prompts // (size // n)) if n <= size else prompts * -(-n // size)
+
+
+def _windows(prompts: Sequence[Sequence[int]], size: int) -> Iterator[list[int]]:
+    """Yield the numbers of all prompts, `size` at a time and those by length."""
+    for start in range(0, len(prompts), size):
+        yield sorted(range(start, min(start + size, len(prompts))), key=lambda i: (len(prompts[i]), i))
 
 
 def _uniforms(rows: Sequence[tuple[int, int]], keys: Sequence[str], length: int, seed: int) -> torch.Tensor:

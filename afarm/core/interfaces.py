@@ -52,6 +52,7 @@ class ModelBackend(Protocol):
     session: str
     sharded: bool
     engine: Any
+    progress: Progress
 
     def autocast(self) -> AbstractContextManager[Any]: ...
     def seed(self, seed: int) -> None: ...

@@ -265,7 +265,8 @@ class Components:
                 raise PluginError(f"training needs {error.name!r}: pip install 'afarm[train]'") from error
             several, sharded = self.process_info.is_distributed, self.process_info.sharded
             settings, engine = self.settings.run.backend, self.engine()
-            self._backend = Backend(settings, is_distributed=several, sharded=sharded, engine=engine)
+            progress = self.progress if self.process_info.is_main_process else no_progress
+            self._backend = Backend(settings, is_distributed=several, sharded=sharded, engine=engine, progress=progress)
         backend: Backend = self._backend
         return backend
 

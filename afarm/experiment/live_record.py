@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from afarm.core.errors import AfarmError
 from afarm.core.interfaces import Progress
+from afarm.evaluation.metrics import finite_number
 from afarm.storage.disk import replacing
 from afarm.storage.json_text import json_text
 from afarm.storage.text import one_line, without_keys, without_passwords
@@ -39,6 +40,9 @@ SECONDS = 1.0
 
 PACE_LOOKS = 11
 """Looks over which calls per second are counted."""
+
+SILENCE = 30.0
+"""Seconds without news after which a run of another machine is taken for stopped."""
 
 LINES = 200
 """Lines of the log that are kept, the newest."""
@@ -171,12 +175,23 @@ class LiveRecord:
             self._write()
 
     def _write(self) -> None:
-        """Write the record whole. Nothing is forced to the disk: the next one comes soon."""
+        """Write the record whole. Nothing is forced to the disk: the next one comes soon.
+
+        If another process is at the same run, the record is that one's until it ends: two would take turns.
+        """
+        if self._is_anothers():
+            return
         with suppress(OSError, AfarmError):
             text = json_text(self._state())
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(self.path) as beside:
                 beside.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+    def _is_anothers(self) -> bool:
+        kept = read_live(self.path.parent)
+        if kept is None or kept.get("status") != "running" or stopped_why(kept):
+            return False
+        return any(kept.get(name) != value for name, value in process_identity(os.getpid()).items())
 
     def _state(self) -> dict[str, Any]:
         judges = self._workspace.judges
@@ -272,3 +287,19 @@ def read_live(directory: Path) -> Mapping[str, Any] | None:
             values = json.loads(path.read_text(encoding="utf-8"))
             return values if isinstance(values, dict) else None
     return None
+
+
+def stopped_why(live: Mapping[str, Any]) -> str:
+    """Say why a run whose record says that it is running is not; empty if it is."""
+    here = process_identity(_whole(live.get("pid")))
+    if live.get("host") == here["host"] and live.get("boot") == here["boot"]:
+        gone = here["process_start"] is None or here["process_start"] != live.get("process_start")
+        return f"process {_whole(live.get('pid'))} is gone without a word" if gone else ""
+    silent = time.time() - (finite_number(live.get("updated")) or 0.0)
+    if silent > SILENCE:
+        return f"no news from {one_line(str(live.get('host')), 80)} for {silent:,.0f} s"
+    return ""
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**31 else 0

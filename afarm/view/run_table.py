@@ -9,8 +9,9 @@ from typing import Any
 
 from afarm.evaluation.metrics import finite_number
 from afarm.evaluation.run_cost import cost_of
+from afarm.experiment.live_record import stopped_why
 from afarm.storage.runs import RECORD, is_simulated
-from afarm.view.sources import SeenRun, stopped_why
+from afarm.view.sources import SeenRun
 from afarm.view.values import mapping, rows, text
 
 Row = dict[str, Any]

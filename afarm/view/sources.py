@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +16,11 @@ from typing import Any, Literal
 from afarm.core.errors import AfarmError
 from afarm.core.seeding import digest
 from afarm.evaluation.metrics import finite_number
-from afarm.experiment.live_record import LIVE, process_identity, read_live
+from afarm.experiment.live_record import LIVE, read_live, stopped_why
 from afarm.storage.runs import RECORD, RunRecord, read_run
 from afarm.storage.text import one_line
 
 Status = Literal["finished", "running", "stopped", "failed", "unreadable"]
-
-SILENCE = 30.0
-"""Seconds without news after which a run of another machine is taken for stopped."""
 
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
@@ -69,22 +65,6 @@ class SeenRun:
         if self.record is not None and self.status == "finished":
             return self.record
         return self.live or self.record or {}
-
-
-def stopped_why(live: Mapping[str, Any]) -> str:
-    """Say why a run whose record says that it is running is not; empty if it is."""
-    here = process_identity(_whole(live.get("pid")))
-    if live.get("host") == here["host"] and live.get("boot") == here["boot"]:
-        gone = here["process_start"] is None or here["process_start"] != live.get("process_start")
-        return f"process {_whole(live.get('pid'))} is gone without a word" if gone else ""
-    silent = time.time() - (finite_number(live.get("updated")) or 0.0)
-    if silent > SILENCE:
-        return f"no news from {one_line(str(live.get('host')), 80)} for {silent:,.0f} s"
-    return ""
-
-
-def _whole(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**31 else 0
 
 
 class Sources:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from tiny_models import make_gpt2, make_instructions, make_model, make_policy
 
 from afarm.backend import CheckpointPolicy, TorchSampler, join_and_pad, pad, response_logprobs
-from afarm.backend.sampling import batches, choose, nucleus
+from afarm.backend.sampling import batch_count, batches, choose, nucleus
 from afarm.core.interfaces import Decoding
 
 SHORT = Decoding(max_new_tokens=12, per_device_batch_size=8)
@@ -243,3 +244,26 @@ def test_the_cache_of_a_batch_is_freed_before_the_next_and_before_its_samples_ar
     ):
         assert not any(cache() for cache in caches)
     assert len(caches) == 3
+
+
+def test_batches_are_told_of_as_they_are_drawn_and_not_once_a_window_is_whole(policy: CheckpointPolicy) -> None:
+    told: list[Any] = []
+
+    def progress(items: Iterable[Any], description: str, total: int | None = None) -> Iterator[Any]:
+        for done, item in enumerate(items):
+            told.append((description, done, total))
+            yield item
+
+    policy.backend.progress = progress
+    long_first = make_instructions(16)[::-1]
+    assert next(policy.sample(long_first, replace(SHORT, per_device_batch_size=2), seed=3)).token_ids
+    assert len(told) > 1
+    assert told == [("batches drawn", done, 8) for done in range(len(told))]
+    told.clear()
+    list(policy.sample(long_first[:2], replace(SHORT, per_device_batch_size=2), seed=3))
+    assert told == [], "one batch is no loop"
+
+
+@pytest.mark.parametrize(("n", "size"), [(1, 8), (3, 8), (8, 8), (20, 8), (1, 1)])
+def test_batches_are_counted_before_they_are_cut(n: int, size: int) -> None:
+    assert [batch_count(p, n, size) for p in range(7)] == [len(list(batches(range(p), n, size))) for p in range(7)]

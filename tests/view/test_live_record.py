@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ from waiting import wait_until
 
 from afarm.core.errors import TrainingError
 from afarm.experiment.farm import Farm
-from afarm.experiment.live_record import Watch, followed, read_live
+from afarm.experiment.live_record import Watch, followed, process_identity, read_live
 from afarm.view.run_details import describe_details
 from afarm.view.sources import Sources
 
@@ -134,3 +137,22 @@ def test_records_are_whole_whenever_they_are_read(tmp_path: Path) -> None:
         path = next((tmp_path / "out" / "runs").glob("*/live.json"))
         assert json.loads(path.read_text())["status"] == "running"
         assert [name.name for name in path.parent.iterdir()] == ["live.json"]
+
+
+def test_of_two_processes_at_one_run_the_first_keeps_the_record_until_it_ends(tmp_path: Path) -> None:
+    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        with light_workspace(tmp_path, method="nudge", start="model") as workspace:
+            with followed(workspace, "nudge", "afarm run", 0.0):
+                [directory] = (tmp_path / "out" / "runs").iterdir()
+                theirs = json.dumps({"status": "running", "updated": time.time(), **process_identity(other.pid)})
+                (directory / "live.json").write_text(theirs)
+            assert (directory / "live.json").read_text() == theirs
+            with followed(workspace, "nudge", "afarm run", 0.0):
+                other.kill()
+                other.wait()
+                wait_until(lambda: (read_live(directory) or {}).get("pid") == os.getpid())
+    finally:
+        other.kill()
+        other.wait()
+    assert (read_live(directory) or {})["status"] == "finished"
