@@ -50,7 +50,7 @@ def main(directory: Path, *wanted: str) -> None:
             counted = found["counted"][moment]["total"]
             what = f"{stage}{' ' + more[0].strip('-') if more and more[0] != '--rows' else ''}, {moment}"
             figures = f"{peak / 1e6:,.0f} | {counted / 1e6:,.0f} | {100 * (counted / peak - 1):+.0f} %"
-            print_line(f"{what} | {model} | {dtype} | {processes} | {figures}".replace("-", "−", 0))
+            print_line(f"{what} | {model} | {dtype} | {processes} | {figures}")
 
 
 def print_line(cells: str) -> None:

@@ -227,8 +227,8 @@ class Workload:
     ) -> list[Held]:
         """The fullest moment while `networks` learn, one after the other.
 
-        `still` are weights of others that wait. Before a step's second pass a network has no gradients yet, and while
-        the first is taken back they take the place of activations.
+        `still` are weights of others that wait. A pass is fullest when its logits are made, with all activations, or
+        when it ends, with all gradients. Before a step's second pass a network has no gradients to begin with.
         """
         n, size = self.processes, networks[0].bytes
         held = size * (sum(network.share(n) for network in networks) + still)
@@ -239,11 +239,19 @@ class Workload:
         gathered = BUFFERS * networks[0].layer * size if n > 1 else 0
         moments = []
         for number, network in enumerate(networks):
-            activations = max(kept - learned[number], 0) if passes == 1 else kept
+            before, after = sum(learned[:number]), sum(learned[: number + 1])
+            head = 0 if lora else network.head * size  # its gradient, from logits and, if tied, from embeddings
             logits = self._logits(shape[0] * (shape[1] - apart), learns=True) if network.head else 0
-            logits += 0 if lora else network.head * size
-            gradients = sum(learned[: number + 1])
-            moments.append(Held("learning", held, gathered, gradients, MOMENTS * sum(learned), activations, logits))
+            first = Held(
+                "learning",
+                held,
+                gathered,
+                before if passes == 1 else after,
+                MOMENTS * sum(learned),
+                kept,
+                logits + head,
+            )
+            moments += [first, replace(first, gradients=after, activations=0, logits=head)]
         return [max(moments, key=lambda moment: moment.total)]
 
     def _logits(self, tokens: int, *, learns: bool = False) -> int:

@@ -7,13 +7,14 @@ import torch
 from tiny_models import make_model
 from torch.autograd.graph import saved_tensors_hooks
 
-from afarm.backend.memory import Workload
+from afarm.backend.memory import Held, Workload
 from afarm.core.config import BackendConfig, LoraConfig
 from afarm_plugins.dpo import DPOConfig
 from afarm_plugins.ppo import PPOConfig
 from afarm_plugins.sft import SFTConfig
 
 SHAPE = (3, 20)
+ONE_PASS = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 1}
 
 
 def kept_by_a_real_pass(checkpointing: bool) -> int:
@@ -72,6 +73,19 @@ def test_pairs_take_twice_the_activations() -> None:
     pairs = DPOConfig(per_device_train_batch_size=2, gradient_accumulation_steps=8, max_length=16)
     [one], [two] = workload.training(single), workload.training(pairs, pairs=True)
     assert two.activations == pytest.approx(2 * one.activations, rel=0.02)
+
+
+def test_a_pass_is_fullest_when_logits_are_made_or_when_all_gradients_are_there() -> None:
+    model = make_model()
+    whole, head = model.num_parameters(), model.get_output_embeddings().weight.numel()
+    workload = Workload(model.config, BackendConfig(device="cpu"))
+
+    def counted(tokens: int) -> Held:
+        return workload.training(SFTConfig(max_length=tokens, **{**ONE_PASS, "gradient_checkpointing": False}))[0]
+
+    short, long = counted(2), counted(200)
+    assert short.total == 4 * (2 * whole + whole + 2 * whole + head), "the start, gradients, moments, the head's twice"
+    assert (long.gradients, long.activations > 4 * whole) == (0, True), "no gradient is there yet"
 
 
 def test_ppo_learns_its_networks_one_after_the_other_and_reads_no_more_than_it_sampled() -> None:
