@@ -20,6 +20,7 @@ from afarm.cli.cost import show_plan, warn_of_budget
 from afarm.cli.launchers import LOCAL, LauncherName, launched, opened
 from afarm.cli.options import DryRun, FarmOptions, with_options
 from afarm.cli.run import command_line, finish
+from afarm.cli.study_options import Formats, Seeds, Yes
 from afarm.core.errors import ConfigError, DataError, PluginError, attributed_to
 from afarm.core.registry import Component
 from afarm.storage.text import markup, one_line
@@ -37,15 +38,6 @@ WITHOUT = {"method", "seed", "accelerate_config"}
 
 BETWEEN = 20
 """The time between two reports on an unfinished study, in times of what the last one took."""
-
-Seeds = Annotated[
-    str | None, typer.Option("--seeds", show_default="the recipe's", help="The seeds, with commas between.")
-]
-Formats = Annotated[
-    str | None,
-    typer.Option("--plots", help="Plots also as png, pdf, or both with a comma between.", metavar="FORMATS"),
-]
-Yes = Annotated[bool, typer.Option("--yes", help="Begin without asking, however many runs there are.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -135,7 +127,7 @@ def conduct(
     from afarm.studies.study import DataStudy, JudgingStudy
 
     started = time.time()
-    formats = _formats(plots)
+    formats = formats_in(plots)
     asked = asked_study(component, name, own, options, seeds)
     runs = asked.grid()
     directory = study_directory(options.output_dir, name, runs, options.as_recipe(), asked.recipe, dict(own))
@@ -156,7 +148,7 @@ def conduct(
     if dry_run:
         return None
     if len(runs) > MANY and not yes:
-        _confirm(len(runs))
+        confirm(len(runs))
     if runs:
         prepare = _prepared(asked, runs, account, launcher)
     progress, findings, page = _run(asked, runs, directory, account, prepare, formats, judging)
@@ -308,7 +300,8 @@ def _prepared(asked: AskedStudy, runs: Sequence[StudyRun], account: str, launche
         return partial(launched, launcher, asked.options) if there else None
 
 
-def _formats(text: str | None) -> list[str]:
+def formats_in(text: str | None) -> list[str]:
+    """Read the formats of plots. Raises `ConfigError` for others, `PluginError` without Matplotlib."""
     from afarm.studies.plots import PICTURES, can_draw
 
     formats = list(dict.fromkeys(part.strip().lower() for part in text.split(","))) if text is not None else []
@@ -319,7 +312,7 @@ def _formats(text: str | None) -> list[str]:
     return formats
 
 
-def _confirm(runs: int) -> None:
+def confirm(runs: int) -> None:
     """Ask before a large grid. Raises `ConfigError` if nobody is there to answer."""
     if not err().is_terminal:
         raise ConfigError([f"{runs:,} runs: look at the plan above, and begin with --yes"])

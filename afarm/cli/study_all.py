@@ -13,18 +13,18 @@ import typer
 from afarm.cli.console import err, out, print_json
 from afarm.cli.launchers import LOCAL, LauncherName
 from afarm.cli.options import DryRun, FarmOptions, with_options
+from afarm.cli.study_options import Formats, Seeds, Yes
 from afarm.core.errors import AfarmError, ConfigError
 from afarm.storage.text import markdown, markup
 
 if TYPE_CHECKING:
+    from afarm.cli.study import AskedStudy
     from afarm.core.registry import Component
+    from afarm.studies.study import StudyRun
     from afarm.studies.times import MissingStages
 
 Full = Annotated[bool, typer.Option("--full", help="Each study's whole grid, not a small one.")]
 Names = Annotated[str | None, typer.Option("--only", help="These studies alone, with commas between.")]
-Seeds = Annotated[
-    str | None, typer.Option("--seeds", show_default="the recipe's", help="The seeds, with commas between.")
-]
 
 
 @dataclass(slots=True)
@@ -63,17 +63,26 @@ def study_all(
     launcher: LauncherName = LOCAL,
     only: Names = None,
     full: Full = False,
+    plots: Formats = None,
+    yes: Yes = False,
     *,
     options: FarmOptions,
     dry_run: DryRun = False,
 ) -> None:
     """Run every study, or show how many runs, stages and minutes that would be."""
-    from afarm.cli.study import conduct
+    from afarm.cli.study import conduct, confirm, formats_in
+    from afarm.studies.grid import MANY
 
+    formats_in(plots)  # refused once, not by each study
     chosen = _chosen(only)
+    asked = dict(_asked(chosen, full, options, seeds))
+    runs = len({_key(run) for one in asked.values() if not isinstance(one, str) for run in one[1]})
+    if dry_run or (runs > MANY and not yes):
+        _show_plan(asked, runs, options, dry_run)
     if dry_run:
-        _show_plan(chosen, full, options, seeds)
         return
+    if runs > MANY and not yes:
+        confirm(runs)
     began, found = time.time(), list[StudyOutcome]()
     for number, (name, component) in enumerate(chosen.items(), start=1):
         err().print(f"[bold]study {number} of {len(chosen)}: {markup(name)}[/]", highlight=False)
@@ -81,7 +90,7 @@ def study_all(
         found.append(outcome)
         try:
             own, is_shown = _own(component, full), not options.as_json
-            conducted = conduct(component, name, own, seeds, launcher, None, True, options, is_shown=is_shown)
+            conducted = conduct(component, name, own, seeds, launcher, plots, True, options, is_shown=is_shown)
             assert conducted is not None
             progress, outcome.page = conducted
             outcome.runs, outcome.failed = len(progress.runs), len(progress.failed)
@@ -141,37 +150,63 @@ def write_index(directory: Path, found: list[StudyOutcome]) -> Path:
 # ------------------------------------------------------------------------------------------------------------ dry run
 
 
-def _show_plan(chosen: Mapping[str, Component], full: bool, options: FarmOptions, seeds: str | None) -> None:
-    """Show the runs and minutes of each study, counting a stage where it would be made first."""
-    from afarm.storage.artifacts import Store
-    from afarm.studies.times import seconds_by_label
-
-    known = seconds_by_label(Store(options.output_dir).all()) if options.output_dir.is_dir() else {}
-    seen: set[str] = set()
-    plan = dict(_planned(chosen, full, options, seeds, seen))
-    if options.as_json:
-        print_json({name: one if isinstance(one, str) else one.to_json(known) for name, one in plan.items()})
-        return
-    for name, one in plan.items():
-        text = f"left out: {one}" if isinstance(one, str) else one.sentence(known)
-        out().print(f"{name:18} {text}", highlight=False, markup=False, soft_wrap=True)
-    missing = [one for one in plan.values() if not isinstance(one, str)]
-    total = sum(one.seconds(known) for one in missing)
-    unknown = sum(one.unknown(known) for one in missing)
-    more = f", and {unknown} stages whose time no stored one tells" if unknown else ""
-    runs = sum(one.runs for one in missing)
-    out().print(f"{runs} runs, about {total / 60:.0f} minutes{more}. Nothing was run.", highlight=False, soft_wrap=True)
-
-
-def _planned(
-    chosen: Mapping[str, Component], full: bool, options: FarmOptions, seeds: str | None, seen: set[str]
-) -> Iterator[tuple[str, MissingStages | str]]:
+def _asked(
+    chosen: Mapping[str, Component], full: bool, options: FarmOptions, seeds: str | None
+) -> Iterator[tuple[str, tuple[AskedStudy, list[StudyRun]] | str]]:
+    """Yield each study with its grid, or why it has none."""
     from afarm.cli.study import asked_study
-    from afarm.studies.times import missing_stages
 
     for name, component in chosen.items():
         try:
             asked = asked_study(component, name, _own(component, full), options, seeds)
-            yield name, missing_stages(asked.grid(), asked.look_at, seen)
+            yield name, (asked, asked.grid())
+        except AfarmError as error:
+            yield name, str(error)
+
+
+def _key(run: StudyRun) -> tuple[str, int, tuple[str, ...]]:
+    """Return what makes runs of two studies the same run."""
+    return run.method, run.seed, run.settings
+
+
+def _show_plan(
+    asked: Mapping[str, tuple[AskedStudy, list[StudyRun]] | str], runs: int, options: FarmOptions, dry_run: bool
+) -> None:
+    """Show the runs, minutes and dollars of each study; what several share is the first one's."""
+    from afarm.storage.artifacts import Store
+    from afarm.studies.times import added_up, price_words, seconds_by_label
+
+    known = seconds_by_label(Store(options.output_dir).all()) if options.output_dir.is_dir() else {}
+    plan, console = dict(_planned(asked)), out() if dry_run else err()
+    if dry_run and options.as_json:
+        print_json({name: one if isinstance(one, str) else one.to_json(known) for name, one in plan.items()})
+        return
+    for name, one in plan.items():
+        text = f"left out: {one}" if isinstance(one, str) else one.sentence(known)
+        console.print(f"{name:18} {text}", highlight=False, markup=False, soft_wrap=True)
+    missing = [one for one in plan.values() if not isinstance(one, str)]
+    total = sum(one.seconds(known) for one in missing)
+    unknown = sum(one.unknown(known) for one in missing)
+    more = f", and {unknown:,} stages whose time no stored one tells" if unknown else ""
+    more += price_words(added_up([one.dollars for one in missing]), added_up([one.most_dollars for one in missing]))
+    text = f"{runs:,} runs, those that studies share once, about {total / 60:.0f} minutes{more}. Nothing was run."
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _planned(
+    asked: Mapping[str, tuple[AskedStudy, list[StudyRun]] | str],
+) -> Iterator[tuple[str, MissingStages | str]]:
+    from afarm.studies.times import MissingStages, missing_stages
+
+    stages, planned = set[str](), set[tuple[str, int, tuple[str, ...]]]()
+    for name, one in asked.items():
+        if isinstance(one, str):
+            yield name, one
+            continue
+        study, runs = one
+        new = [run for run in runs if _key(run) not in planned]
+        planned.update(map(_key, new))
+        try:
+            yield name, MissingStages(len(runs), missing_stages(new, study.look_at, stages))
         except AfarmError as error:
             yield name, str(error)

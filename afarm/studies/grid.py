@@ -246,6 +246,17 @@ def plan_grid(runs: Sequence[StudyRun], open_with: OpenWith) -> GridPlan:
 
     Of a large grid some runs, drawn, stand for all. Raises `ConfigError` for a run that cannot be.
     """
+    groups: dict[tuple[str, bool], list[tuple[PlannedStage, float]]] = {}
+    for stage, weight in weighted_stages(runs, open_with).values():
+        groups.setdefault((stage.kind, stage.reused), []).append((stage, weight))
+    return GridPlan([_added_up(some) for some in groups.values()], min(len(runs), LOOKED_AT), len(runs))
+
+
+def weighted_stages(runs: Sequence[StudyRun], open_with: OpenWith) -> dict[str, tuple[PlannedStage, float]]:
+    """Return stages by name, each with how many of the grid's it stands for.
+
+    They are those of runs that were drawn to stand for all. Raises `ConfigError` for a run that cannot be.
+    """
     sample = sample_of(runs)
     found: dict[str, PlannedStage] = {}
     seen: Counter[str] = Counter()
@@ -256,15 +267,14 @@ def plan_grid(runs: Sequence[StudyRun], open_with: OpenWith) -> GridPlan:
     groups: dict[tuple[str, bool], list[str]] = {}
     for name, stage in found.items():
         groups.setdefault((stage.kind, stage.reused), []).append(name)
-    planned = []
+    weights: dict[str, float] = {}
     for (kind, _), names in groups.items():
         share = len(runs) / len(sample)
         if kind in OWN_STAGES:  # what several runs share is there already, what one has stands for others
-            weights = {name: share if seen[name] == 1 else 1.0 for name in names}
+            weights |= {name: share if seen[name] == 1 else 1.0 for name in names}
         else:
-            weights = dict.fromkeys(names, estimate_distinct(len(names), len(sample), len(runs)) / len(names))
-        planned.append(_added_up([found[name] for name in names], list(weights.values())))
-    return GridPlan(planned, len(sample), len(runs))
+            weights |= dict.fromkeys(names, estimate_distinct(len(names), len(sample), len(runs)) / len(names))
+    return {name: (stage, weights[name]) for name, stage in found.items()}
 
 
 def estimate_distinct(seen: int, drawn: int, of: int) -> float:
@@ -282,14 +292,14 @@ def estimate_distinct(seen: int, drawn: int, of: int) -> float:
     return max(float(seen), low)
 
 
-def _added_up(stages: Sequence[PlannedStage], weights: Sequence[float]) -> PlannedStage:
+def _added_up(stages: Sequence[tuple[PlannedStage, float]]) -> PlannedStage:
     """Add up stages of one kind, each of which stands for so many."""
-    count = round(sum(weights))
+    count = round(sum(weight for _, weight in stages))
     totals: dict[str, JudgeEstimate] = {}
-    for stage, weight in zip(stages, weights, strict=True):
+    for stage, weight in stages:
         for judge in stage.judges:
             totals[judge.judge] = totals.get(judge.judge, JudgeEstimate(judge.judge)) + _times(judge, weight)
-    first = replace(stages[0], judges=tuple(totals.values()))
+    first = replace(stages[0][0], judges=tuple(totals.values()))
     return replace(first, label=f"{first.kind} × {count:,}", why="") if count > 1 else first
 
 

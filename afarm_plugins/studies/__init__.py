@@ -243,11 +243,6 @@ STUDIES: Mapping[str, tuple[str, type[Config], str]] = {
         TransferConfig,
         "what is learned from people, from the pool and from a single annotator, all judged by people",
     ),
-    "costs": (
-        "costs:Costs",
-        CostsConfig,
-        "time, memory and dollars of stored runs by method and stage, and a plan for a budget",
-    ),
     "eval-sets": (
         "eval_sets:EvalSets",
         EvalSetsConfig,
@@ -280,6 +275,11 @@ STUDIES: Mapping[str, tuple[str, type[Config], str]] = {
     ),
     "kl": ("sweep:Sweep", SweepConfig, "the sweep over PPO's KL coefficient"),
     "data-size": ("sweep:Sweep", SweepConfig, "the sweep over the number of preference pairs: does the gain flatten?"),
+    "costs": (
+        "costs:Costs",
+        CostsConfig,
+        "time, memory and dollars of stored runs by method and stage, and a plan for a budget",
+    ),
 }
 """The studies by name: module and class, settings, and a line about each."""
 

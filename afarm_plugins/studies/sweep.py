@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import product
 
@@ -89,17 +90,18 @@ def read_axes(texts: Sequence[str]) -> dict[str, list[str]]:
     problems = []
     for text in texts:
         name, equals, listed = (part.strip() for part in text.partition("="))
-        values = [value.strip() for value in re.split(r",(?![^\[{]*[\]}])", listed)] if listed else []
+        comma = r",(?![^\[{]*[\]}])" if re.search(r"[\]}]", listed) else ","  # the first looks on from each comma
+        values = [value.strip() for value in re.split(comma, listed)] if listed else []
+        counts = Counter(map(as_number, values))
+        given = f"--values {text:.60}{'…' if len(text) > 60 else ''}"
         if not name or not equals or not all(values) or not values:
-            problems.append(f"--values {text}: a setting and its values, such as dpo.beta=0.03,0.1,0.3")
+            problems.append(f"{given}: a setting and its values, such as dpo.beta=0.03,0.1,0.3")
         elif name == "seed":
-            problems.append(f"--values {text}: seeds have an option of their own, --seeds {listed}")
+            problems.append(f"{given}: seeds have an option of their own, --seeds {listed}")
         elif name in axes:
             problems.append(f"--values names {name} twice: give all its values at once")
-        elif repeated := [
-            value for place, value in enumerate(values) if as_number(value) in map(as_number, values[:place])
-        ]:
-            problems.append(f"--values {text}: {repeated[0]} is named twice")
+        elif repeated := [value for value in values if counts[as_number(value)] > 1]:
+            problems.append(f"{given}: {repeated[-1]} is named twice")
         axes[name] = values
     if problems:
         raise ConfigError(problems)

@@ -94,6 +94,7 @@ def test_a_study_stopped_halfway_reports_what_is_there_marked_so(
         ([], "a sweep needs values, such as --values"),
         (["--values", "nudge.skill="], "--values nudge.skill=: a setting and its values"),
         (["--values", "nudge.skill=0.1,0.10"], "0.10 is named twice"),
+        (["--values", f"nudge.skill={','.join(map(str, range(30)))},7"], "16,17,18,1…: 7 is named twice"),
         ([*SKILLS, *SKILLS], "names nudge.skill twice"),
         (["--values", "seed=1,2"], "--seeds 1,2"),
         (["--values", "nudge.skil=1,2"], "nudge.skil: unknown setting. Did you mean 'skill'?"),

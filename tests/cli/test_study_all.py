@@ -91,7 +91,33 @@ def test_a_dry_run_counts_stages_that_studies_share_once_and_tells_their_time(st
     assert (later["unknown"], later["stages"]) == (0, plan["small"]["stages"])
     assert later["seconds"] > 0
     said = studies(*ALL, "--only", "small,again", "--dry-run")
-    assert "4 runs, about 0 minutes. Nothing was run." in said.out
+    assert "2 runs, those that studies share once, about 0 minutes, judges at most $" in said.out
+
+
+def test_many_runs_are_priced_and_asked_about_before_the_first_study(
+    studies: Afarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("afarm.studies.grid.MANY", 3)
+    shared = [*ALL, "--only", "small,again"]
+    assert studies(*shared, "--json").code == 0, "two runs, which both studies have"
+    many = [*ALL, "--only", "small,half,again"]
+    RAN.clear()
+    said = studies(*many)
+    failed(said, "4 runs: look at the plan above, and begin with --yes")
+    assert "judges at most $" in said.err
+    assert RAN == []
+    assert studies(*many, "--yes", "--plots", "png").code == 1, "one run fails"
+    assert any((tmp_path / "afarm-runs" / "studies").glob("half-*/report.html"))
+    failed(studies(*many, "--yes", "--plots", "gif"), "--plots 'gif': png or pdf")
+
+
+def test_a_dry_run_of_a_large_grid_opens_a_share_of_its_runs(studies: Afarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = studies(*ALL, "--full", "--only", "small", "--dry-run", "--json").json["small"]
+    monkeypatch.setattr("afarm.studies.grid.LOOKED_AT", 2)
+    estimated = studies(*ALL, "--full", "--only", "small", "--dry-run", "--json").json["small"]
+    assert estimated["runs"] == exact["runs"] == 4
+    assert abs(estimated["stages"] - exact["stages"]) <= 2
+    assert estimated["most_dollars"] == pytest.approx(exact["most_dollars"], rel=0.3)
 
 
 def test_a_study_that_is_none_is_named(studies: Afarm) -> None:
