@@ -96,12 +96,12 @@ def _lines(study: ShownStudy) -> list[str]:
 
 
 def stopped_sentence(progress: GridProgress) -> str:
-    """Say that runs are missing; empty if none is."""
+    """Say that runs are missing, be they still made or not; empty if none is."""
     if not progress.missing:
         return ""
     total = len(progress.runs)
     there = f"{len(progress.finished)} of {total} runs are there, {progress.missing} missing"
-    return f"Stopped halfway: {there}. The same command goes on."
+    return f"Not all is here: {there}. Unless it is at work, the same command goes on."
 
 
 def runs_table(progress: GridProgress) -> StudyTable:

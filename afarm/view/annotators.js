@@ -61,7 +61,7 @@ async function open() {
 
 function probes(place) {
   const rows = place.probes.map((probe) => ({ ...probe, judge: [...new Set(Object.values(probe.judges ?? {}))].join(", ") }));
-  return h("section", {}, h("div", { class: "section-head" }, h("h2", {}, "Drift of judges"), command(place.command)), h("p", { class: "muted" }, h("code", {}, place.output_dir)),
+  return h("section", {}, h("div", { class: "section-head" }, h("h2", {}, "Drift of judges"), command(place.command)), place.output_dir ? h("p", { class: "muted" }, h("code", {}, place.output_dir)) : "",
     place.problem ? problem(place.problem) : rows.length ? [rows.some((row) => row.shifted) ? problem("A judge has shifted: what is evaluated after it stands on boards of its own.") : "",
       table({ caption: "Probes", rows, columns: [
         { title: "Probe", value: (r) => r.epoch }, { title: "Annotator", value: (r) => r.annotator }, { title: "Judge", value: (r) => r.judge }, { title: "Shift", value: (r) => (r.shifted ? "shifted" : "none shown"), cell: (r) => h("span", { class: `chip ${r.shifted ? "bad" : "good"}` }, r.shifted ? "shifted" : "none shown") },
@@ -78,7 +78,8 @@ follow("data/annotators.json", (data) => {
   choice.replaceChildren(...grouped(files, (file) => file.method, (file) => h("option", {}, `${file.name}: ${file.use}${file.shared_by > 1 ? `, shared by ${file.shared_by} runs` : ""}`)));
   const place = before ? files.findIndex((file) => file.run === before.run && file.use === before.use) : 0;
   choice.selectedIndex = Math.max(0, place);
-  drift.replaceChildren(...data.drift.map(probes));
+  const probed = data.drift.filter((place) => place.probes.length || place.problem);
+  drift.replaceChildren(...(probed.length ? probed : data.drift.slice(0, 1).map((place) => ({ ...place, output_dir: "" }))).map(probes));
   if (!files.length) holder.replaceChildren(none("No labels are stored yet: `afarm run` makes some."));
   else if (!before || place < 0) open();
 }, 10);

@@ -39,6 +39,7 @@ from afarm.view.run_table import describe_row
 from afarm.view.sources import SeenRun, Sources
 from afarm.view.stopping import stop
 from afarm.view.stores import SHOWN_FILES, artifact_rows, document_rows, documents, ledger_accounts
+from afarm.view.variants import own_settings
 
 LEAST_PACKED = 2000
 """Bytes from which on an answer is sent gzipped."""
@@ -82,7 +83,9 @@ class View:
 
     def table(self) -> Any:
         """All runs in a row each, and the directories that they are from."""
-        rows = [describe_row(run) for run in self.sources.runs().values()]
+        runs = self.sources.runs().values()
+        own = own_settings(runs)
+        rows = [{**describe_row(run), "settings": own[run.id]} for run in runs]
         places = [{"path": str(place), "there": place.is_dir()} for place in self.sources.output_dirs]
         command = " ".join(["afarm leaderboard", *map(str, self.sources.output_dirs)])
         return {"runs": rows, "output_dirs": places, "command": command}
@@ -112,10 +115,19 @@ class View:
 
     def ledgers(self) -> Any:
         """The accounts of each ledger."""
-        places = dict.fromkeys(str(self.ledger_of(place)) for place in self.sources.output_dirs)
-        by_name = {str(self.ledger_of(place)): place for place in self.sources.output_dirs}
-        commands = {name: f"afarm ledger --output-dir {by_name[name]}" for name in places}
-        return {"ledgers": [{**ledger_accounts(self.ledger_of(by_name[n])), "command": commands[n]} for n in places]}
+        runs = list(self.sources.runs().values())
+        shared: dict[str, list[Path]] = {}
+        for place in self.sources.output_dirs:
+            shared.setdefault(str(self.ledger_of(place)), []).append(place)
+        return {
+            "ledgers": [
+                {
+                    **ledger_accounts(self.ledger_of(places[0]), [run for run in runs if run.output_dir in places]),
+                    "command": f"afarm ledger --output-dir {places[-1]}",
+                }
+                for places in shared.values()
+            ]
+        }
 
     def artifacts(self) -> Any:
         """The artifacts of each output directory."""
@@ -325,7 +337,7 @@ def _packed(content: bytes) -> bytes:
 def _tagged(request: Request, content: bytes, kind: str) -> Response:
     """An answer with a mark of its content: who has it already is not sent it again."""
     mark = f'"{hashlib.blake2b(content, digest_size=10).hexdigest()}"'
-    headers = {"etag": mark, "vary": "accept-encoding"}
+    headers = {"etag": mark, "own": "accept-encoding"}
     if request.headers.get("if-none-match") == mark:
         return Response(status_code=304, headers=headers)
     if len(content) > LEAST_PACKED and "gzip" in request.headers.get("accept-encoding", ""):

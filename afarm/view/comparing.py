@@ -9,7 +9,7 @@ from typing import Any
 from afarm.analysis.run_diff import diff_runs
 from afarm.core.errors import AfarmError
 from afarm.core.records import Row
-from afarm.report.charts import MAIN_CURVES
+from afarm.report.charts import MAIN_CURVES, TRAIN
 from afarm.storage.reuse import flatten
 from afarm.view.outputs_index import OutputsIndex
 from afarm.view.pairs import Pairs
@@ -54,7 +54,10 @@ def differing_settings(runs: Sequence[SeenRun]) -> list[Row]:
 
 
 def overlaid(runs: Sequence[SeenRun]) -> list[Row]:
-    """The curves that at least two runs have, reward, KL and length first."""
+    """The curves that at least two runs have, reward, KL and length first.
+
+    Those of a stage that all of these share are left out: they lie on top of each other.
+    """
     merged: dict[tuple[str, str], Row] = {}
     for place, run in enumerate(runs):
         main, others = run_charts(run)
@@ -64,8 +67,21 @@ def overlaid(runs: Sequence[SeenRun]) -> list[Row]:
                 {**{k: chart[k] for k in ("stage", "name", "title", "x_title", "y_title")}, "series": []},
             )
             named["series"].append({"run": place, "name": run.name, "x": chart["x"], "y": chart["y"]})
-    shared = [chart for chart in merged.values() if len(chart["series"]) > 1]
+    keys = [_stage_keys(run) for run in runs]
+
+    def is_of_one_stage(chart: Row) -> bool:
+        made = {keys[series["run"]].get(chart["stage"], f"none {series['run']}") for series in chart["series"]}
+        return len(made) == 1
+
+    shared = [chart for chart in merged.values() if len(chart["series"]) > 1 and not is_of_one_stage(chart)]
     return sorted(shared, key=lambda chart: (chart["name"] not in MAIN_CURVES, chart["stage"] != "train"))
+
+
+def _stage_keys(run: SeenRun) -> dict[str, str]:
+    """The keys of a finished run's stages, by what their curves are called."""
+    stages = run.record.stages if run.record is not None else []
+    keys = {text(stage.get("stage")): text(stage.get("key")) for stage in stages if stage.get("key")}
+    return {TRAIN if name.startswith(f"{TRAIN} ") else name: key for name, key in keys.items()}
 
 
 def paired(first: SeenRun, second: SeenRun) -> Row:

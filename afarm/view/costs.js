@@ -18,12 +18,12 @@ const plotCard = (id, title) => h("figure", { class: "card chart" }, h("figcapti
 
 // ------------------------------------------------------------------------------------------------ quality and cost
 
-// Runs of one recipe and method, in the mean; a machine has a price per hour.
+// Runs that differ in nothing but their seeds, in the mean; a machine has a price per hour.
 function methods(hour) {
   const groups = new Map();
   const several = new Set(data.runs.map((run) => run.recipe)).size > 1;
   for (const run of data.runs) {
-    const name = [several && run.recipe, run.method].filter(Boolean).join(" · ");
+    const name = [several && run.recipe, run.method, ...run.settings].filter(Boolean).join(" · ");
     groups.set(name, [...(groups.get(name) ?? []), run]);
   }
   return [...groups].map(([name, runs]) => {
@@ -80,7 +80,7 @@ function showFrontier() {
     const front = undominated(rows, cost);
     if (!holder.children.length) holder.replaceChildren(plotCard("frontier", "Win rate over cost"), h("div", { id: "methods" }));
     holder.querySelector("#methods").replaceChildren(table({ caption: "Methods", rows: [...rows].sort((a, b) => (b.rate ?? -1) - (a.rate ?? -1)), sort: order, columns: [
-      { title: "Method", value: (r) => r.name }, { title: "Runs", number: true, value: (r) => r.runs }, { title: "Win rate, %", number: true, value: (r) => r.rate, cell: (r) => [decimal(r.rate, 1), isNumber(r.error) ? h("span", { class: "error" }, ` ± ${decimal(r.error, 1)}`) : ""] },
+      { title: "Method", value: (r) => r.name, cell: (r) => breakable(r.name) }, { title: "Runs", number: true, value: (r) => r.runs }, { title: "Win rate, %", number: true, value: (r) => r.rate, cell: (r) => [decimal(r.rate, 1), isNumber(r.error) ? h("span", { class: "error" }, ` ± ${decimal(r.error, 1)}`) : ""] },
       { title: "Time", number: true, value: (r) => r.seconds, cell: (r) => duration(r.seconds) }, { title: "Judges", number: true, value: (r) => r.judge, cell: (r) => dollars(r.judge) }, { title: "In all", number: true, value: (r) => r.dollars, cell: (r) => dollars(r.dollars) },
       { title: "Frontier", value: (r) => (front.includes(r) ? "yes" : "") },
     ] }));
@@ -90,7 +90,7 @@ function showFrontier() {
   const order = { by: null, down: true };
   const from = h("span", {});
   frontier.replaceChildren(h("section", { id: "frontier", "aria-labelledby": "frontier-title" }, h("div", { class: "section-head" }, h("h2", { id: "frontier-title" }, "Quality and cost"), from),
-    h("p", { class: "muted" }, "What a run of each method costs if it shares nothing, and what it reaches: means over its runs. Bars are 95% intervals, over seeds if there are several."), h("div", { class: "sliders short" }, hour.element), holder));
+    h("p", { class: "muted" }, "What a run of each method costs if it shares nothing, and what it reaches: means over runs that differ in nothing but the seed. Settings are named if most runs of the method have others. Bars are 95% intervals, over seeds if there are several."), h("div", { class: "sliders short" }, hour.element), holder));
   fill();
   redraws.push(fill);
 }

@@ -19,6 +19,7 @@ from afarm.view.run_table import describe_row
 from afarm.view.sources import SeenRun
 from afarm.view.stores import documents
 from afarm.view.values import mapping, rows, text
+from afarm.view.variants import own_settings
 
 CURVE = "curve.json"
 """The file of `afarm best-of-n` beside its page."""
@@ -31,9 +32,12 @@ USES = {"annotate": "training", "evaluate": "evaluation"}
 def describe_costs(runs: Iterable[SeenRun], output_dirs: Sequence[Path]) -> Row:
     """Describe what the page of costs and plans draws: runs, curves over n, and list prices."""
     finished = [run for run in runs if run.status == "finished" and run.record is not None]
+    own = own_settings(finished)
     places = shlex.join(["--output-dir", str(output_dirs[0])]) if output_dirs else ""
     return {
-        "runs": [describe_cost(run, run.record) for run in finished if run.record is not None],
+        "runs": [
+            {**describe_cost(run, run.record), "settings": own[run.id]} for run in finished if run.record is not None
+        ],
         "curves": list(stored_curves(output_dirs)),
         "prices": [
             {"judge": judge, "input": price.input, "output": price.output} for judge, price in listed_prices().items()

@@ -1,5 +1,6 @@
 // What judges cost: by day, judge, annotator and run.
-const GROUPS = [["day", "By day"], ["judge", "By judge"], ["annotator", "By annotator"], ["run", "By run"]];
+const GROUPS = [["day", "By day"], ["judge", "By judge"], ["annotator", "By annotator"], ["run", "By run"], ["account", "By account"]];
+const MEANINGS = { run: "What the stages of each run bought. A stage that runs share counts with the oldest of them.", account: "Who paid: a run, or a study, a comparison or a search for all of its runs." };
 // What the names of accounts begin with that several runs share.
 const SHARED = { "study-": "all runs of one study", "compare-": "all runs of one comparison", "tune-": "all trials of one search" };
 const sharing = (name) => Object.entries(SHARED).find(([begin]) => name.startsWith(begin))?.[1];
@@ -10,7 +11,7 @@ main.append(holder);
 function accounts(rows, title) {
   const most = Math.max(...rows.map((row) => row.dollars), 0);
   const columns = [
-    { title: title.replace("By ", ""), value: (r) => r.name || UNKNOWN, cell: (r) => [r.name || UNKNOWN, title === "By run" && sharing(r.name) ? h("span", { class: "meaning" }, sharing(r.name)) : ""] },
+    { title: title.replace("By ", ""), value: (r) => r.name || UNKNOWN, cell: (r) => [r.id ? link(runOf(r.id), r.name) : r.name || (title === "By run" ? "(no run that is here)" : UNKNOWN), title === "By account" && sharing(r.name) ? h("span", { class: "meaning" }, sharing(r.name)) : ""] },
     { title: "Dollars", number: true, value: (r) => r.dollars, cell: (r) => h("span", { class: "bar-cell", style: `--share: ${most ? (100 * r.dollars / most).toFixed(1) : 0}%` }, dollars(r.dollars)) },
     { title: "Answers", number: true, value: (r) => r.answers, cell: (r) => count(r.answers) },
     { title: "Tokens in", number: true, value: (r) => r.input_tokens, cell: (r) => count(r.input_tokens) },
@@ -32,6 +33,6 @@ follow("data/ledger.json", (data) => {
         tile("Open", count(ledger.in_flight.requests), ledger.in_flight.requests ? `at most ${dollars(ledger.in_flight.reserved)}: in flight, or charged without an answer` : "nothing in flight")),
       ledger.batches.map((batch) => h("p", { class: "note" }, `Batch ${batch.ticket} of ${batch.judge}: ${count(batch.requests)} requests, at most ${dollars(batch.reserved)}; the same command collects it.`)),
       ledger.unanswered.length ? h("p", { class: "note" }, `Answers without a text: ${ledger.unanswered.map(([why, many]) => `${count(many)} ${why || "without a reason"}`).join(", ")}.`) : "",
-      GROUPS.map(([group, title]) => [h("h3", {}, title), ledger.by[group].length ? accounts(ledger.by[group], title) : none("Nothing yet.")]));
+      GROUPS.map(([group, title]) => [h("h3", {}, title), MEANINGS[group] ? h("p", { class: "muted" }, MEANINGS[group]) : "", ledger.by[group].length ? accounts(ledger.by[group], title) : none("Nothing yet.")]));
   }));
 }, 5);

@@ -14,7 +14,7 @@ function remember() {
 }
 
 function fits(run) {
-  const text = [run.name, run.method, run.recipe, run.judge, run.annotator, `seed ${run.seed}`, run.status, run.output_dir].join(" ").toLowerCase();
+  const text = [run.name, run.method, run.recipe, run.judge, run.annotator, `seed ${run.seed}`, run.status, run.output_dir, ...run.settings].join(" ").toLowerCase();
   return (!state.status || run.status === state.status) && state.words.toLowerCase().split(/\s+/).every((word) => text.includes(word));
 }
 
@@ -28,15 +28,19 @@ function interval(run) {
     h("svg:circle", { cx: at(run.win_rate), cy: 8, r: 4 }));
 }
 
+const MOST_SETTINGS = 4;
 function name(run) {
   const place = h("span", { class: "meaning" }, run.status === "running" && run.stage ? run.stage : moment(run.created));
   const wrong = run.problem ? h("span", { class: "meaning warn" }, run.problem) : "";
-  return [link(runOf(run.id), run.name), place, wrong];
+  const settings = run.settings.length ? h("span", { class: "meaning", title: "what most runs of this method have otherwise" }, breakable(run.settings.slice(0, MOST_SETTINGS).join(", ")), run.settings.length > MOST_SETTINGS ? h("span", { title: run.settings.join(", ") }, ` and ${run.settings.length - MOST_SETTINGS} more`) : "") : "";
+  const elsewhere = data.runs.some((other) => other.name === run.name && other.id !== run.id) ? h("span", { class: "meaning" }, run.output_dir) : "";
+  return [link(runOf(run.id), run.name), settings, elsewhere, place, wrong];
 }
 
 function select(run) {
   return h("input", { type: "checkbox", checked: selected.has(run.id), "aria-label": `Select ${run.name}`, onchange: (event) => {
     if (event.target.checked) selected.add(run.id); else selected.delete(run.id);
+    event.target.closest("tr").classList.toggle("selected", event.target.checked);
     showChosen();
   } });
 }
@@ -45,13 +49,13 @@ const short = (judge) => judge.replace(/@.*$/, "");
 const COLUMNS = [
   { title: "", box: true, class: "select", cell: select },
   { title: "Run", value: (run) => run.name, cell: name, class: "name" },
+  { title: "Win rate, %", number: true, value: (run) => run.win_rate, hint: "against the reference, ± one standard error; the line is the 95% interval, with even in its middle",
+    cell: (run) => isNumber(run.win_rate) ? h("span", { class: "rate" }, h("span", {}, h("strong", {}, decimal(run.win_rate, 1)), isNumber(run.standard_error) ? h("span", { class: "error" }, ` ± ${decimal(run.standard_error, 1)}`) : ""), interval(run)) : UNKNOWN },
   { title: "Status", value: (run) => run.status, cell: (run) => statusChip(run.status) },
-  { title: "Method", value: (run) => run.method },
+  { title: "Method", value: (run) => run.method, cell: (run) => breakable(run.method) },
   { title: "Recipe", value: (run) => run.recipe },
   { title: "Judge", value: (run) => run.judge, cell: (run) => h("span", { title: run.judge, class: run.simulated ? "muted" : null }, short(run.judge) || UNKNOWN, run.simulated ? h("span", { class: "meaning" }, "simulated") : "") },
   { title: "Seed", number: true, value: (run) => run.seed, cell: (run) => run.seed ?? UNKNOWN },
-  { title: "Win rate, %", number: true, value: (run) => run.win_rate, hint: "against the reference, ± one standard error; the line is the 95% interval, with even in its middle",
-    cell: (run) => isNumber(run.win_rate) ? h("span", { class: "rate" }, h("span", {}, h("strong", {}, decimal(run.win_rate, 1)), isNumber(run.standard_error) ? h("span", { class: "error" }, ` ± ${decimal(run.standard_error, 1)}`) : ""), interval(run)) : UNKNOWN },
   { title: "Gold", number: true, value: (run) => run.gold, cell: (run) => decimal(run.gold), hint: "true reward of the toy world, per output" },
   { title: "Reward", number: true, value: (run) => run.reward, cell: (run) => decimal(run.reward), hint: "the reward model's mean score" },
   { title: "KL", number: true, value: (run) => run.kl, cell: (run) => decimal(run.kl), hint: "nats per response from the starting policy" },

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,11 +11,12 @@ from afarm.core.records import Row
 from afarm.evaluation.metrics import finite_number
 from afarm.judging.accounting import GROUPS, accounts, open_items, unanswered
 from afarm.judging.database import Place, shown_place
+from afarm.judging.ledger import Ledger
 from afarm.storage.artifacts import Store
 from afarm.storage.metadata import read_metadata
 from afarm.view.seen_ledger import seen_ledger
 from afarm.view.sources import SeenRun
-from afarm.view.values import only_texts, text
+from afarm.view.values import mapping, only_texts, text
 
 SHOWN_FILES = {
     ".md": "text/plain",
@@ -27,17 +28,53 @@ SHOWN_FILES = {
 """Files of boards and studies that are shown, and as what."""
 
 
-def ledger_accounts(place: Place) -> Row:
-    """Spend by run, judge, annotator and day, and what is open; a problem if it cannot be read."""
+def ledger_accounts(place: Place, runs: Iterable[SeenRun] = ()) -> Row:
+    """Spend by account, run, judge, annotator and day, and what is open; a problem if it cannot be read.
+
+    `runs` are those that may have bought from it, the newest first.
+    """
     try:
         with seen_ledger(place) as ledger:
             if ledger is None:
                 return {"place": shown_place(place), "problem": "", "by": {}, "missing": True}
             by = {group: [asdict(account) for account in accounts(ledger, group)] for group in GROUPS}
+            by["account"] = by.pop("run")  # a run's, or that of a study with all its runs
+            by["run"] = bought_by_runs(ledger, runs)
             about = {"by": by, **open_items(ledger), "unanswered": unanswered(ledger)}
             return {"place": shown_place(place), "problem": "", "missing": False, **about}
     except AfarmError as error:
         return {"place": shown_place(place), "problem": str(error), "by": {}, "missing": False}
+
+
+def bought_by_runs(ledger: Ledger, runs: Iterable[SeenRun]) -> list[Row]:
+    """What the stages of each run bought, the dearest run first; a stage that runs share counts with the oldest.
+
+    Stages of no run that is there (any more) have one row without a name.
+    """
+    owners: dict[str, SeenRun] = {}
+    for run in runs:
+        owners |= dict.fromkeys(_artifacts_of(run), run)
+    names = ("answers", "input_tokens", "output_tokens", "dollars", "unpriced")
+    found: dict[str, Row] = {}
+    for stage, *spent in ledger.read(
+        "SELECT stage, calls, input_tokens, output_tokens, dollars, unpriced_calls FROM stage_spend ORDER BY stage"
+    ):
+        owner = owners.get(stage)
+        about = {"id": owner.id, "name": owner.name} if owner else {"id": "", "name": ""}
+        row = found.setdefault(about["id"], {**about, **dict.fromkeys(names, 0)})
+        for name, value in zip(names, spent, strict=True):
+            row[name] += value or 0
+    return sorted(found.values(), key=lambda row: (-row["dollars"], -row["answers"], row["name"]))
+
+
+def _artifacts_of(run: SeenRun) -> Iterator[str]:
+    """The names of a run's artifacts, of one that is being made so far."""
+    if run.record is not None:
+        yield from (f"{stage.get('kind')}/{stage.get('key')}" for stage in run.record.stages)
+    else:
+        for stage in mapping((run.live or {}).get("stages")).values():
+            yield text(mapping(stage).get("artifact")).removeprefix("artifacts/")
+        yield text((run.live or {}).get("artifact"))
 
 
 def artifact_rows(output_dir: Path, runs: Iterable[SeenRun]) -> list[Row]:

@@ -118,7 +118,7 @@ def test_a_study_whose_budget_ends_reports_the_runs_that_are_whole(workers: Afar
     assert said.code == 1
     assert "budget" in said.err
     [page] = Path("afarm-runs/studies").glob("*/report.md")
-    assert "Stopped halfway: 1 of 4 runs are there, 3 missing" in page.read_text()
+    assert "Not all is here: 1 of 4 runs are there, 3 missing" in page.read_text()
 
 
 def test_tuning_makes_its_trials_side_by_side_and_decides_as_one_process_does(workers: Afarm) -> None:

@@ -80,7 +80,7 @@ def test_a_study_stopped_halfway_reports_what_is_there_marked_so(
     monkeypatch.setattr(Teach, "train", stopped)
     assert afarm(*SWEEP, *SKILLS).code == 130
     [page] = (tmp_path / "afarm-runs" / "studies").glob("*/report.md")
-    assert "Stopped halfway: 2 of 6 runs are there, 4 missing" in page.read_text()
+    assert "Not all is here: 2 of 6 runs are there, 4 missing" in page.read_text()
     assert len(list(csv.DictReader(page.with_name("runs.csv").open()))) == 2
     monkeypatch.setattr(Teach, "train", train)
     assert afarm(*SWEEP, *SKILLS).code == 0

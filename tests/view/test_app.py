@@ -225,3 +225,32 @@ def test_plotly_comes_from_the_package() -> None:
     assert found is not None
     assert len(found[0]) > 1_000_000
     assert static_file(os.path.join("..", "app.py")) is None
+
+
+def test_a_run_tells_the_settings_that_most_of_its_method_have_otherwise(write_run: WriteRun, tmp_path: Path) -> None:
+    def write(name: str, method: str, created: float, **config: Any) -> None:
+        about = {"recipe": "toy", "method": method, "created": created, "config": config}
+        write_run(name, {"stages": [], "results": [], "files": {}, "headline": {"win_rate": 50.0}, **about})
+
+    write("old", "ppo", 1.0, seed=1, ppo={"kl": 0.2}, annotate={"noise": 0.0})
+    write("same", "ppo", 2.0, seed=2, budget=1.0, ppo={"kl": 0.2}, annotate={"noise": 0.0})
+    write("new", "ppo", 3.0, seed=1, ppo={"kl": "x" * 99}, annotate={"noise": 0.25})
+    write("other", "dpo", 4.0, seed=1, annotate={"noise": 0.25})
+    view = View([tmp_path / "hand"])
+    told = {run["name"]: run["settings"] for run in view.table()["runs"]}
+    assert told["old"] == told["same"] == told["other"] == []
+    assert told["new"][0] == "annotate.noise=0.25"
+    assert told["new"][1].startswith("ppo.kl=xxx")
+    assert len(told["new"][1]) < 60
+    assert {run["name"]: run["settings"] for run in view.costs()["runs"]} == told
+
+
+def test_curves_of_a_stage_that_runs_share_are_not_compared(write_run: WriteRun, tmp_path: Path) -> None:
+    for number, name in enumerate(("one", "two")):
+        stages = [{"stage": "sft", "key": "5f7"}, {"stage": "train ppo", "key": f"7a{number}"}]
+        directory = write_run(name, {"headline": {}, "results": [], "stages": stages, "created": number})
+        lines = [{"stage": "sft", "step": step, "loss": 1.0 / step} for step in (1, 2, 3)]
+        lines += [{"stage": "train", "step": step, "reward": step} for step in (1, 2, 3)]
+        (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    view = View([tmp_path / "hand"])
+    assert [chart["name"] for chart in view.comparison(["one", "two"])["charts"]] == ["reward"]

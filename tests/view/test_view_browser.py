@@ -73,14 +73,15 @@ def test_runs_are_filtered_sorted_and_compared(browser: Browser, output_dir: Pat
         page.keyboard.press("Control+a")
         page.keyboard.press("Delete")
         page.get_by_role("button", name="Method").click()
-        expect(page.locator("tbody tr td:nth-child(4)")).to_have_text(["direct", "nudge"])
+        expect(page.locator("tbody tr td:nth-child(5)")).to_have_text(["direct", "nudge"])
         page.get_by_role("button", name="Method").click()
-        expect(page.locator("tbody tr td:nth-child(4)")).to_have_text(["nudge", "direct"])
+        expect(page.locator("tbody tr td:nth-child(5)")).to_have_text(["nudge", "direct"])
         page.get_by_role("button", name="Status").click()
         expect(page.get_by_role("columnheader", name="Status")).to_have_attribute("aria-sort", "ascending")
         assert page.locator(".runs-table .scroll").evaluate("one => one.scrollWidth - one.clientWidth") == 0
         for box in page.get_by_role("checkbox").all():
             box.check()
+        expect(page.locator("tbody tr.selected")).to_have_count(2)
         page.locator("#compare").click()
         expect(page.locator("h1")).to_have_text("2 runs compared")
         expect(page.locator("#settings tbody th code")).to_have_text(["method"])

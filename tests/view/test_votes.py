@@ -92,9 +92,24 @@ def test_ledgers_that_cannot_be_read_say_so(tmp_path: Path) -> None:
 def test_accounts_are_those_of_the_command(made: Path, view: View, id_of: IdOf) -> None:
     by = ledger_accounts(made / "ledger.sqlite")["by"]
     [judge] = by["judge"]
-    calls = sum(row["answers"] for row in by["run"])
+    calls = sum(row["answers"] for row in by["account"])
     assert (judge["name"], judge["answers"]) == ("counting:", calls)
     assert judge["dollars"] == pytest.approx(0.001 * calls)
+
+
+def test_what_a_study_paid_is_told_by_run_and_a_shared_stage_counts_once(made: Path, view: View, id_of: IdOf) -> None:
+    [ledger] = view.ledgers()["ledgers"]
+    runs = {run.id: run for run in view.sources.runs().values()}
+    oldest = list(runs.values())[-1]
+    spent = {row["id"]: row for row in ledger["by"]["run"]}
+    assert spent.keys() <= runs.keys()
+    assert sum(row["dollars"] for row in spent.values()) == pytest.approx(ledger["by"]["judge"][0]["dollars"])
+    for run in runs.values():
+        assert run.record is not None
+        stages = [s for s in run.record.stages if run is oldest or s["kind"] == "evaluate"]
+        assert spent[run.id]["answers"] == sum(s["spend"].get("calls", 0) for s in stages)
+    [nobodys] = ledger_accounts(made / "ledger.sqlite")["by"]["run"]
+    assert (nobodys["id"], nobodys["name"]) == ("", "")
 
 
 BATCH = json.dumps(
