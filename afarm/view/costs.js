@@ -7,7 +7,9 @@ const best = h("div", {});
 const plan = h("div", {});
 main.replaceChildren(h("h1", {}, "Costs and plans"), frontier, best, plan);
 let data = { runs: [], curves: [], prices: [], places: "" };
-const redraws = [];
+// What was drawn once is filled again when data come: sliders and sorting stay as somebody has set them.
+const redraws = {};
+let [drawnCurves, planned] = ["", false];
 
 async function draw(id, chart) {
   if (!(await loadPlotly())) document.getElementById(`chart-${id}`)?.replaceChildren(none("Charts need plotly: pip install 'afarm[view]'"));
@@ -69,7 +71,9 @@ function frontierChart(rows, front, cost, unit) {
   return [traces, { ...layout(360), xaxis: { ...axis(`${unit} per run`), rangemode: "tozero" }, yaxis: axis("win rate, %"), showlegend: beaten.length > 0, legend: { orientation: "h", y: 1.12 } }];
 }
 
+const order = { by: null, down: true };
 function showFrontier() {
+  if (redraws.frontier) return redraws.frontier();
   if (!data.runs.length) return frontier.replaceChildren(h("h2", {}, "Quality and cost"), none("There is no finished run yet: `afarm run` makes one."));
   const hour = slider("Price of the machine per hour", { least: 0, most: 40, step: 0.1, value: 0, write: dollars, kept: "machine hour", onchange: () => fill() });
   const holder = h("div", {});
@@ -87,12 +91,11 @@ function showFrontier() {
     from.replaceChildren(command(["afarm study costs", data.places, hour.value ? `--hour ${hour.value}` : ""].filter(Boolean).join(" ")));
     draw("frontier", frontierChart(rows, front, cost, paid ? "dollars" : "seconds"));
   };
-  const order = { by: null, down: true };
   const from = h("span", {});
   frontier.replaceChildren(h("section", { id: "frontier", "aria-labelledby": "frontier-title" }, h("div", { class: "section-head" }, h("h2", { id: "frontier-title" }, "Quality and cost"), from),
     h("p", { class: "muted" }, "What a run of each method costs if it shares nothing, and what it reaches: means over runs that differ in nothing but the seed. Settings are named if most runs of the method have others. Bars are 95% intervals, over seeds if there are several."), h("div", { class: "sliders short" }, hour.element), holder));
   fill();
-  redraws.push(fill);
+  redraws.frontier = fill;
 }
 
 // -------------------------------------------------------------------------------------------------------- best of n
@@ -125,7 +128,7 @@ function showBest() {
       for (const [name, title, unit] of shown) draw(`n-${name}`, curveChart(points, name, [title.toLowerCase(), unit].filter(Boolean).join(", "), at));
     };
     fill();
-    redraws.push(fill);
+    redraws.best = fill;
   };
   const choice = data.curves.length > 1 ? h("select", { "aria-label": "Curve", onchange: (event) => { curve = data.curves[event.target.selectedIndex]; open(); } }, data.curves.map((one) => h("option", {}, one.name))) : h("span", { class: "muted" }, curve.name);
   const page = () => (curve.page ? h("a", { href: `${ROOT}document/${curve.page}`, target: "_blank", rel: "noopener" }, "Its page") : "");
@@ -138,9 +141,11 @@ function showBest() {
 const perLabel = (use) => ({ input: use.input_tokens / use.labels, output: use.output_tokens / use.labels });
 
 function showPlan() {
-  const bases = [...together(data.runs.filter((run) => run.labels.training && run.labels.evaluation), (run) => run.method).values()].flat();
+  const bases = [...together(data.runs.filter((run) => run.labels.training?.input_tokens && run.labels.evaluation?.input_tokens), (run) => run.method).values()].flat();
   if (!bases.length) return plan.replaceChildren(section("plan", "The next experiment", "afarm cost", none("A plan is made from the tokens of a run whose labels were bought: there is none yet.")));
-  let base = bases[0];
+  planned = true;
+  const read = (run) => perLabel(run.labels.training).input + perLabel(run.labels.evaluation).input;
+  let base = bases.reduce((most, run) => (read(run) > read(most) ? run : most)); // that found the fewest answers in the ledger
   const out = h("div", {});
   const fill = () => calculate();
   const price = (label, most, kept) => slider(label, { least: 0.01, most, value: 1, log: true, write: dollars, kept, onchange: () => { judge.value = ""; fill(); } });
@@ -184,18 +189,21 @@ function showPlan() {
     commands.replaceChildren(command(alone ? `afarm cost --method ${quoted(base.method)} ${shared}` : `afarm compare --dry-run --methods ${[...new Set(bases.map((run) => run.method))].slice(0, many).map(quoted).join(",")}${many > new Set(bases.map((run) => run.method)).size ? ",…" : ""} --seeds ${numbers} ${shared}`, "command: the exact estimate"));
   };
   const commands = h("span", {});
-  const choose = h("select", { "aria-label": "Run whose tokens per label are taken", onchange: (event) => { base = bases[event.target.selectedIndex]; fill(); } }, grouped(bases, (run) => run.method, (run) => h("option", {}, run.name)));
+  const choose = h("select", { "aria-label": "Run whose tokens per label are taken", onchange: (event) => { base = bases[event.target.selectedIndex]; fill(); } }, grouped(bases, (run) => run.method, (run) => h("option", { selected: run === base }, run.name)));
   plan.replaceChildren(h("section", { id: "plan", "aria-labelledby": "plan-title" }, h("div", { class: "section-head" }, h("h2", { id: "plan-title" }, "The next experiment"), commands),
-    h("p", { class: "muted" }, "An estimate from the tokens per label of a stored run, times a price. What judges answered before, they are not paid for again: the command knows."),
+    h("p", { class: "muted" }, "An estimate from the tokens per label of a stored run, times a price. A run that found answers in the ledger took fewer tokens. What judges answered before, they are not paid for again: the command knows."),
     h("div", { class: "plan" }, h("div", { class: "card sliders" }, h("div", { class: "slider" }, h("span", { class: "slider-name" }, "Tokens per label as in"), choose), h("div", { class: "slider" }, h("span", { class: "slider-name" }, "Judge, for its list price"), judge, h("datalist", { id: "judges" }, data.prices.map((row) => h("option", { value: row.judge })))), Object.values(sliders).map((one) => one.element), persons.map((one) => one.element)), h("div", { class: "plan-out", "aria-live": "polite" }, out))));
   calculate();
 }
 
-follow("data/costs.json", (now) => {
+function take(now) {
   data = now;
-  redraws.length = 0;
   showFrontier();
-  showBest();
-  showPlan();
-}, 20);
-window.matchMedia("(prefers-color-scheme: dark)").onchange = () => redraws.forEach((redraw) => redraw());
+  const curves = JSON.stringify(data.curves);
+  if (curves !== drawnCurves) showBest();
+  drawnCurves = curves;
+  if (!planned) showPlan();
+}
+
+follow("data/costs.json", take, 20);
+window.matchMedia("(prefers-color-scheme: dark)").onchange = () => Object.values(redraws).forEach((redraw) => redraw());

@@ -290,17 +290,23 @@ def priced(method: str, rate: float, seconds: float, dollars: float) -> dict[str
 def test_costs_are_planned_from_stored_tokens(browser: Browser, write_run: WriteRun, tmp_path: Path) -> None:
     write_run("a", priced("dpo", 56.25, 900.0, 1.0))
     write_run("b", priced("ppo", 54.0, 1800.0, 2.0))
+    reused = priced("base", 0.0, 0.0, 0.0)  # all of its answers were in the ledger: no measure of tokens
+    reused["stages"][0]["spend"] = {"input_tokens": 0, "output_tokens": 0, "dollars": 0.0}
+    write_run("z", {**reused, "headline": {}, "results": [], "created": 8.0})
     curve = tmp_path / "hand" / "studies" / "best-of-n-x"
     curve.mkdir(parents=True)
     points = [{"n": 1, "win_rate": 50.0, "kl_bound": 0.0}, {"n": 4, "win_rate": 61.5, "kl_bound": 0.64}]
     (curve / "curve.json").write_text(json.dumps(points))
     with served(View([tmp_path / "hand"])) as home, opened(browser, home, "costs.html") as page:
         rows = page.locator("#methods tbody tr")
-        expect(rows).to_have_text(["dpo156.2 ± 5.030 min 0 s$1.00$1.00yes", "ppo154.0 ± 5.01 h 0 min$2.00$2.00"])
+        unjudged = "base1–0.0 s$0.00$0.00"
+        expect(rows).to_have_text(
+            ["dpo156.2 ± 5.030 min 0 s$1.00$1.00yes", "ppo154.0 ± 5.01 h 0 min$2.00$2.00", unjudged]
+        )
         hour = page.get_by_label("Price of the machine per hour")
         hour.focus()
         page.keyboard.press("End")  # $40: half an hour and an hour
-        expect(rows).to_contain_text(["$21.00", "$42.00"])
+        expect(rows).to_contain_text(["$21.00", "$42.00", "$0.00"])
         expect(page.locator("#frontier code")).to_have_text(
             f"afarm study costs --output-dir {tmp_path / 'hand'} --hour 40"
         )
@@ -326,6 +332,12 @@ def test_costs_are_planned_from_stored_tokens(browser: Browser, write_run: Write
         text = page.locator("#plan .command-box code").text_content() or ""
         assert text.startswith("afarm cost --method ")
         assert "--set rows.preference=200000 --set rows.evaluation=50 " in text
+        page.get_by_role("button", name="Win rate, %").click()
+        page.get_by_role("button", name="Win rate, %").click()  # the lowest first
+        write_run("c", {**priced("feedme", 55.0, 900.0, 0.0), "created": 9.0})
+        page.evaluate("get('data/costs.json').then(take)")
+        expect(rows).to_contain_text(["ppo", "feedme", "dpo", "base"])
+        expect(cost).to_have_text("$102.00")  # sliders stay as they were set
 
 
 def test_people_take_the_place_of_judges_in_the_pipeline(browser: Browser, view: View, id_of: IdOf) -> None:
