@@ -49,16 +49,18 @@ const pulse = document.getElementById("pulse");
 // Looks again every `seconds` while the page is seen, and tells if the view is gone.
 function follow(path, show, seconds = 2) {
   let failed = false;
+  let isInstead = false; // what is wrong stands in the place of the page
   const step = async () => {
     try {
       const data = await look(path);
       if (data) show(data);
       if (failed) pulse.textContent = "";
-      failed = false;
+      failed = isInstead = false;
     } catch (error) {
       failed = true;
-      pulse.textContent = error.message;
-      if (!main.querySelector("h1")) main.replaceChildren(problem(error.message));
+      isInstead ||= !main.querySelector("h1");
+      if (isInstead) main.replaceChildren(h("p", { class: "eyebrow" }, link("index.html", "Runs")), h("h1", {}, "Nothing to show"), problem(error.message));
+      else pulse.textContent = error.message;
     }
     if (STATIC) return;
     setTimeout(() => (document.hidden ? document.addEventListener("visibilitychange", step, { once: true }) : step()), 1000 * seconds);

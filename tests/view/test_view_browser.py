@@ -287,6 +287,21 @@ def priced(method: str, rate: float, seconds: float, dollars: float) -> dict[str
     return {"method": method, "seed": 3, "stages": stages, "results": results, "headline": headline}
 
 
+def test_a_run_that_is_not_there_and_a_view_that_has_ended_say_so_once(browser: Browser, output_dir: Path) -> None:
+    with served(View([output_dir])) as home, browser.new_page() as page:  # whose console tells of the failures
+        page.goto(home + "run/none.html")
+        expect(page.locator("h1")).to_have_text("Nothing to show")
+        expect(page.get_by_role("alert")).to_contain_text("no run 'none' is there")
+        expect(page.locator("#pulse")).to_be_empty()
+        page.set_viewport_size({"width": 390, "height": 800})
+        page.goto(home)
+        bar = page.locator(".bar")
+        height = bar.evaluate("one => one.offsetHeight")
+        page.route("**/data/**", lambda route: route.abort())
+        expect(page.locator("#pulse")).to_contain_text("The view does not answer")
+        assert bar.evaluate("one => one.offsetHeight") == height, "the message takes no place from the menu"
+
+
 def test_costs_are_planned_from_stored_tokens(browser: Browser, write_run: WriteRun, tmp_path: Path) -> None:
     write_run("a", priced("dpo", 56.25, 900.0, 1.0))
     write_run("b", priced("ppo", 54.0, 1800.0, 2.0))
