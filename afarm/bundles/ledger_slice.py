@@ -13,12 +13,9 @@ from afarm.judging.ledger_schema import column_names
 ANSWERS, JUDGEMENTS = column_names("completions"), column_names("judgements")
 
 
-def slice_of(ledger: Ledger, keys: Iterable[str], account: str = "") -> tuple[bytes, bytes]:
-    """Return the answers with these keys or bought by this account, and the judgements read from them."""
-    wanted = set(keys)
-    if account:
-        wanted |= {key for (key,) in ledger.read("SELECT key FROM completions WHERE run = ?", [account])}
-    ordered = sorted(wanted)
+def slice_of(ledger: Ledger, keys: Iterable[str]) -> tuple[bytes, bytes]:
+    """Return the answers with these keys, and the judgements read from them."""
+    ordered = sorted(set(keys))
     answers = _rows(ledger, "completions", ANSWERS, "key", ordered)
     judgements = _rows(ledger, "judgements", JUDGEMENTS, "completion", ordered)
     return _lines(ANSWERS, answers), _lines(JUDGEMENTS, judgements)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from afarm.bundles.ledger_slice import slice_of
+from afarm.bundles.stored_answers import judge_again
 from afarm.core.errors import DataError
 from afarm.core.plugins import discover
 from afarm.judging.ledger import Ledger
@@ -17,8 +19,8 @@ from afarm.storage.contents import META
 from afarm.storage.rows import read_rows
 from afarm.storage.runs import METRICS, OUTPUTS, RECORD, RunRecord, read_run
 from afarm.storage.text import holds_key
-from afarm.studies.grid import study_account
 from afarm.studies.record import STUDY, read_study_record
+from afarm.studies.study import JudgingStudy
 
 KINDS = ("outputs", "answers", "annotate", "preferences", "evaluate")
 """The artifacts that hold texts and figures; the others hold weights."""
@@ -59,15 +61,19 @@ def pack_study(output_dir: Path, directory: Path, ledger: Ledger | None) -> Cont
     for path in sorted(directory.iterdir()):
         if path.suffix in MADE_AGAIN and path.is_file():
             contents.files[f"studies/{directory.name}/{path.name}"] = path.read_bytes()
-    never_opened = discover(check_configs=False).get("studies", record.name).load().never_opened
-    settings, inputs = with_inputs_packed({k: v for k, v in record.settings.items() if k not in never_opened})
+    component = discover(check_configs=False).get("studies", record.name)
+    made = component.load()
+    settings, inputs = with_inputs_packed({k: v for k, v in record.settings.items() if k not in made.never_opened})
     contents.files |= inputs
     raw = json.loads((directory / STUDY).read_text(encoding="utf-8"))
     contents.files[f"studies/{directory.name}/{STUDY}"] = _json({**raw, "settings": {**record.settings, **settings}})
     keys: set[str] = set()
     for name in dict.fromkeys(record.records.values()):
         keys |= set(_add_run(contents, output_dir, read_run(output_dir / "runs" / name)))
-    _add_ledger(contents, ledger, keys, study_account(directory))
+    if issubclass(made, JudgingStudy) and ledger is not None:
+        with tempfile.TemporaryDirectory(prefix="afarm-bundle-") as scratch:
+            keys |= judge_again(made(component.settings(record.settings)), record, Path(scratch), ledger)
+    _add_ledger(contents, ledger, keys)
     return contents
 
 
@@ -117,10 +123,10 @@ def answer_keys(path: Path) -> Iterator[str]:
         yield from filter(None, str(row.get("completion") or "").split(","))
 
 
-def _add_ledger(contents: Contents, ledger: Ledger | None, keys: Collection[str], account: str = "") -> None:
+def _add_ledger(contents: Contents, ledger: Ledger | None, keys: Collection[str]) -> None:
     if ledger is None and keys:
         raise DataError("the labels were read from a ledger that is not there: name it with --ledger")
-    answers, judgements = slice_of(ledger, keys, account) if ledger else (b"", b"")
+    answers, judgements = slice_of(ledger, keys) if ledger else (b"", b"")
     contents.files |= {ANSWERS: answers, JUDGEMENTS: judgements, REQUIREMENTS: _requirements()}
 
 

@@ -6,23 +6,19 @@ Nothing is asked of a judge, and nothing is read but the bundle. Each thing that
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from afarm.bundles.ledger_slice import restore_slice
 from afarm.bundles.packing import ANSWERS, INPUTS, JUDGEMENTS, LABELS, MADE_AGAIN, PAGE
-from afarm.core.errors import AfarmError, DataError, JudgeError, attributed_to
+from afarm.bundles.stored_answers import StoredAnswersClient, judge_again, open_recorded
+from afarm.core.errors import AfarmError, DataError, attributed_to
 from afarm.core.interfaces import AnnotateContext, EvaluationInputs
-from afarm.core.judge import ChatRequest, Completion
 from afarm.core.plugins import discover
 from afarm.core.records import Output
-from afarm.experiment.opening import open_workspace
 from afarm.experiment.workspace import Workspace
-from afarm.judging.client import JudgeClient
 from afarm.judging.labelling import annotate_in_chunks
 from afarm.judging.ledger import Ledger
 from afarm.report import build
@@ -31,10 +27,8 @@ from afarm.storage.rows import read_outputs, read_preferences, read_rows, write_
 from afarm.storage.runs import RunRecord, read_run, run_directories
 from afarm.studies.grid import GridProgress
 from afarm.studies.pages import ShownStudy
-from afarm.studies.record import STUDY, StudyRecord, read_study_record
+from afarm.studies.record import STUDY, read_study_record
 from afarm.studies.study import DataStudy, JudgingStudy
-
-SETTINGS_OF_NO_RESULT = ("budget", "price", "prices", "batch_api")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +37,6 @@ class Replayed:
 
     what: str
     difference: str = ""
-
-
-class StoredAnswersClient(JudgeClient):
-    """Knows what the bundle's ledger holds, and asks nobody."""
-
-    def stream(self, requests: Iterable[ChatRequest]) -> Iterator[tuple[int, Completion]]:
-        if missing := sum(1 for _ in requests):
-            raise JudgeError(f"{missing} answers are not in the bundle")
-        return iter(())
 
 
 def make_again(bundle: Path, into: Path) -> list[Replayed]:
@@ -79,7 +64,7 @@ def _replay_run(bundle: Path, record: RunRecord, into: Path, ledger: Ledger, don
     fresh = [s for s in stages if (name := f"{s['kind']}/{s['key']}") not in done and not done.add(name)]  # type: ignore[func-returns-value]
     if fresh:
         try:
-            with _opened(record.section("config"), record.name, into) as workspace:
+            with open_recorded(record.section("config"), record.name, into) as workspace:
                 for stage in fresh:
                     yield from _replay_stage(bundle, record, stage, into, workspace, ledger)
         except AfarmError as error:
@@ -89,19 +74,6 @@ def _replay_run(bundle: Path, record: RunRecord, into: Path, ledger: Ledger, don
     if (record.directory / PAGE).is_file():
         build(again)
         yield _compared(record.directory / PAGE, again / PAGE, bundle)
-
-
-def _opened(config: Mapping[str, Any], name: str, into: Path) -> Workspace:
-    """Open a workspace with recorded settings, which looks for no data, model or key."""
-    config = {key: value for key, value in config.items() if key not in SETTINGS_OF_NO_RESULT}
-    recipe = into / "recipes" / f"{name}.yaml"
-    recipe.parent.mkdir(parents=True, exist_ok=True)
-    recipe.write_text(yaml.safe_dump(dict(config), allow_unicode=True), encoding="utf-8")
-    return open_workspace(str(recipe), (), into / "workspace", checks=[], trains=False)
-
-
-def _client(workspace: Workspace, ledger: Ledger) -> StoredAnswersClient:
-    return StoredAnswersClient(workspace.judges.by_role, ledger, allow_degraded=workspace.config.allow_degraded)
 
 
 def _replay_stage(
@@ -117,7 +89,7 @@ def _replay_stage(
     what = str(path.relative_to(bundle))
     try:
         pairs = [row.pair for row in read_preferences(path)]
-        context = AnnotateContext(workspace.seed(kind), _client(workspace, ledger))
+        context = AnnotateContext(workspace.seed(kind), StoredAnswersClient(workspace, ledger))
         annotator = workspace.components.annotator(settings.annotator)
         judged = annotate_in_chunks(pairs, annotator, settings.annotator, context, settings.label_noise)
         write_rows(again / path.name, (row.to_row() for row in judged))
@@ -180,9 +152,9 @@ def _replay_study(bundle: Path, directory: Path, into: Path, ledger: Ledger) -> 
             study.know(record.facts)
             study.grid(replace(record.request, output_dir=bundle))
             if isinstance(study, JudgingStudy):
-                _judge(study, record, into, ledger)
+                judge_again(study, record, into, ledger)
             if isinstance(study, DataStudy):
-                with _opened(record.judging, record.name, into) as workspace:
+                with open_recorded(record.judging, record.name, into) as workspace:
                     study.read(workspace.data.load)
             findings = study.analyse(progress.finished)
     except AfarmError as error:
@@ -192,11 +164,6 @@ def _replay_study(bundle: Path, directory: Path, into: Path, ledger: Ledger) -> 
     for path in sorted(again.iterdir()):
         if path.suffix in MADE_AGAIN:
             yield _compared(directory / path.name, path, bundle)
-
-
-def _judge(study: JudgingStudy, record: StudyRecord, into: Path, ledger: Ledger) -> None:
-    with _opened(record.judging, record.name, into) as workspace:
-        study.judge(AnnotateContext(workspace.seed(f"study {record.name}"), _client(workspace, ledger)))
 
 
 def _inside(directory: Path, name: str) -> Path:

@@ -156,6 +156,7 @@ def test_facts_that_are_none_are_an_error_of_the_study(afarm: Afarm, tmp_path: P
 
 def test_a_study_of_peoples_labels_takes_their_file_along(afarm: Afarm, tmp_path: Path) -> None:
     write_people(tmp_path / "people.json")
+    afarm(*CALIBRATE, "--resamples", "3")  # another study, which pays for the answers
     page = Path(afarm(*CALIBRATE, "--json").json["page"])
     said = afarm("bundle", page.parent.name, "--out", "mine.zip", "--json")
     assert said.code == 0, said.err

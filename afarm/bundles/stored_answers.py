@@ -1,0 +1,62 @@
+"""Judges that answer from a ledger alone, under the settings of a record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from afarm.core.errors import JudgeError
+from afarm.core.interfaces import AnnotateContext
+from afarm.core.judge import ChatRequest, Completion, Judgement, JudgementKey
+from afarm.experiment.opening import open_workspace
+from afarm.experiment.workspace import Workspace
+from afarm.judging.client import JudgeClient
+from afarm.judging.ledger import Ledger
+from afarm.studies.record import StudyRecord
+from afarm.studies.study import JudgingStudy
+
+SETTINGS_OF_NO_RESULT = ("budget", "price", "prices", "batch_api")
+
+
+class StoredAnswersClient(JudgeClient):
+    """Knows what a ledger holds, asks nobody and counts nothing.
+
+    `read` are the keys of the answers that it gave.
+    """
+
+    def __init__(self, workspace: Workspace, ledger: Ledger):
+        super().__init__(workspace.judges.by_role, ledger, allow_degraded=workspace.config.allow_degraded)
+        self.read: set[str] = set()
+
+    def stream(self, requests: Iterable[ChatRequest]) -> Iterator[tuple[int, Completion]]:
+        if missing := sum(1 for _ in requests):
+            raise JudgeError(f"{missing} answers are not in the bundle")
+        return iter(())
+
+    def recall(self, keys: Sequence[JudgementKey]) -> dict[JudgementKey, Judgement]:
+        judgements = self.ledger.recall(keys)
+        self.read |= {judgement.completion for judgement in judgements.values()}
+        return judgements
+
+
+def open_recorded(config: Mapping[str, Any], name: str, into: Path) -> Workspace:
+    """Open a workspace with recorded settings, which looks for no data, model or key."""
+    config = {key: value for key, value in config.items() if key not in SETTINGS_OF_NO_RESULT}
+    recipe = into / "recipes" / f"{name}.yaml"
+    recipe.parent.mkdir(parents=True, exist_ok=True)
+    recipe.write_text(yaml.safe_dump(dict(config), allow_unicode=True), encoding="utf-8")
+    return open_workspace(str(recipe), (), into / "workspace", checks=[], trains=False)
+
+
+def judge_again(study: JudgingStudy, record: StudyRecord, into: Path, ledger: Ledger) -> set[str]:
+    """Have a study judge from the ledger alone, and return the keys of the answers.
+
+    Raises `JudgeError` if one is not there.
+    """
+    with open_recorded(record.judging, record.name, into) as workspace:
+        client = StoredAnswersClient(workspace, ledger)
+        study.judge(AnnotateContext(workspace.seed(f"study {record.name}"), client))
+        return client.read
