@@ -259,8 +259,7 @@ class RewardModel(ABC):
     `Class(config, spec, context)`. A `score` that fails or breaks its promise raises `PluginError` naming the class.
     """
 
-    has_backbone: ClassVar[bool] = False
-    """True for a `TorchRewardModel`, from which PPO's value model can start."""
+    has_backbone: ClassVar[bool] = False  # True for a `TorchRewardModel`: PPO's value model can start from it
     fewest_instructions: ClassVar[int] = 1  # which preferences must be of, for `fit`
 
     def __init_subclass__(cls, **arguments: Any) -> None:

@@ -81,7 +81,10 @@ def place_of(run: SeenRun) -> str:
 
 
 def seconds_of(run: SeenRun) -> float | None:
-    """The seconds of a run's stages, of reused ones when they were made, and so far of the one at work."""
+    """The seconds of a run's stages, of reused ones when they were made, and so far of the one at work.
+
+    None if no stage says when it was made or began.
+    """
     if run.status == "finished" and run.record is not None:
         stages: list[Mapping[str, Any]] = run.record.stages
     else:
@@ -89,7 +92,9 @@ def seconds_of(run: SeenRun) -> float | None:
     now = time.time() if run.status == "running" else finite_number((run.live or {}).get("updated")) or 0.0
     begun = [finite_number(stage.get("began")) for stage in stages if stage.get("status") == "working"]
     at_work = sum(max(0.0, now - began) for began in begun if began is not None)
-    return round(cost_of(stages)[0] + at_work, 1) or None
+    if not any(begun) and all(finite_number(stage.get("seconds")) is None for stage in stages):
+        return None
+    return round(cost_of(stages)[0] + at_work, 1)
 
 
 def judges_of(about: Mapping[str, Any]) -> str:

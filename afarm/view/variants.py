@@ -1,4 +1,4 @@
-"""What sets a run apart from the others of its method, so that those of a study can be told from each other."""
+"""Settings that set a run apart from others of its method, so that runs of a study can be told apart."""
 
 from __future__ import annotations
 
