@@ -47,7 +47,7 @@ def ledger_accounts(place: Place, runs: Iterable[SeenRun] = ()) -> Row:
 
 
 def bought_by_runs(ledger: Ledger, runs: Iterable[SeenRun]) -> list[Row]:
-    """Sum up the stages of each run, the dearest run first; a stage that runs share counts with the oldest.
+    """Sum up the stages of each run, the dearest run first; shared stages count with the oldest.
 
     Stages of no run that is there (any more) have one row without a name.
     """

@@ -28,6 +28,7 @@ from afarm import (
 )
 from afarm_plugins.studies import RankingsConfig, split_names
 from afarm_plugins.studies.boards import FEWEST_SYSTEMS, Board, correlate_shared
+from afarm_plugins.studies.labels import Labels
 from afarm_plugins.studies.over_seeds import over_seeds
 from afarm_plugins.studies.people import PairsOfPeople, read_people, require_both
 
@@ -52,7 +53,7 @@ class Rankings(Study):
         require_both(self.config.humans, self.config.judged)
         if self.config.humans:
             return []
-        people = tuple(f"{stage}.annotator={self.config.people}" for stage in ("annotate", "evaluate"))
+        people = *Labels(self.config.people, 0.0).settings, f"evaluate.annotator={self.config.people}"
         worlds = {SIMULATED: (0, ()), BY_PEOPLE: (OTHER_SEEDS, people)}
         return [
             StudyRun(method, seed + more, {"by": by}, settings)

@@ -154,7 +154,9 @@ def test_both_worlds_have_seeds_of_their_own() -> None:
     by = {world: {run.seed for run in runs if run.place["by"] == world} for world in ("people", "simulated")}
     assert len(runs) == 8
     assert by["people"].isdisjoint(by["simulated"])
-    assert all("annotate.annotator=crowd" in run.settings for run in runs if run.place["by"] == "people")
+    people = {setting for run in runs if run.place["by"] == "people" for setting in run.settings}
+    assert people == {"annotate.annotator=crowd", "annotate.label_noise=0", "evaluate.annotator=crowd"}, "no flips"
+    assert all(not run.settings for run in runs if run.place["by"] == "simulated"), "as the recipe says"
 
 
 def test_methods_are_ranked_in_both_worlds_and_mismatches_named() -> None:
