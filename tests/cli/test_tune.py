@@ -200,6 +200,27 @@ def test_what_exceeds_a_limit_is_not_chosen(afarm: Afarm) -> None:
     assert "past a limit" in said.err
 
 
+def test_a_kl_past_the_limit_is_not_chosen_though_it_wins_more_often(
+    afarm: Afarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drift(self: Teach, inputs: Any, context: Any) -> WordPolicy:
+        context.log_metrics(1, {"objective/kl": 10 * self.config.skill})
+        return WordPolicy(inputs.start.skill + self.config.skill)
+
+    monkeypatch.setattr(Teach, "train", drift)
+    search = (*TUNE, "--space", "nudge.skill=0.1,0.5,0.9", "--trials", "3", "--json")
+    free = afarm(*search, "--output-dir", "free").json
+    assert free["trials"]["nudge"][free["best"]["nudge"]]["values"] == {"skill": 0.9}
+    said = afarm(*search, "--max-kl", "6")
+    assert said.code == 0, said.err
+    trials = {trial["values"]["skill"]: trial for trial in said.json["trials"]["nudge"]}
+    assert {skill: trial["excess"] for skill, trial in trials.items()} == {0.1: 0, 0.5: 0, 0.9: pytest.approx(0.5)}
+    assert said.json["best"]["nudge"] == trials[0.5]["number"] != trials[0.9]["number"]
+    assert trials[0.9]["win_rate"] > trials[0.5]["win_rate"]
+    assert f"| {trials[0.9]['number'] + 1} (past a limit) | 0.9 |" in Path(said.json["page"]).read_text()
+    assert yaml.safe_load(Path(said.json["recipe"]).read_text())["nudge"] == {"skill": 0.5}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
