@@ -1,4 +1,4 @@
-"""The view over 100,000 judged pairs: first rows, filters and searches, over HTTP and in Chromium."""
+"""The view over 100,000 judged pairs: gestures in an open page in Chromium, from the hand to the painted rows."""
 
 from __future__ import annotations
 
@@ -10,59 +10,109 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 PAIRS = 100_000
 TIMES = 7
 WORDS = 4_000
 RUN = "large"
-
-QUERIES = {
-    "a verdict": "verdict=loss",
-    "a member and length": "member=gpt4_2&longer_from=100",
-    "ordered by margin": "order=margin",
-    "a search for one word": "q=w1234",
-    "a search for two words": "q=w12+w345",
-}
+BETWEEN_KEYS = 90
+"""Milliseconds from key to key: some 130 words per minute."""
 
 NOTE = (
-    "The page's first rows are timed from asking for the page, the others from the query. No query was asked before: "
-    "answers are kept. A typed search waits 120 ms more for the next letter."
+    "Each time the view is started anew, no index is there, and every gesture is made for the first time in one open "
+    "page, after the one above it. From the event (the last key of typed words, the start of the navigation) to the "
+    "moment after the rows of its answer were painted. A typed search waits 30 ms for the next letter."
 )
 
-SEEN = """
+WATCH = """
+const root = () => document.documentElement;
+let began = 0;
+const begin = (event) => { began = event.timeStamp; delete root().dataset.took; };
+for (const kind of ["keydown", "input", "click"]) addEventListener(kind, begin, true);
+const painted = (tell) => requestAnimationFrame(() => setTimeout(() => tell(performance.now())));
 new MutationObserver((_, watch) => {
   if (!document.querySelector("#list .row:not(.loading)")) return;
   watch.disconnect();
-  requestAnimationFrame(() => setTimeout(() => { document.documentElement.dataset.firstRows = performance.now(); }));
+  painted((now) => { root().dataset.firstRows = now; });
 }).observe(document, { childList: true, subtree: true });
+new MutationObserver(() => {
+  const [event, words] = [began, new URLSearchParams(location.search).get("q") ?? ""];
+  painted((now) => { if (event === began) Object.assign(root().dataset, { took: now - event, words }); });
+}).observe(document, { attributes: true, attributeFilter: ["data-answered"], subtree: true });
 """
-"""Notes when the first rows have been painted, in milliseconds from the start of the navigation."""
+"""Notes when the first rows have been painted, and how long after the last event those of the latest answer were."""
 
 
 def view() -> list[str]:
-    """Milliseconds of an answer, and from asking until rows are drawn."""
-    with tempfile.TemporaryDirectory() as directory, served(write_run(Path(directory))) as (home, pid):
-        size = (Path(directory) / "runs" / RUN / "outputs.jsonl").stat().st_size / 1e6
-        lines = [f"{PAIRS:,} judged pairs, {size:.0f} MB, medians of {TIMES} by the clock.", ""]
-        first = answered(f"{home}data/outputs/{RUN}.json")
-        while not json.load(urllib.request.urlopen(f"{home}data/outputs/{RUN}.json"))["ready"]:
-            time.sleep(0.1)
-        lines += ["| what | CPU ms of the server | over HTTP, ms | in Chromium until drawn, ms |", "|---|---|---|---|"]
-        drawn = in_browser(home)
-        lines.append(f"| the first rows, no index there yet (once) | | {first:.0f} | |")
-        for name, query in {"the first rows": "", **QUERIES}.items():
-            wall, cpu = asked(home, query, pid)
-            lines.append(f"| {name} | {cpu:.0f} | {wall:.0f} | {cell(drawn.get(query))} |")
+    """Milliseconds until rows are painted, and of the server's processor, by gesture."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if not chromium:
+        return ["There was no Chromium: nothing was measured."]
+    from playwright.sync_api import sync_playwright
+
+    found: dict[str, list[tuple[float, float]]] = {}
+    with tempfile.TemporaryDirectory() as directory, sync_playwright() as started:
+        output_dir = write_run(Path(directory))
+        size = (output_dir / "runs" / RUN / "outputs.jsonl").stat().st_size / 1e6
+        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for _ in range(TIMES):
+            with served(output_dir) as (home, pid):
+                page = browser.new_page()
+                page.set_default_timeout(120_000)
+                for name, took, cpu in gestures(page, home, pid):
+                    found.setdefault(name, []).append((took, cpu))
+                page.close()
+        browser.close()
+    lines = [f"{PAIRS:,} judged pairs, {size:.0f} MB; of {TIMES} times the median and the slowest.", ""]
+    lines += ["| gesture | until painted, ms | slowest, ms | CPU ms of the server |", "|---|---|---|---|"]
+    for name, times in found.items():
+        taken = [took for took, _ in times]
+        cpu = statistics.mean(cpu for _, cpu in times)
+        lines.append(f"| {name} | {statistics.median(taken):.0f} | {max(taken):.0f} | {cpu:.0f} |")
     return [*lines, "", NOTE]
 
 
-def cell(value: float | None) -> str:
-    return "no Chromium" if value is None else f"{value:.0f}"
+def gestures(page: Page, home: str, pid: int) -> Iterator[tuple[str, float, float]]:
+    """Open the page and use it: each gesture by its name, the milliseconds that it took, and the server's."""
+    page.add_init_script(WATCH)
+    root, before = page.locator("html"), cpu_seconds(pid)
+    page.goto(f"{home}outputs/{RUN}.html")
+    page.wait_for_selector("html[data-first-rows]")
+    first, cpu = float(root.get_attribute("data-first-rows") or "nan"), cpu_seconds(pid) - before
+    yield "open the page, no index there yet", first, 1000 * cpu
+    page.wait_for_selector("html[data-answered]:not([data-answered=''])")
+    page.wait_for_load_state("networkidle")
+
+    def timed(name: str, act: Callable[[], object]) -> tuple[str, float, float]:
+        before = cpu_seconds(pid)
+        act()
+        page.wait_for_selector(f"html[data-took][data-words='{words.input_value()}']")
+        took = float(root.get_attribute("data-took") or "nan")
+        page.wait_for_load_state("networkidle")
+        return name, took, 1000 * (cpu_seconds(pid) - before)
+
+    words, keyboard = page.locator("#words"), page.keyboard
+    yield timed("choose a verdict", lambda: page.locator("input[name=verdict][value=loss]").check(force=True))
+    yield timed("choose a member besides", lambda: page.get_by_label("Member").select_option("gpt4_2"))
+    yield timed("choose a length besides", lambda: page.get_by_label("Length").select_option("longer"))
+    timed("", lambda: page.locator("input[name=verdict][value='']").check(force=True))
+    timed("", lambda: page.get_by_label("Member").select_option(""))
+    timed("", lambda: page.get_by_label("Length").select_option(""))
+    yield timed("order by margin", lambda: page.get_by_label("Order").select_option("margin"))
+    yield timed("the lowest first", lambda: page.get_by_role("button", name="highest first").click())
+    timed("", lambda: page.get_by_label("Order").select_option(""))
+    words.focus()
+    yield timed("type a word", lambda: keyboard.type("w1234", delay=BETWEEN_KEYS))
+    yield timed("type a second word", lambda: keyboard.type(" w345", delay=BETWEEN_KEYS))
+    yield timed("paste another word", lambda: words.fill("w2718"))
+    yield timed("paste a word that no text has", lambda: words.fill("kestrel"))
 
 
 def write_run(output_dir: Path) -> Path:
@@ -99,51 +149,7 @@ def served(output_dir: Path) -> Iterator[tuple[str, int]]:
         process.wait()
 
 
-def answered(address: str) -> float:
-    """Milliseconds until an answer is there whole."""
-    begin = time.perf_counter()
-    with urllib.request.urlopen(address) as answer:
-        answer.read()
-    return 1000 * (time.perf_counter() - begin)
-
-
-def asked(home: str, query: str, pid: int) -> tuple[float, float]:
-    """Milliseconds of a query: the median by the clock, and the server's CPU in the mean."""
-    begin = cpu_seconds(pid)
-    wall = [answered(f"{home}data/outputs/{RUN}.json?{varied(query, number)}") for number in range(TIMES)]
-    return statistics.median(wall), 1000 * (cpu_seconds(pid) - begin) / TIMES
-
-
 def cpu_seconds(pid: int) -> float:
     """CPU seconds of a process so far."""
     ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
-
-
-def varied(query: str, number: int) -> str:
-    """The same query with a filter that leaves all rows, so that no answer is kept from before."""
-    return f"{query}&longer_to={10**6 + number}"
-
-
-def in_browser(home: str) -> dict[str, float]:
-    """Milliseconds until rows are drawn, by query; "" is the page from its address on. Empty without Chromium."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if not chromium:
-        return {}
-    from playwright.sync_api import sync_playwright
-
-    found: dict[str, list[float]] = {}
-    with sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        for query in ("", *QUERIES.values()):
-            for number in range(TIMES):
-                page = browser.new_page()
-                page.set_default_timeout(120_000)
-                page.add_init_script(SEEN)
-                page.goto(f"{home}outputs/{RUN}.html" + (f"?{varied(query, TIMES + number)}" if query else ""))
-                page.wait_for_selector("html[data-first-rows][data-answered]:not([data-answered=''])")
-                took = page.locator("html").get_attribute("data-answered" if query else "data-first-rows")
-                found.setdefault(query, []).append(float(took or "nan"))
-                page.close()
-        browser.close()
-    return {query: statistics.median(times) for query, times in found.items()}

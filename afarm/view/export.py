@@ -17,7 +17,7 @@ from afarm.storage.disk import storage_errors
 from afarm.storage.runs import OUTPUTS
 from afarm.view.app import View, encode
 from afarm.view.outputs_index import OutputsIndex
-from afarm.view.outputs_query import choices, margin_of
+from afarm.view.outputs_query import choices
 from afarm.view.page import PAGES, STATIC, render_shell, static_file
 from afarm.view.sources import SeenRun
 from afarm.view.stores import document_rows, documents
@@ -117,7 +117,7 @@ def exported_columns(index: OutputsIndex, run: SeenRun, view: View) -> Row:
             "family": member_family(row["member"]),
             "gold": index.gold[row["number"]][0],
             "reward": index.reward[row["number"]][0],
-            "margin": margin_of(index, row["number"]),
+            "margin": index.margin(row["number"]),
         }
         for row in brief
     ]

@@ -1,6 +1,7 @@
 // Every judged pair of a run: a list that draws only the rows in sight, and all about the one that is chosen.
 const PAGE_ROWS = 100;
 const ROW = 64; // pixels, as in the style sheet
+const PAUSE = 30; // milliseconds that a search waits for the next letter: answers to fewer letters are dropped
 const TALLEST = 8_000_000; // pixels that browsers let an element have, with room to spare
 const FILTERS = ["q", "verdict", "member", "family", "longer_from", "longer_to", "kind", "flips", "order", "ascending"];
 const NAMES = { win: "won", loss: "lost", draw: "draw", none: "no answer" };
@@ -144,7 +145,7 @@ async function ask() {
 function summary(milliseconds) {
   const of = facts.ready && facts.total !== facts.of ? ` of ${count(facts.of)}` : "";
   const looking = query.kind === "flagged" && facts.looked_at < facts.of ? `looking for more: ${Math.floor((100 * facts.looked_at) / facts.of)} %` : "";
-  const more = [looking, facts.skipped ? `${count(facts.skipped)} lines that are no rows` : "", facts.problem ?? ""].filter(Boolean).join("; ");
+  const more = [looking, facts.skipped ? `${count(facts.skipped)} lines that are no rows` : "", query.q && facts.half_searched ? `of the last ${count(facts.half_searched)} the instructions alone are searched` : "", facts.problem ?? ""].filter(Boolean).join("; ");
   shown.textContent = facts.ready ? `${count(total)}${of} pairs${more ? `; ${more}` : ""}` : `indexing ${Math.round(100 * facts.progress)} % …`;
   shown.title = `${milliseconds} ms`;
   document.documentElement.dataset.answered = facts.ready ? String(milliseconds) : "";
@@ -155,16 +156,26 @@ new ResizeObserver(() => draw()).observe(list);
 
 // ------------------------------------------------------------------------------------------------------- the filters
 
-const words = h("input", { type: "search", id: "words", value: query.q, placeholder: "Search all texts", "aria-label": "Search prompts and outputs" });
+const words = h("input", { type: "search", id: "words", value: query.q, placeholder: "Search all texts", "aria-label": "Search prompts and outputs", title: "In the first 200,000 characters of each text: as much as is shown of it." });
 const bar = h("div", { class: "toolbar filters" });
 let waiting = 0;
-words.addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(() => set({ q: words.value }), 120); });
+let underWay = false;
+words.addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(search, PAUSE); });
+
+// One search at a time: the next one begins with what this one finds.
+async function search() {
+  if (underWay || words.value === query.q) return;
+  underWay = true;
+  await set({ q: words.value });
+  underWay = false;
+  search(); // what was typed meanwhile
+}
 
 function set(values) {
   Object.assign(query, values);
   given.delete("pair");
   remember();
-  ask();
+  return ask();
 }
 
 function select(label, name, choices, more = []) {
@@ -285,5 +296,7 @@ list.addEventListener("keydown", (event) => {
 });
 keys({ j: () => step(1), k: () => step(-1), "/": (event) => { event.preventDefault(); words.focus(); }, Escape: () => { words.blur(); document.documentElement.classList.remove("reading"); }, d: () => { showDiff = !showDiff; showPair(); } });
 
-ask().then(() => { if (chosen !== null && given.has("pair")) showPair(); });
-if (!STATIC) get("data/runs.json").then((table) => { others = table.runs.filter((run) => run.id !== RUN && run.status === "finished"); if (facts?.ready) filters(); }).catch(() => {});
+ask().then(() => {
+  if (chosen !== null && given.has("pair")) showPair();
+  if (!STATIC) get("data/runs.json").then((table) => { others = table.runs.filter((run) => run.id !== RUN && run.status === "finished"); if (facts?.ready) filters(); }).catch(() => {});
+});

@@ -1,7 +1,8 @@
 """An index over the judged pairs of a run: the place of each row, and what rows are found by.
 
 Texts stay in the file, but for one copy in lower case that is searched. 100,000 rows are indexed in seconds, in the
-background; the first rows can be read meanwhile.
+background; the first rows can be read meanwhile. What was searched for and ordered by is kept: whoever types on, or
+filters what is ordered, waits for the rest alone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 from afarm.core.records import Instruction, Row
 from afarm.evaluation.metrics import finite_number
@@ -23,16 +24,25 @@ from afarm.evaluation.red_flags import Match, suspicious
 from afarm.view.values import json_row, text
 from afarm.view.values import rows as mappings
 
-SEARCHED = 20_000
-"""Characters of each text that a search looks at."""
+MOST_TEXT = 200_000
+"""Characters of one text that a page gets and a search looks at; the rest is in the file."""
+
+LOOKED_AT = 20_000
+"""Characters of an output that are looked at for talk to the judge."""
 
 FLAGGED_AT_ONCE = 2_000
 """Rows up to which outputs are searched for talk to the judge unasked: each takes most of a millisecond."""
 
 MOST_SEARCHED = 1 << 30
-"""Bytes of texts that are kept for searching; later rows are found by their instruction alone."""
+"""Bytes of texts that are kept for searching; later rows are found by their instruction alone, and the page says so."""
+
+KEPT_SEARCHES = 32
+"""Searches of an index whose rows are kept."""
 
 WIN, LOSS, DRAW, NONE = "win", "loss", "draw", "none"
+
+Figure = Literal["margin", "gold", "reward", "longer"]
+"""A figure of a pair that rows are ordered by: the system's gold, reward, or length over the reference's."""
 
 Scores = dict[str, tuple[float | None, float | None]]
 """By "gold" and "reward": that of the system, and that of the reference."""
@@ -53,7 +63,7 @@ def stored_verdict(row: Row) -> str:
 class OutputsIndex:
     """The columns of one file of judged pairs, one entry per row; `ready` says that they are whole."""
 
-    def __init__(self, path: Path, scores: Sequence[Row] = ()):
+    def __init__(self, path: Path, scores: Callable[[], Sequence[Row]] = list):
         self.path = path
         self.ready = threading.Event()
         self.flags_seen = 0
@@ -76,9 +86,16 @@ class OutputsIndex:
         self.gold: list[tuple[float | None, float | None]] = []
         self.reward: list[tuple[float | None, float | None]] = []
         self._scores = scores
+        self.known: Mapping[str, bool] = {"gold": False, "reward": False}
+        """If any row has a gold reward, and a reward."""
+        self.half_searched = 0
+        """Rows that are found by their instruction alone."""
         self._texts: list[bytes] = []
         self._blob = b""
         self._starts = array("Q")
+        self._found: dict[frozenset[str], array[int]] = {}
+        self._searching = threading.Lock()
+        self._orders: dict[tuple[Figure, bool], array[int]] = {}
         self.members_counted: Mapping[str, int] = {}
         self._flagging = threading.Lock()
         self._rows_by_key: dict[int, int] | None = None
@@ -94,6 +111,7 @@ class OutputsIndex:
             self.problem = f"{self.path}: {error.strerror}"
         self._blob = b"".join(self._texts)
         self._texts = []
+        self._starts.append(len(self._blob))
         self._add_scores()
         self.flagged = bytearray(len(self))
         self.members_counted = Counter(self.members)
@@ -125,16 +143,20 @@ class OutputsIndex:
         self.longer.append(len(second) - len(first))
         self.cut.append(row.get("finish_reason_1") == "length" or row.get("finish_reason_2") == "length")
         found = (task, given, first, second) if searched else (task,)
-        lowered = "\n".join(one[:SEARCHED] for one in found).lower().encode("utf-8", "replace") + b"\0"
+        self.half_searched += not searched
+        lowered = "\n".join(one[:MOST_TEXT] for one in found).lower().encode("utf-8", "replace") + b"\0"
         self._starts.append(self._starts[-1] + len(self._texts[-1]) if self._texts else 0)
         self._texts.append(lowered)
         return len(lowered)
 
     def _add_scores(self) -> None:
         """Gold and reward per row, if an evaluator wrote one row for each."""
-        usable = self._scores if len(self._scores) == len(self) else [{}] * len(self)
-        for name, column in (("gold", self.gold), ("reward", self.reward)):
+        scores = self._scores()
+        usable = scores if len(scores) == len(self) else [{}] * len(self)
+        columns = {"gold": self.gold, "reward": self.reward}
+        for name, column in columns.items():
             column += [(finite_number(s.get(name)), finite_number(s.get(f"{name}_reference"))) for s in usable]
+        self.known = {name: any(ours is not None for ours, _ in column) for name, column in columns.items()}
 
     @property
     def flags_ready(self) -> bool:
@@ -169,29 +191,72 @@ class OutputsIndex:
         handle.seek(self.places[number])
         return json_row(handle.read(self.sizes[number])) or {}
 
-    def search(self, words: str) -> set[int] | None:
+    def search(self, words: str) -> Sequence[int] | None:
         """Find the rows whose texts hold all of `words` (quoted ones together), in any case; None without."""
-        terms = [found[0] or found[1] for found in re.findall(r'"([^"]+)"|(\S+)', words.lower())]
-        result: set[int] | None = None
-        for term in sorted(terms, key=len, reverse=True):  # a long one is rare, and leaves the others few rows
-            sought = term.encode("utf-8", "replace")
-            result = self._hits(sought) if result is None else {row for row in result if self._has(row, sought)}
-        return result
+        terms = frozenset(found[0] or found[1] for found in re.findall(r'"([^"]+)"|(\S+)', words.lower()))
+        if not terms:
+            return None
+        with self._searching:  # whoever types on waits for what was typed before, and begins with that
+            found = self._found.pop(terms, None)
+            self._found[terms] = self._rows_with(terms) if found is None else found
+            while len(self._found) > KEPT_SEARCHES:
+                del self._found[next(iter(self._found))]
+            return self._found[terms]
 
-    def _has(self, row: int, term: bytes) -> bool:
-        end = self._starts[row + 1] if row + 1 < len(self._starts) else len(self._blob)
-        return self._blob.find(term, self._starts[row], end) >= 0
+    def _rows_with(self, terms: frozenset[str]) -> array[int]:
+        """Find the rows that hold all terms, among those that hold as much of them as was searched for before."""
+        parts = [known for known in self._found if all(any(part in term for term in terms) for part in known)]
+        if parts:
+            begun = min(parts, key=lambda known: len(self._found[known]))
+            rows = self._found[begun]
+        else:
+            begun = frozenset([max(terms, key=len)])  # a long one is rare, and leaves the others few rows
+            rows = self._scanned(*begun)
+        for term in sorted(terms - begun, key=len, reverse=True):
+            rows = self._narrowed(rows, term)
+        return rows
 
-    def _hits(self, term: bytes) -> set[int]:
-        blob, starts, hits = self._blob, self._starts, set()
-        place = blob.find(term)
+    def _narrowed(self, rows: Iterable[int], term: str) -> array[int]:
+        find, starts, sought = self._blob.find, self._starts, term.encode("utf-8", "replace")
+        return array("I", [row for row in rows if find(sought, starts[row], starts[row + 1]) >= 0])
+
+    def _scanned(self, term: str) -> array[int]:
+        find, starts, sought = self._blob.find, self._starts, term.encode("utf-8", "replace")
+        rows, row = array("I"), -1
+        place = find(sought)
         while place >= 0:
-            number = bisect_right(starts, place) - 1
-            hits.add(number)
-            if number + 1 >= len(starts):
-                break
-            place = blob.find(term, starts[number + 1])
-        return hits
+            row += 1
+            if starts[row + 1] <= place:
+                row = bisect_right(starts, place, row + 2) - 1
+            rows.append(row)
+            place = find(sought, starts[row + 1])
+        return rows
+
+    def margin(self, number: int) -> float | None:
+        """By how much the system's gold is above the reference's; by reward if there is no gold."""
+        for ours, theirs in (self.gold[number], self.reward[number]):
+            if ours is not None and theirs is not None:
+                return ours - theirs
+        return None
+
+    def ordered(self, figure: Figure, descending: bool) -> Sequence[int]:
+        """Order all rows by a figure; those without it come last, equal ones in the file's order."""
+        if (held := self._orders.get((figure, descending))) is None:
+            held = self._orders[figure, descending] = self._order(figure, descending)
+        return held
+
+    def _order(self, figure: Figure, descending: bool) -> array[int]:
+        values: Sequence[float | None]
+        if figure == "longer":
+            values = self.longer
+        elif figure == "margin":
+            values = list(map(self.margin, range(len(self))))
+        else:
+            values = [ours for ours, _ in (self.gold if figure == "gold" else self.reward)]
+        known = [number for number, value in enumerate(values) if value is not None]
+        unknown = [number for number, value in enumerate(values) if value is None]
+        known.sort(key=values.__getitem__, reverse=descending)  # type: ignore[arg-type]
+        return array("I", known + unknown)
 
     def by_key(self) -> dict[int, int]:
         """The first row of each instruction."""
@@ -239,7 +304,7 @@ def suspicious_in(row: Row) -> list[tuple[str, Match]]:
     try:
         task = Instruction(text(row.get("instruction")), text(row.get("input")))
         sides = ("output_1", "output_2")
-        return [(side, match) for side in sides for match in suspicious(text(row.get(side))[:SEARCHED], task)]
+        return [(side, match) for side in sides for match in suspicious(text(row.get(side))[:LOOKED_AT], task)]
     except (ValueError, RecursionError):
         return []
 
@@ -262,7 +327,7 @@ class Indices:
         with self._lock:
             before = self._made.pop(path, None)
             if before is None or before[0] != signature:
-                index = OutputsIndex(path, scores())
+                index = OutputsIndex(path, scores)
                 threading.Thread(target=index.build, name="afarm-view-index", daemon=True).start()
                 before = signature, index
             self._made[path] = before

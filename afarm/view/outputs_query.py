@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -9,9 +10,9 @@ from typing import Any, Literal, get_args
 from afarm.analysis.labels import member_family
 from afarm.core.errors import ConfigError
 from afarm.core.records import Row
-from afarm.view.outputs_index import DRAW, LOSS, NONE, WIN, OutputsIndex
+from afarm.view.outputs_index import DRAW, LOSS, NONE, WIN, Figure, OutputsIndex
 
-Order = Literal["file", "margin", "gold", "reward", "longer"]
+Order = Literal["file", Figure]
 """The file's order, or by a figure of the pair."""
 
 Kind = Literal["", "flagged", "cut"]
@@ -87,15 +88,12 @@ class Found:
 
 def find_rows(index: OutputsIndex, query: Query, other: OutputsIndex | None = None) -> Found:
     """Answer a query; `other` is the index of the run that `query.flips` names."""
-    kept: list[int] = list(range(len(index)))
-    if (hits := index.search(query.words)) is not None:
-        kept = sorted(hits)
+    hits = index.search(query.words)
+    kept = list(range(len(index)) if hits is None else hits)
     for keeps in _filters(index, query, other):
         kept = [number for number in kept if keeps(number)]
     verdicts = index.verdicts
-    counts = dict.fromkeys(VERDICTS, 0)
-    for number in kept:
-        counts[verdicts[number]] += 1
+    counts = dict.fromkeys(VERDICTS, 0) | Counter(map(verdicts.__getitem__, kept))
     if query.verdict:
         kept = [number for number in kept if verdicts[number] == query.verdict]
     return Found(_ordered(index, kept, query), counts)
@@ -128,32 +126,15 @@ def _filters(index: OutputsIndex, query: Query, other: OutputsIndex | None) -> l
 
 
 def _ordered(index: OutputsIndex, numbers: list[int], query: Query) -> list[int]:
-    """Order rows by a figure; those without it come last, equal ones in the file's order."""
     if query.order == "file":
         return numbers
-    value = figure_of(index, query.order)
-    known = [number for number in numbers if value(number) is not None]
-    unknown = [number for number in numbers if value(number) is None]
-    known.sort(key=lambda number: value(number) or 0.0, reverse=query.descending)
-    return known + unknown
-
-
-def figure_of(index: OutputsIndex, order: Order) -> Callable[[int], float | None]:
-    """Return what an order goes by: the system's gold or reward, or its margin over the reference's."""
-    if order == "longer":
-        return lambda number: float(index.longer[number])
-    if order in ("gold", "reward"):
-        column = index.gold if order == "gold" else index.reward
-        return lambda number: column[number][0]
-    return lambda number: margin_of(index, number)
-
-
-def margin_of(index: OutputsIndex, number: int) -> float | None:
-    """By how much the system's gold is above the reference's; by reward if there is no gold."""
-    for ours, theirs in (index.gold[number], index.reward[number]):
-        if ours is not None and theirs is not None:
-            return ours - theirs
-    return None
+    order = index.ordered(query.order, query.descending)
+    if len(numbers) == len(order):
+        return list(order)
+    kept = bytearray(len(order))
+    for number in numbers:
+        kept[number] = 1
+    return [number for number in order if kept[number]]
 
 
 def choices(index: OutputsIndex) -> Row:
@@ -166,8 +147,7 @@ def choices(index: OutputsIndex) -> Row:
     return {
         "members": sorted(members.items()),
         "families": sorted(families.items()) if len(families) < len(members) else [],
-        "gold": any(ours is not None for ours, _ in index.gold[:1]),
-        "reward": any(ours is not None for ours, _ in index.reward[:1]),
+        **index.known,
         "cut": index.cut.count(1),
         "flagged": index.flagged.count(1) if index.flags_ready else None,
     }

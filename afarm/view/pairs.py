@@ -8,8 +8,16 @@ from afarm.core.errors import AfarmError, DataError
 from afarm.core.records import Row
 from afarm.judging.database import Place
 from afarm.storage.runs import OUTPUTS
-from afarm.view.outputs_index import Indices, OutputsIndex, first_rows, scores_of, stored_verdict, suspicious_in
-from afarm.view.outputs_query import MOST_ROWS, Found, Query, choices, find_rows, margin_of
+from afarm.view.outputs_index import (
+    MOST_TEXT,
+    Indices,
+    OutputsIndex,
+    first_rows,
+    scores_of,
+    stored_verdict,
+    suspicious_in,
+)
+from afarm.view.outputs_query import MOST_ROWS, Found, Query, choices, find_rows
 from afarm.view.seen_ledger import seen_ledger
 from afarm.view.sources import SeenRun
 from afarm.view.values import text
@@ -17,9 +25,6 @@ from afarm.view.votes import votes_on
 
 EXCERPT = 200
 """Characters of an instruction in the list."""
-
-MOST_TEXT = 200_000
-"""Characters of one text that a page gets; the rest is in the file."""
 
 WAIT = 30.0
 """Seconds to wait for an index that a query needs."""
@@ -44,7 +49,7 @@ class Pairs:
         """
         index, count = self.index(run), min(count, MOST_ROWS)
         if not index.ready.is_set() and query == Query() and start == 0:
-            index.ready.wait(0.2)
+            index.ready.wait(0.1)
         if not index.ready.is_set() and query == Query() and start == 0:
             rows = first_rows(index.path, count)
             listed = [{"number": n, **_brief(row), "verdict": stored_verdict(row)} for n, row in enumerate(rows)]
@@ -67,7 +72,7 @@ class Pairs:
                 "longer": index.longer[number],
                 "cut": bool(index.cut[number]),
                 "flagged": bool(index.flagged[number]),
-                "margin": margin_of(index, number),
+                "margin": index.margin(number),
             }
             for number, row in zip(shown, index.rows(shown), strict=False)
         ]
@@ -80,6 +85,7 @@ class Pairs:
             "choices": choices(index),
             "looked_at": index.flags_seen,
             "skipped": index.skipped,
+            "half_searched": index.half_searched,
             "problem": index.problem,
         }
 

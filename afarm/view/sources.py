@@ -76,10 +76,15 @@ class Sources:
         self._by_id: dict[str, SeenRun] = {}
 
     def run(self, run_id: str) -> SeenRun | None:
-        """Look up a run by its id, None if there is none: of one that was met, only its files are looked at."""
+        """Look up a run by its id, None if there is none; of one that was met or is named so, read it alone."""
         met = self._by_id.get(run_id)
         if met is not None and met.directory.is_dir():
             return self._look(met.directory, met.output_dir, run_id)
+        if met is None and _SAFE.fullmatch(run_id):
+            for output_dir in self.output_dirs:  # the first of that name has it as its id
+                for directory in _directories(output_dir / "runs"):
+                    if directory.name == run_id:
+                        return self._look(directory, output_dir, run_id)
         return self.runs().get(run_id)
 
     def runs(self) -> dict[str, SeenRun]:

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from afarm.experiment.live_record import process_identity
+from afarm.storage.runs import read_run
+from afarm.view import sources
 from afarm.view.app import View, encode
 from afarm.view.run_table import describe_row
 from afarm.view.sources import SeenRun, Sources
@@ -62,6 +64,22 @@ def test_one_run_is_looked_up_by_its_own_files(write_run: WriteRun, tmp_path: Pa
     write_run("new", {"method": "ppo"}, output_dir=places[0])
     assert sources.run("new") is not None
     assert sources.run("newer") is None
+
+
+def test_of_a_run_that_is_asked_for_at_once_no_other_is_read(
+    write_run: WriteRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = [tmp_path / "one", tmp_path / "two"]
+    first, second = (write_run("twin", {"method": place.name}, output_dir=place) for place in places)
+    write_run("other", {}, output_dir=places[0])
+    read: list[Path] = []
+    monkeypatch.setattr(sources, "read_run", lambda directory: read.append(directory) or read_run(directory))
+    asked = Sources(places)
+    found = asked.run("twin")
+    assert (found and found.directory, read) == (first, [first])
+    assert asked.run("../runs/twin") is None
+    twin = next(run for run in Sources(places).runs().values() if run.directory == second)
+    assert Sources(places).run(twin.id) == twin, "an id that is no directory's name"
 
 
 def test_a_run_at_work_shows_its_stage(write_run: WriteRun) -> None:

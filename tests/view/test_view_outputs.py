@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +14,14 @@ import pytest
 
 from afarm.core.errors import ConfigError, DataError
 from afarm.report.side_by_side import row_verdict
+from afarm.view import outputs_index
 from afarm.view.outputs_index import OutputsIndex, stored_verdict
-from afarm.view.outputs_query import Query, find_rows
+from afarm.view.outputs_query import Query, choices, find_rows
 from afarm.view.pairs import Pairs
 from afarm.view.sources import Sources
 
 Row = dict[str, Any]
+Write = Callable[..., Path]
 
 
 def row(instruction: str, first: str, second: str, preference: float | None, **more: Any) -> Row:
@@ -38,7 +43,7 @@ GOLD = [(1.0, 0.5), (0.0, 2.0), (None, None), (3.0, 3.0), (5.0, -1.0), (-9.0, 0.
 
 def index_of(path: Path, rows: list[Row] = ROWS, gold: Any = GOLD) -> OutputsIndex:
     path.write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
-    index = OutputsIndex(path, [{"gold": ours, "gold_reference": theirs} for ours, theirs in gold])
+    index = OutputsIndex(path, lambda: [{"gold": ours, "gold_reference": theirs} for ours, theirs in gold])
     index.build()
     return index
 
@@ -77,6 +82,44 @@ def index(tmp_path: Path) -> OutputsIndex:
 )
 def test_queries_find_the_rows_worked_by_hand(index: OutputsIndex, given: dict[str, str], expected: list[int]) -> None:
     assert find_rows(index, Query.read(given)).numbers == expected
+
+
+def test_searches_one_after_the_other_find_what_each_alone_would(tmp_path: Path) -> None:
+    draw = random.Random(1)
+    texts = [" ".join("".join(draw.choices("ab", k=draw.randint(1, 4))) for _ in range(6)) for _ in range(60)]
+    index = index_of(tmp_path / "x.jsonl", [row("", "", one, 1) for one in texts], [])
+    typed = ["".join(draw.choices("ab  ", k=draw.randint(1, 9))) for _ in range(300)]
+    for words in [*typed, "b", "ba", "bab", "bab a", "bab aa", "aa", '"a b"', '"a ba"', "zz", "zza"]:
+        terms = re.findall(r'"([^"]+)"|(\S+)', words)
+        expected = [n for n, one in enumerate(texts) if all((a or b) in one for a, b in terms)]
+        assert find_rows(index, Query(words)).numbers == expected, words
+
+
+def test_an_order_is_that_of_all_rows_whatever_is_filtered(index: OutputsIndex) -> None:
+    ascending = Query.read({"order": "margin", "ascending": "1"})
+    assert find_rows(index, ascending).numbers == [5, 1, 3, 0, 6, 4, 2]
+    assert find_rows(index, replace(ascending, family="gpt4")).numbers == [5, 1, 3, 0]
+    assert find_rows(index, replace(ascending, words="name a")).numbers == [1, 4, 2]
+    assert find_rows(index, replace(ascending, words="name a", descending=True)).numbers == [4, 1, 2]
+
+
+def test_orders_are_offered_if_any_row_has_the_figure(tmp_path: Path) -> None:
+    index = index_of(tmp_path / "x.jsonl", gold=[(None, None), *GOLD[1:]])
+    assert (choices(index)["gold"], choices(index)["reward"]) == (True, False)
+    assert choices(index_of(tmp_path / "y.jsonl", gold=[]))["gold"] is False
+
+
+def test_a_search_finds_all_that_is_shown_and_says_what_it_does_not_look_at(
+    write_run: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = [row("task one", "x " * 90_000 + "kestrel", "y", 1), row("task two", "z", "a heron " + "y" * 99, 2)]
+    directory = write_run("long", {"results": []}, long)
+    run = Sources([directory.parents[1]]).runs()["long"]
+    assert [one["number"] for one in Pairs().listed(run, Query("kestrel"), 0, 10)["rows"]] == [0]
+    monkeypatch.setattr(outputs_index, "MOST_SEARCHED", 1000)
+    listed = Pairs().listed(run, Query("heron"), 0, 10)
+    assert (listed["total"], listed["half_searched"]) == (0, 1)
+    assert Pairs().listed(run, Query("two"), 0, 10)["total"] == 1
 
 
 def test_counts_of_verdicts_leave_their_own_filter_out(index: OutputsIndex) -> None:
@@ -124,10 +167,7 @@ def test_a_file_that_goes_while_it_is_read_leaves_empty_rows(index: OutputsIndex
 def test_values_of_other_types_are_shown_as_text(tmp_path: Path) -> None:
     index = index_of(tmp_path / "x.jsonl", [{"instruction": 5, "output_1": None, "output_2": ["a"], "member": {}}], [])
     assert index.verdicts == ["none"]
-    assert index.search("5") == {0}
-
-
-Write = Callable[..., Path]
+    assert list(index.search("5") or []) == [0]
 
 
 def test_pages_of_a_query_fit_together(write_run: Write) -> None:
