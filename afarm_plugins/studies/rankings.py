@@ -153,16 +153,30 @@ def of_runs(finished: Sequence[FinishedRun]) -> Findings:
     notes = [f"{method} is left out of the correlation: one world lacks it." for method in either if method not in both]
     rows = []
     if len(both) >= FEWEST_SYSTEMS:
-        rows = [[SIMULATED, BY_PEOPLE, len(both), *_cells(correlate_boards(simulated, people))]]
+        rows = [[SIMULATED, BY_PEOPLE, len(both), "methods", *_cells(correlate_boards(simulated, people))]]
+        seeds = {done.run.seed for runs in worlds[SIMULATED].values() for done in runs}
+        seeds |= {done.run.seed - OTHER_SEEDS for runs in worlds[BY_PEOPLE].values() for done in runs}
+        if len(seeds) > 1:
+            boards = [
+                _by_seed([worlds[by][method] for method in both], [seed + more for seed in sorted(seeds)])
+                for by, more in ((SIMULATED, 0), (BY_PEOPLE, OTHER_SEEDS))
+            ]
+            rows.append([SIMULATED, BY_PEOPLE, len(both), "seeds", *_cells(correlate_boards(*boards))])
     elif finished:
         notes.append(f"A correlation needs {FEWEST_SYSTEMS} methods in both worlds; there are {len(both)}.")
     for one, two in combinations(both, 2):
         gap, theirs = (rates[by][one].value - rates[by][two].value for by in (SIMULATED, BY_PEOPLE))
         if gap * theirs < 0:
             notes.append(f"Mismatch: {one} less {two} is {gap:+.1f} points simulated and {theirs:+.1f} by people.")
-    columns = {"rater": "", "with": "", "methods": "d", **_CORRELATIONS}
-    agreement = StudyTable("agreement", "Agreement of rankings, with 95% intervals over methods", columns, rows)
+    columns = {"rater": "", "with": "", "methods": "d", "interval over": "", **_CORRELATIONS}
+    agreement = StudyTable("agreement", "Agreement of rankings, with 95% intervals", columns, rows)
     return Findings([_board(either, rates, {}), agreement], [_plot(both, rates)] if both else [], notes)
+
+
+def _by_seed(methods: Sequence[Sequence[FinishedRun]], seeds: Sequence[int]) -> Board:
+    """Return the win rate of each method with each seed, NaN without one."""
+    by_seed = [{done.run.seed: done.figures.get("win_rate", math.nan) for done in runs} for runs in methods]
+    return [[rates.get(seed, math.nan) for seed in seeds] for rates in by_seed]
 
 
 # ------------------------------------------------------------------------------------------------------------- tables

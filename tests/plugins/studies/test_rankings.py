@@ -168,12 +168,38 @@ def test_methods_are_ranked_in_both_worlds_and_mismatches_named() -> None:
         if run.method in rates[str(run.place["by"])]
     ]
     findings = study.analyse(finished)
-    [agreement] = table(findings, "agreement")
-    assert agreement["methods"] == 3
+    agreement, over_seeds = table(findings, "agreement")
+    assert (agreement["methods"], agreement["interval over"]) == (3, "methods")
     assert agreement["Spearman"].value == pytest.approx(0.5)  # ranks 1 3 2 with 1 2 3
     assert agreement["Kendall"].value == pytest.approx(1 / 3)
+    assert over_seeds["interval over"] == "seeds"
+    assert over_seeds["Spearman"] == (0.5, 0.5, 0.5), "seeds move all methods alike, so no draw changes the order"
     assert "d is left out of the correlation: one world lacks it." in findings.notes
     assert "Mismatch: b less c is -5.0 points simulated and +1.0 by people." in findings.notes
     [first, *_] = table(findings, "board")
     assert first["win rate by people"] == Bounded(58.5, *stats.t.interval(0.95, 1, 58.5, 0.5))
     assert not math.isnan(first["win rate by simulated"].value)
+
+
+def test_an_order_that_hangs_on_the_seed_has_a_wide_interval_over_seeds() -> None:
+    """One method that is second on the mean of simulated seeds, and first with half of them."""
+    study = Rankings(RankingsConfig(methods="a,b,c,d"))
+    rates = {"a": [60] * 4, "b": [62, 56, 62, 56], "c": [50] * 4, "d": [40] * 4}
+    steady = {"a": 60, "b": 59, "c": 50, "d": 40}
+    finished = [
+        FinishedRun(run, run.label, {"win_rate": rates[run.method][run.seed] if run.seed < 4 else steady[run.method]})
+        for run in study.grid(StudyRequest("a", (0, 1, 2, 3)))
+    ]
+    over_methods, over_seeds = table(study.analyse(finished), "agreement")
+    assert over_methods["Spearman"].value == over_seeds["Spearman"].value == 1
+    assert over_methods["Spearman"].low == 1, "whatever methods are drawn, their means have one order"
+    assert over_seeds["Spearman"].low == pytest.approx(0.8), "ranks 2 1 3 4 with 1 2 3 4"
+
+
+def test_one_seed_has_no_interval_over_seeds() -> None:
+    study = Rankings(RankingsConfig(methods="a,b,c"))
+    finished = [
+        FinishedRun(run, run.label, {"win_rate": 50.0 + ord(run.method)}) for run in study.grid(StudyRequest("a", (1,)))
+    ]
+    [agreement] = table(study.analyse(finished), "agreement")
+    assert agreement["interval over"] == "methods"
