@@ -6,7 +6,7 @@ import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 WITHOUT = {"method", "seed", "accelerate_config"}
 """The options of a farm that a study has otherwise: its grid names methods and seeds."""
+
+OWN_LABELS = "preferences="
+"""The setting of a run that learns from preferences of its own."""
 
 BETWEEN = 20
 """The time between two reports on an unfinished study, in times of what the last one took."""
@@ -180,7 +183,16 @@ class AskedStudy:
         from afarm.studies.grid import checked_grid
 
         with attributed_to("studies", self.name, self.study):
-            return checked_grid(self.study, self.request)
+            runs = checked_grid(self.study, self.request)
+        labels = [text for run in runs for text in run.settings if text.startswith(("annotate.", OWN_LABELS))]
+        if labels and self.options.preferences:
+            raise ConfigError(
+                [
+                    f"--preferences would train every run of study {self.name}, whose runs differ in their labels "
+                    f"({labels[0]}): rankings and transfer take people's labels as --people-preferences FILE"
+                ]
+            )
+        return runs
 
     def findings(self, progress: GridProgress) -> Findings:
         """Read the findings off the runs that are there. Raises `PluginError` for a fault of the study's."""
@@ -188,15 +200,26 @@ class AskedStudy:
             return self.study.analyse(progress.finished)
 
     def of(self, run: StudyRun) -> FarmOptions:
-        """Return the options of a run."""
+        """Return the options of a run: if some learn from preferences, each has the options of its own labels."""
         settings = [*(self.options.settings or []), *run.settings]
-        return replace(self.options, method=run.method, seed=run.seed, settings=settings)
+        options = replace(self.options, method=run.method, seed=run.seed, settings=settings)
+        if _has_own_labels(run):
+            return replace(options, annotator=None, label_noise=None)
+        return replace(options, on_unusable=None, labels=None) if self._some_have_own_labels else options
+
+    @cached_property
+    def _some_have_own_labels(self) -> bool:
+        return any(map(_has_own_labels, self.grid()))
 
     def look_at(self, run: StudyRun) -> Any:
         """Open a run's workspace for a look; a context manager."""
         from afarm.experiment import preflight
 
         return self.of(run).dry_run(preflight.of_run())
+
+
+def _has_own_labels(run: StudyRun) -> bool:
+    return any(setting.startswith(OWN_LABELS) for setting in run.settings)
 
 
 def _resolved(

@@ -20,6 +20,13 @@ MEMBERS = (
 """The members of the paper's pool."""
 
 
+PEOPLE = (
+    "the annotator that stands for people, and judges; left out: crowd or, with people's own preferences, the recipe's"
+)
+PREFERENCES = "people's own preferences to train on, as FILE, or METHOD=FILE for one method; repeatable"
+"""The descriptions of two settings of studies that train on labels of people."""
+
+
 def split_names(text: str) -> list[str]:
     """Split a setting that lists names with commas between, each once."""
     return list(dict.fromkeys(name.strip() for name in text.split(",")))
@@ -55,7 +62,8 @@ class RankingsConfig(Config):
         METHODS,
         "without such files: the methods that are trained and ranked, with commas between",
     )
-    people: str = option("crowd", "without such files: the annotator that stands for people")
+    people: str = option("", PEOPLE)
+    people_preferences: list[str] = option(list, PREFERENCES)
 
 
 class ReachConfig(Config):
@@ -97,7 +105,8 @@ class TransferConfig(Config):
         "crowd,pool+0.25,greedy_gpt4",
         "annotators of training labels, as NAME or NAME+SHARE flipped, one of them people",
     )
-    people: str = option("crowd", "the annotator that stands for people, and judges all")
+    people: str = option("", PEOPLE)
+    people_preferences: list[str] = option(list, PREFERENCES)
 
 
 class CostsConfig(Config):

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from afarm import ConfigError, FinishedRun, Label, to_label
+from afarm_plugins.studies.people import named_file
+
+STAND_IN = "crowd"
+"""The annotator that stands for people unless another is named, or their own preferences are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,66 @@ class Labels:
         if not annotator or not 0 <= noise <= 0.5:
             raise ConfigError([f"{text!r}: an annotator, or one with a share up to 0.5, such as pool+0.25"])
         return cls(annotator, noise)
+
+
+@dataclass(frozen=True, slots=True)
+class HumanLabels:
+    """Labels of people to learn from: their own, or those of an annotator that stands for them.
+
+    `files` are their own by method, "" for the others. `annotator` stands for people, and judges what is learned; if it
+    is empty, the recipe's does.
+    """
+
+    annotator: str
+    files: Mapping[str, str]
+
+    @classmethod
+    def parse(cls, annotator: str, texts: Sequence[str], methods: Sequence[str]) -> HumanLabels:
+        """Read an annotator's name and files as FILE or METHOD=FILE. Raises `ConfigError`."""
+        files: dict[str, str] = {}
+        for text in texts:
+            name, file = named_file(text)
+            method = name if file != text else ""
+            if method and method not in methods:
+                raise ConfigError([f"people_preferences: {method!r} is none of the methods: {', '.join(methods)}"])
+            if method in files:
+                raise ConfigError([f"people_preferences: two files for {method or 'all methods'}: join them into one"])
+            files[method] = file
+        return cls(annotator or ("" if files else STAND_IN), files)
+
+    @property
+    def name(self) -> str:
+        """Their name in tables."""
+        return "people" if self.files else self.annotator
+
+    @property
+    def judge(self) -> str:
+        """The judge of what is learned, in words."""
+        return self.annotator or "the recipe's annotator"
+
+    @property
+    def judging(self) -> tuple[str, ...]:
+        """The settings of a run that is judged by people."""
+        return (f"evaluate.annotator={self.annotator}",) if self.annotator else ()
+
+    def settings(self, method: str) -> tuple[str, ...] | None:
+        """Return the settings of a run of `method` that learns from them; None without labels for it."""
+        if not self.files:
+            return Labels(self.annotator, 0.0).settings
+        file = self.files.get(method, self.files.get(""))
+        return None if file is None else (f"preferences={file}",)
+
+    def notes(self, methods: Iterable[str]) -> list[str]:
+        """Say whose the labels are if they are people's own, and which methods have none."""
+        if not self.files:
+            return []
+        files = ", ".join(f"{Path(f).name}{f' for {m}' if m else ''}" for m, f in self.files.items())
+        lacking = [method for method in methods if self.settings(method) is None]
+        return [
+            f"Labels of people are their own preferences ({files}), on other pairs than the simulated ones; what is "
+            f"learned from them is judged by {self.judge}.",
+            *(f"{method} has no preferences of people: it learned from simulated labels alone." for method in lacking),
+        ]
 
 
 def labels_in_run(done: FinishedRun, annotator: str) -> list[Label]:

@@ -1,7 +1,8 @@
 """The study `rankings`: do simulated annotators rank systems as people do?
 
 With a file of people's labels the systems are those that people compared. Without one, methods are trained and
-evaluated twice: by the recipe's simulated annotators, and by those that stand for people, with other seeds.
+evaluated twice: by the recipe's simulated annotators, and on labels of people, or of an annotator that stands for them,
+with other seeds.
 
 Source: Dubois et al. 2023 (AlpacaFarm), section 4.1, figure 3 and table 2.
 """
@@ -14,6 +15,7 @@ from itertools import combinations
 
 from afarm import (
     Bounded,
+    ConfigError,
     Findings,
     FinishedRun,
     Series,
@@ -28,7 +30,7 @@ from afarm import (
 )
 from afarm_plugins.studies import RankingsConfig, split_names
 from afarm_plugins.studies.boards import FEWEST_SYSTEMS, Board, correlate_shared
-from afarm_plugins.studies.labels import Labels
+from afarm_plugins.studies.labels import HumanLabels
 from afarm_plugins.studies.over_seeds import over_seeds
 from afarm_plugins.studies.people import PairsOfPeople, read_people, require_both
 
@@ -45,27 +47,33 @@ Rates = Mapping[str, Bounded]
 class Rankings(Study):
     """Systems ranked by people and by simulated annotators."""
 
+    never_opened = ("people_preferences",)
+
     def __init__(self, config: RankingsConfig):
         self.config = config
         self.reads_files = bool(config.humans)
+        self.methods = split_names(config.methods)
+        self.people = HumanLabels.parse(config.people, config.people_preferences, self.methods)
 
     def grid(self, request: StudyRequest) -> Sequence[StudyRun]:
         require_both(self.config.humans, self.config.judged)
+        if self.config.humans and self.people.files:
+            raise ConfigError(["--humans ranks systems that are there, --people-preferences trains some: give one"])
         if self.config.humans:
             return []
-        people = *Labels(self.config.people, 0.0).settings, f"evaluate.annotator={self.config.people}"
-        worlds = {SIMULATED: (0, ()), BY_PEOPLE: (OTHER_SEEDS, people)}
-        return [
-            StudyRun(method, seed + more, {"by": by}, settings)
-            for by, (more, settings) in worlds.items()
-            for method in split_names(self.config.methods)
+        learned = {method: self.people.settings(method) for method in self.methods}
+        simulated = [StudyRun(method, seed, {"by": SIMULATED}) for method in self.methods for seed in request.seeds]
+        return simulated + [
+            StudyRun(method, seed + OTHER_SEEDS, {"by": BY_PEOPLE}, (*settings, *self.people.judging))
+            for method, settings in learned.items()
+            if settings is not None
             for seed in request.seeds
         ]
 
     def analyse(self, finished: Sequence[FinishedRun]) -> Findings:
         if self.config.humans:
             return of_files(read_people(self.config.humans, self.config.judged))
-        return of_runs(finished)
+        return of_runs(finished, self.people, self.methods)
 
 
 # ------------------------------------------------------------------------------------------------------------- files
@@ -138,7 +146,7 @@ def _mismatches(
 # -------------------------------------------------------------------------------------------------------------- runs
 
 
-def of_runs(finished: Sequence[FinishedRun]) -> Findings:
+def of_runs(finished: Sequence[FinishedRun], people: HumanLabels, methods: Sequence[str]) -> Findings:
     """Rank methods by their win rates in both worlds; those that one world lacks are named."""
     worlds: dict[str, dict[str, list[FinishedRun]]] = {BY_PEOPLE: {}, SIMULATED: {}}
     for done in finished:
@@ -149,11 +157,15 @@ def of_runs(finished: Sequence[FinishedRun]) -> Findings:
     }
     either = list(dict.fromkeys([*rates[BY_PEOPLE], *rates[SIMULATED]]))
     both = [method for method in either if all(method in rates[by] for by in worlds)]
-    people, simulated = ([rates[by][method].value for method in both] for by in worlds)
-    notes = [f"{method} is left out of the correlation: one world lacks it." for method in either if method not in both]
+    theirs, simulated = ([rates[by][method].value for method in both] for by in worlds)
+    what = RATE if people.annotator else RATE_BY_ONE_JUDGE
+    notes = people.notes(methods) if finished else []
+    notes += [
+        f"{method} is left out of the correlation: one world lacks it." for method in either if method not in both
+    ]
     rows = []
     if len(both) >= FEWEST_SYSTEMS:
-        rows = [[SIMULATED, BY_PEOPLE, len(both), "methods", *_cells(correlate_boards(simulated, people))]]
+        rows = [[SIMULATED, BY_PEOPLE, len(both), "methods", *_cells(correlate_boards(simulated, theirs))]]
         seeds = {done.run.seed for runs in worlds[SIMULATED].values() for done in runs}
         seeds |= {done.run.seed - OTHER_SEEDS for runs in worlds[BY_PEOPLE].values() for done in runs}
         if len(seeds) > 1:
@@ -165,12 +177,12 @@ def of_runs(finished: Sequence[FinishedRun]) -> Findings:
     elif finished:
         notes.append(f"A correlation needs {FEWEST_SYSTEMS} methods in both worlds; there are {len(both)}.")
     for one, two in combinations(both, 2):
-        gap, theirs = (rates[by][one].value - rates[by][two].value for by in (SIMULATED, BY_PEOPLE))
-        if gap * theirs < 0:
-            notes.append(f"Mismatch: {one} less {two} is {gap:+.1f} points simulated and {theirs:+.1f} by people.")
+        gap, other = (rates[by][one].value - rates[by][two].value for by in (SIMULATED, BY_PEOPLE))
+        if gap * other < 0:
+            notes.append(f"Mismatch: {one} less {two} is {gap:+.1f} points simulated and {other:+.1f} by people.")
     columns = {"rater": "", "with": "", "methods": "d", "interval over": "", **_CORRELATIONS}
     agreement = StudyTable("agreement", "Agreement of rankings, with 95% intervals", columns, rows)
-    return Findings([_board(either, rates, {}), agreement], [_plot(both, rates)] if both else [], notes)
+    return Findings([_board(either, rates, {}, what), agreement], [_plot(both, rates, what)] if both else [], notes)
 
 
 def _by_seed(methods: Sequence[Sequence[FinishedRun]], seeds: Sequence[int]) -> Board:
@@ -181,6 +193,9 @@ def _by_seed(methods: Sequence[Sequence[FinishedRun]], seeds: Sequence[int]) -> 
 
 # ------------------------------------------------------------------------------------------------------------- tables
 
+RATE, RATE_BY_ONE_JUDGE = "win rate by", "win rate, labels by"
+"""The heading of win rates before the rater; the second if one judge rates what each rater's labels have taught."""
+
 _CORRELATIONS = {"Spearman": ".2f", "Kendall": ".2f", "R²": ".2f"}
 
 
@@ -188,11 +203,13 @@ def _cells(correlations: Mapping[str, Bounded | None]) -> list[Bounded | None]:
     return [correlations.get(name) for name in _CORRELATIONS]
 
 
-def _board(systems: Sequence[str], rates: Mapping[str, Rates], ranks: Mapping[str, Rates]) -> StudyTable:
+def _board(
+    systems: Sequence[str], rates: Mapping[str, Rates], ranks: Mapping[str, Rates], what: str = RATE
+) -> StudyTable:
     """Table the systems, best by people first."""
     columns = {"system": ""}
     for rater in rates:
-        columns |= {f"win rate by {rater}": ".1f"} | ({f"rank by {rater}": ".0f"} if rater in ranks else {})
+        columns |= {f"{what} {rater}": ".1f"} | ({f"rank by {rater}": ".0f"} if rater in ranks else {})
     rows = []
     for system in sorted(systems, key=lambda name: -(rates[BY_PEOPLE].get(name) or Bounded(-1)).value):
         cells: list[Bounded | None] = []
@@ -202,13 +219,12 @@ def _board(systems: Sequence[str], rates: Mapping[str, Rates], ranks: Mapping[st
     return StudyTable("board", "Win rates in percent, with 95% intervals", columns, rows)
 
 
-def _plot(systems: Sequence[str], rates: Mapping[str, Rates]) -> StudyPlot:
+def _plot(systems: Sequence[str], rates: Mapping[str, Rates], what: str = RATE) -> StudyPlot:
     """Plot the win rates by each rater over those by people."""
     series = []
     for rater in (name for name in rates if name != BY_PEOPLE):
         known = [system for system in systems if system in rates[rater] and system in rates[BY_PEOPLE]]
         x = [rates[BY_PEOPLE][system] for system in known]
         series.append(Series(rater, x, [rates[rater][system] for system in known], known, joined=False))
-    return StudyPlot(
-        "rankings", "Win rates by people and simulated", "win rate by people, %", "simulated, %", series, diagonal=True
-    )
+    title = f"Win rates{what.removeprefix('win rate')} people and simulated"
+    return StudyPlot("rankings", title, f"{what} people, %", "simulated, %", series, diagonal=True)

@@ -203,3 +203,41 @@ def test_one_seed_has_no_interval_over_seeds() -> None:
     ]
     [agreement] = table(study.analyse(finished), "agreement")
     assert agreement["interval over"] == "methods"
+
+
+# ------------------------------------------------------------------------------------------- people's own preferences
+
+
+def test_peoples_own_preferences_train_their_half_and_methods_without_any_are_named() -> None:
+    study = Rankings(RankingsConfig(methods="a,b,c,d", people_preferences=["a=hh.jsonl", "b=b.csv", "c=hf:me/mine"]))
+    runs = study.grid(StudyRequest("a", (1,)))
+    people = {run.method: run.settings for run in runs if run.place["by"] == "people"}
+    assert people == {"a": ("preferences=hh.jsonl",), "b": ("preferences=b.csv",), "c": ("preferences=hf:me/mine",)}
+    assert [run.method for run in runs if run.place["by"] == "simulated"] == ["a", "b", "c", "d"]
+    findings = study.analyse([FinishedRun(run, run.label, {"win_rate": 50.0 + run.seed % 7}) for run in runs])
+    assert "d has no preferences of people: it learned from simulated labels alone." in findings.notes
+    assert any("(hh.jsonl for a, b.csv for b, mine for c)" in note for note in findings.notes)
+    assert any("is judged by the recipe's annotator." in note for note in findings.notes)
+    assert {"win rate, labels by people", "win rate, labels by simulated"} < {*table(findings, "board")[0]}
+    assert findings.plots[0].x_title == "win rate, labels by people, %", "one judge: it is no win rate by people"
+
+
+def test_an_annotator_that_stands_for_people_may_judge_what_their_preferences_teach() -> None:
+    study = Rankings(RankingsConfig(methods="a", people="me", people_preferences=["all.jsonl"]))
+    [run] = [run for run in study.grid(StudyRequest("a", (1,))) if run.place["by"] == "people"]
+    assert run.settings == ("preferences=all.jsonl", "evaluate.annotator=me")
+    findings = study.analyse([FinishedRun(run, run.label, {"win_rate": 50.0})])
+    assert "win rate by people" in table(findings, "board")[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (["ppp=x.jsonl"], "'ppp' is none of the methods: a, b"),
+        (["a=x.jsonl", "a=y.jsonl"], "two files for a: join them"),
+        (["x.jsonl", "y.jsonl"], "two files for all methods"),
+    ],
+)
+def test_preferences_of_no_method_or_of_one_twice_are_refused(given: list[str], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        Rankings(RankingsConfig(methods="a,b", people_preferences=given))

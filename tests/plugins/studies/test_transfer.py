@@ -41,6 +41,21 @@ def test_without_peoples_labels_there_is_nothing_to_compare_with() -> None:
         Transfer(TransferConfig(labelled_by="pool,greedy_gpt4"))
 
 
+def test_peoples_own_preferences_take_the_place_of_the_stand_ins() -> None:
+    study = Transfer(TransferConfig(methods="ppo,dpo", labelled_by="crowd,pool", people_preferences=["ppo=mine.jsonl"]))
+    runs = study.grid(StudyRequest("ppo", (1,)))
+    assert [(run.method, run.place["labels"], run.settings) for run in runs] == [
+        ("ppo", "people", ("preferences=mine.jsonl",)),
+        ("ppo", "pool", ("annotate.annotator=pool", "annotate.label_noise=0")),
+        ("dpo", "pool", ("annotate.annotator=pool", "annotate.label_noise=0")),
+    ]
+    findings = study.analyse([FinishedRun(run, run.label, {"win_rate": 50.0 + n}) for n, run in enumerate(runs)])
+    [found] = findings.tables
+    assert found.title.startswith("Win rate by the recipe's annotator")
+    assert [row[-1] for row in found.rows] == [None, Bounded(1), None]
+    assert "dpo has no preferences of people: it learned from simulated labels alone." in findings.notes
+
+
 @pytest.mark.parametrize(("name", "runs"), [("kl", 12), ("data-size", 12)])
 def test_a_sweep_with_a_name_has_values_of_its_own(name: str, runs: int) -> None:
     component = discover(check_configs=False).get("studies", name)
