@@ -187,9 +187,11 @@ def _show_plan(
     missing = [one for one in plan.values() if not isinstance(one, str)]
     total = sum(one.seconds(known) for one in missing)
     unknown = sum(one.unknown(known) for one in missing)
-    more = f", and {unknown:,} stages whose time no stored one tells" if unknown else ""
+    about = f"about {total / 60:.0f} minutes" if total or not unknown else ""
+    untold = f"{unknown:,} stages whose time is unknown until one of their kind was made in {options.output_dir}"
+    more = ", and ".join(filter(None, [about, untold if unknown else ""]))
     more += price_words(added_up([one.dollars for one in missing]), added_up([one.most_dollars for one in missing]))
-    text = f"{runs:,} runs, those that studies share once, about {total / 60:.0f} minutes{more}. Nothing was run."
+    text = f"{runs:,} runs, those that studies share once, {more}. Nothing was run."
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from afarm.core.errors import ConfigError
 from afarm.experiment.annotation import OnlineAnnotator, annotation_stage
 from afarm.experiment.evaluation_stages import evaluation_stage, require_outputs_in_data
+from afarm.experiment.known_instructions import require_known_instructions
 from afarm.experiment.llm_baselines import answers_stage, is_llm_system
 from afarm.experiment.preferences import preferences_stage
 from afarm.experiment.sampling_stages import outputs_stage, samples_stage
@@ -37,9 +38,13 @@ def sample(workspace: Workspace) -> Stage:
 
 
 def annotate(workspace: Workspace) -> Stage:
-    """The training preferences: one's own, or labelled samples."""
+    """The training preferences: one's own, or labelled samples.
+
+    Raises `ConfigError` for an annotator that does not know the instructions.
+    """
     if workspace.config.preferences:
         return preferences_stage(workspace)
+    require_known_instructions(workspace, workspace.config.annotate.annotator, "preference")
     return annotation_stage(workspace, sample(workspace))
 
 
@@ -126,6 +131,7 @@ def second_evaluation(workspace: Workspace, system: str, answered: Artifact | No
 
 def _evaluate(workspace: Workspace, system: str, reference: Stage | None, reference_name: str) -> Stage:
     """The comparison of a system with the outputs of a reference, or with the data set's own (None)."""
+    require_known_instructions(workspace, workspace.config.evaluate.annotator, workspace.data.evaluated_on)
     answered = outputs(workspace, system)
     if reference is None:
         require_outputs_in_data(workspace)

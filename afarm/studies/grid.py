@@ -226,11 +226,11 @@ def sample_of(runs: Sequence[StudyRun]) -> list[StudyRun]:
 
 
 def require_possible(runs: Sequence[StudyRun], open_with: OpenWith) -> None:
-    """Open runs that stand for all, whatever their seed. Raises `ConfigError` for one that cannot be."""
+    """Lay out runs that stand for all, whatever their seed. Raises `ConfigError` for one that cannot be."""
     settings = {(run.method, run.settings): run for run in sample_of(runs)}
     for run in settings.values():
-        with open_with(run):
-            pass
+        with open_with(run) as workspace:
+            stages_of(workspace, run.method)
 
 
 def planned_stages(run: StudyRun, open_with: OpenWith) -> Iterator[tuple[str, PlannedStage]]:

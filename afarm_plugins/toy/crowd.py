@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
 
-from afarm import AnnotateContext, Annotator, Instruction, Pair, Preference, seeding
+from afarm import AnnotateContext, Annotator, ChatRequest, Instruction, Pair, Preference, seeding
 from afarm_plugins.toy import CrowdConfig
 from afarm_plugins.toy.world import GOLD, read_answer, read_task
 
@@ -79,6 +79,12 @@ class Crowd(Annotator):
 
     def annotate(self, pairs: Sequence[Pair], context: AnnotateContext) -> list[Preference]:
         return [self._judge(pair, context.seed) for pair in context.progress(pairs, "asking the crowd", len(pairs))]
+
+    def plan(self, pairs: Sequence[Pair], context: AnnotateContext) -> Sequence[ChatRequest]:
+        """Plan no request. Raises `DataError` as `annotate` would, before anything is made."""
+        for pair in pairs:
+            read_task(pair.instruction.instruction, pair.instruction.input)
+        return ()
 
     def _judge(self, pair: Pair, seed: int) -> Preference:
         voters = sorted(members(), key=lambda member: seeding.uniform(seed, "crowd member", member.name, pair.id))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import light_plugin
 import pytest
-from light_plugin import RAN, CountingJudge, Teach
+from light_plugin import RAN, CountingJudge, Numbers, Teach
 from said import Afarm
+from terminal import run_in_terminal
 from test_command_line import failed
 
 from afarm.core.judge import ChatRequest, Completion
@@ -119,6 +123,46 @@ def test_a_large_grid_is_priced_and_asks_first(afarm: Afarm) -> None:
     assert RAN == []
 
 
+@pytest.mark.parametrize(("answer", "begins"), [("n\n", False), ("y\n", True)])
+def test_a_large_grid_asks_at_a_terminal_and_begins_with_yes_alone(
+    answer: str, begins: bool, afarm: Afarm, tmp_path: Path
+) -> None:
+    places = [str(tmp_path / "site"), str(Path(light_plugin.__file__).parent)]
+    environment = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": os.pathsep.join(places)}
+    program = f"from afarm.studies import grid; grid.MANY = 5; from afarm.cli import main; main({[*SWEEP, *SKILLS]})"
+    code, text = run_in_terminal(
+        [sys.executable, "-c", program],
+        environment,
+        tmp_path,
+        answers={"Begin 6 runs? [y/N]:": answer, "run 1 of 6": "\x03"},
+    )
+    assert text.index("Study sweep: 6 runs.") < text.index("Begin 6 runs? [y/N]:")
+    assert ("run 1 of 6" in text) == begins, text
+    assert (tmp_path / "afarm-runs").exists() == begins
+    assert code == 130 if begins else code == 1
+
+
+@pytest.mark.parametrize(
+    ("study", "options"),
+    [
+        ("rankings", ["--methods", "nudge", "--dry-run"]),
+        ("rankings", ["--methods", "nudge"]),
+        ("transfer", ["--methods", "nudge", "--dry-run"]),
+        ("overoptimization", ["--dry-run"]),
+        ("annotators", ["--dry-run"]),
+        ("pool-size", ["--dry-run"]),
+    ],
+)
+@pytest.mark.parametrize("remote", [False, True])
+def test_the_toy_crowd_is_refused_on_other_instructions_before_anything_is_made(
+    study: str, options: list[str], remote: bool, afarm: Afarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Numbers, "remote", remote)
+    said = afarm("study", study, "--recipe", "light.yaml", "--seeds", "1", *options)
+    failed(said, "annotator 'crowd' does not know the instructions of split", "--people, --labelled-by, --annotators")
+    assert RAN == []
+
+
 def test_systems_are_ranked_on_a_set_of_ones_own_beside_the_recipes(afarm: Afarm, tmp_path: Path) -> None:
     own = tmp_path / "demo.json"
     own.write_text(json.dumps([{"instruction": f"ask {n}", "output": "word"} for n in range(6)]))
@@ -150,6 +194,30 @@ def test_annotators_label_the_same_outputs_with_draws_of_their_own(afarm: Afarm)
     asked = CountingJudge.asked
     assert afarm(*study, "--annotators", "pool,gpt4_4", "--json", "--seeds", "1").json == said.json
     assert CountingJudge.asked == asked
+
+
+RANKINGS = ["study", "rankings", "--recipe", "light.yaml", "--methods", "nudge,direct", "--json", "--seeds", "1"]
+
+
+def test_methods_learn_from_peoples_own_preferences_beside_simulated_ones(afarm: Afarm, tmp_path: Path) -> None:
+    rows = [{"prompt": f"ask {n}", "chosen": "word word", "rejected": "word"} for n in range(9)]
+    (tmp_path / "people.jsonl").write_text("\n".join(map(json.dumps, [*rows, {**rows[0], "chosen": ""}])))
+    both = [*RANKINGS, "--annotator", "gpt4_1", "--people-preferences"]
+    failed(afarm(*both, "missing.jsonl"), "missing.jsonl: no such file")
+    failed(afarm(*both, "direct=people.jsonl"), "1 of 10 preferences cannot be learned from")
+    assert RAN == [], "before the simulated half is made"
+    said = afarm(*both, "direct=people.jsonl", "--on-unusable", "drop")
+    assert said.code == 0, said.err
+    assert [(run["method"], run["place"]["by"]) for run in said.json["runs"]] == [
+        *[("nudge", "simulated"), ("direct", "simulated"), ("direct", "people")]
+    ]
+    by_people = json.loads((tmp_path / "afarm-runs/runs" / said.json["runs"][2]["record"] / "run.json").read_text())
+    assert by_people["preferences"] == "people.jsonl"
+    page = Path(said.json["page"]).read_text()
+    assert "people.jsonl for direct" in page
+    assert "judged by the recipe's annotator" in page
+    assert "nudge has no preferences of people" in page
+    failed(afarm(*RANKINGS, "--preferences", "people.jsonl"), "--people-preferences FILE")
 
 
 FAULTY = """

@@ -83,7 +83,10 @@ def test_a_dry_run_counts_stages_that_studies_share_once_and_tells_their_time(st
     assert RAN == []
     assert (plan["small"]["runs"], plan["again"]["runs"], plan["again"]["stages"]) == (2, 2, 0)
     assert plan["small"]["unknown"] == plan["small"]["stages"] > 0
-    assert "new stages, whose time no stored one tells" in studies(*ALL, *chosen[:-1]).out
+    cold = studies(*ALL, *chosen[:-1]).out
+    assert "new stages, whose time no stored one tells" in cold
+    assert f"share once, {plan['small']['stages']} stages whose time is unknown until one of their kind" in cold
+    assert "minutes" not in cold.splitlines()[-1], "unknown is not none"
     assert "a sweep needs values" in plan["sweep"]
     assert studies(*ALL, "--full", *chosen).json["small"]["runs"] == 4
     studies("run", "--recipe", "light.yaml", "--method", "nudge", "--seed", "2")

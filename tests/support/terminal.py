@@ -48,6 +48,7 @@ def run_in_terminal(
     directory: Path,
     columns: int = 80,
     interrupt: Callable[[str], bool] = lambda text: False,
+    answers: Mapping[str, str] | None = None,
     seconds: float = 300,
 ) -> tuple[int, str]:
     """Run a command in a terminal and return its exit code and output.
@@ -58,6 +59,7 @@ def run_in_terminal(
         directory: Where it runs.
         columns: The terminal's width.
         interrupt: Given all output so far, says when Ctrl-C is pressed, once.
+        answers: What is typed when a text is first shown.
         seconds: After which it is killed.
     """
     process, terminal = pty.fork()
@@ -67,6 +69,7 @@ def run_in_terminal(
         os.execve(command[0], list(command), dict(environment))
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     written, interrupted, deadline = b"", False, time.monotonic() + seconds
+    waiting = dict(answers or {})
     while time.monotonic() < deadline:
         if select.select([terminal], [], [], 0.5)[0]:
             try:
@@ -79,6 +82,8 @@ def run_in_terminal(
         if not interrupted and interrupt(written.decode(errors="replace")):
             os.write(terminal, b"\x03")
             interrupted = True
+        for shown in [text for text in waiting if text in written.decode(errors="replace")]:
+            os.write(terminal, waiting.pop(shown).encode())
     else:
         os.kill(process, signal.SIGKILL)
     _, status = os.waitpid(process, 0)
