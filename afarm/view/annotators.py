@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
@@ -17,6 +16,8 @@ from afarm.evaluation.metrics import Estimate
 from afarm.judging.database import Place
 from afarm.report.annotators_page import COLUMNS, PREFERENCES
 from afarm.storage.runs import OUTPUTS
+from afarm.view.commands import command_of, place_words
+from afarm.view.run_table import command_for
 from afarm.view.seen_ledger import seen_ledger
 from afarm.view.sources import SeenRun
 from afarm.view.values import text
@@ -39,7 +40,7 @@ def describe_labels(runs: Iterable[SeenRun]) -> list[Row]:
                 "name": run.name,
                 "method": text(run.about.get("method")),
                 "shared_by": 0,
-                "command": _command(path),
+                "command": _command(run, path),
             }
             found.setdefault(path, row)["shared_by"] += 1
     return list(found.values())
@@ -55,8 +56,8 @@ def label_files(run: SeenRun) -> dict[str, Path]:
     return {use: path for use, path in files.items() if path.is_file() and not path.is_symlink()}
 
 
-def _command(path: Path) -> str:
-    return shlex.join(["afarm", "annotators", "compare", str(path), "--by-member"])
+def _command(run: SeenRun, path: Path) -> str:
+    return command_for(run, "annotators", "compare", str(path), "--by-member")
 
 
 def describe_annotators_of(run: SeenRun, use: str, ledger: Place) -> Row:
@@ -69,8 +70,9 @@ def describe_annotators_of(run: SeenRun, use: str, ledger: Place) -> Row:
         raise DataError(f"{run.name}: has no {use} labels")
     status = path.stat()
     if status.st_size > MOST_BYTES:
-        raise DataError(f"{path} is too large for a page ({status.st_size / 1e6:,.0f} MB): {_command(path)}")
-    return _profiles(path, (status.st_mtime_ns, status.st_size), str(ledger))
+        raise DataError(f"{path} is too large for a page ({status.st_size / 1e6:,.0f} MB): {_command(run, path)}")
+    profiles = _profiles(path, (status.st_mtime_ns, status.st_size), str(ledger))
+    return {**profiles, "command": _command(run, path)}
 
 
 @lru_cache(maxsize=16)
@@ -97,7 +99,7 @@ def _profiles(path: Path, signature: tuple[int, int], ledger: str) -> Row:
         }
         for profile in profiles
     ]
-    return {"columns": shown, "rows": rows, "command": _command(path)}
+    return {"columns": shown, "rows": rows}
 
 
 def _estimate(estimate: object) -> Mapping[str, float | int | None] | None:
@@ -106,11 +108,11 @@ def _estimate(estimate: object) -> Mapping[str, float | int | None] | None:
     return asdict(estimate)
 
 
-def describe_drift(output_dirs: Sequence[Path]) -> list[Row]:
+def describe_drift(output_dirs: Sequence[Path], ledger: Place | None = None) -> list[Row]:
     """Describe the probes of each output directory, the newest first; why they cannot be read, if so."""
     found: list[Row] = []
     for place in output_dirs:
-        command = shlex.join(["afarm", "drift", "RUN", "--output-dir", str(place)])
+        command = command_of("drift", "RUN", *place_words(place, ledger))
         try:
             probes = [{**asdict(probe), "p_value": probe.p_value} for probe in read_probes(place)]
             found.append({"output_dir": str(place), "probes": probes[::-1], "problem": "", "command": command})

@@ -29,12 +29,13 @@ from afarm.report.run_page import PAGE as REPORT
 from afarm.storage.artifacts import Store
 from afarm.storage.text import visible
 from afarm.view.annotators import describe_annotators_of, describe_drift, describe_labels
+from afarm.view.commands import command_of, place_words
 from afarm.view.comparing import MOST_RUNS, compare_runs
 from afarm.view.costs import describe_costs
 from afarm.view.outputs_query import Query
 from afarm.view.page import PAGES, POLICY, render_shell, static_file
 from afarm.view.pairs import Pairs
-from afarm.view.run_details import describe_details
+from afarm.view.run_details import commands_of, describe_details
 from afarm.view.run_table import describe_row
 from afarm.view.sources import SeenRun, Sources
 from afarm.view.stopping import stop
@@ -64,14 +65,13 @@ class View:
     """The runs of output directories, their data as pages get them, and if they may be stopped."""
 
     def __init__(self, output_dirs: Sequence[Path], ledger: Place | None = None, may_stop: bool = False):
-        self.sources = Sources(output_dirs)
+        self.sources = Sources(output_dirs, ledger)
         self.pairs = Pairs()
         self.token = secrets.token_urlsafe(24) if may_stop else ""
-        self._ledger = ledger
 
     def ledger_of(self, output_dir: Path) -> Place:
         """The ledger of an output directory: the one that was named for all, else its own."""
-        return self._ledger if self._ledger is not None else Store(output_dir).ledger_path
+        return self.sources.ledger if self.sources.ledger is not None else Store(output_dir).ledger_path
 
     def run(self, run_id: str) -> SeenRun:
         """The run of that id. Raises `DataError` if there is none (any more)."""
@@ -87,7 +87,7 @@ class View:
         own = own_settings(runs)
         rows = [{**describe_row(run), "settings": own[run.id]} for run in runs]
         places = [{"path": str(place), "there": place.is_dir()} for place in self.sources.output_dirs]
-        command = " ".join(["afarm leaderboard", *map(str, self.sources.output_dirs)])
+        command = command_of("leaderboard", *map(str, self.sources.output_dirs))
         return {"runs": rows, "output_dirs": places, "command": command}
 
     def details(self, run_id: str) -> Any:
@@ -99,7 +99,8 @@ class View:
         read = Query.read(query)
         other = self.run(read.flips) if read.flips else None
         start, count = (int(value) if (value := query.get(n, "")).isdecimal() else 0 for n in ("from", "count"))
-        return self.pairs.listed(self.run(run_id), read, start, count or 100, other)
+        run = self.run(run_id)
+        return {**self.pairs.listed(run, read, start, count or 100, other), "commands": commands_of(run)}
 
     def pair(self, run_id: str, number: int) -> Any:
         """All about one pair of a run."""
@@ -123,7 +124,7 @@ class View:
             "ledgers": [
                 {
                     **ledger_accounts(self.ledger_of(places[0]), [run for run in runs if run.output_dir in places]),
-                    "command": f"afarm ledger --output-dir {places[-1]}",
+                    "command": command_of("ledger", *place_words(places[0], self.sources.ledger)),
                 }
                 for places in shared.values()
             ]
@@ -136,7 +137,7 @@ class View:
             {
                 "output_dir": str(place),
                 "rows": artifact_rows(place, runs),
-                "command": f"afarm artifacts list --output-dir {place}",
+                "command": command_of("artifacts", "list", *place_words(place)),
             }
             for place in self.sources.output_dirs
         ]
@@ -144,12 +145,12 @@ class View:
 
     def costs(self) -> Any:
         """Quality and cost of all runs, and what a plan is made from."""
-        return describe_costs(self.sources.runs().values(), self.sources.output_dirs)
+        return describe_costs(self.sources.runs().values(), self.sources.output_dirs, self.sources.ledger)
 
     def annotators(self) -> Any:
         """The files of labels that there are, and the probes of judges for drift."""
         runs = [run for run in self.sources.runs().values() if run.status == "finished"]
-        return {"files": describe_labels(runs), "drift": describe_drift(self.sources.output_dirs)}
+        return {"files": describe_labels(runs), "drift": describe_drift(self.sources.output_dirs, self.sources.ledger)}
 
     def annotators_of(self, run_id: str, use: str) -> Any:
         """Profiles of the members that labelled in a run, for a use: training or evaluation."""

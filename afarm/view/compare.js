@@ -47,7 +47,7 @@ function outputs(data) {
     h("ol", { class: "comparisons" }, rows.map((row) => h("li", { class: "card comparison" }, h("h3", { dir: "auto" }, row.instruction || "(no instruction)"), row.input ? h("p", { class: "input", dir: "auto" }, row.input) : "",
       h("div", { class: "beside", style: `--many: ${data.runs.length}` }, row.outputs.map((output, i) => h("div", { style: `border-top-color: var(--series-${1 + (i % 8)})` }, h("h4", {}, data.runs[i].name, h("span", { class: `chip ${output.verdict}` }, VERDICT[output.verdict])),
         h("div", { class: "text", dir: "auto" }, output.text || "(empty output)"), output.length > output.text.length ? h("p", { class: "cut" }, `the first ${count(output.text.length)} of ${count(output.length)} characters`) : "", link(`${outputsOf(data.runs[i].id)}?pair=${output.number}`, "votes →"))))))),
-    rows.length < data.outputs.rows.length ? h("p", {}, h("button", { type: "button", class: "quiet-button", onclick: () => { all = true; document.getElementById("outputs").replaceWith(section("outputs", "Outputs side by side", "", outputs(data))); } }, `Show ${data.outputs.rows.length - rows.length} more`)) : ""];
+    rows.length < data.outputs.rows.length ? h("p", {}, h("button", { type: "button", class: "quiet-button", onclick: () => { all = true; document.getElementById("outputs").replaceWith(section("outputs", "Outputs side by side", data.commands.outputs, outputs(data))); } }, `Show ${data.outputs.rows.length - rows.length} more`)) : ""];
 }
 
 async function drawCompared(data) {
@@ -66,9 +66,9 @@ get(from).then((data) => {
   main.replaceChildren(h("p", { class: "eyebrow" }, link("index.html", "Runs")), h("h1", {}, `${data.runs.length} runs compared`),
     section("figures", "Figures", data.command, figures(data)),
     section("difference", "Paired difference", data.command, h("div", { class: "cards" }, data.differences.map(difference))),
-    ...(data.charts.length ? [section("curves", "Curves", "", legend, h("div", { class: "charts" }, first.map(plot)), data.charts.length > 6 ? h("details", { ontoggle: () => drawCompared(data) }, h("summary", {}, `${data.charts.length - 6} more curves`), h("div", { class: "charts" }, data.charts.slice(6).map((chart, i) => plot(chart, i + 6)))) : "")] : []),
+    ...(data.charts.length ? [section("curves", "Curves", data.commands.curves, legend, h("div", { class: "charts" }, first.map(plot)), data.charts.length > 6 ? h("details", { ontoggle: () => drawCompared(data) }, h("summary", {}, `${data.charts.length - 6} more curves`), h("div", { class: "charts" }, data.charts.slice(6).map((chart, i) => plot(chart, i + 6)))) : "")] : []),
     section("settings", "Settings that differ", data.command, data.settings.length ? settings(data) : none("All settings are the same.")),
-    section("outputs", "Outputs side by side", "", outputs(data)));
+    section("outputs", "Outputs side by side", data.commands.outputs, outputs(data)));
   drawCompared(data);
   window.matchMedia("(prefers-color-scheme: dark)").onchange = () => drawCompared(data);
 }).catch((error) => main.replaceChildren(h("h1", {}, "Runs compared"), problem(asked.length < 2 ? "Select two or more runs in the table of runs." : STATIC ? "These runs were not exported beside each other." : error.message)));

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,9 +10,10 @@ from afarm.core.errors import AfarmError
 from afarm.core.records import Row
 from afarm.report.charts import MAIN_CURVES, TRAIN
 from afarm.storage.reuse import flatten
+from afarm.view.commands import command_of
 from afarm.view.outputs_index import OutputsIndex
 from afarm.view.pairs import Pairs
-from afarm.view.run_details import run_charts
+from afarm.view.run_details import commands_of, run_charts
 from afarm.view.run_table import describe_row
 from afarm.view.sources import SeenRun
 from afarm.view.values import as_shown, mapping, text
@@ -39,10 +39,16 @@ def compare_runs(runs: Sequence[SeenRun], pairs: Pairs) -> Row:
         "charts": overlaid(runs),
         "differences": [paired(runs[0], run) for run in runs[1:]],
         "outputs": side_by_side(runs, pairs),
-        "command": shlex.join(
-            ["afarm", "diff", *(run.name for run in runs[:2]), "--output-dir", str(runs[0].output_dir)]
-        ),
+        "command": "\n".join(_diff(runs[0], run) for run in runs[1:]),
+        "commands": {
+            "curves": "\n".join(commands_of(run)["report"] for run in runs),
+            "outputs": "\n".join(_diff(runs[0], run, "--flips", str(MOST_SHARED)) for run in runs[1:]),
+        },
     }
+
+
+def _diff(first: SeenRun, second: SeenRun, *more: str) -> str:
+    return command_of("diff", str(first.directory), str(second.directory), *more)
 
 
 def differing_settings(runs: Sequence[SeenRun]) -> list[Row]:
@@ -87,7 +93,7 @@ def _stage_keys(run: SeenRun) -> dict[str, str]:
 def paired(first: SeenRun, second: SeenRun) -> Row:
     """The paired difference of two runs in points, and what it comes from; why there is none, if so."""
     about = {"first": first.id, "second": second.id, "names": [first.name, second.name]}
-    command = shlex.join(["afarm", "diff", str(first.directory), str(second.directory)])
+    command = _diff(first, second)
     try:
         diff = diff_runs(first.directory, second.directory)
     except (AfarmError, OSError, RecursionError) as error:

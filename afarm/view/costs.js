@@ -6,7 +6,7 @@ const frontier = h("div", {});
 const best = h("div", {});
 const plan = h("div", {});
 main.replaceChildren(h("h1", {}, "Costs and plans"), frontier, best, plan);
-let data = { runs: [], curves: [], prices: [], places: "" };
+let data = { runs: [], curves: [], prices: [], command: "" };
 // What was drawn once is filled again when data come: sliders and sorting stay as somebody has set them.
 const redraws = {};
 let [drawnCurves, planned] = ["", false];
@@ -88,7 +88,7 @@ function showFrontier() {
       { title: "Time", number: true, value: (r) => r.seconds, cell: (r) => duration(r.seconds) }, { title: "Judges", number: true, value: (r) => r.judge, cell: (r) => dollars(r.judge) }, { title: "In all", number: true, value: (r) => r.dollars, cell: (r) => dollars(r.dollars) },
       { title: "Frontier", value: (r) => (front.includes(r) ? "yes" : "") },
     ] }));
-    from.replaceChildren(command(["afarm study costs", data.places, hour.value ? `--hour ${hour.value}` : ""].filter(Boolean).join(" ")));
+    from.replaceChildren(command([data.command, hour.value ? `--hour ${hour.value}` : ""].filter(Boolean).join(" ")));
     draw("frontier", frontierChart(rows, front, cost, paid ? "dollars" : "seconds"));
   };
   const from = h("span", {});
@@ -117,6 +117,8 @@ function showBest() {
   const holder = h("div", {});
   const open = () => {
     const { points } = curve;
+    page.replaceChildren(curve.page ? h("a", { href: `${ROOT}document/${curve.page}`, target: "_blank", rel: "noopener" }, "Its page") : "");
+    from.replaceChildren(command(curve.command));
     const place = slider("n", { least: 0, most: Math.max(1, points.length - 1), value: points.length - 1, write: (at) => `best of ${points[Math.min(at, points.length - 1)].n}`, onchange: () => fill() });
     const tiles = h("dl", { class: "tiles" });
     const shown = CURVES.filter(([name]) => points.some((point) => isNumber(point[name])));
@@ -131,8 +133,8 @@ function showBest() {
     redraws.best = fill;
   };
   const choice = data.curves.length > 1 ? h("select", { "aria-label": "Curve", onchange: (event) => { curve = data.curves[event.target.selectedIndex]; open(); } }, data.curves.map((one) => h("option", {}, one.name))) : h("span", { class: "muted" }, curve.name);
-  const page = () => (curve.page ? h("a", { href: `${ROOT}document/${curve.page}`, target: "_blank", rel: "noopener" }, "Its page") : "");
-  best.replaceChildren(section("best-of-n", "Best of n", `afarm best-of-n ${data.places}`, h("div", { class: "toolbar" }, choice, page()), holder));
+  const [page, from] = [h("span", {}), h("div", {})];
+  best.replaceChildren(section("best-of-n", "Best of n", "", h("div", { class: "toolbar" }, choice, page), from, holder));
   open();
 }
 
@@ -183,7 +185,7 @@ function showPlan() {
       h("dl", { class: "tiles" }, tile("Training labels", dollars(Number(forLabels.toPrecision(3))), `${count(labels)} at ${decimal(train.input, 0)} tokens read, ${decimal(train.output, 1)} written`), tile("Evaluation", dollars(Number(forTests.toPrecision(3))), `${count(judged)} at ${decimal(test.input, 0)} read, ${decimal(test.output, 1)} written`),
         tile("Smallest difference that shows", isNumber(found) ? [decimal(found, 1), h("span", { class: "unit" }, " points")] : UNKNOWN, "from even, four times in five, one seed"), tile("By people instead", dollars(Number(paid.toPrecision(3))), `${count(labels + judged)} labels, ${hours < 10 ? decimal(hours, 1) : count(hours)} hours`)));
     const name = judge.value.trim();
-    const shared = [data.places, `--set rows.preference=${pairs}`, `--set rows.evaluation=${evaluation}`, name ? `--judge ${quoted(name)}` : "", base.recipe ? `--recipe ${quoted(base.recipe)}` : "", base.annotator ? `--annotator ${quoted(base.annotator)}` : "", `--budget ${budget}`].filter(Boolean).join(" ");
+    const shared = [base.places, `--set rows.preference=${pairs}`, `--set rows.evaluation=${evaluation}`, name ? `--judge ${quoted(name)}` : "", base.recipe ? `--recipe ${quoted(base.recipe)}` : "", base.annotator ? `--annotator ${quoted(base.annotator)}` : "", `--budget ${budget}`].filter(Boolean).join(" ");
     const alone = many === 1 && seeds === 1;
     const numbers = Array.from({ length: seeds }, (_, i) => (base.seed ?? 1) + i).join(",");
     commands.replaceChildren(command(alone ? `afarm cost --method ${quoted(base.method)} ${shared}` : `afarm compare --dry-run --methods ${[...new Set(bases.map((run) => run.method))].slice(0, many).map(quoted).join(",")}${many > new Set(bases.map((run) => run.method)).size ? ",…" : ""} --seeds ${numbers} ${shared}`, "command: the exact estimate"));

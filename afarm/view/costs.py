@@ -13,11 +13,13 @@ from urllib.parse import quote
 from afarm.core.records import Row
 from afarm.evaluation.metrics import finite_number
 from afarm.evaluation.run_cost import cost_of
+from afarm.judging.database import Place
 from afarm.judging.pricing import listed_prices
 from afarm.storage.runs import RunRecord
+from afarm.view.commands import command_of, place_words
 from afarm.view.run_table import describe_row
 from afarm.view.sources import SeenRun
-from afarm.view.stores import documents
+from afarm.view.stores import STUDY_PAGE, documents, made_by
 from afarm.view.values import mapping, rows, text
 from afarm.view.variants import own_settings
 
@@ -29,20 +31,26 @@ USES = {"annotate": "training", "evaluate": "evaluation"}
 """The kinds of stages that labels are bought in, by what they are for."""
 
 
-def describe_costs(runs: Iterable[SeenRun], output_dirs: Sequence[Path]) -> Row:
+def describe_costs(runs: Iterable[SeenRun], output_dirs: Sequence[Path], ledger: Place | None = None) -> Row:
     """Describe what the page of costs and plans draws: runs, curves over n, and list prices."""
     finished = [run for run in runs if run.status == "finished" and run.record is not None]
     own = own_settings(finished)
-    places = shlex.join(["--output-dir", str(output_dirs[0])]) if output_dirs else ""
+    several = [word for place in output_dirs for word in ("--runs", str(place))] if len(output_dirs) > 1 else []
     return {
         "runs": [
-            {**describe_cost(run, run.record), "settings": own[run.id]} for run in finished if run.record is not None
+            {
+                **describe_cost(run, run.record),
+                "settings": own[run.id],
+                "places": shlex.join(place_words(run.output_dir, ledger)),
+            }
+            for run in finished
+            if run.record is not None
         ],
         "curves": list(stored_curves(output_dirs)),
         "prices": [
             {"judge": judge, "input": price.input, "output": price.output} for judge, price in listed_prices().items()
         ],
-        "places": places,
+        "command": command_of("study", "costs", *several, *place_words(output_dirs[0], ledger)),
     }
 
 
@@ -90,10 +98,11 @@ def stored_curves(output_dirs: Iterable[Path]) -> Iterable[Row]:
         except (OSError, ValueError, RecursionError):  # being written, or no file of afarm's
             continue
         points = [point for point in points if finite_number(point.get("n"))]
-        page = address.removesuffix(CURVE) + "report.html"
+        page, text_page = (address.removesuffix(CURVE) + name for name in ("report.html", STUDY_PAGE))
         if points:
             yield {
                 "name": path.parent.name,
                 "page": quote(page) if page in found else "",
+                "command": made_by(found[text_page]) if text_page in found else "",
                 "points": [{name: finite_number(value) for name, value in point.items()} for point in points],
             }

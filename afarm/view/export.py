@@ -19,6 +19,7 @@ from afarm.view.app import View, encode
 from afarm.view.outputs_index import OutputsIndex
 from afarm.view.outputs_query import choices
 from afarm.view.page import PAGES, STATIC, render_shell, static_file
+from afarm.view.run_details import commands_of
 from afarm.view.sources import SeenRun
 from afarm.view.stores import document_rows, documents
 
@@ -121,7 +122,7 @@ def exported_columns(index: OutputsIndex, run: SeenRun, view: View) -> Row:
         }
         for row in brief
     ]
-    return {"rows": rows, "choices": choices(index), "chunk": CHUNK}
+    return {"rows": rows, "choices": choices(index), "chunk": CHUNK, "commands": commands_of(run)}
 
 
 def _page(kind: str, title: str, root: str = "", run: str = "") -> bytes:

@@ -69,7 +69,7 @@ async function staticRows(wanted, start, many) {
     known.sort((a, b) => (wanted.ascending ? 1 : -1) * (a[wanted.order] - b[wanted.order]));
     kept = [...known, ...kept.filter((row) => row[wanted.order] === null)];
   }
-  return { ready: true, rows: kept.slice(start, start + many), total: kept.length, of: rows.length, counts, choices: columns.choices, skipped: 0, problem: "" };
+  return { ready: true, rows: kept.slice(start, start + many), total: kept.length, of: rows.length, counts, choices: columns.choices, commands: columns.commands, skipped: 0, problem: "" };
 }
 
 // ---------------------------------------------------------------------------------------------------------- the list
@@ -132,6 +132,7 @@ async function ask() {
     list.scrollTop = 0;
     draw();
     summary(Math.round(performance.now() - before));
+    if (!makers.children.length) makers.append(...[command(answer.commands.result), command(answer.commands.outputs, "as files")].filter(Boolean));
     if (answer.ready) filters();
     else setTimeout(() => mine === turn && ask(), 300);
     if (query.kind === "flagged" && answer.looked_at < answer.of) setTimeout(() => mine === turn && ask(), 2000);
@@ -257,7 +258,7 @@ function described(pair) {
     showDiff && !found && pair.output_1.text && pair.output_2.text ? h("p", { class: "muted" }, "Nothing is marked: the outputs have little in common, or are too long.") : "",
     h("div", { class: "pair" }, output("output_1", "reference", pair.verdict === "loss", found?.[0]), output("output_2", "system", pair.verdict === "win", found?.[1])),
     votes(pair, names),
-    command(`afarm ledger --export answers.jsonl`, "all answers as a file"),
+    command(pair.command, "all answers as a file"),
   ];
 }
 
@@ -284,8 +285,9 @@ function votes(pair, names) {
 
 // ----------------------------------------------------------------------------------------------------------- the page
 
+const makers = h("span", { class: "makers" });
 main.classList.add("outputs");
-main.replaceChildren(h("header", { class: "outputs-head" }, h("p", { class: "eyebrow" }, link("index.html", "Runs"), " / ", link(runOf(RUN), RUN)), h("h1", { class: "small" }, "Outputs"), h("span", { class: "muted keys" }, "j k next, previous · / search · d differences")), bar,
+main.replaceChildren(h("header", { class: "outputs-head" }, h("p", { class: "eyebrow" }, link("index.html", "Runs"), " / ", link(runOf(RUN), RUN)), h("h1", { class: "small" }, "Outputs"), makers, h("span", { class: "muted keys" }, "j k next, previous · / search · d differences")), bar,
   h("div", { class: "panes" }, list, detail));
 bar.replaceChildren(words, shown);
 list.addEventListener("click", () => document.documentElement.classList.add("reading"));

@@ -18,6 +18,7 @@ from afarm.view.outputs_index import (
     suspicious_in,
 )
 from afarm.view.outputs_query import MOST_ROWS, Found, Query, choices, find_rows
+from afarm.view.run_table import command_for
 from afarm.view.seen_ledger import seen_ledger
 from afarm.view.sources import SeenRun
 from afarm.view.values import text
@@ -138,6 +139,7 @@ class Pairs:
             "reward_reference": reward_reference,
             "votes": votes,
             "votes_problem": problem,
+            "command": command_for(run, "ledger", "--export", "answers.jsonl"),
         }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -11,10 +10,14 @@ from afarm.evaluation.metrics import finite_number
 from afarm.evaluation.run_cost import cost_of
 from afarm.experiment.live_record import stopped_why
 from afarm.storage.runs import RECORD, is_simulated
+from afarm.view.commands import command_of, place_words
 from afarm.view.sources import SeenRun
 from afarm.view.values import mapping, rows, text
 
 Row = dict[str, Any]
+
+READ_LEDGER = ("ledger", "annotators")
+"""Commands about a run that read the ledger."""
 
 
 def describe_row(run: SeenRun) -> Row:
@@ -105,4 +108,5 @@ def judges_of(about: Mapping[str, Any]) -> str:
 
 def command_for(run: SeenRun, *words: str) -> str:
     """A command of afarm's about a run, to be given as it is."""
-    return shlex.join(["afarm", *words, "--output-dir", str(run.output_dir)])
+    ledger = run.ledger if words[0] in READ_LEDGER else None
+    return command_of(*words, *place_words(run.output_dir, ledger))

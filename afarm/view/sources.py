@@ -17,6 +17,7 @@ from afarm.core.errors import AfarmError
 from afarm.core.seeding import digest
 from afarm.evaluation.metrics import finite_number
 from afarm.experiment.live_record import LIVE, read_live, stopped_why
+from afarm.judging.database import Place
 from afarm.storage.runs import RECORD, RunRecord, read_run
 from afarm.storage.text import one_line
 
@@ -31,7 +32,8 @@ Signature = tuple[tuple[int, int, int] | None, ...]
 class SeenRun:
     """A run as it is on disk now.
 
-    `id` is its name in addresses and files of the view, safe whatever the run's is.
+    `id` is its name in addresses and files of the view, safe whatever the run's is. `ledger` is the one that was named
+    for all runs, None if each output directory has its own.
     """
 
     id: str
@@ -40,6 +42,7 @@ class SeenRun:
     record: RunRecord | None
     live: Mapping[str, Any] | None
     problem: str = ""
+    ledger: Place | None = None
 
     @property
     def name(self) -> str:
@@ -70,8 +73,9 @@ class SeenRun:
 class Sources:
     """The output directories that are looked at, and what was read of them already."""
 
-    def __init__(self, output_dirs: Sequence[Path]):
+    def __init__(self, output_dirs: Sequence[Path], ledger: Place | None = None):
         self.output_dirs = [directory.absolute() for directory in output_dirs]
+        self.ledger = ledger
         self._seen: dict[Path, tuple[Signature, SeenRun]] = {}
         self._by_id: dict[str, SeenRun] = {}
 
@@ -113,7 +117,7 @@ class Sources:
         if not (record or live or problem):
             unreadable = not os.access(directory, os.R_OK | os.X_OK)
             problem = "may not be read: its rights deny it" if unreadable else f"has no {RECORD}: nothing was finished"
-        run = SeenRun(run_id, directory, output_dir, record, live, problem)
+        run = SeenRun(run_id, directory, output_dir, record, live, problem, self.ledger)
         self._seen[directory] = signature, run
         return run
 

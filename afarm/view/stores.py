@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
 
 from afarm.core.errors import AfarmError
@@ -26,6 +28,12 @@ SHOWN_FILES = {
     ".svg": "image/svg+xml",
 }
 """Files of boards and studies that are shown, and as what."""
+
+
+STUDY_PAGE = "report.md"
+"""The page of a study or curve, which begins with its command."""
+
+_RECORD_OF_STUDY = "study.json"
 
 
 def ledger_accounts(place: Place, runs: Iterable[SeenRun] = ()) -> Row:
@@ -156,6 +164,25 @@ def documents(output_dirs: Iterable[Path]) -> dict[str, Path]:
     return found
 
 
+def made_by(path: Path) -> str:
+    """Read the command that made a board, study or curve off its JSON or page; empty if it does not say."""
+    try:
+        status = path.stat()
+        return _made_by(path, (status.st_mtime_ns, status.st_size))
+    except (OSError, ValueError, RecursionError):  # being written, or no file of afarm's
+        return ""
+
+
+@lru_cache(maxsize=512)
+def _made_by(path: Path, signature: tuple[int, int]) -> str:
+    content = path.read_text(encoding="utf-8")
+    if path.suffix == ".json":
+        return text(mapping(json.loads(content)).get("command"))
+    line = next((line for line in content.splitlines()[:4] if line.startswith("`")), "")
+    command = line.strip("`").strip()
+    return "" if command.endswith("…") else command
+
+
 def document_rows(output_dirs: Iterable[Path]) -> dict[str, list[Row]]:
     """Boards and studies with their files, each with its address, the newest first."""
     groups: dict[str, dict[str, Row]] = {"boards": {}, "studies": {}}
@@ -166,7 +193,10 @@ def document_rows(output_dirs: Iterable[Path]) -> dict[str, list[Row]]:
             changed = path.stat().st_mtime
         except OSError:
             continue
-        row = groups[folder].setdefault(f"{address.split('/')[0]}/{name}", {"name": name, "changed": 0.0, "files": []})
+        new = {"name": name, "changed": 0.0, "files": [], "command": ""}
+        row = groups[folder].setdefault(f"{address.split('/')[0]}/{name}", new)
         row["changed"] = max(row["changed"], changed)
+        if path.name in (STUDY_PAGE, _RECORD_OF_STUDY) or (folder == "boards" and path.suffix == ".json"):
+            row["command"] = made_by(path) or row["command"]
         row["files"].append({"name": path.name, "address": address})
     return {folder: sorted(found.values(), key=lambda row: -row["changed"]) for folder, found in groups.items()}

@@ -85,6 +85,8 @@ def test_runs_are_filtered_sorted_and_compared(browser: Browser, output_dir: Pat
         page.locator("#compare").click()
         expect(page.locator("h1")).to_have_text("2 runs compared")
         expect(page.locator("#settings tbody th code")).to_have_text(["method"])
+        expect(page.locator("#curves .command-box code")).to_contain_text(f"--output-dir {output_dir}\nafarm report ")
+        expect(page.locator("#outputs .command-box code")).to_contain_text(" --flips ")
         expect(page.locator("#difference .reading")).to_contain_text("Paired over 10 instructions.")
         expect(page.locator("#curves figcaption").first).to_have_text("KL from the starting policy train")
         record = view.run(id_of(view, "nudge")).directory / "run.json"
@@ -123,6 +125,28 @@ def test_outputs_are_searched_filtered_and_read_by_keyboard_alone(browser: Brows
         expect(page.locator("#shown")).to_have_text("1,499 of 3,000 pairs")
 
 
+def test_a_hundred_thousand_pairs_and_an_output_of_a_megabyte(browser: Browser, write_run: WriteRun) -> None:
+    line = json.dumps(row(0, "the quay", "the long quay", 2)).replace("task 0000", "task %05d") + "\n"
+    directory = write_run("large", {"results": []})
+    found = row(99_999, "a plain answer", "kestrel " * 125_000, 1)
+    lines = [*(line % number for number in range(99_999)), json.dumps(found) + "\n"]
+    (directory / "outputs.jsonl").write_text("".join(lines), "utf-8")
+    with served(View([directory.parents[1]])) as home, opened(browser, home, "outputs/large.html") as page:
+        expect(page.locator("#list .row:not(.loading)").first).to_contain_text("task 00000")
+        expect(page.locator("#shown")).to_have_text("100,000 pairs")
+        page.keyboard.press("/")
+        page.keyboard.type("kestrel task", delay=20)
+        expect(page.locator("#shown")).to_have_text("1 of 100,000 pairs")
+        expect(page.locator("#pair .prompt")).to_have_text("task 99999")
+        expect(page.locator("#pair .system .text")).to_have_text("kestrel " * 25_000)
+        expect(page.locator("#pair .system .cut")).to_contain_text("the first 200,000 of 1,000,000 characters")
+        page.locator("#words").fill("task")
+        expect(page.locator("#shown")).to_have_text("100,000 pairs")
+        page.locator("#list").focus()
+        page.keyboard.press("End")
+        expect(page.locator("#list [aria-selected=true]")).to_contain_text("#100000")
+
+
 def test_votes_show_order_raw_answer_and_price(browser: Browser, view: View, id_of: IdOf) -> None:
     run = id_of(view, "nudge")
     number = view.outputs(run, {"verdict": "win"})["rows"][0]["number"]
@@ -131,6 +155,9 @@ def test_votes_show_order_raw_answer_and_price(browser: Browser, view: View, id_
         expect(page.locator(".votes")).to_contain_text("saw base first")
         expect(page.locator(".votes")).to_contain_text("saw nudge first")
         expect(page.locator(".votes")).to_contain_text("$0.001")
+        commands = [page.locator(f"{place} .command-box code") for place in (".outputs-head", "#pair")]
+        expect(commands[0]).to_have_text(["afarm run --method nudge", view.details(run)["commands"]["outputs"]])
+        expect(commands[1]).to_have_text(view.pair(run, number)["command"])
 
         def shared(route: Route) -> None:
             answer = route.fetch()
@@ -165,6 +192,7 @@ def test_hostile_texts_and_names_are_inert(browser: Browser, write_run: WriteRun
     write_run("other", {"method": "ppo", "results": []}, rows)
     (tmp_path / "hand" / "boards").mkdir()
     (tmp_path / "hand" / "boards" / "<img src=x onerror=alert(1)>.md").write_text(attack)
+    (tmp_path / "hand" / "boards" / "<img src=x onerror=alert(1)>.json").write_text(json.dumps({"command": attack}))
     view = View([tmp_path / "hand"])
     ids = list(view.sources.runs())
     hostile = next(one for one in ids if one != "other")
@@ -175,6 +203,8 @@ def test_hostile_texts_and_names_are_inert(browser: Browser, write_run: WriteRun
                 page.wait_for_selector("h1")
                 page.wait_for_load_state("networkidle")
                 assert page.locator("img, b").count() == 0, path
+                if path == "boards.html":
+                    expect(page.locator(".documents .command-box code")).to_contain_text("<img src=x onerror=")
 
 
 def test_nothing_is_wider_than_a_phone(browser: Browser, view: View, id_of: IdOf) -> None:
