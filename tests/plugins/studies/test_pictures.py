@@ -49,18 +49,28 @@ def in_row(point: list[tuple[float, float]], row: list[tuple[float, float]]) -> 
     return all(any(abs(a - b) <= 1.001 * (half + digit) for b, digit in row) for a, half in point)
 
 
-@pytest.mark.parametrize(
-    ("picture", "page", "axes"),
-    [
-        ("rankings-toy", "rankings", "xy"),
-        ("transfer-toy", "transfer", "y"),
-        ("label-noise-toy", "label-noise", "y"),
-        ("model-size", "model-size", "xy"),
-        ("pool-size", "pool-size", "xy"),
-        ("costs-toy", "costs", "xy"),
-        ("calibrate-pandalm", "calibrate", "xy"),
-    ],
-)
+TABLED = [
+    ("rankings-toy", "rankings", "xy"),
+    ("transfer-toy", "transfer", "y"),
+    ("label-noise-toy", "label-noise", "y"),
+    ("overoptimization-crowd", "overoptimization", "y"),
+    ("lengths-toy", "lengths", "xy"),
+    ("model-size", "model-size", "xy"),
+    ("pool-size", "pool-size", "xy"),
+    ("costs-toy", "costs", "xy"),
+    ("calibrate-pandalm", "calibrate", "xy"),
+]
+"""Pictures whose points stand in a table: the page, and the axes that the table has."""
+
+OF_FILES = [
+    ("rankings-pandalm", "rankings"),
+    ("annotators-pandalm", "preferences"),
+    ("instructions-verbs", "verb-shares"),
+]
+"""Pictures of files alone, and the names of their plots."""
+
+
+@pytest.mark.parametrize(("picture", "page", "axes"), TABLED)
 def test_each_point_of_a_picture_stands_in_a_row_of_its_pages_tables(picture: str, page: str, axes: str) -> None:
     table = rows(STUDIES / f"{page}.md")
     drawn = [point if axes == "xy" else point[-1:] for point in points(STUDIES / f"{picture}.svg") if point[0][0] != 0]
@@ -86,10 +96,7 @@ def of_verbs() -> Findings:
 
 
 @pytest.mark.skipif(not PANDALM.is_dir(), reason=f"no PandaLM at {SHARED_DATA}")
-@pytest.mark.parametrize(
-    ("picture", "plot"),
-    [("rankings-pandalm", "rankings"), ("annotators-pandalm", "preferences"), ("instructions-verbs", "verb-shares")],
-)
+@pytest.mark.parametrize(("picture", "plot"), OF_FILES)
 def test_a_picture_of_files_is_drawn_again_from_them(picture: str, plot: str) -> None:
     findings = {
         "rankings": lambda: Rankings(RankingsConfig(**pandalm())).analyse([]),
