@@ -217,11 +217,14 @@ def labels_of(plot: StudyPlot) -> list[PointName]:
         ways = [
             PointName(name, left + dx, top + dy, anchor, dy < 0, number, point) for dx, dy, anchor in BESIDE_A_POINT
         ]
-        best = min(ways, key=lambda way: _covered(_box(way), taken))
+        best = min(ways, key=lambda way: _covered(_box(way), taken) + _misread(_box(way), (left, top), points))
         taken.append(_box(best))
         labels.append(best)
     return labels
 
+
+MISREAD = 150.0
+"""The cost of a name nearer to another point than to its own, as so many square pixels covered."""
 
 Box = tuple[float, float, float, float]
 
@@ -239,6 +242,18 @@ def _covered(box: Box, others: Sequence[Box]) -> float:
     outside = max(0.0, LEFT - left) + max(0.0, right - (WIDTH - RIGHT)) + max(0.0, TOP - top)
     over = sum(max(0.0, min(right, r) - max(left, x)) * max(0.0, min(bottom, b) - max(top, y)) for x, y, r, b in others)
     return over + 14 * outside
+
+
+def _misread(box: Box, own: tuple[float, float], points: Sequence[tuple[float, float]]) -> float:
+    """Return the cost of a box that reads as another point's name: some are nearer to it than its own."""
+    far = _distance(box, own)
+    return MISREAD * sum(_distance(box, point) < far for point in points)
+
+
+def _distance(box: Box, point: tuple[float, float]) -> float:
+    left, top, right, bottom = box
+    x, y = point
+    return math.hypot(max(left - x, 0.0, x - right), max(top - y, 0.0, y - bottom))
 
 
 def _in_words(figure: Bounded) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from afarm import Bounded, Series, StudyPlot
 from afarm.studies import plots
-from afarm.studies.plots import _box, _covered, as_svg, draw_plot, labels_of
+from afarm.studies.plots import _axes, _box, _covered, _distance, as_svg, draw_plot, labels_of
 
 PLOT = StudyPlot(
     "p",
@@ -107,6 +107,18 @@ def test_names_of_near_points_do_not_lie_over_each_other() -> None:
     assert len(boxes) == 3
     for place, box in enumerate(boxes):
         assert _covered(box, boxes[:place]) == 0
+
+
+def test_a_name_is_nearest_to_its_own_point() -> None:
+    """The free place left of a point may be right of its neighbour, and would name that one."""
+    x = [52.6, 54.3, 54.8, 55.9, 58.0, 58.1]
+    y = [Bounded(value) for value in (52.1, 52.7, 54.9, 55.4, 59.3, 61.6)]
+    names = ["feedme", "dpo", "quark", "best_of_n", "expert_iteration", "ppo"]
+    plot = replace(PLOT, series=[Series("", x, y, names, False), Series("", [38.0], [Bounded(27.5)])], log_x=False)
+    across, up = _axes(plot)
+    at = {name: (across.pixel(x[n]), up.pixel(y[n].value)) for n, name in enumerate(names)}
+    for label in labels_of(plot):
+        assert min(at, key=lambda name: _distance(_box(label), at[name])) == label.name
 
 
 def test_colours_are_those_of_the_pages() -> None:
