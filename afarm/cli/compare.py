@@ -15,7 +15,7 @@ from afarm.cli import completion
 from afarm.cli.console import err, out, print_json
 from afarm.cli.cost import show_plan, warn_of_budget
 from afarm.cli.launch import process_info
-from afarm.cli.launchers import LOCAL, LauncherName, launched, outcomes_as_rows, show_needs
+from afarm.cli.launchers import LOCAL, LauncherName, asked_of, launched, opened, outcomes_as_rows
 from afarm.cli.leaderboard import show_board
 from afarm.cli.options import DryRun, FarmOptions, with_options
 from afarm.cli.run import command_line, finish, warn_of_simulation
@@ -90,9 +90,10 @@ def compare(
             err().print(f"[yellow]Left out:[/] {markup(name)}: {markup(why)}", highlight=False, soft_wrap=True)
         with laid_out[0][1].judges.client.accounted_to(account):
             if dry_run:
-                show_plan(laid_out[0][1], methods, options.as_json, planned=_planned(laid_out))
-                show_needs(launcher, options, laid_out, account)
+                asked = asked_of(launcher, options, laid_out, account)
+                show_plan(laid_out[0][1], methods, options.as_json, planned=_planned(laid_out), launcher=asked)
                 return
+            opened(launcher, options, laid_out)  # which sees what is wrong with it, before what takes longer
             warn_of_budget(laid_out[0][1], lambda: _planned(laid_out))
         failed: dict[str, AfarmError] = {}
         for _, workspace in laid_out:

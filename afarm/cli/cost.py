@@ -15,6 +15,7 @@ from afarm.cli.options import with_options
 from afarm.storage.text import dollars, markup, one_line
 
 if TYPE_CHECKING:
+    from afarm.cli.launchers import AskedOfLauncher
     from afarm.comparison.outputs import OutputComparison
     from afarm.experiment.dry_run import JudgeEstimate, PlannedStage
     from afarm.experiment.workspace import Workspace
@@ -49,16 +50,17 @@ def show_plan(
     all_stages: bool = True,
     planned: Sequence[PlannedStage] | None = None,
     step: str = "",
+    launcher: AskedOfLauncher | None = None,
 ) -> None:
     """Show the stages of a run, or those `planned` of a `step`, and what each judge would be asked.
 
-    Without `all_stages`, only those that ask.
+    Without `all_stages`, only those that ask. A `launcher` is shown with what it would be asked for.
     """
     from afarm.experiment.dry_run import plan_run
 
     title = f"{workspace.settings.recipe} · {step or method}" if all_stages else ""
     planned = plan_run(workspace, method) if planned is None else planned
-    _show({"step": step} if step else {"method": method}, planned, as_json, title, workspace)
+    _show({"step": step} if step else {"method": method}, planned, as_json, title, workspace, launcher)
 
 
 def show_plan_of_files(given: Sequence[OutputComparison], as_json: bool, all_stages: bool = True) -> None:
@@ -87,14 +89,20 @@ def _over_budget(workspace: Workspace, planned: Sequence[PlannedStage]) -> str:
 
 
 def _show(
-    what: Mapping[str, str], planned: Sequence[PlannedStage], as_json: bool, title: str, workspace: Workspace
+    what: Mapping[str, str],
+    planned: Sequence[PlannedStage],
+    as_json: bool,
+    title: str,
+    workspace: Workspace,
+    launcher: AskedOfLauncher | None = None,
 ) -> None:
     """Without a `title` the table of stages is left out."""
     from afarm.experiment.dry_run import by_judge, thoughts_sentence
 
     problem = _over_budget(workspace, planned)
     if as_json:
-        print_json({**what, **_as_json(planned), "over_budget": problem})
+        asked = {"launcher": launcher.as_json()} if launcher else {}
+        print_json({**what, **_as_json(planned), "over_budget": problem, **asked})
         return
     if title:
         _show_stages(title, planned)
@@ -107,6 +115,8 @@ def _show(
     out().print(" ".join(sentences), highlight=False, soft_wrap=True, markup=False)
     if problem or (problem := thoughts_sentence(totals)):
         out().print(f"[yellow]{markup(problem)}.[/]", highlight=False, soft_wrap=True)
+    if launcher:
+        launcher.show()
 
 
 def _priced_sentence(totals: Sequence[JudgeEstimate]) -> str:

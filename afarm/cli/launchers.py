@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +18,7 @@ from afarm.storage.text import markup, one_line
 
 if TYPE_CHECKING:
     from afarm.cli.options import FarmOptions
-    from afarm.experiment.tasks import Launched, Systems, TaskGraph
+    from afarm.experiment.tasks import Demand, Launched, Systems, TaskGraph
     from afarm.launching.launcher import Launcher, TaskEvent
     from afarm.storage.artifacts import Store
 
@@ -59,33 +61,96 @@ def opened(spec: str, options: FarmOptions, systems: Systems) -> Launcher | None
     return launcher
 
 
-def show_needs(spec: str, options: FarmOptions, systems: Systems, account: str) -> None:
-    """Show what a launcher would be asked for, beside a dry run; nothing for "local"."""
+@dataclass(frozen=True)
+class AskedOfLauncher:
+    """A launcher, and what it would be asked for, beside a dry run.
+
+    It is for the stages of so many `runs`, `of` all that the command makes.
+    """
+
+    launcher: Launcher
+    graph: TaskGraph
+    problems: Sequence[str]
+    runs: int
+    of: int
+
+    def as_json(self) -> dict[str, object]:
+        """Return it as a value of JSON."""
+        kinds = [
+            {
+                "kind": demand.kind,
+                "stages": demand.stages,
+                "at_once": demand.at_once,
+                "processes": demand.needs.processes,
+                "sharded": self._is_sharded(demand),
+                "cpus": demand.needs.cpus,
+                "gpus": demand.needs.gpus,
+                "asks_judges": demand.needs.asks,
+            }
+            for demand in self.graph.demands(self.launcher)
+        ]
+        return {
+            "asked_of": self.launcher.describe(),
+            "runs": self.runs,
+            "of_runs": self.of,
+            "stages": len(self.graph.tasks),
+            "at_once": _most_at_once(self.launcher, self.graph),
+            "kinds": kinds,
+            "problems": list(self.problems),
+        }
+
+    def show(self) -> None:
+        """Print it: a row per kind of stage."""
+        from rich import box
+        from rich.table import Table
+
+        if not self.graph.tasks:
+            self._print(f"Nothing would be asked of {self.launcher.describe()}: all is there.")
+            return
+        asked = f"{_stages(len(self.graph.tasks))}, {_at_once(self.launcher, self.graph)}"
+        part = f", for {self.runs} of {self.of:,} runs" if self.runs < self.of else ""
+        self._print(f"Asked of {self.launcher.describe()}: {asked}{part}.")
+        table = Table(box=box.SIMPLE)
+        for column in ("stage", "number", "at once", "processes", "CPUs each", "GPUs each, if any", "judges"):
+            table.add_column(column, justify="left" if column in ("stage", "judges") else "right")
+        for demand in self.graph.demands(self.launcher):
+            needs, counts = demand.needs, (str(demand.stages), str(demand.at_once))
+            processes = f"{needs.processes}{', sharded' if self._is_sharded(demand) else ''}"
+            each = tuple(f"{amount:g}" if amount else "" for amount in (needs.cpus, needs.gpus))
+            table.add_row(demand.kind, *counts, processes, *each, "asked" if needs.asks else "")
+        out().print(table)
+        for problem in self.problems:
+            self._print(problem)
+
+    def _is_sharded(self, demand: Demand) -> bool:
+        return self.launcher.sharded and demand.needs.processes > 1
+
+    def _print(self, text: str) -> None:
+        out().print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+def asked_of(
+    spec: str, options: FarmOptions, systems: Systems, account: str, of: int | None = None
+) -> AskedOfLauncher | None:
+    """Read what the launcher `spec` would be asked for; None for "local".
+
+    It is for `systems`, the first `of` so many; for all without a number.
+    """
     from afarm.experiment.tasks import task_graph
 
-    if (launcher := opened(spec, options, systems)) is None or options.as_json:
-        return
+    if (launcher := opened(spec, options, systems)) is None:
+        return None
     graph = task_graph(systems, account, launcher.processes)
-    for line in [_asked_for(launcher, graph), *launcher.problems(graph.tasks)]:
-        out().print(line, highlight=False, soft_wrap=True, markup=False)
-
-
-def _asked_for(launcher: Launcher, graph: TaskGraph) -> str:
-    if not graph.tasks:
-        return f"Nothing would be asked of {launcher.describe()}: all is there."
-    counts = {
-        "of several processes": sum(task.needs.processes > 1 for task in graph.tasks),
-        "can use a GPU": sum(task.needs.gpus > 0 for task in graph.tasks),
-        "ask judges": sum(task.needs.asks for task in graph.tasks),
-    }
-    which = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    asked = f"{_stages(len(graph.tasks))}, {_at_once(launcher, graph)}{f'; {which}' if which else ''}"
-    return f"Asked of {launcher.describe()}: {asked}."
+    return AskedOfLauncher(launcher, graph, launcher.problems(graph.tasks), len(systems), of or len(systems))
 
 
 def _at_once(launcher: Launcher, graph: TaskGraph) -> str:
     """Say how many stages can be at work together, as far as the launcher and the graph know."""
-    return f"at most {min(graph.widest, launcher.at_once or graph.widest)} at once"
+    return f"at most {_most_at_once(launcher, graph)} at once"
+
+
+def _most_at_once(launcher: Launcher, graph: TaskGraph) -> int:
+    return min(graph.widest, launcher.at_once or graph.widest)
 
 
 def _stages(count: int) -> str:

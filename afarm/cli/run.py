@@ -13,7 +13,7 @@ import typer
 
 from afarm.cli.console import err, out, print_json
 from afarm.cli.cost import show_plan, warn_of_budget
-from afarm.cli.launchers import LOCAL, LauncherName, launched, show_needs
+from afarm.cli.launchers import LOCAL, LauncherName, asked_of, launched, opened
 from afarm.cli.options import DryRun, FarmOptions, with_options
 from afarm.cli.stray import Stray, refuse_stray
 from afarm.storage.text import dollars, markup, one_line, without_passwords
@@ -51,15 +51,17 @@ def run_experiment(options: FarmOptions, dry_run: bool, started: float, launcher
         from afarm.experiment import preflight
 
         with options.dry_run(preflight.of_run()) as workspace:
-            show_plan(workspace, workspace.config.method, options.as_json)
-            show_needs(launcher, options, [(workspace.config.method, workspace)], workspace.run_name())
+            systems = [(workspace.config.method, workspace)]
+            asked = asked_of(launcher, options, systems, workspace.run_name())
+            show_plan(workspace, workspace.config.method, options.as_json, launcher=asked)
         return
     from afarm.experiment.dry_run import plan_run
 
     with options.farm() as farm:
         workspace = farm.workspace
-        warn_of_budget(workspace, lambda: plan_run(workspace, workspace.config.method))
         systems = [(workspace.config.method, workspace)]
+        opened(launcher, options, systems)  # which sees what is wrong with it, before what takes longer
+        warn_of_budget(workspace, lambda: plan_run(workspace, workspace.config.method))
         if (made := launched(launcher, options, systems, workspace.run_name())) is not None:
             made.hand_over(workspace)
         record, report = finish(farm, workspace.config.method, started)

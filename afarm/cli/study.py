@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from afarm.cli.commands import OWN
 from afarm.cli.compare import parse_seeds
 from afarm.cli.console import err, out, print_json
 from afarm.cli.cost import show_plan, warn_of_budget
-from afarm.cli.launchers import LOCAL, LauncherName, launched, opened
+from afarm.cli.launchers import LOCAL, LauncherName, asked_of, launched, opened
 from afarm.cli.options import DryRun, FarmOptions, with_options
 from afarm.cli.run import command_line, finish
 from afarm.cli.study_options import Formats, Seeds, Yes
@@ -302,13 +303,18 @@ def _settings_of(workspace: Workspace) -> dict[str, Any]:
 
 def _show_plan(asked: AskedStudy, runs: Sequence[StudyRun], account: str, launcher: str) -> None:
     """Show how many runs there are, which stages are missing and what judges would cost."""
-    from afarm.studies.grid import plan_grid
+    from afarm.studies.grid import AT_ONCE, plan_grid
 
-    plan = plan_grid(runs, asked.look_at)
-    with asked.look_at(runs[0]) as workspace, workspace.judges.client.accounted_to(account):
-        opened(launcher, asked.options, [(runs[0].method, workspace)])  # which sees what is wrong with it
-        step = f"study {asked.name}"
-        show_plan(workspace, runs[0].method, asked.options.as_json, planned=plan.stages, step=step)
+    with ExitStack() as looks:
+        workspace = looks.enter_context(asked.look_at(runs[0]))
+        systems = [(runs[0].method, workspace)]
+        if opened(launcher, asked.options, systems):  # sees what is wrong with it, before what takes longer
+            systems += [(run.method, looks.enter_context(asked.look_at(run))) for run in runs[1:AT_ONCE]]
+        plan = plan_grid(runs, asked.look_at)
+        demanded = asked_of(launcher, asked.options, systems, account, len(runs))
+        looks.enter_context(workspace.judges.client.accounted_to(account))
+        step, as_json = f"study {asked.name}", asked.options.as_json
+        show_plan(workspace, runs[0].method, as_json, planned=plan.stages, step=step, launcher=demanded)
     console = err() if asked.options.as_json else out()
     console.print(f"Study {asked.name}: {plan.sentence}", highlight=False, markup=False, soft_wrap=True)
 
@@ -318,8 +324,8 @@ def _prepared(asked: AskedStudy, runs: Sequence[StudyRun], account: str, launche
     from afarm.studies.grid import plan_grid
 
     with asked.of(runs[0]).farm() as farm, farm.workspace.judges.client.accounted_to(account):
-        warn_of_budget(farm.workspace, lambda: plan_grid(runs, asked.look_at).stages)
         there = opened(launcher, asked.options, [(runs[0].method, farm.workspace)])
+        warn_of_budget(farm.workspace, lambda: plan_grid(runs, asked.look_at).stages)
         return partial(launched, launcher, asked.options) if there else None
 
 

@@ -19,7 +19,7 @@ import typer
 from afarm.cli.compare import parse_seeds
 from afarm.cli.console import err, out, print_json
 from afarm.cli.cost import show_plan, warn_of_budget
-from afarm.cli.launchers import LOCAL, LauncherName, launched, opened, show_needs
+from afarm.cli.launchers import LOCAL, LauncherName, asked_of, launched, opened
 from afarm.cli.options import DryRun, FarmOptions, with_options
 from afarm.cli.run import command_line
 from afarm.cli.stray import Stray, refuse_stray
@@ -244,9 +244,9 @@ def _show_plan(
             pass
     with replace(options, method=first, seed=seeds[0]).dry_run(preflight.of_run()) as workspace:
         _require_comparable(workspace)
-        show_plan(workspace, first, options.as_json)
         account = tuning_account(tuning_directory(workspace, seeds[0], limits))
-        show_needs(launcher, options, [(first, workspace)], account)
+        asked = asked_of(launcher, options, [(first, workspace)], account)
+        show_plan(workspace, first, options.as_json, launcher=asked)
         with workspace.judges.client.accounted_to(account):
             warn_of_budget(workspace, lambda: plan_search(workspace, first, spaces, trials, finalists, len(seeds)))
     if options.as_json:

@@ -63,7 +63,7 @@ def of_stage(stage: str) -> list[Check]:
 
 def _training() -> list[Check]:
     return [
-        _output_dir,
+        _places,
         lambda workspace: require_local(workspace.config.model),
         lambda workspace: read_prompt_template(workspace.config.prompt_template),
         require_device,
@@ -89,7 +89,7 @@ def _asked_in_a_run(config: RunConfig) -> list[str]:
 
 def of_judging() -> list[Check]:
     """Return the checks of what only judges outputs that are there: no data, model or torch is looked for."""
-    return [_output_dir, *_judges(lambda config: [config.evaluate.annotator]), require_evaluators]
+    return [_places, *_judges(lambda config: [config.evaluate.annotator]), require_evaluators]
 
 
 def access(llm_systems: Sequence[str] = (), stage: str = "") -> list[Check]:
@@ -97,8 +97,11 @@ def access(llm_systems: Sequence[str] = (), stage: str = "") -> list[Check]:
     return [partial(require_access, llm_systems=llm_systems)] if stage in ("", *ASKING) else []
 
 
-def _output_dir(workspace: Workspace) -> None:
+def _places(workspace: Workspace) -> None:
+    """Raise `StoreError` for an output directory or a shared store that cannot be written."""
     require_writable(workspace.store.root)
+    if workspace.store.shared:
+        workspace.store.shared.require_usable()
 
 
 def _judges(annotators: Callable[[RunConfig], Sequence[str]], llm_systems: Sequence[str] = ()) -> list[Check]:

@@ -10,7 +10,8 @@ import os
 import platform
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -48,6 +49,9 @@ ASKING = frozenset({"annotate", "evaluate", "answers"})
 TOLD_EVERY = 1.0
 """Seconds between two reports of how far a loop is."""
 
+PACKAGES = {"slurm": "afarm-slurm"}
+"""The launchers that packages of their own bring."""
+
 Systems = Sequence[tuple[str, Workspace]]
 """Systems, each with the workspace that it is evaluated in."""
 
@@ -77,6 +81,11 @@ def _registered(plugins: Plugins, name: str) -> Any:
     try:
         return plugins.get("launchers", name)
     except PluginError as error:
+        if name in PACKAGES and not any(plugin.may_bring(name) for plugin in plugins.broken):
+            raise PluginError(
+                f"launcher {name!r} needs {PACKAGES[name]!r}, which is not installed; install it with: pip install "
+                f"{PACKAGES[name]}"
+            ) from error
         known = ["local", *(c.full_name for c in plugins.registry if c.kind == "launchers")]
         if any(c.name == name for c in plugins.registry if c.kind == "launchers"):  # an ambiguous one
             raise
@@ -101,10 +110,43 @@ class TaskGraph:
     @property
     def widest(self) -> int:
         """The most tasks that could run at once, each as early as it can."""
+        return _most_at_once(self._levels().values())
+
+    def demands(self, launcher: Launcher) -> list[Demand]:
+        """Sum up what a launcher is asked for, by kind of stage, in the order in which they come."""
+        level, groups = self._levels(), dict[tuple[str, Needs], list[StageTask]]()
+        for task in self.tasks:
+            groups.setdefault((task.kind, launcher.asked_for(task.needs)), []).append(task)
+        return [
+            Demand(
+                kind,
+                len(tasks),
+                min(most := _most_at_once(level[t.id] for t in tasks), launcher.at_once or most),
+                needs,
+            )
+            for (kind, needs), tasks in groups.items()
+        ]
+
+    def _levels(self) -> dict[str, int]:
+        """Number the tasks by the time at which each can begin at the earliest."""
         level: dict[str, int] = {}
         for task in self.tasks:
             level[task.id] = 1 + max((level[name] for name in (*task.after, *task.behind)), default=0)
-        return max((list(level.values()).count(number) for number in set(level.values())), default=0)
+        return level
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """The stages of one kind that a launcher is asked for: how many, at most at once, each with its needs."""
+
+    kind: str
+    stages: int
+    at_once: int
+    needs: Needs
+
+
+def _most_at_once(levels: Iterable[int]) -> int:
+    return max(Counter(levels).values(), default=0)
 
 
 def task_graph(systems: Systems, account: str, processes: int = 1) -> TaskGraph:

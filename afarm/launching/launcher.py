@@ -18,8 +18,8 @@ class Needs:
     """
 
     processes: int = 1
-    cpus: int = 1
-    gpus: int = 0
+    cpus: float = 1
+    gpus: float = 0
     asks: bool = False
     node: str = ""
 
@@ -144,6 +144,9 @@ class Launcher(ABC):
 
     processes: int = 1
 
+    sharded: bool = False
+    """True if each of these processes keeps a shard of what they train."""
+
     at_once: int | None = None
     """The most tasks that it runs at once; None if it does not know."""
 
@@ -159,6 +162,10 @@ class Launcher(ABC):
     def describe(self) -> str:
         """Say in a few words what it runs tasks on."""
         return type(self).__name__
+
+    def asked_for(self, needs: Needs) -> Needs:
+        """Return what is asked of the cluster for a task of such `needs`: as it is, the same."""
+        return needs
 
     def nodes(self) -> Sequence[str]:
         """Name the nodes that tasks can be run on, for `Needs.node`; as it is, one without a name."""

@@ -9,13 +9,13 @@ import signal
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 from afarm.core.errors import ConfigError
-from afarm.launching.launcher import Execute, Launcher, Outcome, StageTask, TaskEvent, Tell
+from afarm.launching.launcher import Execute, Launcher, Needs, Outcome, StageTask, TaskEvent, Tell
 from afarm.launching.schedule import Schedule
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -36,6 +36,10 @@ class LocalLauncher(Launcher):
 
     def describe(self) -> str:
         return f"{self.at_once} worker process{'es' if self.at_once > 1 else ''} of this machine"
+
+    def asked_for(self, needs: Needs) -> Needs:
+        """Return what is reserved for a task: no processor and no card of its own."""
+        return replace(needs, cpus=0, gpus=0)
 
     def nodes(self) -> Sequence[str]:
         return [platform.node()]

@@ -121,6 +121,11 @@ class SharedStore:
             with self._explained("written"):
                 self._obstore.delete(self._objects, mark)
 
+    def require_usable(self) -> None:
+        """Raise `StoreError` if the folder cannot be read and written, as an object shows that does not stay."""
+        with self.marked(mark := f"probe-{uuid.uuid4().hex}"), self._explained("read"):
+            self._obstore.head(self._objects, mark)
+
     def require_mark(self, mark: str) -> None:
         """Raise `StoreError` if this folder is not the marked one, or not written, or written over."""
         try:

@@ -16,6 +16,7 @@ import socket
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from afarm import (
     ConfigError,
     Execute,
     Launcher,
+    Needs,
     Outcome,
     PluginError,
     Schedule,
@@ -53,6 +55,7 @@ class RayLauncher(Launcher):
     def __init__(self, config: RayConfig, spec: str, context: BuildContext):
         self.config = config
         self.processes = config.processes
+        self.sharded = config.sharded and config.processes > 1
         self.address = spec
 
     def describe(self) -> str:
@@ -72,24 +75,50 @@ class RayLauncher(Launcher):
         schedule = Schedule(tasks, tell)
         if tasks:
             with self._cluster():
+                if problems := self._never_met(tasks):
+                    raise ConfigError(problems)
                 self._run(schedule, execute, tell)
         return schedule.outcomes
 
+    def asked_for(self, needs: Needs) -> Needs:
+        """Return the CPUs and GPUs of each process; GPUs are asked for only of a cluster that has any."""
+        return replace(needs, cpus=self.config.cpus if needs.cpus else 0, gpus=needs.gpus * self.config.gpus)
+
     def problems(self, tasks: Sequence[StageTask]) -> list[str]:
-        return []
+        """List what no node of the cluster at the address has; of one made here, `run` sees it."""
+        if not self.address or not tasks:
+            return []
+        with self._cluster():
+            return self._never_met(tasks)
+
+    def _never_met(self, tasks: Sequence[StageTask]) -> list[str]:
+        """Say what the cluster can never give; nothing if an autoscaler may make it larger."""
+        if ray._private.state.state.get_max_resources_from_cluster_config():
+            return []
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        has_gpus = any(node.get("GPU") for node in nodes)
+        problems = []
+        for task in tasks:
+            needs = self.asked_for(task.needs)
+            each = {"CPU": needs.cpus, "GPU": needs.gpus if has_gpus else 0}
+            room = sum(_room(node, each, needs.processes) for node in nodes)
+            if room < needs.processes:
+                problems.append(_too_much(needs.processes, room, each, nodes))
+        return list(dict.fromkeys(problems))
 
     def _run(self, schedule: Schedule, execute: Execute, tell: Tell) -> None:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)  # outlives others
         news = ray.remote(News).options(num_cpus=0, scheduling_strategy=here).remote()
-        gpus = self.config.gpus if ray.cluster_resources().get("GPU") else 0
+        has_gpus = bool(ray.cluster_resources().get("GPU"))
         begin, begin_group = ray.remote(make), ray.remote(make_together)
         at_work: dict[Any, StageTask] = {}
         while not schedule.is_done:
             for task in schedule.ready():
                 schedule.begin(task)
-                cpus = self.config.cpus if task.needs.cpus else 0
+                needs = self.asked_for(task.needs)
+                cpus, gpus = needs.cpus, needs.gpus if has_gpus else 0
                 if task.needs.processes > 1:
-                    each = {"CPU": cpus, "GPU": task.needs.gpus * gpus}
+                    each = {"CPU": cpus, "GPU": gpus}
                     asked = begin_group.options(name=task.id, num_cpus=0, max_retries=0)
                     at_work[asked.remote(execute, task, news, each, self.config.sharded)] = task
                     continue
@@ -98,9 +127,7 @@ class RayLauncher(Launcher):
                     schedule.settle(Outcome(task.id, error=gone, error_type="PluginError"))
                     continue
                 node = {f"node:{task.needs.node}": 0.001} if task.needs.node else {}  # a resource that each node has
-                asked = begin.options(
-                    name=task.id, num_cpus=cpus, num_gpus=task.needs.gpus * gpus, resources=node, max_retries=0
-                )
+                asked = begin.options(name=task.id, num_cpus=cpus, num_gpus=gpus, resources=node, max_retries=0)
                 at_work[asked.remote(execute, task, news)] = task
             ended, _ = ray.wait(list(at_work), timeout=PATIENCE) if at_work else ([], [])
             for event in ray.get(news.taken.remote()):
@@ -234,6 +261,22 @@ def _alive() -> list[str]:
     """Name the nodes of the cluster that have CPUs for stages, by their addresses."""
     alive = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
     return sorted({node["NodeManagerAddress"] for node in alive})
+
+
+def _room(node: Mapping[str, float], each: Mapping[str, float], most: int) -> int:
+    """Count the processes that a node has room for, up to `most`, if each asks for so much."""
+    return min([most, *(int(node.get(name, 0) / amount + 1e-6) for name, amount in each.items() if amount)])
+
+
+def _too_much(processes: int, room: int, each: Mapping[str, float], nodes: Sequence[Mapping[str, float]]) -> str:
+    asked = " and ".join(f"{amount:g} {name}s" for name, amount in each.items() if amount)
+    has = "; ".join(f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in nodes)
+    if processes == 1:
+        return f"a stage asks for {asked}, which no node of the Ray cluster has ({has}): set ray.cpus and ray.gpus"
+    return (
+        f"a stage that trains asks for {processes} processes with {asked} each, and there is room for {room} "
+        f"({has}): set ray.processes, ray.cpus and ray.gpus"
+    )
 
 
 def _require_head(address: str) -> None:

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from counting_server import CountingServer
+from places import ROOT, SUPPORT
+from purchases import purchases
 from said import Afarm, Said
+from waiting import LIMIT
 
 from afarm.experiment import cluster_check
 from afarm.launching.workers import LocalLauncher
@@ -45,11 +54,80 @@ def test_stages_side_by_side_make_what_one_process_makes(workers: Afarm) -> None
     made = lines(together, "✓")
     assert len(made) == len(set(made)) == len(contents("alone")), "each stage is made, and told of, once"
     assert len({task["place"] for task in together.json["tasks"]}) == 2, "two processes made them"
-    bought = sqlite3.connect("together/ledger.sqlite").execute("select count(*), count(distinct key) from completions")
-    assert (
-        bought.fetchone()
-        == sqlite3.connect("alone/ledger.sqlite").execute("select count(*), count(*) from completions").fetchone()
-    ), "no answer is bought twice, and none that one process would not buy"
+    paid, answers = purchases(Path("together/ledger.sqlite"))
+    assert paid == answers > 0, "no answer is bought twice"
+    assert (paid, answers) == purchases(Path("alone/ledger.sqlite")), "none that one process would not buy"
+
+
+@pytest.mark.parametrize(("directories", "launcher"), [(("one", "one"), TWO), (("one", "other"), [])])
+def test_two_commands_at_once_buy_each_answer_once(
+    workers: Afarm, directories: tuple[str, str], launcher: list[str]
+) -> None:
+    """Two real commands of one comparison, in one output directory or with only a ledger in common. The judge counts.
+
+    In one directory a lock lets one of them make an artifact; else both want each answer at once, and claims decide.
+    """
+    with CountingServer(seconds=0.05).running() as server:
+        compared = ["compare", *LIGHT, "--methods", "nudge,direct", "--judge", f"asked:{server.port}", "--json"]
+        alone = workers(*compared, "--output-dir", "alone")
+        assert alone.code == 0, alone.err
+        asked_alone = dict(server.calls)
+        drivers = [
+            subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "afarm",
+                    *compared,
+                    *launcher,
+                    "--ledger",
+                    "ledger.sqlite",
+                    "--output-dir",
+                    directory,
+                ],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(["site", str(SUPPORT), str(ROOT)])},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for directory in directories
+        ]
+        said = [driver.communicate(timeout=LIMIT) for driver in drivers]
+    assert [driver.returncode for driver in drivers] == [0, 0], said
+    for directory in directories:
+        assert contents(directory) == contents("alone")
+    assert server.calls == dict.fromkeys(asked_alone, 2), "once by one process, once by both commands"
+    assert purchases(Path("ledger.sqlite")) == (len(asked_alone), len(asked_alone))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of half a megabyte, mounted where policies go."""
+    (disk := tmp_path / "together/artifacts/train").mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("needs root, to mount a small disk")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def test_a_full_disk_is_named_by_the_stage_and_nothing_is_lost(workers: Afarm, small_disk: Path) -> None:
+    """The disk of a worker is full where a policy is written; what came before stays."""
+    asked = ["run", *LIGHT, "--method", "direct", "--ledger", "ledger.sqlite"]
+    assert workers(*asked, "--output-dir", "alone").code == 0
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(2**19 - 2**13))
+    full = workers(*asked, "--output-dir", "together", *TWO)
+    assert full.code == 1
+    assert re.search(r"✗ train direct: .* cannot be written: No space left on device", full.err), full.err
+    made = contents("together")
+    assert made
+    ballast.unlink()
+    again = workers(*asked, "--output-dir", "together", *TWO)
+    assert again.code == 0, again.err
+    assert made.items() < contents("together").items() == contents("alone").items()
+    paid, answers = purchases(Path("ledger.sqlite"))
+    assert paid == answers, "what was bought before the disk was full is not bought again"
 
 
 def test_the_record_says_what_this_command_made(workers: Afarm) -> None:
@@ -142,6 +220,7 @@ def test_tuning_makes_its_trials_side_by_side_and_decides_as_one_process_does(wo
     ("launcher", "problem"),
     [
         ("locla:2", "unknown launcher 'locla'. Did you mean 'local'?"),
+        ("slurm:gpu", "launcher 'slurm' needs 'afarm-slurm', which is not installed; install it with: pip install"),
         ("local:none", "launcher local:none: write how many stages may run at once, such as local:2"),
         ("local:0", "launcher local:0: write how many"),
     ],
@@ -151,6 +230,7 @@ def test_a_wrong_launcher_is_named_before_anything_runs(afarm: Afarm, launcher: 
         said = afarm(*command, *LIGHT, "--launcher", launcher)
         assert said.code == 1
         assert problem in " ".join(said.err.split())
+        assert said.out == "", "no plan is shown before"
     assert contents("afarm-runs") == {}
 
 
@@ -162,18 +242,28 @@ def test_a_launcher_and_accelerate_contradict_each_other(afarm: Afarm, monkeypat
 
 
 def test_a_dry_run_says_what_would_be_asked_for(afarm: Afarm) -> None:
-    def asked_of(workers: int) -> str:
-        compared = ["compare", *LIGHT, "--methods", "nudge,direct", "--seeds", "1,2", "--dry-run"]
-        said = afarm(*compared, "--launcher", f"local:{workers}")
-        assert said.code == 0, said.err
-        [asked] = [line for line in said.out.splitlines() if line.startswith("Asked of")]
-        return asked
-
-    asked = asked_of(2)
-    assert asked.startswith("Asked of 2 worker processes of this machine: 22 stages, at most 2 at once; ")
-    assert "at most 4 at once; " in asked_of(9), "no more stages can run side by side, whatever the processes"
-    assert "6 ask judges" in asked
+    compared = ["compare", *LIGHT, "--methods", "nudge,direct", "--seeds", "1,2", "--dry-run"]
+    said = afarm(*compared, *TWO)
+    assert said.code == 0, said.err
+    [asked] = [line for line in said.out.splitlines() if line.startswith("Asked of")]
+    assert asked == "Asked of 2 worker processes of this machine: 22 stages, at most 2 at once."
+    asked_for = afarm(*compared, "--launcher", "local:9", "--json").json["launcher"]
+    assert asked_for["at_once"] == 4, "no more stages can run side by side, whatever the processes"
+    kinds = {row["kind"]: row for row in asked_for["kinds"]}
+    assert sum(row["stages"] for row in kinds.values()) == asked_for["stages"] == 22
+    assert (kinds["evaluate"]["stages"], kinds["evaluate"]["at_once"]) == (4, 2), "those of a seed wait for each other"
+    assert [kind for kind, row in kinds.items() if row["asks_judges"]] == ["annotate", "evaluate"]
+    assert {row["cpus"] for row in kinds.values()} == {0}, "worker processes reserve nothing"
     assert not Path("afarm-runs").exists()
+
+
+def test_a_dry_run_of_a_study_says_what_its_runs_would_ask_for(afarm: Afarm) -> None:
+    swept = ["study", "sweep", *LIGHT, "--method", "nudge", "--values", "nudge.skill=0.1,0.9", "--dry-run"]
+    said = afarm(*swept, *TWO)
+    assert "Asked of 2 worker processes of this machine: " in said.out, said.err
+    asked_for = afarm(*swept, *TWO, "--json").json["launcher"]
+    kinds = {row["kind"]: row["stages"] for row in asked_for["kinds"]}
+    assert (asked_for["runs"], kinds["train"], kinds["annotate"]) == (2, 2, 1), "what runs share is asked for once"
 
 
 def test_the_local_launcher_without_a_number_is_this_process(afarm: Afarm) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
@@ -24,6 +26,7 @@ from afarm.storage import shared_store
 from afarm.storage.artifacts import Store
 from afarm.storage.shared_store import LAST, SharedStore
 
+NOBODY = 65534
 FIELDS = {"stage": "made", "seed": 1}
 
 
@@ -175,6 +178,23 @@ def test_a_store_that_cannot_be_used_is_an_error_that_says_so(bucket: str, tmp_p
         store(tmp_path, "s3://nowhere").make("made", FIELDS, wrote("a"))
     with pytest.raises(ConfigError, match=r"name s3://BUCKET/FOLDER"):
         SharedStore("mysql://lab/afarm")
+
+
+def test_a_directory_without_rights_to_write_is_seen_at_once() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:  # whose parents anyone may enter
+        shared = SharedStore(directory)
+        shared.require_usable()
+        assert list(Path(directory).iterdir()) == []
+        Path(directory).chmod(0o555)
+        was = os.geteuid()
+        try:
+            if was == 0:
+                os.seteuid(NOBODY)
+            with pytest.raises(StoreError, match=f"the store {directory} cannot be written: .*denied"):
+                shared.require_usable()
+        finally:
+            os.seteuid(was)
+            Path(directory).chmod(0o755)
 
 
 @pytest.mark.parametrize("name", ["../../escaped", "/tmp/escaped-from-afarm"])

@@ -6,11 +6,13 @@ import os
 import signal
 
 import light_plugin
+from counting_server import HttpJudge
 from light_farm import LightBackend
 from light_plugin import RAN, Teach, TeachConfig, WordPolicy
 
 from afarm.core.hooks import Register, hookimpl
-from afarm.core.interfaces import MethodInputs, Policy, TrainContext
+from afarm.core.interfaces import BuildContext, MethodInputs, Policy, TrainContext
+from afarm.core.judge import Capabilities
 from afarm.experiment.components import Components
 
 Components.backend = property(lambda self: LightBackend(WordPolicy))  # type: ignore[assignment,method-assign]
@@ -18,7 +20,6 @@ Components.backend = property(lambda self: LightBackend(WordPolicy))  # type: ig
 register_datasets = light_plugin.register_datasets
 register_evaluators = light_plugin.register_evaluators
 register_reward_models = light_plugin.register_reward_models
-register_judges = light_plugin.register_judges
 
 
 class Killed(Teach):
@@ -39,6 +40,21 @@ class Killed(Teach):
 def register_methods(register: Register) -> None:
     light_plugin.register_methods(register)
     register("killed", Killed, config=TeachConfig)
+
+
+class Asked(HttpJudge):
+    """Asks the counting server at the port that its spec names."""
+
+    capabilities = Capabilities(chat=True, completion=True, logit_bias=True)
+
+    def __init__(self, spec: str, config: None, context: BuildContext):
+        super().__init__(int(spec))
+
+
+@hookimpl
+def register_judges(register: Register) -> None:
+    light_plugin.register_judges(register)
+    register("asked", Asked)
 
 
 __all__ = ["RAN"]

@@ -17,6 +17,8 @@ from waiting import LIMIT, wait_until
 
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 PORT = 6399
+STARTS = 5
+"""Times that a node is started: Ray gives it 30 seconds, which a busy machine may not have."""
 SMALL = {
     "rows.sft": 64,
     "rows.preference": 40,
@@ -53,6 +55,7 @@ class TwoMachines:
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": uuid.uuid4().hex * 2,
             "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_worker_register_timeout_seconds": "300",  # a busy machine is no failure
             **environment,
         }
         self.cables = cables = (f"af{own}a", f"af{own}b")
@@ -75,8 +78,14 @@ class TwoMachines:
 
     def _ray(self, machine: int, *options: str) -> None:
         more = [f"--node-ip-address={ADDRESSES[machine]}", "--object-store-memory=80000000", "--disable-usage-stats"]
-        started = self.begin(machine, [str(Path(sys.executable).with_name("ray")), "start", *options, *more])
-        assert started.wait(LIMIT) == 0, started.stderr.read() if started.stderr else ""
+        command = [str(Path(sys.executable).with_name("ray")), "start", *options, *more]
+        before = set(self.processes(machine))
+        for _ in range(STARTS):
+            if self.begin(machine, command).wait(LIMIT) == 0:
+                return
+            for left in set(self.processes(machine)) - before:
+                left.kill()
+        raise AssertionError(f"{command} failed {STARTS} times")
 
     def begin(self, machine: int, command: Sequence[str], **how: object) -> subprocess.Popen[str]:
         """Start a command on a machine, whose processes find each other over its cable."""

@@ -58,6 +58,12 @@ class SlurmLauncher(Launcher):
             return "jobs as processes of this machine"
         return f"Slurm's partition {self.partition}" if self.partition else "Slurm's default partition"
 
+    def asked_for(self, needs: Needs) -> Needs:
+        """Return what sbatch is asked for, which reserves nothing on this machine."""
+        if self.config.cluster == "local":
+            return replace(needs, cpus=0, gpus=0)
+        return replace(needs, cpus=self.config.cpus, gpus=self.config.gpus if needs.gpus else 0)
+
     def nodes(self) -> Sequence[str]:
         """Name the nodes of the partition."""
         if self.config.cluster == "local":
