@@ -6,54 +6,23 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, Route, expect
+from viewed import opened, served
 
 from afarm.experiment.live_record import LIVE, process_identity
-from afarm.view.app import View, view_app
+from afarm.view.app import View
 from afarm.view.export import write_pages
-from afarm.view.server import take_port
 
 IdOf = Callable[[View, str], str]
 WriteRun = Callable[..., Path]
 pytestmark = pytest.mark.browser
-
-
-@contextmanager
-def served(view: View) -> Iterator[str]:
-    listening = take_port("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(view_app(view), log_level="error", access_log=False, lifespan="off"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
-    server.should_exit = True
-    thread.join(60)
-
-
-@contextmanager
-def opened(browser: Browser, home: str, path: str, width: int = 1280) -> Iterator[Page]:
-    """A page that complains of nothing and asks nobody but the view."""
-    page = browser.new_page(viewport={"width": width, "height": 800})
-    page.set_default_timeout(120_000)  # a busy machine is no failure
-    complaints: list[str] = []
-    elsewhere: list[str] = []
-    page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("dialog", lambda dialog: (complaints.append(dialog.message), dialog.dismiss()))
-    page.on("request", lambda request: None if request.url.startswith(home) else elsewhere.append(request.url))
-    page.goto(home + path)
-    yield page
-    assert complaints == []
-    assert elsewhere == []
-    page.close()
 
 
 def row(number: int, first: str, second: str, preference: float | None, **more: Any) -> dict[str, Any]:
