@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hostile import hostile_directory
 from light_farm import light_farm
 from starlette.testclient import TestClient
 
@@ -48,6 +49,12 @@ def run_id(view: View, method: str) -> str:
 def id_of() -> Callable[[View, str], str]:
     """The id of a method's run."""
     return run_id
+
+
+@pytest.fixture(scope="session")
+def hostile_view(tmp_path_factory: pytest.TempPathFactory) -> View:
+    """A view of everything that there can be, all of it hostile, that may stop runs."""
+    return View([hostile_directory(tmp_path_factory.mktemp("hostile"))], may_stop=True)
 
 
 @pytest.fixture
