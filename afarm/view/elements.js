@@ -139,6 +139,14 @@ const runOf = (id) => `run/${encodeURIComponent(id)}.html`;
 const STATUS = { finished: "good", running: "live", stopped: "quiet", failed: "bad", unreadable: "bad" };
 const statusChip = (status) => h("span", { class: `chip ${STATUS[status] ?? "quiet"}` }, status);
 
+// Draws a place anew: what was focused there is focused again.
+function redraw(place, ...children) {
+  const sign = (one) => [one.tagName, one.id, one.name, one.type === "radio" ? one.value : "", one.getAttribute("aria-label"), one.getAttribute("href"), one.id ? "" : one.textContent.slice(0, 200)].join("\n");
+  const focused = place.contains(document.activeElement) ? sign(document.activeElement) : null;
+  place.replaceChildren(...children);
+  if (focused !== null && !place.contains(document.activeElement)) [...place.querySelectorAll("a, button, input, select, summary, [tabindex]")].find((one) => sign(one) === focused)?.focus({ preventScroll: true });
+}
+
 // The command behind a figure, opened in place.
 function command(text, label = "command") {
   if (!text) return "";

@@ -192,16 +192,13 @@ function filters() {
   const lengths = [["", "any length"], ["longer", "system longer"], ["shorter", "system shorter"], ["much", "longer by 100+"]];
   const lengthNow = query.longer_from === "100" ? "much" : query.longer_from === "1" ? "longer" : query.longer_to === "-1" ? "shorter" : "";
   const kinds = [["", "any"], ["flagged", `flagged${isNumber(choices.flagged) ? ` ${count(choices.flagged)}` : ""}`], ["cut", `cut off ${count(choices.cut)}`]];
-  const focused = document.activeElement?.closest?.(".filters select, .filters input")?.getAttribute("aria-label");
-  const at = document.activeElement?.value;
-  bar.replaceChildren(words, options("Verdict", "verdict", verdicts, query.verdict, (value) => set({ verdict: value })),
+  redraw(bar, words, options("Verdict", "verdict", verdicts, query.verdict, (value) => set({ verdict: value })),
     choices.members.length > 1 ? select("Member", "member", [["", "any member"], ...choices.members.map(([name, n]) => [name, `${name} (${count(n)})`])]) : "",
     choices.families.length ? select("Family", "family", [["", "any family"], ...choices.families.map(([name, n]) => [name, `${name} (${count(n)})`])]) : "",
     h("label", { class: "select-label" }, h("select", { "aria-label": "Length", onchange: (event) => set({ longer_from: { longer: "1", much: "100" }[event.target.value] ?? "", longer_to: event.target.value === "shorter" ? "-1" : "" }) }, lengths.map(([value, text]) => h("option", { value, selected: value === lengthNow }, text)))),
     select("Marked", "kind", kinds), others.length && !STATIC ? select("Flips", "flips", [["", "flips against …"]], grouped(others, (run) => run.method, (run) => h("option", { value: run.id, selected: query.flips === run.id }, `flips: ${run.name}`))) : "",
     select("Order", "order", figures),
     query.order ? h("button", { type: "button", class: "quiet-button", onclick: () => set({ ascending: query.ascending ? "" : "1" }) }, query.ascending ? "lowest first ↑" : "highest first ↓") : "", shown);
-  if (focused) [...bar.querySelectorAll("select, input")].find((one) => one.getAttribute("aria-label") === focused && (one.type !== "radio" || one.value === at))?.focus();
 }
 
 // ---------------------------------------------------------------------------------------------------------- the pair

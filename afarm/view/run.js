@@ -185,7 +185,7 @@ follow(`data/run/${encodeURIComponent(RUN)}.json`, (run) => {
   const kept = JSON.stringify(run.charts) === drawn ? document.getElementById("curves") : null;
   drawn = JSON.stringify(run.charts);
   const top = scrollY;
-  main.replaceChildren(...[heading(run), live(run), result(run), kept ?? curves(run), run.stages.length ? stages(run) : run.problem ? problem(run.problem) : "", log(run), labels(run), settings(run)].filter(Boolean));
+  redraw(main, ...[heading(run), live(run), result(run), kept ?? curves(run), run.stages.length ? stages(run) : run.problem ? problem(run.problem) : "", log(run), labels(run), settings(run)].filter(Boolean));
   scrollTo(0, top);
   const ends = main.querySelector(".log");
   if (ends) ends.scrollTop = ends.scrollHeight;
