@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from afarm.core.errors import ConfigError
+from afarm.core.errors import ConfigError, StoreError
 from afarm.storage.text import without_passwords
 
 Place = Path | str
@@ -99,13 +99,16 @@ def open_database(place: Place) -> Database:
 
 
 def is_there(place: Place) -> bool:
-    """Tell if there is a ledger at `place`, without making one."""
+    """Tell if there is a ledger at `place`, without making one. Raises `StoreError` if its directory is closed."""
     if is_url(place):
         from afarm.judging.postgres_database import has_tables
 
         return has_tables(str(place))
     path = Path(place)
-    return path.is_file() and path.stat().st_size > 0
+    try:
+        return path.is_file() and path.stat().st_size > 0
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def shown_place(place: Place) -> str:

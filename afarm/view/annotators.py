@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
+from os.path import isfile, islink
 from pathlib import Path
 
 from afarm.analysis.agreement import compare_annotators
@@ -53,7 +54,7 @@ def label_files(run: SeenRun) -> dict[str, Path]:
         if stage.get("kind") == "annotate":
             files["training"] = run.output_dir / "artifacts" / "annotate" / Path(text(stage.get("key"))).name
     files = {use: path / PREFERENCES_FILE if use == "training" else path for use, path in files.items()}
-    return {use: path for use, path in files.items() if path.is_file() and not path.is_symlink()}
+    return {use: path for use, path in files.items() if isfile(path) and not islink(path)}
 
 
 def _command(run: SeenRun, path: Path) -> str:

@@ -14,6 +14,7 @@ import json
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
+from os.path import isfile, islink
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +87,8 @@ class View:
         runs = self.sources.runs().values()
         own = own_settings(runs)
         rows = [{**describe_row(run), "settings": own[run.id]} for run in runs]
-        places = [{"path": str(place), "there": place.is_dir()} for place in self.sources.output_dirs]
         command = command_of("leaderboard", *map(str, self.sources.output_dirs))
-        return {"runs": rows, "output_dirs": places, "command": command}
+        return {"runs": rows, "output_dirs": self.sources.places(), "command": command}
 
     def details(self, run_id: str) -> Any:
         """All about one run but its outputs."""
@@ -165,7 +165,7 @@ class View:
         """The reports of runs by the addresses that boards and studies link to."""
         places = self.sources.output_dirs
         paths = [(places.index(run.output_dir), run.directory / REPORT) for run in self.sources.runs().values()]
-        return {f"{number}/runs/{path.parent.name}/{REPORT}": path for number, path in paths if path.is_file()}
+        return {f"{number}/runs/{path.parent.name}/{REPORT}": path for number, path in paths if isfile(path)}
 
     def documents(self) -> Any:
         """The boards and studies that there are."""
@@ -179,7 +179,7 @@ def view_app(view: View, hosts: Collection[str] = ()) -> ASGIApp:
         def respond(request: Request) -> Response:
             try:
                 return _json(request, answer(request))
-            except AfarmError as error:
+            except (AfarmError, OSError) as error:  # files that go meanwhile, or that may not be read
                 return JSONResponse({"problem": visible(str(error))}, status_code=404)
 
         return respond
@@ -348,7 +348,7 @@ def _tagged(request: Request, content: bytes, kind: str) -> Response:
 
 def _document(path: Path | None) -> Response:
     """A file of an output directory, whose scripts reach nothing of the view."""
-    if path is None or path.is_symlink() or not path.is_file():
+    if path is None or islink(path) or not isfile(path):
         return PlainTextResponse("no such file", status_code=404)
     try:
         content = path.read_bytes()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +64,8 @@ def describe_details(run: SeenRun) -> Row:
         "machine": dict(mapping(about.get("machine"))),
         "live": describe_live(live) if run.status != "finished" else None,
         "log": [line for line in live.get("log") or [] if isinstance(line, list) and len(line) == 2],
-        "outputs": (run.directory / OUTPUTS).is_file(),
-        "report": (run.directory / PAGE).is_file(),
+        "outputs": isfile(run.directory / OUTPUTS),
+        "report": isfile(run.directory / PAGE),
     }
 
 

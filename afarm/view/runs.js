@@ -105,7 +105,7 @@ follow("data/runs.json", (now) => {
   bar.querySelector("fieldset")?.remove();
   shown.remove();
   bar.append(...[filter, shown].filter(Boolean));
-  facts.replaceChildren(...data.output_dirs.flatMap((place) => [h("code", {}, place.path), place.there ? " " : " (not there yet) "]));
+  facts.replaceChildren(...data.output_dirs.flatMap((place) => [h("code", {}, place.path), place.closed ? h("span", { class: "warn" }, " (may not be read: its rights deny it) ") : place.there ? " " : " (not there yet) "]));
   if (!document.getElementById("made-by").children.length) document.getElementById("made-by").append(command(data.command));
   showTable();
   showChosen();

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from afarm.core.errors import AfarmError
+from afarm.core.records import Row
 from afarm.core.seeding import digest
 from afarm.evaluation.metrics import finite_number
 from afarm.experiment.live_record import LIVE, read_live, stopped_why
@@ -24,6 +25,8 @@ from afarm.storage.text import one_line
 Status = Literal["finished", "running", "stopped", "failed", "unreadable"]
 
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+
+CLOSED = "may not be read: its rights deny it"
 
 Signature = tuple[tuple[int, int, int] | None, ...]
 
@@ -79,6 +82,13 @@ class Sources:
         self._seen: dict[Path, tuple[Signature, SeenRun]] = {}
         self._by_id: dict[str, SeenRun] = {}
 
+    def places(self) -> list[Row]:
+        """Describe the output directories: if they are there, and if they may not be read."""
+        return [
+            {"path": str(place), "there": os.path.isdir(place), "closed": is_closed(place) or is_closed(place / "runs")}
+            for place in self.output_dirs
+        ]
+
     def run(self, run_id: str) -> SeenRun | None:
         """Look up a run by its id, None if there is none; of one that was met or is named so, read it alone."""
         met = self._by_id.get(run_id)
@@ -115,11 +125,18 @@ class Sources:
             problem = one_line(str(error), 500)
         live = read_live(directory)
         if not (record or live or problem):
-            unreadable = not os.access(directory, os.R_OK | os.X_OK)
-            problem = "may not be read: its rights deny it" if unreadable else f"has no {RECORD}: nothing was finished"
+            problem = CLOSED if is_closed(directory) else f"has no {RECORD}: nothing was finished"
         run = SeenRun(run_id, directory, output_dir, record, live, problem, self.ledger)
         self._seen[directory] = signature, run
         return run
+
+
+def is_closed(directory: Path) -> bool:
+    """Tell if a directory is there, as far as can be seen, and may not be read."""
+    try:
+        return directory.is_dir() and not os.access(directory, os.R_OK | os.X_OK)
+    except PermissionError:  # of one above it
+        return True
 
 
 def _id_of(directory: Path, taken: Collection[str]) -> str:

@@ -17,7 +17,7 @@ from afarm.judging.ledger import Ledger
 from afarm.storage.artifacts import Store
 from afarm.storage.metadata import read_metadata
 from afarm.view.seen_ledger import seen_ledger
-from afarm.view.sources import SeenRun
+from afarm.view.sources import CLOSED, SeenRun, is_closed
 from afarm.view.values import mapping, only_texts, text
 
 SHOWN_FILES = {
@@ -91,7 +91,9 @@ def artifact_rows(output_dir: Path, runs: Iterable[SeenRun]) -> list[Row]:
     store = Store(output_dir)
     found = []
     try:
-        names = [(stage, key) for stage in store.stages() for key in store.keys(stage) if key]
+        stages = store.stages()
+        found += [{**_unknown(stage), "problem": CLOSED} for stage in stages if is_closed(store.artifacts / stage)]
+        names = [(stage, key) for stage in stages for key in store.keys(stage) if key]
         partials = store.partials()
     except OSError:
         return []

@@ -155,18 +155,6 @@ def test_a_record_that_cannot_be_read_says_so_and_the_others_are_shown(write_run
     encode([view.artifacts(), view.ledgers(), view.documents()])
 
 
-def test_a_directory_without_rights_says_so(write_run: WriteRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    directory = write_run("closed", {"method": "ppo"})
-
-    def denied(path: Path, *args: Any, **kwargs: Any) -> str:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(Path, "read_text", denied)  # root may read whatever the rights say
-    run = only(directory)
-    assert run.status == "unreadable"
-    assert "Permission denied" in describe_row(run)["problem"]
-
-
 def test_a_run_that_is_deleted_is_gone_and_comes_back(output_dir: Path) -> None:
     sources = Sources([output_dir])
     first, second = sources.runs()
