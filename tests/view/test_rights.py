@@ -36,8 +36,8 @@ number, readable, *places = sys.argv[1:]
 view = View([Path(readable)])
 with TestClient(view_app(view), base_url="http://127.0.0.1:8640") as client:
     for run in view.sources.runs():
-        for path in (f"run/{run}", f"outputs/{run}", f"pair/{run}/0", f"annotators/{run}/training", "annotators", "ledger"):
-            client.get(f"/data/{path}.json")
+        for path in ("run/{}", "outputs/{}", "pair/{}/0", "annotators/{}/training", "annotators", "ledger"):
+            client.get(f"/data/{path.format(run)}.json")
 listening = take_port("127.0.0.1", 0)
 os.setgroups([])
 os.setgid(int(number))
@@ -82,8 +82,7 @@ def ask(made: Path, place: Path) -> Iterator[Any]:
                 with urlopen(f"{address}data/{path}.json", timeout=300) as answer:
                     return json.load(answer)
             except HTTPError as error:
-                assert error.code == 404, error
-                return json.load(error)
+                return json.load(error)  # which an error within the view has not
 
         yield ask
         server.kill()
